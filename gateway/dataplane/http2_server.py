@@ -9,7 +9,9 @@ from typing import cast
 
 from gateway.dataplane.context.active_request import ActiveRequest
 from gateway.dataplane.context.data_plane import DataPlane
-from gateway.dataplane.grpc.client import CallHandler
+from gateway.dataplane.context.snapshot import Lane
+from gateway.dataplane.grpc.interfaces import CallHandler
+from gateway.dataplane.grpc.reply_headers import send_error
 from gateway.net.http2_transport import Http2Transport
 from gateway.net.sockets import has_hung_up
 from gateway.protocol.errors import GatewayError
@@ -92,6 +94,18 @@ class Http2ServerConnection(Http2Transport):
                 self._loop.call_soon(self._close_if_idle)
 
     # What calls ask of it
+
+    def call_failed(
+        self,
+        stream: Stream,
+        error: GatewayError,
+        request_id: bytes,
+        lane: Lane | None,
+        *,
+        begun: bool,
+        code: int | None,
+    ) -> None:
+        send_error(stream, error, request_id, lane, begun=begun, code=code)
 
     def call_ended(self, stream: Stream) -> None:
         if not stream.is_received and stream.is_sent:

@@ -9,15 +9,18 @@ from time import monotonic
 from gateway.dataplane.context.call_head import CallHead, CallPlan
 from gateway.dataplane.context.capture import Capture
 from gateway.dataplane.context.data_plane import DataPlane
+from gateway.dataplane.context.in_process_client import InProcessClient
 from gateway.dataplane.context.interfaces import Handler
 from gateway.dataplane.context.local_replies import error_told, status_told
 from gateway.dataplane.context.snapshot import Lane
+from gateway.dataplane.dispatch.http2 import convert
 from gateway.dataplane.dispatch.model_in_body import answerer_by
 from gateway.dataplane.dispatch.serving import serve_by
-from gateway.dataplane.grpc.unary_call import UnaryCall
-from gateway.dataplane.protocol_bridge.in_process_client import InProcessClient
-from gateway.dataplane.protocol_bridge.reply_stream import ReplyStream
+from gateway.dataplane.grpc.in_process_stream import InProcessStream
+from gateway.dataplane.grpc.message_body import WholeMessage
+from gateway.dataplane.grpc.unary_relay import UnaryRelay
 from gateway.protocol.errors import GatewayError
+from gateway.protocol.infer_message_head import read_names
 from gateway.protocol.llm.canonical import LlmApi
 from gateway.shadow.comparison.reply import ComparedReply, plain
 from gateway.wire.grpc import framed
@@ -146,7 +149,7 @@ class _GrpcCall(_CandidateCall):
 
     def __init__(self, plane: DataPlane, lane: Lane, capture: Capture) -> None:
         super().__init__(plane, lane, capture)
-        self._stream = ReplyStream(self)
+        self._stream = InProcessStream(self)
 
     def begin(self) -> None:
         facts, plane = self._capture.facts, self.plane
@@ -156,12 +159,29 @@ class _GrpcCall(_CandidateCall):
         fields.append((b"x-pointsman-shadow", facts.route.encode("latin-1")))
         plan = CallPlan(fields, plane.snapshot, plane.settings)
         head = CallHead(plan, [(b"x-request-id", facts.request_id.encode("latin-1"))])
-        call = UnaryCall(self, self._stream, head, (plan.way(self._lane), None), serve_by)
-        self._stream.receiver = call
-        call.data_received(self._stream, framed(self._capture.request), True)
+        message = self._capture.request
+        whole = WholeMessage(framed(message), read_names(message, 0, len(message)))
+        target, stream = plan.target(self._lane), self._stream
+        if self._lane.engine.speaks_grpc:
+            stream.receiver = relay = UnaryRelay(self, stream, head, whole, target, None, self._started_at)
+            relay.start()
+        else:
+            convert(self, stream, head, whole, target, None, serve_by)
 
     def cancel(self) -> None:
         self._stream.receiver.stream_reset(self._stream, ErrorCode.CANCEL, "nobody waits for it")
+
+    def call_failed(
+        self,
+        stream: Stream,
+        error: GatewayError,
+        request_id: bytes,
+        lane: Lane | None,
+        *,
+        begun: bool,
+        code: int | None,
+    ) -> None:
+        self._end(error.status.grpc if code is None else code, b"".join(self._pieces))
 
     def call_ended(self, stream: Stream) -> None:
         """The status has ended it."""

@@ -63,8 +63,8 @@ class HeadReader:
         self._own = frozenset(name for name in _OWN if not forward.matches(name))
 
     def __call__(self, block: Block) -> Head:
-        head: Head | None = block.note
-        if head is None:
+        head = block.note
+        if not isinstance(head, Head):
             head = block.note = self._read(block)
         return head
 

@@ -39,7 +39,7 @@ _OF_GRPC = frozenset(
 _MAX_DECISIONS = 1024
 
 
-class Way:
+class CallTarget:
     """A lane for the calls of one plan: the fields as each endpoint gets them."""
 
     __slots__ = ("_at", "_heads", "_plan", "endpoint", "lane", "model")
@@ -47,20 +47,20 @@ class Way:
     def __init__(self, plan: CallPlan, lane: Lane, endpoint: Endpoint | None = None) -> None:
         """`endpoint` is the only one that it leads to, where sessions have chosen it."""
         self._plan = plan
-        self._at: dict[Endpoint, Way] = {}
+        self._at: dict[Endpoint, CallTarget] = {}
         self.lane = lane
         self.endpoint = endpoint
         self.model = lane.target.model.encode() if lane.target.model is not None else None
         self._heads: dict[Endpoint, Steady] = {}
 
-    def at(self, endpoint: Endpoint) -> Way:
+    def at(self, endpoint: Endpoint) -> CallTarget:
         """The way to one of the lane's endpoints."""
         found = self._at.get(endpoint)
         if found is None:
-            found = self._at[endpoint] = Way(self._plan, self.lane, endpoint)
+            found = self._at[endpoint] = CallTarget(self._plan, self.lane, endpoint)
         return found
 
-    def share_heads(self, other: Way) -> None:
+    def share_heads(self, other: CallTarget) -> None:
         """The fields are the same as another's."""
         self._heads = other._heads
 
@@ -79,16 +79,16 @@ class CallPlan:
         "_facts_headers",
         "_forced",
         "_forks",
-        "_ways",
-        "asked",
+        "_targets",
         "authority",
         "encoding",
         "error",
         "fields",
         "path",
+        "request_line",
+        "rest_facts",
         "rpc",
         "snapshot",
-        "told",
         "wants_grpc_errors",
     )
 
@@ -96,7 +96,10 @@ class CallPlan:
         named = dict(reversed(fields))  # the first of each name
         self.snapshot = snapshot
         self.path = named[b":path"]
-        self.asked = ("POST", self.path.decode("latin-1"))  # what the client asked for, as the access log tells it
+        self.request_line = (
+            "POST",
+            self.path.decode("latin-1"),
+        )  # for the logs
         self.authority = named.get(b":authority") or named.get(b"host") or b""
         self.rpc = RPCS_BY_PATH.get(self.path)
         self.encoding = named.get(b"grpc-encoding", b"identity")
@@ -106,7 +109,7 @@ class CallPlan:
         }
         self.error: GatewayError | None = None
         self._forced: Forced | None = None
-        self.told: Facts | None = None  # what the rules were told, where the caller speaks no gRPC
+        self.rest_facts: Facts | None = None  # what the rules were told, where the caller speaks no gRPC
         try:
             self._forced = forced_by(snapshot, named.get)
         except GatewayError as error:
@@ -114,8 +117,8 @@ class CallPlan:
         dropped = snapshot.own_fields | (_REWRITTEN if settings.trust_forwarded else _REWRITTEN | FORWARDED)
         self.fields = [field for field in fields if field[0] not in dropped and not field[0].startswith(b":")]
         self.fields.append((b"via", b", ".join([value for name, value in fields if name == b"via"] + [VIA])))
-        self._ways: dict[int, Way] = {}
-        self._decided: dict[tuple[bytes, bytes], tuple[Way, str | None]] = {}
+        self._targets: dict[int, CallTarget] = {}
+        self._decided: dict[tuple[bytes, bytes], tuple[CallTarget, str | None]] = {}
         self._forks: dict[tuple[bytes, bytes], Fork] = {}
 
     def __repr__(self) -> str:
@@ -136,7 +139,7 @@ class CallPlan:
         headers = {**self._facts_headers, **units} if units else self._facts_headers
         return Facts(model, version, "grpc", operation, headers, body, session, forced=self._forced)
 
-    def decide(self, names: Names, body: BodyFacts | None, head: CallHead) -> tuple[Way, str | None] | Undecided:
+    def decide(self, names: Names, body: BodyFacts | None, head: CallHead) -> tuple[CallTarget, str | None] | Undecided:
         """The rules' answer for a message of these names: the way it goes, and its session; `head` is its call's.
 
         Raises: GatewayError (FORBIDDEN, BAD_REQUEST) where it asks for an arm that it may not have.
@@ -148,7 +151,7 @@ class CallPlan:
         fork = self._forks.get(key)
         if fork is not None and (head.session is not None or not fork.asks_session):
             lane = fork.lane(head.session if fork.by_session else self._unit(head, fork.header))
-            return self.way(lane), head.session if fork.asks_session else None
+            return self.target(lane), head.session if fork.asks_session else None
         facts = self.facts(names, body, head.session, head.units)
         table = self.snapshot.table
         if facts.forced is None and body is not None and table.forcing.asks_bodies:
@@ -157,7 +160,7 @@ class CallPlan:
         if not isinstance(decision, Decision):
             return decision
         lane = self.snapshot.lane_of(decision)
-        answer = (self.way(lane), decision.session)
+        answer = (self.target(lane), decision.session)
         if fork is None and lane.target.experiment is not None and not lane.target.is_forced:
             self._fork(key, facts)
         is_of_all = decision.repeatable and decision.unit is None and not lane.target.asks_session
@@ -177,12 +180,12 @@ class CallPlan:
             return None
         return (head.units.get(header) if head.units is not None else None) or self._facts_headers.get(header)
 
-    def way(self, lane: Lane) -> Way:
-        found = self._ways.get(id(lane))
+    def target(self, lane: Lane) -> CallTarget:
+        found = self._targets.get(id(lane))
         if found is None:
-            found = self._ways[id(lane)] = Way(self, lane)
+            found = self._targets[id(lane)] = CallTarget(self, lane)
             if lane.base is not lane:
-                found.share_heads(self.way(lane.base))
+                found.share_heads(self.target(lane.base))
         return found
 
     def fields_for(self, lane: Lane, endpoint: Endpoint) -> list[Field]:
@@ -246,13 +249,14 @@ class CallHead:
         return [field for field in fields if field[0] not in _OF_GRPC and not field[0].startswith(b"grpc-")]
 
 
-class HeadMaker:
+class CallHeadBuilder:
     """Makes the heads of calls whose fields are those of `head` and a few of their own, which have the same names and
     lengths each time."""
 
-    __slots__ = ("_head", "_id_at", "_is_plain", "_pieces")
+    __slots__ = ("_head", "_id_at", "_is_plain", "_pieces", "reader")
 
-    def __init__(self, head: CallHead, own: list[Field]) -> None:
+    def __init__(self, reader: CallReader, head: CallHead, own: list[Field]) -> None:
+        self.reader = reader
         names = [name for name, _ in own]
         snapshot = head.plan.snapshot
         self._head = head
@@ -267,7 +271,7 @@ class HeadMaker:
         ]
 
     def __repr__(self) -> str:
-        return f"<HeadMaker {self._head!r}>"
+        return f"<CallHeadBuilder {self._head!r}>"
 
     def __call__(self, own: list[Field]) -> CallHead:
         before = self._head
@@ -312,14 +316,15 @@ class CallReader:
         """The head of a call whose block has a few fields of its own beside those of one before; None where others than
         it read these, too."""
         shape, own = block.shape, block.own
-        if shape is not None and shape.note is not None and shape.note[0] is self:
-            maker: HeadMaker = shape.note[1]
-            return maker(own)
+        if shape is not None:
+            builder = shape.note
+            if isinstance(builder, CallHeadBuilder) and builder.reader is self:
+                return builder(own)
         for field in own:
             if field[0] not in self._volatile:
                 return None
         if shape is not None:
-            shape.note = (self, HeadMaker(head, own))
+            shape.note = CallHeadBuilder(self, head, own)
         return CallHead(head.plan, head.volatile + own)
 
 

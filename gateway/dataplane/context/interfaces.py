@@ -118,6 +118,10 @@ class Handler(Protocol):
         ...
 
 
+# Makes the handler of a request for a lane; the session is None where it has none.
+Serve = Callable[[Client, Request, Lane, str | None], Handler]
+
+
 class OwnAnswer:
     """A handler that answers by itself, in one piece, after the body has come."""
 

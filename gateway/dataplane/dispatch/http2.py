@@ -1,70 +1,156 @@
-"""Who answers what comes over HTTP/2: an engine, the fleet as a whole, the gateway itself, or nobody."""
+"""The HTTP/2 and gRPC front: which handler answers a request on a stream.
+
+request                     target, by the rules                    handler
+--------------------------  --------------------------------------  -----------------------------------------
+not gRPC                                                            RestStream, with the handlers of REST
+gRPC, refused by its head                                           RefusedCall
+unknown method                                                      RefusedCall
+grpc.health, reflection                                             HealthCall, ReflectionCall
+about the fleet                                                     GrpcToRestCall, with FleetOperation
+about a model, unary        (UnaryCall reads what the rules need)
+                            engine with gRPC                        UnaryRelay
+                            engine with REST alone, conversation    GrpcToRestCall, with the handlers of REST
+ModelStreamInfer            (StreamCall decides for each message)
+                            engine with gRPC                        UpstreamStream
+                            REST alone, conversation, replay        RestBackendStream, with the handlers of REST
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
-from gateway.dataplane.context.call_head import CallHead, CallReader
+from gateway.dataplane.context.call_head import CallHead, CallReader, CallTarget
+from gateway.dataplane.context.interfaces import Serve
+from gateway.dataplane.dispatch.rest import handler_for
 from gateway.dataplane.dispatch.serving import serve_by, serve_mirrored
-from gateway.dataplane.grpc.client import CallClient, CallHandler
-from gateway.dataplane.grpc.local_call import RefusedCall
-from gateway.dataplane.grpc.services import SERVICE_CALLS
+from gateway.dataplane.grpc.interfaces import BackendStream, CallClient, CallHandler
+from gateway.dataplane.grpc.local_call import SERVICE_CALLS, RefusedCall
+from gateway.dataplane.grpc.message_body import MessageBody
 from gateway.dataplane.grpc.stream_call import StreamCall
 from gateway.dataplane.grpc.unary_call import UnaryCall
+from gateway.dataplane.grpc.unary_relay import UnaryRelay
+from gateway.dataplane.grpc.upstream_stream import UpstreamStream
 from gateway.dataplane.protocol_bridge.grpc_to_rest import GrpcToRestCall
+from gateway.dataplane.protocol_bridge.rest_backend_stream import RestBackendStream
 from gateway.dataplane.protocol_bridge.rest_over_http2 import RestStream
 from gateway.protocol.errors import ErrorKind, GatewayError
+from gateway.protocol.operations import Operation
 from gateway.wire.http2.fields import Block
 from gateway.wire.http2.stream import Stream
 
 _GRPC = b"application/grpc"
 
-# Who answers, and what of the block it is given.
-Answer = tuple[Callable[[CallClient, Stream, Any], CallHandler], Any]
+# Makes the handler of a gRPC call.
+MakeCall = Callable[[CallClient, Stream, CallHead], CallHandler]
 
 
-def _relayed(client: CallClient, stream: Stream, head: CallHead) -> UnaryCall:
-    return UnaryCall(client, stream, head, None, serve_mirrored)
+class CachedCall:
+    """What a header block comes to by one snapshot of the rules; `head` is None where it is not gRPC."""
+
+    __slots__ = ("head", "make", "reader")
+
+    def __init__(self, reader: CallReader, head: CallHead | None, make: MakeCall) -> None:
+        self.reader = reader
+        self.head = head
+        self.make = make
 
 
-def _streamed(client: CallClient, stream: Stream, head: CallHead) -> StreamCall:
-    return StreamCall(client, stream, head, serve=serve_by)
-
-
-def answer(client: CallClient, stream: Stream, block: Block) -> CallHandler:
-    """The one who answers. A block that comes again is answered by the same, as long as the rules stay."""
+def handler_of_stream(client: CallClient, stream: Stream, block: Block) -> CallHandler:
+    """The handler of one request. What a block comes to is stored with it, as peers send the same block again."""
     read = client.plane.read_call
-    known = block.base or block
-    note = known.note
-    if note is None or note[0] is not read:
-        note = known.note = (read, *_answer_for(read, known))
-    _, maker, what = note
-    if known is not block:
-        head = read.again(what, block) if isinstance(what, CallHead) else None
-        if head is not None and head.error is None:
-            what = head
-        else:
-            maker, what = _answer_for(read, block)
-    call: CallHandler = maker(client, stream, what)
-    return call
+    base = block.base or block
+    cached = base.note
+    if not isinstance(cached, CachedCall) or cached.reader is not read:
+        cached = base.note = _classified(read, base)
+    head = cached.head
+    if base is not block and head is not None:
+        head = read.again(head, block)
+        if head is None or head.error is not None:  # its own fields change what it is
+            cached = _classified(read, block)
+            head = cached.head
+    if head is None:
+        return RestStream(client, stream, block, handler_for)
+    return cached.make(client, stream, head)
 
 
-def _answer_for(read: CallReader, block: Block) -> Answer:
-    """What is not gRPC is REST."""
+def _classified(read: CallReader, block: Block) -> CachedCall:
     if not (block.value(b"content-type") or b"").startswith(_GRPC):
-        return RestStream, block
+        return CachedCall(read, None, _unary)
     head = read(block)
-    if head.error is not None:
-        return partial(RefusedCall, error=head.error), head
+    return CachedCall(read, head, _maker_of(head))
+
+
+def _maker_of(head: CallHead) -> MakeCall:
     rpc = head.plan.rpc
-    if rpc is None:
-        service = SERVICE_CALLS.get(head.plan.path)
-        if service is not None:
-            return service, head
-        what = f"unknown method {head.plan.path.decode('latin-1')}"
-        return partial(RefusedCall, error=GatewayError(ErrorKind.UNSUPPORTED, what)), head
-    if rpc.is_relayed:
-        return _relayed, head
-    return (_streamed if rpc.is_stream else GrpcToRestCall), head
+    if head.error is not None:
+        return partial(RefusedCall, error=head.error)
+    if rpc is not None:
+        return _unary if rpc.is_relayed else _stream if rpc.is_stream else GrpcToRestCall
+    unknown = GatewayError(ErrorKind.UNSUPPORTED, f"unknown method {head.plan.path.decode('latin-1')}")
+    return SERVICE_CALLS.get(head.plan.path) or partial(RefusedCall, error=unknown)
+
+
+# Unary calls about a model
+
+
+def _unary(client: CallClient, stream: Stream, head: CallHead) -> CallHandler:
+    return UnaryCall(client, stream, head, _decided)
+
+
+def _decided(
+    client: CallClient,
+    stream: Stream,
+    head: CallHead,
+    message: MessageBody,
+    target: CallTarget,
+    session: str | None,
+    started_at: float,
+) -> None:
+    lane = target.lane
+    if lane.engine.speaks_grpc and not (session and _is_conversation(head, target)):
+        relay = UnaryRelay(client, stream, head, message, target, session, started_at)
+        if lane.shadow is not None:
+            relay.mirror()
+        stream.receiver = relay
+        relay.start()
+    else:
+        convert(client, stream, head, message, target, session, serve_mirrored)
+
+
+def _is_conversation(head: CallHead, target: CallTarget) -> bool:
+    """Whether the gateway may have to add earlier turns, which it does in JSON."""
+    rpc = head.plan.rpc
+    return target.lane.target.history is not None and rpc is not None and rpc.operation is Operation.INFER
+
+
+def convert(
+    client: CallClient,
+    stream: Stream,
+    head: CallHead,
+    message: MessageBody,
+    target: CallTarget,
+    session: str | None,
+    serve: Serve,
+) -> None:
+    """Go on with a call as a REST request."""
+    stream.receiver = call = GrpcToRestCall(client, stream, head, (target.lane, session), serve)
+    call.data_received(stream, message.take(None, keeps=False), message.is_complete)
+
+
+# Streams
+
+
+def _stream(client: CallClient, stream: Stream, head: CallHead) -> CallHandler:
+    return StreamCall(client, stream, head, partial(_open_backend, client, head))
+
+
+def _open_backend(
+    client: CallClient, head: CallHead, call: StreamCall, target: CallTarget, session: str | None
+) -> BackendStream:
+    lane = target.lane
+    if lane.shadow is not None:
+        call.plane.tap.drop(lane.target.route, "stream")  # it has no single answer to compare
+    if lane.engine.speaks_grpc and lane.target.history is None and lane.replay is None:
+        return UpstreamStream(call, call.fields, target, session)
+    return RestBackendStream(call, target, session, client, head, serve_by)

@@ -11,7 +11,7 @@ from gateway.dataplane.dispatch.by_http import by_http, translated
 from gateway.dataplane.dispatch.conversation_choice import is_of_conversation, talking
 from gateway.dataplane.dispatch.session_lookup import SessionLookup
 from gateway.dataplane.mirroring.mirroring_handler import mirrored
-from gateway.dataplane.protocol_bridge.rest_to_grpc import ConvertedExchange
+from gateway.dataplane.protocol_bridge.rest_to_grpc import RestToGrpcHandler
 from gateway.dataplane.rest.exchange import Exchange
 from gateway.protocol.llm.canonical import OF_V2
 
@@ -60,9 +60,9 @@ def serve_by(client: Client, request: Request, lane: Lane, session: str | None) 
 def _plain(client: Client, lane: Lane, session: str | None, request: Request) -> Handler:
     """The handler of a request by itself, for an engine that has gRPC alone."""
     if lane.engine.adapter.passes(request.plan.call):
-        return ConvertedExchange(client, request, lane, session)
+        return RestToGrpcHandler(client, request, lane, session)
     return translated(client, request, lane, session, _by_grpc)
 
 
 def _by_grpc(client: Client, request: Request, decided: tuple[Lane, str | None]) -> Handler:
-    return ConvertedExchange(client, request, *decided)
+    return RestToGrpcHandler(client, request, *decided)

@@ -9,22 +9,22 @@ from gateway.dataplane.context.call_head import CallHead
 from gateway.dataplane.context.capture import CapturedFacts
 from gateway.dataplane.context.snapshot import Lane
 from gateway.dataplane.context.tap import Tap
-from gateway.dataplane.grpc.message_body import CallBody, WholeMessage
+from gateway.dataplane.grpc.message_body import MessageBody
 from gateway.dataplane.mirroring.mirroring_handler import UNMIRRORED, is_drawn
 from gateway.protocol.errors import GatewayError
 from gateway.protocol.grpc_status import UNKNOWN
 from gateway.wire.http2.fields import Block
 
 
-def witness(tap: Tap, head: CallHead, lane: Lane, request_id: bytes, started_at: float) -> Witness | None:
+def start_capture(tap: Tap, head: CallHead, lane: Lane, request_id: bytes, started_at: float) -> CallCapture | None:
     """Who sees a call of this lane; None where it is not of the sample."""
     assert lane.shadow is not None
     if not is_drawn(lane.shadow, tap, lane.target.route):
         return None
-    return Witness(tap, head, lane, request_id, started_at)
+    return CallCapture(tap, head, lane, request_id, started_at)
 
 
-class Witness:
+class CallCapture:
     """Sees a call's answer as its engine sends it; the message is told when the call has ended. `max_bytes` is how long
     that may be."""
 
@@ -53,7 +53,7 @@ class Witness:
         self._answer = Copy(self.max_bytes)
 
     def __repr__(self) -> str:
-        return f"<Witness {self._head.plan!r}: {self._answer!r}>"
+        return f"<CallCapture {self._head.plan!r}: {self._answer!r}>"
 
     def began(self, block: Block) -> None:
         """The answer's first fields."""
@@ -65,14 +65,14 @@ class Witness:
             self._first_at = monotonic()
         self._answer.add(data)
 
-    def failed(self, body: WholeMessage | CallBody | None, error: GatewayError) -> None:
+    def failed(self, body: MessageBody | None, error: GatewayError) -> None:
         """No engine answers."""
         if error.kind in UNMIRRORED:
             self.dropped("refused")
         else:
             self.ended(body, error.status.grpc)
 
-    def ended(self, body: WholeMessage | CallBody | None, status: int | None) -> None:
+    def ended(self, body: MessageBody | None, status: int | None) -> None:
         """The answer is whole; `status` None: it told none."""
         target = self._lane.target
         is_kept = body is not None and body.is_complete and body.can_be_sent_again

@@ -1,69 +1,74 @@
-"""Between a client's stream and the engines' streams under it: what each may ask of the other."""
+"""What a client's HTTP/2 connection, the calls on it and the engines' streams under a call require of each other."""
 
 from __future__ import annotations
 
 from typing import Protocol
 
-from gateway.dataplane.context.call_head import Way
+from gateway.dataplane.context.active_request import Progress
+from gateway.dataplane.context.call_head import CallTarget
 from gateway.dataplane.context.data_plane import DataPlane
-from gateway.dataplane.grpc.reply_headers import Relayed
-from gateway.dataplane.grpc.upstream_call import UpstreamCall
+from gateway.dataplane.context.snapshot import Lane
+from gateway.dataplane.grpc.reply_headers import RelayedBlock
 from gateway.protocol.errors import GatewayError
 from gateway.protocol.infer_message_head import Names
 from gateway.wire.grpc import Boundaries, MessageReader
-from gateway.wire.http2.stream import Stream
+from gateway.wire.http2.stream import Stream, StreamReceiver
 
 
-class LegOwner(Protocol):
-    """The client's call, as its legs see it."""
+class CallClient(Protocol):
+    """A client's connection, as a call uses it. `passing` are the fields about the client for engines, encoded."""
 
     plane: DataPlane
-    outgoing: UpstreamCall
-    request_id: bytes
-    has_one_request: bool  # and so a response is due: the engine's time limits hold
+    peer: str
+    is_tls: bool
+    passing: bytes
 
-    def field(self, name: bytes) -> bytes | None:
-        """The first of the client's fields of this name."""
+    def call_failed(
+        self,
+        stream: Stream,
+        error: GatewayError,
+        request_id: bytes,
+        lane: Lane | None,
+        *,
+        begun: bool,
+        code: int | None,
+    ) -> None:
+        """End the reply with an error; `begun`: its first fields are sent. `code` is the gRPC status where it is not
+        that of the error's kind."""
         ...
 
-    def leg_began(self, leg: AnyLeg, found: Relayed) -> None: ...
-
-    def leg_answered(self, leg: AnyLeg, data: bytes) -> None:
-        """Responses, cut anywhere; `Leg.credit` gives their window back."""
-        ...
-
-    def leg_drained(self, leg: AnyLeg) -> None:
-        """It takes more messages again."""
-        ...
-
-    def leg_refused(self, leg: AnyLeg, error: GatewayError, unsent: list[Names]) -> None:
-        """Nobody has got any of its messages, and nobody will."""
-        ...
-
-    def leg_failed(self, leg: AnyLeg, text: str, code: int, names: Names) -> None:
-        """One message has failed, and the leg goes on."""
-        ...
-
-    def leg_broke(self, leg: AnyLeg, error: GatewayError) -> None:
-        """Some of its messages will stay without an answer."""
-        ...
-
-    def leg_ended(self, leg: AnyLeg, found: Relayed | None) -> None:
-        """The engine has ended the stream with a status; None where all messages are answered and it had no stream."""
+    def call_ended(self, stream: Stream) -> None:
+        """The reply is sent, or waits for the client to read it; the rest of the request is not wanted."""
         ...
 
 
-class AnyLeg(Protocol):
-    """A leg, as the client's call sees it; see `Leg`."""
+class CallHandler(StreamReceiver, Protocol):
+    """Answers a call; it ends by the client's `call_ended`, or by `stream_reset` of its stream."""
 
-    way: Way
+    def sweep(self, now: float) -> None:
+        """Called about once a second; `now` is of `time.monotonic`."""
+        ...
+
+    def progress(self) -> Progress | None:
+        """How far it is; None where it is over."""
+        ...
+
+    def cancel(self, error: GatewayError) -> None:
+        """End it with this error, at the engine and for the client."""
+        ...
+
+
+class BackendStream(Protocol):
+    """What answers some of a stream's messages: an engine's stream, or REST requests one after another."""
+
+    target: CallTarget
     boundaries: Boundaries
-    encoding: bytes
-    reader: MessageReader | None
+    encoding: bytes  # of compressed responses
+    reader: MessageReader | None  # of the responses, once they are written one by one
 
     @property
     def url(self) -> str:
-        """That of the endpoint that was asked last; empty where none was."""
+        """The latest endpoint's; empty where there is none."""
         ...
 
     @property
@@ -71,10 +76,15 @@ class AnyLeg(Protocol):
         """Messages of whose response nothing has come, where each has one."""
         ...
 
+    @property
+    def is_backed_up(self) -> bool:
+        """Whether messages wait: for a connection, or for the engine to read."""
+        ...
+
     def start(self) -> None: ...
 
     def charge(self) -> None:
-        """One more message is to be sent by it, which was started before.
+        """Count one more message by the limits.
 
         Raises: GatewayError where a limit is reached.
         """
@@ -82,25 +92,67 @@ class AnyLeg(Protocol):
 
     def send(self, framed: bytes, names: Names) -> None: ...
 
-    def end(self) -> None: ...
-
-    @property
-    def is_backed_up(self) -> bool: ...
-
-    def pass_to(self, client: Stream | None) -> None:
-        """This leg alone answers: what it brings may go on to the client's stream as it is, without a word to the call.
-        None: from now on the call is told of each piece again."""
+    def end(self) -> None:
+        """No more messages follow."""
         ...
 
-    def credit(self, size: int) -> None: ...
+    def pass_to(self, client: Stream | None) -> None:
+        """Write responses to the client's stream directly, without the call: this backend alone answers. None: hand
+        each piece to the call again."""
+        ...
 
-    def owe(self, size: int) -> None: ...
+    def credit(self, size: int) -> None:
+        """`size` bytes of the responses are written."""
+        ...
+
+    def owe(self, size: int) -> None:
+        """`size` bytes of the responses wait for the client; `pay` follows."""
+        ...
 
     def pay(self) -> None: ...
 
     def cancel(self, reason: str, status: int) -> None:
-        """Nobody waits for its responses; `reason` is counted as an error, empty where that is another leg's, and
-        `status` as what the client is told, 0 where it is told nothing."""
+        """Its responses are not wanted. `reason` is counted as an error, empty where that belongs to another backend;
+        `status` is the HTTP status of the reply, 0 where it has none."""
         ...
 
     def sweep(self, now: float) -> None: ...
+
+
+class BackendOwner(Protocol):
+    """The client's call, as its backends use it."""
+
+    plane: DataPlane
+    request_id: bytes
+    has_one_request: bool  # then a response is due, and the engine's time limits apply
+
+    def field(self, name: bytes) -> bytes | None:
+        """The first of the client's fields of this name."""
+        ...
+
+    def backend_began(self, backend: BackendStream, block: RelayedBlock) -> None: ...
+
+    def backend_answered(self, backend: BackendStream, data: bytes) -> None:
+        """Responses, cut anywhere; `BackendStream.credit` gives their window back."""
+        ...
+
+    def backend_drained(self, backend: BackendStream) -> None:
+        """It takes more messages again."""
+        ...
+
+    def backend_refused(self, backend: BackendStream, error: GatewayError, unsent: list[Names]) -> None:
+        """No engine has got any of its messages, and none will."""
+        ...
+
+    def message_failed(self, backend: BackendStream, text: str, code: int, names: Names) -> None:
+        """One message has failed, and the backend goes on."""
+        ...
+
+    def backend_broke(self, backend: BackendStream, error: GatewayError) -> None:
+        """Some of its messages stay without an answer."""
+        ...
+
+    def backend_ended(self, backend: BackendStream, block: RelayedBlock | None) -> None:
+        """The engine has ended the stream with a status; None where there was no stream, and all messages have an
+        answer."""
+        ...

@@ -1,23 +1,20 @@
-"""A call that no engine's stream answers: the client's messages read, its deadline kept, the reply written."""
+"""Calls that no engine's stream answers: their messages are read, their deadlines kept, their replies written here."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable
+from functools import partial
 from time import monotonic
 
 from gateway.dataplane.context.active_request import Progress, Stage
 from gateway.dataplane.context.call_head import CallHead
 from gateway.dataplane.context.snapshot import Lane
-from gateway.dataplane.grpc.client import CallClient
-from gateway.dataplane.grpc.reply_headers import (
-    OPENING,
-    TRAILERS_OK,
-    deadline_passed,
-    fell_silent,
-    request_id_literal,
-    tell_error,
-)
+from gateway.dataplane.grpc.interfaces import CallClient, CallHandler
+from gateway.dataplane.grpc.reply_headers import OPENING, TRAILERS_OK, deadline_passed, fell_silent, request_id_literal
 from gateway.net.timer_wheel import Slot
+from gateway.protocol import grpc_health, grpc_reflection
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.wire.grpc import MessageReader, decompress, framed
 from gateway.wire.http1.head import Field
@@ -25,10 +22,12 @@ from gateway.wire.http2.fields import Block
 from gateway.wire.http2.hpack import Steady, literals
 from gateway.wire.http2.stream import Stream
 
+_OPENING = Steady(OPENING)
+
 
 class LocalCall(ABC):
-    """Collects the client's messages for a subclass, which answers; it ends by `_succeed`, `_fail` or the client's
-    leaving. A client that does not read the answers is not read either."""
+    """Collects the client's messages for a subclass, which answers. It ends by `_succeed`, by `_fail`, or when its
+    client is gone. While the client does not read, it is not read from."""
 
     __slots__ = (
         "_active_at",
@@ -65,7 +64,7 @@ class LocalCall(ABC):
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._head.plan!r}>"
 
-    # What a subclass does in its own way
+    # What a subclass adds
 
     def _take(self, message: bytes) -> None:
         """A message has come, decompressed.
@@ -97,7 +96,7 @@ class LocalCall(ABC):
         path = self._head.plan.path.decode("latin-1")
         return GatewayError(ErrorKind.BAD_REQUEST, f"{path} takes one message: {number} came")
 
-    # What the client's stream tells it
+    # Events of the client's stream
 
     def headers_received(self, stream: Stream, block: Block, ended: bool) -> None:  # noqa: B027
         """Never of a client's stream."""
@@ -136,7 +135,7 @@ class LocalCall(ABC):
             self._credit()
 
     def sweep(self, now: float) -> None:
-        """Called about once a second: is the client silent before its first message, or in the middle of one?"""
+        """Fail where the client is silent before its first message, or in the middle of one."""
         limit = self._client.plane.settings.limits.body_timeout
         is_due = not self._has_ended and (not self._has_begun or not self._reader.is_between_messages)
         if is_due and now - self._active_at > limit:
@@ -150,18 +149,18 @@ class LocalCall(ABC):
         if self._is_over:
             return None
         stage = Stage.ANSWERING if self._has_begun else Stage.ASKING if self._has_ended else Stage.READING
-        return Progress(stage, self._started_at, self._request_id, asked=self._head.plan.asked)
+        return Progress(stage, self._started_at, self._request_id, asked=self._head.plan.request_line)
 
     def cancel(self, error: GatewayError) -> None:
         self._fail(error)
 
     def _credit(self) -> None:
-        """What came is done with."""
+        """Give the window of what came back."""
         owed, self._owed = self._owed, 0
         if owed:
             self._stream.credit(owed)
 
-    # Telling
+    # The reply
 
     def _write(self, message: bytes, fields: list[Field] | None = None) -> None:
         """Send a message; `fields` go with the first."""
@@ -178,7 +177,7 @@ class LocalCall(ABC):
     def _fail(self, error: GatewayError, lane: Lane | None = None) -> None:
         if self._leave():
             self._count(error.status.http, error.kind.value)
-            tell_error(self._stream, error, self._request_id, lane, has_begun=self._has_begun)
+            self._client.call_failed(self._stream, error, self._request_id, lane, begun=self._has_begun, code=None)
             self._client.call_ended(self._stream)
 
     def _begin(self, fields: list[Field] | None) -> None:
@@ -187,7 +186,7 @@ class LocalCall(ABC):
             self._stream.send_headers(_OPENING, literals(fields or []) + request_id_literal(self._request_id))
 
     def _leave(self) -> bool:
-        """Nothing more is to happen; whether that is new."""
+        """End the call; False where it has ended already."""
         if self._is_over:
             return False
         self._is_over = True
@@ -203,11 +202,11 @@ class LocalCall(ABC):
         if reason:
             plane.metrics.unrouted.count_error(reason)
         plane.metrics.unrouted.count_failure(status, seconds)
-        plane.log_call(self._client.peer, self._head.plan.asked, status, reason, seconds, self._request_id)
+        plane.log_call(self._client.peer, self._head.plan.request_line, status, reason, seconds, self._request_id)
 
 
 class RefusedCall(LocalCall):
-    """A call that nobody answers: the client is told at once."""
+    """A call that is answered with an error at once."""
 
     __slots__ = ()
 
@@ -216,7 +215,78 @@ class RefusedCall(LocalCall):
         self._fail(error)
 
     def _requests_ended(self) -> None:
-        """It was told already."""
+        """It is answered."""
 
 
-_OPENING = Steady(OPENING)
+class HealthCall(LocalCall):
+    """grpc.health.v1.Health: whether the fleet serves. `Check` answers once, `Watch` whenever that changes."""
+
+    __slots__ = ("_is_known", "_is_watching", "_last_status")
+
+    def __init__(self, client: CallClient, stream: Stream, head: CallHead, *, is_watching: bool) -> None:
+        super().__init__(client, stream, head)
+        self._is_watching = is_watching
+        self._last_status: bytes | None = None
+        self._is_known = False
+
+    def _requests_ended(self) -> None:
+        service = grpc_health.read_service(self._only_message())
+        self._is_known = grpc_health.is_known(service)
+        if not self._is_watching and not self._is_known:
+            raise grpc_health.unknown_service(service)
+        self._report()
+        if not self._is_watching:
+            self._succeed()
+
+    def sweep(self, now: float) -> None:
+        """Called about once a second."""
+        super().sweep(now)
+        if self._last_status is not None and not self._is_over:
+            self._report()
+            if self._client.plane.is_draining:
+                self._fail(GatewayError(ErrorKind.NO_HEALTHY_ENDPOINT, "the gateway is stopping"))
+
+    def _report(self) -> None:
+        plane = self._client.plane
+        is_serving = plane.snapshot.is_ready(plane.settings.ready_when) and not plane.is_draining
+        status = grpc_health.write_status(is_serving) if self._is_known else grpc_health.SERVICE_UNKNOWN
+        if status != self._last_status:
+            self._last_status = status
+            self._write(status)
+
+
+class ReflectionCall(LocalCall):
+    """grpc.reflection: each message is answered in its turn. Replies are much longer than requests, so these wait
+    while the client does not read."""
+
+    __slots__ = ("_package", "_requests")
+
+    def __init__(self, client: CallClient, stream: Stream, head: CallHead, *, package: str) -> None:
+        super().__init__(client, stream, head)
+        self._package = package
+        self._requests: deque[bytes] = deque()
+
+    def _take(self, message: bytes) -> None:
+        self._requests.append(message)
+        self._answer()
+
+    def _requests_ended(self) -> None:
+        self._answer()
+
+    def drained(self, stream: Stream) -> None:
+        self._answer()
+        if not stream.is_waiting:
+            super().drained(stream)
+
+    def _answer(self) -> None:
+        while self._requests and not self._stream.is_waiting and not self._is_over:
+            self._write(grpc_reflection.answer(self._package, self._requests.popleft()))
+        if self._has_ended and not self._requests:
+            self._succeed()
+
+
+SERVICE_CALLS: dict[bytes, Callable[[CallClient, Stream, CallHead], CallHandler]] = {
+    grpc_health.CHECK_PATH: partial(HealthCall, is_watching=False),
+    grpc_health.WATCH_PATH: partial(HealthCall, is_watching=True),
+    **{path: partial(ReflectionCall, package=package) for path, package in grpc_reflection.PATHS.items()},
+}

@@ -1,7 +1,11 @@
-"""The one message of a unary call on its way through: held until it is known whom it names, then passed on."""
+"""The one message of a unary call: held until the names in it decide where it goes, then passed on."""
 
 from __future__ import annotations
 
+from functools import partial
+
+from gateway.dataplane.context.call_head import CallHead
+from gateway.dataplane.context.decision_log import Known
 from gateway.protocol.body_facts import NO_BODY, BodyFacts
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.infer_message_head import Names, NamesReader, facts_or_none, read_names, renamed
@@ -15,7 +19,7 @@ _CHEAP_BYTES = 64 * 1024
 
 
 class WholeMessage:
-    """A call's message that came in one piece, not compressed: see `CallBody` for what is asked of it."""
+    """A message that came in one piece, not compressed; its methods are those of `PiecewiseMessage`."""
 
     __slots__ = ("_data", "names")
 
@@ -33,6 +37,12 @@ class WholeMessage:
     def size(self) -> int:
         return len(self._data)
 
+    def add(self, data: bytes, ended: bool) -> None:
+        """Nothing follows."""
+
+    def pass_on(self, data: bytes, ended: bool) -> None:
+        """Nothing follows."""
+
     def facts(self) -> BodyFacts | None:
         return facts_or_none(self._data[PREFIX_BYTES:])
 
@@ -47,7 +57,7 @@ class WholeMessage:
         return data if model is None else renamed(data, self.names, model)
 
     def keep_up_to(self, size: int) -> None:
-        """It is kept anyway."""
+        """All of it is at hand."""
 
     @property
     def prompt(self) -> bytes | None:
@@ -70,8 +80,8 @@ def whole_message(data: bytes, limit: int) -> WholeMessage | None:
     return WholeMessage(data, read_repeated(data, PREFIX_BYTES, size))
 
 
-class CallBody:
-    """What has come of a call's message.
+class PiecewiseMessage:
+    """A message that comes in pieces, or compressed.
 
     A message up to `hold_bytes` is read whole, so that names which come late or twice count as protobuf says; of a
     longer one, the names are acted on as soon as its tensors begin. What was sent stays here up to `replay_bytes`, to
@@ -113,7 +123,7 @@ class CallBody:
         self.names: Names | None = None  # once they are known
 
     def __repr__(self) -> str:
-        return f"<CallBody {self.size} of {self._message_bytes} bytes, {self.names}>"
+        return f"<PiecewiseMessage {self.size} of {self._message_bytes} bytes, {self.names}>"
 
     def add(self, data: bytes, ended: bool) -> None:
         """Hold what has come.
@@ -236,3 +246,20 @@ class CallBody:
         if self._was_taken and self.size > self._replay_bytes:
             self._pieces.clear()
             self.can_be_sent_again = False
+
+
+MessageBody = WholeMessage | PiecewiseMessage
+
+
+def known_of_call(head: CallHead, message: MessageBody | None) -> Known | None:
+    """What the decision log can report of a call; None where the rules were never asked."""
+    plan = head.plan
+    if plan.rest_facts is not None:
+        return Known(plan.rest_facts, head.session)
+    if message is None or message.names is None:
+        return None
+    return Known(plan.facts(message.names, units=head.units), head.session, partial(_facts_of, message))
+
+
+def _facts_of(message: MessageBody) -> BodyFacts | None:
+    return message.facts() if message.is_complete and message.can_be_sent_again else None

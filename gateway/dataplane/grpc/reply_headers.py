@@ -1,4 +1,4 @@
-"""What a call's client reads: the engine's fields with ours beside them, or a status of our own."""
+"""The header blocks of a call's reply: the engine's with the gateway's own fields, or a status of the gateway's."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _REQUEST_ID_NAME = literal_name(_REQUEST_ID)
 _TIMEOUT_NAME = literal_name(b"grpc-timeout")
 
 
-class Relayed:
-    """A block of an engine's reply as it goes on; `status` is the gRPC status in it, None where it tells none, with its
-    `message`."""
+class RelayedBlock:
+    """A block of an engine's reply as its client gets it. `status` is the gRPC status in it, with its `message`; None
+    where it has none."""
 
     __slots__ = ("http_status", "joules", "message", "status", "steady")
 
@@ -31,23 +31,27 @@ class Relayed:
         if is_opening:
             fields += lane.reply_fields
         self.steady = Steady(fields)
-        told = block.value(b"grpc-status")
-        self.status = read_status(told) if told is not None else None
+        status = block.value(b"grpc-status")
+        self.status = read_status(status) if status is not None else None
         energy = block.value(ENERGY_FIELD)
-        self.joules = read_energy(energy) if energy is not None else None  # that the call has cost
+        self.joules = read_energy(energy) if energy is not None else None  # the call's energy
         self.message = read_message(block.value(b"grpc-message"))
         self.http_status = int(block.fields[0][1]) if is_opening else 200
 
 
-def relayed(block: Block, lane: Lane) -> Relayed:
+class RelayedBlocks(dict[Lane, RelayedBlock]):
+    """One block of an engine's reply for the clients of each lane."""
+
+
+def relayed(block: Block, lane: Lane) -> RelayedBlock:
     """The block for the clients of a lane, made once for each time that the engine's fields change."""
-    notes: dict[Lane, Relayed] | None = block.note
-    if notes is None:
-        notes = block.note = {}
-    found = notes.get(lane.base)
-    if found is None:
-        found = notes[lane.base] = Relayed(block, lane)
-    return found
+    cached = block.note
+    if not isinstance(cached, RelayedBlocks):
+        cached = block.note = RelayedBlocks()
+    made = cached.get(lane.base)
+    if made is None:
+        made = cached[lane.base] = RelayedBlock(block, lane)
+    return made
 
 
 def request_id_literal(request_id: bytes) -> bytes:
@@ -59,35 +63,35 @@ def timeout_literal(seconds: float) -> bytes:
 
 
 def error_fields(error: GatewayError, code: int | None = None) -> list[Field]:
-    """The trailers that tell of an error of the gateway's."""
+    """The trailers of an error of the gateway's own."""
     fields = status_fields(error.status.grpc if code is None else code, error.message)
     return [*fields, (b"x-pointsman-reason", error.kind.value.encode("ascii")), *error.fields]
 
 
 def status_fields(code: int, message: str) -> list[Field]:
-    """The trailers that tell a status that is not OK."""
+    """The trailers of a status that is not OK."""
     return [(b"grpc-status", b"%d" % code), (b"grpc-message", write_message(message))]
 
 
-def tell_error(
+def send_error(
     stream: Stream,
     error: GatewayError,
     request_id: bytes,
     lane: Lane | None,
     *,
-    has_begun: bool,
+    begun: bool,
     code: int | None = None,
 ) -> None:
-    """End a call with an error; `has_begun`: its first fields are sent already. `code` is the gRPC status where it is
-    not the one that the error's kind stands for."""
-    tell_status(stream, error_fields(error, code), request_id, lane, has_begun=has_begun)
+    """End a call with an error; `begun`: its first fields are sent. `code` is the gRPC status where it is not that of
+    the error's kind."""
+    send_status(stream, error_fields(error, code), request_id, lane, begun=begun)
 
 
-def tell_status(
-    stream: Stream, fields: list[Field], request_id: bytes, lane: Lane | None, *, has_begun: bool = False
+def send_status(
+    stream: Stream, fields: list[Field], request_id: bytes, lane: Lane | None, *, begun: bool = False
 ) -> None:
     """End a call with these trailers."""
-    if has_begun:
+    if begun:
         stream.send_trailers(Steady(fields))
     else:
         named = lane.reply_fields if lane is not None else []
@@ -95,7 +99,7 @@ def tell_status(
 
 
 def fell_silent(limit: float) -> GatewayError:
-    """The client has sent nothing for so many seconds, in the middle of a message."""
+    """The client has sent nothing for `limit` seconds, in the middle of a message."""
     return GatewayError(ErrorKind.REQUEST_TIMEOUT, f"no more of the request's message came for {limit:g} s")
 
 

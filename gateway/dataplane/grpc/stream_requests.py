@@ -1,8 +1,7 @@
-"""What the client of a stream sends: its messages, one after another, each once it is clear how it is answered.
+"""What the client of a stream sends: messages, handed on one after another.
 
-Mostly that is clear at once. With the second model, and where sessions have endpoints of their own, the gateway asks
-the engines whether these models are decoupled, and messages wait meanwhile; so they do until it is known where their
-session is.
+Most are handed on at once. With the second model, and where sessions have endpoints of their own, messages wait while
+the gateway queries engines for whether their models are decoupled, and while it looks up a session.
 """
 
 from __future__ import annotations
@@ -11,35 +10,35 @@ import asyncio
 from collections import deque
 from typing import Protocol
 
-from gateway.dataplane.context.call_head import Way
+from gateway.dataplane.context.call_head import CallTarget
 from gateway.dataplane.grpc.stream_router import StreamRouter
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.infer_message_head import Names, read_names
 from gateway.protocol.message_layouts import read_repeated
 from gateway.wire.grpc import PREFIX, PREFIX_BYTES, MessageReader, decompress, framed, too_long
 
-# What waits on most streams; never added to.
+# Of most streams. Never changed.
 _NOTHING: deque[tuple[bool, bytes]] = deque()
 
 
 class RequestTaker(Protocol):
-    """Whoever sends the messages on."""
+    """Sends the messages on."""
 
     def take(self, data: bytes, plain: bytes | None, names: Names) -> None:
-        """The next message: `data` with its prefix, `plain` without it and decompressed, if at hand."""
+        """The next message: `data` has its prefix, `plain` is without it and decompressed, None if not at hand."""
         ...
 
     def second_model_comes(self, first: Names) -> None:
-        """Until now all messages were of one model; what the first one named is told."""
+        """Until now all messages were of one model; `first` are the names in the first of them."""
         ...
 
     def requests_go_on(self, error: GatewayError | None) -> None:
-        """Messages have waited; an error is of the next one."""
+        """Messages have waited; `error` is that of the next one."""
         ...
 
 
-class _Nobody:
-    """Who takes messages once nobody wants them."""
+class _NoTaker:
+    """Takes the place of the taker after the end."""
 
     def take(self, data: bytes, plain: bytes | None, names: Names) -> None: ...
 
@@ -48,17 +47,17 @@ class _Nobody:
     def requests_go_on(self, error: GatewayError | None) -> None: ...
 
 
-_NOBODY = _Nobody()
+_NO_TAKER = _NoTaker()
 
 
 class StreamRequests:
     """Reads a client's messages; `limit` is the longest, in bytes."""
 
-    __slots__ = ("_encoding", "_first", "_limit", "_lookup", "_queue", "_reader", "_taker", "_ways", "is_one_model")
+    __slots__ = ("_encoding", "_first", "_limit", "_lookup", "_queue", "_reader", "_router", "_taker", "is_one_model")
 
-    def __init__(self, taker: RequestTaker, ways: StreamRouter, encoding: bytes, limit: int) -> None:
+    def __init__(self, taker: RequestTaker, router: StreamRouter, encoding: bytes, limit: int) -> None:
         self._taker: RequestTaker = taker
-        self._ways = ways
+        self._router = router
         self._encoding = encoding  # of compressed ones
         self._limit = limit
         self._reader = MessageReader(limit)
@@ -76,12 +75,12 @@ class StreamRequests:
 
     @property
     def wait(self) -> bool:
-        """Whether messages wait for an answer of an engine's."""
+        """Whether messages wait for a query or a lookup."""
         return bool(self._queue)
 
     def have_turns(self, names: Names) -> bool:
         """Whether the response to a message has its place in the order."""
-        return not self.is_one_model and not self._ways.is_decoupled((names.model, names.version))
+        return not self.is_one_model and not self._router.is_decoupled((names.model, names.version))
 
     def feed(self, data: bytes) -> None:
         """Read what came.
@@ -91,12 +90,12 @@ class StreamRequests:
         size = len(data)
         if (
             self.is_one_model
-            and not self._ways.asks_sessions
+            and not self._router.reads_sessions
             and self._lookup is None
             and size >= PREFIX_BYTES
             and self._reader.is_between_messages
             and PREFIX.unpack_from(data) == (0, size - PREFIX_BYTES)
-        ):  # mostly, a piece is a message, and goes on as it is
+        ):  # mostly, a piece is one message, and goes on as it is
             if size - PREFIX_BYTES > self._limit:
                 raise too_long(size - PREFIX_BYTES, self._limit)
             names = read_repeated(data, PREFIX_BYTES, size)
@@ -117,7 +116,7 @@ class StreamRequests:
 
     def forget(self) -> None:
         """No more is wanted."""
-        self._taker = _NOBODY  # who has this: not to be left to the garbage collector
+        self._taker = _NO_TAKER  # it refers to this object: no cycle is left to the garbage collector
         self._queue.clear()
         if self._lookup is not None:
             self._lookup.cancel()
@@ -135,14 +134,14 @@ class StreamRequests:
             plain = decompress(message, self._encoding, self._limit) if is_compressed else message
             names = read_names(plain, 0, len(plain))
             is_of_first = self._is_of_first_model(names)
-            keeps_session = self._ways.asks_sessions and self._ways.keeps_session(names, plain)
+            keeps_session = self._router.reads_sessions and self._router.keeps_session(names, plain)
             if self.is_one_model and (keeps_session or not is_of_first):
                 assert self._first is not None
                 self._look_up(self._first)
             if not self.is_one_model:
                 self._look_up(names)
-            if self._lookup is None and keeps_session and not self._ways.recalled():
-                self._lookup = asyncio.get_running_loop().create_task(self._recall())
+            if self._lookup is None and keeps_session and not self._router.lookup_cached():
+                self._lookup = asyncio.get_running_loop().create_task(self._look_up_session())
             if self._lookup is None:
                 self._queue.popleft()
                 self._taker.take(framed(message, compressed=is_compressed), plain, names)
@@ -153,23 +152,23 @@ class StreamRequests:
         return names.model == self._first.model and names.version == self._first.version
 
     def _look_up(self, names: Names) -> None:
-        """Ask the model's engine whether it is decoupled, where nobody knows."""
-        way = None
-        if self._ways.is_decoupled((names.model, names.version)) is None:
-            way = self._ways.way_to_ask(names)
-        if way is None:
+        """Query the model's engine for whether it is decoupled, where that is unknown."""
+        target = None
+        if self._router.is_decoupled((names.model, names.version)) is None:
+            target = self._router.target_to_query(names)
+        if target is None:
             self._know(names)
         else:
-            self._lookup = asyncio.get_running_loop().create_task(self._ask(names, way))
+            self._lookup = asyncio.get_running_loop().create_task(self._query(names, target))
 
-    async def _recall(self) -> None:
-        """Find out where the next message's session is."""
-        await self._ways.recall()
+    async def _look_up_session(self) -> None:
+        """Look up where the next message's session is."""
+        await self._router.look_up()
         self._lookup = None
         self._taker_goes_on()
 
-    async def _ask(self, names: Names, way: Way) -> None:
-        await self._ways.ask((names.model, names.version), way)
+    async def _query(self, names: Names, target: CallTarget) -> None:
+        await self._router.query((names.model, names.version), target)
         self._lookup = None
         self._know(names)
         self._taker_goes_on()

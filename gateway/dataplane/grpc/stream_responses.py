@@ -1,17 +1,20 @@
-"""What the client of a stream reads: the responses of all its engines, each whole and in its turn.
+"""What the client of a stream reads: the responses of all backends, each whole and in its turn.
 
-While one engine answers, its responses pass through uncut. With the second one they are cut into messages, so that none
-falls into the middle of another.
+While one backend answers, its responses pass through uncut. With the second one they are cut into messages, so that no
+response lands in the middle of another.
+
+A model that answers each request once answers in the order of the requests, whichever engine each went to; a decoupled
+model's responses come at any time. Source: Triton's stream_infer_handler.cc.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Hashable, Mapping
 
-from gateway.dataplane.context.call_head import Way
-from gateway.dataplane.grpc.interfaces import AnyLeg
-from gateway.dataplane.grpc.order import NO_ORDER, ResponseOrder
-from gateway.dataplane.grpc.reply_headers import OPENING, TRAILERS_OK, Relayed, request_id_literal
+from gateway.dataplane.context.call_head import CallTarget
+from gateway.dataplane.grpc.interfaces import BackendStream
+from gateway.dataplane.grpc.reply_headers import OPENING, TRAILERS_OK, RelayedBlock, request_id_literal
 from gateway.protocol.mlserver.stream import begins_as_tritons, is_bare_response, wrapped
 from gateway.protocol.stream_messages import is_error, response_names
 from gateway.wire.grpc import MessageReader, decompress, framed
@@ -22,117 +25,194 @@ _MAX_MESSAGE_BYTES = 1 << 31  # what engines answer is not limited
 _PLAIN = b"identity"
 
 
-class Responses:
-    """Writes to the client's stream. A leg whose responses the client does not take fast enough is owed their window.
+class _Owed:
+    """A request whose response has not been written to the client."""
 
-    `legs` are those of the call, as they come and go; `high_water_bytes` may wait of each for its turn.
+    __slots__ = ("is_settled", "model", "request_id", "response", "target")
+
+    def __init__(self, target: Hashable, model: bytes, request_id: bytes) -> None:
+        self.target = target
+        self.model = model
+        self.request_id = request_id
+        self.response = b""
+        self.is_settled = False  # the response has come, or never will
+
+    def may_be_of(self, model: bytes, request_id: bytes) -> bool:
+        """Whether a response with these names can be of this request; an empty name fits any."""
+        return (not model or self.model == model) and (
+            not request_id or not self.request_id or self.request_id == request_id
+        )
+
+
+class ResponseOrder:
+    """Holds back responses that come before their turn. A `target` identifies an engine's stream."""
+
+    __slots__ = ("_held_bytes", "_owed", "_unanswered")
+
+    def __init__(self) -> None:
+        self._owed: deque[_Owed] = deque()  # in the order of the requests
+        self._unanswered: dict[Hashable, deque[_Owed]] = {}  # the same, of each target
+        self._held_bytes: dict[Hashable, int] = {}
+
+    def __repr__(self) -> str:
+        return f"<ResponseOrder {len(self._owed)} owed, {sum(self._held_bytes.values())} bytes held>"
+
+    def held_bytes(self, target: Hashable) -> int:
+        """How many bytes of a target's responses wait for their turn."""
+        return self._held_bytes.get(target, 0)
+
+    def expect(self, target: Hashable, model: bytes, request_id: bytes) -> None:
+        """A request with one response is sent; `model` is its engine's name for it."""
+        owed = _Owed(target, model, request_id)
+        self._owed.append(owed)
+        self._unanswered.setdefault(target, deque()).append(owed)
+
+    def place(self, target: Hashable, model: bytes, request_id: bytes, response: bytes) -> list[bytes]:
+        """The responses that may be written now that this one has come. `model` is empty where it has none."""
+        unanswered = self._unanswered.get(target, ())
+        for owed in unanswered:  # the first one, unless an engine answers several models in any order
+            if owed.may_be_of(model, request_id):
+                break
+        else:  # a decoupled model's
+            return [response]
+        self._unanswered[target].remove(owed)
+        owed.response, owed.is_settled = response, True
+        self._held_bytes[target] = self.held_bytes(target) + len(response)
+        return self._take()
+
+    def abandon(self, target: Hashable) -> list[bytes]:
+        """The responses that may be written now that no more come from this target."""
+        for owed in self._unanswered.pop(target, ()):
+            owed.is_settled = True
+        return self._take()
+
+    def _take(self) -> list[bytes]:
+        ready: list[bytes] = []
+        while self._owed and self._owed[0].is_settled:
+            owed = self._owed.popleft()
+            if owed.response:
+                self._held_bytes[owed.target] -= len(owed.response)
+                ready.append(owed.response)
+        return ready
+
+
+# Of most streams: nothing is expected, and each response is written at once. Never changed.
+NO_ORDER = ResponseOrder()
+
+
+class StreamResponses:
+    """Writes to the client's stream. Backends get the window of their responses back as the client reads.
+
+    `backends` are those of the call, as they come and go; up to `high_water_bytes` of each may wait for their turn.
     """
 
     __slots__ = (
         "_are_cut",
+        "_backends",
+        "_delayed",
         "_encoding",
         "_high_water_bytes",
-        "_later",
-        "_legs",
         "_order",
         "_request_id",
         "_stream",
         "has_begun",
     )
 
-    def __init__(self, stream: Stream, request_id: bytes, legs: Mapping[Way, AnyLeg], high_water_bytes: int) -> None:
+    def __init__(
+        self, stream: Stream, request_id: bytes, backends: Mapping[CallTarget, BackendStream], high_water_bytes: int
+    ) -> None:
         self._stream = stream
         self._request_id = request_id
-        self._legs = legs
+        self._backends = backends
         self._high_water_bytes = high_water_bytes
         self._order = NO_ORDER
         self._are_cut = False
-        self._later: list[bytes] = []  # what came while another response was passing through
-        self._encoding = _PLAIN  # of compressed responses, as the client was told
+        self._delayed: list[bytes] = []  # what came while another response was passing through
+        self._encoding = _PLAIN  # of compressed responses, as the reply's fields have it
         self.has_begun = False  # the reply's first fields are sent
 
     def __repr__(self) -> str:
-        return f"<Responses {self._order!r}>"
+        return f"<StreamResponses {self._order!r}>"
 
     # Before responses come
 
-    def expect(self, way: Way | None, model: bytes, request_id: bytes) -> None:
-        """A request that is answered once is on its way; `model` as its engine calls it."""
+    def expect(self, target: CallTarget | None, model: bytes, request_id: bytes) -> None:
+        """A request with one response is sent; `model` is its engine's name for it."""
         if self._order is NO_ORDER:
             self._order = ResponseOrder()
-        self._order.expect(way, model, request_id)
+        self._order.expect(target, model, request_id)
 
     def cut(self) -> None:
         """From now on responses are written one by one."""
         if not self._are_cut:
             self._are_cut = True
-            self._bend()
-            for leg in self._legs.values():
-                leg.reader = MessageReader(_MAX_MESSAGE_BYTES)
+            self._take_pieces()
+            for backend in self._backends.values():
+                backend.reader = MessageReader(_MAX_MESSAGE_BYTES)
 
-    def join(self, leg: AnyLeg) -> None:
-        """One more leg is going to answer."""
-        self._bend()
-        if self._legs:
+    def join(self, backend: BackendStream) -> None:
+        """One more backend is going to answer."""
+        self._take_pieces()
+        if self._backends:
             self.cut()
         if self._are_cut:
-            leg.reader = MessageReader(_MAX_MESSAGE_BYTES)
+            backend.reader = MessageReader(_MAX_MESSAGE_BYTES)
 
-    def began(self, leg: AnyLeg, found: Relayed) -> None:
+    def began(self, backend: BackendStream, block: RelayedBlock) -> None:
         """An engine's first fields."""
         if not self.has_begun:
-            self._encoding = leg.encoding
-            self._begin(found.steady)
-        elif leg.encoding != self._encoding:
-            self.cut()  # to be told plain
+            self._encoding = backend.encoding
+            self._begin(block.steady)
+        elif backend.encoding != self._encoding:
+            self.cut()  # to be decompressed
 
     # Responses
 
-    def answered(self, leg: AnyLeg, data: bytes) -> None:
-        """Some of a leg's responses, cut anywhere.
+    def answered(self, backend: BackendStream, data: bytes) -> None:
+        """Some of a backend's responses, cut anywhere.
 
         Raises: GatewayError where it is no message, or none that can be read.
         """
         if not self.has_begun:
             self._begin(_OPENING)
         stream, size = self._stream, len(data)
-        is_first = leg.reader is None and not leg.boundaries.count and leg.boundaries.is_between_messages
+        is_first = backend.reader is None and not backend.boundaries.count and backend.boundaries.is_between_messages
         if is_first and not begins_as_tritons(data):  # an error, or MLServer's bare responses
             self.cut()
-        if leg.reader is None:
-            leg.boundaries.feed(data)
+        if backend.reader is None:
+            backend.boundaries.feed(data)
             stream.send_data(data)
-            if self._later:
-                self._write_later()
+            if self._delayed:
+                self._write_delayed()
             else:
-                leg.pass_to(stream)
+                backend.pass_to(stream)
             if stream.is_waiting:
-                leg.owe(size)
+                backend.owe(size)
             else:
-                leg.credit(size)
+                backend.credit(size)
             return
-        if not leg.boundaries.is_between_messages:  # the rest of one that was passing through uncut
-            stop = leg.boundaries.end_of_message(data)
+        if not backend.boundaries.is_between_messages:  # the rest of one that was passing through uncut
+            stop = backend.boundaries.end_of_message(data)
             stream.send_data(data[:stop])
             data = data[stop:]
-            self._write_later()
-        for is_compressed, message in leg.reader.feed(data):
-            self._place(leg, is_compressed, message)
-        if self._takes(leg):
-            leg.credit(size)
+            self._write_delayed()
+        for is_compressed, message in backend.reader.feed(data):
+            self._place(backend, is_compressed, message)
+        if self._takes(backend):
+            backend.credit(size)
         else:
-            leg.owe(size)
+            backend.owe(size)
         self._pay()
 
-    def answered_by_us(self, way: Way | None, model: bytes, request_id: bytes, message: bytes) -> None:
-        """The gateway's own answer in the place of an engine's."""
-        for ready in self._order.place(way, model, request_id, framed(message)):
+    def answered_by_us(self, target: CallTarget | None, model: bytes, request_id: bytes, message: bytes) -> None:
+        """An answer of the gateway's own in the place of an engine's."""
+        for ready in self._order.place(target, model, request_id, framed(message)):
             self._write(ready)
         self._pay()
 
-    def left(self, leg: AnyLeg) -> None:
-        """A leg has answered for the last time: nobody waits for what it still owes."""
-        for ready in self._order.abandon(leg.way):
+    def left(self, backend: BackendStream) -> None:
+        """A backend has ended: what it still owes is not waited for."""
+        for ready in self._order.abandon(backend.target):
             self._write(ready)
         self._pay()
 
@@ -141,75 +221,75 @@ class Responses:
         if self._are_cut:
             self._pay()
         else:
-            for leg in self._legs.values():
-                leg.pay()
+            for backend in self._backends.values():
+                backend.pay()
 
     # The end
 
-    def end(self, found: Relayed | None = None) -> None:
+    def end(self, block: RelayedBlock | None = None) -> None:
         """End the stream with an engine's status; None: all went well."""
         if self.has_begun:
-            self._stream.send_trailers(found.steady if found is not None else TRAILERS_OK)
+            self._stream.send_trailers(block.steady if block is not None else TRAILERS_OK)
             return
-        steady = found.steady if found is not None else Steady([*OPENING, *TRAILERS_OK.fields])
+        steady = block.steady if block is not None else Steady([*OPENING, *TRAILERS_OK.fields])
         self._stream.send_headers(steady, request_id_literal(self._request_id), ended=True)
 
     def forget(self) -> None:
-        """Nothing more is told."""
+        """Nothing more is written."""
         self._order = NO_ORDER
-        self._later.clear()
-        self._bend()
+        self._delayed.clear()
+        self._take_pieces()
 
     def _begin(self, steady: Steady) -> None:
         self.has_begun = True
         self._stream.send_headers(steady, request_id_literal(self._request_id))
 
-    def _place(self, leg: AnyLeg, is_compressed: bool, message: bytes) -> None:
-        leg.boundaries.count += 1
-        plain = decompress(message, leg.encoding, _MAX_MESSAGE_BYTES) if is_compressed else message
+    def _place(self, backend: BackendStream, is_compressed: bool, message: bytes) -> None:
+        backend.boundaries.count += 1
+        plain = decompress(message, backend.encoding, _MAX_MESSAGE_BYTES) if is_compressed else message
         if is_bare_response(plain):
             is_compressed, message = False, wrapped(plain)
             plain = message
-        leg.boundaries.num_marked += is_error(plain)
+        backend.boundaries.num_marked += is_error(plain)
         names = response_names(plain)
-        if is_compressed and leg.encoding != self._encoding:
+        if is_compressed and backend.encoding != self._encoding:
             is_compressed, message = False, plain
         response = framed(message, compressed=is_compressed)
-        for ready in self._order.place(leg.way, names.model, names.id, response):
+        for ready in self._order.place(backend.target, names.model, names.id, response):
             self._write(ready)
 
     def _write(self, response: bytes) -> None:
-        """A whole response, where it does not fall into the middle of another."""
+        """Write a whole response, as soon as it does not land in the middle of another."""
         if not self.has_begun:
             self._begin(_OPENING)
-        if self._later or self._is_in_the_middle():
-            self._later.append(response)
-            self._bend()
+        if self._delayed or self._is_in_the_middle():
+            self._delayed.append(response)
+            self._take_pieces()
         else:
             self._stream.send_data(response)
 
-    def _write_later(self) -> None:
+    def _write_delayed(self) -> None:
         if not self._is_in_the_middle():
-            later, self._later = self._later, []
-            for response in later:
+            delayed, self._delayed = self._delayed, []
+            for response in delayed:
                 self._stream.send_data(response)
 
-    def _bend(self) -> None:
-        """From now on each piece is told here."""
-        for leg in self._legs.values():
-            leg.pass_to(None)
+    def _take_pieces(self) -> None:
+        """From now on each piece passes through here."""
+        for backend in self._backends.values():
+            backend.pass_to(None)
 
     def _is_in_the_middle(self) -> bool:
-        return any(not leg.boundaries.is_between_messages for leg in self._legs.values())
+        return any(not backend.boundaries.is_between_messages for backend in self._backends.values())
 
-    def _takes(self, leg: AnyLeg) -> bool:
-        return not self._stream.is_waiting and self._order.held_bytes(leg.way) <= self._high_water_bytes
+    def _takes(self, backend: BackendStream) -> bool:
+        return not self._stream.is_waiting and self._order.held_bytes(backend.target) <= self._high_water_bytes
 
     def _pay(self) -> None:
-        """Give back the windows of legs that are behind, as far as the client keeps up."""
-        for leg in self._legs.values():
-            if self._takes(leg):
-                leg.pay()
+        """Give back the windows of backends that are behind, as far as the client keeps up."""
+        for backend in self._backends.values():
+            if self._takes(backend):
+                backend.pay()
 
 
 _OPENING = Steady(OPENING)

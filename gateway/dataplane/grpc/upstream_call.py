@@ -1,18 +1,90 @@
-"""A call as an engine gets it: the fields that go with it, on a stream of a connection to the endpoint."""
+"""A call as an engine gets it: an attempt opens an HTTP/2 stream and sends the call's fields."""
 
 from __future__ import annotations
 
-from gateway.dataplane.context.call_head import CallHead, Way
-from gateway.dataplane.grpc.client import CallClient
-from gateway.dataplane.grpc.reply_headers import request_id_literal, timeout_literal
+from abc import abstractmethod
+from time import monotonic
+from typing import Any
+
+from gateway.dataplane.attempts.upstream_attempts import Attempt, AttemptFront, UpstreamAttempts
+from gateway.dataplane.context.call_head import CallHead, CallTarget
+from gateway.dataplane.grpc.interfaces import CallClient
+from gateway.dataplane.grpc.reply_headers import broken_off, request_id_literal, timeout_literal
 from gateway.net.http2_client import Http2ClientConnection
+from gateway.protocol.errors import GatewayError
+from gateway.protocol.grpc_status import DEADLINE_EXCEEDED
 from gateway.upstream.endpoint import Endpoint
+from gateway.wire.http2.frames import ErrorCode
 from gateway.wire.http2.stream import Stream, StreamReceiver
 
 
-class UpstreamCall:
-    """What every stream opened for one call carries. `expires_at` is the client's deadline, by `time.monotonic`; 0
-    where it has none."""
+class GrpcFront(AttemptFront):
+    """The attempts of a request that goes to engines on HTTP/2 streams."""
+
+    __slots__ = ("_attempt", "_up", "attempts")
+
+    status_comes_first = False
+
+    attempts: UpstreamAttempts[Stream]
+    _attempt: Attempt[Stream]  # the latest; set before an engine's stream can report anything
+
+    def __init__(self, attempts: UpstreamAttempts[Stream]) -> None:
+        self.attempts = attempts
+        self._up: Stream | None = None  # what the attempt is sent on
+
+    @abstractmethod
+    def _send(self, connection: Http2ClientConnection, now: float) -> None:
+        """Open the attempt's stream on a connection that has room for it, and report that by `_opened`."""
+
+    def _opened(self, up: Stream, now: float) -> None:
+        attempt = self._attempt
+        attempt.sent_on = self._up = up
+        attempt.sent_at = now
+
+    def _release(self) -> None:
+        """The engine's stream is over."""
+        self._attempt.sent_on = self._up = None
+
+    def start_attempt(self, attempt: Attempt[Any], now: float) -> None:
+        self._attempt = attempt
+        streams = attempt.endpoint.streams
+        assert streams is not None, "an engine without gRPC"
+        connection = streams.acquire(self)
+        if connection is not None:
+            self._send(connection, now)
+
+    def connected(self, connection: Http2ClientConnection) -> None:
+        """The pool has a connection."""
+        self._send(connection, monotonic())
+
+    def connect_failed(self, error: GatewayError) -> None:
+        """The pool gets no connection."""
+        self.attempts.failed(error, was_sent=False)
+
+    def cancel_attempt(self, attempt: Attempt[Any]) -> None:
+        up = self._up
+        if up is not None:
+            self._release()
+            up.reset(ErrorCode.CANCEL)
+        elif attempt.endpoint.streams is not None:
+            attempt.endpoint.streams.forget(self)
+
+    def _upstream_reset(self, what: str, code: int, why: str) -> None:
+        """The engine has broken off; `what` names what it was."""
+        self._release()
+        was_sent = code != ErrorCode.REFUSED_STREAM  # which promises that it is untouched (RFC 9113 section 8.7)
+        self.attempts.failed(broken_off(what, why, code), was_sent=was_sent)
+
+    def _answered(self, http_status: int, status: int | None) -> None:
+        """The reply is whole; `status` is its gRPC status."""
+        self.attempts.status = http_status
+        is_failure = self._attempt.endpoint.breaker.counts(http_status) and status != DEADLINE_EXCEEDED
+        self.attempts.answered(is_good=not is_failure)
+
+
+class UpstreamFields:
+    """The fields that each engine's stream of one call carries. `expires_at` is the client's deadline, of
+    `time.monotonic`; 0 where it has none."""
 
     __slots__ = ("_passing", "expires_at")
 
@@ -21,12 +93,17 @@ class UpstreamCall:
         self.expires_at = started_at + head.timeout if head.timeout is not None else 0.0
 
     def open(
-        self, connection: Http2ClientConnection, receiver: StreamReceiver, way: Way, endpoint: Endpoint, now: float
+        self,
+        connection: Http2ClientConnection,
+        receiver: StreamReceiver,
+        target: CallTarget,
+        endpoint: Endpoint,
+        now: float,
     ) -> Stream:
-        """Open a stream, and send the call's fields; what is left until the deadline is told."""
+        """Open a stream, and send the call's fields with the time that is left."""
         stream = connection.open_stream(receiver)
         passing = self._passing
         if self.expires_at:
             passing += timeout_literal(self.expires_at - now)
-        stream.send_headers(way.head(endpoint), passing)
+        stream.send_headers(target.head(endpoint), passing)
         return stream

@@ -1,17 +1,17 @@
-"""An engine's stream under a client's: the messages of one lane, and what comes back for them."""
+"""An engine's stream under a client's: the messages for one target, and what comes back for them."""
 
 from __future__ import annotations
 
 from time import monotonic
 
-from gateway.dataplane.context.call_head import Way
-from gateway.dataplane.grpc.interfaces import LegOwner
-from gateway.dataplane.grpc.reply_headers import Relayed, relayed
-from gateway.dataplane.grpc.stream_counters import LegCounts
-from gateway.dataplane.grpc.stream_tries import StreamTries
-from gateway.limits.pending import Grant
+from gateway.dataplane.attempts.upstream_attempts import UpstreamAttempts
+from gateway.dataplane.context.call_head import CallTarget
+from gateway.dataplane.grpc.interfaces import BackendOwner
+from gateway.dataplane.grpc.reply_headers import RelayedBlock, relayed
+from gateway.dataplane.grpc.upstream_call import GrpcFront, UpstreamFields
 from gateway.net.http2_client import Http2ClientConnection
 from gateway.observability.arms import Meter, is_fault, is_the_arms, kind_of
+from gateway.observability.metrics import RequestSeries
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.grpc_status import OK, http_status
 from gateway.protocol.infer_message_head import Names
@@ -22,65 +22,77 @@ from gateway.wire.http2.fields import Block
 from gateway.wire.http2.relay_fast_path import Passage
 from gateway.wire.http2.stream import Stream
 
+# What an engine's `error_message` counts as: it has no status that says whose fault it is.
+_STREAM_ERROR = "stream_error"
 
-class UpstreamStream(StreamTries):
-    """Opens one stream to an endpoint of the lane, and keeps to it: sequences stay where they began.
 
-    Until the endpoint has begun to answer, what was sent is held, as far as `retry_body_bytes` goes, for an endpoint
-    that refuses the stream untouched. No time limit but the client's own applies where nobody knows when a response is
-    due.
+class UpstreamStream(GrpcFront):
+    """Opens one stream to an endpoint of the target, and stays with it, so that sequences stay where they began.
+
+    Until the endpoint begins to answer, messages are held, up to `retry_body_bytes`, for another endpoint if this one
+    refuses the stream untouched. Only the client's own time limit applies, unless the call has one request: then a
+    response is due.
     """
 
     __slots__ = (
         "_active_at",
         "_call",
-        "_counts",
+        "_client_ended",
+        "_counters",
         "_credited",
+        "_fields",
         "_first_byte_at",
-        "_has_ended",
         "_held",
         "_held_bytes",
         "_is_held",
-        "_was_sent_once",
+        "_was_sent",
         "boundaries",
         "encoding",
         "num_sent",
         "owed",
         "reader",
         "request_bytes",
-        "way",
+        "target",
     )
 
-    def __init__(self, call: LegOwner, way: Way, session: str | None) -> None:
-        StreamTries.__init__(self, call.plane, way.lane, session if way.endpoint is None else None)
-        self._first = way.endpoint
+    def __init__(self, call: BackendOwner, fields: UpstreamFields, target: CallTarget, session: str | None) -> None:
         self._call = call
-        self.way = way
+        self._fields = fields
+        self.target = target
+        session = session if target.endpoint is None else None
+        super().__init__(UpstreamAttempts(call.plane, self, target.lane, session, monotonic()))
+        self.attempts.is_timed = call.has_one_request
+        if target.endpoint is not None:
+            self.attempts.start_at(target.endpoint)
         self._held: list[tuple[bytes, Names]] = []
         self._held_bytes = 0
         self._is_held = True
-        self._has_ended = False  # the client sends no more
-        self._was_sent_once = False
+        self._client_ended = False
+        self._was_sent = False  # to some endpoint
         self._active_at = 0.0  # when some of a response came
         # Bytes of responses: those whose window is given back, and the others
         self._credited = 0
         self.owed = 0
         self._first_byte_at = 0.0
-        self._counts = LegCounts()
+        self._counters = StreamCounters()
         self.num_sent = 0  # messages
         self.request_bytes = 0
-        self.encoding = b"identity"  # of compressed responses
+        self.encoding = b"identity"
         self.boundaries = Boundaries(ERROR_TAG)  # of the responses, while these pass through uncut
-        self.reader: MessageReader | None = None  # of the responses, once they are placed one by one
+        self.reader: MessageReader | None = None
 
     def __repr__(self) -> str:
         counts = f"{self.num_sent} sent, {self.boundaries.count} answered"
-        return f"<UpstreamStream {self.way.lane!r} at {self._endpoint!r}: {counts}>"
+        return f"<UpstreamStream {counts}, {self.attempts!r}>"
 
-    # What the client's call asks of it
+    # What the client's call requires: see `BackendStream`
+
+    @property
+    def url(self) -> str:
+        return self.attempts.url
 
     def start(self) -> None:
-        self._try(self._started_at)
+        self.attempts.start(self.attempts.started_at)
 
     def send(self, framed: bytes, names: Names) -> None:
         self.num_sent += 1
@@ -89,29 +101,21 @@ class UpstreamStream(StreamTries):
         if self._is_held:
             self._held.append((framed, names))
             self._held_bytes += len(framed)
-            if up is not None and self._held_bytes > self._plane.settings.limits.retry_body_bytes:
-                self._forget_held()
+            if up is not None and self._held_bytes > self._call.plane.settings.limits.retry_body_bytes:
+                self._drop_held()
         if up is not None:
             up.send_data(framed)
 
     def charge(self) -> None:
-        """One more message is to be sent.
-
-        Raises: GatewayError where a limit is reached.
-        """
-        grant = self._grant
-        if isinstance(grant, Grant):
-            grant.again(monotonic())
+        self.attempts.charge()
 
     def end(self) -> None:
-        """No more messages come."""
-        self._has_ended = True
+        self._client_ended = True
         if self._up is not None:
             self._up.send_data(b"", True)
 
     @property
     def is_backed_up(self) -> bool:
-        """Whether messages wait: for a connection, or for the endpoint to read."""
         return self._up is None or self._up.is_waiting
 
     @property
@@ -119,73 +123,60 @@ class UpstreamStream(StreamTries):
         return self.num_sent - self.boundaries.count - (not self.boundaries.is_between_messages)
 
     def pass_to(self, client: Stream | None) -> None:
-        # Of one request, what is owed says that the silence is ours: each piece is accounted for.
-        if self._up is not None and not self._call.has_one_request:
-            self._up.receiver = Passage(self, client) if client is not None else self
+        # With one request each piece is accounted for, to tell the engine's silence from the client's.
+        up = self._up
+        if up is not None and not self._call.has_one_request:
+            up.receiver = Passage(self, client) if client is not None else self
 
     def credit(self, size: int) -> None:
-        """So much of the responses is done with."""
         self._credited += size
         if self._up is not None:
             self._up.credit(size)
 
     def owe(self, size: int) -> None:
-        """So much of the responses waits for the client."""
         self.owed += size
 
     def pay(self) -> None:
         if self.owed:
             owed, self.owed = self.owed, 0
-            self._active_at = monotonic()  # the silence was ours
+            self._active_at = monotonic()  # the client was silent, not the engine
             self.credit(owed)
 
     def sweep(self, now: float) -> None:
-        """Called about once a second: has the engine fallen silent while something is due? What came is counted."""
+        """Count what has come; fail where the engine is silent while something is due."""
         if self._first_byte_at and not self._call.has_one_request:
             self._count_messages()
-            meter = self._meter
+            meter = self.attempts.meter
             if meter is not None:  # of the last one, more may come
-                self._tell(meter, min(self.num_sent - 1, self.boundaries.count))
-        limit = self.way.lane.engine.spec.idle_timeout
+                self._measure(meter, min(self.num_sent - 1, self.boundaries.count))
+        limit = self.target.lane.engine.spec.idle_timeout
         is_due = self._call.has_one_request and self._credited and not self.owed
         if is_due and limit and now - self._active_at > limit:
-            self._drop_try()
             silence = GatewayError(ErrorKind.DEADLINE, f"the engine sent nothing for {limit:g} s")
-            self._try_failed(silence, was_sent=True)
+            self.attempts.failed(silence, was_sent=True)
 
     def cancel(self, reason: str, status: int) -> None:
-        self._drop_try()
-        if self._is_trying:
-            self._leave(None)
         self._count_messages()
-        meter = self._meter
-        if meter is not None:
-            self._measure_answered(meter, reason)
-        if reason:
-            self._counters().count_error(reason)
-            if status:
-                self._counters().count_failure(status, monotonic() - self._started_at)
+        self.attempts.abandon(reason, status)
 
-    # What its stream tells it
+    # Events of the engine's stream
 
     def headers_received(self, stream: Stream, block: Block, ended: bool) -> None:
         if stream is not self._up:
             return
-        found = relayed(block, self.way.lane)
+        reply = relayed(block, self.target.lane)
         if ended:
-            self._end(found)
+            self._end(reply)
             return
-        if found.http_status != 200:  # whatever comes now, it is no response
-            self._drop_try()
-            what = f"the engine answered with HTTP status {found.http_status}"
-            self._try_failed(GatewayError(ErrorKind.UPSTREAM_PROTOCOL, what), was_sent=True)
+        if reply.http_status != 200:  # whatever follows is no response
+            what = f"the engine answered with HTTP status {reply.http_status}"
+            self.attempts.failed(GatewayError(ErrorKind.UPSTREAM_PROTOCOL, what), was_sent=True)
             return
-        self._status = found.http_status
+        self.attempts.status = reply.http_status
         self._first_byte_at = monotonic()
-        self._forget_held()
+        self._drop_held()
         self.encoding = block.value(b"grpc-encoding") or self.encoding
-        assert self._endpoint is not None
-        self._call.leg_began(self, found)
+        self._call.backend_began(self, reply)
 
     def data_received(self, stream: Stream, data: bytes, ended: bool) -> None:
         if stream is not self._up:
@@ -193,140 +184,126 @@ class UpstreamStream(StreamTries):
         if data:
             if self._call.has_one_request:
                 self._active_at = monotonic()
-                self._clear_deadline()
-            self._call.leg_answered(self, data)
-        if ended and self._up is not None:  # without trailers, and so without a status
-            self._up = None
-            self._try_failed(
-                GatewayError(ErrorKind.UPSTREAM_PROTOCOL, "the engine's stream ended without a status"), was_sent=True
-            )
+                self.attempts.clear_deadline()
+            self._call.backend_answered(self, data)
+        if ended and stream is self._up:  # without trailers, and so without a status
+            self._broke("the engine's stream ended without a status")
 
     def trailers_received(self, stream: Stream, block: Block) -> None:
         if stream is not self._up:
             return
-        found = relayed(block, self.way.lane)
-        if found.status == OK and self._is_cut_short():
-            self._up = None
-            what = "the engine's stream ended in the middle of a response"
-            self._try_failed(GatewayError(ErrorKind.UPSTREAM_PROTOCOL, what), was_sent=True)
+        reply = relayed(block, self.target.lane)
+        if reply.status == OK and self._is_cut_short():
+            self._broke("the engine's stream ended in the middle of a response")
         else:
-            self._end(found)
+            self._end(reply)
 
     def stream_reset(self, stream: Stream, code: int, why: str) -> None:
         if stream is self._up:
-            self._up_was_reset("stream", code, why)
+            self._upstream_reset("stream", code, why)
 
     def drained(self, stream: Stream) -> None:
         if stream is self._up:
-            self._call.leg_drained(self)
+            self._call.backend_drained(self)
 
-    # Trying
+    def _broke(self, what: str) -> None:
+        self._release()
+        self.attempts.failed(GatewayError(ErrorKind.UPSTREAM_PROTOCOL, what), was_sent=True)
+
+    # What attempts require
 
     def _send(self, connection: Http2ClientConnection, now: float) -> None:
-        assert self._endpoint is not None
-        self._sent_at = now
-        self._was_sent_once = True
-        self._up = up = self._call.outgoing.open(connection, self, self.way, self._endpoint, now)
+        self._was_sent = True
+        up = self._fields.open(connection, self, self.target, self._attempt.endpoint, now)
+        self._opened(up, now)
         for framed, _ in self._held:
             up.send_data(framed)
-        if self._held_bytes > self._plane.settings.limits.retry_body_bytes:
-            self._forget_held()
-        if self._has_ended:
+        if self._held_bytes > self._call.plane.settings.limits.retry_body_bytes:
+            self._drop_held()
+        if self._client_ended:
             up.send_data(b"", True)
-        self._call.leg_drained(self)
-
-    def _deadline(self, now: float) -> float:
-        return super()._deadline(now) if self._call.has_one_request else 0.0
-
-    def _prompt(self) -> bytes | None:
-        """That of the stream's first message, where it is plain."""
-        if not self._held or self._held[0][0][0]:
-            return None
-        return prompt_of_message(self._held[0][0][PREFIX_BYTES:])
-
-    def _can_be_sent_again(self) -> bool:
-        return self._is_held and self.way.endpoint is None  # else it has messages of more than one session
-
-    def _is_idempotent(self, declared: str) -> bool:
-        return False  # a message may be of a sequence
-
-    # Limits
+        self._call.backend_drained(self)
 
     def field(self, name: bytes) -> bytes | None:
         return self._call.field(name)
 
+    def prompt(self) -> bytes | None:
+        """That of the stream's first message, where it is not compressed."""
+        if not self._held or self._held[0][0][0]:
+            return None
+        return prompt_of_message(self._held[0][0][PREFIX_BYTES:])
+
+    def is_replayable(self) -> bool:
+        return self._is_held and self.target.endpoint is None  # else it has messages of more than one session
+
+    def is_idempotent(self, declared: str) -> bool:
+        return False  # a message may be of a sequence
+
     @property
-    def _is_inference(self) -> bool:
+    def is_inference(self) -> bool:
         return True
 
     # Ends
 
-    def _end(self, found: Relayed) -> None:
-        self._up = None
-        self._clear_deadline()
-        status = found.status
-        self._status = http_status(status) if status is not None else found.http_status
-        assert self._series is not None
-        self._answered(status)
+    def _end(self, reply: RelayedBlock) -> None:
+        """The engine has ended its stream with a status."""
+        attempts, attempt, status = self.attempts, self._attempt, reply.status
+        meter = attempts.meter
+        self._release()
+        code = http_status(status) if status is not None else reply.http_status
+        self._answered(code, status)
         now = monotonic()
         self._count_messages()
-        first_byte_at = self._first_byte_at or now
-        self._series.count(self._status, now - self._started_at, first_byte_at - self._started_at, now - self._sent_at)
+        series, started_at = attempt.series, attempts.started_at
+        series.count(code, now - started_at, (self._first_byte_at or now) - started_at, now - attempt.sent_at)
         if status != OK:
-            self._series.count_error(kind_of(status))
-        meter = self._meter
+            series.count_error(kind_of(status))
         if meter is not None:
-            self._measure(meter, kind_of(status) if is_fault(status) else "", is_good=status == OK)
-        self._call.leg_ended(self, found)
+            self._measure_end(meter, kind_of(status) if is_fault(status) else "", is_good=status == OK)
+        self._call.backend_ended(self, reply)
 
-    def _fail(self, error: GatewayError) -> None:
-        self._drop_try()
-        if self._is_trying:
-            self._leave(None)
-        series = self._counters()
+    def attempts_failed(self, error: GatewayError, status: int) -> None:
         self._count_messages()
-        series.count_error(error.kind.value)
-        series.count_failure(error.status.http, monotonic() - self._started_at)
-        meter = self._meter
-        if meter is not None:
-            if is_the_arms(error.kind, error.status.http >= 500):
-                self._measure(meter, error.kind.value)
-            else:
-                self._measure_answered(meter, error.kind.value)
-        told = error.at(self._whereabouts())
-        if self._was_sent_once:
-            self._call.leg_broke(self, told)
+        if self._was_sent:
+            self._call.backend_broke(self, error)
         else:
-            self._call.leg_refused(self, told, [names for _, names in self._held])
+            self._call.backend_refused(self, error, [names for _, names in self._held])
 
-    def _measure(self, meter: Meter, failure: str, *, is_good: bool = False) -> None:
-        """Tell an experiment what became of its messages; with a `failure`, of those without an answer."""
-        num_failed = max(1, min(self.num_sent, self.num_unanswered)) if failure else 0
-        seconds = monotonic() - self._started_at if is_good and self._call.has_one_request else None
-        self._tell(meter, self.num_sent - num_failed, num_failed, failure, seconds)
+    def count_failed(self, meter: Meter, error: GatewayError) -> None:
+        if is_the_arms(error.kind, error.status.http >= 500):
+            self._measure_end(meter, error.kind.value)
+        else:
+            self.count_abandoned(meter, error.kind.value)
 
-    def _measure_answered(self, meter: Meter, reason: str) -> None:
-        """The same where it ends, with a reason, by what says nothing of the arm."""
-        self._tell(meter, min(self.num_sent, self.boundaries.count))
+    def count_abandoned(self, meter: Meter, reason: str) -> None:
+        """The end, for a `reason`, says nothing of the arm: only answered messages do."""
+        self._measure(meter, min(self.num_sent, self.boundaries.count))
         if reason:
             meter.kept_out(reason)
 
-    def _tell(
+    def _measure_end(self, meter: Meter, failure: str, *, is_good: bool = False) -> None:
+        """Report what became of the messages; with a `failure`, of those without an answer."""
+        num_failed = max(1, min(self.num_sent, self.num_unanswered)) if failure else 0
+        is_timed = is_good and self._call.has_one_request
+        seconds = monotonic() - self.attempts.started_at if is_timed else None
+        self._measure(meter, self.num_sent - num_failed, num_failed, failure, seconds)
+
+    def _measure(
         self, meter: Meter, num_answered: int, num_failed: int = 0, failure: str = "", seconds: float | None = None
     ) -> None:
-        """Engines' error messages are failures, too; of one request the client is told by a status."""
+        """Engines' error messages are failures, too; a client with one request gets a status in their place."""
         num_errors = max(0, min(self.boundaries.num_marked, num_answered))
         if num_errors and self._call.has_one_request:
             num_errors, seconds = 0, None
-        self._counts.measure(
+        self._counters.measure(
             meter,
             self._call.request_id,
-            num_answered - num_errors,
-            num_errors,
-            self.request_bytes,
-            seconds,
-            num_failed,
-            failure,
+            num_answered=num_answered - num_errors,
+            num_errors=num_errors,
+            num_failed=num_failed,
+            failure=failure,
+            num_bytes=self.request_bytes,
+            seconds=seconds,
         )
 
     def _is_cut_short(self) -> bool:
@@ -335,9 +312,76 @@ class UpstreamStream(StreamTries):
 
     def _count_messages(self) -> None:
         num_bytes = self._credited + self.owed
-        self._counts.count(self._counters(), self.num_sent, self.boundaries.count, self.request_bytes, num_bytes)
+        self._counters.count(self.attempts.series, self.num_sent, self.boundaries.count, self.request_bytes, num_bytes)
 
-    def _forget_held(self) -> None:
+    def _drop_held(self) -> None:
         self._is_held = False
         self._held.clear()
         self._held_bytes = 0
+
+
+class StreamCounters:
+    """Reports to a series and a meter what has come since the last report, as a stream may go on for days. The
+    arguments are totals."""
+
+    __slots__ = (
+        "_answered",
+        "_errors",
+        "_measured_bytes",
+        "_meter",
+        "_received",
+        "_request_bytes",
+        "_response_bytes",
+        "_sent",
+    )
+
+    def __init__(self) -> None:
+        self._sent = self._received = self._request_bytes = self._response_bytes = 0
+        self._meter: Meter | None = None
+        self._answered = self._errors = self._measured_bytes = 0
+
+    def __repr__(self) -> str:
+        return f"<StreamCounters {self._sent} sent, {self._received} received>"
+
+    def count(self, series: RequestSeries, sent: int, received: int, request_bytes: int, response_bytes: int) -> None:
+        """Messages and bytes, to the endpoint and from it."""
+        series.messages_sent += sent - self._sent
+        series.messages_received += received - self._received
+        series.request_bytes += request_bytes - self._request_bytes
+        series.response_bytes += response_bytes - self._response_bytes
+        self._sent, self._received = sent, received
+        self._request_bytes, self._response_bytes = request_bytes, response_bytes
+
+    def measure(
+        self,
+        meter: Meter,
+        request_id: bytes,
+        *,
+        num_answered: int,
+        num_errors: int,
+        num_failed: int,
+        failure: str,
+        num_bytes: int,
+        seconds: float | None,
+    ) -> None:
+        """What became of an arm's messages: well answered, answered by an error message, or, at the end, not answered
+        for the reason `failure`.
+
+        No message counts twice: what is reported stays, though of several messages under way an error may belong to a
+        later one than assumed.
+        """
+        if self._meter is None:
+            self._meter = meter.of_stream()
+        left = max(0, num_answered + num_errors + num_failed - self._answered - self._errors)
+        errors = min(left, num_errors - self._errors)
+        if errors > 0:
+            self._meter.streamed(request_id, 0, errors, _STREAM_ERROR, 0, None)
+            self._errors += errors
+            left -= errors
+        failed = min(left, num_failed)
+        answered = left - failed
+        self._answered += answered
+        more_bytes = num_bytes - self._measured_bytes
+        if answered or failed or (more_bytes and self._answered + self._errors):
+            self._meter.streamed(request_id, answered, failed, failure, more_bytes, seconds)
+            self._measured_bytes = num_bytes

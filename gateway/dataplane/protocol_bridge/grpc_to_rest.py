@@ -1,4 +1,4 @@
-"""A gRPC call that is answered as a REST request would be: one about the fleet, or one for an engine without gRPC."""
+"""A gRPC call that is answered by a handler of REST: one about the fleet, or one for an engine without gRPC."""
 
 from __future__ import annotations
 
@@ -9,15 +9,13 @@ from gateway.dataplane.context.active_request import Progress
 from gateway.dataplane.context.call_head import CallHead
 from gateway.dataplane.context.error_handler import ErrorHandler
 from gateway.dataplane.context.head_reader import Request
-from gateway.dataplane.context.interfaces import Handler
+from gateway.dataplane.context.in_process_client import InProcessClient
+from gateway.dataplane.context.interfaces import Handler, Serve
 from gateway.dataplane.context.prepared_head import PreparedHead
 from gateway.dataplane.context.snapshot import Lane
-from gateway.dataplane.dispatch.by_http import by_http
-from gateway.dataplane.dispatch.model_in_body import Serve
-from gateway.dataplane.grpc.client import CallClient
+from gateway.dataplane.grpc.interfaces import CallClient
 from gateway.dataplane.grpc.local_call import LocalCall
-from gateway.dataplane.grpc.reply_headers import status_fields, tell_status
-from gateway.dataplane.protocol_bridge.in_process_client import InProcessClient
+from gateway.dataplane.grpc.reply_headers import send_status, status_fields
 from gateway.dataplane.rest.fleet_operations import FleetOperation
 from gateway.protocol.conversion import RestRequest
 from gateway.protocol.conversion.control import RpcError, rest_request, rpc_response
@@ -36,10 +34,10 @@ _REASON = b"x-pointsman-reason"
 
 
 class GrpcToRestCall(LocalCall):
-    """Collects the message, asks by REST, and converts the reply, which it collects too. `decided` are the lane and
-    the session where the rules have been asked, and `serve` answers there; without, the fleet does."""
+    """Collects and converts the message, then the reply. `serve` makes the handler for the `decided` lane and session;
+    a call without these is about the fleet."""
 
-    __slots__ = ("_body", "_decided", "_fields", "_handler", "_rest", "_rpc", "_serve", "_status")
+    __slots__ = ("_body", "_decided", "_fields", "_handler", "_rpc", "_serve", "_status")
 
     def __init__(
         self,
@@ -47,14 +45,13 @@ class GrpcToRestCall(LocalCall):
         stream: Stream,
         head: CallHead,
         decided: tuple[Lane, str | None] | None = None,
-        serve: Serve = by_http,
+        serve: Serve | None = None,
     ) -> None:
         super().__init__(client, stream, head)
         assert head.plan.rpc is not None
         self._rpc: Rpc = head.plan.rpc
         self._decided = decided
         self._serve = serve
-        self._rest = InProcessClient(client.plane, self, client.peer, is_tls=client.is_tls)
         self._handler: Handler | None = None
         self._status = 0
         self._fields: list[Field] = []
@@ -63,17 +60,18 @@ class GrpcToRestCall(LocalCall):
     def _requests_ended(self) -> None:
         message = self._only_message()
         is_inference = self._rpc.operation is Operation.INFER
-        asked = rest_of_infer(message) if is_inference else rest_request(self._rpc.name, message)
-        request = rest_of_call(self._client, self._head, asked, self._request_id)
-        if self._decided is not None:
-            self._handler = self._serve(self._rest, request, *self._decided)
+        converted = rest_of_infer(message) if is_inference else rest_request(self._rpc.name, message)
+        request = rest_of_call(self._client, self._head, converted, self._request_id)
+        client = InProcessClient(self._client.plane, self, self._client.peer, is_tls=self._client.is_tls)
+        if self._decided is not None and self._serve is not None:
+            self._handler = self._serve(client, request, *self._decided)
         elif request.plan.error is not None:
-            self._handler = ErrorHandler(self._rest, request, request.plan.error)
+            self._handler = ErrorHandler(client, request, request.plan.error)
         else:
-            self._handler = FleetOperation(self._rest, request)
-        self._handler.body_received(asked.body.data, True)
+            self._handler = FleetOperation(client, request)
+        self._handler.body_received(converted.body.data, True)
 
-    # While the handler is at it
+    # Once there is a handler
 
     def stream_reset(self, stream: Stream, code: int, why: str) -> None:
         if self._handler is None:
@@ -95,7 +93,7 @@ class GrpcToRestCall(LocalCall):
     def progress(self) -> Progress | None:
         if self._handler is None or self._is_over:
             return super().progress()
-        return replace(self._handler.progress(), asked=self._head.plan.asked)
+        return replace(self._handler.progress(), asked=self._head.plan.request_line)
 
     def cancel(self, error: GatewayError) -> None:
         if self._handler is not None and not self._is_over:
@@ -103,10 +101,10 @@ class GrpcToRestCall(LocalCall):
         super().cancel(error)
 
     def _count(self, status: int, reason: str) -> None:
-        if self._handler is None:  # else that has counted it
+        if self._handler is None:  # which counts it otherwise
             super()._count(status, reason)
 
-    # What the handler tells it
+    # The reply: see `ReplySink`
 
     def reply_started(self, status: int, fields: list[Field]) -> None:
         self._status = status
@@ -120,10 +118,10 @@ class GrpcToRestCall(LocalCall):
             return
         try:
             message = self._converted(b"".join(self._body))
-        except RpcError as error:  # whoever answered says so: an engine, or the gateway for the fleet
+        except RpcError as error:  # of an engine, or of the gateway for the fleet
             self._leave()
             named = [field for field in self._fields if field[0] == _REASON]
-            tell_status(self._stream, status_fields(error.code, error.message) + named, self._request_id, self._lane)
+            send_status(self._stream, status_fields(error.code, error.message) + named, self._request_id, self._lane)
             self._client.call_ended(self._stream)
         except GatewayError as error:
             self._fail(error, self._lane)
@@ -148,7 +146,7 @@ class GrpcToRestCall(LocalCall):
             return rpc_response(self._rpc.name, self._status, body)
         if self._status != 200:
             raise rpc_error(self._status, body)
-        return infer_response_of_rest(body, told_head_bytes(self._fields))
+        return infer_response_of_rest(body, json_bytes_of(self._fields))
 
     @property
     def _lane(self) -> Lane | None:
@@ -169,30 +167,30 @@ def rest_of_infer(message: bytes) -> RestRequest:
     return RestRequest("POST", f"{model_path(model, version)}/infer", rest_of_infer_request(message))
 
 
-def told_head_bytes(fields: list[Field]) -> int | None:
+def json_bytes_of(fields: list[Field]) -> int | None:
     """Where the JSON of a REST reply with these fields ends; None where all of its body is JSON.
 
     Raises: GatewayError(UPSTREAM_PROTOCOL).
     """
-    told = dict(fields).get(_JSON_LENGTH)
-    if told is None:
+    length = dict(fields).get(_JSON_LENGTH)
+    if length is None:
         return None
-    if not told.isdigit() or len(told) > 18:
-        what = f"the engine's Inference-Header-Content-Length {told.decode('latin-1')!r} is no number"
+    if not length.isdigit() or len(length) > 18:
+        what = f"the engine's Inference-Header-Content-Length {length.decode('latin-1')!r} is no number"
         raise GatewayError(ErrorKind.UPSTREAM_PROTOCOL, what)
-    return int(told)
+    return int(length)
 
 
-def rest_of_call(client: CallClient, head: CallHead, asked: RestRequest, request_id: bytes) -> Request:
-    """The REST request as a handler gets it: with the call's metadata, and known to the rules as gRPC's."""
+def rest_of_call(client: CallClient, head: CallHead, converted: RestRequest, request_id: bytes) -> Request:
+    """The REST request as a handler gets it: with the call's metadata; the rules see that its client uses gRPC."""
     fields = [(b"host", head.plan.authority or b"pointsman"), *head.rest_fields()]
-    if asked.body.head_bytes is not None:
-        fields.append((_JSON_LENGTH, b"%d" % asked.body.head_bytes))
+    if converted.body.head_bytes is not None:
+        fields.append((_JSON_LENGTH, b"%d" % converted.body.head_bytes))
         fields.append((b"content-type", b"application/octet-stream"))
-    elif asked.body.data:
+    elif converted.body.data:
         fields.append((b"content-type", b"application/json"))
-    if asked.method == "POST":
-        fields.append((b"content-length", b"%d" % len(asked.body.data)))
-    made = RequestHead(asked.method.encode("ascii"), asked.target.encode("ascii"), fields, False)
-    plan = PreparedHead(made, head.plan.snapshot, client.plane.settings, "grpc")
+    if converted.method == "POST":
+        fields.append((b"content-length", b"%d" % len(converted.body.data)))
+    rest_head = RequestHead(converted.method.encode("ascii"), converted.target.encode("ascii"), fields, False)
+    plan = PreparedHead(rest_head, head.plan.snapshot, client.plane.settings, "grpc")
     return Request(plan, [(b"x-request-id", request_id)])

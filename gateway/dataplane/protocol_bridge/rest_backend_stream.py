@@ -1,7 +1,7 @@
-"""The messages of a ModelStreamInfer call that are asked as REST: each is a request, one after another.
+"""The messages of a ModelStreamInfer call that go to an engine as REST requests, one after another.
 
-So they are where an engine has REST alone, where conversations are kept, since only JSON is completed with them, and
-where sequences are replayed, since each of their inputs must be answered before it is kept.
+So they do where an engine has REST alone, where conversations are kept, since only JSON is completed with them, and
+where sequences are replayed, since each of their inputs must have its answer before it is stored.
 """
 
 from __future__ import annotations
@@ -12,16 +12,14 @@ from collections import deque
 from collections.abc import Sequence
 
 from gateway.dataplane.attempts.tries import Tries
-from gateway.dataplane.context.call_head import CallHead, Way
-from gateway.dataplane.context.interfaces import Handler
+from gateway.dataplane.context.call_head import CallHead, CallTarget
+from gateway.dataplane.context.in_process_client import InProcessClient
+from gateway.dataplane.context.interfaces import Handler, Serve
 from gateway.dataplane.context.snapshot import Lane
 from gateway.dataplane.conversation.body_session import session_of
-from gateway.dataplane.dispatch.model_in_body import Serve
-from gateway.dataplane.grpc.client import CallClient
-from gateway.dataplane.grpc.interfaces import LegOwner
-from gateway.dataplane.protocol_bridge.grpc_to_rest import rest_of_call, rest_of_infer, told_head_bytes
-from gateway.dataplane.protocol_bridge.in_process_client import InProcessClient
-from gateway.dataplane.protocol_bridge.model_metadata import ask_metadata, is_decoupled
+from gateway.dataplane.grpc.interfaces import BackendOwner, CallClient
+from gateway.dataplane.protocol_bridge.grpc_to_rest import json_bytes_of, rest_of_call, rest_of_infer
+from gateway.dataplane.translation.model_metadata import ask_metadata, is_decoupled
 from gateway.protocol.conversion import RestRequest
 from gateway.protocol.conversion.control import RpcError
 from gateway.protocol.conversion.control_errors import rpc_error
@@ -34,7 +32,7 @@ from gateway.protocol.conversion.infer import infer_response_of_rest
 from gateway.protocol.conversion.sse import SseReader
 from gateway.protocol.conversion.stream import stream_error, stream_response
 from gateway.protocol.errors import GatewayError
-from gateway.protocol.grpc_status import INTERNAL, INVALID_ARGUMENT, UNAVAILABLE
+from gateway.protocol.grpc_status import INTERNAL, UNAVAILABLE
 from gateway.protocol.infer_message_head import Names
 from gateway.protocol.operations import model_path
 from gateway.wire.grpc import PREFIX, PREFIX_BYTES, Boundaries, MessageReader, decompress, framed
@@ -47,209 +45,248 @@ _FINAL = b"triton_enable_empty_final_response"
 
 
 class RestBackendStream:
-    """Asks one message after another: by `infer`, or by `generate_stream` where the model is decoupled. What a `Leg` is
-    to a stream, this is to the same call: see there for what its owner asks of it."""
+    """Queues messages, and has each answered by an `_Exchange` of its own; see `BackendStream`."""
 
     __slots__ = (
-        "_answer",
-        "_call",
-        "_client",
-        "_events",
-        "_fields",
-        "_handler",
-        "_has_ended",
-        "_head",
-        "_is_busy",
+        "_client_ended",
+        "_exchange",
         "_is_over",
-        "_metadata",
-        "_names",
+        "_is_paused",
         "_queue",
         "_queued_bytes",
-        "_request_id",
-        "_rest",
-        "_serve",
         "_session",
-        "_status",
-        "_task",
-        "_wants_final",
         "boundaries",
+        "call",
+        "client",
         "encoding",
+        "head",
         "reader",
-        "way",
+        "serve",
+        "target",
     )
 
     def __init__(
         self,
-        call: LegOwner,
-        way: Way,
+        call: BackendOwner,
+        target: CallTarget,
         session: str | None,
         client: CallClient,
         head: CallHead,
-        request_id: bytes,
         serve: Serve,
     ) -> None:
-        """`serve` answers what is asked as REST."""
-        self._call = call
-        self._serve = serve
-        self.way = way
+        """`serve` answers a REST request."""
+        self.call = call
+        self.target = target
+        self.client = client
+        self.head = head
+        self.serve = serve
         # Of a sequence, the ends of its first request say nothing of those that follow.
         self._session = str(session) if session is not None else None
-        self._client = client
-        self._head = head
-        self._request_id = request_id
         self._queue: deque[tuple[bytes, Names]] = deque()
         self._queued_bytes = 0
-        self._has_ended = False  # the client sends no more
+        self._client_ended = False
         self._is_over = False
+        self._is_paused = False
+        self._exchange: _Exchange | None = None  # the message under way
         self.encoding = b"identity"
         self.boundaries = Boundaries()
         self.reader: MessageReader | None = None
-        # The message under way
-        self._is_busy = False
-        self._task: asyncio.Task[None] | None = None
-        self._rest = InProcessClient(client.plane, self, client.peer, is_tls=client.is_tls)
-        self._handler: Handler | None = None
-        self._names = Names(b"", b"", b"", ())
-        self._metadata = b""  # of a decoupled model
-        self._wants_final = False
-        self._events: SseReader | None = None
-        self._status = 0
-        self._fields: list[Field] = []
-        self._answer: list[bytes] = []
 
     def __repr__(self) -> str:
-        return f"<RestBackendStream {self.way.lane!r}: {len(self._queue)} wait>"
+        return f"<RestBackendStream {self.target.lane!r}: {len(self._queue)} wait>"
 
-    # What the client's call asks of it
+    # What the client's call requires: see `BackendStream`
 
     def start(self) -> None:
-        """The first message has started it."""
+        """The first message starts it."""
 
     @property
     def url(self) -> str:
-        return self._handler.progress().endpoint if self._handler is not None else ""
+        return self._exchange.url if self._exchange is not None else ""
 
     def charge(self) -> None:
-        """Each message is a request, which meets the limits by itself."""
+        """The limits count each message's request."""
 
     def send(self, framed: bytes, names: Names) -> None:
         self._queue.append((framed, names))
         self._queued_bytes += len(framed)
-        self._go_on()
+        self._next()
 
     def end(self) -> None:
-        self._has_ended = True
-        self._go_on()
+        self._client_ended = True
+        self._next()
 
     @property
     def is_backed_up(self) -> bool:
-        return self._queued_bytes > self._call.plane.settings.limits.high_water_bytes
+        return self._queued_bytes > self.call.plane.settings.limits.high_water_bytes
 
     @property
     def num_unanswered(self) -> int:
-        return len(self._queue) + self._is_busy
+        return len(self._queue) + (self._exchange is not None)
 
     def pass_to(self, client: Stream | None) -> None:
-        """The call is told of each response: it is a whole one."""
+        """Each response is a whole one, which the call writes."""
 
     def credit(self, size: int) -> None:
         """The client reads as fast as the engine answers."""
 
     def owe(self, size: int) -> None:
-        if not self._rest.is_paused:
-            self._rest.is_paused = True
-            if self._handler is not None:
-                self._handler.client_paused()
+        self._pause(True)
 
     def pay(self) -> None:
-        if self._rest.is_paused:
-            self._rest.is_paused = False
-            if self._handler is not None:
-                self._handler.client_resumed()
+        self._pause(False)
 
     def cancel(self, reason: str, status: int) -> None:
         self._is_over = True
-        if self._task is not None:
-            self._task.cancel()
-        if self._handler is not None:
-            self._handler.client_gone(reason or "stream_failed", status if reason else 0)
+        if self._exchange is not None:
+            self._exchange.cancel(reason or "stream_failed", status if reason else 0)
 
     def sweep(self, now: float) -> None:
-        """Called about once a second."""
-        if self._handler is not None:
-            self._handler.sweep(now)
+        if self._exchange is not None:
+            self._exchange.sweep(now)
 
     # One message after another
 
-    def _go_on(self) -> None:
-        if self._is_busy or self._is_over:
+    def _next(self) -> None:
+        if self._exchange is not None or self._is_over:
             return
         if self._queue:
-            framed, self._names = self._queue.popleft()
+            framed, names = self._queue.popleft()
             self._queued_bytes -= len(framed)
-            self._is_busy = True
-            self._task = asyncio.get_running_loop().create_task(self._ask(framed))
-            self._call.leg_drained(self)
-        elif self._has_ended:
+            self._exchange = _Exchange(self, framed, names, self._session)
+            self._exchange.pause(self._is_paused)
+            self.call.backend_drained(self)
+        elif self._client_ended:
             self._is_over = True
-            self._call.leg_ended(self, None)
+            self.call.backend_ended(self, None)
 
-    async def _ask(self, data: bytes) -> None:
-        lane, names = self.way.lane, self._names
-        limit = self._call.plane.settings.limits.max_body_bytes
-        self._status, self._fields, self._answer, self._events = 0, [], [], None
+    def _pause(self, is_paused: bool) -> None:
+        if is_paused is not self._is_paused:
+            self._is_paused = is_paused
+            if self._exchange is not None:
+                self._exchange.pause(is_paused)
+
+    def respond(self, message: bytes) -> None:
+        """A response to the message under way."""
+        if not self._is_over:
+            self.call.backend_answered(self, framed(message))
+
+    def done(self) -> None:
+        """The message under way has all its responses."""
+        self._exchange = None
+        self._next()
+
+    def fail(self, text: str, code: int, names: Names) -> None:
+        """The message under way has failed."""
+        if not self._is_over:
+            self.call.message_failed(self, text, code, names)
+            self.done()
+
+
+class _Exchange:
+    """One message: converted, sent by `infer`, or by `generate_stream` where the model is decoupled, and the reply
+    converted back. It is the sink of that reply."""
+
+    __slots__ = (
+        "_body",
+        "_client",
+        "_events",
+        "_fields",
+        "_handler",
+        "_metadata",
+        "_names",
+        "_owner",
+        "_status",
+        "_task",
+        "_wants_final",
+    )
+
+    def __init__(self, owner: RestBackendStream, framed: bytes, names: Names, session: str | None) -> None:
+        client = owner.client
+        self._owner = owner
+        self._names = names
+        self._client = InProcessClient(client.plane, self, client.peer, is_tls=client.is_tls)
+        self._handler: Handler | None = None
+        self._metadata = b""  # of a decoupled model
+        self._wants_final = False
+        self._events: SseReader | None = None  # of a decoupled model
+        self._status = 0
+        self._fields: list[Field] = []
+        self._body: list[bytes] = []
+        self._task = asyncio.get_running_loop().create_task(self._begin(framed, session))
+
+    @property
+    def url(self) -> str:
+        return self._handler.progress().endpoint if self._handler is not None else ""
+
+    def pause(self, is_paused: bool) -> None:
+        self._client.is_paused = is_paused
+        if self._handler is not None:
+            (self._handler.client_paused if is_paused else self._handler.client_resumed)()
+
+    def cancel(self, reason: str, status: int) -> None:
+        self._task.cancel()
+        if self._handler is not None:
+            self._handler.client_gone(reason, status)
+
+    def sweep(self, now: float) -> None:
+        if self._handler is not None:
+            self._handler.sweep(now)
+
+    # The request
+
+    async def _begin(self, framed: bytes, session: str | None) -> None:
+        owner = self._owner
+        plane, lane, head = owner.call.plane, owner.target.lane, owner.head
         try:
-            is_compressed, _ = PREFIX.unpack_from(data)
-            message = data[PREFIX_BYTES:]
-            if is_compressed:
-                message = decompress(message, self._head.plan.encoding, limit)
-            model, version = names.model.decode("utf-8", "replace"), names.version.decode("utf-8", "replace")
-            if await is_decoupled(lane, model, version):
-                self._metadata = await ask_metadata(lane, model, version)
-                self._wants_final = _FINAL in message
-                self._events = SseReader()
-                body = generate_of_infer_request(message, self._metadata)
-                asked = RestRequest("POST", f"{model_path(model, version)}/generate_stream", body)
-            else:
-                asked = rest_of_infer(message)
-            request = rest_of_call(self._client, self._head, asked, self._request_id)
-            session = self._session
+            converted = await self._converted(framed)
+            request = rest_of_call(owner.client, head, converted, owner.call.request_id)
             if lane.target.history is not None or lane.replay is not None:  # each message may be of another session
-                session = session_of(request, asked.body)
+                session = session_of(request, converted.body)
                 if session is not None and lane.replay is not None:
-                    lane = await self._recalled(lane, session)
+                    lane = await self._looked_up(lane, session)
         except RpcError as error:
-            self._task = None
-            self._tell_error(error.message, error.code)
-            return
+            owner.fail(error.message, error.code, self._names)
         except GatewayError as error:
-            self._task = None
-            self._call.plane.metrics.unrouted.count_error(error.kind.value)
-            self._tell_error(error.message, error.status.grpc)
-            return
+            plane.metrics.unrouted.count_error(error.kind.value)
+            owner.fail(error.message, error.status.grpc, self._names)
         except Exception:
-            self._task = None
             _log.exception("cannot convert a message for %s", lane)
-            self._tell_error("the gateway failed to ask the engine; its log says why", INTERNAL)
-            return
-        self._task = None
-        self._rest = InProcessClient(self._client.plane, self, self._client.peer, is_tls=self._client.is_tls)
-        self._handler = self._serve(self._rest, request, lane, session)
-        if self.way.endpoint is not None and isinstance(self._handler, Tries):
-            self._handler.start_at(self.way.endpoint)
-        self._handler.body_received(asked.body.data, True)
+            owner.fail("the gateway failed to ask the engine; its log says why", INTERNAL, self._names)
+        else:
+            handler = self._handler = owner.serve(self._client, request, lane, session)
+            if owner.target.endpoint is not None and isinstance(handler, Tries):
+                handler.start_at(owner.target.endpoint)
+            handler.body_received(converted.body.data, True)
 
-    async def _recalled(self, lane: Lane, session: str) -> Lane:
-        """The lane of a session's message, once it is known where the session is."""
-        keeper = self._call.plane.keeper
-        kept = keeper.recall(lane, session)
-        if kept is not None:
-            return kept
-        found: asyncio.Future[Lane] = asyncio.get_running_loop().create_future()
-        keeper.find(lane, session, lambda lane: None if found.done() else found.set_result(lane))
-        return await found
+    async def _converted(self, framed: bytes) -> RestRequest:
+        """Raises: RpcError, GatewayError."""
+        owner, names = self._owner, self._names
+        is_compressed, _ = PREFIX.unpack_from(framed)
+        message = framed[PREFIX_BYTES:]
+        if is_compressed:
+            limit = owner.call.plane.settings.limits.max_body_bytes
+            message = decompress(message, owner.head.plan.encoding, limit)
+        model, version = names.model.decode("utf-8", "replace"), names.version.decode("utf-8", "replace")
+        if not await is_decoupled(owner.target.lane, model, version):
+            return rest_of_infer(message)
+        self._metadata = await ask_metadata(owner.target.lane, model, version)
+        self._wants_final = _FINAL in message
+        self._events = SseReader()
+        body = generate_of_infer_request(message, self._metadata)
+        return RestRequest("POST", f"{model_path(model, version)}/generate_stream", body)
 
-    # What the handler tells it
+    async def _looked_up(self, lane: Lane, session: str) -> Lane:
+        """The lane of a session's message."""
+        affinity = self._owner.call.plane.keeper
+        cached = affinity.recall(lane, session)
+        if cached is not None:
+            return cached
+        lookup: asyncio.Future[Lane] = asyncio.get_running_loop().create_future()
+        affinity.find(lane, session, lambda lane: None if lookup.done() else lookup.set_result(lane))
+        return await lookup
+
+    # The reply: see `ReplySink`
 
     def reply_started(self, status: int, fields: list[Field]) -> None:
         self._status = status
@@ -257,50 +294,51 @@ class RestBackendStream:
 
     def reply_continued(self, data: bytes) -> None:
         if self._events is None or self._status != 200:
-            self._answer.append(data)
+            self._body.append(data)
             return
         try:
             for event in self._events.feed(data):
-                self._tell_event(event)
+                self._respond(event)
         except GatewayError as error:
             handler, self._handler = self._handler, None
             if handler is not None:
                 handler.client_gone(error.kind.value)
-            self._tell_error(error.message, error.status.grpc)
+            self._owner.fail(error.message, error.status.grpc, self._names)
 
     def reply_ended(self) -> None:
         self._handler = None
-        body = b"".join(self._answer)
+        owner, body = self._owner, b"".join(self._body)
         if self._status != 200:
-            for event in SseReader().feed(body):  # Triton tells the failure of a first response in an event
+            for event in SseReader().feed(body):  # Triton reports the failure of a first response in an event
                 body = event
             error = rpc_error(self._status, body)
-            self._tell_error(error.message, error.code)
-        elif self._events is not None:
+            owner.fail(error.message, error.code, self._names)
+            return
+        if self._events is not None:
             if self._wants_final:
-                self._tell(stream_response(self._response(b"{}"), is_final=True))
-            self._done()
-        else:
-            try:
-                answer = infer_response_of_rest(body, told_head_bytes(self._fields))
-            except GatewayError as error_:
-                self._tell_error(error_.message, error_.status.grpc)
-                return
-            self._tell(stream_response(answer, is_final=True))
-            self._done()
+                owner.respond(stream_response(self._response(b"{}"), is_final=True))
+            owner.done()
+            return
+        try:
+            response = infer_response_of_rest(body, json_bytes_of(self._fields))
+        except GatewayError as error:
+            owner.fail(error.message, error.status.grpc, self._names)
+            return
+        owner.respond(stream_response(response, is_final=True))
+        owner.done()
 
     def refused(self, error: GatewayError, fields: Sequence[Field]) -> None:
         self._handler = None
-        self._tell_error(error.message, error.status.grpc)
+        self._owner.fail(error.message, error.status.grpc, self._names)
 
     def reply_broken(self, event: bytes) -> None:
         if event:
             self.reply_continued(event)
         self._handler = None
         if self._events is not None and self._status == 200:
-            self._done()  # its last event has told why
+            self._owner.done()  # its last event has the reason
         else:
-            self._tell_error("the engine broke its reply off", UNAVAILABLE)
+            self._owner.fail("the engine broke its reply off", UNAVAILABLE, self._names)
 
     def pause_body(self) -> None:
         """The request is whole."""
@@ -308,29 +346,13 @@ class RestBackendStream:
     def resume_body(self) -> None:
         """The request is whole."""
 
-    # Telling
-
-    def _tell_event(self, event: bytes) -> None:
+    def _respond(self, event: bytes) -> None:
         text = generate_error(event)
         if text is not None:
-            self._tell(stream_error(text, self._names.id.decode("utf-8", "replace")))
+            self._owner.respond(stream_error(text, self._names.id.decode("utf-8", "replace")))
         else:
-            self._tell(stream_response(self._response(event), is_final=False))
+            self._owner.respond(stream_response(self._response(event), is_final=False))
 
     def _response(self, event: bytes) -> bytes:
         request_id, model = (name.decode("utf-8", "replace") for name in (self._names.id, self._names.model))
         return infer_response_of_generate(event, self._metadata, id=request_id, model=model)
-
-    def _tell_error(self, text: str, code: int = INVALID_ARGUMENT) -> None:
-        if self._is_over:
-            return
-        self._call.leg_failed(self, text, code, self._names)
-        self._done()
-
-    def _tell(self, message: bytes) -> None:
-        if not self._is_over:
-            self._call.leg_answered(self, framed(message))
-
-    def _done(self) -> None:
-        self._is_busy = False
-        self._go_on()

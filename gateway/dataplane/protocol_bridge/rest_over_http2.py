@@ -1,13 +1,15 @@
-"""A REST request on an HTTP/2 stream: answered by whoever answers it on HTTP/1.1 (RFC 9113 section 8)."""
+"""A REST request on an HTTP/2 stream, answered by the handlers of HTTP/1.1 (RFC 9113 section 8)."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from time import monotonic
 
 from gateway.dataplane.context.active_request import Progress
-from gateway.dataplane.context.interfaces import Handler
+from gateway.dataplane.context.head_reader import Request
+from gateway.dataplane.context.in_process_client import InProcessClient
+from gateway.dataplane.context.interfaces import Client, Handler
 from gateway.dataplane.context.local_replies import (
     body_too_long,
     error_told,
@@ -15,9 +17,7 @@ from gateway.dataplane.context.local_replies import (
     reason_fields,
     status_told,
 )
-from gateway.dataplane.dispatch.rest import handler_for
-from gateway.dataplane.grpc.client import CallClient
-from gateway.dataplane.protocol_bridge.in_process_client import InProcessClient
+from gateway.dataplane.grpc.interfaces import CallClient
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.llm.canonical import LlmApi
 from gateway.wire.http1.head import Field
@@ -32,7 +32,7 @@ _REWRITTEN = (b"host", b"cookie", b"te", b"expect")
 
 
 class RestStream:
-    """One request: from the stream to a handler, and the reply back."""
+    """Passes one request from the stream to a handler, and the reply back. `handler_for` makes the handler."""
 
     __slots__ = (
         "_active_at",
@@ -49,7 +49,9 @@ class RestStream:
         "_without_body",
     )
 
-    def __init__(self, client: CallClient, stream: Stream, block: Block) -> None:
+    def __init__(
+        self, client: CallClient, stream: Stream, block: Block, handler_for: Callable[[Client, Request], Handler]
+    ) -> None:
         self._client = client
         self._stream = stream
         self._rest = InProcessClient(client.plane, self, client.peer, is_tls=client.is_tls)
@@ -80,7 +82,7 @@ class RestStream:
     def __repr__(self) -> str:
         return f"<RestStream {self._stream!r} for {self._handler!r}>"
 
-    # What the stream tells it
+    # Events of the stream
 
     def headers_received(self, stream: Stream, block: Block, ended: bool) -> None:
         """Never of a client's stream."""
@@ -118,7 +120,7 @@ class RestStream:
             self._client.call_ended(stream)
 
     def sweep(self, now: float) -> None:
-        """Called about once a second."""
+        """Fail where the client has fallen silent in the middle of its request."""
         handler = self._handler
         if handler is None:
             return
@@ -137,7 +139,7 @@ class RestStream:
             self._give_up(error, event)
 
     def _give_up(self, error: GatewayError, event: bytes = b"") -> None:
-        """Answer what is not answered yet; a reply that has begun breaks off, one of events with this one."""
+        """End the request with an error; a reply that has begun breaks off, a stream of events with this event."""
         handler, self._handler = self._handler, None
         assert handler is not None
         has_begun = handler.begun
@@ -147,7 +149,7 @@ class RestStream:
         else:
             self.refused(error, [])
 
-    # What the handler tells it
+    # The reply: see `ReplySink`
 
     def reply_started(self, status: int, fields: list[Field]) -> None:
         self._streams_events = (b"content-type", _EVENTS) in fields
@@ -186,7 +188,7 @@ class RestStream:
 
     def resume_body(self) -> None:
         self._is_body_paused = False
-        self._active_at = monotonic()  # the silence was ours
+        self._active_at = monotonic()  # the gateway held the client back
         if self._owed:
             owed, self._owed = self._owed, 0
             self._stream.credit(owed)

@@ -1,4 +1,4 @@
-"""A REST request for an engine with gRPC alone: asked by gRPC, and the reply converted back."""
+"""A REST request for an engine with gRPC alone: converted to a call, and the reply converted back."""
 
 from __future__ import annotations
 
@@ -7,27 +7,29 @@ import logging
 from dataclasses import replace
 from time import monotonic
 
-from gateway.dataplane.attempts.tries import Tries
 from gateway.dataplane.context.active_request import Progress, Stage, of_request
-from gateway.dataplane.context.call_head import CallHead, CallPlan
+from gateway.dataplane.context.call_head import CallHead, CallPlan, CallTarget
 from gateway.dataplane.context.data_plane import DataPlane
 from gateway.dataplane.context.decision_log import known_of
 from gateway.dataplane.context.head_reader import Request
 from gateway.dataplane.context.interfaces import Client
 from gateway.dataplane.context.request_body import decoded, told_json_bytes
 from gateway.dataplane.context.snapshot import Lane
-from gateway.dataplane.grpc.client import CallHandler
+from gateway.dataplane.grpc.in_process_stream import InProcessStream
+from gateway.dataplane.grpc.interfaces import BackendStream, CallHandler
+from gateway.dataplane.grpc.message_body import WholeMessage
 from gateway.dataplane.grpc.stream_call import StreamCall
-from gateway.dataplane.grpc.unary_call import UnaryCall
-from gateway.dataplane.protocol_bridge.model_metadata import ask_metadata
-from gateway.dataplane.protocol_bridge.reply_stream import ReplyStream
-from gateway.dataplane.protocol_bridge.rest_to_grpc_reply import ConvertedReply
+from gateway.dataplane.grpc.unary_relay import UnaryRelay
+from gateway.dataplane.grpc.upstream_stream import UpstreamStream
+from gateway.dataplane.protocol_bridge.rest_to_grpc_reply import RestToGrpcReply
+from gateway.dataplane.translation.model_metadata import ask_metadata
 from gateway.observability.arms import Meter
 from gateway.protocol.conversion.control import RpcError, rest_error, rpc_request
 from gateway.protocol.conversion.generate import infer_request_of_generate
 from gateway.protocol.conversion.infer import infer_request_of_rest
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.grpc_methods import RPCS
+from gateway.protocol.infer_message_head import read_names
 from gateway.protocol.operations import Operation
 from gateway.wire.grpc import framed
 from gateway.wire.http1.head import Field
@@ -47,9 +49,13 @@ _OF_REST = frozenset(
 _GENERATES = (Operation.GENERATE, Operation.GENERATE_STREAM)
 
 
-class ConvertedExchange:
-    """Reads the body whole, and calls the lane's engine as a gRPC client of its own would be: with the tries, limits
-    and counters of any other call."""
+def _open_backend(call: StreamCall, target: CallTarget, session: str | None) -> BackendStream:
+    return UpstreamStream(call, call.fields, target, session)
+
+
+class RestToGrpcHandler:
+    """Reads the body whole, and calls the lane's engine with the attempts, limits and counters of any call. It is the
+    client of that call."""
 
     __slots__ = (
         "_call",
@@ -57,6 +63,7 @@ class ConvertedExchange:
         "_lane",
         "_pieces",
         "_plan",
+        "_relay",
         "_reply",
         "_request",
         "_request_id",
@@ -79,31 +86,32 @@ class ConvertedExchange:
         self._request_id = request.id or client.plane.new_request_id()
         self._pieces: list[bytes] = []
         self._started_at = monotonic()
-        self._reply = ConvertedReply(client, self._plan, lane, self._request_id)
+        self._reply = RestToGrpcReply(client, self._plan, lane, self._request_id)
         if request.timing is not None:
             self._reply.timing_fields = self._timing_fields
-        self._stream = ReplyStream(self._reply)
+        self._stream = InProcessStream(self._reply)
         self._stream.is_paused = client.is_paused
         self._call: CallHandler | None = None
+        self._relay: UnaryRelay | None = None  # the same, where it is unary
         self._task: asyncio.Task[None] | None = None
-        # As the client of its own call
+        # See `CallClient`
         self.plane: DataPlane = client.plane
         self.peer = client.peer
         proto = client.forwarded_proto_line.partition(b": ")[2].strip()
         self.is_tls = proto == b"https"
-        told = [(b"x-forwarded-for", client.peer.encode("ascii", "replace"))]
+        passing = [(b"x-forwarded-for", client.peer.encode("ascii", "replace"))]
         if not self._plan.keeps_forwarded_proto:
-            told.append((b"x-forwarded-proto", proto))
-        self.passing = literals(told)
+            passing.append((b"x-forwarded-proto", proto))
+        self.passing = literals(passing)
 
     def __repr__(self) -> str:
-        return f"<ConvertedExchange {self._plan!r} by {self._reply.rpc or 'gRPC'}>"
+        return f"<RestToGrpcHandler {self._plan!r} by {self._reply.rpc or 'gRPC'}>"
 
     @property
     def begun(self) -> bool:
         return self._reply.begun
 
-    # What the client's connection tells it
+    # Events of the client's connection
 
     def body_received(self, data: bytes, ended: bool) -> None:
         self._pieces.append(data)
@@ -113,7 +121,7 @@ class ConvertedExchange:
         try:
             body = decoded(self._request, b"".join(self._pieces), self.plane.settings.limits.max_body_bytes)
             self._pieces.clear()
-            self._ask(body)
+            self._begin(body)
         except GatewayError as error:
             self._refuse(error)
 
@@ -139,15 +147,15 @@ class ConvertedExchange:
             self._call.sweep(now)
 
     def progress(self) -> Progress:
-        called = self._call.progress() if self._call is not None else None
-        if called is not None:
-            return replace(called, protocol=self._plan.facts.protocol, model=self._plan.facts.model)
+        progress = self._call.progress() if self._call is not None else None
+        if progress is not None:
+            return replace(progress, protocol=self._plan.facts.protocol, model=self._plan.facts.model)
         stage = Stage.ASKING if self._task is not None else Stage.READING
         return of_request(self._request, stage, self._started_at, id=self._request_id, lane=self._lane)
 
-    # Asking
+    # The call
 
-    def _ask(self, body: bytes) -> None:
+    def _begin(self, body: bytes) -> None:
         plan, reply = self._plan, self._reply
         call = plan.call
         if call.operation in _GENERATES:
@@ -161,9 +169,13 @@ class ConvertedExchange:
             method = "GET" if plan.without_body else plan.head.method
             reply.rpc, message = rpc_request(method, plan.head.target.decode("latin-1"), body)
         head = self._call_head()
-        decided = (head.plan.way(self._lane), self._session)
-        self._call = UnaryCall(self, self._stream, head, decided)
-        self._call.data_received(self._stream, framed(message), True)
+        names = read_names(message, 0, len(message))
+        target, whole = head.plan.target(self._lane), WholeMessage(framed(message), names)
+        self._call = self._relay = relay = UnaryRelay(
+            self, self._stream, head, whole, target, self._session, monotonic()
+        )
+        relay.attempts.timing = self._request.timing
+        relay.start()
 
     async def _generate(self, body: bytes) -> None:
         call = self._plan.call
@@ -175,7 +187,7 @@ class ConvertedExchange:
         except RpcError as error:
             self._task = None
             self._count("", rest_error(error.code, error.message).status)
-            self._reply.tell_refusal(error.code, error.message)
+            self._reply.refuse_status(error.code, error.message)
             return
         except GatewayError as error:
             self._task = None
@@ -193,9 +205,9 @@ class ConvertedExchange:
         if streams:
             self._client.write_at_once()
         head = self._call_head()
-        decided = (head.plan.way(self._lane), self._session)
-        self._call = StreamCall(self, self._stream, head, decided, (model.encode(), version.encode()))
-        self._call.data_received(self._stream, framed(message), True)
+        decided = ((model.encode(), version.encode()), head.plan.target(self._lane), self._session)
+        self._call = stream_call = StreamCall(self, self._stream, head, _open_backend, decided)
+        stream_call.send_only(framed(message), read_names(message, 0, len(message)))
 
     def _call_head(self) -> CallHead:
         plan, rpc = self._plan, self._reply.rpc
@@ -204,8 +216,8 @@ class ConvertedExchange:
         call_plan = plan.note.get(rpc)
         if call_plan is None:
             call_plan = plan.note[rpc] = CallPlan(self._fields(), plan.snapshot, self.plane.settings)
-            call_plan.told = plan.facts
-            call_plan.asked = (plan.head.method, plan.head.target.decode("latin-1"))
+            call_plan.rest_facts = plan.facts
+            call_plan.request_line = (plan.head.method, plan.head.target.decode("latin-1"))
         volatile = [field for field in self._request.volatile if field[0] not in _OF_REST]
         return CallHead(call_plan, [*volatile, (b"x-request-id", self._request_id)])
 
@@ -220,17 +232,29 @@ class ConvertedExchange:
         return fields + [(name, value.strip()) for name, value in head.fields if name not in _OF_REST]
 
     def _timing_fields(self) -> list[Field]:
-        timing, call = self._request.timing, self._call
-        assert timing is not None
-        if not isinstance(call, Tries):  # messages of a stream are timed by nobody
-            return [timing.field(0.0, self._started_at, monotonic(), "")]
-        url = call.endpoint.url if call.endpoint is not None and self._lane.reply_fields else ""
-        return [timing.field(*call.times, monotonic(), url)]
+        if self._relay is not None:
+            return self._relay.attempts.timing_fields(monotonic())
+        timing = self._request.timing
+        if timing is None:
+            return []
+        return [timing.field(0.0, self._started_at, monotonic(), "")]  # a stream's messages have no phases
+
+    def call_failed(
+        self,
+        stream: Stream,
+        error: GatewayError,
+        request_id: bytes,
+        lane: Lane | None,
+        *,
+        begun: bool,
+        code: int | None,
+    ) -> None:
+        self._reply.fail(error)
 
     def call_ended(self, stream: Stream) -> None:
-        """It was told by the status."""
+        """The status has ended the reply."""
 
-    # Where nobody was called
+    # Where there is no call
 
     def _refuse(self, error: GatewayError) -> None:
         if not self._reply.is_over:
@@ -238,7 +262,7 @@ class ConvertedExchange:
             self._reply.refuse(error, {})
 
     def _count(self, reason: str, status: int) -> None:
-        """Count and log; `reason` is empty where the engine has refused, `status` is 0 where none is told."""
+        """Count and log; `reason` is empty where the engine has refused, `status` is 0 where the client is gone."""
         series = self._lane.series(None)
         seconds = monotonic() - self._started_at
         if reason:
@@ -253,7 +277,7 @@ class ConvertedExchange:
         self.plane.log(self.peer, head, status, reason, seconds, self._request_id, target, known=known)
 
     def _measure(self, meter: Meter, reason: str, status: int, seconds: float) -> None:
-        """Tell an experiment: whoever left said nothing of its arm, and nor did who asked for what there is not."""
+        """Report to an experiment: a client that is gone, and a bad request, say nothing of the arm."""
         if not reason:
             meter.answered(self._request_id, status, 0, seconds)
         elif status >= 500:

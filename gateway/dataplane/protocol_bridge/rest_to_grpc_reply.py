@@ -1,4 +1,4 @@
-"""What a REST client reads of the call that was made for it: the engine's messages and status, converted back."""
+"""The reply to a REST request that was converted to a call: the engine's messages and status, converted back."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ _NOT_ONE = (
 )
 
 
-class ConvertedReply:
-    """Takes what a call answers. `rpc` is the call's name, `wanted` how the client wants its outputs, `timing_fields`
+class RestToGrpcReply:
+    """The sink of a call's reply. `rpc` is the call's name, `wanted` how the client wants its outputs, `timing_fields`
     gives the timing to a client that asks for it."""
 
     __slots__ = (
@@ -62,12 +62,12 @@ class ConvertedReply:
         self.rpc = ""
         self.wanted = WantedOutputs()
         self.begun = False
-        self.is_over = False  # nothing more is told
+        self.is_over = False
 
     def __repr__(self) -> str:
-        return f"<ConvertedReply {self._plan!r} by {self.rpc or 'gRPC'}>"
+        return f"<RestToGrpcReply {self._plan!r} by {self.rpc or 'gRPC'}>"
 
-    # What the call tells it
+    # See `MessageSink`
 
     def message_came(self, message: bytes) -> None:
         if self.is_over:
@@ -93,12 +93,12 @@ class ConvertedReply:
         if self.is_over:
             return
         if code != OK:
-            self._tell_status(code, text, fields)
+            self._end_with_status(code, text, fields)
         elif self._plan.call.operation is Operation.GENERATE_STREAM:
             self._end_events(fields)
         else:
             try:
-                self._tell(fields)
+                self._answer(fields)
             except GatewayError as error:
                 self.reply_broken(error, fields)
 
@@ -112,7 +112,7 @@ class ConvertedReply:
         else:
             self.refuse(error, fields)
 
-    # Telling
+    # The reply
 
     def refuse(self, error: GatewayError, fields: dict[bytes, bytes]) -> None:
         """Answer with an error of the gateway's; `fields` are those that the call had."""
@@ -120,20 +120,30 @@ class ConvertedReply:
             self.is_over = True
             self._client.refuse(error, self._own_fields(fields))
 
-    def tell_refusal(self, code: int, text: str) -> None:
-        """Answer with the gRPC status of an engine that was asked about its model."""
-        self._tell_status(code, text, {})
+    def fail(self, error: GatewayError) -> None:
+        """The gateway ends the call with an error."""
+        if self.is_over:
+            return
+        if self.begun:
+            self._write_event(sse_of_error(error.message), {})
+            self._end_events({})
+        else:
+            self.refuse(error, {})
+
+    def refuse_status(self, code: int, text: str) -> None:
+        """Answer with the gRPC status of an engine that refuses a query about its model."""
+        self._end_with_status(code, text, {})
 
     def _take_error(self, text: str) -> None:
         if self.begun:
             self._write_event(sse_of_error(text), {})
-        else:  # the first failure is the reply's status, told when the call has ended
+        else:  # the first failure is the reply's status, written when the call has ended
             self._errors.append(text)
 
-    def _tell(self, fields: dict[bytes, bytes]) -> None:
+    def _answer(self, fields: dict[bytes, bytes]) -> None:
         operation = self._plan.call.operation
         if len(self._answers) + len(self._errors) != 1:
-            if operation is Operation.GENERATE:  # under 200, as Triton says it
+            if operation is Operation.GENERATE:  # under 200, as Triton does
                 self._respond(200, error_json(_NOT_ONE), fields)
                 return
             raise GatewayError(ErrorKind.UPSTREAM_PROTOCOL, f"the engine answered with {len(self._answers)} messages")
@@ -154,7 +164,7 @@ class ConvertedReply:
             reply = rest_response(self.rpc, answer)
             self._respond(reply.status, reply.body, fields)
 
-    def _tell_status(self, code: int, text: str, fields: dict[bytes, bytes]) -> None:
+    def _end_with_status(self, code: int, text: str, fields: dict[bytes, bytes]) -> None:
         kind = _KINDS.get(fields.get(_REASON, b""))
         if self.begun:
             self._write_event(sse_of_error(text), fields)
@@ -192,7 +202,7 @@ class ConvertedReply:
             self._client.start_stream(_EVENTS, self._own_fields(fields), event)
 
     def _end_events(self, fields: dict[bytes, bytes]) -> None:
-        if self._errors:  # nothing tells the kind of such an error: Triton's REST says 400 too
+        if self._errors:  # such an error has no kind: Triton's REST answers 400 too
             self._respond(400, sse_of_error(self._errors[0]), fields, content_type=_EVENTS)
             return
         if not self.begun:

@@ -11,7 +11,7 @@ import orjson
 from gateway.config.specs import EngineSpec
 from gateway.dataplane.context.snapshot import Lane
 from gateway.dataplane.context.ttl_cache import TtlCache
-from gateway.dataplane.protocol_bridge.model_metadata import ask_config, ask_metadata
+from gateway.dataplane.translation.model_metadata import ask_config, ask_metadata
 from gateway.protocol.conversion.control import RpcError, rest_error, rest_response
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.llm.api_codecs import API_CODECS

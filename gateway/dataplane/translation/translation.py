@@ -15,12 +15,12 @@ from gateway.dataplane.attempts.tries import Tries
 from gateway.dataplane.context.active_request import Progress, Stage, of_request
 from gateway.dataplane.context.decision_log import known_of
 from gateway.dataplane.context.head_reader import Request
+from gateway.dataplane.context.in_process_client import InProcessClient
 from gateway.dataplane.context.interfaces import Client, Handler
 from gateway.dataplane.context.local_replies import error_told, event_told, reason_fields, status_told
 from gateway.dataplane.context.outcome import Measured
 from gateway.dataplane.context.request_body import decoded
 from gateway.dataplane.context.snapshot import Lane
-from gateway.dataplane.protocol_bridge.in_process_client import InProcessClient
 from gateway.dataplane.translation.reply_writer import HEAD_BYTES, Telling
 from gateway.dataplane.translation.resume_policy import ResumePolicy
 from gateway.dataplane.translation.upstream_request import request_towards

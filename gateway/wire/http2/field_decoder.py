@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from struct import Struct
-from typing import Any
 
 from hpack.exceptions import HPACKError
 
@@ -35,7 +34,7 @@ class BlockShape:
         self._base = found.base
         self._names = [name for name, _ in found.own]
         self._list_bytes = found.list_bytes
-        self.note: Any = None
+        self.note: object = None
 
     def __repr__(self) -> str:
         return f"<BlockShape {b', '.join(self._names).decode('latin-1')} beside {self._base!r}>"

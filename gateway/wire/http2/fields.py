@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Protocol
 
 Field = tuple[bytes, bytes]
 
@@ -37,7 +37,7 @@ _STATUS = re.compile(rb"[1-9][0-9][0-9]")
 class Shape(Protocol):
     """What blocks have in common whose own fields differ in value alone."""
 
-    note: Any  # a place for what a reader of such blocks made of it
+    note: object  # a place for what a reader of such blocks made of it
 
 
 class Block:
@@ -68,7 +68,7 @@ class Block:
     def __init__(self, fields: list[Field]) -> None:
         self.fields = fields
         self.length: int | None = None
-        self.note: Any = None
+        self.note: object = None
         self.base: Block | None = None
         self.own: list[Field] = []
         self.shape: Shape | None = None

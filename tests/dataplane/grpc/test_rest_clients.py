@@ -427,7 +427,7 @@ def test_a_client_that_leaves_in_its_body_stands_in_the_log(tmp_path: Path) -> N
         client = await it.client()
         await client.send(post(body=INFER)[:-3])
         await until(
-            lambda: any("Converted" in repr(c._handler) for c in it.plane.connections if hasattr(c, "_handler"))
+            lambda: any("RestToGrpc" in repr(c._handler) for c in it.plane.connections if hasattr(c, "_handler"))
         )
         client.close()
         await until(lambda: it.errors() == {"client_gone": 1})

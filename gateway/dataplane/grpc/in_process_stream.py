@@ -1,4 +1,4 @@
-"""The stream of a client that is not there: what a call writes to it is read back as messages and a status."""
+"""The client's stream of a call that the gateway makes in this process: the reply arrives as messages and a status."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ _MAX_MESSAGE_BYTES = 1 << 31  # what engines answer is not limited
 _STATUS, _MESSAGE = b"grpc-status", b"grpc-message"
 
 
-class ReplyTaker(Protocol):
-    """Whoever the call answers; it hears of the end once. `fields` are all that the reply had, opening and trailers."""
+class MessageSink(Protocol):
+    """Receives what an engine answers. `fields` are all that the reply had, opening and trailers. Where the gateway
+    itself ends the call, `CallClient.call_failed` comes in place of the last two."""
 
     def message_came(self, message: bytes) -> None:
         """A whole message, decompressed.
@@ -34,14 +35,14 @@ class ReplyTaker(Protocol):
         ...
 
 
-class ReplyStream(Stream):
-    """Takes what calls send to their clients. `is_paused` is set while the taker takes no more."""
+class InProcessStream(Stream):
+    """Reads the engine's bytes that calls relay to their clients. `is_paused` is set while the sink takes no more."""
 
-    __slots__ = ("_encoding", "_fault", "_fields", "_reader", "_taker", "is_paused")
+    __slots__ = ("_encoding", "_fault", "_fields", "_reader", "_sink", "is_paused")
 
-    def __init__(self, taker: ReplyTaker) -> None:
+    def __init__(self, sink: MessageSink) -> None:
         super().__init__(cast(Channel, None), 0, cast(StreamReceiver, None), 0, 0)
-        self._taker = taker
+        self._sink = sink
         self._reader = MessageReader(_MAX_MESSAGE_BYTES)
         self._fields: dict[bytes, bytes] = {}
         self._encoding = b"identity"
@@ -49,7 +50,7 @@ class ReplyStream(Stream):
         self.is_paused = False
 
     def __repr__(self) -> str:
-        return f"<ReplyStream to {self._taker!r}>"
+        return f"<InProcessStream to {self._sink!r}>"
 
     @property
     def is_waiting(self) -> bool:
@@ -66,18 +67,18 @@ class ReplyStream(Stream):
             self._fault = _of_engine(f"the engine answered with HTTP status {status.decode('ascii')}")
         code = read_status(fields.get(_STATUS))
         if self._fault is not None and (_STATUS not in fields or code == OK):
-            self._taker.reply_broken(self._fault, fields)
+            self._sink.reply_broken(self._fault, fields)
         else:
-            self._taker.reply_ended(code, read_message(fields.get(_MESSAGE)), fields)
+            self._sink.reply_ended(code, read_message(fields.get(_MESSAGE)), fields)
 
     def send_data(self, data: bytes, ended: bool = False) -> None:
-        if self._fault is not None:  # the rest goes the same way
+        if self._fault is not None:
             return
         try:
             for is_compressed, message in self._reader.feed(data):
                 plain = decompress(message, self._encoding, _MAX_MESSAGE_BYTES) if is_compressed else message
-                self._taker.message_came(plain)
-        except GatewayError as error:  # whoever relays the engine's bytes has no part in it
+                self._sink.message_came(plain)
+        except GatewayError as error:  # reported at the end: what relays the bytes goes on
             self._fault = _of_engine(error.message)
 
     def send_trailers(self, steady: Steady, passing: bytes = b"") -> None:

@@ -1,0 +1,331 @@
+"""A unary call that an engine with gRPC answers: its message is sent, and the reply relayed as it comes.
+
+Bytes pass through: neither side's messages are decoded. All of it happens in callbacks. A call ends once: by its reply
+(`_finish`), by an error (`attempts_failed`), or because its client is gone (`stream_reset`).
+"""
+
+from __future__ import annotations
+
+from time import monotonic
+
+from gateway.dataplane.attempts.upstream_attempts import UpstreamAttempts
+from gateway.dataplane.context.active_request import Progress
+from gateway.dataplane.context.call_head import CallHead, CallTarget
+from gateway.dataplane.context.decision_log import Known
+from gateway.dataplane.grpc.call_capture import CallCapture, start_capture
+from gateway.dataplane.grpc.interfaces import CallClient
+from gateway.dataplane.grpc.message_body import MessageBody, known_of_call
+from gateway.dataplane.grpc.reply_headers import relayed, request_id_literal, timeout_literal
+from gateway.dataplane.grpc.upstream_call import GrpcFront
+from gateway.net.http2_client import Http2ClientConnection
+from gateway.observability.arms import Meter
+from gateway.protocol.errors import ErrorKind, GatewayError
+from gateway.protocol.grpc_status import OK, http_status
+from gateway.protocol.operations import Operation
+from gateway.sessions.sequence_log import Input, Sent
+from gateway.wire.http2.fields import Block
+from gateway.wire.http2.stream import Stream
+
+
+class UnaryRelay(GrpcFront):
+    """Receives from both the client's stream and the engine's."""
+
+    __slots__ = (
+        "_active_at",
+        "_capture",
+        "_client",
+        "_first_byte_at",
+        "_has_begun",
+        "_head",
+        "_id_literal",
+        "_is_over",
+        "_message",
+        "_owed_to_client",
+        "_owed_to_engine",
+        "_request_id",
+        "_response_bytes",
+        "_stream",
+        "_swept_bytes",
+        "_target",
+    )
+
+    def __init__(
+        self,
+        client: CallClient,
+        stream: Stream,
+        head: CallHead,
+        message: MessageBody,
+        target: CallTarget,
+        session: str | None,
+        started_at: float,
+    ) -> None:
+        self._client = client
+        self._stream = stream
+        self._head = head
+        self._message = message
+        self._target = target
+        self._request_id = head.id or client.plane.new_request_id()
+        self._id_literal = request_id_literal(self._request_id)
+        attempts: UpstreamAttempts[Stream] = UpstreamAttempts(client.plane, self, target.lane, session, started_at)
+        GrpcFront.__init__(self, attempts)  # `super()` would be an object more for each call
+        if head.timeout is not None:
+            attempts.expires_at = started_at + head.timeout
+        self._owed_to_client = 0  # bytes that wait for the engine to take them
+        self._owed_to_engine = 0  # bytes that wait for the client to take them
+        self._has_begun = False  # the reply's first fields are sent
+        self._is_over = False  # answered, though the client may have to read it yet
+        self._first_byte_at = 0.0
+        self._active_at = started_at
+        self._response_bytes = 0
+        self._swept_bytes = 0
+        self._capture: CallCapture | None = None  # of a call that is mirrored
+
+    def __repr__(self) -> str:
+        return f"<UnaryRelay {self._head.plan!r}, {self.attempts!r}>"
+
+    def mirror(self) -> None:
+        """Capture the call for its route's shadow, where it is of the sample."""
+        lane = self._target.lane
+        if lane.shadow is not None and self.is_inference:
+            started_at = self.attempts.started_at
+            self._capture = start_capture(self._client.plane.tap, self._head, lane, self._request_id, started_at)
+
+    def start(self) -> None:
+        """Send what has come of the message."""
+        attempts = self.attempts
+        attempts.start(attempts.started_at if self._message.is_complete else monotonic())
+
+    # Events of the streams
+
+    def data_received(self, stream: Stream, data: bytes, ended: bool) -> None:
+        if stream is self._stream:
+            if not self._is_over:
+                self._pass_on(data, ended)
+        elif stream is self._up:
+            self._relay_data(stream, data, ended)
+
+    def headers_received(self, stream: Stream, block: Block, ended: bool) -> None:
+        """The engine's reply begins; `ended`: it is trailers only."""
+        if stream is not self._up:
+            return
+        attempts, now = self.attempts, monotonic()
+        reply = relayed(block, attempts.lane)
+        if reply.joules is not None and attempts.meter is not None:
+            attempts.meter.used_energy(reply.joules)
+        if ended:
+            self._release()
+            if reply.status != OK and attempts.sequence_forgotten(reply.message.encode()):
+                return
+        self._first_byte_at = self._active_at = now
+        if self._capture is not None:
+            self._capture.began(block)
+        attempts.reply_began(self._attempt, reply.http_status, now)
+        self._has_begun = True
+        self._stream.send_headers(reply.steady, self._id_literal, ended=ended)
+        if ended:
+            self._finish(now, reply.http_status if reply.status is None else http_status(reply.status), reply.status)
+
+    def trailers_received(self, stream: Stream, block: Block) -> None:
+        if stream is self._stream:
+            self.data_received(stream, b"", True)  # gRPC clients send none, but HTTP/2 allows them
+            return
+        if stream is not self._up:
+            return
+        attempts = self.attempts
+        self._release()
+        reply = relayed(block, attempts.lane)
+        if reply.joules is not None and attempts.meter is not None:
+            attempts.meter.used_energy(reply.joules)
+        self._stream.send_trailers(reply.steady)
+        self._finish(monotonic(), attempts.status if reply.status is None else http_status(reply.status), reply.status)
+
+    def stream_reset(self, stream: Stream, code: int, why: str) -> None:
+        if stream is self._stream:
+            if not self._is_over:
+                self._is_over = True
+                self.attempts.abandon("client_gone")
+                if self._capture is not None:
+                    self._capture.dropped("client_gone")
+                self._log(self.attempts.status, "client_gone")
+        elif stream is self._up:
+            self._upstream_reset("call", code, why)
+
+    def drained(self, stream: Stream) -> None:
+        if stream is not self._stream:
+            if self._owed_to_client:
+                owed, self._owed_to_client = self._owed_to_client, 0
+                self._stream.credit(owed)
+        elif self._is_over:
+            self._client.call_ended(stream)
+        elif self._owed_to_engine and self._up is not None:
+            owed, self._owed_to_engine = self._owed_to_engine, 0
+            self._up.credit(owed)
+
+    def sweep(self, now: float) -> None:
+        """Fail where the engine has fallen silent in the middle of its reply."""
+        if self._is_over:
+            return
+        if self._response_bytes != self._swept_bytes:
+            self._swept_bytes, self._active_at = self._response_bytes, now
+        elif self.attempts.status and not self._stream.is_waiting:
+            limit = self.attempts.lane.engine.spec.idle_timeout
+            if limit and now - self._active_at > limit:
+                silence = GatewayError(ErrorKind.DEADLINE, f"the engine sent nothing for {limit:g} s")
+                self.attempts.failed(silence, was_sent=True)
+
+    def progress(self) -> Progress | None:
+        if self._is_over:
+            return None
+        attempts, names = self.attempts, self._message.names
+        model = names.model.decode("utf-8", "replace") if names is not None else ""
+        request_line = self._head.plan.request_line
+        return Progress(
+            attempts.stage(), attempts.started_at, self._request_id, attempts.lane, attempts.url, model, request_line
+        )
+
+    def cancel(self, error: GatewayError) -> None:
+        if not self._is_over:
+            self.attempts.fail(error)
+
+    # The request
+
+    def _pass_on(self, data: bytes, ended: bool) -> None:
+        """More of a message whose names came first."""
+        up, message = self._up, self._message
+        try:
+            if up is None:
+                message.add(data, ended)
+                self._owed_to_client += len(data)
+                return
+            message.pass_on(data, ended)
+        except GatewayError as error:
+            self.attempts.fail(error)
+            return
+        up.send_data(data, ended)
+        if up.is_waiting:
+            self._owed_to_client += len(data)
+        elif not ended:
+            self._stream.credit(len(data))
+
+    def _send(self, connection: Http2ClientConnection, now: float) -> None:
+        attempts, message, target = self.attempts, self._message, self._target
+        up = connection.open_stream(self)
+        self._opened(up, now)
+        passing = self._client.passing + self._head.passing + self._id_literal
+        if attempts.expires_at:
+            passing += timeout_literal(attempts.expires_at - now)
+        keeps = attempts.lane.engine.spec.retry.idempotent == "infer" or self._client.plane.keeps_bodies
+        kept_bytes = attempts.kept_bytes
+        if self._capture is not None:
+            kept_bytes = max(kept_bytes, self._capture.max_bytes)
+        if kept_bytes:
+            keeps = True
+            message.keep_up_to(kept_bytes)
+        data = message.take(target.model, keeps=keeps)
+        if message.is_complete:
+            up.send_whole(target.head(self._attempt.endpoint), passing, data)
+        else:
+            up.send_headers(target.head(self._attempt.endpoint), passing)
+            up.send_data(data)
+        if self._owed_to_client and not up.waiting:
+            owed, self._owed_to_client = self._owed_to_client, 0
+            self._stream.credit(owed)
+
+    # The reply
+
+    def _relay_data(self, up: Stream, data: bytes, ended: bool) -> None:
+        size = len(data)
+        self._response_bytes += size
+        stream = self._stream
+        if size:
+            stream.send_data(data)
+            if self._capture is not None:
+                self._capture.answered(data)
+        if ended:  # without trailers, and so without a status
+            self._release()
+            what = "the engine's reply ended without a status"
+            self.attempts.failed(GatewayError(ErrorKind.UPSTREAM_PROTOCOL, what), was_sent=True)
+        elif stream.waiting:
+            self._owed_to_engine += size
+        else:
+            up.credit(size)
+
+    # What attempts require
+
+    def field(self, name: bytes) -> bytes | None:
+        return self._head.value(name)
+
+    @property
+    def is_inference(self) -> bool:
+        rpc = self._head.plan.rpc
+        return rpc is not None and rpc.operation is Operation.INFER
+
+    def waits_for_client(self) -> bool:
+        up = self._up
+        return up is not None and not self._message.is_complete and not up.is_waiting
+
+    def prompt(self) -> bytes | None:
+        return self._message.prompt
+
+    def is_replayable(self) -> bool:
+        return self._message.can_be_sent_again
+
+    def is_idempotent(self, declared: str) -> bool:
+        return not self.is_inference or (declared == "infer" and not self._message.may_name_a_sequence)
+
+    def sequence_input(self) -> Input | None:
+        message = self._message
+        if not (message.is_complete and message.can_be_sent_again):
+            return None
+        return Input(Sent.GRPC, self._head.plan.path, (), message.message(self._target.model))
+
+    def count_failed(self, meter: Meter, error: GatewayError) -> None:
+        meter.failed(self._request_id, error.kind, error.status.http >= 500, self._message.size)
+
+    # Ends
+
+    def _finish(self, now: float, http_status: int, status: int | None) -> None:
+        """The reply is whole."""
+        self._is_over = True
+        attempts, attempt, message = self.attempts, self._attempt, self._message
+        meter = attempts.meter
+        attempts.keep_input(is_good=status == OK)
+        self._answered(http_status, status)
+        series, started_at = attempt.series, attempts.started_at
+        series.request_bytes += message.size
+        series.response_bytes += self._response_bytes
+        series.count(http_status, now - started_at, self._first_byte_at - started_at, now - attempt.sent_at)
+        if meter is not None:
+            meter.answered_rpc(self._request_id, status, message.size, now - started_at)
+        if self._client.plane.tells_ends:
+            self._log(http_status, "")
+        self._client.call_ended(self._stream)
+        if self._capture is not None:
+            self._capture.ended(message, status)
+
+    def attempts_failed(self, error: GatewayError, status: int) -> None:
+        self._is_over = True
+        client, lane = self._client, self.attempts.lane
+        client.call_failed(self._stream, error, self._request_id, lane, begun=self._has_begun, code=None)
+        self._log(status, error.kind.value)
+        client.call_ended(self._stream)
+        if self._capture is not None:
+            self._capture.failed(self._message, error)
+
+    def _log(self, status: int, reason: str) -> None:
+        plane, attempts, plan = self._client.plane, self.attempts, self._head.plan
+        if plane.tells_ends:
+            plane.log_call(
+                self._client.peer,
+                plan.request_line,
+                status,
+                reason,
+                monotonic() - attempts.started_at,
+                self._request_id,
+                attempts.lane.target,
+                attempts.url,
+                self._known(),
+            )
+
+    def _known(self) -> Known | None:
+        return known_of_call(self._head, self._message)
