@@ -12,7 +12,7 @@ from fastapi import FastAPI, HTTPException, Query, Response
 
 from gateway.admin.auth import Operator, Viewer
 from gateway.admin.redis_errors import PATIENCE_SECONDS, HasStore, answered, store_of
-from gateway.conversations.store import Conversation, Whole, list_conversations
+from gateway.conversations.store import Conversation, StoredConversation, list_conversations
 from gateway.conversations.turns import openai_message
 
 Json = dict[str, Any]
@@ -62,7 +62,7 @@ def _conversation(state: HasStore, session: str, tenant: str) -> Conversation:
     return Conversation(store_of(state, "conversations"), session, tenant, patience=PATIENCE_SECONDS)
 
 
-async def _whole(state: HasStore, session: str, tenant: str) -> Whole:
+async def _whole(state: HasStore, session: str, tenant: str) -> StoredConversation:
     whole = await answered(_conversation(state, session, tenant).whole())
     if whole is None:
         raise _not_there(session, tenant)

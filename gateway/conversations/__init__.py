@@ -1,1 +1,1 @@
-"""Conversations that the gateway keeps, so that a client sends only what is new: turns, their limits, Redis."""
+"""Stored conversations, so that a client sends only its new message: turns, retention limits, Redis."""

@@ -1,4 +1,4 @@
-"""What an assistant says in one reply, gathered from the events that its client reads."""
+"""The assistant's message of one reply, collected from the events that the client receives."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from gateway.protocol.llm.translation import HasTensors, ReplyWriter
 
 
 class AssistantMessage:
-    """The first choice of a reply; others are read, and forgotten."""
+    """Collects the first choice of a reply; other choices are ignored."""
 
     def __init__(self) -> None:
         self._text: list[str] = []
@@ -20,8 +20,8 @@ class AssistantMessage:
     def __repr__(self) -> str:
         return f"<AssistantMessage: {len(self._text)} texts, {len(self._calls)} calls, {self.used}>"
 
-    def hear(self, events: Sequence[Event]) -> None:
-        """More of the reply."""
+    def record(self, events: Sequence[Event]) -> None:
+        """Add events of the reply."""
         for event in events:
             kind = type(event)
             if kind is TextDelta:
@@ -36,8 +36,8 @@ class AssistantMessage:
                 self.has_failed = True
 
     def message(self, without: str = "", *, is_cut: bool = False) -> Message | None:
-        """The message; None where the assistant has said nothing. `without` is what the engine repeated before it; of
-        an answer that is cut no calls are kept, since nobody knows the rest of them."""
+        """The message; None if it is empty. `without` is a prefix that the engine repeated; a cut answer has no tool
+        calls, because they may be incomplete."""
         text = "".join(self._text).removeprefix(without)
         calls = () if is_cut else tuple(ToolCall(*self._calls[at]) for at in sorted(self._calls))
         return Message("assistant", (Text(text),) if text else (), calls) if text or calls else None
@@ -49,15 +49,15 @@ class AssistantMessage:
         call[2] += event.arguments
 
 
-class HeardWriter:
-    """A `ReplyWriter` whose events an answer hears: they are what the client reads, wherever they came from."""
+class RecordingWriter:
+    """A `ReplyWriter` that also records its events in an `AssistantMessage`: exactly what the client receives."""
 
     def __init__(self, writer: ReplyWriter, answer: AssistantMessage) -> None:
         self._writer = writer
         self._answer = answer
 
     def __repr__(self) -> str:
-        return f"<HeardWriter {self._answer!r}>"
+        return f"<RecordingWriter {self._answer!r}>"
 
     @property
     def head_bytes(self) -> int | None:
@@ -65,14 +65,14 @@ class HeardWriter:
         return self._writer.head_bytes if isinstance(self._writer, HasTensors) else None
 
     def feed(self, events: Sequence[Event]) -> bytes:
-        self._answer.hear(events)
+        self._answer.record(events)
         return self._writer.feed(events)
 
     def end(self) -> bytes:
         return self._writer.end()
 
     def whole(self, events: Sequence[Event]) -> tuple[int, bytes]:
-        self._answer.hear(events)
+        self._answer.record(events)
         return self._writer.whole(events)
 
     def failed(self, message: str, kind: str) -> bytes:

@@ -1,8 +1,7 @@
-"""One request of a conversation: completed before an engine is asked, kept once it is answered.
+"""One request of a conversation: its prompt is completed before the engine is called, and the exchange is stored after.
 
-An exchange (what was asked, and the answer) is written in one step, so that two requests of one session at the same
-time stand there one after the other, in the order in which they ended; neither engine has seen the other's. Nothing is
-written of a request that failed.
+An exchange (question and answer) is written in one step, so that two concurrent requests of one session are stored one
+after the other, in the order in which they ended; neither engine has seen the other's. A failed request writes nothing.
 """
 
 from __future__ import annotations
@@ -14,7 +13,14 @@ from time import time
 
 from gateway.config.specs import HistorySpec
 from gateway.conversations.assistant_message import AssistantMessage
-from gateway.conversations.prompt_assembly import NOTHING, Completed, Kept, complete, complete_text, only_new
+from gateway.conversations.prompt_assembly import (
+    NOTHING,
+    CompletedPrompt,
+    StoredHistory,
+    complete,
+    complete_text,
+    only_new,
+)
 from gateway.conversations.store import Conversation, TurnRecord
 from gateway.conversations.turns import (
     SYSTEM_ROLES,
@@ -22,7 +28,7 @@ from gateway.conversations.turns import (
     Turn,
     estimated_tokens,
     num_dropped,
-    without_thoughts,
+    without_reasoning,
     written,
     written_system,
 )
@@ -35,64 +41,64 @@ from gateway.redis.script import Command
 _log = logging.getLogger("gateway.conversations")
 
 
-class Talk:
-    """`conversation` None: the gateway has no Redis. `told` is what the client reads of it in `x-pointsman-history`."""
+class ConversationTurn:
+    """`conversation` is None without Redis. `history_status` is the value of `x-pointsman-history`."""
 
     def __init__(self, conversation: Conversation | None, spec: HistorySpec) -> None:
         self._conversation = conversation
         self._spec = spec
         self._limits = RetentionLimits.of(spec)
-        self._kept = NOTHING
-        self._completed = Completed((), ())
+        self._history = NOTHING
+        self._completed = CompletedPrompt((), ())
         self._is_missing = False
         self._without = ""  # what the engine repeats before its answer
         self._num_choices = 1
         self.answer = AssistantMessage()
 
     def __repr__(self) -> str:
-        return f"<Talk {self._conversation!r}: {self.told}>"
+        return f"<ConversationTurn {self._conversation!r}: {self.history_status}>"
 
     @property
-    def told(self) -> str:
-        """How much of the conversation the engine was told by what is kept."""
+    def history_status(self) -> str:
+        """How much stored history the engine received."""
         if self._is_missing:
             return "missing"
         if self._completed.replaces:
             return "replaced"
-        number = self._completed.num_kept
+        number = self._completed.num_stored
         return f"{number} turn" if number == 1 else f"{number} turns"
 
     @property
     def is_missing(self) -> bool:
-        """Whether the request goes on without what may be kept."""
+        """Whether the request proceeds without stored history."""
         return self._is_missing
 
-    # Before an engine is asked
+    # Before the engine is called
 
-    async def begin(self, asked: Generation) -> Generation:
-        """The request, completed with what is kept.
+    async def begin(self, request: Generation) -> Generation:
+        """The request, completed with the stored history.
 
-        Raises: GatewayError: HISTORY_MISSING where it cannot be read and must be, CONVERSATION_FULL where there is no
-        room, UNSUPPORTED for what no conversation can keep (token ids, media by an address).
+        Raises: GatewayError: HISTORY_MISSING if required history cannot be read, CONVERSATION_FULL if there is no room,
+        UNSUPPORTED for content that cannot be stored (token ids, media by URL).
         """
-        self._num_choices = asked.options.get("n", 1)
-        kept = await self._read()
-        self._kept = kept = self._trimmed(kept)
-        if isinstance(asked.prompt, str) and self._spec.prompts == "text":
-            self._completed = done = complete_text(kept, asked.prompt)
+        self._num_choices = request.options.get("n", 1)
+        history = await self._read()
+        self._history = history = self._trimmed(history)
+        if isinstance(request.prompt, str) and self._spec.prompts == "text":
+            self._completed = done = complete_text(history, request.prompt)
             self._check_room()
-            self._without = done.prompt or "" if asked.options.get("echo") else ""
-            return replace(asked, prompt=done.prompt)
-        messages = asked.messages or _as_messages(asked.prompt)
-        done = only_new(messages) if self._is_missing else complete(kept, messages)
+            self._without = done.prompt or "" if request.options.get("echo") else ""
+            return replace(request, prompt=done.prompt)
+        messages = request.messages or _as_messages(request.prompt)
+        done = only_new(messages) if self._is_missing else complete(history, messages)
         if self._spec.system == "request":
             done = replace(done, system=())
         self._completed = done
         self._check_form()
         self._check_room()
-        return replace(asked, prompt=None, messages=done.messages)
+        return replace(request, prompt=None, messages=done.messages)
 
-    async def _read(self) -> Kept:
+    async def _read(self) -> StoredHistory:
         try:
             if self._conversation is None:
                 raise StoreError("the gateway has no Redis")
@@ -105,30 +111,30 @@ class Talk:
             self._is_missing = True
             return NOTHING
 
-    def _trimmed(self, kept: Kept) -> Kept:
-        """Within the limits of the rules in force, which may have changed since it was written."""
-        if self._spec.system == "request" and kept.system:
-            kept = replace(kept, system=(), system_bytes=0)
+    def _trimmed(self, history: StoredHistory) -> StoredHistory:
+        """The history within the current limits, which may have changed since it was written."""
+        if self._spec.system == "request" and history.system:
+            history = replace(history, system=(), system_bytes=0)
         if self._spec.on_overflow == "refuse":
-            return kept
-        first = num_dropped(kept.turns, kept.sizes, kept.system_bytes, self._limits)
-        return replace(kept, turns=kept.turns[first:], sizes=kept.sizes[first:]) if first else kept
+            return history
+        first = num_dropped(history.turns, history.sizes, history.system_bytes, self._limits)
+        return replace(history, turns=history.turns[first:], sizes=history.sizes[first:]) if first else history
 
     def _check_form(self) -> None:
-        """See that all of the question can be kept, before an engine has spent its time on it."""
+        """Check that the question can be stored before an engine spends time on it."""
         for message in (*self._completed.system, *self._completed.new):
-            written_message(without_thoughts(message))
+            written_message(without_reasoning(message))
 
     def _check_room(self) -> None:
-        """Refuse what does not fit where nothing is to be dropped; how long the answer will be nobody knows."""
+        """Refuse a request that does not fit if nothing may be dropped; the answer's length is unknown."""
         if self._spec.on_overflow != "refuse":
             return
-        kept, new, system = self._kept, self._completed.new, written_system(self._completed.system)
-        turns, sizes = ((), ()) if self._completed.replaces else (kept.turns, kept.sizes)
+        history, new, system = self._history, self._completed.new, written_system(self._completed.system)
+        turns, sizes = ((), ()) if self._completed.replaces else (history.turns, history.sizes)
         num_turns = len(turns) + len(new) + 1
         tokens = sum(turn.tokens for turn in turns) + sum(map(estimated_tokens, new))
         num_bytes = sum(sizes) + sum(len(written(Turn(message, 0))) for message in new)
-        if not self._limits.hold(num_turns, tokens, num_bytes, len(system) or kept.system_bytes):
+        if not self._limits.hold(num_turns, tokens, num_bytes, len(system) or history.system_bytes):
             limits = self._limits
             what = (
                 f"the conversation is full: it has {len(turns)} turns of about {tokens} tokens with this message, and "
@@ -137,11 +143,11 @@ class Talk:
             )
             raise GatewayError(ErrorKind.CONVERSATION_FULL, what)
 
-    # After it has answered
+    # After the reply
 
-    async def keep(self, engine: str, arm: str) -> bool:
-        """Write what was asked and the answer, which is whole; whether that is done."""
-        if not self._may_be_kept:
+    async def store(self, engine: str, arm: str) -> bool:
+        """Write the question and the complete answer. Returns whether that succeeded."""
+        if not self._is_storable:
             return False
         command = self._command(engine, arm, is_cut=False)
         if command is None:
@@ -156,59 +162,59 @@ class Talk:
             _log.info("an exchange of %r is not kept: the conversation is %s", self._conversation, outcome)
         return outcome == "kept"
 
-    def keep_cut(self, engine: str, arm: str) -> None:
-        """Have what was asked and the beginning of the answer written, soon; its client has left."""
-        command = self._command(engine, arm, is_cut=True) if self._may_be_kept else None
+    def store_partial(self, engine: str, arm: str) -> None:
+        """Queue a write of the question and the partial answer; the client has disconnected."""
+        command = self._command(engine, arm, is_cut=True) if self._is_storable else None
         if command is not None:
             assert self._conversation is not None
-            self._conversation.tell(command)
+            self._conversation.enqueue(command)
 
     @property
-    def _may_be_kept(self) -> bool:
-        """Not without Redis; nor a text whose beginning is not known: nobody can tell what of it is new."""
+    def _is_storable(self) -> bool:
+        """False without Redis, and for a text whose history is missing: its new part cannot be determined."""
         return self._conversation is not None and not (self._is_missing and self._completed.prompt is not None)
 
     def _command(self, engine: str, arm: str, *, is_cut: bool) -> Command | None:
-        """What writes the exchange; None where there is nothing to keep."""
-        said = None if self.answer.has_failed else self.answer.message(self._without, is_cut=is_cut)
-        if said is None:
+        """The command that writes the exchange; None if there is nothing to store."""
+        answer = None if self.answer.has_failed else self.answer.message(self._without, is_cut=is_cut)
+        if answer is None:
             return None
         assert self._conversation is not None
-        now, completed, kept = int(time()), self._completed, self._kept
+        now, completed, history = int(time()), self._completed, self._history
         new = completed.new
         if new and new[-1].role == "assistant":  # the client has begun the answer
-            said = Message("assistant", (Text(new[-1].text + said.text),), said.tool_calls)
+            answer = Message("assistant", (Text(new[-1].text + answer.text),), answer.tool_calls)
             new = new[:-1]
         used = None if is_cut or self._num_choices != 1 else self.answer.used
         counts, is_estimated = self._counted(new, used)
         turns = [Turn(message, count, now, is_estimated) for message, count in zip(new, counts, strict=True)]
-        is_told = used is not None and used.completion > 0
-        tokens = used.completion if used is not None and is_told else estimated_tokens(said)
-        turns.append(Turn(said, tokens, now, not is_told, engine, arm, is_cut))
+        is_counted = used is not None and used.completion > 0
+        tokens = used.completion if used is not None and is_counted else estimated_tokens(answer)
+        turns.append(Turn(answer, tokens, now, not is_counted, engine, arm, is_cut))
         exchange = TurnRecord(
             tuple(turns),
             completed.system,
-            kept.epoch,
-            kept.revision if completed.replaces and kept.epoch else None,
+            history.epoch,
+            history.revision if completed.replaces and history.epoch else None,
         )
         limits = self._limits if self._spec.on_overflow == "drop_oldest" else None
         return self._conversation.writing(exchange, now=now, ttl=self._spec.ttl, limits=limits)
 
     def _counted(self, new: Sequence[Message], used: Used | None) -> tuple[list[int], bool]:
-        """The tokens of what was asked, and whether they are estimated: engines count a prompt as a whole, so these are
-        what it has beyond the turns that were kept, shared out by the messages' lengths."""
+        """Returns: the tokens of each new message, and whether they are estimates. Engines count a prompt as a whole,
+        so the count beyond the stored turns is divided by message length."""
         estimates = [estimated_tokens(message) for message in new]
-        completed, kept = self._completed, self._kept
-        told = [message for message in completed.messages if message.role not in SYSTEM_ROLES]
-        is_all = completed.prompt is not None or len(told) == len(kept.turns) + len(new)
+        completed, history = self._completed, self._history
+        conversation = [message for message in completed.messages if message.role not in SYSTEM_ROLES]
+        is_all = completed.prompt is not None or len(conversation) == len(history.turns) + len(new)
         if used is None or not is_all or self._is_missing or completed.replaces or not new:
             return estimates, True
-        system = completed.system or kept.system
-        total = used.prompt - kept.tokens - sum(map(estimated_tokens, system))
+        system = completed.system or history.system
+        total = used.prompt - history.tokens - sum(map(estimated_tokens, system))
         if total < len(new):
             return estimates, True
-        whole = sum(estimates) or 1
-        counts = [max(1, total * estimate // whole) for estimate in estimates[:-1]]
+        total_estimate = sum(estimates) or 1
+        counts = [max(1, total * estimate // total_estimate) for estimate in estimates[:-1]]
         return [*counts, max(1, total - sum(counts))], False
 
 

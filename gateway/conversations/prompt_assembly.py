@@ -1,14 +1,13 @@
-"""What an engine is told of a conversation: what is kept, and what the client says now.
+"""Assembles the prompt of a conversation from the stored history and the client's request.
 
 A client may send
 
-1. only what is new: a message of the user's, or tools' results. What is kept goes before it;
-2. all of the conversation, as clients do that keep it themselves. It can be told by the assistant's messages in it:
-   where these go on from what is kept, only what stands behind is new, and the engine is told what the client sent;
-3. the conversation as it should have been: an earlier message edited, an answer left out so that it comes anew. Then
-   the client is right, and what is kept is replaced by it.
+1. only the new messages (a user's message or tool results): the history is prepended;
+2. the whole conversation, recognised by its assistant messages: if they continue the history, only the messages behind
+   it are new, and the engine receives the client's messages;
+3. a changed conversation (an edited message, a removed answer): the client is right, and replaces the history.
 
-A client that sends the end of what is kept, since it has room for no more, is told from 3 by that end.
+A client that sends only the end of the history, because of its own limits, differs from 3 by that matching end.
 """
 
 from __future__ import annotations
@@ -21,9 +20,9 @@ from gateway.protocol.llm.canonical import Message, Text
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
-    """A conversation as it was read. `epoch` names its life, from its first write until it is deleted or forgotten;
-    empty: there is none. `revision` counts its writes, `num_dropped` the turns that are gone from its front."""
+class StoredHistory:
+    """A conversation as read from Redis. `epoch` identifies its lifetime, from its first write until it is deleted or
+    expires; empty: there is none. `revision` counts writes, `num_dropped` the turns dropped from its front."""
 
     epoch: str = ""
     revision: int = 0
@@ -43,64 +42,64 @@ class Kept:
         return "".join([turn.message.text for turn in self.turns])
 
 
-NOTHING = Kept()
+NOTHING = StoredHistory()
 
 
 @dataclass(frozen=True, slots=True)
-class Completed:
-    """A request, completed. `messages` is what the engine is told, `new` what is to be kept of it, `system` what it
-    said before all turns. `replaces`: what is kept is not what the client tells."""
+class CompletedPrompt:
+    """A completed request: `messages` for the engine, `new` to be stored, `system` messages of the request. `replaces`:
+    the client's conversation differs from the stored one and replaces it."""
 
     messages: tuple[Message, ...]
     new: tuple[Message, ...]
     system: tuple[Message, ...] = ()
-    num_kept: int = 0  # turns among `messages` that are kept already
+    num_stored: int = 0  # turns among `messages` that are already stored
     replaces: bool = False
-    prompt: str | None = None  # told in place of `messages` where a conversation is one text
+    prompt: str | None = None  # in place of `messages` where a conversation is one text
 
 
-def complete(kept: Kept, asked: Sequence[Message]) -> Completed:
-    """What to tell an engine for a request of messages."""
-    num_system = next((at for at, message in enumerate(asked) if message.role not in SYSTEM_ROLES), len(asked))
-    system, told = tuple(asked[:num_system]), tuple(asked[num_system:])
-    before = system or kept.system
-    turns = tuple(turn.message for turn in kept.turns)
-    if not turns or not any(message.role == "assistant" for message in told[:-1]):  # the last may begin the answer
-        return Completed((*before, *turns, *told), told, system, len(turns))
-    found = _known_until(turns, told)
-    if found is None:
-        return Completed((*before, *told), told, system, 0, replaces=True)
-    new = told[found:]
-    if found < len(turns):  # only the end of what is kept
-        return Completed((*before, *turns, *new), new, system, len(turns))
-    return Completed((*before, *told), new, system, len(turns))
+def complete(history: StoredHistory, request: Sequence[Message]) -> CompletedPrompt:
+    """Complete a request of messages."""
+    num_system = next((at for at, message in enumerate(request) if message.role not in SYSTEM_ROLES), len(request))
+    system, messages = tuple(request[:num_system]), tuple(request[num_system:])
+    before = system or history.system
+    turns = tuple(turn.message for turn in history.turns)
+    if not turns or not any(message.role == "assistant" for message in messages[:-1]):  # the last may begin the answer
+        return CompletedPrompt((*before, *turns, *messages), messages, system, len(turns))
+    end = _matched_end(turns, messages)
+    if end is None:
+        return CompletedPrompt((*before, *messages), messages, system, 0, replaces=True)
+    new = messages[end:]
+    if end < len(turns):  # only the end of the history
+        return CompletedPrompt((*before, *turns, *new), new, system, len(turns))
+    return CompletedPrompt((*before, *messages), new, system, len(turns))
 
 
-def complete_text(kept: Kept, prompt: str) -> Completed:
-    """What to tell an engine for a prompt that goes on with a text."""
-    text = kept.text
+def complete_text(history: StoredHistory, prompt: str) -> CompletedPrompt:
+    """Complete a text prompt."""
+    text = history.text
     new = prompt[len(text) :] if text and prompt.startswith(text) else prompt
-    return Completed((), (Message("user", (Text(new),)),), (), len(kept.turns), prompt=text + new)
+    return CompletedPrompt((), (Message("user", (Text(new),)),), (), len(history.turns), prompt=text + new)
 
 
-def only_new(asked: Sequence[Message]) -> Completed:
-    """A request whose conversation cannot be read: the engine is told what the client sent, and what stands behind the
-    last answer in it is taken for new."""
-    last = max((at for at, message in enumerate(asked) if message.role == "assistant"), default=-1)
-    new = tuple(message for message in asked[last + 1 :] if message.role not in SYSTEM_ROLES)
-    return Completed(tuple(asked), new)
+def only_new(request: Sequence[Message]) -> CompletedPrompt:
+    """A request whose history cannot be read: the engine receives the client's messages, and those after the last
+    answer count as new."""
+    last = max((at for at, message in enumerate(request) if message.role == "assistant"), default=-1)
+    new = tuple(message for message in request[last + 1 :] if message.role not in SYSTEM_ROLES)
+    return CompletedPrompt(tuple(request), new)
 
 
-def _known_until(turns: Sequence[Message], told: Sequence[Message]) -> int | None:
-    """How many messages of `told` end with the last turn, where all before it are turns too; None where none do.
+def _matched_end(turns: Sequence[Message], messages: Sequence[Message]) -> int | None:
+    """The number of `messages` up to the last stored turn, if all before it are stored turns too; None otherwise.
 
-    Behind them may stand whole exchanges that were never kept, since Redis was away: but only where `told` has all that
-    is kept, since the end of it alone may be met by chance, where answers are alike.
+    Exchanges that were never stored, because Redis was unavailable, may follow, but only if `messages` contains the
+    whole history: its end alone may match by chance where answers are alike.
     """
-    kept, said = [essence(message) for message in turns], [essence(message) for message in told]
-    last = max(at for at, message in enumerate(told[:-1]) if message.role == "assistant")
-    for end in range(len(said), 0, -1):
-        length = min(end, len(kept))
-        if said[end - length : end] == kept[-length:] and (length == len(kept) or end > last):
+    history, sent = [essence(message) for message in turns], [essence(message) for message in messages]
+    last = max(at for at, message in enumerate(messages[:-1]) if message.role == "assistant")
+    for end in range(len(sent), 0, -1):
+        length = min(end, len(history))
+        if sent[end - length : end] == history[-length:] and (length == len(history) or end > last):
             return end
     return None

@@ -1,4 +1,12 @@
-"""Conversations in Redis: read, written, listed, deleted; each call in one step there."""
+"""Conversations in Redis: read, write, list, delete; each call is atomic there.
+
+A conversation is two keys of one cluster slot: a hash and the list of its turns.
+
+    pointsman:1:talk:{ID}         epoch, revision, session, tenant, created, updated, bytes, tokens, dropped, system
+    pointsman:1:talk:{ID}:turns   one turn each, in the form of `turns.written`
+
+`1` is the version of this layout.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +19,7 @@ from typing import Any
 
 import orjson
 
-from gateway.conversations.prompt_assembly import NOTHING, Kept
+from gateway.conversations.prompt_assembly import NOTHING, StoredHistory
 from gateway.conversations.turns import RetentionLimits, Turn, read, read_system, written, written_system
 from gateway.protocol.errors import GatewayError
 from gateway.protocol.llm.canonical import Message
@@ -29,13 +37,11 @@ return {
 }
 """
 
-# KEYS: the hash, the list.
-# ARGV: 1 the epoch that was read, empty: none   2 the revision that is to be replaced, empty: turns are appended
-#       3 an epoch for a new conversation        4 now, seconds       5 milliseconds to keep it
-#       6 turns, 7 bytes, 8 tokens at most, empty: whatever comes     9 system messages, empty: as they were
-#       10 session   11 tenant   12... turns
-# Returns `kept` and the new revision; `gone`: the conversation that was read is deleted or forgotten, so nothing of it
-# may come back; `changed`: somebody has written since, and nothing that was not read may be replaced.
+# KEYS: the hash, the list. ARGV: 1 the epoch that was read, empty: none   2 the revision that is to be replaced, empty:
+# turns are appended 3 an epoch for a new conversation        4 now, seconds       5 milliseconds to keep it 6 turns, 7
+# bytes, 8 tokens at most, empty: whatever comes     9 system messages, empty: as they were 10 session   11 tenant
+# 12... turns Returns `kept` and the new revision; `gone`: the conversation that was read was deleted or has expired, so
+# nothing of it may return; `changed`: there was a write since the read, and nothing unread may be replaced.
 WRITE = """
 local known = redis.call('HMGET', KEYS[1], 'epoch', 'revision', 'bytes', 'tokens', 'dropped', 'system')
 local epoch = known[1] or ''
@@ -90,36 +96,36 @@ return {'kept', revision + 1}
 Json = dict[str, Any]
 
 _PREFIX = "pointsman:1:talk:"
-_ID_LENGTH = 32  # hexadecimal digits: 128 bits, so that nobody meets another's by chance
+_ID_LENGTH = 32  # hexadecimal digits: 128 bits, so that ids do not collide
 _READ = Script(READ)
 _WRITE = Script(WRITE)
-# Of a listing, the fields that tell what a conversation is.
-_TOLD = ("session", "tenant", "created", "updated", "revision", "bytes", "tokens", "dropped")
-_NUMBERS = frozenset(_TOLD) - {"session", "tenant"}
+# The fields of a listing.
+_FIELDS = ("session", "tenant", "created", "updated", "revision", "bytes", "tokens", "dropped")
+_NUMBERS = frozenset(_FIELDS) - {"session", "tenant"}
 
 
 def conversation_id(session: str, tenant: str) -> str:
-    """The id that a conversation has in Redis. The tenant is part of it, so that nobody reads another's by its session;
-    a length before it keeps one's end from being the other's beginning."""
-    told = _encoded(tenant)
-    salted = b"%d:%b%b" % (len(told), told, _encoded(session))
+    """The id of a conversation in Redis. It includes the tenant, so that no tenant reads another's session, with a
+    length prefix that keeps the two apart."""
+    encoded = _encoded(tenant)
+    salted = b"%d:%b%b" % (len(encoded), encoded, _encoded(session))
     return hashlib.sha256(salted).hexdigest()[:_ID_LENGTH]
 
 
 @dataclass(frozen=True, slots=True)
 class TurnRecord:
-    """What is to be written at once: what was asked, and the answer."""
+    """An exchange to be written at once: the question's turns and the answer."""
 
     turns: tuple[Turn, ...]
-    system: tuple[Message, ...] = ()  # empty: as it was
-    epoch: str = ""  # of what was read; empty: whatever there is
-    replaced_revision: int | None = None  # these turns take the place of what was read; None: they follow it
+    system: tuple[Message, ...] = ()  # empty: unchanged
+    epoch: str = ""  # as read; empty: any
+    replaced_revision: int | None = None  # the turns replace this revision; None: they are appended
 
 
 @dataclass(frozen=True, slots=True)
-class Whole:
-    """A conversation as operators see it: `about` are the fields of its hash, `turns` OpenAI's messages with fields of
-    ours."""
+class StoredConversation:
+    """A conversation for operators: `about` are the fields of its hash, `turns` OpenAI messages with additional
+    fields."""
 
     about: Json
     system: list[Json]
@@ -127,7 +133,7 @@ class Whole:
 
 
 class Conversation:
-    """One session's. Every method raises StoreError where Redis does not answer within `patience` seconds."""
+    """A session's conversation. Every method raises StoreError if Redis does not answer within `patience` seconds."""
 
     def __init__(self, store: Store, session: str, tenant: str = "", *, patience: float = 0.05) -> None:
         self._store = store
@@ -140,14 +146,14 @@ class Conversation:
     def __repr__(self) -> str:
         return f"<Conversation {self.key}>"
 
-    async def read(self) -> Kept:
-        """What is kept; nothing where there is no such conversation."""
-        (answer,) = await self._ask(_READ.command(self._keys, ()))
+    async def read(self) -> StoredHistory:
+        """The stored history; NOTHING if there is none."""
+        (answer,) = await self._execute(_READ.command(self._keys, ()))
         (epoch, revision, dropped, system), turns = answer
         if epoch is None:
             return NOTHING
         try:
-            return Kept(
+            return StoredHistory(
                 epoch.decode(),
                 int(revision or 0),
                 int(dropped or 0),
@@ -160,46 +166,46 @@ class Conversation:
             raise StoreError(f"{self.key} holds what no gateway has written: {error}") from error
 
     def writing(self, exchange: TurnRecord, *, now: int, ttl: float, limits: RetentionLimits | None) -> Command:
-        """The command that writes an exchange and drops what is too much then; limits None: nothing is dropped.
+        """The command that writes an exchange and drops turns beyond the limits; limits None: nothing is dropped.
 
-        Raises: GatewayError(UNSUPPORTED) where a turn has no form to be kept in.
+        Raises: GatewayError(UNSUPPORTED) if a turn cannot be stored.
         """
         replaced = "" if exchange.replaced_revision is None else exchange.replaced_revision
         most = ("", "", "") if limits is None else (limits.max_turns, limits.max_bytes, limits.max_tokens)
         head = (exchange.epoch, replaced, secrets.token_hex(8), now, round(ttl * 1000), *most)
-        told = (written_system(exchange.system), _encoded(self._session), _encoded(self._tenant))
-        return _WRITE.command(self._keys, (*head, *told, *(written(turn) for turn in exchange.turns)))
+        owner = (written_system(exchange.system), _encoded(self._session), _encoded(self._tenant))
+        return _WRITE.command(self._keys, (*head, *owner, *(written(turn) for turn in exchange.turns)))
 
     async def write(self, command: Command) -> str:
-        """Do what `writing` says: `kept`, `gone` or `changed`, see `WRITE`."""
-        (answer,) = await self._ask(command)
+        """Execute a command of `writing`. Returns: `kept`, `gone` or `changed`, see `WRITE`."""
+        (answer,) = await self._execute(command)
         outcome: str = answer[0].decode()
         return outcome
 
-    def tell(self, command: Command) -> None:
-        """Have it done soon, for a client that has left; not while Redis is away, since what waits for it is kept in
-        memory."""
+    def enqueue(self, command: Command) -> None:
+        """Execute it soon, for a client that has disconnected; not while Redis is unavailable, because queued commands
+        occupy memory."""
         if self._store.is_available:
             self._store.tell(command)
 
-    async def whole(self) -> Whole | None:
-        """All that there is, for operators; None where there is no such conversation."""
-        told, kept = await self._ask(("HMGET", self.key, *_TOLD, "system"), ("LRANGE", self._keys[1], 0, -1))
-        *values, system = told
-        if values[_TOLD.index("session")] is None:
+    async def whole(self) -> StoredConversation | None:
+        """The whole conversation, for operators; None if there is none."""
+        fields, stored = await self._execute(("HMGET", self.key, *_FIELDS, "system"), ("LRANGE", self._keys[1], 0, -1))
+        *values, system = fields
+        if values[_FIELDS.index("session")] is None:
             return None
         try:
-            turns = [_object(turn) for turn in kept]
-            return Whole(_about(values), orjson.loads(system) if system else [], turns)
+            turns = [_object(turn) for turn in stored]
+            return StoredConversation(_about(values), orjson.loads(system) if system else [], turns)
         except ValueError as error:
             raise StoreError(f"{self.key} holds what no gateway has written: {error}") from error
 
     async def delete(self) -> bool:
-        """Forget it; whether there was one. What is under way in it is not kept any more."""
-        (count,) = await self._ask(("DEL", *self._keys))
+        """Delete it. Returns whether it existed. Active requests of it are not stored any more."""
+        (count,) = await self._execute(("DEL", *self._keys))
         return bool(count)
 
-    async def _ask(self, *commands: Command) -> list[Any]:
+    async def _execute(self, *commands: Command) -> list[Any]:
         answers = await self._store.ask(commands, self._patience)
         for answer in answers:
             if isinstance(answer, Exception):
@@ -208,10 +214,10 @@ class Conversation:
 
 
 async def list_conversations(store: Store, cursor: int, limit: int, *, patience: float) -> tuple[list[Json], int]:
-    """Some conversations, about `limit` of them, and the cursor for more, 0 where there are none. As of Redis' SCAN:
-    one that is there all the time is told at least once.
+    """About `limit` conversations and the cursor for more, 0 at the end. As with SCAN, one that exists throughout is
+    returned at least once.
 
-    Raises: StoreError; of a cluster, where every server has a cursor of its own.
+    Raises: StoreError; always for a cluster, where every server has its own cursor.
     """
     if store.address.layout is RedisTopology.CLUSTER:
         raise StoreError("the conversations of a cluster cannot be listed: every server has a cursor of its own")
@@ -220,30 +226,30 @@ async def list_conversations(store: Store, cursor: int, limit: int, *, patience:
     if isinstance(answer, Exception):
         raise StoreError(f"Redis refuses: {answer}") from answer
     following, keys = answer
-    told = await store.ask([("HMGET", key, *_TOLD) for key in keys], patience) if keys else []
+    replies = await store.ask([("HMGET", key, *_FIELDS) for key in keys], patience) if keys else []
     found = []
-    for values in told:
-        with suppress(ValueError):  # somebody else has written there: it is no conversation
+    for values in replies:
+        with suppress(ValueError):  # not written by us
             if _is_there(values):
                 found.append(_about(values))
     return found, int(following)
 
 
 def _encoded(text: str) -> bytes:
-    """A client's text, whatever it is: what is no text is no reason to take Redis for broken."""
+    """A client's text as bytes; invalid text must not count as a failure of Redis."""
     return text.encode("utf-8", "replace")
 
 
 def _is_there(values: Sequence[bytes | None] | Exception) -> bool:
-    """Whether it is a conversation, and still there."""
-    return not isinstance(values, Exception) and values[_TOLD.index("session")] is not None
+    """Whether it is a conversation that still exists."""
+    return not isinstance(values, Exception) and values[_FIELDS.index("session")] is not None
 
 
 def _about(values: Sequence[bytes | None]) -> Json:
-    """Raises: ValueError where no gateway has written it."""
+    """Raises: ValueError if it was not written by a gateway."""
     return {
         name: int(value or 0) if name in _NUMBERS else (value or b"").decode()
-        for name, value in zip(_TOLD, values, strict=True)
+        for name, value in zip(_FIELDS, values, strict=True)
     }
 
 

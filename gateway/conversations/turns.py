@@ -1,7 +1,11 @@
-"""The turns of a conversation: a message each, with what it cost and who said it; and their form in Redis.
+"""The turns of a conversation (a message each, with its tokens and origin), their form in Redis, and retention limits.
 
-A turn is JSON, an OpenAI message with fields of ours. Its role and its tokens come first, in this order and without a
-space: that is how the scripts in Redis know them without reading the rest.
+A turn is JSON, an OpenAI message with additional fields. Its role and tokens come first, in this order and without
+spaces, so that the Redis scripts can read them without parsing the rest.
+
+Retention drops whole exchanges, the oldest first: an exchange is a user's message and everything up to the next one, so
+that no answer stays without its question and no tool result without its call. The system message is stored beside the
+turns: it counts, and stays. `num_dropped` does in Python what the script in `store.py` does in Redis.
 """
 
 from __future__ import annotations
@@ -21,7 +25,7 @@ from gateway.protocol.llm.chat_request_writer import written_message
 
 @dataclass(frozen=True, slots=True)
 class RetentionLimits:
-    """Of one conversation, the system message included."""
+    """The limits of one conversation, system message included."""
 
     max_turns: int
     max_tokens: int
@@ -32,7 +36,7 @@ class RetentionLimits:
         return cls(spec.max_turns, spec.max_tokens, spec.max_bytes)
 
     def hold(self, num_turns: int, tokens: int, num_bytes: int, system_bytes: int) -> bool:
-        """Whether so much may be kept."""
+        """Whether a conversation of this size is within the limits."""
         return (
             num_turns <= self.max_turns
             and tokens + estimated_of_bytes(system_bytes) <= self.max_tokens
@@ -41,7 +45,7 @@ class RetentionLimits:
 
 
 def num_dropped(turns: Sequence[Turn], sizes: Sequence[int], system_bytes: int, limits: RetentionLimits) -> int:
-    """How many turns must go from the front so that the rest is within the limits; `sizes` are their bytes."""
+    """The number of turns to drop from the front so that the rest is within the limits; `sizes` are their bytes."""
     at, tokens, num_bytes = 0, sum(turn.tokens for turn in turns), sum(sizes)
     while at < len(turns) and not limits.hold(len(turns) - at, tokens, num_bytes, system_bytes):
         while True:
@@ -56,16 +60,16 @@ def num_dropped(turns: Sequence[Turn], sizes: Sequence[int], system_bytes: int, 
 SYSTEM_ROLES = ("system", "developer")
 
 _BYTES_A_TOKEN = 4
-# What engines make of a picture differs by its size and by the model: vLLM's have 256 to 2,000 tokens.
+# An image's tokens depend on its size and the model: 256 to 2,000 with vLLM.
 _TOKENS_OF_MEDIA = 1000
-# What a turn says of itself beside its message.
+# The additional fields of a turn.
 _OURS = ("tokens", "estimated", "created", "engine", "arm", "cut")
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One message of a conversation. `is_estimated`: no engine has counted its tokens; `is_cut`: its reader left before
-    it was whole. `engine` and `arm` are those that answered, empty for what was asked."""
+    """One message of a conversation. `is_estimated`: no engine has counted its tokens; `is_cut`: the client
+    disconnected before its end. `engine` and `arm` answered it; empty for a question."""
 
     message: Message
     tokens: int
@@ -77,12 +81,12 @@ class Turn:
 
     @property
     def begins_exchange(self) -> bool:
-        """Whether a conversation may begin with it: a user's message needs none before it."""
+        """Whether a conversation may begin with it: a user's message does."""
         return self.message.role == "user"
 
 
 def estimated_tokens(message: Message) -> int:
-    """About how many tokens a message has, at 4 bytes each."""
+    """An estimate of a message's tokens, at 4 bytes each."""
     size = sum(len(part.text.encode()) for part in message.parts if isinstance(part, Text))
     size += sum(len(call.name) + len(call.arguments.encode()) for call in message.tool_calls)
     num_media = sum(isinstance(part, Media) for part in message.parts)
@@ -90,23 +94,23 @@ def estimated_tokens(message: Message) -> int:
 
 
 def estimated_of_bytes(num_bytes: int) -> int:
-    """The same of what is written."""
+    """An estimate of the tokens in `num_bytes` bytes."""
     return math.ceil(num_bytes / _BYTES_A_TOKEN)
 
 
-def without_thoughts(message: Message) -> Message:
-    """The message as it is kept: what a model thought is told with its answer, and never again."""
+def without_reasoning(message: Message) -> Message:
+    """The message as stored: reasoning is part of the reply only."""
     parts = tuple(part for part in message.parts if not isinstance(part, Reasoning))
     return Message(message.role, parts, message.tool_calls, message.tool_call_id, message.name)
 
 
 def written(turn: Turn) -> bytes:
-    """A turn as Redis keeps it.
+    """A turn in its form in Redis.
 
-    Raises: GatewayError(UNSUPPORTED) for media that OpenAI's messages have no form of.
+    Raises: GatewayError(UNSUPPORTED) for media that OpenAI messages cannot represent.
     """
-    told: dict[str, Any] = written_message(without_thoughts(turn.message))
-    fields: dict[str, Any] = {"role": told.pop("role"), "tokens": turn.tokens}
+    message: dict[str, Any] = written_message(without_reasoning(turn.message))
+    fields: dict[str, Any] = {"role": message.pop("role"), "tokens": turn.tokens}
     if turn.is_estimated:
         fields["estimated"] = True
     fields["created"] = turn.created
@@ -116,13 +120,13 @@ def written(turn: Turn) -> bytes:
         fields["arm"] = turn.arm
     if turn.is_cut:
         fields["cut"] = True
-    return orjson.dumps(fields | told)
+    return orjson.dumps(fields | message)
 
 
 def read(data: bytes) -> Turn:
-    """The turn of what `written` wrote.
+    """Parse the form of `written`.
 
-    Raises: ValueError (orjson's), KeyError or GatewayError where somebody else has written it.
+    Raises: ValueError (orjson's), KeyError or GatewayError if it was not written by a gateway.
     """
     fields: dict[str, Any] = orjson.loads(data)
     (message,) = read_messages([{name: value for name, value in fields.items() if name not in _OURS}])
@@ -138,7 +142,7 @@ def read(data: bytes) -> Turn:
 
 
 def written_system(messages: Sequence[Message]) -> bytes:
-    """The system messages of a conversation, which stand beside its turns; empty where there are none.
+    """The system messages of a conversation in their form in Redis; empty if there are none.
 
     Raises: GatewayError(UNSUPPORTED).
     """
@@ -146,18 +150,18 @@ def written_system(messages: Sequence[Message]) -> bytes:
 
 
 def read_system(data: bytes) -> tuple[Message, ...]:
-    """What `written_system` wrote."""
+    """Parse the form of `written_system`."""
     return read_messages(orjson.loads(data)) if data else ()
 
 
 def openai_message(turn: dict[str, Any]) -> dict[str, Any]:
-    """A kept turn as OpenAI's API has messages, without what is ours."""
+    """A stored turn as an OpenAI message, without the additional fields."""
     return {name: value for name, value in turn.items() if name not in _OURS}
 
 
 def essence(message: Message) -> tuple[Any, ...]:
-    """What makes two messages one, where a client sends back what it has read: how its text was cut into parts, the
-    names of system roles and what the model thought make no difference."""
+    """The part of a message that identifies it when a client sends it back: the division into parts, the name of the
+    system role and reasoning do not matter."""
     role = "system" if message.role in SYSTEM_ROLES else message.role
     media = tuple((part.kind, part.url) for part in message.parts if isinstance(part, Media))
     calls = tuple((call.id, call.name, _arguments(call.arguments)) for call in message.tool_calls)
@@ -165,7 +169,7 @@ def essence(message: Message) -> tuple[Any, ...]:
 
 
 def _arguments(text: str) -> Any:
-    """A call's arguments by what they say: clients read them, and write them in their own way."""
+    """A call's arguments as a value: clients reformat them."""
     try:
         return orjson.loads(text)
     except orjson.JSONDecodeError:

@@ -1,6 +1,6 @@
 """Turns and conversations for tests, in a few letters."""
 
-from gateway.conversations.prompt_assembly import Kept
+from gateway.conversations.prompt_assembly import StoredHistory
 from gateway.conversations.turns import Turn, estimated_tokens, written, written_system
 from gateway.protocol.llm.canonical import Message, Text, ToolCall
 
@@ -29,8 +29,8 @@ def turn(message: Message, tokens: int | None = None) -> Turn:
     return Turn(message, estimated_tokens(message) if tokens is None else tokens, 1_700_000_000)
 
 
-def kept(*messages: Message, system: tuple[Message, ...] = ()) -> Kept:
+def kept(*messages: Message, system: tuple[Message, ...] = ()) -> StoredHistory:
     """A conversation of these messages."""
     turns = tuple(turn(message) for message in messages)
     sizes = tuple(len(written(each)) for each in turns)
-    return Kept("epoch", 1, 0, system, len(written_system(system)), turns, sizes)
+    return StoredHistory("epoch", 1, 0, system, len(written_system(system)), turns, sizes)

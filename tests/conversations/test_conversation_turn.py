@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gateway.config.specs import HistorySpec
-from gateway.conversations.conversation_turn import Talk
+from gateway.conversations.conversation_turn import ConversationTurn
 from gateway.conversations.store import Conversation
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.llm.canonical import EngineFailed, Event, Generation, Message, TextDelta, ToolCallDelta, Used
@@ -30,12 +30,12 @@ def play(server: RedisServer, scene: Callable[[Conversation], Awaitable[None]]) 
     asyncio.run(asyncio.wait_for(whole(), 30))
 
 
-async def talk(kept_in: Conversation, *messages: Message, events: list[Event], **spec: Any) -> Talk:
+async def talk(kept_in: Conversation, *messages: Message, events: list[Event], **spec: Any) -> ConversationTurn:
     """A request of these messages, answered by these events."""
-    one = Talk(kept_in, HistorySpec(**spec))
+    one = ConversationTurn(kept_in, HistorySpec(**spec))
     await one.begin(Generation("m", messages=messages))
-    one.answer.hear(events)
-    assert await one.keep("engine", "arm")
+    one.answer.record(events)
+    assert await one.store("engine", "arm")
     return one
 
 
@@ -77,11 +77,11 @@ def test_what_one_request_says_twice_is_one_answer(redis_server: RedisServer) ->
     """Of several choices the first is kept; its calls are put together from their pieces."""
 
     async def scene(kept_in: Conversation) -> None:
-        one = Talk(kept_in, HistorySpec())
+        one = ConversationTurn(kept_in, HistorySpec())
         await one.begin(Generation("m", messages=(user("a"),), options={"n": 2}))
-        one.answer.hear([TextDelta("b"), TextDelta("x", 1), ToolCallDelta(0, "c1", "clock", '{"in"')])
-        one.answer.hear([ToolCallDelta(0, "c2", "clock", "{}", 1), ToolCallDelta(0, arguments=':"Paris"}')])
-        assert await one.keep("engine", "")
+        one.answer.record([TextDelta("b"), TextDelta("x", 1), ToolCallDelta(0, "c1", "clock", '{"in"')])
+        one.answer.record([ToolCallDelta(0, "c2", "clock", "{}", 1), ToolCallDelta(0, arguments=':"Paris"}')])
+        assert await one.store("engine", "")
         answered = (await kept_in.read()).turns[-1]
         assert answered.message.text == "b"
         assert [(call.id, call.arguments) for call in answered.message.tool_calls] == [("c1", '{"in":"Paris"}')]
@@ -117,7 +117,7 @@ def test_limits_that_were_lowered_hold_at_once(redis_server: RedisServer) -> Non
     async def scene(kept_in: Conversation) -> None:
         for letter in "abc":
             await talk(kept_in, user(letter), events=[TextDelta(".")])
-        one = Talk(kept_in, HistorySpec(max_turns=2))
+        one = ConversationTurn(kept_in, HistorySpec(max_turns=2))
         asked = await one.begin(Generation("m", messages=(user("d"),)))
         assert [message.text for message in asked.messages] == ["c", ".", "d"]
 
@@ -133,7 +133,7 @@ def test_a_conversation_that_is_full(redis_server: RedisServer, limit: dict[str,
 
     async def scene(kept_in: Conversation) -> None:
         await talk(kept_in, user("a"), events=[TextDelta(".")], on_overflow="refuse", **limit)
-        one = Talk(kept_in, HistorySpec(on_overflow="refuse", **limit))  # type: ignore[arg-type]
+        one = ConversationTurn(kept_in, HistorySpec(on_overflow="refuse", **limit))  # type: ignore[arg-type]
         with pytest.raises(GatewayError, match="the conversation is full") as refused:
             await one.begin(Generation("m", messages=(message,)))
         assert refused.value.kind is ErrorKind.CONVERSATION_FULL
@@ -146,7 +146,7 @@ def test_a_system_message_of_each_request(redis_server: RedisServer) -> None:
 
     async def scene(kept_in: Conversation) -> None:
         await talk(kept_in, system("be kind"), user("a"), events=[TextDelta(".")])
-        one = Talk(kept_in, HistorySpec(system="request"))
+        one = ConversationTurn(kept_in, HistorySpec(system="request"))
         asked = await one.begin(Generation("m", messages=(user("b"),)))
         assert [message.role for message in asked.messages] == ["user", "assistant", "user"]
 
@@ -156,7 +156,7 @@ def test_a_system_message_of_each_request(redis_server: RedisServer) -> None:
 def test_what_no_conversation_can_keep() -> None:
     """Token ids are refused, with what to do instead."""
     with pytest.raises(GatewayError, match="token ids cannot be kept") as refused:
-        asyncio.run(Talk(None, HistorySpec()).begin(Generation("m", prompt=[1, 2])))
+        asyncio.run(ConversationTurn(None, HistorySpec()).begin(Generation("m", prompt=[1, 2])))
     assert refused.value.kind is ErrorKind.UNSUPPORTED
 
 
@@ -166,12 +166,12 @@ def test_a_text_whose_beginning_is_missing_is_not_kept(redis_server: RedisServer
     async def scene(kept_in: Conversation) -> None:
         redis_server.client.set(kept_in.key, "of another type")
         for asked, is_kept in ((Generation("m", prompt="a"), False), (Generation("m", messages=(user("a"),)), True)):
-            one = Talk(kept_in, HistorySpec(prompts="text"))
+            one = ConversationTurn(kept_in, HistorySpec(prompts="text"))
             await one.begin(asked)
-            assert one.told == "missing"
-            one.answer.hear([TextDelta("b")])
+            assert one.history_status == "missing"
+            one.answer.record([TextDelta("b")])
             redis_server.client.flushall()
-            assert await one.keep("engine", "") is is_kept
+            assert await one.store("engine", "") is is_kept
             redis_server.client.flushall()
             redis_server.client.set(kept_in.key, "of another type")
 

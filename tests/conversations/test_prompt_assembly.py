@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.conversations.prompt_assembly import NOTHING, Completed, complete, complete_text, only_new
+from gateway.conversations.prompt_assembly import NOTHING, CompletedPrompt, complete, complete_text, only_new
 from gateway.protocol.llm.canonical import Message, Reasoning, Text, ToolCall
 from tests.conversations.making import calls, kept, result, said, system, user
 
@@ -16,31 +16,31 @@ BE_KIND, BE_SHORT = system("be kind"), system("be short")
 def test_what_is_new_goes_behind_what_is_kept() -> None:
     """A client that sends its new message alone is told with all the turns before it."""
     done = complete(kept(A, OF_A), [B])
-    assert done == Completed((A, OF_A, B), (B,), num_kept=2)
+    assert done == CompletedPrompt((A, OF_A, B), (B,), num_stored=2)
 
 
 def test_the_first_message_begins_a_conversation() -> None:
     """Where nothing is kept all that comes is new, answers that the client shows as examples too."""
-    assert complete(NOTHING, [A, OF_A, B]) == Completed((A, OF_A, B), (A, OF_A, B))
+    assert complete(NOTHING, [A, OF_A, B]) == CompletedPrompt((A, OF_A, B), (A, OF_A, B))
 
 
 @pytest.mark.parametrize("before", [(), (BE_KIND,)])
 def test_who_sends_everything_is_told_as_he_sends_it(before: tuple[Message, ...]) -> None:
     """Where a client's messages go on from what is kept, only the rest is new."""
     done = complete(kept(A, OF_A), [*before, A, OF_A, B])
-    assert done == Completed((*before, A, OF_A, B), (B,), before, num_kept=2)
+    assert done == CompletedPrompt((*before, A, OF_A, B), (B,), before, num_stored=2)
 
 
 def test_older_turns_than_those_kept_are_the_clients() -> None:
     """Turns that were dropped here, and that the client still has, go to the engine and are not kept anew."""
     done = complete(kept(B, OF_B), [A, OF_A, B, OF_B, C])
-    assert done == Completed((A, OF_A, B, OF_B, C), (C,), num_kept=2)
+    assert done == CompletedPrompt((A, OF_A, B, OF_B, C), (C,), num_stored=2)
 
 
 def test_the_end_of_a_conversation_is_known() -> None:
     """A client that has room for its last turns alone gets the earlier ones back."""
     done = complete(kept(A, OF_A, B, OF_B), [B, OF_B, C])
-    assert done == Completed((A, OF_A, B, OF_B, C), (C,), num_kept=4)
+    assert done == CompletedPrompt((A, OF_A, B, OF_B, C), (C,), num_stored=4)
 
 
 @pytest.mark.parametrize(
@@ -53,20 +53,20 @@ def test_the_end_of_a_conversation_is_known() -> None:
 )
 def test_a_client_that_tells_it_otherwise_is_right(told: list[Message]) -> None:
     """A message edited, an answer made anew: the engine is told what the client sends, and that is kept from now on."""
-    assert complete(kept(A, OF_A, B, OF_B), told) == Completed(tuple(told), tuple(told), replaces=True)
+    assert complete(kept(A, OF_A, B, OF_B), told) == CompletedPrompt(tuple(told), tuple(told), replaces=True)
 
 
 def test_an_exchange_that_was_lost_is_found_again() -> None:
     """Where Redis was away for one, a client that keeps everything brings it back."""
     done = complete(kept(A, OF_A), [A, OF_A, B, OF_B, C])
-    assert done == Completed((A, OF_A, B, OF_B, C), (B, OF_B, C), num_kept=2)
+    assert done == CompletedPrompt((A, OF_A, B, OF_B, C), (B, OF_B, C), num_stored=2)
 
 
 def test_answers_that_are_alike_prove_nothing() -> None:
     """An edited conversation is not taken for the end of what is kept, because an answer in it comes again there."""
     before = kept(A, OF_A, B, OF_A)
     told = [B, OF_A, C, OF_A, user("d?")]
-    assert complete(before, told) == Completed(tuple(told), tuple(told), replaces=True)
+    assert complete(before, told) == CompletedPrompt(tuple(told), tuple(told), replaces=True)
 
 
 WORDS = st.sampled_from(["yes", "no", "go on"])
@@ -116,7 +116,7 @@ def test_however_a_client_sends_it_a_conversation_is_told_once(
 def test_a_last_message_of_the_assistants_begins_the_answer() -> None:
     """It says nothing of whether the client sends everything."""
     begun = said("{")
-    assert complete(kept(A, OF_A), [B, begun]) == Completed((A, OF_A, B, begun), (B, begun), num_kept=2)
+    assert complete(kept(A, OF_A), [B, begun]) == CompletedPrompt((A, OF_A, B, begun), (B, begun), num_stored=2)
 
 
 def test_a_system_message_is_said_once() -> None:
@@ -158,11 +158,11 @@ def test_a_text_goes_on() -> None:
     """Where prompts are more of one text, they stand behind all that was asked and answered, with nothing between."""
     before = kept(user("Once upon"), said(" a time"))
     done = complete_text(before, " there was")
-    assert (done.prompt, done.new, done.num_kept) == ("Once upon a time there was", (user(" there was"),), 2)
+    assert (done.prompt, done.new, done.num_stored) == ("Once upon a time there was", (user(" there was"),), 2)
     assert complete_text(before, "Once upon a time there was") == done
 
 
 def test_without_what_is_kept_the_last_question_is_new() -> None:
     """While Redis is away nobody knows what is kept: what stands before the last answer is taken for known."""
-    assert only_new([BE_KIND, A, OF_A, B]) == Completed((BE_KIND, A, OF_A, B), (B,))
-    assert only_new([B]) == Completed((B,), (B,))
+    assert only_new([BE_KIND, A, OF_A, B]) == CompletedPrompt((BE_KIND, A, OF_A, B), (B,))
+    assert only_new([B]) == CompletedPrompt((B,), (B,))

@@ -16,8 +16,8 @@ from functools import partial
 import orjson
 
 from gateway.config.specs import HistorySpec
-from gateway.conversations.assistant_message import HeardWriter
-from gateway.conversations.conversation_turn import Talk
+from gateway.conversations.assistant_message import RecordingWriter
+from gateway.conversations.conversation_turn import ConversationTurn
 from gateway.conversations.store import Conversation
 from gateway.dataplane.context.head_reader import Request
 from gateway.dataplane.context.interfaces import Client
@@ -51,7 +51,7 @@ class ConversationHandler(Translation):
         tenant = request.plan.facts.headers.get(snapshot.table.identity.tenant_header, "")
         store = client.plane.store
         conversation = Conversation(store, str(session), tenant, patience=spec.patience) if store is not None else None
-        self._talk = Talk(conversation, spec)
+        self._talk = ConversationTurn(conversation, spec)
         self._is_keeping = False  # the engine has answered
         super().__init__(client, request, lane, session, self._make_completed, ask, turn_generation)
 
@@ -63,7 +63,7 @@ class ConversationHandler(Translation):
         talk, version = self._talk, request.plan.call.version or ""
         asked, make_writer = _read(request, body)
         generation = await talk.begin(asked)
-        self._telling.added = [(_HISTORY, talk.told.encode("ascii"))]
+        self._telling.added = [(_HISTORY, talk.history_status.encode("ascii"))]
         if talk.is_missing:
             lane.series(None).count_error(ErrorKind.HISTORY_MISSING.value)
         side = known_side(lane, generation, version) or await find_side(lane, generation, version)
@@ -87,13 +87,13 @@ class ConversationHandler(Translation):
     async def _keep(self, tell: Callable[[], None]) -> None:
         target = self._lane.target
         try:
-            is_kept = await self._talk.keep(target.engine, target.arm or "")
+            is_kept = await self._talk.store(target.engine, target.arm or "")
         except Exception:  # whatever it is, the client waits for its reply
             _log.exception("cannot keep an exchange of %r", self._talk)
             is_kept = False
         if not is_kept:
             self._lane.series(None).count_error(_NOT_KEPT)
-            self._telling.added = [(_HISTORY, f"{self._talk.told}, not kept".encode("ascii"))]
+            self._telling.added = [(_HISTORY, f"{self._talk.history_status}, not kept".encode("ascii"))]
         self._task = None
         if not self._telling.is_over:
             tell()
@@ -103,15 +103,15 @@ class ConversationHandler(Translation):
             self._telling.is_over = True
             return
         if self.begun:
-            self._talk.keep_cut(self._lane.target.engine, self._lane.target.arm or "")
+            self._talk.store_partial(self._lane.target.engine, self._lane.target.arm or "")
         super().client_gone(reason, status)
 
 
-def _heard(make_writer: MakeWriter, talk: Talk) -> MakeWriter:
+def _heard(make_writer: MakeWriter, talk: ConversationTurn) -> MakeWriter:
     """The same writers, whose events the talk's answer hears."""
 
     def make(generation: Generation, *, id: str, created: int, model: str) -> ReplyWriter:
-        return HeardWriter(make_writer(generation, id=id, created=created, model=model), talk.answer)
+        return RecordingWriter(make_writer(generation, id=id, created=created, model=model), talk.answer)
 
     return make
 
