@@ -77,7 +77,7 @@ def doctor(
 
 def _chosen(endpoints: Iterable[str], only: Iterable[str]) -> list[Check]:
     """Raises: BadParameter."""
-    from engines.doctor.table import CHECKS, endpoint_checks
+    from engines.doctor.finding import CHECKS, endpoint_checks
 
     named = [(name, url) for name, separator, url in (text.partition("=") for text in endpoints) if separator]
     if len(named) != len(list(endpoints)) or not all("://" in url for _, url in named):

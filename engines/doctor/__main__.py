@@ -13,18 +13,18 @@ from engines.doctor.finding import Finding, fail
 
 
 def main(function: str, arguments: str) -> None:
-    """Run it. An exception is a finding, with its traceback for the report."""
+    """Run a check. An exception is a finding, with its traceback for the report."""
     faulthandler.enable()
     logging.disable(logging.INFO)
     module, _, name = function.partition(":")
-    found: Finding
+    finding: Finding
     try:
-        found = getattr(importlib.import_module(module), name)(**json.loads(arguments))
+        finding = getattr(importlib.import_module(module), name)(**json.loads(arguments))
     except Exception as error:
         first = str(error).strip().partition("\n")[0]
         trace = traceback.format_exc().split("\n")
-        found = fail(f"it raised {type(error).__name__}: {first}", "attach this report to an issue", traceback=trace)
-    print("\n" + json.dumps(found.to_json(), default=str), flush=True)
+        finding = fail(f"it raised {type(error).__name__}: {first}", "attach this report to an issue", traceback=trace)
+    print("\n" + json.dumps(finding.to_json(), default=str), flush=True)
 
 
 if __name__ == "__main__":

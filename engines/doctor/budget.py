@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from engines.doctor.command import printed
 from engines.doctor.finding import Finding, ok, warn
+from engines.doctor.system import printed
 from engines.paged.base.options import EngineOptions
 from engines.paged.cache.claims import MemoryClaims
 from engines.paged.cache.memory import available_memory, plan_memory, readable, total_memory
 from engines.paged.device import choose_device
 from engines.paged.model.config import DecoderConfig, Experts
 
-# One conversation of this many tokens at least, with a few seats: what a person at the machine needs.
+# One conversation of this many tokens at least, and a few seats: enough for one user.
 CONTEXT, SEATS, BLOCK = 8192, 8, 16
 # Bytes a weight: packed ones have a scale and an offset of 16 bits for each group of 64 (--quantize-group).
 BYTES_PER_WEIGHT = {"fp16": 2.0, "int8": 1 + 4 / 64, "int4": 0.5 + 4 / 64}
@@ -103,12 +103,12 @@ POPULAR = (
 
 
 def verdict(needed: int, available: int, total: int) -> str:
-    """fits: into what is free now; tight: into what the device has, when other programs leave it."""
+    """fits: in the free memory; tight: in the memory of the device, without other programs."""
     return FITS if needed <= available else TIGHT if needed <= total else NO
 
 
 def budget() -> Finding:
-    """The memory that an engine would take now, and a table of what that is enough for."""
+    """The memory that an engine would take now, and a table of the models that fit."""
     device = choose_device("auto")
     with MemoryClaims().planning() as claimed:
         available, total = available_memory(device, 0, claimed), total_memory(device)
@@ -122,12 +122,12 @@ def budget() -> Finding:
         model.name: {kind: round(model.needed_bytes(kind, device.type) / _GIB, 1) for kind in BYTES_PER_WEIGHT}
         for model in POPULAR
     }
-    told = f"{readable(available)} for engines now, of {readable(total)} that {device.type} may have"
-    told += f", less {readable(claimed)} that engines here have claimed" if claimed else ""
+    text = f"{readable(available)} for engines now, of {readable(total)} that {device.type} may have"
+    text += f", less {readable(claimed)} that engines here have claimed" if claimed else ""
     if device.type == "mps":
         wired = printed("sysctl", "-n", "iogpu.wired_limit_mb")
-        told += f"; iogpu.wired_limit_mb {wired.text}" if wired.is_good else ""
-    largest = [f"{name} {kind}" for name, kinds in table.items() for kind, found in kinds.items() if found == FITS]
+        text += f"; iogpu.wired_limit_mb {wired.text}" if wired.is_good else ""
+    largest = [f"{name} {kind}" for name, kinds in table.items() for kind, fit in kinds.items() if fit == FITS]
     figures = {
         "available": available,
         "claimed": claimed,
@@ -137,5 +137,5 @@ def budget() -> Finding:
         "gib": sizes,
     }
     if not largest:
-        return warn(f"{told}: none of {len(POPULAR)} popular models fits", "close other programs", **figures)
-    return ok(f"{told}: {len(largest)} of {3 * len(POPULAR)} popular models and sizes fit", **figures)
+        return warn(f"{text}: none of {len(POPULAR)} popular models fits", "close other programs", **figures)
+    return ok(f"{text}: {len(largest)} of {3 * len(POPULAR)} popular models and sizes fit", **figures)

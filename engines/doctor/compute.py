@@ -1,4 +1,4 @@
-"""What computes here, whether it computes right, and how fast it is."""
+"""Devices and kernels: whether they compute right, and how fast they are."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ def torch_version() -> Finding:
     """torch's version; on a Mac an older one may copy freed memory to the GPU."""
     import torch
 
-    found = f"torch {torch.__version__}"
+    version = f"torch {torch.__version__}"
     release = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
     if sys.platform == "darwin" and release < _OLDEST_TORCH_OF_MACS:
-        return fail(f"{found}: copies to the GPU may read freed memory: wrong tokens", 'pip install "torch>=2.13"')
-    return ok(found)
+        return fail(f"{version}: copies to the GPU may read freed memory: wrong tokens", 'pip install "torch>=2.13"')
+    return ok(version)
 
 
 def gpu() -> Finding:
-    """The device that `auto` takes, tried with an allocation."""
+    """The device of `auto`, tried with an allocation."""
     import torch
 
     from engines.paged.bench.machine import describe_machine
@@ -46,12 +46,12 @@ def gpu() -> Finding:
                 f"MPS is there but cannot be used: {why}", "a virtual Mac has no GPU: use --device cpu, or a real one"
             )
     device = choose_device("auto")
-    told = f"auto computes on {device.type}: {describe_machine(device)['gpu'] or describe_machine(device)['chip']}"
+    text = f"auto computes on {device.type}: {describe_machine(device)['gpu'] or describe_machine(device)['chip']}"
     if device.type == "mps":
-        told += f", {readable(torch.mps.recommended_max_memory())} recommended for the GPU"
+        text += f", {readable(torch.mps.recommended_max_memory())} recommended for the GPU"
     if os.environ.get("PYTORCH_MPS_FAST_MATH", "0") != "0":
-        return warn(f"{told}; PYTORCH_MPS_FAST_MATH is set: kernels rely on safe mathematics", "unset it")
-    return ok(told, variables=variables)
+        return warn(f"{text}; PYTORCH_MPS_FAST_MATH is set: kernels rely on safe mathematics", "unset it")
+    return ok(text, variables=variables)
 
 
 def kernels() -> Finding:
@@ -70,16 +70,16 @@ def kernels() -> Finding:
     began = time.perf_counter()
     failed = find_failures(ops, (torch.float32, torch.float16, torch.bfloat16))
     seconds = time.perf_counter() - began
-    told = f"{len(GROUPS) - len(failed)} of {len(GROUPS)} groups of kernels agree with the reference on this GPU"
+    text = f"{len(GROUPS) - len(failed)} of {len(GROUPS)} groups of kernels agree with the reference on this GPU"
     if failed:
         reasons = "; ".join(f"{group}: {why}" for group, why in sorted(failed.items()))
         cure = "torch computes these, slower; attach this report to an issue"
-        return warn(f"{told}; {reasons}", cure, failed=failed, seconds=seconds)
-    return ok(f"{told} ({seconds:.1f} s)", seconds=seconds)
+        return warn(f"{text}; {reasons}", cure, failed=failed, seconds=seconds)
+    return ok(f"{text} ({seconds:.1f} s)", seconds=seconds)
 
 
 def replacements() -> Finding:
-    """What computes where a kernel fails: torch on the GPU, the compiled attention and torch on the processor."""
+    """The replacements of a failing kernel: torch on the GPU, the compiled attention and torch on the processor."""
     import torch
 
     from engines.paged.device import choose_device
@@ -89,11 +89,11 @@ def replacements() -> Finding:
 
     device = choose_device("auto")
     failed = disagreements(ReferenceOps(device), (torch.float32, torch.float16, torch.bfloat16), GROUPS)
-    told = f"torch on {device.type}: {len(GROUPS) - len(failed)} of {len(GROUPS)} groups agree with the reference"
+    text = f"torch on {device.type}: {len(GROUPS) - len(failed)} of {len(GROUPS)} groups agree with the reference"
     if failed:
         reasons = "; ".join(f"{group}: {why}" for group, why in sorted(failed.items()))
-        return fail(f"{told}; {reasons}", "update torch and the system, or use --device cpu", failed=failed)
-    return ok(told)
+        return fail(f"{text}; {reasons}", "update torch and the system, or use --device cpu", failed=failed)
+    return ok(text)
 
 
 def native() -> Finding:
@@ -136,16 +136,16 @@ def dispatch() -> Finding:
         encoded = time.perf_counter()
         synchronize(device)
         rounds.append((encoded - began, time.perf_counter() - began))
-    encode, whole = (1e6 * min(times) / _DISPATCHES for times in zip(*rounds[1:], strict=True))
-    told = f"{whole:.1f} us per dispatch, {encode:.1f} of them to encode it ({device.type})"
-    figures = {"encode_us": encode, "whole_us": whole, "device": device.type}
-    if whole > _SLOW_DISPATCH_US:
-        return warn(told, "close other programs and measure again; attach this report to an issue", **figures)
-    return ok(told, **figures)
+    encode, total = (1e6 * min(times) / _DISPATCHES for times in zip(*rounds[1:], strict=True))
+    text = f"{total:.1f} us per dispatch, {encode:.1f} of them to encode it ({device.type})"
+    figures = {"encode_us": encode, "whole_us": total, "device": device.type}
+    if total > _SLOW_DISPATCH_US:
+        return warn(text, "close other programs and measure again; attach this report to an issue", **figures)
+    return ok(text, **figures)
 
 
 def bandwidth() -> Finding:
-    """Bytes a second of the memory that the device computes from: what decoding is bound by."""
+    """Bandwidth of the device's memory, which bounds decoding."""
     from engines.paged.bench.machine import measure_bandwidth
     from engines.paged.cache.memory import available_memory
     from engines.paged.device import choose_device, use_threads
@@ -153,33 +153,33 @@ def bandwidth() -> Finding:
     use_threads(None)
     device = choose_device("auto")
     measured = measure_bandwidth(device, available_memory(device, 0))
-    told = f"{measured.best / 1e9:.1f} GB/s ({device.type}): read {max(measured.read) / 1e9:.1f}, "
-    told += f"copy {max(measured.copy) / 1e9:.1f}"
-    return ok(told, read=list(measured.read), copy=list(measured.copy), buffer_bytes=measured.buffer_bytes)
+    text = f"{measured.best / 1e9:.1f} GB/s ({device.type}): read {max(measured.read) / 1e9:.1f}, "
+    text += f"copy {max(measured.copy) / 1e9:.1f}"
+    return ok(text, read=list(measured.read), copy=list(measured.copy), buffer_bytes=measured.buffer_bytes)
 
 
 def tokens() -> Finding:
-    """Tokens a second of the sample model, which is so small that what is measured is the engine, not the memory."""
+    """Tokens a second of the sample model, which is small enough to measure the engine rather than the memory."""
     from engines.paged.base.options import EngineOptions
     from engines.paged.bench.runner import Wish, carry_out
     from engines.paged.device import choose_device
     from engines.samples.repository import MODELS
 
     folder = MODELS / "storyteller" / "1"
-    told, figures = [], {}
+    text, figures = [], {}
     for device in dict.fromkeys(("cpu", choose_device("auto").type)):
         options = EngineOptions(device=device)
         measured = carry_out(
             Wish(folder, options, _BATCHES, _PROMPT_TOKENS, _ANSWER_TOKENS, 1), lambda what, done, total: None
         )
         rates = {point.batch: point.tokens_per_second for point in measured.points}
-        told.append(f"{device}: " + ", ".join(f"{rate:,.0f} tokens/s with {batch}" for batch, rate in rates.items()))
+        text.append(f"{device}: " + ", ".join(f"{rate:,.0f} tokens/s with {batch}" for batch, rate in rates.items()))
         figures[device] = {str(batch): rate for batch, rate in rates.items()}
-    return ok("storyteller on " + "; ".join(told), **figures)
+    return ok("storyteller on " + "; ".join(text), **figures)
 
 
 def coreml() -> Finding:
-    """A model made, compiled and asked by CoreML, on each choice of units."""
+    """CoreML compiles and runs a model on each choice of compute units."""
     import coremltools as ct
     import numpy as np
     from coremltools.converters.mil import Builder

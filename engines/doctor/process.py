@@ -1,4 +1,4 @@
-"""A check in a process of its own: `python -m engines.doctor`."""
+"""Runs a check in a process of its own: `python -m engines.doctor`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _LAST_LINES = 12
 
 
 def examine(check: Check) -> Finding:
-    """Run a check to its finding, which it always has: a crash, a hang and an exception are findings too."""
+    """Run a check. A crash, a hang and an exception are findings too."""
     if check.platforms and sys.platform not in check.platforms:
         return skipped(f"only on {' and '.join(check.platforms)}")
     missing = [name for name in check.needs if find_spec(name) is None]
@@ -39,14 +39,14 @@ def examine(check: Check) -> Finding:
 
 
 def _end(process: subprocess.Popen[str]) -> None:
-    """The check, and what it has started."""
+    """Kill the check and the processes that it started."""
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.communicate()
 
 
 def _finding(printed: str) -> Finding | None:
-    """The last line: libraries print what they like before it."""
+    """The finding in the last line; libraries may print before it."""
     try:
         return Finding.from_json(json.loads(printed.strip().rpartition("\n")[2]))
     except (ValueError, KeyError, TypeError):

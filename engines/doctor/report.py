@@ -1,4 +1,4 @@
-"""One file for an issue: all findings in Markdown, without what is nobody's business."""
+"""A report for an issue: all findings in Markdown, without secrets and personal data."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def redacted(text: str) -> str:
 
 
 def redacted_values(values: Any) -> Any:
-    """The same of each text in values of JSON, which stay such."""
+    """Redact each text in JSON values."""
     if isinstance(values, str):
         return redacted(values)
     if isinstance(values, Mapping):

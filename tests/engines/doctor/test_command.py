@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from engines.doctor.table import CHECKS
+from engines.doctor.finding import CHECKS
 from tests.support.ports import free_port
 
 REPOSITORY = Path(__file__).parents[3]

@@ -5,15 +5,18 @@ from __future__ import annotations
 import os
 import platform
 import resource
+import socket
 import sys
 from collections.abc import Callable
 from types import SimpleNamespace
 
 import pytest
 
-from engines.doctor import system, tools
-from engines.doctor.command import Printed, printed
+from engines.doctor import system
 from engines.doctor.finding import FindingStatus
+from engines.doctor.system import Printed, connect, printed
+from gateway.protocol.local_network import HINT
+from tests.support.ports import free_port
 
 Mac = Callable[..., None]
 
@@ -31,7 +34,7 @@ def mac(monkeypatch: pytest.MonkeyPatch) -> Mac:
     def pretend(answers: dict[str, tuple[int, str]], release: str = "15.5") -> None:
         monkeypatch.setattr(sys, "platform", "darwin")
         monkeypatch.setattr(platform, "mac_ver", lambda: (release, ("", "", ""), "arm64"))
-        for module in (system, tools):
+        for module in (system, system):
             monkeypatch.setattr(module, "printed", lambda *argv: Printed(*answers.get(" ".join(argv), (-1, "no"))))
 
     return pretend
@@ -132,9 +135,9 @@ def test_power(mac: Mac, settings: str, battery: str, cures: list[str]) -> None:
 
 
 def test_no_command_line_tools(mac: Mac) -> None:
-    """A Mac without the tools is told so without running /usr/bin/clang++, whose stub opens a dialog."""
+    """A Mac without the system is told so without running /usr/bin/clang++, whose stub opens a dialog."""
     mac({"xcode-select -p": (2, "xcode-select: error: unable to get active developer directory")})
-    found = tools.compiler()
+    found = system.compiler()
     assert found.status is FindingStatus.WARN
     assert found.cure == "xcode-select --install"
 
@@ -142,12 +145,12 @@ def test_no_command_line_tools(mac: Mac) -> None:
 def test_the_compiler_here() -> None:
     """A compiler that works is named."""
     pytest.importorskip("torch")
-    assert tools.compiler().status is FindingStatus.OK
+    assert system.compiler().status is FindingStatus.OK
 
 
 def test_redis_here() -> None:
     """The redis-server that the gateway would take is started, asked and stopped."""
-    found = tools.redis()
+    found = system.redis()
     assert found.status is FindingStatus.OK
     assert "starts and answers" in found.found
 
@@ -157,7 +160,7 @@ def test_no_redis(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     monkeypatch.setattr("gateway.redis.data_dir.find_spec", lambda name: None)
     monkeypatch.setattr(sys, "platform", "darwin")
-    found = tools.redis()
+    found = system.redis()
     assert found.status is FindingStatus.FAIL
     assert found.cure.startswith("brew install redis")
 
@@ -166,3 +169,48 @@ def test_programs_that_are_not_there() -> None:
     """Asking one gives a status and no exception."""
     assert printed("/nowhere/at-all").status == -1
     assert printed("sh", "-c", "echo out; echo err >&2; exit 3") == Printed(3, "out\nerr")
+
+
+def test_an_engine_that_listens() -> None:
+    """The address and the time it took."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        found = connect(f"grpc://localhost:{server.getsockname()[1]}")
+    assert found.status is FindingStatus.OK
+    assert "connects to 127.0.0.1" in found.found
+
+
+def test_nobody_listens() -> None:
+    """The failure says what to start."""
+    found = connect(f"http://127.0.0.1:{free_port()}")
+    assert found.status is FindingStatus.FAIL
+    assert "nothing listens there" in found.cure
+
+
+def test_a_name_that_is_not_known() -> None:
+    """Neither does a name that nobody knows raise."""
+    assert connect("http://no..name:80").status is FindingStatus.FAIL
+
+
+@pytest.mark.parametrize("host, cure", [("192.168.1.20", HINT), ("8.8.8.8", "check the address in the rules")])
+def test_local_network_privacy(host: str, cure: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Errno 65 on a Mac names the setting, for addresses of the own network."""
+
+    def refuse(address: tuple[str, int], timeout: float) -> None:
+        raise OSError(65, "No route to host")
+
+    monkeypatch.setattr(socket, "create_connection", refuse)
+    monkeypatch.setattr(sys, "platform", "darwin")
+    found = connect(f"http://{host}:8000")
+    assert found.status is FindingStatus.FAIL
+    assert found.cure.startswith(cure)
+    assert found.figures["errno"] == 65
+
+
+def test_a_silent_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A connect that nobody answers ends with the time it was given."""
+
+    def wait(address: tuple[str, int], timeout: float) -> None:
+        raise TimeoutError
+
+    monkeypatch.setattr(socket, "create_connection", wait)
+    assert "within 5 s" in connect("https://192.0.2.1").found
