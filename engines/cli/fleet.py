@@ -1,8 +1,9 @@
-"""`pointsman fleet`: several engines as one, kept running and known to the gateway."""
+"""`pointsman fleet`: several engines as one, supervised and registered with the gateway."""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -11,34 +12,36 @@ import typer
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
 
+    from engines.fleet.agent import Agent
     from engines.fleet.config import LoadedFleet
     from engines.fleet.supervisor import Supervisor
 
 _TABLE_SECONDS = 0.5
+_COLUMNS = ("agent", "state", "for", "pid", "ports", "memory", "power", "restarts")
+_COLOURS = {"ready": "green", "starting": "cyan", "unready": "yellow", "silent": "yellow", "waiting": "red"}
 
 
 def fleet(
-    file: Annotated[Path, typer.Argument(metavar="FLEET.YAML", help="The agents; engines/fleet/README.md says how.")],
-    check: Annotated[
-        bool, typer.Option("--check", help="Say all that is wrong with the file, and start nothing.")
-    ] = False,
+    file: Annotated[Path, typer.Argument(metavar="FLEET.YAML", help="The agents; see engines/fleet/README.md.")],
+    check: Annotated[bool, typer.Option("--check", help="Report the problems of the file, and start nothing.")] = False,
     rules: Annotated[
         Path | None,
         typer.Option(
             metavar="PATH",
-            help="Keep this rule file for the gateway (`pointsman serve --rules` of it, or of its directory); before "
-            "the file's own 'rules'.",
+            help="Write the gateway's rules to this file, for `pointsman serve --rules`; overrides the file's 'rules'.",
         ),
     ] = None,
     ready_file: Annotated[
         Path | None, typer.Option(help="Write pids and ports here, as JSON, once all agents are ready.")
     ] = None,
 ) -> int:
-    """Start the agents of a fleet file, watch them, and restart what fails, until SIGTERM or Ctrl-C.
+    """Start the agents of a fleet file, supervise them, and restart those that fail, until SIGTERM or Ctrl-C.
 
     SIGHUP reads the file again and starts and stops only what changed. SIGTERM stops all agents, the last one first; a
-    second one ends them at once. Exit code: 0, 1 where an agent had to be killed, 2 where the file is wrong.
+    second one ends them at once. Exit code: 0, 1 where an agent had to be killed, 2 where the file is invalid.
     """
     from engines.fleet.config import load_fleet
 
@@ -63,8 +66,8 @@ def _run(file: Path, loaded: LoadedFleet, rules: Path | None, ready_file: Path |
 
     from rich.console import Console
 
-    from engines.fleet.files import LockedError
     from engines.fleet.ports import NoFreePortError
+    from engines.fleet.state_files import LockedError
     from engines.fleet.supervisor import Supervisor
 
     assert loaded.fleet is not None
@@ -79,7 +82,7 @@ def _run(file: Path, loaded: LoadedFleet, rules: Path | None, ready_file: Path |
 
 
 def _set_up_logging(console: Console) -> None:
-    """Lines with time and level; on a terminal they scroll by above the table."""
+    """Log lines with time and level, on a terminal above the table."""
     from rich.logging import RichHandler
 
     handler: logging.Handler
@@ -96,12 +99,10 @@ def _set_up_logging(console: Console) -> None:
 
 
 async def _shown(supervisor: Supervisor, console: Console) -> int:
-    """Run it, with the table below its messages where there is a terminal."""
+    """Run the supervisor, on a terminal with the table below its log."""
     import asyncio
 
     from rich.live import Live
-
-    from engines.fleet.table import state_table
 
     if not console.is_terminal:
         return await supervisor.run()
@@ -112,7 +113,7 @@ async def _shown(supervisor: Supervisor, console: Console) -> int:
     async def draw() -> None:
         with suppress(OSError):  # the terminal may be closed while we run
             while True:
-                live.update(state_table(supervisor.agents.values(), loop.time()), refresh=True)
+                live.update(_state_table(supervisor.agents.values(), loop.time()), refresh=True)
                 await asyncio.sleep(_TABLE_SECONDS)
 
     live.start()
@@ -122,5 +123,42 @@ async def _shown(supervisor: Supervisor, console: Console) -> int:
     finally:
         drawing.cancel()
         with suppress(OSError):
-            live.update(state_table(supervisor.agents.values(), loop.time()))
+            live.update(_state_table(supervisor.agents.values(), loop.time()))
             live.stop()
+
+
+def _state_table(agents: Iterable[Agent], now: float) -> Table:
+    """A row for each agent; `now` is the loop's time."""
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(*_COLUMNS)
+    for agent in agents:
+        table.add_row(
+            Text(agent.spec.name),
+            Text(agent.state.value, style=_COLOURS.get(agent.state.value, "dim")),
+            _span(now - agent.since),
+            str(agent.pid or "-"),
+            Text(" ".join(f"{name}:{port}" for name, port in agent.ports.items()) or "-"),
+            _memory(agent),
+            agent.spec.power.value,
+            str(agent.restarts),
+        )
+    return table
+
+
+def _memory(agent: Agent) -> Text:
+    from rich.text import Text
+
+    budget = agent.spec.memory_bytes
+    used = f"{agent.memory_bytes / 2**20:,.0f}" if agent.memory_bytes else "-"
+    if budget is None:
+        return Text(f"{used} MiB")
+    is_near = agent.memory_bytes > 0.9 * budget
+    return Text(f"{used} of {budget / 2**20:,.0f} MiB", style="red" if is_near else "")
+
+
+def _span(seconds: float) -> str:
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}h{minutes:02}m" if hours else f"{minutes}m{rest:02}s" if minutes else f"{rest}s"

@@ -1,4 +1,4 @@
-"""The fleet: several engines as child processes of one, started, watched, restarted, and made known to the gateway.
+"""The fleet: several engines as child processes, started, supervised, restarted, and registered with the gateway.
 
     cli/fleet > supervisor > agent > judgement | ports, processes, cgroups, power | config > spec
 

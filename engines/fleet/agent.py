@@ -1,8 +1,9 @@
-"""One agent: its process started, watched, ended, and started again after a pause, until it is told to stop."""
+"""One agent: its process started, probed, stopped, and restarted after a pause, until `stop`."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import shutil
@@ -11,39 +12,71 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from engines.core.processes import Process, memory_of, tree
 from engines.fleet.cgroups import Cgroups
-from engines.fleet.child import Child, describe_end
-from engines.fleet.files import SavedState, tail
+from engines.fleet.child import Child, PowerPlan, describe_end, power_plan
 from engines.fleet.health_state import AgentState, HealthState, Probe, Verdict
-from engines.fleet.power_class import PowerPlan, plan
-from engines.fleet.probe import probe
-from engines.fleet.spec import AgentSpec
-from engines.fleet.templating import fill
+from engines.fleet.spec import AgentSpec, fill
+from engines.fleet.state_files import SavedState, tail
 from gateway.net.backoff import Backoff
+
+
+async def probe(url: str, timeout_seconds: float) -> Probe:
+    """Probe readiness by HTTP: YES for a status 2xx, NOTHING without a status in time.
+
+    A persistent connection would delay the stop of a server that waits for its clients, as Triton does.
+    """
+    try:
+        async with asyncio.timeout(timeout_seconds):
+            status = await _status_of(url)
+    except (OSError, ValueError, asyncio.LimitOverrunError):  # a timeout is an OSError; ValueError: no HTTP, no URL
+        return Probe.NOTHING
+    return Probe.YES if 200 <= status < 300 else Probe.NO
+
+
+async def _status_of(url: str) -> int:
+    """Raises: OSError, ValueError."""
+    parts = urlsplit(url)
+    is_https = parts.scheme == "https"
+    port = parts.port or (443 if is_https else 80)
+    reader, writer = await asyncio.open_connection(parts.hostname, port, ssl=True if is_https else None)
+    try:
+        path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+        head = f"GET {path} HTTP/1.1\r\nhost: {parts.netloc}\r\nconnection: close\r\n\r\n"
+        writer.write(head.encode("latin-1"))
+        version, status = (await reader.readline()).split()[:2]
+        if not version.startswith(b"HTTP/"):
+            raise ValueError(f"{url} does not speak HTTP")
+        return int(status)
+    finally:
+        writer.close()
+        with contextlib.suppress(OSError):
+            await writer.wait_closed()
+
 
 _log = logging.getLogger("pointsman.fleet")
 
 _TAIL_LINES = 5
-# From so many ends in a row on, the message says that it is a loop.
+# Consecutive ends from which on the message calls it a loop.
 _LOOP_AFTER = 3
 
 
 @dataclass(frozen=True, slots=True)
 class AgentContext:
-    """What an agent needs of its fleet."""
+    """The fleet's services to an agent."""
 
     directory: Path
     address: str
     is_free: Callable[[int], bool]
-    reallot: Callable[[Agent], None]  # give it other ports: somebody else has taken one
-    changed: Callable[[Agent], None]  # its state, process or ports are others now
+    reallot: Callable[[Agent], None]  # allot other ports: one is in use
+    changed: Callable[[Agent], None]  # its state, process or ports have changed
     cgroups: Cgroups | None = None
 
 
 class Agent:
-    """One agent of the fleet; `run` is its life, `stop` ends it."""
+    """One agent of the fleet; `run` supervises it until `stop`."""
 
     def __init__(self, spec: AgentSpec, ports: Mapping[str, int], around: AgentContext) -> None:
         self.spec = spec
@@ -57,10 +90,10 @@ class Agent:
         self.was_killed = False
         self._around = around
         self._child: Child | None = None
-        self._judgement: HealthState | None = None
+        self._health: HealthState | None = None
         self._backoff = Backoff(spec.backoff.first, spec.backoff.longest, spec.backoff.well_after)
-        self._stop_wished = asyncio.Event()
-        self._restart_wished: asyncio.Future[str] | None = None
+        self._stop_requested = asyncio.Event()
+        self._restart_requested: asyncio.Future[str] | None = None
 
     def __repr__(self) -> str:
         return f"<Agent {self.spec.name}: {self.state.value}, pid {self.pid}, {self.restarts} restarts>"
@@ -74,39 +107,37 @@ class Agent:
         return self._around.directory / "logs" / f"{self.spec.name}.log"
 
     @property
-    def remembered(self) -> SavedState:
+    def saved_state(self) -> SavedState:
         started = self._child.started if self._child is not None else ""
         return SavedState(self.pid or 0, started, self.ports)
 
-    # Its life
-
     async def run(self) -> None:
-        """Live until `stop`."""
-        while not self._stop_wished.is_set():
-            ready_seconds = await self._live_once()
-            if self._stop_wished.is_set():
+        """Run and restart the process until `stop`."""
+        while not self._stop_requested.is_set():
+            ready_seconds = await self._run_once()
+            if self._stop_requested.is_set():
                 break
             pause = self._backoff.failed(ready_seconds)
             self.restarts += 1
             self.next_start = asyncio.get_running_loop().time() + pause
             self._become(AgentState.WAITING)
-            self._tell_of_end(pause)
+            self._report_end(pause)
             await self._pause(pause)
         self._become(AgentState.STOPPED)
 
     def stop(self) -> None:
-        """Ask it to end; `run` returns when it has."""
-        self._stop_wished.set()
+        """Stop the agent; `run` returns when it has ended."""
+        self._stop_requested.set()
 
     def kill(self) -> None:
-        """End it at once."""
-        self._stop_wished.set()
+        """Kill the agent."""
+        self._stop_requested.set()
         if self._child is not None:
             self.was_killed = True
             self._child.kill()
 
-    async def _live_once(self) -> float:
-        """One run of the process, to its end; for how many seconds it was ready."""
+    async def _run_once(self) -> float:
+        """Run the process to its end; returns the seconds for which it was ready."""
         self.memory_bytes = 0
         try:
             self._child = child = await self._start()
@@ -114,29 +145,29 @@ class Agent:
             self.last_end = f"it cannot be started: {error.strerror or error}"
             return 0.0
         loop = asyncio.get_running_loop()
-        self._judgement = judgement = HealthState(self.spec, loop.time())
-        self._restart_wished = loop.create_future()
+        self._health = health = HealthState(self.spec, loop.time())
+        self._restart_requested = loop.create_future()
         self._become(AgentState.STARTING)
-        watching = loop.create_task(self._watch(judgement))
-        stopping = loop.create_task(self._stop_wished.wait())
-        waiting: list[asyncio.Future[Any]] = [child.ended, watching, stopping, self._restart_wished]
+        watching = loop.create_task(self._watch(health))
+        stopping = loop.create_task(self._stop_requested.wait())
+        waiting: list[asyncio.Future[Any]] = [child.ended, watching, stopping, self._restart_requested]
         await asyncio.wait(waiting, return_when="FIRST_COMPLETED")
-        ready_seconds = judgement.ready_seconds(loop.time())
-        reasons = [task.result() for task in (watching, self._restart_wished) if task.done()]
-        for task in (watching, stopping, self._restart_wished):
+        ready_seconds = health.ready_seconds(loop.time())
+        reasons = [task.result() for task in (watching, self._restart_requested) if task.done()]
+        for task in (watching, stopping, self._restart_requested):
             task.cancel()
         if reasons and not child.ended.done():
             _log.error("%s: %s; restarting it", self.spec.name, reasons[0])
         self._become(AgentState.STOPPING)
         kills = self._around.cgroups.num_kills(self.spec.name) if self._around.cgroups else 0
-        was_patient = await child.end(self.spec.stop_timeout)
-        self.was_killed |= self._stop_wished.is_set() and not was_patient
+        ended_in_time = await child.end(self.spec.stop_timeout)
+        self.was_killed |= self._stop_requested.is_set() and not ended_in_time
         self.last_end = reasons[0] if reasons else describe_end(child.ended.result())
         if kills:
             self.last_end += f"; the kernel ended it at its budget of {self.spec.memory_bytes} bytes"
         if self._around.cgroups:
             self._around.cgroups.remove(self.spec.name)
-        self._child = self._judgement = None
+        self._child = self._health = None
         return ready_seconds
 
     async def _start(self) -> Child:
@@ -165,7 +196,7 @@ class Agent:
         return child
 
     def _power(self) -> PowerPlan:
-        return plan(self.spec.power, sys.platform, lambda name: shutil.which(name) is not None, os.geteuid() == 0)
+        return power_plan(self.spec.power, sys.platform, lambda name: shutil.which(name) is not None, os.geteuid() == 0)
 
     def _facts(self) -> dict[str, str]:
         ports = {f"{name}_port": str(port) for name, port in self.ports.items()}
@@ -174,14 +205,14 @@ class Agent:
 
     # Watching
 
-    async def _watch(self, judgement: HealthState) -> str:
-        """Ask for readiness again and again; return why it must be restarted."""
+    async def _watch(self, health: HealthState) -> str:
+        """Probe readiness at intervals; returns the reason for a restart."""
         loop = asyncio.get_running_loop()
         url = None if self.spec.ready is None else fill(self.spec.ready, self._url_facts())
         while True:
             answer = Probe.YES if url is None else await probe(url, self.spec.ready_timeout)
-            verdict = judgement.probed(answer, loop.time())
-            self._heed(verdict)
+            verdict = health.probed(answer, loop.time())
+            self._apply(verdict)
             if verdict.restart is not None:
                 return verdict.restart
             await asyncio.sleep(self.spec.ready_interval)
@@ -190,23 +221,23 @@ class Agent:
         facts = self._facts()
         return facts | {"address": f"[{facts['address']}]" if ":" in facts["address"] else facts["address"]}
 
-    def weigh(self, table: Mapping[int, Process]) -> None:
-        """Take in who its processes are now, and what they take."""
-        if self._child is None or self._judgement is None:
+    def sample_memory(self, table: Mapping[int, Process]) -> None:
+        """Record the processes and their memory."""
+        if self._child is None or self._health is None:
             return
         members = tree(self._child.pid, table, [self._child.pid])
-        self._child.remember(members)
+        self._child.add_members(members)
         if self._around.cgroups is not None and self.spec.memory_bytes is not None:
             limited = self._around.cgroups.memory_of(self.spec.name)
             if limited is not None:  # the kernel keeps the budget
                 self.memory_bytes = limited
                 return
         self.memory_bytes = memory_of(members, self.spec.memory_bytes or sys.maxsize)
-        verdict = self._judgement.weighed(self.memory_bytes)
-        if verdict.restart is not None and self._restart_wished is not None and not self._restart_wished.done():
-            self._restart_wished.set_result(verdict.restart)
+        verdict = self._health.memory_sampled(self.memory_bytes)
+        if verdict.restart is not None and self._restart_requested is not None and not self._restart_requested.done():
+            self._restart_requested.set_result(verdict.restart)
 
-    def _heed(self, verdict: Verdict) -> None:
+    def _apply(self, verdict: Verdict) -> None:
         if verdict.state is self.state:
             return
         if verdict.state is AgentState.READY:
@@ -222,13 +253,13 @@ class Agent:
 
     async def _pause(self, seconds: float) -> None:
         try:
-            await asyncio.wait_for(self._stop_wished.wait(), seconds)
+            await asyncio.wait_for(self._stop_requested.wait(), seconds)
         except TimeoutError:
             return
 
-    def _tell_of_end(self, pause: float) -> None:
+    def _report_end(self, pause: float) -> None:
         in_a_row = self._backoff.failures
-        loop = f" It has ended {in_a_row} times in a row and is tried on and on;" if in_a_row >= _LOOP_AFTER else ""
+        loop = f" It has ended {in_a_row} times in a row and is retried without end;" if in_a_row >= _LOOP_AFTER else ""
         _log.error(
             "%s: %s.%s next start in %g s. Its log: %s", self.spec.name, self.last_end, loop, pause, self.log_path
         )

@@ -1,7 +1,7 @@
-"""Memory budgets kept by the kernel, where cgroup v2 lets us: each agent with a budget in a group of its own.
+"""Memory budgets enforced by the kernel where cgroup v2 is available: a group for each agent with a budget.
 
-At its budget the kernel first takes back what can be read again (pages of a model mapped from disc), and only then ends
-the whole group. That is what a budget means, and what sampling cannot do.
+At the budget the kernel first reclaims pages that it can read again (of a model mapped from disk), and only then kills
+the group. Sampling cannot do that.
 Source: Linux, Documentation/admin-guide/cgroup-v2.rst.
 """
 
@@ -13,12 +13,12 @@ from pathlib import Path
 
 _PROCS = "cgroup.procs"
 _SUBTREE = "cgroup.subtree_control"
-# A group that has children with controllers may hold no process itself, so we stand in a child too.
+# A group with children that have controllers may hold no process, so the fleet moves to a child.
 _OURS = "pointsman-fleet"
 
 
 class NoCgroupsError(Exception):
-    """Budgets cannot be kept by the kernel here; the message says why."""
+    """The kernel cannot enforce budgets here."""
 
 
 def own_group(self_cgroup: str, mounts: str) -> Path:
@@ -37,7 +37,7 @@ class Cgroups:
     """The groups of one fleet, below the group that it was started in."""
 
     def __init__(self, own: Path) -> None:
-        """Make ready to limit memory. Raises: NoCgroupsError; then nothing has changed."""
+        """Prepare to limit memory. Raises: NoCgroupsError; then nothing has changed."""
         self._own = own
         try:
             if "memory" not in (own / "cgroup.controllers").read_text().split():
@@ -53,7 +53,7 @@ class Cgroups:
         (ours / _PROCS).write_text(str(os.getpid()))
         try:
             (self._own / _SUBTREE).write_text("+memory")
-        except OSError:  # others are in our group too: a shell, another program
+        except OSError:  # the group has other processes, such as a shell
             (self._own / _PROCS).write_text(str(os.getpid()))
             ours.rmdir()
             raise
@@ -62,7 +62,7 @@ class Cgroups:
         return f"<Cgroups {self._own}>"
 
     def put(self, name: str, pid: int, memory_bytes: int) -> None:
-        """Put a process, and the children that it will have, into the group of an agent. Raises: OSError."""
+        """Move a process into the group of an agent, which its children inherit. Raises: OSError."""
         group = self._group(name)
         group.mkdir(exist_ok=True)
         (group / "memory.max").write_text(str(memory_bytes))
@@ -70,7 +70,7 @@ class Cgroups:
         (group / _PROCS).write_text(str(pid))
 
     def memory_of(self, name: str) -> int | None:
-        """Bytes that the group takes, without what the kernel would take back at once."""
+        """The bytes of the group without those that the kernel reclaims at once."""
         try:
             current = int((self._group(name) / "memory.current").read_text())
             return current - self._count(name, "memory.stat", "inactive_file")
@@ -78,14 +78,14 @@ class Cgroups:
             return None
 
     def num_kills(self, name: str) -> int:
-        """How often the kernel has ended a process of the group for memory."""
+        """The number of processes that the kernel has killed for memory."""
         try:
             return self._count(name, "memory.events", "oom_kill")
         except (OSError, ValueError):
             return 0
 
     def remove(self, name: str) -> None:
-        """Let go of an agent's group; one that still has processes stays."""
+        """Remove an agent's group, unless it has processes."""
         with contextlib.suppress(OSError):
             self._group(name).rmdir()
 
@@ -100,7 +100,7 @@ class Cgroups:
 
 
 def find() -> Cgroups:
-    """The groups that this process may make. Raises: NoCgroupsError."""
+    """The groups that this process may create. Raises: NoCgroupsError."""
     try:
         own = own_group(Path("/proc/self/cgroup").read_text(), Path("/proc/self/mounts").read_text())
     except OSError as error:

@@ -1,4 +1,9 @@
-"""An agent's process and everything that it has started: they end together."""
+"""An agent's process with its descendants, which end together, and its power class.
+
+A power class is a prefix of the command. On macOS `taskpolicy -b` marks the process as background: the scheduler keeps
+it on the efficiency cores, and its disk and network access has low priority. On Linux the class is a nice value, for
+background with the idle class of disk access. Children inherit it.
+"""
 
 from __future__ import annotations
 
@@ -7,18 +12,58 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
 from engines.core.processes import Process, processes, tree
+from engines.fleet.spec import Power
+
+_BACKGROUND_NICE = 10
+_INTERACTIVE_NICE = -5
+
+
+@dataclass(frozen=True, slots=True)
+class PowerPlan:
+    """A command's prefix, and a warning where the platform lacks part of the class."""
+
+    prefix: tuple[str, ...]
+    shortfall: str | None = None
+
+
+def power_plan(power: Power, platform: str, has_program: Callable[[str], bool], may_raise_priority: bool) -> PowerPlan:
+    """The plan of a class on a platform (`sys.platform`), with the installed programs."""
+    if power is Power.DEFAULT:
+        return PowerPlan(())
+    if platform == "darwin":
+        return _on_mac(power, has_program)
+    if not has_program("nice"):
+        return PowerPlan((), f"no power class {power.value}: the program 'nice' is missing")
+    if power is Power.INTERACTIVE:
+        if not may_raise_priority:
+            return PowerPlan((), "power class interactive needs CAP_SYS_NICE (or root): it runs as default")
+        return PowerPlan(("nice", "-n", str(_INTERACTIVE_NICE)))
+    niced = ("nice", "-n", str(_BACKGROUND_NICE))
+    if platform.startswith("linux") and has_program("ionice"):
+        return PowerPlan((*niced, "ionice", "-c", "3"))
+    return PowerPlan(niced)
+
+
+def _on_mac(power: Power, has_program: Callable[[str], bool]) -> PowerPlan:
+    if power is Power.INTERACTIVE:
+        return PowerPlan(())  # the default there: all cores, performance cores first
+    if not has_program("taskpolicy"):
+        return PowerPlan(("nice", "-n", str(_BACKGROUND_NICE)), "no taskpolicy: background is a nice value only")
+    return PowerPlan(("taskpolicy", "-b"))
+
 
 _KILL_SECONDS = 5.0
 _POLL_SECONDS = 0.02
 
 
 class Child:
-    """A process in a session of its own; `ended` is done, with its exit status, when it is gone."""
+    """A process in a session of its own; `ended` is its exit status, once it has one."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
@@ -35,7 +80,7 @@ class Child:
     async def start(
         cls, command: Sequence[str], environment: Mapping[str, str], directory: Path | None, log: Path
     ) -> Self:
-        """Start it, its output appended to the log. Raises: OSError."""
+        """Start a command, with its output appended to the log. Raises: OSError."""
         log.parent.mkdir(parents=True, exist_ok=True)
         with log.open("ab", buffering=0) as output:
             output.write(f"--- {time.strftime('%F %T')} pointsman fleet starts: {' '.join(command)}\n".encode())
@@ -50,40 +95,40 @@ class Child:
             )
         return cls(process)
 
-    def remember(self, members: Iterable[Process]) -> None:
-        """Note who belongs to it: a descendant whose parents have ended can be told by this alone."""
+    def add_members(self, members: Iterable[Process]) -> None:
+        """Record descendants: later on, one whose parents have ended is only known by this."""
         for process in members:
             self._family.setdefault(process.pid, process.started)
 
-    async def end(self, patience_seconds: float) -> bool:
-        """SIGTERM, and SIGKILL to whatever is left of the family; False where the process itself had to be killed."""
+    async def end(self, timeout_seconds: float) -> bool:
+        """Send SIGTERM, and SIGKILL to remaining members; False where the process itself had to be killed."""
         table = processes()
-        self.remember(tree(self.pid, table, [self.pid]))
+        self.add_members(tree(self.pid, table, [self.pid]))
         if not self.ended.done():
             self._signal(signal.SIGTERM)
-            await asyncio.wait({self.ended}, timeout=patience_seconds)
-        was_patient = self.ended.done()
+            await asyncio.wait({self.ended}, timeout=timeout_seconds)
+        ended_in_time = self.ended.done()
         self.kill()
         await self.ended
         deadline = asyncio.get_running_loop().time() + _KILL_SECONDS
-        while self._left() and asyncio.get_running_loop().time() < deadline:
+        while self._living() and asyncio.get_running_loop().time() < deadline:
             self.kill()
             await asyncio.sleep(_POLL_SECONDS)
-        return was_patient
+        return ended_in_time
 
     def kill(self) -> None:
-        """End all of the family at once."""
-        for process in self._left():
+        """Kill all members."""
+        for process in self._living():
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(process.pid, signal.SIGKILL)
 
-    def _left(self) -> list[Process]:
-        """The members that live, newly found descendants of theirs too."""
+    def _living(self) -> list[Process]:
+        """The living members, with new descendants."""
         table = processes()
         for pid, started in list(self._family.items()):
             if pid in table and table[pid].started == started:
-                self.remember(tree(pid, table))
-        self.remember(process for process in table.values() if process.group == self.pid)
+                self.add_members(tree(pid, table))
+        self.add_members(process for process in table.values() if process.group == self.pid)
         return [table[pid] for pid, started in self._family.items() if pid in table and table[pid].started == started]
 
     def _signal(self, number: signal.Signals) -> None:
@@ -101,8 +146,8 @@ def describe_end(status: int) -> str:
         return f"it was ended by signal {-status}"
 
 
-def end_orphan(pid: int, started: str, patience_seconds: float) -> bool:
-    """End a process that an earlier fleet has left, with its descendants; whether there was one. Blocks."""
+def end_orphan(pid: int, started: str, timeout_seconds: float) -> bool:
+    """End a process of an earlier fleet, with its descendants; returns whether it existed. Blocks."""
 
     def alive() -> list[Process]:
         table = processes()
@@ -115,7 +160,7 @@ def end_orphan(pid: int, started: str, patience_seconds: float) -> bool:
         return False
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGTERM)
-    deadline = time.monotonic() + patience_seconds
+    deadline = time.monotonic() + timeout_seconds
     while alive() and time.monotonic() < deadline:
         time.sleep(_POLL_SECONDS)
     table = processes()

@@ -1,25 +1,50 @@
-"""`fleet.yaml` read whole: the fleet where nothing is wrong with it, and every finding."""
+"""Reads `fleet.yaml`: the fleet, or all problems of the file."""
 
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from engines.fleet.spec import AgentSpec, BackoffSpec, FleetSpec, Power
-from engines.fleet.templating import port_names, unknown
-from engines.fleet.values import argument, port_range, variable
+from engines.fleet.spec import AgentSpec, BackoffSpec, FleetSpec, Power, port_names, unknown
 from gateway.protocol.engine_protocols import EngineProtocol
 from gateway.yaml import values
 from gateway.yaml.nodes import Map, Node, Scalar, read_yaml
 from gateway.yaml.problems import Location, Problem, suggest
 from gateway.yaml.readers import Reading, Record, expected, keyed, one_or_many, scalar
 
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_RANGE = re.compile(r"([0-9]{1,5}) ?- ?([0-9]{1,5})")
+
+
+def variable(text: str) -> str:
+    """The name of an environment variable."""
+    if not _VARIABLE.fullmatch(text):
+        raise ValueError(f"{text!r} is not the name of an environment variable")
+    return text
+
+
+def argument(text: str) -> str:
+    """A text that a process can get as an argument."""
+    if "\x00" in text:
+        raise ValueError("the text has a NUL, which no argument can carry")
+    return text
+
+
+def port_range(text: str) -> tuple[int, int]:
+    """Two ports, the first not above the last: `20000-20999`."""
+    match = _RANGE.fullmatch(text)
+    if match is None or not 1 <= int(match[1]) <= int(match[2]) <= 65535:
+        raise ValueError(f"{text!r} is not a range of ports: write 20000-20999")
+    return int(match[1]), int(match[2])
+
+
 _VERSION = "1"
-# What the engine host listens on; metrics are scraped, never routed to.
+# The engine host's ports; metrics are scraped, not routed.
 _HOST_COMMAND = (sys.executable, "-m", "engines", "host")
 _HOST_PORTS = ("http", "grpc", "metrics")
 
@@ -32,7 +57,7 @@ _texts = one_or_many(_text)
 
 @dataclass(frozen=True, slots=True)
 class LoadedFleet:
-    """The outcome of a reading: a fleet where no problem is an error."""
+    """A fleet file: its problems, and the fleet where none is an error."""
 
     fleet: FleetSpec | None
     problems: tuple[Problem, ...]
@@ -40,7 +65,7 @@ class LoadedFleet:
 
 @dataclass(frozen=True, slots=True)
 class _Agent:
-    """One agent as the file has it: what is left out is absent in `options`."""
+    """One agent of the file; `options` has the given ones."""
 
     name: str
     name_location: Location
@@ -86,13 +111,13 @@ def _agents(node: Node, reading: Reading) -> list[_Agent] | None:
     if not isinstance(node, Map):
         expected(node, "a map from agents' names to agents", reading)
         return None
-    found = []
+    agents = []
     for key, entry in node.entries.items():
         name = scalar(values.name)(Scalar(key, False, entry.location), reading)
         agent = _AGENT(entry.node, reading)
         if name is not None and agent is not None:
-            found.append(_Agent(name, entry.location, entry.node.location, agent))
-    return found
+            agents.append(_Agent(name, entry.location, entry.node.location, agent))
+    return agents
 
 
 _FLEET = Record(
@@ -113,16 +138,16 @@ _FLEET = Record(
 
 
 def load_fleet(path: Path, environment: Mapping[str, str] | None = None) -> LoadedFleet:
-    """Read a fleet file. Never raises for what stands in it, nor where it cannot be read.
+    """Read a fleet file. Errors are problems, never exceptions.
 
     `environment` fills `${VAR}`; None means the process's own. Paths in the file are relative to its directory.
     """
     reading = Reading()
     fleet = _load(path, os.environ if environment is None else environment, reading)
-    found = sorted(
+    problems = sorted(
         dict.fromkeys(reading.problems), key=lambda problem: (problem.location.line, problem.location.column)
     )
-    return LoadedFleet(None if reading.num_errors else fleet, tuple(found))
+    return LoadedFleet(None if reading.num_errors else fleet, tuple(problems))
 
 
 def _load(path: Path, environment: Mapping[str, str], reading: Reading) -> FleetSpec | None:
@@ -139,13 +164,13 @@ def _load(path: Path, environment: Mapping[str, str], reading: Reading) -> Fleet
     if isinstance(root, Scalar) and root.is_null:
         reading.error(start, "the file is empty: a fleet file begins with 'version: 1'")
         return None
-    found = _FLEET(_without_notes(root), reading)
-    if found is None or reading.num_errors:  # agents are judged once all of them could be read
+    fields = _FLEET(_without_notes(root), reading)
+    if fields is None or reading.num_errors:  # agents are checked once all could be read
         return None
-    if found["version"] != _VERSION:
-        reading.error(root.location, f"version {found['version']!r} is not known: this program reads version 1")
-    agents = [spec for agent in found["agents"] for spec in _replicas(agent, path, reading)]
-    if not found["agents"]:
+    if fields["version"] != _VERSION:
+        reading.error(root.location, f"version {fields['version']!r} is not known: this program reads version 1")
+    agents = [spec for agent in fields["agents"] for spec in _replicas(agent, path, reading)]
+    if not fields["agents"]:
         reading.error(root.location, "there are no agents: nothing would run")
     _check_engines(agents, root.location, reading)
     _check_fixed_ports(agents, root.location, reading)
@@ -157,31 +182,31 @@ def _load(path: Path, environment: Mapping[str, str], reading: Reading) -> Fleet
         ("log_size", "log_bytes"),
         ("memory_interval", "memory_interval"),
     ):
-        if key in found:
-            options[option] = found[key]
+        if key in fields:
+            options[option] = fields[key]
     return FleetSpec(
         agents=tuple(agents),
-        directory=base / found.get("directory", f"{path.stem}.run"),
-        rules=base / found["rules"] if "rules" in found else None,
+        directory=base / fields.get("directory", f"{path.stem}.run"),
+        rules=base / fields["rules"] if "rules" in fields else None,
         **options,
     )
 
 
 def _without_notes(root: Node) -> Node:
-    """Top-level keys that begin with `x-` are a place for anchors."""
+    """Drop top-level keys that begin with `x-`, which hold anchors."""
     if not isinstance(root, Map):
         return root
     return replace(root, entries={key: entry for key, entry in root.entries.items() if not key.startswith("x-")})
 
 
 def _replicas(read: _Agent, path: Path, reading: Reading) -> list[AgentSpec]:
-    """The processes of one agent; none where it is wrong."""
+    """The processes of one agent; empty where it is invalid."""
     errors_before = reading.num_errors
     base = path.absolute().parent
     name, agent = read.name, read.options
     if ("host" in agent) == ("command" in agent):
-        given = "both" if "host" in agent else "neither"
-        reading.error(read.name_location, f"agent {name!r} has {given} of 'host' and 'command': give one of the two")
+        count = "both" if "host" in agent else "neither"
+        reading.error(read.name_location, f"agent {name!r} has {count} of 'host' and 'command': give one of the two")
         return []
     protocol = EngineProtocol(agent.get("protocol", "kserve"))
     command = _host_command(agent["host"], base) if "host" in agent else agent["command"]
@@ -189,8 +214,8 @@ def _replicas(read: _Agent, path: Path, reading: Reading) -> list[AgentSpec]:
     ready = _ready(agent, protocol, command)
     texts = (*command, *environment.values(), ready or "")
     for word in unknown(texts):
-        known = ("http_port", "grpc_port", "address", "name", "replica", "directory")
-        reading.error(read.location, f"unknown placeholder {{{word}}} in agent {name!r}{suggest(word, known)}")
+        placeholders = ("http_port", "grpc_port", "address", "name", "replica", "directory")
+        reading.error(read.location, f"unknown placeholder {{{word}}} in agent {name!r}{suggest(word, placeholders)}")
     ports = port_names(texts)
     for port in agent.get("ports", {}):
         if port not in ports:
@@ -234,7 +259,7 @@ def _host_command(host: Mapping[str, Any], base: Path) -> tuple[str, ...]:
 
 
 def _ready(agent: Mapping[str, Any], protocol: EngineProtocol, command: tuple[str, ...]) -> str | None:
-    """The URL that tells readiness, with placeholders: as given, or the protocol's own on the http port."""
+    """The URL of readiness, with placeholders: the given one, or the protocol's on the http port."""
     ready = agent.get("ready")
     if ready == "running":
         return None
@@ -246,7 +271,7 @@ def _ready(agent: Mapping[str, Any], protocol: EngineProtocol, command: tuple[st
 
 
 def _engine(read: _Agent, ports: tuple[str, ...], reading: Reading) -> str | None:
-    """The engine in the rules: the agent's own name, another one, or none."""
+    """The agent's engine in the rules: its name by default."""
     name, agent = read.name, read.options
     engine: str = agent.get("engine", name)
     if engine == "none":
@@ -265,7 +290,7 @@ def _engine(read: _Agent, ports: tuple[str, ...], reading: Reading) -> str | Non
 
 
 def _check_engines(agents: list[AgentSpec], place: Location, reading: Reading) -> None:
-    """Endpoints of one engine speak the same, and are reached in the same ways."""
+    """Check that the endpoints of one engine agree in protocol, ports and models."""
     first: dict[str, AgentSpec] = {}
     for agent in agents:
         if agent.engine is None:

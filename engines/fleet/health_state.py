@@ -1,4 +1,4 @@
-"""What is thought of a running agent: its state, and whether it must be restarted. Pure: facts and time come in."""
+"""The health of a running agent: its state, and whether it must be restarted. Pure: time comes in as an argument."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from enum import Enum
 
 from engines.fleet.spec import AgentSpec
 
-# A model that loads may need more for a moment than when it serves; three samples in a row are no moment.
+# A loading model may briefly need more memory than a serving one, so several samples must exceed the budget.
 MEMORY_SAMPLES = 3
 
 
@@ -15,16 +15,16 @@ class AgentState(Enum):
     """An agent's state, as the table shows it."""
 
     WAITING = "waiting"  # for the end of its pause
-    STARTING = "starting"  # it runs, and was not ready yet
+    STARTING = "starting"  # not ready yet
     READY = "ready"
-    UNREADY = "unready"  # it answers that it is not ready
-    SILENT = "silent"  # it was ready, and does not answer
+    UNREADY = "unready"  # it answers "not ready"
+    SILENT = "silent"  # it was ready, and stopped answering
     STOPPING = "stopping"
     STOPPED = "stopped"
 
 
 class Probe(Enum):
-    """The outcome of asking for readiness."""
+    """The result of a readiness probe."""
 
     YES = "yes"
     NO = "no"
@@ -33,7 +33,7 @@ class Probe(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What an agent is now; `restart` says why it must be restarted, None where it need not."""
+    """An agent's state; `restart` is the reason for a restart, if any."""
 
     state: AgentState
     restart: str | None = None
@@ -51,11 +51,11 @@ class HealthState:
         self.state = AgentState.STARTING
 
     def ready_seconds(self, now: float) -> float:
-        """For how long it has served, since it was ready first."""
+        """The seconds since it was ready first."""
         return 0.0 if self._ready_since is None else now - self._ready_since
 
     def probed(self, probe: Probe, now: float) -> Verdict:
-        """Take in a probe's outcome. An agent that says "not ready" works; only silence is a hang."""
+        """Record a probe. An agent that answers "not ready" works; only silence is a hang."""
         if probe is not Probe.NOTHING:
             self._silent_since = None
         match probe:
@@ -71,8 +71,8 @@ class HealthState:
                     self._silent_since = now
         return Verdict(self.state, self._overdue(now))
 
-    def weighed(self, memory_bytes: int) -> Verdict:
-        """Take in a sample of its memory."""
+    def memory_sampled(self, memory_bytes: int) -> Verdict:
+        """Record a sample of its memory."""
         budget = self._spec.memory_bytes
         if budget is None or memory_bytes <= budget:
             self._samples_over = 0

@@ -12,18 +12,18 @@ IsFree = Callable[[int], bool]
 
 
 class NoFreePortError(Exception):
-    """The message says which range is used up."""
+    """The range of ports is exhausted."""
 
 
 def allot(
     agents: Iterable[AgentSpec],
     port_range: tuple[int, int],
     is_free: IsFree,
-    known: Mapping[str, Mapping[str, int]],
+    previous: Mapping[str, Mapping[str, int]],
 ) -> dict[str, dict[str, int]]:
     """Ports for each agent, by the agent's name and the port's name.
 
-    An agent keeps what `known` says it had, where that is still free; `is_free` need not know of what is allotted here.
+    An agent keeps its port in `previous` where that is free; `is_free` need not consider the ports allotted here.
     Raises: NoFreePortError.
     """
     agents = list(agents)
@@ -31,7 +31,7 @@ def allot(
     allotted: dict[str, dict[str, int]] = {agent.name: dict(agent.fixed_ports) for agent in agents}
     wanted = [(agent, port) for agent in agents for port in agent.ports if port not in agent.fixed_ports]
     for agent, name in wanted:
-        before = known.get(agent.name, {}).get(name)
+        before = previous.get(agent.name, {}).get(name)
         if before is not None and before not in taken and is_free(before):
             allotted[agent.name][name] = before
             taken.add(before)
@@ -49,7 +49,7 @@ def allot(
 
 
 def can_bind(address: str, port: int) -> bool:
-    """Whether a server could listen there now, and alone."""
+    """Whether a server can listen there now."""
     if sockets.is_taken(address, port):
         return False
     with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM) as probe:

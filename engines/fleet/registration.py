@@ -1,5 +1,5 @@
-"""The rule file that tells the gateway of the fleet: an engine for each group of agents, and routes where models are
-named. Addresses stay the same while agents restart, so the file changes only with `fleet.yaml`."""
+"""The rule file that registers the fleet with the gateway: an engine for each group of agents, and routes to the named
+models. Addresses survive restarts of agents, so the file changes only with `fleet.yaml`."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ from urllib.parse import urlsplit
 
 import yaml
 
-from engines.fleet.files import write_whole
-from engines.fleet.spec import AgentSpec, FleetSpec
-from engines.fleet.templating import fill
+from engines.fleet.spec import AgentSpec, FleetSpec, fill
+from engines.fleet.state_files import write_atomically
 from gateway.protocol.engine_protocols import EngineProtocol
 
 _NOTE = "# Kept by `pointsman fleet`: written anew when the fleet's file changes, so edit that one.\n"
@@ -34,16 +33,16 @@ def rules_text(fleet: FleetSpec, ports: Mapping[str, Mapping[str, int]]) -> str:
 
 
 def registered(agents: Iterable[AgentSpec]) -> list[AgentSpec]:
-    """The agents that the gateway is told of."""
+    """The agents that the gateway knows."""
     return [agent for agent in agents if agent.engine is not None]
 
 
 def write_rules(path: Path, fleet: FleetSpec, ports: Mapping[str, Mapping[str, int]]) -> bool:
-    """Bring the rule file up to date; whether it had to be written. Raises: OSError."""
+    """Update the rule file; returns whether it changed. Raises: OSError."""
     text = rules_text(fleet, ports)
     if path.exists() and path.read_text() == text:
         return False
-    write_whole(path, text)
+    write_atomically(path, text)
     return True
 
 
@@ -68,9 +67,9 @@ def _endpoint(protocol: EngineProtocol, host: str, ports: Mapping[str, int]) -> 
 
 
 def _health(agent: AgentSpec, host: str, ports: Mapping[str, int]) -> dict[str, Any]:
-    """How the gateway probes the agent; nothing where it is by the protocol's own path."""
+    """The gateway's probe of the agent; empty for the protocol's own path."""
     own = agent.protocol.traits.ready_path
-    if agent.ready is None:  # nobody knows what to ask, but for protocols whose probe is no path
+    if agent.ready is None:  # only protocols whose probe is no path can be probed
         return {} if own is None else {"interval": 0}
     facts = {f"{name}_port": str(port) for name, port in ports.items()}
     url = urlsplit(fill(agent.ready, {"address": host, "name": agent.name, "replica": "0", "directory": "", **facts}))

@@ -1,67 +1,110 @@
-"""What a fleet writes: the state file, the gateway's rules, the ready file. What cannot be written is told, not raised:
-agents run on."""
+"""Files of a fleet's directory: the state, the lock, and logs of limited size."""
 
 from __future__ import annotations
 
+import fcntl
 import json
-import logging
 import os
+import shutil
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import IO
 
-from engines.fleet.agent import Agent
-from engines.fleet.files import SavedState, read_state, write_state, write_whole
-from engines.fleet.registration import registered, write_rules
-from engines.fleet.spec import FleetSpec
-
-_log = logging.getLogger("pointsman.fleet")
+_TAIL_BYTES = 8 * 1024
 
 
-class Bookkeeping:
-    """The files of one fleet; `directory` is the fleet's own."""
+class LockedError(Exception):
+    """Another fleet uses the directory."""
 
-    def __init__(self, directory: Path, ready_file: Path | None) -> None:
-        self._state = directory / "state.json"
-        self._ready_file = ready_file
 
-    def __repr__(self) -> str:
-        return f"<Bookkeeping {self._state}>"
+def write_atomically(path: Path, text: str) -> None:
+    """Write a file atomically. Raises: OSError."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    partial.write_text(text)
+    partial.replace(path)
 
-    def left_by_earlier(self) -> dict[str, SavedState]:
-        """What an earlier fleet has noted of its agents."""
-        return read_state(self._state)
 
-    def remember(self, agents: Mapping[str, Agent]) -> None:
-        """Note pids and ports, for the next fleet in this directory."""
+class Lock:
+    """A lock on a directory, until `close` or the end of this process."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises: LockedError, OSError."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._file: IO[str] = path.open("a+")
         try:
-            write_state(self._state, {name: agent.remembered for name, agent in agents.items()})
-        except OSError as error:
-            _log.error("%s cannot be written: %s", self._state, error.strerror)
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self._file.seek(0)
+            holder = self._file.read().strip()
+            self._file.close()
+            raise LockedError(
+                f"another fleet (pid {holder}) runs in {path.parent}: stop it, or give 'directory'"
+            ) from None
+        self._file.truncate(0)
+        self._file.write(f"{os.getpid()}\n")
+        self._file.flush()
 
-    def register(self, fleet: FleetSpec, ports: Mapping[str, Mapping[str, int]]) -> None:
-        """Bring the gateway's rule file up to date."""
-        if fleet.rules is None:
-            return
-        told_of = {agent.agent for agent in registered(fleet.agents)}
-        for name in sorted({agent.agent for agent in fleet.agents if agent.engine} - told_of):
-            _log.warning("%s is not registered: the gateway does not speak its protocol", name)
-        try:
-            if write_rules(fleet.rules, fleet, ports):
-                _log.info("the gateway's rules are in %s", fleet.rules)
-        except OSError as error:
-            _log.error("the gateway's rules cannot be written to %s: %s", fleet.rules, error.strerror)
+    def close(self) -> None:
+        self._file.close()
 
-    def announce(self, agents: Mapping[str, Agent]) -> None:
-        """Write the ready file: all agents are ready."""
-        if self._ready_file is None:
-            return
-        told = {name: {"pid": agent.pid, **agent.ports} for name, agent in agents.items()}
-        try:
-            write_whole(self._ready_file, json.dumps({"pid": os.getpid(), "agents": told}) + "\n")
-        except OSError as error:
-            _log.error("%s cannot be written: %s", self._ready_file, error.strerror)
 
-    def forget_ready_file(self) -> None:
-        """Take the ready file away, also one that a crash has left: it would be taken for ours."""
-        if self._ready_file is not None:
-            self._ready_file.unlink(missing_ok=True)
+@dataclass(frozen=True, slots=True)
+class SavedState:
+    """An agent's last process, to find it again after this program was killed."""
+
+    pid: int
+    started: str  # the process's start time, since pids are reused
+    ports: Mapping[str, int] = field(default_factory=dict)
+
+
+def read_state(path: Path) -> dict[str, SavedState]:
+    """The state file of an earlier fleet; empty where it is missing or unreadable."""
+    try:
+        agents = json.loads(path.read_text())["agents"]
+        return {
+            str(name): SavedState(
+                int(agent["pid"]),
+                str(agent["started"]),
+                {str(port): int(number) for port, number in agent["ports"].items()},
+            )
+            for name, agent in agents.items()
+        }
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return {}
+
+
+def write_state(path: Path, agents: Mapping[str, SavedState]) -> None:
+    """Raises: OSError."""
+    saved = {
+        name: {"pid": agent.pid, "started": agent.started, "ports": dict(agent.ports)} for name, agent in agents.items()
+    }
+    write_atomically(path, json.dumps({"agents": saved}, indent=1) + "\n")
+
+
+def rotate(log: Path, max_bytes: int) -> bool:
+    """Copy a log that is too long to NAME.1 and truncate it; returns whether that was done.
+
+    The writing process keeps its descriptor, which appends to the truncated file.
+    """
+    try:
+        if log.stat().st_size <= max_bytes:
+            return False
+        shutil.copyfile(log, log.with_name(log.name + ".1"))
+        os.truncate(log, 0)
+    except OSError:
+        return False
+    return True
+
+
+def tail(log: Path, num_lines: int) -> list[str]:
+    """The last non-empty lines of a log."""
+    try:
+        with log.open("rb") as file:
+            file.seek(0, os.SEEK_END)
+            file.seek(max(0, file.tell() - _TAIL_BYTES))
+            lines = file.read().decode(errors="replace").splitlines()
+    except OSError:
+        return []
+    return [line for line in lines if line.strip()][-num_lines:]

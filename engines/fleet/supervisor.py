@@ -1,8 +1,9 @@
-"""What `pointsman fleet` runs: all agents, from the start to the exit status."""
+"""`pointsman fleet`: all agents, from the start to the exit status, and the files of the fleet."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import os
 import signal
@@ -16,11 +17,64 @@ from engines.fleet.agent import Agent, AgentContext
 from engines.fleet.cgroups import Cgroups, NoCgroupsError, find
 from engines.fleet.child import end_orphan
 from engines.fleet.config import load_fleet
-from engines.fleet.files import Lock, keep_to_size
 from engines.fleet.health_state import AgentState
 from engines.fleet.ports import NoFreePortError, allot, can_bind
+from engines.fleet.registration import registered, write_rules
 from engines.fleet.spec import AgentSpec, FleetSpec
-from engines.fleet.state_files import Bookkeeping
+from engines.fleet.state_files import Lock, SavedState, read_state, rotate, write_atomically, write_state
+
+_log = logging.getLogger("pointsman.fleet")
+
+
+class FleetFiles:
+    """The state file, the gateway's rules and the ready file. Write errors are logged: agents run on."""
+
+    def __init__(self, directory: Path, ready_file: Path | None) -> None:
+        self._state = directory / "state.json"
+        self._ready_file = ready_file
+
+    def __repr__(self) -> str:
+        return f"<FleetFiles {self._state}>"
+
+    def previous_state(self) -> dict[str, SavedState]:
+        """The agents of an earlier fleet."""
+        return read_state(self._state)
+
+    def save(self, agents: Mapping[str, Agent]) -> None:
+        """Save pids and ports, for the next fleet in this directory."""
+        try:
+            write_state(self._state, {name: agent.saved_state for name, agent in agents.items()})
+        except OSError as error:
+            _log.error("%s cannot be written: %s", self._state, error.strerror)
+
+    def register(self, fleet: FleetSpec, ports: Mapping[str, Mapping[str, int]]) -> None:
+        """Update the gateway's rule file."""
+        if fleet.rules is None:
+            return
+        registered_names = {agent.agent for agent in registered(fleet.agents)}
+        for name in sorted({agent.agent for agent in fleet.agents if agent.engine} - registered_names):
+            _log.warning("%s is not registered: the gateway does not speak its protocol", name)
+        try:
+            if write_rules(fleet.rules, fleet, ports):
+                _log.info("the gateway's rules are in %s", fleet.rules)
+        except OSError as error:
+            _log.error("the gateway's rules cannot be written to %s: %s", fleet.rules, error.strerror)
+
+    def announce(self, agents: Mapping[str, Agent]) -> None:
+        """Write the ready file: all agents are ready."""
+        if self._ready_file is None:
+            return
+        content = {name: {"pid": agent.pid, **agent.ports} for name, agent in agents.items()}
+        try:
+            write_atomically(self._ready_file, json.dumps({"pid": os.getpid(), "agents": content}) + "\n")
+        except OSError as error:
+            _log.error("%s cannot be written: %s", self._ready_file, error.strerror)
+
+    def remove_ready_file(self) -> None:
+        """Remove the ready file, also that of an earlier fleet which crashed."""
+        if self._ready_file is not None:
+            self._ready_file.unlink(missing_ok=True)
+
 
 _log = logging.getLogger("pointsman.fleet")
 
@@ -38,25 +92,25 @@ class Supervisor:
         rules: Path | None = None,
         ready_file: Path | None = None,
     ) -> None:
-        """`fleet` is what stands in the file at `path`; `rules` goes before what it says."""
+        """`fleet` is the content of the file at `path`; `rules` overrides its rule file."""
         self._path = path
         self._rules = rules
         self.fleet = self._adapted(fleet)
         self.agents: dict[str, Agent] = {}
-        self._books = Bookkeeping(self.fleet.directory, ready_file)
-        self._lives: dict[str, asyncio.Task[None]] = {}
+        self._files = FleetFiles(self.fleet.directory, ready_file)
+        self._tasks: dict[str, asyncio.Task[None]] = {}
         self._cgroups: Cgroups | None = None
         self._was_ready = False
         self._had_terminal = False
         self._stop_signals: asyncio.Queue[signal.Signals] = asyncio.Queue()
-        self._reload_wished = asyncio.Event()
+        self._reload_requested = asyncio.Event()
 
     def __repr__(self) -> str:
         ready = sum(agent.state is AgentState.READY for agent in self.agents.values())
         return f"<Supervisor {len(self.agents)} agents, {ready} ready>"
 
     async def run(self) -> int:
-        """Run until SIGTERM or SIGINT; 0 where every agent ended by itself when it was told to.
+        """Run until SIGTERM or SIGINT; returns 0 where no agent had to be killed.
 
         Raises: LockedError, NoFreePortError, OSError.
         """
@@ -67,12 +121,12 @@ class Supervisor:
         self._had_terminal = has_terminal() and not is_nohup
         loop.add_signal_handler(signal.SIGHUP, self._hang_up)
         lock = Lock(self.fleet.directory / "lock")
-        self._books.forget_ready_file()
+        self._files.remove_ready_file()
         keeping: list[asyncio.Task[None]] = []
         try:
             self._find_cgroups()
             await self._start_all()
-            keeping = [loop.create_task(work) for work in (self._keep_weighing(), self._keep_file())]
+            keeping = [loop.create_task(work) for work in (self._sample_memory(), self._reload_on_request())]
             stopping = loop.create_task(self._stop_signals.get())
             await asyncio.wait({stopping, *keeping}, return_when="FIRST_COMPLETED")
             for task in keeping:
@@ -81,33 +135,33 @@ class Supervisor:
                 task.cancel()
             return await self._stop_all()
         finally:
-            self._books.forget_ready_file()
+            self._files.remove_ready_file()
             for agent in self.agents.values():
                 agent.kill()
             for task in keeping:
                 task.cancel()
-            await asyncio.gather(*self._lives.values(), *keeping, return_exceptions=True)
-            self._books.remember(self.agents)
+            await asyncio.gather(*self._tasks.values(), *keeping, return_exceptions=True)
+            self._files.save(self.agents)
             lock.close()
 
     def _hang_up(self) -> None:
-        """SIGHUP asks for a reload; where the terminal is gone that we were started in, it means the end."""
+        """Reload at SIGHUP; stop where the terminal that started the fleet is gone."""
         if self._had_terminal and not has_terminal():
             self._stop_signals.put_nowait(signal.SIGHUP)
         else:
-            self._reload_wished.set()
+            self._reload_requested.set()
 
     # Starting, changing, stopping
 
     async def _start_all(self) -> None:
-        before = self._books.left_by_earlier()
-        for name, left in before.items():
-            if left.pid and await asyncio.to_thread(end_orphan, left.pid, left.started, _ORPHAN_SECONDS):
-                _log.warning("%s: an earlier fleet had left it running (pid %d); it is stopped", name, left.pid)
-        ports = self._allot({name: left.ports for name, left in before.items()})
+        previous = self._files.previous_state()
+        for name, saved in previous.items():
+            if saved.pid and await asyncio.to_thread(end_orphan, saved.pid, saved.started, _ORPHAN_SECONDS):
+                _log.warning("%s: an earlier fleet had left it running (pid %d); it is stopped", name, saved.pid)
+        ports = self._allot({name: saved.ports for name, saved in previous.items()})
         for spec in self.fleet.agents:
             self._begin(spec, ports[spec.name])
-        self._books.register(self.fleet, ports)
+        self._files.register(self.fleet, ports)
 
     def _begin(self, spec: AgentSpec, ports: Mapping[str, int]) -> None:
         around = AgentContext(
@@ -120,11 +174,11 @@ class Supervisor:
         )
         agent = Agent(spec, ports, around)
         self.agents[spec.name] = agent
-        self._lives[spec.name] = life = asyncio.get_running_loop().create_task(agent.run(), name=f"agent {spec.name}")
-        life.add_done_callback(_tell_of_failure)
+        self._tasks[spec.name] = life = asyncio.get_running_loop().create_task(agent.run(), name=f"agent {spec.name}")
+        life.add_done_callback(_log_failure)
 
     async def _reload(self) -> None:
-        """Read the file again, and start and stop only what changed; one with an error changes nothing."""
+        """Read the file again, and start and stop only what changed; an invalid file changes nothing."""
         loaded = load_fleet(self._path)
         for problem in loaded.problems:
             (_log.error if problem.is_error else _log.warning)("%s", problem)
@@ -136,34 +190,36 @@ class Supervisor:
             _log.error("'directory' cannot change while the fleet runs: restart it; nothing is changed")
             return
         moved = fleet.address != self.fleet.address
-        wanted = {spec.name: spec for spec in fleet.agents}
-        leaving = [name for name, agent in self.agents.items() if moved or wanted.get(name) != agent.spec]
-        known = {name: agent.ports for name, agent in self.agents.items()}
+        specs = {spec.name: spec for spec in fleet.agents}
+        leaving = [name for name, agent in self.agents.items() if moved or specs.get(name) != agent.spec]
+        previous = {name: agent.ports for name, agent in self.agents.items()}
         before, self.fleet = self.fleet, fleet
         try:
-            ports = self._allot(known, mine={port for agent in self.agents.values() for port in agent.ports.values()})
+            ports = self._allot(
+                previous, mine={port for agent in self.agents.values() for port in agent.ports.values()}
+            )
         except NoFreePortError as error:
             self.fleet = before
             _log.error("%s; nothing is changed", error)
             return
-        arriving = [name for name in wanted if name in leaving or name not in self.agents]
-        self._books.register(self.fleet, ports)
+        arriving = [name for name in specs if name in leaving or name not in self.agents]
+        self._files.register(self.fleet, ports)
         await self._stop(leaving[::-1])
-        kept = self.agents
+        running = self.agents
         self.agents = {}
         for spec in fleet.agents:  # in the file's order
             if spec.name in arriving:
                 self._begin(spec, ports[spec.name])
             else:
-                self.agents[spec.name] = kept[spec.name]
+                self.agents[spec.name] = running[spec.name]
         self._was_ready = False
         self._agent_changed(None)
-        gone = [name for name in leaving if name not in wanted]
-        told = (", ".join(names) or "none" for names in (arriving, gone))
-        _log.info("the file is taken over: started %s; stopped %s", *told)
+        gone = [name for name in leaving if name not in specs]
+        names = (", ".join(each) or "none" for each in (arriving, gone))
+        _log.info("the file is taken over: started %s; stopped %s", *names)
 
     async def _stop_all(self) -> int:
-        """Stop all, the last started first; a second signal ends everything at once."""
+        """Stop all agents, the last one first; a second signal kills them."""
         _log.info("stopping %s", ", ".join(list(self.agents)[::-1]))
         loop = asyncio.get_running_loop()
         stopping = loop.create_task(self._stop(list(self.agents)[::-1]))
@@ -181,16 +237,16 @@ class Supervisor:
         """Stop agents one after the other."""
         for name in names:
             self.agents[name].stop()
-            await asyncio.wait({self._lives[name]})  # not the life itself: a reload that is cancelled cancels no agent
+            await asyncio.wait({self._tasks[name]})  # a cancelled reload cancels no agent
             _log.info("%s: stopped", name)
 
-    # What agents ask
+    # For agents
 
     def _is_free(self, port: int) -> bool:
         return can_bind(self.fleet.address, port)
 
     def _reallot(self, agent: Agent) -> None:
-        """Other ports for an agent whose own are taken; where there are none it keeps them, and fails to start."""
+        """Allot other ports to an agent whose ports are in use; without free ones it keeps them, and fails to start."""
         name = agent.spec.name
         others = {other: one.ports for other, one in self.agents.items() if other != name}
         held = {port for ports in others.values() for port in ports.values()}
@@ -200,31 +256,35 @@ class Supervisor:
             )[name]
         except NoFreePortError as error:
             _log.error("%s: %s", name, error)
-        self._books.register(self.fleet, {one.spec.name: one.ports for one in self.agents.values()})
+        self._files.register(self.fleet, {one.spec.name: one.ports for one in self.agents.values()})
 
     def _agent_changed(self, agent: Agent | None) -> None:
-        self._books.remember(self.agents)
+        self._files.save(self.agents)
         all_ready = all(one.state is AgentState.READY for one in self.agents.values())
         if all_ready and not self._was_ready and len(self.agents) == len(self.fleet.agents):
             self._was_ready = True
             _log.info("all agents are ready: %s", ", ".join(self.agents))
-            self._books.announce(self.agents)
+            self._files.announce(self.agents)
 
-    # What it keeps
+    # Ports, memory, the fleet file
 
     def _adapted(self, fleet: FleetSpec) -> FleetSpec:
         return fleet if self._rules is None else replace(fleet, rules=self._rules)
 
-    def _allot(self, known: Mapping[str, Mapping[str, int]], mine: set[int] | None = None) -> dict[str, dict[str, int]]:
-        """Ports for the fleet's agents; those that are `mine` are taken by agents of this very fleet."""
+    def _allot(
+        self, previous: Mapping[str, Mapping[str, int]], mine: set[int] | None = None
+    ) -> dict[str, dict[str, int]]:
+        """Allot ports to the fleet's agents; those in `mine` are in use by agents of this fleet."""
         names = {spec.name for spec in self.fleet.agents}
-        kept = {port for name, ports in known.items() if name in names for port in ports.values()} & (mine or set())
-        held = (mine or set()) - kept
+        reusable = {port for name, ports in previous.items() if name in names for port in ports.values()} & (
+            mine or set()
+        )
+        held = (mine or set()) - reusable
         return allot(
             self.fleet.agents,
             self.fleet.port_range,
-            lambda port: port in kept or (port not in held and self._is_free(port)),
-            known,
+            lambda port: port in reusable or (port not in held and self._is_free(port)),
+            previous,
         )
 
     def _find_cgroups(self) -> None:
@@ -237,19 +297,19 @@ class Supervisor:
             why = f" ({error})" if sys.platform == "linux" else ""
             _log.info("memory budgets are kept by sampling%s: an agent over its own is restarted", why)
 
-    async def _keep_weighing(self) -> None:
+    async def _sample_memory(self) -> None:
         while True:
             await asyncio.sleep(self.fleet.memory_interval)
             table = await asyncio.to_thread(processes)
             for agent in self.agents.values():
-                agent.weigh(table)
-                if keep_to_size(agent.log_path, self.fleet.log_bytes):
+                agent.sample_memory(table)
+                if rotate(agent.log_path, self.fleet.log_bytes):
                     _log.info("%s: its log begins anew, the old one is %s.1", agent.spec.name, agent.log_path)
 
-    async def _keep_file(self) -> None:
+    async def _reload_on_request(self) -> None:
         while True:
-            await self._reload_wished.wait()
-            self._reload_wished.clear()
+            await self._reload_requested.wait()
+            self._reload_requested.clear()
             await self._reload()
 
 
@@ -262,7 +322,7 @@ def has_terminal() -> bool:
     return True
 
 
-def _tell_of_failure(life: asyncio.Task[None]) -> None:
-    """A life ends when it is told to; anything else is a fault of ours, which must be seen."""
+def _log_failure(life: asyncio.Task[None]) -> None:
+    """Log the failure of an agent's task, which is a bug."""
     if not life.cancelled() and (error := life.exception()) is not None:
         _log.critical("%s is not kept any longer", life.get_name(), exc_info=error)

@@ -98,7 +98,7 @@ def test_a_crash_loop_is_told_and_never_given_up(tmp_path: Path) -> None:
         agents: {{llm: {{command: {command("--die-if", str(broken))}, {QUICK}}}}}
     """
     with FleetProcess(tmp_path, text) as fleet:
-        eventually(fleet.says("It has ended 4 times in a row and is tried on and on; next start in 0.2 s"))
+        eventually(fleet.says("It has ended 4 times in a row and is retried without end; next start in 0.2 s"))
         assert "llm: it ended with exit code 3. next start in 0.05 s" in fleet.log()
         assert "llm | no weights to be found" in fleet.log()
         broken.unlink()

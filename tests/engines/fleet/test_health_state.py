@@ -46,7 +46,7 @@ def test_probes(what: str, probes: list[tuple[float, Probe]], state: AgentState,
 def test_memory(samples: list[int], restarts: list[bool]) -> None:
     """Three samples in a row above the budget, not fewer."""
     judgement = HealthState(SPEC, 0.0)
-    assert [judgement.weighed(sample).restart is not None for sample in samples] == restarts
+    assert [judgement.memory_sampled(sample).restart is not None for sample in samples] == restarts
 
 
 def test_ready_seconds() -> None:

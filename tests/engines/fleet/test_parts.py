@@ -13,11 +13,11 @@ import pytest
 from engines.core import processes
 from engines.fleet import cgroups
 from engines.fleet.cgroups import Cgroups, NoCgroupsError
-from engines.fleet.files import Lock, LockedError, SavedState, keep_to_size, read_state, tail, write_state
+from engines.fleet.child import PowerPlan, power_plan
 from engines.fleet.ports import NoFreePortError, allot
-from engines.fleet.power_class import PowerPlan, plan
 from engines.fleet.registration import rules_text
 from engines.fleet.spec import AgentSpec, FleetSpec, Power
+from engines.fleet.state_files import Lock, LockedError, SavedState, read_state, rotate, tail, write_state
 from gateway.config.rules import load_rules
 from gateway.protocol.engine_protocols import EngineProtocol
 
@@ -71,7 +71,7 @@ POWERS = [
 @pytest.mark.parametrize(("power", "platform", "programs", "is_root", "planned"), POWERS)
 def test_power(power: Power, platform: str, programs: set[str], is_root: bool, planned: PowerPlan) -> None:
     """A class is a prefix of the command; what cannot be had is told."""
-    assert plan(power, platform, programs.__contains__, is_root) == planned
+    assert power_plan(power, platform, programs.__contains__, is_root) == planned
 
 
 @pytest.fixture
@@ -137,8 +137,8 @@ def test_logs_are_kept_to_a_size(tmp_path: Path) -> None:
     log = tmp_path / "a.log"
     with log.open("ab", buffering=0) as writer:
         writer.write(b"old\n" * 100)
-        assert not keep_to_size(log, 400)
-        assert keep_to_size(log, 399)
+        assert not rotate(log, 400)
+        assert rotate(log, 399)
         writer.write(b"new\n\n")
     assert log.read_text() == "new\n\n"
     assert (tmp_path / "a.log.1").read_text() == "old\n" * 100
