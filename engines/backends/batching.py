@@ -57,7 +57,7 @@ class Batcher:
             except EngineError as error:
                 request.fail(error)
                 continue
-            # A model without a batch axis takes one request at a time.
+            # Without a batch axis requests run one at a time.
             key = _batch_key(inputs) if rows else id(request)
             groups.setdefault(key, []).append(_Member(request, inputs, rows))
         for group in groups.values():

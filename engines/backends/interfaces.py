@@ -80,7 +80,6 @@ class Backend(Protocol):
         ...
 
 
-# The function `complete` of a backend's module fills in what the configuration leaves open (inputs, outputs,
-# max_batch_size) from the model's directory, in place. The mapping is --backend-config of this backend.
-# Raises: EngineError.
+# The function `complete` of a backend's module completes the configuration (inputs, outputs, max_batch_size) from the
+# model's directory, in place. The mapping is --backend-config of this backend. Raises: EngineError.
 Complete = Callable[[Any, Path, Mapping[str, str]], None]

@@ -80,7 +80,7 @@ class JaxBackend:
             self._compile()
 
     def _compile(self) -> None:
-        """Run each bucket of the batch once, where no other axis is open."""
+        """Run each bucket of the batch once, if no other axis is open."""
         if any(tensor.dims is not None and -1 in tensor.dims for tensor in self._signature.inputs):
             return
         rows, limit = 1, max(self._signature.max_batch_size, 1)
@@ -112,9 +112,9 @@ class JaxBackend:
         return 1 if self._signature.max_batch_size else 0
 
     def _run(self, inputs: dict[str, Array]) -> dict[str, Array]:
-        given = {name: self._value(name, array) for name, array in inputs.items()}
+        values = {name: self._value(name, array) for name, array in inputs.items()}
         with self._jax.default_device(self._device):
-            outputs = self._apply(self._params, given)
+            outputs = self._apply(self._params, values)
         if not isinstance(outputs, Mapping):
             raise internal(f"apply has to return a dictionary of outputs, not {type(outputs).__name__}")
         wanted = self._signature.output_by_name
@@ -146,14 +146,13 @@ def create() -> Backend:
 
 
 def complete(config: Any, directory: Path, options: Mapping[str, str] | None = None) -> None:
-    """Raises: EngineError where inputs or outputs are open: a function does not tell them."""
+    """Raises: EngineError if inputs or outputs are open: a function does not declare them."""
     if not is_complete(config):
         raise invalid(f"model '{config.name}' has to say its inputs and outputs in config.pbtxt: a jax function cannot")
 
 
 def fill(array: Array, dims: tuple[int, ...], value: float, first_axis: int) -> Array:
-    """The array with each open axis filled up to a power of two: -1 in `dims`, whose first one is the array's axis
-    `first_axis`."""
+    """Pad each open axis to a power of two: -1 in `dims`, whose first one is the array's axis `first_axis`."""
     widths = [(0, 0)] * array.ndim
     for axis, size in enumerate(dims, first_axis):
         if size == -1:
@@ -204,7 +203,7 @@ def nested(arrays: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _array(value: Any, datatype: str) -> Array:
-    """An output as an array; 32 bits inside become the 64 that the configuration says."""
+    """An output as an array; 32 bits become the configured 64."""
     array = np.asarray(value)
     if datatype == "BF16" and array.dtype.name == "bfloat16":
         return array.view(np.uint16)

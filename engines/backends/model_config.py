@@ -1,7 +1,6 @@
-"""What a backend reads from a model's configuration: its tensors, its parameters and its share of the cores.
+"""The parts of a model's configuration that backends read: tensors, parameters, the share of the cores.
 
-A configuration that leaves its tensors open is completed from the model's file, by the rules of Triton's onnxruntime
-backend.
+A configuration with open tensors is completed from the model's file, by the rules of Triton's onnxruntime backend.
 """
 
 from __future__ import annotations
@@ -149,7 +148,7 @@ DEFAULT_MAX_BATCH_SIZE = 4
 
 @dataclass(frozen=True, slots=True)
 class FileTensor:
-    """A tensor as the model's file declares it: `dims` with the batch axis where there is one, -1 for any size."""
+    """A tensor in the model's file: `dims` with the batch axis if there is one, -1 for any size."""
 
     name: str
     datatype: str
@@ -158,8 +157,7 @@ class FileTensor:
 
 @dataclass(frozen=True, slots=True)
 class FileTensors:
-    """The tensors that a model's file declares, and the max_batch_size for one that batches without a limit of its
-    own."""
+    """The tensors in a model's file, and the max_batch_size of a model that batches without a limit."""
 
     inputs: Sequence[FileTensor]
     outputs: Sequence[FileTensor]
@@ -171,8 +169,8 @@ def is_complete(config: Any) -> bool:
 
 
 def complete_from(config: Any, directory: Path, read: Callable[[Any, Path], FileTensors]) -> None:
-    """Complete a configuration whose inputs or outputs are open from the model's highest version: `read` returns what
-    its file declares. Raises: EngineError."""
+    """Complete a configuration with open inputs or outputs from the model's highest version: `read` returns the tensors
+    of its file. Raises: EngineError."""
     if not is_complete(config):
         fill_in(config, read(config, last_version(directory)))
 

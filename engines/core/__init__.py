@@ -1,1 +1,1 @@
-"""What every package of the engines stands on: errors, messages, calls, and the process table of the machine."""
+"""The base of every engine package: errors, messages, calls, datatypes and the machine's process table."""

@@ -1,4 +1,4 @@
-"""An inference on its way through the host: schedulers queue it, instances answer it, and it ends exactly once."""
+"""An inference inside the host: schedulers queue it, instances run it, and it ends exactly once."""
 
 from __future__ import annotations
 
@@ -8,16 +8,15 @@ from typing import Any
 from engines.core.errors import EngineError, ErrorCode
 from engines.core.messages import InferRequest, InferResponse, TensorData
 
-# What gets the answers: the response (None where the end comes alone), and whether it is the last.
+# Receives the responses: a response (None if only the end is reported), and whether it is the last.
 Sink = Callable[[InferResponse | None, bool], None]
 
 
 class InferenceCall:
-    """A request, and the way back to who asked.
+    """A request and the sink of its responses.
 
-    Whoever holds the call sets `on_cancel`: it is called once, where the client no longer wants the answer. A call
-    that is cancelled still has to be ended by its holder, soon. Times are nanoseconds of one monotonic clock; 0 means
-    not yet.
+    The component that holds the call sets `on_cancel`, which is called once if the client cancels. The holder still has
+    to end a cancelled call, soon. Times are nanoseconds of one monotonic clock; 0 means not yet.
     """
 
     __slots__ = (
@@ -47,8 +46,8 @@ class InferenceCall:
         self._on_end: Callable[[InferenceCall], None] | None = None
         self.on_cancel: Callable[[], None] | None = None
         self.controls: tuple[TensorData, ...] = ()  # inputs that a sequence batcher adds
-        self.state_key: str | None = None  # whose implicit state the instance keeps between steps
-        self.batch_size = 1  # of the request itself: its first axis where the model batches
+        self.state_key: str | None = None  # of the implicit state that the instance keeps between steps
+        self.batch_size = 1  # of the request: its first axis if the model batches
         self.note: Any = None  # a place for its present holder
         self.error: EngineError | None = None
         self.is_cancelled = False
@@ -68,11 +67,11 @@ class InferenceCall:
         self._on_end = on_end
 
     def through(self, wrap: Callable[[Sink], Sink]) -> None:
-        """Have the answers pass through what `wrap` makes of the sink that gets them now."""
+        """Wrap the sink of the responses."""
         self._sink = wrap(self._sink)
 
     def respond(self, response: InferResponse, *, is_final: bool) -> None:
-        """Hand over an answer; one to a call that is over is dropped."""
+        """Pass on a response; dropped if the call is over."""
         if self.is_over:
             return
         self.num_responses += 1
@@ -84,7 +83,7 @@ class InferenceCall:
             self._sink(response, False)
 
     def finish(self) -> None:
-        """End it without another answer."""
+        """End the call without another response."""
         if not self.is_over:
             self._end(None)
 
@@ -93,28 +92,27 @@ class InferenceCall:
         self.respond(InferResponse(error=error), is_final=True)
 
     def cancel(self) -> None:
-        """The client does not want the answer any more."""
+        """The client cancels the call."""
         if not self.is_over and not self.is_cancelled:
             self.is_cancelled = True
             if self.on_cancel is not None:
                 self.on_cancel()
 
     def fail_cancelled(self) -> None:
-        """End it as one that its client has cancelled."""
+        """End the call as cancelled."""
         self.fail(EngineError(ErrorCode.CANCELLED, "inference request is cancelled"))
 
     def _end(self, response: InferResponse | None) -> None:
-        """Hold on to nobody any more: tensors are to go with the last who needs them, and not wait for the garbage
-        collector."""
+        """Drop all references, so that tensors are freed with their last user and not by the garbage collector."""
         sink, on_end = self._sink, self._on_end
         self.is_over = True
-        self._sink, self._on_end, self.on_cancel = _nobody, None, None
+        self._sink, self._on_end, self.on_cancel = _discard, None, None
         sink(response, True)
         if on_end is not None:
             on_end(self)
 
 
-def _nobody(response: InferResponse | None, is_final: bool) -> None:
+def _discard(response: InferResponse | None, is_final: bool) -> None:
     """The sink of calls that are over."""
 
 

@@ -24,7 +24,7 @@ class ErrorCode(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """How a code is told: an HTTP status and a gRPC status code (the number of google.rpc.Code)."""
+    """The HTTP and gRPC status of a code (gRPC: the number of google.rpc.Code)."""
 
     http: int
     grpc: int
@@ -43,7 +43,7 @@ STATUSES: dict[ErrorCode, Status] = {
 
 
 class EngineError(Exception):
-    """A failure that the caller is told of: `code` chooses the status, `message` is what the caller may read."""
+    """A failure that the caller receives: `code` selects the status, `message` is the text for the caller."""
 
     def __init__(self, code: ErrorCode, message: str) -> None:
         super().__init__(message)
@@ -56,7 +56,7 @@ class EngineError(Exception):
 
 
 def invalid(message: str) -> EngineError:
-    """A request that is wrong by itself."""
+    """A request that is wrong."""
     return EngineError(ErrorCode.INVALID_ARG, message)
 
 

@@ -1,4 +1,4 @@
-"""What an inference asks and answers, whichever front it came by: tensors by name, and what is said beside them."""
+"""Requests and responses of inferences, the same for every front."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ Raw = bytes | memoryview
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
-def _value(made: type) -> type:
-    """A class whose values never change. The type checker sees to that: a dataclass that does so itself takes four
-    times as long to make, and each inference makes several."""
-    return dataclass(slots=True, unsafe_hash=True)(made)
+def _value(cls: type) -> type:
+    """An immutable class, enforced by the type checker alone: a frozen dataclass takes four times as long to create,
+    and each inference creates several."""
+    return dataclass(slots=True, unsafe_hash=True)(cls)
 
 
 @_value
 class SharedMemory:
-    """A piece of a POSIX shared memory object that a client has registered: `key` is its name ("/region"), `offset`
-    and `num_bytes` are what the tensor has in the whole object."""
+    """Part of a POSIX shared memory object that a client has registered: `key` is its name ("/region"), `offset` and
+    `num_bytes` locate the tensor in the object."""
 
     key: str
     offset: int
@@ -41,8 +41,8 @@ class TensorData:
 
 @_value
 class WantedOutput:
-    """An output that the client names. `num_classes`: the classification extension asks for so many, 0 where it is not
-    asked. `shared_memory`: where the data goes; None where it goes with the reply."""
+    """A requested output. `num_classes` is for the classification extension, 0 without it. `shared_memory` is the place
+    of the data, None if it goes with the reply."""
 
     name: str
     num_classes: int = 0
@@ -51,12 +51,11 @@ class WantedOutput:
 
 @_value
 class InferRequest:
-    """One inference. `parameters` are the client's own, without those that stand as fields here.
+    """One inference. `parameters` are the client's, without those that are fields here.
 
-    `version` is "" where the client leaves it to the policy; no `outputs` means all of them; a `sequence_id` of 0 or ""
-    means none; `priority` 0 is the model's default; `timeout_us` 0 means none. `trace` is W3C trace context as it came
-    (`traceparent`, `tracestate`), by name. `chat` is a conversation that the front has parsed, in builtins alone, in
-    place of a language model's prompt among the inputs.
+    `version` is "" if the policy chooses it; no `outputs` means all; a `sequence_id` of 0 or "" means none; `priority`
+    0 is the model's default; `timeout_us` 0 means none. `trace` is W3C trace context (`traceparent`, `tracestate`) by
+    name. `chat` is a conversation that the front has parsed, in builtins, in place of a prompt among the inputs.
     """
 
     model: str
@@ -76,7 +75,7 @@ class InferRequest:
 
 @_value
 class InferResponse:
-    """One answer to an inference: outputs, or the error that stands in for them."""
+    """One response: outputs, or an error in place of them."""
 
     outputs: tuple[TensorData, ...] = ()
     parameters: Mapping[str, Scalar] = field(default_factory=dict)

@@ -1,8 +1,8 @@
-"""Processes of this machine: which are whose children, and what memory a tree of them takes.
+"""Processes of this machine: their parents, and the memory of a process tree.
 
-On Linux memory is the proportional set size (PSS) of the tree: pages that several processes share, such as a model
-that is mapped from disc or a tensor in shared memory, count once. On macOS it is the physical footprint, which counts
-what the GPU holds in unified memory too. Where neither can be read it is the resident set.
+On Linux memory is the proportional set size (PSS) of the tree: shared pages, such as a mapped model file or a tensor in
+shared memory, count once. On macOS it is the physical footprint, which includes the GPU's part of unified memory. If
+neither is readable, it is the resident set.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _PROC = Path("/proc")
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """One process; `started` tells it from a later one of the same pid."""
+    """One process; `started` distinguishes it from a later one with the same pid."""
 
     pid: int
     parent: int
@@ -33,30 +33,30 @@ class Process:
 
 def processes() -> dict[int, Process]:
     """Every process that can be seen, by pid."""
-    found = _from_proc() if sys.platform == "linux" else _from_ps()
-    return {process.pid: process for process in found}
+    result = _from_proc() if sys.platform == "linux" else _from_ps()
+    return {process.pid: process for process in result}
 
 
 def tree(root: int, table: Mapping[int, Process], groups: Iterable[int] = ()) -> list[Process]:
-    """A process, its descendants, and members of the given process groups: parents first, those that still live."""
+    """A process, its descendants, and the members of the given process groups: parents first, living ones only."""
     children: dict[int, list[Process]] = {}
     for process in table.values():
         children.setdefault(process.parent, []).append(process)
     waiting = [table[root]] if root in table else []
     waiting += [process for process in table.values() if process.group in set(groups) and process.pid != root]
-    found: dict[int, Process] = {}
+    result: dict[int, Process] = {}
     for process in waiting:  # grows while it is walked
-        if process.pid not in found:
-            found[process.pid] = process
+        if process.pid not in result:
+            result[process.pid] = process
             waiting += children.get(process.pid, [])
-    return list(found.values())
+    return list(result.values())
 
 
 def memory_of(members: Iterable[Process], at_least: int = 0) -> int:
     """Bytes that the processes take together.
 
-    The exact figure costs a walk over their pages: where the sum of their resident sets, which is never smaller, is
-    not above `at_least`, that sum is answered.
+    The exact figure costs a walk over their pages: if the sum of the resident sets, an upper bound, is at most
+    `at_least`, that sum is returned.
     """
     members = list(members)
     resident = sum(process.rss_bytes for process in members)
@@ -66,8 +66,8 @@ def memory_of(members: Iterable[Process], at_least: int = 0) -> int:
 
 
 def memory_of_one(pid: int) -> int | None:
-    """Bytes that a process takes, told at once: its resident set, on macOS its footprint, in which what it holds on the
-    GPU counts; None where it is gone."""
+    """Bytes of one process, quickly: its resident set, on macOS its footprint (including GPU memory); None if it has
+    ended."""
     if sys.platform != "linux":
         return _footprint(pid)
     try:
@@ -82,30 +82,30 @@ def _exact(process: Process) -> int:
 
 
 def _from_proc() -> list[Process]:
-    found = []
+    result = []
     for entry in _PROC.iterdir():
         if not entry.name.isdigit():
             continue
-        with contextlib.suppress(OSError, ValueError, IndexError):  # it has ended meanwhile
-            # proc(5): the name in parentheses may hold anything; after it state, ppid, pgrp ... starttime (20th), rss.
+        with contextlib.suppress(OSError, ValueError, IndexError):  # it may have ended
+            # proc(5): the name in parentheses may contain anything; then state, ppid, pgrp ... starttime (20th), rss.
             fields = (entry / "stat").read_text(errors="replace").rpartition(")")[2].split()
             if fields[0] not in "ZX":
                 rss = int(fields[21]) * _PAGE_BYTES
-                found.append(Process(int(entry.name), int(fields[1]), int(fields[2]), rss, fields[19]))
-    return found
+                result.append(Process(int(entry.name), int(fields[1]), int(fields[2]), rss, fields[19]))
+    return result
 
 
 def _from_ps() -> list[Process]:
     listed = subprocess.run(
         ["ps", "-axo", "pid=,ppid=,pgid=,rss=,stat=,lstart="], capture_output=True, text=True, check=False
     )
-    found = []
+    result = []
     for line in listed.stdout.splitlines():
         fields = line.split(maxsplit=5)
         if len(fields) == 6 and not fields[4].startswith("Z"):
             pid, parent, group, rss = (int(field) for field in fields[:4])
-            found.append(Process(pid, parent, group, rss * 1024, fields[5].strip()))
-    return found
+            result.append(Process(pid, parent, group, rss * 1024, fields[5].strip()))
+    return result
 
 
 def _pss(pid: int) -> int | None:

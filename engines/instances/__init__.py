@@ -1,4 +1,4 @@
-"""Instances of models, as the host has them: `await start(spec, ...)` runs them in processes of their own."""
+"""Model instances in their own processes: `await start(spec, ...)` runs them."""
 
 from engines.instances.host_requests import CustomMetricsInterface, ModelControl
 from engines.instances.instance_set import InstanceSet, start

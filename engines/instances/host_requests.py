@@ -1,4 +1,4 @@
-"""What an instance asks the host: inferences of other models, control of models, metrics, lines for the log."""
+"""Requests of an instance to the host: inferences of other models, control of models, metrics, log lines."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ class ModelControl(Protocol):
     """The host's models, as `pb_utils.load_model` and its kin reach them."""
 
     def is_ready(self, name: str, version: str) -> bool:
-        """Whether a model takes requests; `version` "" is whichever its policy chooses."""
+        """Whether a model accepts requests; with `version` "" its policy chooses."""
         ...
 
     def is_decoupled(self, name: str, version: str) -> bool:
-        """Whether a ready model may answer any number of times."""
+        """Whether a ready model may send any number of responses."""
         ...
 
     async def load(self, name: str, config: str | None, files: Mapping[str, bytes]) -> None:
@@ -41,7 +41,7 @@ class ModelControl(Protocol):
 
 
 class CustomMetricsInterface(Protocol):
-    """Metrics that models make. A family or a metric lives until as many have dropped it as have made it."""
+    """Metrics that models create. A family or a metric lives until it has been dropped as often as created."""
 
     def family(self, name: str, description: str, kind: str) -> int:
         """A family of `counter`, `gauge` or `histogram`: its number. Raises: EngineError."""
@@ -56,7 +56,7 @@ class CustomMetricsInterface(Protocol):
         ...
 
     def value(self, metric: int) -> float:
-        """Raises: EngineError where it has no single one."""
+        """Raises: EngineError if it has no single one."""
         ...
 
     def drop_metric(self, metric: int) -> None: ...
@@ -81,10 +81,10 @@ class HostRequests:
         self._metrics = metrics
         self._inferences: dict[int, InferenceCall] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._made: list[Callable[[], None]] = []  # drop each custom metric, the last one first
+        self._drops: list[Callable[[], None]] = []  # drop each custom metric, the last one first
 
     def take(self, message: Message, channel: Channel) -> None:
-        """Answer a question, now or later."""
+        """Serve a request, now or later."""
         kind, _, *rest = message
         if kind == protocol.INFER:
             self._start(channel, *rest)
@@ -101,14 +101,14 @@ class HostRequests:
             log.log(_LEVELS.get(level, logging.INFO), "%s: %s%s", self._instance, text, where)
 
     def drop(self) -> None:
-        """The process that asked is gone."""
+        """The instance's process has ended: cancel its requests."""
         inferences, self._inferences = self._inferences, {}
         for call in inferences.values():
             call.cancel()
         for task in self._tasks:
             task.cancel()
-        while self._made:
-            self._made.pop()()
+        while self._drops:
+            self._drops.pop()()
 
     def _start(
         self,
@@ -153,7 +153,7 @@ class HostRequests:
         is_starting = False
 
     def _refusal(self, model: str, version: str, is_decoupled: bool) -> str:
-        """Why the model is not asked at all; "" where it is."""
+        """The reason for rejecting the inference; "" if there is none."""
         if self._control is None:
             return ""
         if not self._control.is_ready(model, version):
@@ -204,11 +204,11 @@ class HostRequests:
             raise unavailable("this host keeps no custom metrics")
         if operation == "family":
             family = metrics.family(*arguments)
-            self._made.append(lambda: metrics.drop_family(family))
+            self._drops.append(lambda: metrics.drop_family(family))
             return family
         if operation == "metric":
             metric = metrics.metric(*arguments)
-            self._made.append(lambda: metrics.drop_metric(metric))
+            self._drops.append(lambda: metrics.drop_metric(metric))
             return metric
         return metrics.value(*arguments)
 
@@ -222,7 +222,7 @@ class HostRequests:
 
 
 def _refused(model: str, error: EngineError) -> EngineError:
-    """A request that was never taken; one that the model fails later is told as it is.
+    """The error of a request that the scheduler rejected.
 
     Source: python_backend `src/request_executor.cc`, RequestExecutor::Infer.
     """

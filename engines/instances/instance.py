@@ -1,4 +1,4 @@
-"""An instance as the host sees it: takes batches, answers calls, and fails them where its process is gone."""
+"""The host's side of an instance: sends batches, receives responses, and fails its calls when the process ends."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from engines.ipc.protocol import Message, PackedTensor, pack, unpack
 
 log = logging.getLogger(__name__)
 
-# Blocks that clients' replies have held are told to be free after so long where no message goes there anyway.
+# Interval of reporting released blocks while no other message goes to the instance.
 FLUSH_SECONDS = 0.25
 _SEQUENCE_START, _SEQUENCE_END = 1, 2
 _EMPTY: dict[str, Any] = {}
 
-# A call, its response and whether that is the last; without a response it ends, or is to come again where this is not
-# the last. No call: nobody waits for it any more.
+# A call, its response and whether that is the last. Without a response the call ends if this is the last, else it is
+# scheduled again. No call: it has ended already.
 Answer = tuple[InferenceCall | None, InferResponse | None, bool]
 
 
@@ -41,7 +41,7 @@ class InstancePlan:
 
 
 class ProcessInstance:
-    """`engines.scheduling.interfaces.Instance` in a process of its own, or a thread of one."""
+    """`engines.scheduling.interfaces.Instance` in its own process, or in a thread of a shared one."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class ProcessInstance:
     ) -> None:
         self.plan = plan
         self.name = plan.name
-        self.key = f"{plan.name} on {plan.device_id}"  # its own among those of a model, which its name need not be
+        self.key = f"{plan.name} on {plan.device_id}"  # unique among the model's instances; the name is not
         self._questions = questions
         self._resubmit = resubmit
         self._execution_timeout_seconds = execution_timeout_seconds
@@ -70,9 +70,9 @@ class ProcessInstance:
         self._is_ready = False
         self.placement = ""
         self.num_executions = 0  # of this process, that have come back
-        self.on_setup: Callable[[Message], None] | None = None  # told of what starts and stops it
-        self.on_heavy: Callable[[str], None] | None = None  # told that its process is due for a new start
-        self.on_overdue: Callable[[str], None] | None = None  # told why its process has to end at once
+        self.on_setup: Callable[[Message], None] | None = None  # gets the messages of loading and stopping
+        self.on_heavy: Callable[[str], None] | None = None  # gets the reason for replacing the process
+        self.on_overdue: Callable[[str], None] | None = None  # gets the reason for killing the process
 
     def __repr__(self) -> str:
         state = "busy" if self._done else "idle" if self._is_ready else "away"
@@ -84,34 +84,34 @@ class ProcessInstance:
 
     @property
     def num_calls(self) -> int:
-        """Calls that it has yet to answer."""
+        """Calls without their final response."""
         return len(self._calls)
 
     def connect(self, channel: Channel) -> None:
-        """A process of its is there, and about to load the model."""
+        """Its process has started and is about to load the model."""
         self._channel = channel
         self.num_executions = 0
 
     def make_ready(self, placement: str = "") -> None:
-        """It has loaded the model; `placement` is what of it runs where, as JSON, "" where nobody tells."""
+        """The model is loaded; `placement` reports its devices as JSON, "" if unknown."""
         self._is_ready = True
         self.placement = placement
 
     def make_unready(self) -> None:
-        """It takes nothing more for now."""
+        """Accept no batches for now."""
         self._is_ready = False
 
     def send(self, kind: int, *rest: Any) -> None:
-        """Tell it something; nothing happens where it is gone."""
+        """Send a message; ignored if the process has ended."""
         if self._channel is not None:
             self._channel.send(kind, *rest)
 
     def forget(self, state_key: str) -> None:
-        """A sequence is over whose implicit state it may keep."""
+        """A sequence has ended: drop its implicit state."""
         self.send(protocol.FORGET, state_key)
 
     def execute(self, calls: Sequence[InferenceCall], done: Callable[[], None]) -> None:
-        """Run the calls as one batch, as the contract says."""
+        """Run the calls as one batch (`Instance.execute`)."""
         if not self.is_available:
             self._fail(calls, internal(f"Stub process '{self.name}' is not healthy."))
             self._loop.call_soon(done)
@@ -129,7 +129,7 @@ class ProcessInstance:
         self._channel.send(protocol.EXECUTE, self._batch, requests)
 
     def lose(self, error: EngineError) -> None:
-        """Its process is gone: what it has not answered fails with this error, and it is free of its batch."""
+        """Its process has ended: fail the open calls with this error and finish the batch."""
         self._is_ready = False
         if self._channel is not None:
             self._channel.drain()
@@ -147,7 +147,7 @@ class ProcessInstance:
             done()
 
     def _pack(self, call: InferenceCall, now_ns: int) -> tuple[Any, ...] | None:
-        """A call as a request of a batch; None where it fails before."""
+        """A call as a request of a batch; None if it fails before."""
         assert self._channel is not None
         request = call.request
         arena = self._channel.arena
@@ -182,13 +182,13 @@ class ProcessInstance:
         )
 
     def receive(self, message: Message) -> None:
-        """What its process says."""
+        """Handle a message of the instance."""
         kind = message[0]
         if kind == protocol.DONE:
             self._finish_batch(message)
         elif kind == protocol.RESPONSE:
             _, _, number, is_final, outputs, parameters, error, *times = message
-            self._hand_over(*self._read(number, is_final, outputs, parameters, error, times))
+            self._deliver(*self._read(number, is_final, outputs, parameters, error, times))
         elif kind in (protocol.LOADED, protocol.STARTED, protocol.FAILED, protocol.STOPPED):
             if self.on_setup is not None:
                 self.on_setup(message)
@@ -197,7 +197,7 @@ class ProcessInstance:
             self._questions.take(message, self._channel)
 
     def _finish_batch(self, message: Message) -> None:
-        """Read the answers, have the next batch run, and hand them over meanwhile."""
+        """Read the responses, start the next batch, and then pass the responses on."""
         _, _, _, input_ns, inference_ns, output_ns, memory_bytes, responses = message
         if self._deadline is not None:
             self._deadline.cancel()
@@ -215,7 +215,7 @@ class ProcessInstance:
         if done is not None:
             done()
         for answer in answers:
-            self._hand_over(*answer)
+            self._deliver(*answer)
 
     def _read(
         self,
@@ -226,14 +226,14 @@ class ProcessInstance:
         error: tuple[int, str] | None,
         times: Sequence[int],
     ) -> Answer:
-        """An answer and its call, which has the times of its execution from then on."""
+        """A response and its call, with the times of the execution."""
         assert self._channel is not None
         tensors: tuple[TensorData, ...] = ()
         if outputs:
             mapping = self._channel.mapping
             tensors = tuple([unpack(each, mapping) for each in outputs])
             if mapping.has_views and self._flush is None:
-                self._flush = self._loop.call_later(FLUSH_SECONDS, self._tell_freed)
+                self._flush = self._loop.call_later(FLUSH_SECONDS, self._report_freed)
         call = self._calls.pop(number, None) if is_final else self._calls.get(number)
         if call is None:
             return None, None, False
@@ -250,7 +250,7 @@ class ProcessInstance:
         call.compute_input_ns, call.compute_infer_ns, call.compute_output_ns = times
         return call, response, is_final
 
-    def _hand_over(self, call: InferenceCall | None, response: InferResponse | None, is_final: bool) -> None:
+    def _deliver(self, call: InferenceCall | None, response: InferResponse | None, is_final: bool) -> None:
         if call is None:
             return
         if response is not None:
@@ -261,20 +261,20 @@ class ProcessInstance:
             self._reschedule(call)
 
     def _reschedule(self, call: InferenceCall) -> None:
-        """The model wants a call to come again."""
+        """Schedule a call again, as the model requests."""
         if self._resubmit is None:
             call.fail(unavailable(f"model instance '{self.name}' cannot have its requests scheduled anew here"))
         else:
             self._resubmit(call)
 
-    def _tell_freed(self) -> None:
+    def _report_freed(self) -> None:
         self._flush = None
         if self._channel is not None:
             mapping = self._channel.mapping
             if mapping.freed:
                 self._channel.send(protocol.FREED)
             if mapping.has_views:
-                self._flush = self._loop.call_later(FLUSH_SECONDS, self._tell_freed)
+                self._flush = self._loop.call_later(FLUSH_SECONDS, self._report_freed)
 
     def _cancel(self, number: int) -> None:
         if number in self._calls:
@@ -292,7 +292,7 @@ class ProcessInstance:
 
 
 def _places(outputs: Sequence[WantedOutput]) -> tuple[tuple[str, str, int, int], ...]:
-    """Where clients want outputs; what is to be classified first stays with the host."""
+    """The shared memory of the outputs; classified outputs stay with the host."""
     return tuple(
         (output.name, output.shared_memory.key, output.shared_memory.offset, output.shared_memory.num_bytes)
         for output in outputs

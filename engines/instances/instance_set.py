@@ -24,12 +24,12 @@ from engines.scheduling.interfaces import Instance
 
 EXECUTION_TIMEOUT_PARAMETER = "EXECUTION_TIMEOUT_SECONDS"
 MEMORY_PARAMETER = "MAX_MEMORY_MB"
-# What of a model runs where, as JSON, by instance: clients read it in the configuration that is served.
+# The devices of each instance as JSON: clients read it in the served configuration.
 PLACEMENT_PARAMETER = "PLACEMENT"
 
 
 class InstanceSet:
-    """What `start` answers. `config` is the configuration as completed, its instance groups filled in."""
+    """The running instances. `config` is the completed configuration."""
 
     def __init__(self, config: Any, instances: list[ProcessInstance], processes: list[ModelProcess]) -> None:
         self.config = config
@@ -40,7 +40,7 @@ class InstanceSet:
         return f"<InstanceSet of {self.config.name}: {self.instances}>"
 
     def forget(self, state_key: str) -> None:
-        """A sequence is over whose implicit state an instance may keep."""
+        """A sequence has ended: drop its implicit state."""
         for process in self.processes:
             for instance in process.instances:
                 instance.forget(state_key)
@@ -51,7 +51,7 @@ class InstanceSet:
         return [process.pid for process in self.processes if process.pid is not None]
 
     async def stop(self) -> None:
-        """End all processes; calls that are not answered by then fail as UNAVAILABLE."""
+        """End all processes; open calls fail as UNAVAILABLE."""
         await asyncio.gather(*(process.stop() for process in self.processes))
 
 
@@ -67,12 +67,12 @@ async def start(
     limits: ProcessLimits | None = None,
     completes: bool = True,
 ) -> InstanceSet:
-    """Start the instances of a model, and wait until each has loaded it.
+    """Start a model's instances, and wait until all have loaded it. The instance groups of its configuration are
+    complete.
 
-    `infer` takes what models ask of others; `resubmit` takes calls that a model wants to be scheduled anew; `on_change`
-    is told of instances that go away and come back; `completes` has the backend fill in what the configuration leaves
-    open.
-    Raises: EngineError where the model does not load; nothing of it runs then.
+    `infer` runs the models' own inferences; `resubmit` schedules a call again; `on_change` is called when an instance
+    becomes available or unavailable; `completes` lets the backend complete the configuration. Raises: EngineError if
+    the model does not load; then nothing of it runs.
     """
     config = type(spec.config)()
     config.CopyFrom(spec.config)
@@ -125,9 +125,9 @@ async def _load(process: ModelProcess, instance: ProcessInstance) -> None:
 
 
 async def _all(*awaited: Any) -> None:
-    """Wait for all; with the first failure the others are given up.
+    """Wait for all; the first failure cancels the others.
 
-    Raises: whatever the first one raised.
+    Raises: the first exception.
     """
     tasks = [asyncio.ensure_future(each) for each in awaited]
     try:
@@ -140,7 +140,7 @@ async def _all(*awaited: Any) -> None:
 
 
 def _number(config: Any, parameter: str) -> float | None:
-    """A parameter that is a positive number; None where it is not set, or 0.
+    """A parameter that is a positive number; None if it is not set, or 0.
 
     Raises: EngineError.
     """

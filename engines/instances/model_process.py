@@ -1,4 +1,4 @@
-"""A process and the instances in it: loaded, served, started anew when it is lost, stopped."""
+"""A process and its instances: loaded, served, restarted when it ends, stopped."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class ProcessLimits:
 
 
 class ModelProcess:
-    """One process. `fields` is what LOAD says of the model."""
+    """One process. `fields` is the content of LOAD."""
 
     def __init__(
         self,
@@ -68,8 +68,8 @@ class ModelProcess:
         return self._child.process.pid if self._child is not None and self._child.exit_code is None else None
 
     async def load(self, instances: Sequence[ProcessInstance], *, completes: bool) -> bytes:
-        """Start the process and have it load: the configuration as completed, serialised. It has all the instances
-        where they share a process, and the first one where they do not.
+        """Start the process and load the backend; the completed configuration, serialised. The process has all
+        instances if they share one, else the first.
 
         Raises: EngineError.
         """
@@ -82,7 +82,7 @@ class ModelProcess:
         self._connect(instances[0], ends[0])
         self.instances = [instances[0]]
         try:
-            message = await self._ask(instances[0], protocol.LOAD, {**self._fields, "completes": completes})
+            message = await self._set_up_by(instances[0], protocol.LOAD, {**self._fields, "completes": completes})
         except BaseException:
             for unused in ends[1:]:
                 unused.close()
@@ -103,10 +103,10 @@ class ModelProcess:
         Raises: EngineError.
         """
         plans = [(instance, instance.plan) for instance in self.instances]
-        told = await asyncio.gather(
-            *(self._ask(each, protocol.START, plan.name, plan.kind, plan.device_id) for each, plan in plans)
+        started = await asyncio.gather(
+            *(self._set_up_by(each, protocol.START, plan.name, plan.kind, plan.device_id) for each, plan in plans)
         )
-        for instance, (_, _, placement) in zip(self.instances, told, strict=True):
+        for instance, (_, _, placement) in zip(self.instances, started, strict=True):
             instance.make_ready(placement)
         self._serves = True
 
@@ -141,8 +141,8 @@ class ModelProcess:
         instance.on_overdue = lambda reason: self._abort(instance, reason)
         instance.connect(Channel(self._loop, ends.outgoing, ends.incoming, sent, received, instance.receive))
 
-    async def _ask(self, instance: ProcessInstance, kind: int, *rest: Any) -> Message:
-        """Tell an instance something that it answers while it is set up."""
+    async def _set_up_by(self, instance: ProcessInstance, kind: int, *rest: Any) -> Message:
+        """Send a message of the setup, and wait for its reply."""
         future: asyncio.Future[Message] = self._loop.create_future()
         self._awaited[instance.key] = future
         instance.send(kind, *rest)
@@ -167,7 +167,7 @@ class ModelProcess:
             future.set_result(message)
 
     def _exit(self, exit_code: int) -> None:
-        """The process has ended, for whatever reason."""
+        """The process has ended."""
         served, self._serves = self._serves, False
         if served and not self._stops:
             log.error("%s: its process has ended with %s", self.name, describe_exit(exit_code))
@@ -183,11 +183,11 @@ class ModelProcess:
             if future is not None and not future.done():
                 future.set_exception(error)
         if served and not self._stops:
-            self._restart = asyncio.ensure_future(self._start_anew())
+            self._restart = asyncio.ensure_future(self._restart_process())
             for instance in self.instances:
                 self._on_change(instance)
 
-    async def _start_anew(self) -> None:
+    async def _restart_process(self) -> None:
         """Try until it serves again, with more and more time in between."""
         while True:
             await asyncio.sleep(self._backoff.seconds)
@@ -204,7 +204,7 @@ class ModelProcess:
             self._on_change(instance)
 
     def _abort(self, instance: ProcessInstance, reason: str) -> None:
-        """End it now, because of an instance that does not answer."""
+        """Kill the process because an instance does not respond."""
         log.error("%s: %s", instance.name, reason)
         instance.lose(
             internal(f"Failed to process the request(s) for model instance '{instance.name}', message: {reason}")
@@ -213,7 +213,7 @@ class ModelProcess:
             self._child.kill()
 
     def _replace(self, reason: str) -> None:
-        """End it and start it anew, once nothing is under way."""
+        """Restart the process, unless calls are in progress."""
         if self._stops or self._replacement is not None or any(each.num_calls for each in self.instances):
             return
         log.warning("%s: is started anew: %s", self.name, reason)
@@ -228,7 +228,7 @@ class ModelProcess:
 
 
 async def has_exited(child: ModelChild, timeout_seconds: float) -> bool:
-    """Wait for the end of a process for so long: whether it came."""
+    """Wait for the end of a process; whether it came in time."""
     try:
         async with asyncio.timeout(timeout_seconds):
             await child.exited.wait()

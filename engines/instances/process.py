@@ -24,7 +24,7 @@ _MODEL_DIRECTORY = "$$TRITON_MODEL_DIRECTORY"
 _ARCHIVES = (".tar.gz", ".tgz", ".tar", ".zip")
 _VERSION = f"{sys.version_info.major}.{sys.version_info.minor}"
 
-# What numerical libraries ask for how many threads they may use, each of them in a pool of its own.
+# Numerical libraries read the size of their thread pools from these.
 _THREAD_VARIABLES = (
     "OMP_NUM_THREADS",
     "OPENBLAS_NUM_THREADS",
@@ -42,17 +42,17 @@ class Interpreter:
     environment: dict[str, str]
 
     def command(self, module: str, *arguments: str) -> list[str]:
-        """Run a module of ours; the working directory is no place to import from."""
+        """The command that runs a module of this package; the working directory is not on its path."""
         return [self.executable, "-P", "-u", "-m", module, *arguments]
 
 
 def interpreter_for(config: Any, directory: Path, num_processes: int) -> Interpreter:
-    """The Python for a model of so many processes: the host's own, or that of the model's virtual environment.
+    """The Python for a model with this many processes: the host's, or that of the model's virtual environment.
 
-    Raises: EngineError where its environment cannot be used; the text says what can.
+    Raises: EngineError if the environment is unusable, with a cure.
     """
     environment = {name: str(threads_each(num_processes)) for name in _THREAD_VARIABLES if name not in os.environ}
-    # Where our own modules are, and after those of a virtual environment all that ours has.
+    # This package's directory first, then the host's PYTHONPATH.
     paths = [str(Path(__file__).parents[2]), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
     executable = sys.executable
     parameters = config.parameters
@@ -68,7 +68,7 @@ def interpreter_for(config: Any, directory: Path, num_processes: int) -> Interpr
 
 
 def threads_each(num_processes: int) -> int:
-    """CPU threads for each of so many processes that work at the same time."""
+    """CPU threads for each of this many processes."""
     num_cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, num_cpus // max(1, num_processes))
 
@@ -96,7 +96,7 @@ def virtual_python(root: Path) -> str:
 
 
 def _version(root: Path) -> str | None:
-    """The version of an environment's Python, `3.11`; None where nothing there tells."""
+    """The Python version of an environment, `3.11`; None if unknown."""
     settings = root / "pyvenv.cfg"
     if settings.exists():
         for line in settings.read_text().splitlines():
@@ -110,12 +110,11 @@ def _version(root: Path) -> str | None:
 log = logging.getLogger("engines.models")
 
 MAX_LINE_BYTES = 64 * 1024
-# What a process may print in a second; one that prints more waits. It is the host that writes it down, and the host has
-# others to serve.
+# Limit of a process's output a second: beyond it the process waits. The host writes the lines, and has other work.
 MAX_BYTES_A_SECOND = 4 * 1024 * 1024
-# Lines that come together are written together from here on: one by one they take fifty times as long.
+# From this many lines on, lines that arrive together are logged together: one by one takes fifty times as long.
 _MANY_LINES = 32
-# A pipe holds less; whoever writes on and on in place of a process that has ended is not listened to.
+# More than a pipe holds: output of the process's children after its end is not read.
 _MAX_LAST_BYTES = 1024 * 1024
 _RETURN = "\r"
 
@@ -148,7 +147,7 @@ class ModelChild:
         self._output = output
         self._name = name
         self._line = b""
-        self._second = self._num_bytes = 0  # the second that it has printed so much in
+        self._second = self._num_bytes = 0  # bytes of output in that second
         self._pause: asyncio.TimerHandle | None = None
         self._on_exit = on_exit
         os.set_blocking(output, False)
@@ -160,7 +159,7 @@ class ModelChild:
         return f"<ModelChild {self._name} {self.process.pid}: {state}>"
 
     def signal(self, number: int) -> None:
-        """Signal the process and what it has started."""
+        """Signal the process and its children."""
         if self.exit_code is None:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.process.pid, number)
@@ -169,12 +168,12 @@ class ModelChild:
         self.signal(signal.SIGKILL)
 
     def _wait(self) -> None:
-        """Wait until the process ends, and then kill what the model has started: it outlives the process in its group,
-        and holds on to what is shared.
+        """Wait for the end of the process, then kill its children: they outlive it in its group and hold shared
+        resources.
 
-        CPython has waitid on macOS only since 3.13. Without it the process is reaped first. Its group's id is free for
-        others only when the group is empty (XNU bsd/kern/kern_fork.c: a new process gets no id that is a group's), and
-        ids are given out in sequence: none comes round between these two calls.
+        CPython has waitid on macOS only since 3.13. Without it the process is reaped first. The group's id is not
+        reused before the group is empty (XNU bsd/kern/kern_fork.c: a new process gets no id of a group), and ids are
+        assigned in sequence: none comes round between these two calls.
         """
         if hasattr(os, "waitid"):
             os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOWAIT)
@@ -183,7 +182,7 @@ class ModelChild:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.process.pid, signal.SIGKILL)
         exit_code = self.process.wait()
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody wants to know
+        with contextlib.suppress(RuntimeError):  # the loop is closed
             self._loop.call_soon_threadsafe(self._exit, exit_code)
 
     def _exit(self, exit_code: int) -> None:
@@ -198,7 +197,7 @@ class ModelChild:
         self._on_exit(exit_code)
 
     def _read_output(self) -> None:
-        """Take what is there, but no more at a time than leaves room for others."""
+        """Read some output, within the limit of this second."""
         num_bytes = self._read_lines()
         if num_bytes is None:
             self._loop.remove_reader(self._output)
@@ -212,7 +211,7 @@ class ModelChild:
             self._pause = self._loop.call_at(second + 1, self._loop.add_reader, self._output, self._read_output)
 
     def _read_last(self) -> None:
-        """Take what the process has left."""
+        """Read the rest of the output."""
         num_bytes = 0
         while num_bytes < _MAX_LAST_BYTES and (more := self._read_lines()):
             num_bytes += more
@@ -220,7 +219,7 @@ class ModelChild:
             self._write([self._line])
 
     def _read_lines(self) -> int | None:
-        """Write the lines that are there down: their bytes, 0 where there are none for now, None at the end."""
+        """Log the available lines: their bytes, 0 if there are none yet, None at the end."""
         try:
             data = os.read(self._output, MAX_LINE_BYTES)
         except BlockingIOError:
@@ -235,37 +234,37 @@ class ModelChild:
         return len(data)
 
     def _write(self, lines: list[bytes]) -> None:
-        told = [f"{self._name}: {line.decode(errors='replace').rstrip(_RETURN)}" for line in lines]
-        for text in told if len(told) < _MANY_LINES else ["\n".join(told)]:
+        texts = [f"{self._name}: {line.decode(errors='replace').rstrip(_RETURN)}" for line in lines]
+        for text in texts if len(texts) < _MANY_LINES else ["\n".join(texts)]:
             log.info("%s", text)
 
 
 def spawn(
     name: str, interpreter: Interpreter, num_channels: int, limit_bytes: int, on_exit: Callable[[int], None]
 ) -> tuple[ModelChild, list[ChannelEnds]]:
-    """Start a process for so many instances; `name` is what its lines in the log begin with.
+    """Start a process for this many instances; `name` is the prefix of its lines in the log.
 
-    Raises: OSError where the interpreter cannot be started.
+    Raises: OSError if the interpreter cannot be started.
     """
     with contextlib.ExitStack() as unused, contextlib.ExitStack() as theirs:
 
-        def kept(descriptor: int, ends: contextlib.ExitStack) -> int:
+        def closing(descriptor: int, ends: contextlib.ExitStack) -> int:
             ends.callback(os.close, descriptor)
             return descriptor
 
         channels: list[tuple[ChannelEnds, tuple[int, int]]] = []
         for _ in range(num_channels):
-            (taken, outgoing), (incoming, given) = open_pipe(), open_pipe()
+            (inbound_read, outgoing), (incoming, inbound) = open_pipe(), open_pipe()
             for descriptor in (outgoing, incoming):
-                kept(descriptor, unused)
-            for descriptor in (taken, given):
-                kept(descriptor, theirs)
-            sent, received = (kept(open_shared_file(limit_bytes), unused) for _ in range(2))
-            channels.append((ChannelEnds(outgoing, incoming, sent, received), (taken, given)))
+                closing(descriptor, unused)
+            for descriptor in (inbound_read, inbound):
+                closing(descriptor, theirs)
+            sent, received = (closing(open_shared_file(limit_bytes), unused) for _ in range(2))
+            channels.append((ChannelEnds(outgoing, incoming, sent, received), (inbound_read, inbound)))
         life, lifeline = os.pipe()
-        kept(life, theirs), kept(lifeline, unused)
+        closing(life, theirs), closing(lifeline, unused)
         output, written = os.pipe()
-        kept(output, unused), kept(written, theirs)
+        closing(output, unused), closing(written, theirs)
         passed = [(*pipes, ends.sent, ends.received) for ends, pipes in channels]
         arguments = [str(life), str(limit_bytes), *(",".join(map(str, channel)) for channel in passed)]
         process = subprocess.Popen(

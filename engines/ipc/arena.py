@@ -1,12 +1,12 @@
-"""Tensors in memory that two processes share: one of them hands out blocks of a file, the other one looks at them.
+"""Tensors in memory that two processes share: one side allocates blocks of a file, the other maps them.
 
-The file has no name (a memfd, or one that is unlinked at once), so it is gone when both processes are. It grows by
-doubling. A block belongs to its receiver until the last view of it is gone; then its offset travels back.
+The file has no name (a memfd, or unlinked at once), so that it ends with both processes. It grows by doubling. A block
+belongs to its receiver until the last view of it is gone; then its offset is returned.
 
-macOS has no memfd. A file on disk will not do there: CPython's mmap has the disk flushed at each mapping of one
-(F_FULLFSYNC, Modules/mmapmodule.c). A POSIX shared memory object is never flushed (XNU bsd/kern/kern_descrip.c answers
-EBADF at once, which CPython ignores), but has its size set once (bsd/kern/posix_shm.c, `pshm_truncate`): it is as large
-as the limit from the beginning, and mapped once. Its pages take memory when they are written first.
+macOS has no memfd, and a file on disk is too slow: CPython's mmap flushes the disk at each mapping (F_FULLFSYNC,
+Modules/mmapmodule.c). A POSIX shared memory object is never flushed (XNU bsd/kern/kern_descrip.c returns EBADF, which
+CPython ignores), but its size can be set only once (bsd/kern/posix_shm.c, `pshm_truncate`): it has the limit's size
+from the beginning and is mapped once. Its pages take memory at the first write.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from typing import Any
 
 Block = tuple[int, int]  # offset and size in bytes
 
-# Blocks start where any vector load is aligned.
+# Blocks are aligned for any vector load.
 ALIGNMENT_BYTES = 64
 GROWTH_BYTES = 1 << 20
-# What is kept of a file of which no block is used any more.
+# Bytes that stay allocated in a file without used blocks.
 KEPT_BYTES = 64 << 20
 DEFAULT_LIMIT_BYTES = 4 << 30
 
 USES_POSIX_SHM = sys.platform == "darwin"
-# Has the system take pages back whose content nobody needs. On Linux MADV_FREE is for private memory alone.
+# Returns unused pages to the system. On Linux MADV_FREE is for private memory alone.
 _TAKE_BACK = getattr(mmap, "MADV_REMOVE", None) or getattr(mmap, "MADV_FREE", None)
 
 
@@ -50,7 +50,7 @@ class ArenaFullError(Exception):
 
 
 def open_shared_file(limit_bytes: int = DEFAULT_LIMIT_BYTES) -> int:
-    """A file without a name, as a descriptor that children do not inherit: empty, or of its final size where it cannot
+    """A file without a name, as a descriptor that children do not inherit: empty, or of its final size if it cannot
     grow.
 
     Raises: OSError.
@@ -80,14 +80,14 @@ def _open_shm(size: int) -> int:
 
 
 class Arena:
-    """The side that hands out blocks, writes them, and takes them back."""
+    """The side that allocates, writes and frees blocks."""
 
     def __init__(self, descriptor: int, limit_bytes: int = DEFAULT_LIMIT_BYTES):
         self._descriptor = descriptor
         self._limit_bytes = limit_bytes
         self._map: mmap.mmap | None = None
         self._final_bytes = os.fstat(descriptor).st_size  # of a file that cannot grow; 0: it can
-        self._size = 0  # what blocks and holes take
+        self._size = 0  # bytes of blocks and holes
         self._holes: list[Block] = []  # in order, never touching
         self._used: dict[int, int] = {}
         self.used_bytes = 0
@@ -96,7 +96,7 @@ class Arena:
         return f"<Arena of {self._size} bytes: {self.used_bytes} used by {len(self._used)} blocks>"
 
     def put(self, data: Any) -> Block:
-        """Copy what has a contiguous buffer into a new block.
+        """Copy a contiguous buffer into a new block.
 
         Raises: ArenaFullError.
         """
@@ -107,7 +107,7 @@ class Arena:
         return offset, size
 
     def allocate(self, size: int) -> tuple[int, memoryview]:
-        """A block to write: its offset and its bytes; let go of those before the next one is allocated.
+        """A block to write: its offset and its bytes. Release the bytes before the next allocation.
 
         Raises: ArenaFullError.
         """
@@ -127,7 +127,7 @@ class Arena:
         return offset, memoryview(self._map)[offset : offset + size]
 
     def free(self, offset: int) -> None:
-        """Take a block back."""
+        """Free a block."""
         length = self._used.pop(offset)
         self.used_bytes -= length
         insort(self._holes, (offset, length))
@@ -144,12 +144,12 @@ class Arena:
             self._holes = [(0, KEPT_BYTES)]
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         self._map = None
         os.close(self._descriptor)
 
     def _grow(self, length: int) -> int:
-        """Make room for a block at the end: its offset."""
+        """Grow by a block at the end; its offset."""
         ends_in_hole = bool(self._holes) and sum(self._holes[-1]) == self._size
         start = self._holes[-1][0] if ends_in_hole else self._size
         if start + length > self._limit_bytes:
@@ -182,13 +182,13 @@ class Mapping:
         self._map: mmap.mmap | None = None
         self._size = 0
         self._watched: dict[int, weakref.ref[Any]] = {}
-        self.freed: deque[int] = deque()  # appended to by whatever thread lets go of the last view
+        self.freed: deque[int] = deque()  # appended by the thread that releases the last view
 
     def view(self, offset: int, size: int) -> Any:
-        """A writable buffer over a block. The block is freed when the buffer and all views of it are gone."""
+        """A writable buffer over a block. The block is freed with the last view of the buffer."""
         if offset + size > self._size:
             self._size = os.fstat(self._descriptor).st_size
-            self._map = mmap.mmap(self._descriptor, self._size)  # views keep the one before alive
+            self._map = mmap.mmap(self._descriptor, self._size)  # views keep the previous map alive
         assert self._map is not None
         block = (ctypes.c_ubyte * size).from_buffer(self._map, offset)
         self._watched[offset] = weakref.ref(block, partial(self._let_go, offset))
@@ -200,14 +200,14 @@ class Mapping:
         return bool(self._watched)
 
     def take_freed(self) -> tuple[int, ...]:
-        """The blocks to tell the other side about, once."""
+        """The freed blocks to report to the other side, each once."""
         freed = []
         while self.freed:
             freed.append(self.freed.popleft())
         return tuple(freed)
 
     def close(self) -> None:
-        """Let go of the file; views that are still held stay valid."""
+        """Close the file; existing views stay valid."""
         self._map = None
         os.close(self._descriptor)
 

@@ -22,18 +22,18 @@ _LENGTH_BYTES = 4
 
 
 class ArrayStore:
-    """Where the tensors of one channel are: in its messages, its arenas, and clients' shared memory."""
+    """The tensors of one channel: in its messages, its arenas, and clients' shared memory."""
 
     def __init__(self, sent: Arena, received: Mapping) -> None:
         self._sent = sent
         self._received = received
         self._clients = ClientMemory()
-        self._lock = threading.Lock()  # of the arena: a model may answer on threads of its own
+        self._lock = threading.Lock()  # of the arena: models may respond from their own threads
 
     def read(self, packed: PackedTensor) -> Array:
-        """A tensor as an array of its own, or over memory that stays until the last array over it is gone.
+        """A tensor as an array: a copy, or a view of memory that stays until the last array over it is gone.
 
-        Raises: EngineError where it is in shared memory that cannot be reached, or is cut short.
+        Raises: EngineError if it is in unreachable shared memory, or too short.
         """
         name, datatype, shape, data = packed
         if data.__class__ is bytes:
@@ -52,15 +52,15 @@ class ArrayStore:
             raise invalid(f"the data of '{name}' is not of its shape's size") from error
 
     def drop(self, packed: PackedTensor) -> None:
-        """Give back what a tensor that nobody reads stands in."""
+        """Free the block of a tensor that is not read."""
         data = packed[3]
         if data.__class__ is not bytes and len(data) == 2:
             self._received.view(*data)
 
     def write(self, name: str, datatype: str, array: Array, place: SharedMemory | None = None) -> PackedTensor:
-        """An array as a tensor for a message; `place` is where a client wants the data.
+        """An array as a tensor for a message; `place` is the client's shared memory for the data.
 
-        Raises: EngineError where the place is too small or cannot be reached, ArenaFullError.
+        Raises: EngineError if the place is too small or unreachable, ArenaFullError.
         """
         shape = array.shape
         data: Any
@@ -82,7 +82,7 @@ class ArrayStore:
         return name, datatype, shape, data
 
     def free(self, offsets: tuple[int, ...]) -> None:
-        """Blocks that the host does not use any more."""
+        """Free blocks that the host has released."""
         with self._lock:
             for offset in offsets:
                 self._sent.free(offset)
@@ -93,7 +93,7 @@ class ArrayStore:
         return bool(self._received.freed)
 
     def take_freed(self) -> tuple[int, ...]:
-        """Blocks of the host's that nothing here uses any more, each once."""
+        """The host's blocks that are released here, each once."""
         return self._received.take_freed() if self._received.freed else ()
 
     def _write_there(self, name: str, data: Any, size: int, place: SharedMemory) -> tuple[str, int, int]:
@@ -115,9 +115,9 @@ def _copy(data: Any, target: memoryview) -> None:
 
 
 def decode_bytes(data: bytes, shape: tuple[int, ...]) -> Array:
-    """An array of `bytes` from elements that each stand behind their length.
+    """An array of `bytes` from elements with length prefixes.
 
-    Raises: EngineError, in Triton's words where the data is not that of such a shape.
+    Raises: EngineError with Triton's text if the data does not fit the shape.
     """
     elements, position, size = [], 0, len(data)
     while position < size:
@@ -135,7 +135,8 @@ def decode_bytes(data: bytes, shape: tuple[int, ...]) -> Array:
 
 
 def encode_bytes(array: Array) -> bytes:
-    """The elements of an array in row-major order, each behind its length; what is no `bytes` goes as text."""
+    """The elements of an array in row-major order, with length prefixes; elements other than `bytes` are written as
+    text."""
     pieces = []
     for element in array.ravel():
         data = element if isinstance(element, bytes) else str(element).encode()

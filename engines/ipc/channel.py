@@ -1,4 +1,4 @@
-"""The host's end of a channel to an instance: never blocks, answers by calling back."""
+"""The host's end of a channel to an instance: non-blocking, with callbacks."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from engines.ipc.arena import Arena, Mapping
 from engines.ipc.protocol import FrameReader, Message, encode
 
 READ_BYTES = 1 << 16
-# What a pipe holds, where the system lets it: several small tensors.
+# The capacity of a pipe where the system allows it: several small tensors.
 PIPE_BYTES = 1 << 18
 
 
 def open_pipe() -> tuple[int, int]:
-    """A pipe for messages: the end to read from, and the one to write to. A pair of sockets would do in its place, but
-    there whoever reads wakes the other side up to tell it that there is room, each time."""
+    """A pipe for messages: the read end, the write end. In place of a socket pair: there each read wakes the writer to
+    report free space."""
     ends = os.pipe()
     if hasattr(fcntl, "F_SETPIPE_SZ"):
-        with contextlib.suppress(OSError):  # a user may have so many bytes in pipes
+        with contextlib.suppress(OSError):  # the user's limit of pipe memory
             fcntl.fcntl(ends[1], fcntl.F_SETPIPE_SZ, PIPE_BYTES)
     return ends
 
 
 class Channel:
-    """Messages to and from one instance. `on_message` gets each that arrives; the end of the stream is told by the
-    process's own end."""
+    """Messages to and from one instance. `on_message` gets each message; the end of the stream is reported by the
+    process."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class Channel:
         loop.add_reader(incoming, self._read)
 
     def send(self, kind: int, *rest: Any) -> None:
-        """Send a message, now or as soon as there is room; blocks used no more are told along."""
+        """Send a message now or when the pipe has room, with the released blocks."""
         if not self.is_open:
             return
         freed = self.mapping.take_freed() if self.mapping.freed else ()
@@ -66,14 +66,14 @@ class Channel:
             sent = os.write(self._outgoing, data)
         except BlockingIOError:
             sent = 0
-        except OSError:  # the instance is gone, which its process tells
+        except OSError:  # the instance has ended, as its process reports
             return
         if sent < len(data):
             self._unsent += data[sent:]
             self._loop.add_writer(self._outgoing, self._write)
 
     def drain(self) -> None:
-        """Take what the other side has sent before its end."""
+        """Read what the instance has sent before its end."""
         while self.is_open and self._read():
             pass
 
@@ -88,7 +88,7 @@ class Channel:
             self.mapping.close()
 
     def _read(self) -> bool:
-        """Whether there was anything."""
+        """Read once; whether there was data."""
         try:
             data = os.read(self._incoming, READ_BYTES)
         except BlockingIOError:

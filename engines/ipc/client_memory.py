@@ -1,4 +1,4 @@
-"""Clients' POSIX shared memory, mapped where tensors are read and written."""
+"""Clients' POSIX shared memory, mapped in the process that reads and writes the tensors."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ MAX_MAPPED = 32
 
 
 class ClientMemory:
-    """The objects that requests have named of late. One that a client creates again under its old name is mapped again.
+    """Recently used objects. An object that a client has created again under the same name is mapped again.
 
-    fstat(2) identifies an object on Linux. On macOS it gives neither device nor inode (XNU bsd/kern/posix_shm.c,
-    `pshm_stat`), so that two objects of one name and size look the same: there each request maps what it names.
+    fstat(2) identifies an object on Linux. On macOS it returns neither device nor inode (XNU bsd/kern/posix_shm.c,
+    `pshm_stat`), so that two objects of one name and size look the same: there every request maps its object.
     """
 
     def __init__(self) -> None:
@@ -26,7 +26,7 @@ class ClientMemory:
     def view(self, place: SharedMemory) -> memoryview:
         """The bytes of a piece, writable.
 
-        Raises: EngineError where there is no such object, or no such piece of it.
+        Raises: EngineError if there is no such object, or no such piece of it.
         """
         mapped = self._map(place.key)
         end = place.offset + place.num_bytes
@@ -49,9 +49,9 @@ class ClientMemory:
             if not status.st_dev and not status.st_ino:
                 return mmap.mmap(descriptor, status.st_size)
             identity = (status.st_dev, status.st_ino, status.st_size)
-            known = self._mapped.get(name)
-            if known is None or known[0] != identity:
-                known = self._mapped[name] = (identity, mmap.mmap(descriptor, status.st_size))
+            entry = self._mapped.get(name)
+            if entry is None or entry[0] != identity:
+                entry = self._mapped[name] = (identity, mmap.mmap(descriptor, status.st_size))
         except (OSError, ValueError) as error:
             raise invalid(f"Unable to map shared memory region: '{key}' ({error})") from error
         finally:
@@ -59,4 +59,4 @@ class ClientMemory:
         self._mapped.move_to_end(name)
         if len(self._mapped) > MAX_MAPPED:
             self._mapped.popitem(last=False)
-        return known[1]
+        return entry[1]

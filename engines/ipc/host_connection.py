@@ -1,8 +1,7 @@
-"""An instance's end of its channel to the host. Reads block; whichever thread waits for something reads for all.
+"""An instance's end of its channel to the host. Reads block; a thread that waits reads for all threads.
 
-The thread that runs the model reads while it has nothing to do. While it is busy, a thread of the model that waits for
-an answer of the host's reads instead, so that no thread is needed that only reads: it would cost every message a
-change of threads.
+The thread that runs the model reads while it is idle. While it is busy, a thread of the model that waits for a reply
+reads instead. A dedicated reader thread would cost every message a switch of threads.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ READ_BYTES = 1 << 16
 
 
 class HostGoneError(Exception):
-    """The host has closed the channel, or is no more."""
+    """The host has closed the channel, or has ended."""
 
 
 class HostConnection:
@@ -51,7 +50,7 @@ class HostConnection:
         self._last_number = 0
 
     def send(self, kind: int, *rest: Any) -> None:
-        """Send a message; blocks used no more are told along.
+        """Send a message, with the released blocks.
 
         Raises: HostGoneError.
         """
@@ -66,11 +65,11 @@ class HostConnection:
 
     @property
     def has_freed(self) -> bool:
-        """Whether blocks have been let go of that the host does not know about yet."""
+        """Whether the host has yet to learn of released blocks."""
         return self.arrays.has_freed
 
     def next_work(self) -> Message:
-        """The next message that asks the instance for something; waits for it.
+        """Wait for the next message with work.
 
         Raises: HostGoneError.
         """
@@ -80,21 +79,21 @@ class HostConnection:
             return self._work.popleft()
 
     def is_cancelled(self, request: int) -> bool:
-        """Whether the host says that nobody wants this request's answer, as of now."""
+        """Whether the client has cancelled this request."""
         if request not in self._cancelled:
             with self._lock:
                 if not self._is_reading:
                     self._read_what_is_there()
         return request in self._cancelled
 
-    def when_cancelled(self, request: int, told: Callable[[], None]) -> None:
-        """Have `told` called once the host says that nobody wants this request's answer; at once where it has. It is
-        called by whoever reads, with the lock held: it must be quick, and ask nothing of this connection."""
+    def when_cancelled(self, request: int, callback: Callable[[], None]) -> None:
+        """Call `callback` once if the client cancels this request; now, if it has. The thread that reads calls it with
+        the lock held: it must be quick and must not use this connection."""
         with self._lock:
             if request in self._cancelled:
-                told()
+                callback()
             else:
-                self._on_cancel[request] = told
+                self._on_cancel[request] = callback
 
     def forget(self, request: int) -> None:
         """The request has ended."""
@@ -104,14 +103,14 @@ class HostConnection:
             self._on_cancel.pop(request, None)
 
     def open_number(self) -> int:
-        """A number for a question to the host, under which its answers are kept."""
+        """A number for a request to the host, under which its replies are stored."""
         with self._lock:
             self._last_number += 1
             self._answers[self._last_number] = deque()
             return self._last_number
 
     def next_answer(self, number: int) -> Message:
-        """The next answer to a question; waits for it.
+        """Wait for the next reply to a request.
 
         Raises: HostGoneError.
         """
@@ -122,12 +121,12 @@ class HostConnection:
             return answers.popleft()
 
     def close_number(self, number: int) -> None:
-        """No more answers are wanted."""
+        """Drop further replies."""
         with self._lock:
             self._answers.pop(number, None)
 
     def _read_or_wait(self) -> None:
-        """With the lock held: read, or wait for what another thread reads."""
+        """With the lock held: read, or wait for the thread that reads."""
         if self._is_reading:
             self._num_waiting += 1
             try:
@@ -169,8 +168,8 @@ class HostConnection:
             kind = message[0]
             if kind == protocol.CANCEL:
                 self._cancelled.add(message[2])
-                if (told := self._on_cancel.pop(message[2], None)) is not None:
-                    told()
+                if (callback := self._on_cancel.pop(message[2], None)) is not None:
+                    callback()
             elif kind in (protocol.ANSWER, protocol.RESULT):
                 if message[2] in self._answers:
                     self._answers[message[2]].append(message)
@@ -180,7 +179,7 @@ class HostConnection:
                 self._work.append(message)
 
     def _let_go(self, outputs: list[Any]) -> None:
-        """Give back the blocks of an answer that nobody waits for."""
+        """Free the blocks of a reply that is not used."""
         for output in outputs:
             self.arrays.drop(output)
 
@@ -190,7 +189,7 @@ HostReply = tuple[dict[str, Array], dict[str, str], dict[str, Any], EngineError 
 
 
 class HostClient:
-    """The host, as one instance reaches it; any thread may ask."""
+    """The host's services for one instance; any thread may call."""
 
     def __init__(self, connection: HostConnection) -> None:
         self._connection = connection
@@ -205,10 +204,9 @@ class HostClient:
         *,
         is_decoupled: bool,
     ) -> Iterator[HostReply]:
-        """The answers of another model, as they come: outputs by name, their datatypes, parameters, an error, and
-        whether it is the last. Letting go of the iterator before that cancels the inference.
+        """The responses of another model as they arrive. Closing the iterator early cancels the inference.
 
-        Raises: EngineError where the inputs do not fit into shared memory, HostGoneError.
+        Raises: EngineError if the inputs do not fit into shared memory, HostGoneError.
         """
         connection = self._connection
         write = connection.arrays.write
@@ -232,7 +230,7 @@ class HostClient:
                 connection.send(protocol.INFER_CANCEL, number)
 
     def control(self, operation: str, *arguments: Any) -> Any:
-        """Have the host do something, and wait for what comes of it.
+        """Have the host perform an operation, and wait for its result.
 
         Raises: EngineError, HostGoneError.
         """

@@ -27,15 +27,15 @@ FORGET = 7  # key of an implicit state
 STOP = 8
 # From an instance.
 LOADED = 11  # configuration, serialised; whether the instances share the process
-STARTED = 12  # what runs where, as JSON; "" where the backend does not tell
+STARTED = 12  # placement as JSON; "" if the backend has none
 FAILED = 13  # code, message: neither loaded nor started
 DONE = 14  # batch, ns of input, inference and output, bytes of memory, responses
 RESPONSE = 15  # request, whether it is the last, outputs or None, parameters, error, ns of input, inference, output
-INFER = 16  # number, a request to another model, whether it may answer several times
+INFER = 16  # number, a request to another model, whether it may have several responses
 INFER_CANCEL = 17  # number
 CONTROL = 18  # number, name of the operation, arguments
 LOG = 19  # level, text, file, line
-METRIC = 20  # what happens, arguments
+METRIC = 20  # operation, arguments
 STOPPED = 21
 # From both.
 FREED = 30
@@ -44,14 +44,14 @@ FREED = 30
 Message = tuple[Any, ...]
 
 HEAD_BYTES = 4
-# Without the back references of later formats: they take time, and nothing in these messages repeats.
+# Without the back references of later formats: they take time, and these messages repeat nothing.
 _FORMAT = 2
 
 
 def encode(message: Message) -> bytes:
-    """A message as it stands on the stream; what has the buffer protocol arrives as `bytes`.
+    """A message in its frame; objects with the buffer protocol arrive as `bytes`.
 
-    Raises: ValueError where the message holds something else than builtins.
+    Raises: ValueError if the message contains other than builtins.
     """
     body = marshal.dumps(message, _FORMAT)
     return len(body).to_bytes(HEAD_BYTES, "little") + body
@@ -109,7 +109,7 @@ def pack(tensor: TensorData, arena: Arena) -> PackedTensor:
 
 
 def unpack(packed: PackedTensor, mapping: Mapping) -> TensorData:
-    """A tensor of a message; its data keeps its block until no view is left."""
+    """A tensor of a message; its data holds its block until the last view is gone."""
     name, datatype, shape, data = packed
     if data.__class__ is not bytes:
         data = SharedMemory(*data) if len(data) == 3 else memoryview(mapping.view(*data)).cast("B")

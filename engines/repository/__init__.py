@@ -1,14 +1,14 @@
-"""Model repositories: which models there are, how they are configured, and which of their versions serve.
+"""Model repositories: their models, configurations, and serving versions.
 
-In the order in which a model goes through them:
+In the order of a model's way through them:
 
-    roots, layout, versions, fingerprint    where models lie, and whether they have changed
-    config                                  their configurations, read, completed and checked
-    sources, polling                        a look at them
-    graph, mapping                          what ensembles need
-    updates                                 a change: what is loaded and unloaded, and in which order
-    lifecycle, states                       the versions themselves
-    repository                              all of it, as the host sees it
+    storage, layout     the directories of models, their versions, and changes
+    config              configurations: read, completed and checked
+    sources, poller     reading models
+    ensembles           the models of ensembles
+    updates             changes: loads and unloads, in order
+    lifecycle, states   the versions
+    repository          the host's interface
 """
 
 from engines.repository.repository import Mode, Repository

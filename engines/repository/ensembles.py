@@ -1,6 +1,6 @@
-"""Which ensembles depend on which models: a graph made anew from the configurations whenever one of them changes.
+"""Ensembles: the models that they depend on, and the check of their tensors against those models.
 
-Source: Triton core `model_repository_manager.cc` DependencyGraph.
+Source: Triton core `model_repository_manager.cc` DependencyGraph, ValidateEnsembleConfig.
 """
 
 from __future__ import annotations
@@ -16,26 +16,26 @@ Configs = Mapping[str, Message]
 
 def steps(config: Message) -> dict[str, set[int]]:
     """The models that an ensemble needs, and which versions of each: -1 means any. Empty for any other model."""
-    found: dict[str, set[int]] = {}
+    result: dict[str, set[int]] = {}
     for step in config.ensemble_scheduling.step:
-        found.setdefault(step.model_name, set()).add(step.model_version)
-    return found
+        result.setdefault(step.model_name, set()).add(step.model_version)
+    return result
 
 
 def dependents(configs: Configs, names: Iterable[str]) -> set[str]:
     """The ensembles that need one of these models, directly or by other ensembles; not the models themselves."""
-    found: set[str] = set()
+    result: set[str] = set()
     reached = set(names)
     while reached:
         reached = {
-            name for name, config in configs.items() if name not in found and not reached.isdisjoint(steps(config))
+            name for name, config in configs.items() if name not in result and not reached.isdisjoint(steps(config))
         }
-        found |= reached
-    return found
+        result |= reached
+    return result
 
 
 def problem(name: str, configs: Configs) -> str | None:
-    """Why an ensemble cannot be loaded whatever its models do: one is missing, or it needs itself."""
+    """The reason why an ensemble cannot be loaded in any state of its models: a missing model, or a circle."""
     missing = sorted(steps(configs[name]).keys() - configs.keys())
     if missing:
         return f"ensemble {name} contains models that are not available or ambiguous: {', '.join(missing)}"
@@ -44,7 +44,7 @@ def problem(name: str, configs: Configs) -> str | None:
 
 
 def _back_to(name: str, configs: Configs) -> str | None:
-    """A model from which a step leads back to where the walk began."""
+    """A model with a step that leads back to the start."""
     waiting, seen = [name], {name}
     while waiting:
         current = waiting.pop()
@@ -62,8 +62,8 @@ ANY = -1
 
 @dataclass(slots=True, eq=False)
 class _Tensor:
-    """A tensor of the ensemble, as the model says that it was first seen in. `origin` numbers the decoupled step from
-    which it comes, 0 where there is none."""
+    """A tensor of the ensemble, with the properties in the first model that has it. `origin` numbers the decoupled step
+    from which it comes, 0 if there is none."""
 
     model: str
     datatype: str
@@ -82,7 +82,7 @@ class _Tensor:
 
 
 def check_mapping(config: Message, models: Mapping[str, Message]) -> bool:
-    """Check an ensemble against the completed configurations of its models, by name. Answers whether it is decoupled.
+    """Check an ensemble against the completed configurations of its models, by name. Returns whether it is decoupled.
 
     Raises: ConfigError.
     """
@@ -116,8 +116,8 @@ def _check_names(config: Message, step: Message, model: Message) -> None:
         if name not in inputs:
             text = f"ensemble tensor {tensor} is mapping to non-existing input {name} in model {step.model_name}"
             raise _wrong(who + text, name)
-    for name, given in inputs.items():
-        if name not in step.input_map and not given.optional:
+    for name, tensor_spec in inputs.items():
+        if name not in step.input_map and not tensor_spec.optional:
             raise _wrong(f"{who}input {name} in model {step.model_name} is not mapped to any ensemble tensors", name)
     for name, tensor in sorted(step.output_map.items()):
         if name not in outputs:
@@ -126,14 +126,14 @@ def _check_names(config: Message, step: Message, model: Message) -> None:
 
 
 def _link(config: Message, step: Message, model: Message, tensors: dict[str, _Tensor], number: int) -> None:
-    """Compare the model's tensors with those that are mapped to them, and note what each comes from."""
-    for given in model.input:
-        if given.name in step.input_map:
-            _meet(config, step.input_map[given.name], _tensor(given, model, given.dims), tensors)
+    """Compare the model's tensors with the mapped ones, and link each to its sources."""
+    for tensor_spec in model.input:
+        if tensor_spec.name in step.input_map:
+            _meet(config, step.input_map[tensor_spec.name], _tensor(tensor_spec, model, tensor_spec.dims), tensors)
     before = [tensors[name] for _, name in sorted(step.input_map.items())]
-    for made in model.output:
-        if made.name in step.output_map:
-            tensor = _meet(config, step.output_map[made.name], _tensor(made, model, made.dims), tensors)
+    for output in model.output:
+        if output.name in step.output_map:
+            tensor = _meet(config, step.output_map[output.name], _tensor(output, model, output.dims), tensors)
             tensor.step, tensor.is_decoupled = number, model.model_transaction_policy.decoupled
             tensor.before += before
             for needed in before:
@@ -149,11 +149,11 @@ def _meet(config: Message, name: str, of_model: _Tensor, tensors: dict[str, _Ten
             f"{of_model.datatype} is inferred from model {of_model.model}",
             name,
         )
-    # A model that does not batch may take the batch as its first axis.
+    # A model that does not batch may have the batch as its first axis.
     if not _fit(tensor.shape, of_model.shape) and not _fit(tensor.full_shape, of_model.full_shape):
         raise _wrong(
-            f"{where}inconsistent shape: {_said(tensor.full_shape)} is inferred from model {tensor.model} while "
-            f"{_said(of_model.full_shape)} is inferred from model {of_model.model}",
+            f"{where}inconsistent shape: {_shape_text(tensor.full_shape)} is inferred from model {tensor.model} while "
+            f"{_shape_text(of_model.full_shape)} is inferred from model {of_model.model}",
             name,
         )
     return tensor
@@ -163,13 +163,13 @@ def _fit(one: tuple[int, ...], other: tuple[int, ...]) -> bool:
     return len(one) == len(other) and all(a == b or ANY in (a, b) for a, b in zip(one, other, strict=True))
 
 
-def _said(shape: tuple[int, ...]) -> str:
+def _shape_text(shape: tuple[int, ...]) -> str:
     return f"[{','.join(map(str, shape))}]"
 
 
 def _find_origins(config: Message, tensors: dict[str, _Tensor]) -> bool:
-    """Follow the tensors from the inputs: what meets in a step must come from one decoupled step, or from none."""
-    queue = [tensors[given.name] for given in config.input]
+    """Follow the tensors from the inputs: inputs of a step come from one decoupled step, or from none."""
+    queue = [tensors[tensor_spec.name] for tensor_spec in config.input]
     for tensor in queue:
         tensor.is_reached = True
     origin_of_step: dict[int | None, int] = {}

@@ -1,4 +1,4 @@
-"""Where a repository's models lie: roots, model directories, configuration files, labels.
+"""The files of models: roots, directories, configuration files, labels, versions, and fingerprints of changes.
 
 Source: Triton's model repository documentation; core `model_repository_manager.cc`, `label_provider.cc`.
 """
@@ -20,7 +20,7 @@ DUPLICATE = "model appears in two or more repositories"
 
 
 def check_roots(roots: Iterable[Path]) -> None:
-    """Raises: EngineError where one of them is no directory."""
+    """Raises: EngineError if one of them is no directory."""
     for root in roots:
         if not root.is_dir():
             raise invalid(f"repository path is not a valid directory: '{root}'")
@@ -31,16 +31,16 @@ def model_directories(roots: Sequence[Path]) -> dict[str, list[Path]]:
 
     Raises: OSError.
     """
-    found: dict[str, list[Path]] = {}
+    result: dict[str, list[Path]] = {}
     for root in roots:
         for entry in sorted(root.iterdir()):
             if entry.is_dir() and not entry.name.startswith("."):
-                found.setdefault(entry.name, []).append(entry)
-    return dict(sorted(found.items()))
+                result.setdefault(entry.name, []).append(entry)
+    return dict(sorted(result.items()))
 
 
 def config_path(directory: Path, config_name: str = "") -> Path:
-    """A model's configuration file: `configs/NAME.pbtxt` where the host asks for that name and it is there."""
+    """A model's configuration file: `configs/NAME.pbtxt` if the host selects that name and it exists."""
     custom = directory / CONFIG_DIRECTORY / f"{config_name}.pbtxt"
     return custom if config_name and custom.exists() else directory / CONFIG_FILENAME
 
@@ -48,7 +48,7 @@ def config_path(directory: Path, config_name: str = "") -> Path:
 def read_labels(config: Message, directory: Path) -> dict[str, tuple[str, ...]]:
     """The labels of each output that names a file of them, by the output's name: a line each.
 
-    Raises: EngineError where a file cannot be read.
+    Raises: EngineError if a file cannot be read.
     """
     named = {output.name: directory / output.label_filename for output in config.output if output.label_filename}
     return {name: _lines(path) for name, path in named.items()}
@@ -64,19 +64,19 @@ def _lines(path: Path) -> tuple[str, ...]:
 
 _log = logging.getLogger(__name__)
 
-# Directories beside the versions that have a meaning of their own.
+# Directories beside the versions.
 OTHER_DIRECTORIES = frozenset({"warmup", "initial_state", "configs"})
 
 
 def version_of(directory_name: str) -> int | None:
-    """The version that a directory holds; None where its name is no whole number, or has zeros in front."""
+    """The version that a directory holds; None if its name is no whole number, or has zeros in front."""
     is_number = directory_name.isascii() and directory_name.isdigit()
     return int(directory_name) if is_number and str(int(directory_name)) == directory_name else None
 
 
 def versions_in(model_directory: Path) -> list[int]:
-    """All versions that are there, in order. Raises: OSError."""
-    found = []
+    """All existing versions, in order. Raises: OSError."""
+    result = []
     for entry in model_directory.iterdir():
         if entry.name in OTHER_DIRECTORIES or entry.name.startswith(".") or not entry.is_dir():
             continue
@@ -84,12 +84,12 @@ def versions_in(model_directory: Path) -> list[int]:
         if version is None:
             _log.warning("ignore version directory '%s', whose name is not a version: 1, 2, 3", entry)
         else:
-            found.append(version)
-    return sorted(found)
+            result.append(version)
+    return sorted(result)
 
 
 def wanted_versions(config: Message, versions: Iterable[int]) -> list[int]:
-    """Those of the versions that the policy of `config` takes, in order."""
+    """The versions that the policy of `config` selects, in order."""
     policy, there = config.version_policy, sorted(versions)
     match policy.WhichOneof("policy_choice"):
         case "specific":
@@ -124,7 +124,7 @@ class Fingerprint:
     config_entry: str
 
     def has_same_version(self, other: Fingerprint | None, version: int) -> bool:
-        """Whether a version's files, and those that all versions share, are the same in both; not so its config."""
+        """Whether a version's files and the shared ones are equal in both, the configuration aside."""
         return other is not None and self._of_version(version) == other._of_version(version)
 
     def _of_version(self, version: int) -> dict[str, Files]:
@@ -137,7 +137,7 @@ class Fingerprint:
 
 
 def fingerprint(directory: Path, config_entry: str = "config.pbtxt") -> Fingerprint:
-    """Raises: OSError where the directory cannot be read."""
+    """Raises: OSError if the directory cannot be read."""
     entries = {
         entry.name: tuple(sorted(_files(entry, entry.name))) for entry in os.scandir(directory) if entry.name != IGNORED
     }

@@ -1,4 +1,4 @@
-"""The versions that live: loaded together, swapped in when all of them are ready, unloaded without being waited for.
+"""The loaded versions: loaded together, swapped in when all are ready, unloaded in the background.
 
 Source: Triton core `model_lifecycle.cc`.
 """
@@ -24,8 +24,8 @@ Labels = Mapping[str, Sequence[str]]
 
 
 class Lifecycle:
-    """`load` makes a version serve, at most `max_concurrent_loads` at a time; `gpus` are the devices that instance
-    groups may name. One model is loaded or unloaded by one caller at a time."""
+    """`load` loads a version, at most `max_concurrent_loads` at a time; `gpus` are the devices for instance groups. One
+    caller at a time changes a model."""
 
     def __init__(
         self, load: Load, *, gpus: Sequence[int] = (), max_concurrent_loads: int = 4, load_retries: int = 0
@@ -35,7 +35,7 @@ class Lifecycle:
         self._limit = asyncio.Semaphore(max_concurrent_loads)
         self._load_retries = load_retries
         self._versions: dict[str, dict[int, Version]] = {}
-        # What `get` looks up: each ready version by its number as text, and the latest one as "".
+        # The lookup table of `get`: each ready version by its number as text, the latest one as "".
         self._serving: dict[str, dict[str, LoadedVersion]] = {}
         self._unloads: set[asyncio.Task[None]] = set()
 
@@ -44,9 +44,9 @@ class Lifecycle:
         return f"<Lifecycle: {len(self._versions)} models, {num_ready} versions ready>"
 
     def get(self, name: str, version: str = "") -> LoadedVersion:
-        """The model that answers; the latest ready version where none is named.
+        """The model that serves; the latest ready version by default.
 
-        Raises: EngineError in Triton's words.
+        Raises: EngineError with Triton's text.
         """
         try:
             return self._serving[name][version]
@@ -54,7 +54,7 @@ class Lifecycle:
             return self._look_closer(name, version)
 
     def _look_closer(self, name: str, version: str) -> LoadedVersion:
-        """As Triton reads a version (`std::stol`): what stands behind the digits does not count."""
+        """Triton reads a version with `std::stol`: anything behind the digits is ignored."""
         number = None if version == "" else _version_number(version)
         unknown = f"Request for unknown model: '{name}'"
         versions = self._versions.get(name)
@@ -62,15 +62,15 @@ class Lifecycle:
             raise EngineError(ErrorCode.NOT_FOUND, f"{unknown} is not found")
         if number is None:
             raise EngineError(ErrorCode.NOT_FOUND, f"{unknown} has no available versions")
-        found = versions.get(number)
-        if found is None:
+        match = versions.get(number)
+        if match is None:
             raise EngineError(ErrorCode.NOT_FOUND, f"{unknown} version {number} is not found")
-        if not found.is_ready or found.model is None:
+        if not match.is_ready or match.model is None:
             raise unavailable(f"{unknown} version {number} is not at ready state")
-        return found.model
+        return match.model
 
     def versions(self, name: str) -> Mapping[int, Version] | None:
-        """The versions of a model by number, in order; None where no load of it ever began."""
+        """The versions of a model by number, in order; None if it was never loaded."""
         versions = self._versions.get(name)
         return None if versions is None else dict(sorted(versions.items()))
 
@@ -79,7 +79,7 @@ class Lifecycle:
 
     @property
     def is_ready(self) -> bool:
-        """Whether every model serves: all its versions are ready, but for those that were unloaded."""
+        """Whether every model serves: all its versions are ready, except for unloaded ones."""
         return all(
             versions and all(version.is_as_wanted for version in versions.values())
             for versions in self._versions.values()
@@ -90,17 +90,17 @@ class Lifecycle:
         return set(self._versions)
 
     async def load(self, source: VersionSource, previous: Fingerprint | None = None) -> None:
-        """Load the versions that the policy takes; they serve once all are ready, and those before them until then.
+        """Load the versions of the policy; they serve once all are ready, the previous ones until then.
 
-        A version that serves is kept where neither its files (since `previous`) nor its configuration changed.
-        Raises: EngineError(INVALID_ARG) where one of them fails: what served goes on serving.
+        A serving version is reused if neither its files (since `previous`) nor its configuration changed. Raises:
+        EngineError(INVALID_ARG) if one of them fails: the previous ones go on serving.
         """
         current = self._versions.setdefault(source.name, {})
         wanted = wanted_versions(source.config, await asyncio.to_thread(_versions_in, source))
         if not wanted:
             raise invalid(f"at least one version must be available under the version policy of model '{source.name}'")
-        kept = {number for number in wanted if _can_keep(current.get(number), source, previous)}
-        lives = {number: Version(source, number) for number in wanted if number not in kept}
+        unchanged = {number for number in wanted if _can_keep(current.get(number), source, previous)}
+        lives = {number: Version(source, number) for number in wanted if number not in unchanged}
         for number, life in lives.items():
             life.begin()
             if number not in current or not current[number].is_ready:
@@ -117,11 +117,11 @@ class Lifecycle:
         if reason:
             self._give_up(lives.values(), invalid(reason))
             raise invalid(reason)
-        self._swap_in(source.name, lives, kept)
+        self._swap_in(source.name, lives, unchanged)
 
     def unload(self, name: str, after: Iterable[asyncio.Task[None]] = ()) -> list[asyncio.Task[None]]:
-        """Have nothing of a model serve any more. Answers at once; the tasks end when its versions are gone, which is
-        after those in `after`."""
+        """Unload all versions of a model. Returns at once; the tasks end when its versions are gone, after those in
+        `after`."""
         going = [version for version in self._versions.get(name, {}).values() if version.is_ready]
         tasks = [self._begin_unload(version, after) for version in going]
         self._publish(name)
@@ -158,7 +158,7 @@ class Lifecycle:
         return model
 
     def _labels_of_steps(self, config: Message) -> Labels:
-        """What an ensemble's outputs are called in the models that write them."""
+        """The labels of an ensemble's outputs in the models that write them."""
         labels: dict[str, Sequence[str]] = {}
         for step in config.ensemble_scheduling.step:
             version = "" if step.model_version < 0 else str(step.model_version)
@@ -168,9 +168,9 @@ class Lifecycle:
                     labels[tensor] = model.spec.labels[output]
         return labels
 
-    def _swap_in(self, name: str, lives: Mapping[int, Version], kept: set[int]) -> None:
+    def _swap_in(self, name: str, lives: Mapping[int, Version], unchanged: set[int]) -> None:
         current = self._versions[name]
-        going = [version for number, version in current.items() if version.is_ready and number not in kept]
+        going = [version for number, version in current.items() if version.is_ready and number not in unchanged]
         for number, life in lives.items():
             life.become_ready()
             current[number] = life
@@ -180,7 +180,7 @@ class Lifecycle:
         _log.info("successfully loaded '%s'", name)
 
     def _give_up(self, lives: Iterable[Version], error: EngineError) -> None:
-        """End a load that has failed: what is loaded of it goes again, what is not yet loaded fails."""
+        """End a failed load: unload its loaded versions, fail the others."""
         for life in lives:
             if life.model is not None:
                 self._begin_unload(life)

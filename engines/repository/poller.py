@@ -1,5 +1,4 @@
-"""Looking at a repository: which models are there, and which of them are not as they were. It waits for disks and
-networks, so that it runs in a thread.
+"""Polling a repository: its models, and which of them have changed. It waits for disks and networks, in a thread.
 
 Source: Triton core `model_repository_manager.cc` Poll, PollModels.
 """
@@ -22,10 +21,10 @@ NOT_UNIQUE = "not unique across all model repositories"
 
 
 @dataclass(slots=True)
-class Known:
-    """A model that was asked for. `fingerprint` is of the files that it was last loaded from, `previous` of those
-    before: where the load fails it counts again. `problem` is why it cannot be loaded as its configuration stands,
-    `error` why its last load failed."""
+class ModelRecord:
+    """A requested model. `fingerprint` is of the files of its last load, `previous` of those before, which count again
+    if the load fails. `problem` is the reason why its configuration cannot be loaded, `error` that of its last failed
+    load."""
 
     source: VersionSource
     fingerprint: Fingerprint | None
@@ -37,8 +36,8 @@ class Known:
 
 @dataclass(frozen=True, slots=True)
 class Polled:
-    """`problems` tells of each model that cannot be had why; where it is known already, it stays as it was. `strangers`
-    are names that no root has."""
+    """`problems` are the reasons by model that cannot be read; a recorded one stays as it was. `strangers` are names
+    that no root has."""
 
     changed: dict[str, VersionSource] = field(default_factory=dict)
     unmodified: set[str] = field(default_factory=set)
@@ -59,18 +58,18 @@ class Shelf:
         may_complete: bool = True,
         cache_directory: Path | None = None,
     ) -> None:
-        self._given = tuple(roots)
+        self._addresses = tuple(roots)
         self._config_name = config_name
         self._may_complete = may_complete
         self._cache_directory = cache_directory
         self.roots: tuple[Root, ...] = ()
 
     def open(self) -> None:
-        """Find the roots, and of those that are elsewhere the names of their models.
+        """Open the roots, and list the models of remote ones.
 
-        Raises: EngineError where one of them is no directory, or cannot be reached.
+        Raises: EngineError if one of them is not a directory, or unreachable.
         """
-        self.roots = tuple(open_root(root, self._cache_directory) for root in self._given)
+        self.roots = tuple(open_root(root, self._cache_directory) for root in self._addresses)
         for root in self.roots:
             root.refresh_names()
         check_roots(root.path for root in self.roots)
@@ -90,8 +89,8 @@ class Shelf:
         except OSError as error:
             raise invalid(f"failed to poll model repository '{error.filename}': {error.strerror}") from error
 
-    def poll_all(self, known: Mapping[str, Known]) -> Polled:
-        """Look at all models. Raises: EngineError where a root cannot be read."""
+    def poll_all(self, records: Mapping[str, ModelRecord]) -> Polled:
+        """Look at all models. Raises: EngineError if a root cannot be read."""
         self.refresh()
         polled = Polled()
         for name, directories in self.directories().items():
@@ -99,36 +98,36 @@ class Shelf:
                 polled.duplicates.add(name)
                 polled.problems[name] = NOT_UNIQUE
             else:
-                self._poll(name, directories[0], Override(), known, polled)
+                self._poll(name, directories[0], Override(), records, polled)
         return polled
 
-    def poll(self, wanted: Mapping[str, Override], known: Mapping[str, Known]) -> Polled:
-        """Look at some models, and at those that ensembles among them need."""
+    def poll(self, wanted: Mapping[str, Override], records: Mapping[str, ModelRecord]) -> Polled:
+        """Poll some models, and those that ensembles among them need."""
         polled, seen = Polled(), set[str]()
         current = dict(wanted)
         while current:
             for name, override in current.items():
-                self._poll_named(name, override, known, polled)
+                self._poll_named(name, override, records, polled)
             seen |= current.keys()
             looked_at = [polled.changed[name].config for name in current if name in polled.changed]
-            looked_at += [known[name].source.config for name in current if name in polled.unmodified]
+            looked_at += [records[name].source.config for name in current if name in polled.unmodified]
             needed = {name for config in looked_at for name in steps(config)}
             current = {name: Override() for name in sorted(needed - seen)}
         return polled
 
-    def _poll_named(self, name: str, override: Override, known: Mapping[str, Known], polled: Polled) -> None:
+    def _poll_named(self, name: str, override: Override, records: Mapping[str, ModelRecord], polled: Polled) -> None:
         try:
             if override.files:
                 polled.changed[name] = read_override(name, override, may_complete=self._may_complete)
                 return
             directories = self._directories_of(name)
-        except Exception as error:  # a name or a path that no file system takes, a disk that is full
+        except Exception as error:  # a name that the file system rejects, a full disk
             polled.problems[name] = as_engine_error(error).message
             if override.files:
                 polled.strangers.add(name)
             return
         if len(directories) == 1:
-            self._poll(name, directories[0], override, known, polled)
+            self._poll(name, directories[0], override, records, polled)
         else:
             polled.problems[name] = NOT_UNIQUE if directories else NOT_FOUND
             if not directories:
@@ -140,21 +139,23 @@ class Shelf:
         self.refresh(name)
         return [root.path / name for root in self.roots if (root.path / name).exists()]
 
-    def _poll(self, name: str, directory: Path, override: Override, known: Mapping[str, Known], polled: Polled) -> None:
+    def _poll(
+        self, name: str, directory: Path, override: Override, records: Mapping[str, ModelRecord], polled: Polled
+    ) -> None:
         try:
-            found = find_fingerprint(directory, self._config_name)
-            if override.config is None and name in known and known[name].fingerprint == found:
+            fingerprint = find_fingerprint(directory, self._config_name)
+            if override.config is None and name in records and records[name].fingerprint == fingerprint:
                 polled.unmodified.add(name)
                 return
             polled.changed[name] = read_source(
                 name,
                 directory,
-                found,
+                fingerprint,
                 config=override.config,
                 config_name=self._config_name,
                 may_complete=self._may_complete,
             )
-        except Exception as error:  # one model's fault, whatever it is, is not the others'
+        except Exception as error:  # one model's fault does not affect the others
             polled.problems[name] = as_engine_error(error).message
-            if name in known:
+            if name in records:
                 polled.unmodified.add(name)

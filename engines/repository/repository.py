@@ -16,7 +16,7 @@ from engines.core.errors import EngineError, internal, invalid, unavailable
 from engines.repository.ensembles import steps
 from engines.repository.layout import DUPLICATE
 from engines.repository.lifecycle import Lifecycle
-from engines.repository.poller import Known, Polled, Shelf
+from engines.repository.poller import ModelRecord, Polled, Shelf
 from engines.repository.sources import Override
 from engines.repository.states import IndexEntry, Load, LoadedVersion, ModelState
 from engines.repository.updates import Change, Updates
@@ -30,8 +30,8 @@ DEFAULT_POLL_SECONDS = 15.0  # Triton's
 
 
 class Mode(Enum):
-    """`--model-control-mode`: NONE loads everything at the start; POLL does so again whenever the files change;
-    EXPLICIT loads what requests ask for."""
+    """`--model-control-mode`: NONE loads everything at the start; POLL reloads when files change; EXPLICIT loads on
+    request."""
 
     NONE = "none"
     POLL = "poll"
@@ -39,11 +39,11 @@ class Mode(Enum):
 
 
 class Repository:
-    """The models of some roots. `startup_models` are those that EXPLICIT loads at the start, ("*",) means all;
-    `gpus` are the ids of the devices that instance groups may name; `auto_complete` says whether a configuration may
-    leave out what the model tells; `config_name` chooses `configs/NAME.pbtxt` where a model has it.
+    """The models of some roots. `startup_models` are those that EXPLICIT loads at the start, ("*",) means all; `gpus`
+    are the ids of the devices for instance groups; `auto_complete` allows models to complete configurations;
+    `config_name` selects `configs/NAME.pbtxt` if a model has it.
 
-    Its methods belong to one event loop. A caller that is cancelled leaves what it has begun to go on to its end.
+    Its methods belong to one event loop. A cancelled caller does not interrupt a change in progress.
     """
 
     def __init__(
@@ -75,12 +75,12 @@ class Repository:
         self._is_started = self._is_closing = False
 
     def __repr__(self) -> str:
-        return f"<Repository {self.mode.value}: {len(self._updates.known)} models, {self._lifecycle!r}>"
+        return f"<Repository {self.mode.value}: {len(self._updates.records)} models, {self._lifecycle!r}>"
 
     async def start(self) -> dict[str, str]:
-        """Load what the mode says. Answers why models failed, by their names: the others serve.
+        """Load the models of the mode. Returns the reasons of failures by model; the others serve.
 
-        Raises: EngineError where a root is no directory or cannot be reached, or "*" is not alone.
+        Raises: EngineError if a root is not a directory or unreachable, or "*" is combined with names.
         """
         is_everything = self.mode is not Mode.EXPLICIT or EVERYTHING in self._startup_models
         if self.mode is Mode.EXPLICIT and is_everything and len(self._startup_models) > 1:
@@ -96,9 +96,9 @@ class Repository:
         return self.failures
 
     def get(self, name: str, version: str = "") -> LoadedVersion:
-        """The model that answers; the latest ready version where none is named.
+        """The model that serves; the latest ready version by default.
 
-        Raises: EngineError in Triton's words.
+        Raises: EngineError with Triton's text.
         """
         return self._lifecycle.get(name, version)
 
@@ -122,17 +122,17 @@ class Repository:
 
     @property
     def failures(self) -> dict[str, str]:
-        """Why models do not serve as the repository has them, by their names; more than Triton's index tells."""
+        """The reasons why models do not serve as the repository has them, by name; more than Triton's index."""
         failures = dict(self._problems)
-        for name, known in self._updates.known.items():
-            if text := known.problem or known.error:
+        for name, record in self._updates.records.items():
+            if text := record.problem or record.error:
                 failures.setdefault(name, text)
         return dict(sorted(failures.items()))
 
     def index(self, ready_only: bool = False) -> list[IndexEntry]:
         """The models of all roots, by name, with the versions that were ever loaded.
 
-        Raises: EngineError where a root cannot be read.
+        Raises: EngineError if a root cannot be read.
         """
         entries = []
         for name, directories in self._shelf.directories().items():
@@ -150,11 +150,11 @@ class Repository:
         return entries
 
     async def load(self, name: str, config: str | None = None, files: Mapping[str, bytes] | None = None) -> None:
-        """Load a model, or load it anew where it has changed; what it needs (an ensemble's models) comes along.
+        """Load a model, or reload it if it has changed, with the models that it needs (an ensemble's).
 
-        `config` is a configuration as JSON that counts until the model is unloaded; with `files`, by their paths in the
-        model's directory ("file:1/model.py"), the model is made of what the request carries alone.
-        Raises: EngineError in Triton's words; what served before goes on serving.
+        `config` is a configuration as JSON that holds until the model is unloaded; with `files`, by their paths in the
+        model's directory ("file:1/model.py"), the model consists of the request's contents alone. Raises: EngineError
+        with Triton's text; the previous versions go on serving.
         """
         self._check_mode()
         results, are_read = await self._operate(self._load_all({name: Override(config, files or None)}))
@@ -166,34 +166,33 @@ class Repository:
             raise internal(f"failed to load '{name}', no version is available")
 
     async def unload(self, name: str, unload_dependents: bool = False) -> None:
-        """Have a model serve no more, and the ensembles that need it; one that is not known does not matter.
+        """Unload a model and the ensembles that need it; an unknown one is ignored.
 
-        `unload_dependents`: the models too that were only loaded because this ensemble needs them. It does not wait for
-        requests under way; a load of the model does not have to wait for them either.
-        Raises: EngineError where the mode does not allow it.
+        `unload_dependents`: also the models that were only loaded for this ensemble. It does not wait for requests in
+        progress, nor does a load of the model. Raises: EngineError if the mode does not allow it.
         """
         self._check_mode()
 
-        async def look(known: Mapping[str, Known]) -> Change:
-            removed = {name} & known.keys()
+        async def look(records: Mapping[str, ModelRecord]) -> Change:
+            removed = {name} & records.keys()
             if unload_dependents and removed:
-                removed = _with_needless(name, known)
+                removed = _with_needless(name, records)
             return Change(removed=frozenset(removed))
 
         await self._operate(self._updates.apply(look))
         self._problems.pop(name, None)
 
     async def poll(self) -> None:
-        """Look at the roots once: load what is new or changed, unload what is gone.
+        """Poll the roots once: load new and changed models, unload removed ones.
 
-        Raises: EngineError where the mode is another one, or a root cannot be read.
+        Raises: EngineError if the mode is another one, or a root cannot be read.
         """
         if self.mode is not Mode.POLL:
             raise unavailable("polling is disabled")
         await self._operate(self._updates.apply(self._look_at_all))
 
     async def close(self) -> None:
-        """Unload everything and wait for it; loads under way are cancelled."""
+        """Unload everything and wait for it; loads in progress are cancelled."""
         self._is_closing = True
         if self._polling is not None:
             self._polling.cancel()
@@ -210,7 +209,7 @@ class Repository:
             raise unavailable("explicit model load / unload is not allowed if polling is enabled")
 
     async def _operate(self, operation: Coroutine[Any, Any, T]) -> T:
-        """Run something that changes models to its end, whatever becomes of the caller."""
+        """Run a change to its end, even if the caller is cancelled."""
         if self._is_closing:
             operation.close()
             raise unavailable("Server exiting")
@@ -225,23 +224,24 @@ class Repository:
             raise
 
     async def _load_all(self, wanted: Mapping[str, Override]) -> tuple[dict[str, str | None], bool]:
-        """Load models by name. Answers why each failed, and whether all of them, and what they need, could be read."""
+        """Load models by name. Returns the reasons of failures, and whether all of them, and their needs, could be
+        read."""
         polled = Polled()
 
-        async def look(known: Mapping[str, Known]) -> Change:
+        async def look(records: Mapping[str, ModelRecord]) -> Change:
             nonlocal polled
-            polled = await asyncio.to_thread(self._shelf.poll, wanted, known)
+            polled = await asyncio.to_thread(self._shelf.poll, wanted, records)
             return Change(polled.changed, unmodified=frozenset(polled.unmodified), explicit=frozenset(wanted))
 
         results = await self._updates.apply(look)
         self._note(polled)
         return results, not polled.problems
 
-    async def _look_at_all(self, known: Mapping[str, Known]) -> Change:
-        polled = await asyncio.to_thread(self._shelf.poll_all, known)
+    async def _look_at_all(self, records: Mapping[str, ModelRecord]) -> Change:
+        polled = await asyncio.to_thread(self._shelf.poll_all, records)
         self._note(polled)
         there = polled.changed.keys() | polled.unmodified
-        return Change(polled.changed, removed=frozenset(known.keys() - there), explicit=frozenset(polled.changed))
+        return Change(polled.changed, removed=frozenset(records.keys() - there), explicit=frozenset(polled.changed))
 
     def _note(self, polled: Polled) -> None:
         for name, text in polled.problems.items():
@@ -249,7 +249,7 @@ class Repository:
                 _log.error("failed to poll model '%s': %s", name, text)
         for name in polled.changed.keys() | polled.unmodified:
             self._problems.pop(name, None)
-        # Requests may ask for any name: what they make up is not remembered.
+        # Requests may name anything: unknown names are not recorded.
         remembered = polled.problems.keys() - (polled.strangers if self._is_started else set())
         self._problems |= {name: polled.problems[name] for name in remembered}
 
@@ -264,15 +264,15 @@ class Repository:
                 _log.exception("failed to poll the model repository")
 
 
-def _with_needless(name: str, known: Mapping[str, Known]) -> set[str]:
-    """An ensemble and what it needs and nobody else does, but for what was loaded by its own name."""
+def _with_needless(name: str, records: Mapping[str, ModelRecord]) -> set[str]:
+    """An ensemble and the models that nothing else needs, except for explicitly loaded ones."""
     removed, waiting = {name}, [name]
     while waiting:
-        for needed in steps(known[waiting.pop()].source.config):
-            is_wanted = needed not in known or known[needed].is_explicit
+        for needed in steps(records[waiting.pop()].source.config):
+            is_wanted = needed not in records or records[needed].is_explicit
             if needed in removed or is_wanted:
                 continue
-            if not any(needed in steps(known[other].source.config) for other in known.keys() - removed):
+            if not any(needed in steps(records[other].source.config) for other in records.keys() - removed):
                 removed.add(needed)
                 waiting.append(needed)
     return removed

@@ -18,7 +18,7 @@ FILE_PREFIX = "file:"
 
 
 class TemporaryDirectory:
-    """A directory that goes when nothing refers to it any more."""
+    """A directory that is deleted with its last reference."""
 
     def __init__(self) -> None:
         self.path = Path(tempfile.mkdtemp(prefix="pointsman-model-")).resolve()
@@ -27,8 +27,8 @@ class TemporaryDirectory:
 
 @dataclass(frozen=True, slots=True)
 class VersionSource:
-    """`config` is checked, and complete but for what the model itself tells. `fingerprint` is None where the files came
-    with the request that loads them; `temporary` then keeps them."""
+    """`config` is checked, and complete except for what the model's file declares. `fingerprint` is None if the files
+    came with the load request; `temporary` then holds them."""
 
     name: str
     directory: Path
@@ -39,14 +39,14 @@ class VersionSource:
 
 @dataclass(frozen=True, slots=True)
 class Override:
-    """What a load request brings: a configuration as JSON, and files by their paths in the model's directory."""
+    """The contents of a load request: a configuration as JSON, and files by their paths in the model's directory."""
 
     config: str | None = None
     files: Mapping[str, bytes] | None = None
 
 
 def find_fingerprint(directory: Path, config_name: str = "") -> Fingerprint:
-    """Raises: EngineError where the directory cannot be read."""
+    """Raises: EngineError if the directory cannot be read."""
     path = config_path(directory, config_name)
     try:
         return fingerprint(directory, path.relative_to(directory).parts[0])
@@ -57,34 +57,34 @@ def find_fingerprint(directory: Path, config_name: str = "") -> Fingerprint:
 def read_source(
     name: str,
     directory: Path,
-    found: Fingerprint,
+    fingerprint: Fingerprint,
     *,
     config: str | None = None,
     config_name: str = "",
     may_complete: bool = True,
 ) -> VersionSource:
-    """A model from its directory, or with the configuration of a request in place of its own.
+    """A model from its directory, or with a request's configuration.
 
-    `may_complete`: whether a configuration may be missing, or leave inputs and outputs to the model.
-    Raises: EngineError, with file and line where the configuration's file is at fault.
+    `may_complete`: whether a configuration may be missing, or leave inputs and outputs to the model. Raises:
+    EngineError, with file and line for errors of the configuration.
     """
     if config is not None:
         return VersionSource(
-            name, directory, _finish(configuration.read_json(config), name, directory, may_complete), found
+            name, directory, _finish(configuration.read_json(config), name, directory, may_complete), fingerprint
         )
     path = config_path(directory, config_name)
     if not path.exists() and may_complete:
-        made = message("inference.ModelConfig")()
-        return VersionSource(name, directory, _finish(made, name, directory, may_complete), found)
-    made = configuration.read(path)
+        config = message("inference.ModelConfig")()
+        return VersionSource(name, directory, _finish(config, name, directory, may_complete), fingerprint)
+    config = configuration.read(path)
     try:
-        return VersionSource(name, directory, _finish(made, name, directory, may_complete), found)
+        return VersionSource(name, directory, _finish(config, name, directory, may_complete), fingerprint)
     except configuration.ConfigError as error:
         raise _with_place(error, path) from error
 
 
 def read_override(name: str, override: Override, *, may_complete: bool = True) -> VersionSource:
-    """A model that is made only of what a request carries.
+    """A model from the contents of a request.
 
     Raises: EngineError.
     """
@@ -93,8 +93,8 @@ def read_override(name: str, override: Override, *, may_complete: bool = True) -
         _write_file(temporary.path, path, data)
     if override.config is None:
         raise invalid("Load parameter 'config' must be specified for model file override")
-    made = configuration.read_json(override.config)
-    config = _finish(made, name, temporary.path, may_complete)
+    config = configuration.read_json(override.config)
+    config = _finish(config, name, temporary.path, may_complete)
     return VersionSource(name, temporary.path, config, None, temporary)
 
 

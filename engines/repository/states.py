@@ -1,7 +1,7 @@
-"""The states of a model's version, as one table.
+"""The states of a model's version as one table, and the interfaces to loaded models.
 
-Each load of a version makes a life of its own: a reload is a second life beside the first, which serves until the
-second is ready. Source: Triton core `model_lifecycle.h` ModelReadyState.
+Each load of a version creates a new object: while a reload is in progress, the previous one serves. Source: Triton core
+`model_lifecycle.h` ModelReadyState.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from engines.repository.sources import VersionSource
 
 @dataclass(frozen=True, slots=True)
 class ModelSpec:
-    """A version of a model that is to be loaded. `config` is its checked configuration (an `inference.ModelConfig`
-    message), not yet completed from the model's file; `labels` are those of each output, by its name."""
+    """A version of a model to load. `config` is its checked configuration (an `inference.ModelConfig` message), not yet
+    completed from the model's file; `labels` are by output."""
 
     name: str
     version: int
@@ -37,15 +37,15 @@ class LoadedVersion(Protocol):
 
     @property
     def config(self) -> Any:
-        """The configuration as completed: what ModelConfig answers."""
+        """The completed configuration, as ModelConfig returns it."""
         ...
 
     async def unload(self) -> None:
-        """Take nothing new, let what is under way end, and let go of everything."""
+        """Accept no more requests, finish those in progress, and release everything."""
         ...
 
 
-# Raises: EngineError, whose message becomes the reason in the repository index. Warm-up is part of it.
+# Raises: EngineError, whose message is the reason in the repository index. It includes the warm-up.
 Load = Callable[[ModelSpec], Awaitable[LoadedVersion]]
 
 
@@ -67,7 +67,7 @@ class Event(Enum):
 
 TRANSITIONS: dict[ModelState, dict[Event, ModelState]] = {
     ModelState.UNKNOWN: {Event.LOAD: ModelState.LOADING},
-    # A version that is loaded is given up where another one of the same load fails.
+    # A loading version is abandoned if another one of the same load fails.
     ModelState.LOADING: {
         Event.LOADED: ModelState.READY,
         Event.FAILED: ModelState.UNAVAILABLE,
@@ -80,7 +80,7 @@ TRANSITIONS: dict[ModelState, dict[Event, ModelState]] = {
 
 UNLOADED = "unloaded"
 
-# How Triton writes a code in front of a message, where the reply has no code of its own.
+# Triton's prefixes of messages in replies without a code.
 CODE_TEXTS: dict[ErrorCode, str] = {
     ErrorCode.UNKNOWN: "Unknown",
     ErrorCode.INTERNAL: "Internal",
@@ -94,14 +94,14 @@ CODE_TEXTS: dict[ErrorCode, str] = {
 
 
 class Version:
-    """One life of one version: where it stands, why, and the model while there is one."""
+    """One load of one version: its state, the reason, and the model while loaded."""
 
     __slots__ = ("model", "name", "number", "reason", "source", "state")
 
     def __init__(self, source: VersionSource, number: int) -> None:
         self.name = source.name
         self.number = number
-        self.source: VersionSource | None = source  # until it is over: a temporary one takes its files along
+        self.source: VersionSource | None = source  # until it is unloaded: a temporary one owns files
         self.model: LoadedVersion | None = None
         self.state = ModelState.UNKNOWN
         self.reason = ""
@@ -115,7 +115,7 @@ class Version:
 
     @property
     def is_as_wanted(self) -> bool:
-        """Whether it serves, or does not because it was asked not to."""
+        """Whether it serves, or was unloaded on request."""
         return self.is_ready or self.reason == UNLOADED
 
     def begin(self) -> None:
@@ -146,8 +146,8 @@ class Version:
 
 @dataclass(frozen=True, slots=True)
 class IndexEntry:
-    """A version in the repository index. A model of which no version was ever loaded is one entry with its name alone;
-    one that is in two repositories has a state and a reason, and no version."""
+    """A version in the repository index. A model without any loaded version is one entry with only its name; one that
+    is in two repositories has a state and a reason, and no version."""
 
     name: str
     version: str = ""
@@ -156,5 +156,5 @@ class IndexEntry:
 
 
 def as_engine_error(error: BaseException) -> EngineError:
-    """What a load may raise beside EngineError is the model's failure too."""
+    """Other exceptions of a load are failures of the model, too."""
     return error if isinstance(error, EngineError) else internal(f"{type(error).__name__}: {error}")

@@ -15,11 +15,11 @@ from typing import Any, Protocol
 from engines.core.errors import EngineError, ErrorCode, unavailable
 
 EXTRA = "pointsman[remote]"
-# What fsspec loads for a scheme, by the name of the package that brings it.
+# The packages of fsspec's drivers by scheme.
 DRIVERS = {"s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "abfs": "adlfs", "az": "adlfs"}
 MANIFEST = ".pointsman-manifest.json"
 PARTIAL = ".fetch-"
-# By what a listing tells that a file has changed; which of them there are depends on the store.
+# Fields of a listing that change with a file; they depend on the store.
 MARKS = (
     "size",
     "ETag",
@@ -45,7 +45,7 @@ class Root(Protocol):
         ...
 
     def refresh_names(self) -> None:
-        """Have a directory for each model that is there, with or without its files. Raises: EngineError."""
+        """Create a directory for each listed model, with or without its files. Raises: EngineError."""
         ...
 
 
@@ -64,11 +64,10 @@ class LocalRoot:
 
 
 class RemoteRoot:
-    """A copy, in `directory`, of what lies at `url`. A new file takes the place of an old one, which stays open where
-    it is in use."""
+    """A copy of `url` in `directory`. A new file replaces the old one, which stays open where it is used."""
 
     def __init__(self, url: str, directory: Path) -> None:
-        """Raises: EngineError where fsspec or its driver is missing."""
+        """Raises: EngineError if fsspec or its driver is missing."""
         self.url = url
         self.path = directory
         directory.mkdir(parents=True, exist_ok=True)
@@ -79,9 +78,9 @@ class RemoteRoot:
         return f"<RemoteRoot {self.url}: {self.path}, {len(self._manifest)} files>"
 
     def refresh(self, model: str = "") -> None:
-        """Fetch what has changed, and remove what is gone.
+        """Fetch changed files, and delete removed ones.
 
-        Raises: EngineError(UNAVAILABLE) where the store does not answer.
+        Raises: EngineError(UNAVAILABLE) if the store does not respond.
         """
         with self._translated():
             listing = self._list(model)
@@ -91,11 +90,11 @@ class RemoteRoot:
         (self.path / MANIFEST).write_text(json.dumps(self._manifest))
 
     def refresh_names(self) -> None:
-        """Raises: EngineError(UNAVAILABLE) where the store does not answer."""
+        """Raises: EngineError(UNAVAILABLE) if the store does not respond."""
         with self._translated():
             self._files.invalidate_cache()
-            found = self._files.ls(self._root, detail=True)
-        for details in found:
+            entries = self._files.ls(self._root, detail=True)
+        for details in entries:
             if details["type"] == "directory":
                 (self.path / PurePosixPath(details["name"].rstrip("/")).name).mkdir(exist_ok=True)
 
@@ -103,7 +102,7 @@ class RemoteRoot:
     def _translated(self) -> Iterator[None]:
         try:
             yield
-        except Exception as error:  # each store has errors of its own
+        except Exception as error:  # each store has its own errors
             raise unavailable(f"failed to read model repository '{self.url}': {error}") from error
 
     def _list(self, model: str) -> dict[str, str | None]:
@@ -111,11 +110,11 @@ class RemoteRoot:
         top = f"{self._root}/{model}" if model else self._root
         self._files.invalidate_cache()
         try:
-            found = self._files.find(top, withdirs=True, detail=True)
+            entries = self._files.find(top, withdirs=True, detail=True)
         except FileNotFoundError:
             return {}
         listing: dict[str, str | None] = {}
-        for path, details in found.items():
+        for path, details in entries.items():
             name = PurePosixPath(path.strip("/")).relative_to(self._root.strip("/"))
             if name.parts and ".." not in name.parts:
                 listing[str(name)] = None if details["type"] == "directory" or path.endswith("/") else _mark(details)
@@ -160,10 +159,10 @@ class RemoteRoot:
 
 
 def open_root(root: str | Path, cache_directory: Path | None = None) -> LocalRoot | RemoteRoot:
-    """A root as it is given: a directory, `file://` and a directory, or a remote address, whose copy goes into
-    `cache_directory` (by default ~/.cache/pointsman/repositories).
+    """A root by its address: a directory, `file://` and a directory, or a remote URL with a copy in `cache_directory`
+    (by default ~/.cache/pointsman/repositories).
 
-    Raises: EngineError where what it needs is not installed.
+    Raises: EngineError if a package is not installed.
     """
     text = str(root)
     if isinstance(root, Path) or "://" not in text:

@@ -1,4 +1,4 @@
-"""Changes to what is loaded, one at a time for a model and those that depend on it, side by side for all others.
+"""Changes of the loaded models, one at a time for a model and those that depend on it, in parallel for others.
 
 Source: Triton core `model_repository_manager.cc` LoadUnloadModels, LoadModelByDependency, CheckNode.
 """
@@ -14,15 +14,15 @@ from engines.core.errors import EngineError
 from engines.repository.config.parser import ConfigError
 from engines.repository.ensembles import check_mapping, dependents, problem, steps
 from engines.repository.lifecycle import Lifecycle
-from engines.repository.poller import Known
+from engines.repository.poller import ModelRecord
 from engines.repository.sources import VersionSource
 from gateway.protocol.protobuf import Message
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """`changed` is loaded, `removed` unloaded and forgotten, `unmodified` only held. `explicit`: the models that are
-    asked for by their own name, and not because an ensemble needs them."""
+    """`changed` are loaded, `removed` unloaded and forgotten, `unmodified` only held. `explicit`: models that were
+    requested by name, not because an ensemble needs them."""
 
     changed: Mapping[str, VersionSource] = field(default_factory=dict)
     removed: frozenset[str] = frozenset()
@@ -30,32 +30,32 @@ class Change:
     explicit: frozenset[str] = frozenset()
 
 
-Look = Callable[[Mapping[str, Known]], Awaitable[Change]]
+Look = Callable[[Mapping[str, ModelRecord]], Awaitable[Change]]
 
 
 class Updates:
-    """Applies changes to `lifecycle`. `known` are the models that were asked for, by name."""
+    """Applies changes to `lifecycle`. `records` are the requested models by name."""
 
     def __init__(self, lifecycle: Lifecycle) -> None:
         self.lifecycle = lifecycle
-        self.known: dict[str, Known] = {}
+        self.records: dict[str, ModelRecord] = {}
         self._planning = asyncio.Lock()
         self._busy: dict[str, asyncio.Event] = {}
         self._num_released = 0
 
     def __repr__(self) -> str:
-        return f"<Updates: {len(self.known)} models, {len(self._busy)} busy>"
+        return f"<Updates: {len(self.records)} models, {len(self._busy)} busy>"
 
     async def apply(self, look: Look) -> dict[str, str | None]:
-        """Make the change that `look` finds: loads, ensembles after what they need, and unloads, ensembles before.
+        """Apply the change that `look` returns: load ensembles after the models they need, unload them before.
 
-        `look` is called again where another change was made meanwhile. Answers, for each model that was to be loaded,
-        why that failed, or None. It does not wait for the end of unloads.
+        `look` is called again if another change came between. Returns, for each model to load, the reason of its
+        failure or None. It does not wait for unloads to end.
         """
         while True:
             async with self._planning:
                 num_released = self._num_released
-                change = await look(self.known)
+                change = await look(self.records)
                 if num_released != self._num_released:
                     continue
                 affected = self._affected(change)
@@ -75,11 +75,11 @@ class Updates:
             done.set()
 
     def unload_all(self) -> None:
-        """Begin to unload everything, ensembles before what they need."""
+        """Start unloading everything, ensembles before their models."""
         self._unload_in_order(self.lifecycle.names, self._configs())
 
     def _configs(self) -> dict[str, Message]:
-        return {name: known.source.config for name, known in self.known.items()}
+        return {name: record.source.config for name, record in self.records.items()}
 
     def _affected(self, change: Change) -> set[str]:
         configs = self._configs() | {name: source.config for name, source in change.changed.items()}
@@ -91,8 +91,8 @@ class Updates:
         self._commit(change)
         after = self._configs()
         results: dict[str, str | None] = {}
-        for name in affected & self.known.keys():
-            self.known[name].problem = results[name] = problem(name, after)
+        for name in affected & self.records.keys():
+            self.records[name].problem = results[name] = problem(name, after)
         refused = {name for name, text in results.items() if text is not None}
         self._unload_in_order(change.removed | refused, before | after)
 
@@ -111,10 +111,10 @@ class Updates:
 
     def _commit(self, change: Change) -> None:
         for name in change.removed:
-            self.known.pop(name, None)
+            self.records.pop(name, None)
         for name, source in change.changed.items():
-            old = self.known.get(name)
-            self.known[name] = Known(
+            old = self.records.get(name)
+            self.records[name] = ModelRecord(
                 source,
                 source.fingerprint,
                 previous=old.fingerprint if old else None,
@@ -122,7 +122,7 @@ class Updates:
             )
 
     def _unload_in_order(self, names: Iterable[str], configs: Mapping[str, Message]) -> None:
-        """They all stop serving now; each is gone after the ensembles that may still be using it."""
+        """All stop serving now; each is unloaded after the ensembles that may still use it."""
         going = set(names)
         tasks: dict[str, list[asyncio.Task[None]]] = {}
 
@@ -137,39 +137,39 @@ class Updates:
             unload(name)
 
     async def _load(self, name: str) -> str | None:
-        """Load one model, whose own are settled. Answers why it failed, or None."""
-        known = self.known[name]
-        known.problem = self._missing(name, known.source.config)
-        source = known.source
-        if known.problem is None and steps(source.config):
+        """Load one model whose own models are done. Returns the reason of a failure, or None."""
+        record = self.records[name]
+        record.problem = self._missing(name, record.source.config)
+        source = record.source
+        if record.problem is None and steps(source.config):
             try:
                 source = self._checked_ensemble(source)
             except ConfigError as error:
-                known.problem = error.message
-        if known.problem is not None:
+                record.problem = error.message
+        if record.problem is not None:
             self.lifecycle.unload(name)
-            return known.problem
+            return record.problem
         try:
-            await self.lifecycle.load(source, known.previous)
+            await self.lifecycle.load(source, record.previous)
         except EngineError as error:
-            known.error, known.fingerprint = error.message, known.previous
+            record.error, record.fingerprint = error.message, record.previous
             return error.message
         except BaseException:
-            known.fingerprint = known.previous
+            record.fingerprint = record.previous
             raise
-        known.error = None
+        record.error = None
         return None
 
     def _missing(self, name: str, config: Message) -> str | None:
-        """What an ensemble needs and has not, in Triton's words."""
+        """The missing need of an ensemble, in Triton's text."""
         for needed, versions in steps(config).items():
             who = f"ensemble '{name}' depends on '{needed}'"
-            known = self.known.get(needed)
+            record = self.records.get(needed)
             ready = self.lifecycle.ready_versions(needed)
-            if known is not None and known.problem:
-                return f"{who} which is not valid. Model '{needed}' failed with error: {known.problem}"
+            if record is not None and record.problem:
+                return f"{who} which is not valid. Model '{needed}' failed with error: {record.problem}"
             if not ready:
-                error = known.error if known is not None else None
+                error = record.error if record is not None else None
                 why = f" Model '{needed}' loading failed with error: {error}" if error is not None else ""
                 return f"{who} which has no loaded version.{why}"
             for version in sorted(versions - {-1} - ready):
@@ -177,7 +177,7 @@ class Updates:
         return None
 
     def _checked_ensemble(self, source: VersionSource) -> VersionSource:
-        """The ensemble with what its models add: whether it is decoupled. Raises: ConfigError."""
+        """The ensemble, completed with its decoupled property by its models. Raises: ConfigError."""
         config = copy.deepcopy(source.config)
         models = {name: self.lifecycle.get(name).config for name in steps(config)}
         config.model_transaction_policy.decoupled = check_mapping(config, models)

@@ -1,6 +1,6 @@
 """`python -m engines.runner LIFELINE LIMIT INCOMING,OUTGOING,RECEIVED,SENT...`: the host starts it.
 
-A model's own virtual environment need not have what this package imports: the host's packages are appended to the path,
+A model's virtual environment need not contain what this package imports: the host's packages are appended to the path,
 behind the model's own.
 """
 

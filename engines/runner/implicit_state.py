@@ -1,4 +1,5 @@
-"""Implicit state: what a model wants to find again at a sequence's next step, kept where the model runs.
+"""Implicit state: values that a model receives again at a sequence's next step, stored in its process or in a state
+store.
 
 Source: Triton's "Implicit State Management"; model_config.proto, ModelSequenceBatching.State.
 """
@@ -28,7 +29,7 @@ from gateway.protocol.datatypes import config_datatype
 
 @dataclass(frozen=True, slots=True)
 class StateRule:
-    """One state: the input that it comes by, the output that it goes by, and what it is at first."""
+    """One state: its input, its output, and its initial value."""
 
     input_name: str
     output_name: str
@@ -42,33 +43,33 @@ class States:
         batches = config.max_batch_size > 0
         self.rules = tuple(_rule(state, batches, directory) for state in config.sequence_batching.state)
         self.outputs = {rule.output_name: rule.input_name for rule in self.rules}
-        self._kept: dict[str, dict[str, Array]] = {}
+        self._states: dict[str, dict[str, Array]] = {}
 
     def inputs(self, key: str, *, is_start: bool, sequence: int | str = 0) -> dict[str, Array]:
         """The inputs that a sequence's state adds to a step; `sequence` is its id."""
         if is_start:
-            self._kept.pop(key, None)
-        kept = self._kept.get(key, {})
-        return {rule.input_name: kept.get(rule.input_name, rule.first).copy() for rule in self.rules}
+            self._states.pop(key, None)
+        states = self._states.get(key, {})
+        return {rule.input_name: states.get(rule.input_name, rule.first).copy() for rule in self.rules}
 
     def keep(self, key: str, outputs: dict[str, Array], *, sequence: int | str = 0, is_end: bool = False) -> None:
         """A step's new state, by the names of its outputs; of a step without a key, which is of no sequence, none."""
         if not key:
             return
-        kept = self._kept.setdefault(key, {})
+        states = self._states.setdefault(key, {})
         for name, array in outputs.items():
-            kept[self.outputs[name]] = array.copy()
+            states[self.outputs[name]] = array.copy()
 
     def drop(self, key: str) -> None:
         """The sequence is over."""
-        self._kept.pop(key, None)
+        self._states.pop(key, None)
 
     def __len__(self) -> int:
-        return len(self._kept)
+        return len(self._states)
 
 
 def _rule(state: Any, batches: bool, directory: Path) -> StateRule:
-    """Raises: EngineError where the first state's file is not there, or not of its size."""
+    """Raises: EngineError if the first state's file is not there, or not of its size."""
     initial = state.initial_state[0] if state.initial_state else None
     source = state if initial is None else initial
     datatype = config_datatype(source.data_type)
@@ -104,7 +105,7 @@ class StoredStates(States):
     """As `States`, by the sequence's own id."""
 
     def __init__(self, config: Any, directory: Path, store: StateStore, model: str) -> None:
-        """`model` tells the model's states from all others'."""
+        """`model` separates the model's states from all others."""
         super().__init__(config, directory)
         for state in config.sequence_batching.state:
             if config_datatype(state.data_type) == "BYTES":
@@ -112,23 +113,23 @@ class StoredStates(States):
         self._store = store
         facts = [[rule.input_name, rule.first.dtype.name, list(rule.first.shape)] for rule in self.rules]
         self._prefix = f"{_PREFIX}:{hashlib.sha256(json.dumps([model, facts]).encode()).hexdigest()}"
-        self._given: dict[str, dict[str, Array]] = {}  # what each sequence's last step here began with, or left
+        self._arrays: dict[str, dict[str, Array]] = {}  # of each sequence: the states of its last step here
 
     def inputs(self, key: str, *, is_start: bool, sequence: int | str = 0) -> dict[str, Array]:
-        """Raises: EngineError where a sequence goes on that the store does not know, or that it does not tell."""
+        """Raises: EngineError if the store lacks the state of a running sequence, or does not respond."""
         if is_start or not key:
-            given = {rule.input_name: rule.first.copy() for rule in self.rules}
+            arrays = {rule.input_name: rule.first.copy() for rule in self.rules}
         else:
-            given = self._stored(sequence)
+            arrays = self._stored(sequence)
         if key:
-            self._given[key] = given
-        return given
+            self._arrays[key] = arrays
+        return arrays
 
     def keep(self, key: str, outputs: dict[str, Array], *, sequence: int | str = 0, is_end: bool = False) -> None:
-        """Raises: EngineError where the state is not kept."""
+        """Raises: EngineError if the state is not stored."""
         if not key:
             return
-        arrays = self._given.setdefault(key, {})
+        arrays = self._arrays.setdefault(key, {})
         arrays |= {self.outputs[name]: array for name, array in outputs.items()}
         name = self._key(sequence)
         if is_end:
@@ -142,10 +143,10 @@ class StoredStates(States):
             )
 
     def drop(self, key: str) -> None:
-        self._given.pop(key, None)
+        self._arrays.pop(key, None)
 
     def __len__(self) -> int:
-        return len(self._given)
+        return len(self._arrays)
 
     def _stored(self, sequence: int | str) -> dict[str, Array]:
         counts = self._store.counts
@@ -164,9 +165,9 @@ class StoredStates(States):
 
 
 def states_of(spec: InstanceSpec) -> States:
-    """The states of an instance, where its configuration says that they are to be.
+    """The states of an instance, in the configured store.
 
-    Raises: EngineError that names the parameter, and what it has to be.
+    Raises: EngineError that names the parameter and its valid values.
     """
     texts = {name: parameter.string_value for name, parameter in spec.config.parameters.items()}
     if STORE not in texts or not spec.config.sequence_batching.state:
@@ -203,8 +204,8 @@ def _of_this_process() -> LocalStateStore:
 
 
 def _part(array: Array) -> Part:
-    whole = np.ascontiguousarray(array)
-    return Part(whole.dtype.name, array.shape, whole.tobytes())
+    contiguous = np.ascontiguousarray(array)
+    return Part(contiguous.dtype.name, array.shape, contiguous.tobytes())
 
 
 def _array(part: Part) -> Array:

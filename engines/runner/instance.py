@@ -1,4 +1,4 @@
-"""An instance at work: does what the host asks, one thing after another, until it is told to stop."""
+"""A running instance: handles the host's messages in order, until it stops."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ class RunningInstance:
         self.model = self.name = ""
         self.signature: Any = None
         self.states: Any = None
-        self._tells_memory = False
+        self._reports_memory = False
 
     def start(self, spec: InstanceSpec) -> None:
-        """Load the model, and tell the host how that went; whether it did is what `serve` is for.
+        """Load the model, and report the result to the host.
 
-        Raises: HostGoneError, and EngineError where the model does not load, once the host knows.
+        Raises: HostGoneError, and EngineError if the model does not load, after the report.
         """
         self.model, self.name = spec.model, spec.name
         try:
             self.signature = Signature(spec.config)
             self.states = states_of(spec)
-            self._tells_memory = MEMORY_PARAMETER in spec.config.parameters
+            self._reports_memory = MEMORY_PARAMETER in spec.config.parameters
             self.backend.initialize(spec)
         except BaseException as error:
             failure = as_error(error)
@@ -52,7 +52,7 @@ class RunningInstance:
         self.connection.send(protocol.STARTED, "" if placement is None else json.dumps(placement, default=str))
 
     def serve(self) -> None:
-        """Do what the host asks until it asks to stop; the model has let go of everything then.
+        """Handle messages until STOP; the model is finalized then.
 
         Raises: HostGoneError.
         """
@@ -78,12 +78,12 @@ class RunningInstance:
                 return
 
     def failure_text(self, error: BaseException) -> str:
-        """What those are told whose requests a failure of the model's has left without an answer."""
+        """The error of requests that a failure of the model leaves without a response."""
         return f"Failed to process the request(s) for model '{self.name}', message: {describe_error(error)}"
 
     def memory_bytes(self) -> int:
-        """What the process occupies, where the host has set a limit; else 0."""
-        if not self._tells_memory:
+        """The resident set of the process if the host has set a limit; else 0."""
+        if not self._reports_memory:
             return 0
         if sys.platform == "linux":
             return int(Path("/proc/self/statm").read_text().split()[1]) * _PAGE_BYTES
@@ -91,5 +91,5 @@ class RunningInstance:
 
 
 def as_error(error: BaseException) -> EngineError:
-    """What a load that failed is told as."""
+    """The error of a failed load."""
     return error if isinstance(error, EngineError) else EngineError(ErrorCode.INTERNAL, describe_error(error))

@@ -1,4 +1,5 @@
-"""What our own code logs in an instance's process: told to the host, whose log it belongs in."""
+"""Logs and tracebacks of an instance's process: the lines of the `engines` logger go to the host's log, a model's error
+with the lines of its code."""
 
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ class HostHandler(logging.Handler):
 
 
 def log_to_host(connection: HostConnection) -> None:
-    """Have what is logged below `engines` in this process go there, from INFO on."""
+    """Send the `engines` logger's lines from INFO on to the host."""
     logger = logging.getLogger(LOGGER)
     logger.setLevel(logging.INFO)
     logger.addHandler(HostHandler(connection))
@@ -51,7 +52,7 @@ def describe_error(error: BaseException) -> str:
         trace = trace.tb_next
     frame = trace.tb_frame if trace is not None else None
     lines: list[str] = []
-    while frame is not None and _is_ours(frame):  # ours that the model has called
+    while frame is not None and _is_ours(frame):  # frames of this package that the model has called
         frame = frame.f_back
     while frame is not None and not _is_ours(frame):
         lines.append(f"  {frame.f_code.co_filename}({frame.f_lineno}): {frame.f_code.co_name}\n")

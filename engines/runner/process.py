@@ -25,15 +25,16 @@ from engines.runner.logs import log_to_host
 from gateway.protocol import protobuf
 
 _PR_SET_PDEATHSIG = 1
-_F_SETSIG = 10  # of fcntl(2): the signal that tells of a descriptor with O_ASYNC
-# What a process has left to do once its model has let go of everything.
+_F_SETSIG = 10  # of fcntl(2): the signal of a descriptor with O_ASYNC
+# The time of a process to end after its model is finalized.
 LAST_SECONDS = 5.0
 # One for each instance: the pipes from the host and to it, the arena that it reads, the arena that it writes.
 Descriptors = tuple[int, int, int, int]
 
 
 def run(lifeline: int, limit_bytes: int, descriptors: Sequence[Descriptors]) -> int:
-    """Serve on these channels until the host says stop: the exit code. `lifeline` is a pipe that ends with the host."""
+    """Serve on these channels until the host stops the process; the exit code. `lifeline` is a pipe that closes when
+    the host ends."""
     live_and_die_with_the_host(lifeline)
     connections = [open_connection(each, limit_bytes) for each in descriptors]
     try:
@@ -48,7 +49,7 @@ def run(lifeline: int, limit_bytes: int, descriptors: Sequence[Descriptors]) -> 
 
 
 def end(exit_code: int) -> NoReturn:
-    """End at once, whatever threads the model has left behind."""
+    """End now, regardless of the model's threads."""
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):
             stream.flush()
@@ -60,7 +61,7 @@ def live_and_die_with_the_host(lifeline: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     has_group = os.getpgrp() == os.getpid()
     if sys.platform == "linux" and not (has_group and _is_group_killed_at_end(lifeline)):
-        # Kills also where the model holds the interpreter's lock for ever, but leaves what the model has started.
+        # Works while the model holds the interpreter's lock, but spares the model's own children.
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
     def watch() -> None:
@@ -74,8 +75,8 @@ def live_and_die_with_the_host(lifeline: int) -> None:
 
 
 def _is_group_killed_at_end(lifeline: int) -> bool:
-    """Have Linux kill the whole process group when the lifeline ends; whether it will. It does where the model holds
-    the interpreter's lock for ever, and where it has closed the descriptor, which a thread still reads."""
+    """Have Linux kill the process group when the lifeline closes; whether it will. That works while the model holds the
+    interpreter's lock, and after it has closed the descriptor, which a thread still reads."""
     try:
         fcntl.fcntl(lifeline, fcntl.F_SETOWN, -os.getpgrp())
         fcntl.fcntl(lifeline, _F_SETSIG, signal.SIGKILL)
@@ -87,7 +88,7 @@ def _is_group_killed_at_end(lifeline: int) -> bool:
 
 def open_connection(descriptors: Descriptors, limit_bytes: int) -> HostConnection:
     for descriptor in descriptors:
-        os.set_inheritable(descriptor, False)  # a model's own children must not keep the channel open
+        os.set_inheritable(descriptor, False)  # the model's children must not hold the channel open
     incoming, outgoing, received, sent = descriptors
     return HostConnection(incoming, outgoing, ArrayStore(Arena(sent, limit_bytes), Mapping(received)))
 
@@ -127,9 +128,9 @@ def serve(connections: list[HostConnection]) -> int:
 
 
 def import_backend(name: str) -> Any:
-    """The module of a backend.
+    """Import the module of a backend.
 
-    Raises: EngineError where there is none of this name; whatever importing it raises.
+    Raises: EngineError if there is no such backend; whatever the import raises.
     """
     qualified = f"engines.backends.{name}"
     try:
@@ -172,7 +173,7 @@ def serve_one(module: Any, connection: HostConnection, fields: dict[str, Any], c
         )
         instance.serve()
     except EngineError:
-        return 1  # the host knows
+        return 1  # already reported
     except HostGoneError:
-        end(1)  # the other instances of the process too: the host, where there is one, starts all of them anew
+        end(1)  # and the process's other instances: the host restarts all of them
     return 0

@@ -36,9 +36,9 @@ class ExecutionContext(Protocol):
 
 
 class ExecutionRequest:
-    """One request of an execution, to be answered once, or as often as it likes where the model is decoupled.
+    """One request of an execution; a decoupled model may respond several times.
 
-    One that nobody holds any more ends by itself: with an error where an answer is due.
+    A request that is no longer referenced ends by itself, with an error if it has no response.
     """
 
     __slots__ = (
@@ -62,7 +62,7 @@ class ExecutionRequest:
     )
 
     def __init__(self, execution: Execution, packed: tuple[Any, ...]) -> None:
-        self.is_over = True  # until it is whole: one that cannot be read is answered by its execution
+        self.is_over = True  # until it is complete: the execution responds to an unreadable one
         self._execution = execution
         (
             self._number,
@@ -109,24 +109,24 @@ class ExecutionRequest:
         connection = self._execution.instance.connection
         return connection.is_cancelled(self._number)
 
-    def when_cancelled(self, told: Callable[[], None]) -> None:
-        """Have `told` called once, on another thread, where nobody wants the answer any more; see `HostConnection`."""
+    def when_cancelled(self, callback: Callable[[], None]) -> None:
+        """Call `callback` once, on another thread, if the client cancels; see `HostConnection`."""
         connection = self._execution.instance.connection
-        connection.when_cancelled(self._number, told)
-        if self.is_over:  # meanwhile
+        connection.when_cancelled(self._number, callback)
+        if self.is_over:  # ended by now
             connection.forget(self._number)
 
     def respond(
         self, outputs: Mapping[str, Array], *, is_final: bool = True, parameters: Mapping[str, Scalar] | None = None
     ) -> None:
-        """Answer; outputs that nobody asked for are left out.
+        """Send a response, with the requested outputs only.
 
         Raises: ValueError after the final one.
         """
         self.answer(outputs.items(), is_final=is_final, parameters=parameters)
 
     def answer(self, outputs: Any, *, is_final: bool = True, parameters: Any = None, at_once: bool = False) -> None:
-        """`respond` with pairs of names and arrays; `at_once` does not wait for the others of the execution.
+        """`respond` with pairs of names and arrays; `at_once` does not wait for the end of the execution.
 
         Raises: ValueError after the final one.
         """
@@ -156,7 +156,7 @@ class ExecutionRequest:
         execution.take((self._number, is_final, packed, parameters or None, error), at_once)
 
     def finish(self) -> None:
-        """End it without another answer.
+        """End it without another response.
 
         Raises: ValueError after the final one.
         """
@@ -166,7 +166,7 @@ class ExecutionRequest:
         self._execution.take((self._number, True, None, None, None), at_once=True)
 
     def fail(self, error: EngineError, *, is_final: bool = True, at_once: bool = False) -> None:
-        """Answer with an error; nothing happens after the final answer."""
+        """Respond with an error; ignored after the final response."""
         if not self.is_over:
             self.is_answered = True
             self.is_over = is_final
@@ -174,12 +174,12 @@ class ExecutionRequest:
             self._execution.take((self._number, is_final, None, None, failure), at_once)
 
     def reschedule(self) -> None:
-        """Have it run again, as if it came anew."""
+        """Have the host schedule it again."""
         self.is_over = True
         self._execution.take((self._number, False, None, None, None), at_once=False)
 
     def abandon(self) -> None:
-        """Nobody holds it any more, or ever will answer."""
+        """End a request that nothing references."""
         if self.is_over:
             return
         if self._execution.instance.signature.is_decoupled or self.is_answered:
@@ -200,7 +200,8 @@ class ExecutionRequest:
 
 
 class Execution:
-    """Answers that come while it runs go back together, at its end; those of decoupled models, and late ones, alone."""
+    """Responses during the execution are sent together at its end; those of decoupled models and late ones,
+    immediately."""
 
     __slots__ = ("_number", "_responses", "_started_ns", "input_ns", "instance", "output_ns")
 
@@ -210,16 +211,16 @@ class Execution:
         self._responses: list[Response] | None = None if instance.signature.is_decoupled else []
         self._started_ns = 0
         self.input_ns = 0
-        self.output_ns = 0  # what answers took to be written down so far
+        self.output_ns = 0  # spent on writing responses
 
     def run(self, packed: list[tuple[Any, ...]], received_ns: int) -> None:
-        """Have the backend answer these requests, and tell the host that it is done."""
+        """Have the backend process these requests, and report DONE to the host."""
         instance = self.instance
         requests: list[Any] = []
         for each in packed:
             try:
                 requests.append(ExecutionRequest(self, each))
-            except Exception as error:  # one that cannot be read is no reason to end, and the others are none the less
+            except Exception as error:  # the other requests of the batch go on
                 failure = error if isinstance(error, EngineError) else internal(instance.failure_text(error))
                 self.take((each[0], True, None, None, (failure.code.value, failure.message)), at_once=False)
         del packed[:]
@@ -236,7 +237,7 @@ class Execution:
             for request in requests:
                 if request.sequence_end and request.state_key is not None:
                     instance.states.drop(request.state_key)
-        requests.clear()  # those that nobody holds are answered by this
+        requests.clear()  # ends the requests that are not referenced any more
         responses, self._responses = self._responses, None
         instance.connection.send(
             protocol.DONE,
@@ -249,7 +250,7 @@ class Execution:
         )
 
     def take(self, response: Response, at_once: bool) -> None:
-        """An answer on its way back."""
+        """Send or collect a response."""
         if response[1]:
             self.instance.connection.forget(response[0])
         if self._responses is None or at_once:
@@ -260,6 +261,6 @@ class Execution:
 
 
 def fail_all(requests: list[ExecutionRequest], error: EngineError) -> None:
-    """Answer those that have no answer yet."""
+    """Fail the requests without a response."""
     for request in requests:
         request.fail(error)

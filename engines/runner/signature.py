@@ -1,4 +1,4 @@
-"""What a model's configuration says of its outputs, and whether they are so."""
+"""The outputs of a model's configuration, and the check of the model's arrays."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from engines.core.datatypes import Array, datatype_of
 from engines.core.errors import internal
 from gateway.protocol.datatypes import config_datatype
 
-# A model whose outputs are not what its configuration says runs with this parameter as it does in Triton, unchecked.
+# A parameter that turns the check off, as in Triton.
 CHECK_PARAMETER = "CHECK_OUTPUTS"
 _OFF = {"0", "false", "off", "no"}
 
 
 class OutputRule:
-    """What an output of the model must be, before the host gives it another shape for clients: `dims` are without the
-    batch's, -1 where any."""
+    """The required datatype and shape of an output, before a reshape for clients: `dims` without the batch axis, -1 for
+    any size."""
 
     __slots__ = ("batches", "checks", "datatype", "dims", "is_open", "model", "name", "rank")
 
@@ -32,7 +32,7 @@ class OutputRule:
     def accept(self, array: Array) -> str:
         """The array's datatype.
 
-        Raises: EngineError where it is not what the configuration says.
+        Raises: EngineError if it is not the configured one.
         """
         datatype = datatype_of(array)
         if datatype != self.datatype:
@@ -66,7 +66,7 @@ class Signature:
 
     def __init__(self, config: Any) -> None:
         parameters = config.parameters
-        # Looked up with `in` first: a protobuf map makes an entry of what it is asked for.
+        # Checked with `in` first: a lookup adds an entry to a protobuf map.
         checks = CHECK_PARAMETER not in parameters or parameters[CHECK_PARAMETER].string_value.lower() not in _OFF
         self.outputs = {output.name: OutputRule(config, output, checks) for output in config.output}
         self.output_names = tuple(self.outputs)

@@ -1,7 +1,7 @@
 """Dynamic batching: calls that wait together run together.
 
 A batch of a preferred size runs at once; a smaller one when its oldest call has waited for the allowed delay, or when
-it cannot grow. Batches are made when an instance is free to run them, so that those that wait meanwhile join.
+the batch cannot grow. Batches are formed when an instance is free, so that calls that arrive until then join.
 
 Source: Triton core `dynamic_batch_scheduler.cc` (GetDynamicBatch).
 """
@@ -19,7 +19,7 @@ from engines.scheduling.interfaces import TIMEOUT_EXPIRED, Clock, Instance, Time
 from engines.scheduling.queues import Order, PriorityQueue, SameShapes, Waiting
 from engines.scheduling.rate_limiter import Enrol
 
-# Where each request may bring a timeout of its own, late ones are looked for at most this often.
+# Minimum period of the search for expired calls if requests have timeouts of their own.
 REJECTION_PERIOD_NS = 1_000_000
 
 
@@ -47,7 +47,7 @@ class Sizes:
         )
 
     def next_preferred(self, size: int) -> int:
-        """The preferred size to wait for with `size` rows at hand."""
+        """The next larger preferred size."""
         return min((preferred for preferred in self.preferred if preferred > size), default=0)
 
 
@@ -65,10 +65,10 @@ class DynamicBatcher:
         self._clock = clock
         self._sizes = Sizes.of(config, batching)
         self._same = SameShapes(config)
-        self._queue = PriorityQueue(config.dynamic_batching)  # of all defaults where the batches are of sequences
+        self._queue = PriorityQueue(config.dynamic_batching)  # with defaults for batches of sequences
         self._order = Order() if batching.preserve_ordering else None
         self._queued_rows = 0
-        self._batch: list[Waiting] = []  # the one that is waited for to grow
+        self._batch: list[Waiting] = []  # waits to grow
         self._wanted_rows = 0  # with fewer rows than these in the queue, it has not grown enough
         self._delay_timer: Timer | None = None
         self._rejection_timer: Timer | None = None
@@ -117,7 +117,7 @@ class DynamicBatcher:
         self._seats.close()
 
     def fail_waiting(self, error: EngineError) -> None:
-        """Fail what waits, and go on."""
+        """Fail all waiting calls, and go on."""
         for waiting in self._clear():
             waiting.call.fail(error)
 
@@ -143,8 +143,8 @@ class DynamicBatcher:
         waiting.call.on_cancel = None
 
     def _changes_nothing(self, waiting: Waiting) -> bool:
-        """Whether a batch that waits to grow still waits, now that this one has come: it is at the end of the queue,
-        goes with the others, and they do not make a preferred size yet."""
+        """Whether a batch that waits to grow still waits after this call, which is at the end of the queue: it fits the
+        batch, and the rows are fewer than the next preferred size."""
         if self._delay_timer is None or self._queued_rows >= self._wanted_rows or waiting.call.request.priority:
             return False
         return not self._same.is_needed or self._shapes(waiting) == self._shapes(self._batch[0])
@@ -175,12 +175,11 @@ class DynamicBatcher:
             self._is_dispatching = False
 
     def _form(self, now: int) -> list[Waiting]:
-        """The batch to run now, out of the head of the queue. None of it where it is better to wait: then a timer is
-        set."""
+        """The batch to run now, from the head of the queue. Empty if waiting is better: then a timer is set."""
         sizes = self._sizes
         batch: list[Waiting] = []
         rows = 0
-        best = 0  # so many calls make a preferred size, or all that goes into one
+        best = 0  # number of calls that make the largest preferred size
         oldest = now
         cannot_grow = False
         for waiting in self._queue:

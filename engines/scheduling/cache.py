@@ -1,7 +1,7 @@
-"""The response cache: what a model has once answered to the same inputs it need not compute again.
+"""The response cache, and the scheduler behind it: responses to equal requests are computed once.
 
-Source: Triton's `response_cache.md`, core `cache_manager.cc`. Unlike there, the key is a cryptographic hash and covers
-datatypes, shapes, parameters and the wanted outputs too, so that no two requests are taken for the same by chance.
+Source: Triton's `response_cache.md`, core `cache_manager.cc`. Unlike Triton's, the key is a cryptographic hash and
+covers datatypes, shapes, parameters and the requested outputs too, so that requests never collide by chance.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from engines.core.messages import InferRequest, InferResponse, SharedMemory, Ten
 from engines.scheduling.interfaces import Clock, Instance, RequestScheduler
 from engines.scheduling.queues import Order
 
-Found = Callable[[InferResponse | None], None]
+LookupCallback = Callable[[InferResponse | None], None]
 
 
 @dataclass(frozen=True, slots=True)
 class CacheUsage:
-    """Of a store: `share` is how much of its room is taken, from 0 to 1."""
+    """Usage of a store; `share` is the used part of its capacity, from 0 to 1."""
 
     num_entries: int
     num_evicted: int
@@ -30,19 +30,19 @@ class CacheUsage:
 
 
 class Store(Protocol):
-    """Where responses are kept."""
+    """A store of responses."""
 
-    def get(self, key: str, found: Found) -> None:
-        """Call `found` once, at once or later, with the response or with None."""
+    def get(self, key: str, callback: LookupCallback) -> None:
+        """Call `callback` once, at once or later, with the response or with None."""
         ...
 
     def put(self, key: str, response: InferResponse) -> None:
-        """Keep a response, whose data is `bytes`, if there is room."""
+        """Store a response with its data as `bytes`, if there is room."""
         ...
 
     @property
     def usage(self) -> CacheUsage | None:
-        """None where only the store's own server knows."""
+        """None if only the store's server knows it."""
         ...
 
 
@@ -61,7 +61,7 @@ class ResponseCache:
 
     @property
     def usage(self) -> CacheUsage | None:
-        """Of its store; None where only the store's own server knows."""
+        """Usage of the store; None if only the store's server knows it."""
         return self._store.usage
 
     def looked_up(self, has_found: bool, took_ns: int) -> None:
@@ -70,19 +70,19 @@ class ResponseCache:
         self.num_hits += has_found
         self.lookup_ns += took_ns
 
-    def get(self, key: str, found: Found) -> None:
-        """Look up a response; `found` is called once, at once or later, with it or with None."""
-        self._store.get(key, found)
+    def get(self, key: str, callback: LookupCallback) -> None:
+        """Look up a response; `callback` is called once, at once or later, with it or with None."""
+        self._store.get(key, callback)
 
     def put(self, key: str, response: InferResponse) -> None:
-        """Keep a response; an error, or one that went to shared memory, is not kept."""
+        """Store a response, except for errors and for data in shared memory."""
         if response.error is None and not any(isinstance(tensor.data, SharedMemory) for tensor in response.outputs):
             self._store.put(key, InferResponse(tuple(map(_owned, response.outputs)), dict(response.parameters)))
 
 
 def is_cached(config: Any) -> bool:
-    """Whether a model's responses may come from the cache: it says so, and gives one answer to each request that hangs
-    on nothing but the request."""
+    """Whether a model's responses may be cached: the configuration enables it, and each request has one response that
+    depends on nothing but the request."""
     return bool(
         config.response_cache.enable
         and not config.model_transaction_policy.decoupled
@@ -91,8 +91,8 @@ def is_cached(config: Any) -> bool:
 
 
 def key_of(request: InferRequest, version: str) -> str | None:
-    """What requests that have the same answer share, None where one cannot be told: its data is in shared memory, which
-    a client may change at any time. `version` is the one that is asked, whatever the request says."""
+    """The cache key of a request, None if its data is in shared memory, which a client may change at any time.
+    `version` is the version that serves it."""
     hashed = blake2b(digest_size=32)
 
     def add(*parts: object) -> None:
@@ -118,7 +118,7 @@ def _name(tensor: TensorData) -> str:
 
 
 def _owned(tensor: TensorData) -> TensorData:
-    """A tensor whose data no one else holds: a view may be of memory that is used again."""
+    """A tensor with its own copy of the data: a view's memory may be reused."""
     data = tensor.data
     return (
         tensor
@@ -128,14 +128,14 @@ def _owned(tensor: TensorData) -> TensorData:
 
 
 class CacheStatistics(Protocol):
-    """Told how long the cache took, in nanoseconds."""
+    """Receives the times of the cache, in nanoseconds."""
 
     def cache_hit(self, call: InferenceCall, looked_up_ns: int) -> None:
-        """The cache has the answer to a call; it is told before the call ends."""
+        """The cache has the response; called before the call ends."""
         ...
 
     def cache_miss(self, call: InferenceCall, took_ns: int) -> None:
-        """It was looked up in vain, and the answer has been put there; that took so long together."""
+        """The cache lacked the response and has stored it now; both together took `took_ns`."""
         ...
 
 
@@ -147,7 +147,7 @@ def cached(
     clock: Clock,
     statistics: CacheStatistics,
 ) -> RequestScheduler:
-    """The scheduler of a version of a model, behind the cache where the model uses it. Ensembles too."""
+    """The scheduler of a version of a model or ensemble, behind the cache if the model uses it."""
     if cache is None or not is_cached(config):
         return scheduler
     return CachedScheduler(scheduler, cache, version, clock, statistics, config.dynamic_batching.preserve_ordering)
@@ -168,7 +168,7 @@ class CachedScheduler:
         self._version = version
         self._clock = clock
         self._statistics = statistics
-        self._order = Order() if preserve_ordering else None  # answers of the cache stand in line with the others
+        self._order = Order() if preserve_ordering else None  # responses of the cache keep the order too
         self._num_looked_up = 0
 
     def __repr__(self) -> str:
@@ -188,7 +188,7 @@ class CachedScheduler:
         lookup = _Lookup(self, call, key, self._clock.now_ns())
         self._num_looked_up += 1
         call.on_cancel = lookup.cancel
-        self._cache.get(key, lookup.found)
+        self._cache.get(key, lookup.callback)
 
     def instance_changed(self, instance: Instance) -> None:
         self._scheduler.instance_changed(instance)
@@ -197,7 +197,7 @@ class CachedScheduler:
         self._scheduler.stop()
 
     def looked_up(self, lookup: _Lookup, response: InferResponse | None) -> None:
-        """The cache has said what it has."""
+        """A lookup has ended."""
         self._num_looked_up -= 1
         call = lookup.call
         took_ns = self._clock.now_ns() - lookup.since_ns
@@ -209,11 +209,11 @@ class CachedScheduler:
             self._statistics.cache_hit(call, took_ns)
             call.respond(response, is_final=True)
             return
-        call.through(partial(_Keeper, self, call, lookup.key, took_ns))
+        call.through(partial(_CachingSink, self, call, lookup.key, took_ns))
         self._scheduler.submit(call)
 
     def keep(self, call: InferenceCall, key: str, response: InferResponse, looked_up_ns: int) -> None:
-        """Put an answer into the cache."""
+        """Store a response in the cache."""
         before = self._clock.now_ns()
         self._cache.put(key, response)
         took_ns = self._clock.now_ns() - before
@@ -233,12 +233,12 @@ class _Lookup:
     def cancel(self) -> None:
         self.call.fail_cancelled()
 
-    def found(self, response: InferResponse | None) -> None:
+    def callback(self, response: InferResponse | None) -> None:
         self._scheduler.looked_up(self, response)
 
 
-class _Keeper:
-    """The sink of a call whose answer is to be kept."""
+class _CachingSink:
+    """A sink that stores the response in the cache."""
 
     __slots__ = ("_call", "_key", "_looked_up_ns", "_scheduler", "_sink")
 

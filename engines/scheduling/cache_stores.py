@@ -1,4 +1,4 @@
-"""Where the response cache keeps responses: in this process, or in Redis, which hosts may share."""
+"""Stores of the response cache: in this process, or in Redis, which several hosts may share."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Protocol
 
 from engines.core.messages import InferResponse, TensorData
-from engines.scheduling.cache import CacheUsage, Found
+from engines.scheduling.cache import CacheUsage, LookupCallback
 from engines.scheduling.interfaces import Clock
 
-# What an entry costs beside its data: a few objects each.
+# The overhead of an entry: a few objects.
 ENTRY_BYTES = 512
 
-# Responses that are being written to Redis at a time; more are not kept.
+# Concurrent writes to Redis; further responses are dropped.
 MAX_WRITES = 64
 
-# How long Redis is left alone after it has failed.
+# The pause after a failure of Redis.
 PAUSE_NS = 1_000_000_000
 
 
 class LocalStore:
-    """Keeps at most `max_bytes`, those used last."""
+    """Stores at most `max_bytes` of the most recently used responses."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
@@ -33,13 +33,13 @@ class LocalStore:
     def __repr__(self) -> str:
         return f"<LocalStore: {len(self._entries)} responses, {self.num_bytes} of {self._max_bytes} bytes>"
 
-    def get(self, key: str, found: Found) -> None:
+    def get(self, key: str, callback: LookupCallback) -> None:
         entry = self._entries.get(key)
         if entry is None:
-            found(None)
+            callback(None)
         else:
             self._entries.move_to_end(key)
-            found(entry[0])
+            callback(entry[0])
 
     @property
     def usage(self) -> CacheUsage:
@@ -61,7 +61,7 @@ class LocalStore:
 
 
 class RedisClient(Protocol):
-    """What is used of `redis.asyncio.Redis`."""
+    """The used part of `redis.asyncio.Redis`."""
 
     def get(self, name: str) -> Awaitable[bytes | None]: ...
 
@@ -69,9 +69,9 @@ class RedisClient(Protocol):
 
 
 class RedisStore:
-    """A Redis that fails or is slow costs a miss, never a request: it has `deadline_ns` to answer, and is left alone
-    for a second after it has not. Responses are forgotten after `ttl_seconds`, 0 leaves that to Redis. `spawn` runs a
-    coroutine (`asyncio.create_task`, whose task its owner keeps)."""
+    """A Redis that fails or is slow costs a miss, never a request: it has `deadline_ns` to reply, and a second without
+    calls after a failure. Responses expire after `ttl_seconds`; with 0 Redis decides. `spawn` runs a coroutine
+    (`asyncio.create_task`, with a reference to the task)."""
 
     def __init__(
         self,
@@ -96,11 +96,11 @@ class RedisStore:
     def __repr__(self) -> str:
         return f"<RedisStore: {self._num_writes} being written, {self.num_failures} failures>"
 
-    def get(self, key: str, found: Found) -> None:
+    def get(self, key: str, callback: LookupCallback) -> None:
         if self._is_paused:
-            found(None)
+            callback(None)
             return
-        lookup = _Lookup(self, found)
+        lookup = _Lookup(self, callback)
         lookup.timer = self._clock.call_at(self._clock.now_ns() + self._deadline_ns, lookup.deadline_over)
         self._spawn(self._read(key, lookup))
 
@@ -127,7 +127,7 @@ class RedisStore:
             value = await self._client.get(self._prefix + key)
             if value is not None:
                 response = decode(value)
-        except Exception:  # whatever a client raises, and whatever another has written there
+        except Exception:  # any error of a client, or another writer's value
             self.failed()
         lookup.end(response)
 
@@ -141,13 +141,13 @@ class RedisStore:
 
 
 class _Lookup:
-    """One look into Redis: ends once, by its answer or by its deadline."""
+    """One lookup in Redis: ends once, by its reply or its deadline."""
 
-    __slots__ = ("_found", "_is_over", "_store", "timer")
+    __slots__ = ("_callback", "_is_over", "_store", "timer")
 
-    def __init__(self, store: RedisStore, found: Found) -> None:
+    def __init__(self, store: RedisStore, callback: LookupCallback) -> None:
         self._store = store
-        self._found = found
+        self._callback = callback
         self._is_over = False
         self.timer: Any = None
 
@@ -155,7 +155,7 @@ class _Lookup:
         if not self._is_over:
             self._is_over = True
             self.timer.cancel()
-            self._found(response)
+            self._callback(response)
 
     def deadline_over(self) -> None:
         self._store.failed()
@@ -177,7 +177,7 @@ def encode(response: InferResponse) -> bytes:
 
 
 def decode(value: bytes) -> InferResponse:
-    """Raises: ValueError, KeyError or TypeError for what `encode` has not written."""
+    """Raises: ValueError, KeyError or TypeError for other bytes than `encode` writes."""
     start = 4 + int.from_bytes(value[:4], "little")
     head = json.loads(value[4:start])
     outputs = []

@@ -1,4 +1,4 @@
-"""Inputs that the sequence batcher adds: where a request stands in its sequence, and whose it is.
+"""Control inputs of the sequence batcher: the position of a request in its sequence, and the sequence's id.
 
 Source: model_config.proto (ModelSequenceBatching.Control); Triton core `sequence_batch_scheduler.cc`
 (SetControlTensors).
@@ -21,7 +21,7 @@ _TYPE_STRING = 13
 
 
 class Controls:
-    """The control inputs of a model. Each is [1, 1] where the model batches and [1] where it does not."""
+    """The control inputs of a model, of shape [1, 1] if the model batches, else [1]."""
 
     __slots__ = ("_flags", "_id_datatype", "_id_name", "_shape")
 
@@ -43,15 +43,15 @@ class Controls:
         }
 
     def of(self, request: InferRequest) -> tuple[TensorData, ...]:
-        """Raises: EngineError where the model's CORRID cannot hold the request's sequence id."""
+        """Raises: EngineError if the model's CORRID cannot hold the request's sequence id."""
         flags = self._flags[request.sequence_start, request.sequence_end, True]
         return (*flags, self._id(request)) if self._id_name else flags
 
-    def of_nobody(self) -> tuple[TensorData, ...]:
-        """Those that fill a place in a batch where no request is ready."""
+    def idle(self) -> tuple[TensorData, ...]:
+        """The controls of a batch row without a request."""
         flags = self._flags[False, False, False]
-        nobody = InferRequest("", sequence_id="" if self._id_datatype == _TYPE_STRING else 0)
-        return (*flags, self._id(nobody)) if self._id_name else flags
+        idle_request = InferRequest("", sequence_id="" if self._id_datatype == _TYPE_STRING else 0)
+        return (*flags, self._id(idle_request)) if self._id_name else flags
 
     def _false_and_true(self, name: str, control: Any) -> tuple[TensorData, TensorData]:
         if len(control.int32_false_true) == 2:

@@ -1,7 +1,7 @@
-"""The scheduler of an ensemble: the steps of a request run as soon as their inputs are there, on other models.
+"""The scheduler of an ensemble: each step of a request runs on its model as soon as its inputs are available.
 
-Tensors go from step to step by reference. An output of the ensemble that its client wants in shared memory is asked for
-there from the step that makes it.
+Tensors pass between steps by reference. An output that the client wants in shared memory is requested there from the
+step that writes it.
 
 Source: Triton core `ensemble_scheduler.cc`; `ensemble_models.md`.
 """
@@ -17,9 +17,10 @@ from engines.scheduling.ensemble_graph import Graph, Step
 from engines.scheduling.ensemble_run import Run, Target
 from engines.scheduling.interfaces import Instance, stopping
 
-# Gives the way to a version of a model ("" is what its policy says). Raises: EngineError where it does not serve.
+# Returns the submit function of a version of a model ("": its policy chooses). Raises: EngineError if it does not
+# serve.
 SubmitTo = Callable[[str, str], Submit]
-# Gives the configuration of the same.
+# Returns the configuration of the same.
 ConfigOf = Callable[[str, str], Any]
 Dims = dict[str, tuple[int, ...]]
 
@@ -32,7 +33,7 @@ class Ensemble:
         self.graph = Graph(config)
         self._submit_to = submit_to
         self._config_of = config_of
-        self._read = dict[int, tuple[Any, bool, Dims]]()  # the configuration of each step's model, and what it says
+        self._read = dict[int, tuple[Any, bool, Dims]]()  # the configuration of each step's model, and its properties
         self.is_decoupled: bool = config.model_transaction_policy.decoupled
         self.has_batches: bool = config.max_batch_size > 0
         limit = config.ensemble_scheduling.max_inflight_requests
@@ -63,7 +64,7 @@ class Ensemble:
         self._is_stopped = True
 
     def target(self, step: Step) -> Target:
-        """The model of a step. Raises: EngineError where it does not serve."""
+        """The model of a step. Raises: EngineError if it does not serve."""
         submit = self._submit_to(step.model, step.version)
         if self._config_of is None:
             return Target(submit, self.has_batches, {})
@@ -75,7 +76,7 @@ class Ensemble:
         return Target(submit, read[1], read[2])
 
     def enter(self, step: int, go: Callable[[], None]) -> None:
-        """InferenceCall `go` when a request may go to a step; `leave` is to be called when that has ended."""
+        """Call `go` when a request may go to a step; `leave` follows when it has ended."""
         if self._gates:
             self._gates[step].enter(go)
         else:
@@ -87,7 +88,7 @@ class Ensemble:
 
 
 class Gate:
-    """Lets so many in at a time, in order."""
+    """Admits a limited number at a time, in order."""
 
     __slots__ = ("_is_opening", "_limit", "_num_inside", "_waiting")
 
@@ -111,7 +112,7 @@ class Gate:
 
     def _open(self) -> None:
         if self._is_opening:
-            return  # one that ends at once: the loop below goes on
+            return  # `go` ended at once: the loop below continues
         self._is_opening = True
         try:
             while self._waiting and self._num_inside < self._limit:

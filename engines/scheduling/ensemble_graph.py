@@ -18,7 +18,7 @@ class Step:
 
     number: int
     model: str
-    version: str  # "" is what the model's policy says
+    version: str  # "": the model's policy chooses
     inputs: Mapping[str, str]
     outputs: Mapping[str, str]
 
@@ -48,7 +48,7 @@ class Graph:
         self._all = self._users(self.dims)
 
     def needed(self, wanted: Collection[str]) -> Mapping[str, list[Step]]:
-        """For each tensor the steps that use it, without those steps on which no wanted output depends."""
+        """For each tensor the steps that use it, without the steps on which no requested output depends."""
         return self._all if self.dims.keys() <= set(wanted) else self._users(wanted)
 
     def _users(self, wanted: Collection[str]) -> dict[str, list[Step]]:
@@ -68,7 +68,7 @@ class Graph:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """Where a request stands in a sequence."""
+    """The position of a request in a sequence."""
 
     sequence_id: int | str
     is_start: bool
@@ -76,24 +76,24 @@ class Standing:
 
 
 class EnsembleTensor:
-    """One tensor. `tensor` is None where an optional one is missing; `standing` None for inputs of the ensemble."""
+    """One tensor. `tensor` is None if an optional one is missing; `standing` None for inputs of the ensemble."""
 
     __slots__ = ("num_uses", "standing", "tensor")
 
     def __init__(self, tensor: TensorData | None, standing: Standing | None, num_uses: int) -> None:
         self.tensor = tensor
         self.standing = standing
-        self.num_uses = num_uses  # to come; then it is let go of
+        self.num_uses = num_uses  # remaining uses; dropped after the last
 
 
 class Line:
-    """The tensors of one name. `rows` is the batch size of the model that makes them, 0 where that does not batch."""
+    """The tensors of one name. `rows` is the batch size of the model that writes them, 0 if it does not batch."""
 
-    __slots__ = ("made", "next_number", "num_uses", "rows")
+    __slots__ = ("next_number", "num_uses", "rows", "tensors")
 
     def __init__(self, num_uses: int) -> None:
         self.num_uses = num_uses
-        self.made: dict[int, EnsembleTensor] = {}
+        self.tensors: dict[int, EnsembleTensor] = {}
         self.next_number = 0
         self.rows = 0
 
@@ -101,18 +101,18 @@ class Line:
         number = self.next_number
         self.next_number += 1
         if self.num_uses:
-            self.made[number] = EnsembleTensor(tensor, standing, self.num_uses)
+            self.tensors[number] = EnsembleTensor(tensor, standing, self.num_uses)
         return number
 
     def use(self, number: int) -> None:
-        made = self.made[number]
-        made.num_uses -= 1
-        if not made.num_uses:
-            del self.made[number]
+        stored = self.tensors[number]
+        stored.num_uses -= 1
+        if not stored.num_uses:
+            del self.tensors[number]
 
 
 class Tensors:
-    """All lines. `users` are the steps that need each; `wanted` the outputs that the client does."""
+    """All lines. `users` are the steps that need each; `wanted` the requested outputs."""
 
     __slots__ = ("_lines", "_users", "_wanted")
 
@@ -128,24 +128,24 @@ class Tensors:
         return self._lines[name]
 
     def ready_steps(self, new: Sequence[tuple[str, int]]) -> list[tuple[Step, int]]:
-        """The steps that can run now that these tensors are there, and the number of the tensors they take."""
-        found = dict[tuple[int, int], tuple[Step, int]]()
+        """The steps that can run with these new tensors, and the number of the tensors they take."""
+        ready = dict[tuple[int, int], tuple[Step, int]]()
         for name, number in new:
             for step in self._users[name]:
-                if all(number in self._lines[source].made for source in step.inputs.values()):
-                    found[step.number, number] = step, number
-        return [found[key] for key in sorted(found)]
+                if all(number in self._lines[source].tensors for source in step.inputs.values()):
+                    ready[step.number, number] = step, number
+        return [ready[key] for key in sorted(ready)]
 
     def ready_answers(self, new: Sequence[tuple[str, int]]) -> list[int]:
-        """The numbers of the answers that are complete with these tensors."""
+        """The numbers of the responses that are complete with these tensors."""
         numbers = {number for name, number in new if name in self._wanted}
-        return sorted(n for n in numbers if all(n in self._lines[name].made for name in self._wanted))
+        return sorted(n for n in numbers if all(n in self._lines[name].tensors for name in self._wanted))
 
 
 def fitted(dims: Sequence[int], *, batches: bool, rows: int, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """The shape of a tensor for a model (or the ensemble's answer) that expects `dims`, without a batch axis.
+    """The shape of a tensor for a model (or the ensemble's response) that expects `dims`, without a batch axis.
 
-    It changes only on the way between those that batch and those that do not: an axis of 1 is added, or taken away.
+    It changes only between models that batch and models that do not: an axis of 1 is added or removed.
     """
     if batches == (rows > 0):
         return shape

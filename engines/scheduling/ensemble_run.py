@@ -1,4 +1,4 @@
-"""One request to an ensemble: which steps run, what they are asked, and what the client is told."""
+"""One request to an ensemble: the steps to run, their requests, and the responses to the client."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from engines.core.messages import InferRequest, InferResponse, Scalar, TensorDat
 from engines.scheduling.ensemble_graph import Graph, Standing, Step, Tensors, fitted
 from engines.scheduling.interfaces import tag
 
-# Tensors that have just been made, by name and number.
+# New tensors, by name and number.
 New = Sequence[tuple[str, int]]
 
 
@@ -34,7 +34,7 @@ class Steps(Protocol):
     has_batches: bool
 
     def target(self, step: Step) -> Target:
-        """The model of a step. Raises: EngineError where it does not serve."""
+        """The model of a step. Raises: EngineError if it does not serve."""
         ...
 
     def enter(self, step: int, go: Callable[[], None]) -> None: ...
@@ -102,7 +102,7 @@ class Run:
         return new
 
     def _go_on(self, new: New) -> None:
-        """Answer and send off what these tensors complete."""
+        """Send the responses and start the steps that these tensors complete."""
         try:
             requests = [(step, self._request(step, number)) for step, number in self._tensors.ready_steps(new)]
             self._num_in_flight += len(requests)
@@ -139,7 +139,7 @@ class Run:
         self._targets[step.number].submit(call)
 
     def answered(self, sink: _StepSink, response: InferResponse | None, is_final: bool) -> None:
-        """A step has said something."""
+        """A step has responded."""
         call, step = sink.call, sink.step
         if is_final:
             self._num_in_flight -= 1
@@ -163,30 +163,30 @@ class Run:
                 self._ensemble.leave(step.number)
 
     def _take_outputs(self, sink: _StepSink, response: InferResponse) -> New:
-        standing = _standing_said(response.parameters, sink.standing)
-        made = {tensor.name: tensor for tensor in response.outputs}
+        standing = _standing_of(response.parameters, sink.standing)
+        stored = {tensor.name: tensor for tensor in response.outputs}
         rows = self._rows(sink.step, sink.call.request)
         new = []
         for name, source in sink.step.outputs.items():
             line = self._tensors.line(source)
             line.rows = rows
-            # One that is missing may be an optional input of the next model.
-            new.append((source, line.add(made.get(name), standing)))
+            # A missing one may be an optional input of the next model.
+            new.append((source, line.add(stored.get(name), standing)))
         return new
 
     def _request(self, step: Step, number: int) -> InferRequest:
-        """What a step is asked with the tensors of this number."""
+        """The request to a step with the tensors of this number."""
         target = self._targets[step.number]
         inputs, standing = [], None
         for name, source in step.inputs.items():
             line = self._tensors.line(source)
-            made = line.made[number]
-            if made.tensor is not None:
-                shape = made.tensor.shape
+            stored = line.tensors[number]
+            if stored.tensor is not None:
+                shape = stored.tensor.shape
                 if name in target.dims:
                     shape = fitted(target.dims[name], batches=target.has_batches, rows=line.rows, shape=shape)
-                inputs.append(TensorData(name, made.tensor.datatype, shape, made.tensor.data))
-            standing = standing or made.standing
+                inputs.append(TensorData(name, stored.tensor.datatype, shape, stored.tensor.data))
+            standing = standing or stored.standing
         for source in dict.fromkeys(step.inputs.values()):
             self._tensors.line(source).use(number)
         standing = standing or self._standing
@@ -207,7 +207,7 @@ class Run:
         )
 
     def _wanted_of(self, name: str, source: str) -> WantedOutput:
-        """An output of a step; one that goes to the client's shared memory as it is, goes there at once."""
+        """A step's output; one for the client's shared memory is written there directly."""
         output = self._outputs.get(source)
         if output is None or output.num_classes:
             return WantedOutput(name)
@@ -218,28 +218,28 @@ class Run:
         parameters: dict[str, Scalar] = {}
         for name in self._wanted:
             line = self._tensors.line(name)
-            made = line.made[number]
+            stored = line.tensors[number]
             line.use(number)
-            if made.tensor is None:
+            if stored.tensor is None:
                 continue
             shape = fitted(
                 self._ensemble.graph.dims[name],
                 batches=self._ensemble.has_batches,
                 rows=line.rows,
-                shape=made.tensor.shape,
+                shape=stored.tensor.shape,
             )
-            outputs.append(TensorData(name, made.tensor.datatype, shape, made.tensor.data))
-            if made.standing is not None:
-                parameters["sequence_id"] = made.standing.sequence_id
-                parameters["sequence_start"] = made.standing.is_start
-                parameters["sequence_end"] = made.standing.is_end
+            outputs.append(TensorData(name, stored.tensor.datatype, shape, stored.tensor.data))
+            if stored.standing is not None:
+                parameters["sequence_id"] = stored.standing.sequence_id
+                parameters["sequence_start"] = stored.standing.is_start
+                parameters["sequence_end"] = stored.standing.is_end
         self._has_answered = True
-        # What runs on after the only answer makes nothing that is wanted.
+        # After the only response the remaining steps produce nothing that is requested.
         is_final = not self._ensemble.is_decoupled or not self._num_in_flight
         self._call.respond(InferResponse(tuple(outputs), parameters), is_final=is_final)
 
     def _fail(self, error: EngineError) -> None:
-        """The client is told at once; steps that run go on for nobody."""
+        """The client gets the error now; running steps end without effect."""
         if not self._call.is_over:
             self._call.fail(EngineError(error.code, f"in ensemble '{self._ensemble.graph.name}', {error.message}"))
 
@@ -249,7 +249,7 @@ class Run:
             call.cancel()
 
     def _rows(self, step: Step, request: InferRequest) -> int:
-        """The batch size of a request to a step, 0 where its model does not batch."""
+        """The batch size of a request to a step, 0 if its model does not batch."""
         if not self._targets[step.number].has_batches:
             return 0
         return next((tensor.shape[0] for tensor in request.inputs if tensor.shape), 0)
@@ -260,7 +260,7 @@ class Run:
 
 
 class _StepSink:
-    """What gets the answers of a step."""
+    """The sink of a step's responses."""
 
     __slots__ = ("_run", "call", "standing", "step")
 
@@ -275,8 +275,8 @@ class _StepSink:
         self._run.answered(self, response, is_final)
 
 
-def _standing_said(parameters: Mapping[str, Scalar], default: Standing) -> Standing:
-    """Where the next steps' requests stand in a sequence: a model may say so in its answer.
+def _standing_of(parameters: Mapping[str, Scalar], default: Standing) -> Standing:
+    """The position in a sequence for the next steps: a model may set it in the parameters of its response.
 
     Raises: EngineError for parameters of the wrong type.
     """

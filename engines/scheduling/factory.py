@@ -1,4 +1,4 @@
-"""Which scheduler a model has: what its configuration says."""
+"""The scheduler of a model by its configuration, and the default one: one call an execution, in order of arrival."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from engines.scheduling.sequences import DropState, SequenceScheduler
 class DefaultScheduler:
     def __init__(self, instances: Sequence[Instance], clock: Clock, enrol: Enrol | None = None) -> None:
         """Raises: EngineError, as `InstancePool` does."""
-        self._waiting: OrderedDict[InferenceCall, None] = OrderedDict()  # one that is cancelled leaves at no cost
+        self._waiting: OrderedDict[InferenceCall, None] = OrderedDict()  # removing a cancelled call is cheap
         self._is_stopped = False
         self._is_dispatching = False
         self._seats = InstancePool(instances, clock, self._dispatch, enrol=enrol)
@@ -59,7 +59,7 @@ class DefaultScheduler:
 
     def _dispatch(self) -> None:
         if self._is_dispatching:
-            return  # an instance that is done at once: the loop below goes on
+            return  # an instance ended at once: the loop below continues
         self._is_dispatching = True
         try:
             while self._waiting and (seat := self._seats.take()) is not None:
@@ -80,9 +80,9 @@ def scheduler_for(
 ) -> RequestScheduler:
     """The scheduler of a model that runs on instances; an ensemble has its own (`ensemble.Ensemble`).
 
-    `config` is an `inference.ModelConfig` message. `limiter` is the host's one, None where executions are not limited
-    (`--rate-limit off`). `drop_state` is told whose implicit state an instance may forget.
-    Raises: EngineError where the limiter can never let an instance run, or for what this host does not do.
+    `config` is an `inference.ModelConfig` message. `limiter` is the host's, None without limits (`--rate-limit off`).
+    `drop_state` is called when an instance may drop an implicit state. Raises: EngineError if the limiter can never
+    admit an instance, or for what this host does not support.
     """
     enrol = None if limiter is None else enrolment(limiter, config)
     if config.HasField("sequence_batching"):

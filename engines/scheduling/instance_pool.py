@@ -1,4 +1,4 @@
-"""The instances of a scheduler: which are free, which are at work, and which wait for the rate limiter."""
+"""The instances of a scheduler: free, busy, or waiting for the rate limiter."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from engines.scheduling.rate_limiter import Enrol, Quota
 
 
 class InstanceSlot:
-    """An instance as its scheduler sees it. Free, then held by the scheduler (`take`), then at work (`run`), then free
-    again; away where the instance is gone."""
+    """An instance of a scheduler. Free, then held by the scheduler (`take`), then busy (`run`), then free again; away
+    while the instance is unavailable."""
 
     __slots__ = ("_seats", "instance", "is_at_work", "is_free", "on_done", "quota")
 
@@ -46,7 +46,7 @@ class InstanceSlot:
 
 
 class InstancePool:
-    """`on_free` is called whenever a seat may be taken, `on_lost` when an instance has gone."""
+    """`on_free` is called whenever a slot may be taken, `on_lost` when an instance becomes unavailable."""
 
     __slots__ = ("_clock", "_on_free", "_on_lost", "all", "free")
 
@@ -58,7 +58,7 @@ class InstancePool:
         on_lost: Callable[[], None] | None = None,
         enrol: Enrol | None = None,
     ) -> None:
-        """Raises: EngineError where the rate limiter can never let one of the instances run."""
+        """Raises: EngineError if the rate limiter can never let one of the instances run."""
         self._clock = clock
         self._on_free = on_free
         self._on_lost = on_lost
@@ -75,7 +75,7 @@ class InstancePool:
         return f"<InstancePool: {len(self.all)}, {len(self.free)} free>"
 
     def take(self) -> InstanceSlot | None:
-        """A seat to run a batch on, None where there is none now."""
+        """A seat to run a batch on, None if there is none now."""
         free = self.free
         while free:
             seat = free.pop()
@@ -85,7 +85,7 @@ class InstancePool:
         return None
 
     def run(self, seat: InstanceSlot, calls: Sequence[InferenceCall]) -> None:
-        """Have the instance run a batch. The calls are its own from now on."""
+        """Have the instance run a batch; it owns the calls from now on."""
         now = self._clock.now_ns()
         for call in calls:
             call.started_ns = now
@@ -114,7 +114,7 @@ class InstancePool:
                     self._take_away(seat)
 
     def close(self) -> None:
-        """Hold nothing of the rate limiter's any more."""
+        """Return everything to the rate limiter."""
         for seat in self.all:
             if seat.quota is not None:
                 seat.quota.leave()
@@ -145,4 +145,4 @@ class InstancePool:
             self._put(seat)
             self._on_free()
         if not seat.is_at_work and seat.quota is not None:
-            seat.quota.withdraw()  # what it waited to run is no longer there
+            seat.quota.withdraw()  # nothing is left to run

@@ -1,4 +1,4 @@
-"""What a scheduler and those around it are to each other."""
+"""The interfaces around a scheduler, and the errors of Triton's schedulers."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ class Instance(Protocol):
 
     @property
     def is_available(self) -> bool:
-        """Whether it takes a batch now: it is loaded, idle and alive."""
+        """Whether it accepts a batch now: loaded, idle and alive."""
         ...
 
     def execute(self, calls: Sequence[InferenceCall], done: Callable[[], None]) -> None:
-        """Run the calls as one batch. Each of them ends by itself; `done` is called once, when the instance is free for
-        the next one (for a decoupled model that is before the last response) or is gone."""
+        """Run the calls as one batch. Each of them ends by itself; `done` is called once, when the instance is free
+        again (for a decoupled model before the last response) or unavailable."""
         ...
 
 
@@ -44,11 +44,11 @@ class RequestScheduler(Protocol):
     """Decides which calls run when, and on which instance."""
 
     def submit(self, call: InferenceCall) -> None:
-        """Take a call; it may end at once, with an error. Never raises."""
+        """Accept a call; it may end at once with an error. Never raises."""
         ...
 
     def instance_changed(self, instance: Instance) -> None:
-        """An instance has become available again (it was started anew), or has gone."""
+        """An instance has become available again (after a restart), or unavailable."""
         ...
 
     @property
@@ -57,7 +57,7 @@ class RequestScheduler(Protocol):
         ...
 
     def stop(self) -> None:
-        """Take no more; calls that still wait fail as UNAVAILABLE."""
+        """Accept no more calls; waiting ones fail as UNAVAILABLE."""
         ...
 
 

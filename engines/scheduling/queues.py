@@ -12,14 +12,14 @@ from typing import Any
 from engines.core.calls import InferenceCall, Sink
 from engines.core.messages import InferResponse, Raw, SharedMemory
 
-# Of each input that counts, by name: its shape without the batch axis (None where any will do), and its data where that
-# has to be the same too. Calls with equal ones may share a batch.
+# Of each input that matters, by name: its shape without the batch axis (None for any), and its data if that must be
+# equal too. Calls with equal values may share a batch.
 Shapes = dict[str, tuple[tuple[int, ...] | None, Raw | SharedMemory | None]]
 
 
 class SameShapes:
-    """An input of variable shape must have the same one throughout a batch, unless it may be ragged; a shape tensor the
-    same content; and where the model has optional inputs, all calls must bring the same ones."""
+    """Calls of a batch have equal shapes of inputs with variable sizes (unless ragged), equal contents of shape
+    tensors, and the same optional inputs."""
 
     __slots__ = ("_compares_data", "_first_axis", "_has_optional", "is_needed")
 
@@ -45,8 +45,7 @@ class SameShapes:
 
 
 class Order:
-    """A line of calls: the answers of the first go through as they come, those of the others are kept until it is
-    their turn."""
+    """Calls in order: the responses of the first one pass, those of the others wait for their turn."""
 
     __slots__ = ("_lanes",)
 
@@ -66,18 +65,18 @@ class Order:
         return lane
 
     def answer(self, lane: _Lane, response: InferResponse | None, is_final: bool) -> None:
-        lane.kept.append((response, is_final))
+        lane.responses.append((response, is_final))
         if lane.is_flushing:
-            return  # a sink that asks anew: the loop below goes on
-        while self._lanes and not self._lanes[0].is_flushing and self._lanes[0].kept:
+            return  # a sink submits again: the loop below continues
+        while self._lanes and not self._lanes[0].is_flushing and self._lanes[0].responses:
             if not self._flush(self._lanes[0]):
                 break
 
     def _flush(self, lane: _Lane) -> bool:
-        """Hand over what the first of the line has; whether it is over."""
+        """Pass on the responses of the first call; whether it has ended."""
         lane.is_flushing = True
-        while lane.kept:
-            response, is_final = lane.kept.popleft()
+        while lane.responses:
+            response, is_final = lane.responses.popleft()
             if is_final:
                 self._lanes.popleft()
             lane.sink(response, is_final)
@@ -90,12 +89,12 @@ class Order:
 class _Lane:
     """The sink of a call in the line."""
 
-    __slots__ = ("_order", "is_flushing", "kept", "sink")
+    __slots__ = ("_order", "is_flushing", "responses", "sink")
 
     def __init__(self, order: Order, sink: Sink) -> None:
         self._order = order
         self.sink = sink
-        self.kept: deque[tuple[InferResponse | None, bool]] = deque()
+        self.responses: deque[tuple[InferResponse | None, bool]] = deque()
         self.is_flushing = False
 
     def __call__(self, response: InferResponse | None, is_final: bool) -> None:
@@ -106,7 +105,7 @@ REJECT = 0  # ModelQueuePolicy.TimeoutAction; the other is DELAY
 
 
 class Waiting:
-    """A call in a queue. `deadline_ns` is 0 where it may wait for ever."""
+    """A call in a queue. `deadline_ns` is 0 without a timeout."""
 
     __slots__ = ("_on_cancel", "call", "deadline_ns", "queue", "shapes", "since_ns")
 
@@ -126,7 +125,7 @@ class Waiting:
 
 
 class PolicyQueue:
-    """The calls of one priority: those in time, then those that are late and only delayed."""
+    """The calls of one priority: those in time, then the late ones that are only delayed."""
 
     __slots__ = ("_default_timeout_ns", "_is_rejecting", "_late", "_max_size", "_may_override", "_on_time")
 
@@ -151,7 +150,7 @@ class PolicyQueue:
 
     def add(self, waiting: Waiting) -> None:
         timeout_ns = self._default_timeout_ns
-        # A request may shorten the default, never lengthen it, and not set one where there is none.
+        # A request may shorten the default timeout, but neither lengthen it nor set one without a default.
         if self._may_override and 0 < waiting.call.request.timeout_us * 1000 < timeout_ns:
             timeout_ns = waiting.call.request.timeout_us * 1000
         waiting.deadline_ns = waiting.since_ns + timeout_ns if timeout_ns else 0
@@ -166,7 +165,7 @@ class PolicyQueue:
             del self._late[waiting]
 
     def expire(self, now_ns: int) -> list[Waiting]:
-        """Put the late ones behind the others, or take them out: those are returned, to be rejected."""
+        """Move the late ones behind the others, or remove and return them for rejection."""
         if not self._default_timeout_ns:
             return []
         late = []
@@ -174,7 +173,7 @@ class PolicyQueue:
             if now_ns > waiting.deadline_ns:
                 late.append(waiting)
             elif not self._may_override:
-                break  # all have the same timeout: the rest came later
+                break  # equal timeouts: the others arrived later
         for waiting in late:
             del self._on_time[waiting]
         if self._is_rejecting:
@@ -185,7 +184,7 @@ class PolicyQueue:
         return []
 
     def next_rejection_ns(self) -> int:
-        """When the next call is to be rejected, 0 for never."""
+        """The time of the next rejection, 0 for never."""
         if not (self._is_rejecting and self._default_timeout_ns and self._on_time):
             return 0
         if not self._may_override:
@@ -213,12 +212,12 @@ class PriorityQueue:
         return self._size
 
     def __iter__(self) -> Iterator[Waiting]:
-        """In the order in which they are to run."""
+        """In the order of execution."""
         for queue in self._queues.values():
             yield from queue
 
     def add(self, waiting: Waiting) -> bool:
-        """False where its queue is full."""
+        """False if its queue is full."""
         level = waiting.call.request.priority
         if not 0 < level <= self._levels:
             level = self._default_level
@@ -245,13 +244,13 @@ class PriorityQueue:
         return rejected
 
     def next_rejection_ns(self) -> int:
-        """When the next call is to be rejected, 0 for never."""
+        """The time of the next rejection, 0 for never."""
         if not self._has_timeouts:
             return 0
         return min((when for queue in self._queues.values() if (when := queue.next_rejection_ns())), default=0)
 
     def clear(self) -> list[Waiting]:
-        """Take everything out."""
+        """Remove and return all calls."""
         everything = list(self)
         for waiting in everything:
             self.remove(waiting)

@@ -1,7 +1,7 @@
-"""Rate limiting by resources: an instance runs a batch only while what it needs is free.
+"""Rate limiting by resources: an instance runs a batch only while its resources are free.
 
-Instances of all models share one limiter. Of those that wait, the one with the least executions × priority goes first,
-and one that waits keeps what it needs from those behind it, so that a large demand is met in the end.
+Instances of all models share one limiter. Of the waiting ones, the one with the least executions × priority is first,
+and a waiting one reserves its resources against those behind it, so that a large demand is eventually met.
 
 Source: Triton core `rate_limiter.cc`; `--rate-limit`, `--rate-limit-resource` of the server.
 """
@@ -16,26 +16,26 @@ from engines.core.errors import invalid
 from engines.scheduling.interfaces import Instance
 
 GLOBAL = -1
-PER_DEVICE = -2  # a limit that holds for each device by itself
+PER_DEVICE = -2  # a limit for each device
 
-# Where a resource lives (GLOBAL, PER_DEVICE or a device's number), and its name.
+# The place of a resource (GLOBAL, PER_DEVICE or a device's number), and its name.
 Resource = tuple[int, str]
 
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """What one execution of an instance takes; `priority` 2 gets half the executions of 1."""
+    """The resources of one execution; `priority` 2 gets half the executions of 1."""
 
     resources: Mapping[Resource, int] = field(default_factory=dict)
     priority: int = 1
 
 
-# Gives an instance its quota; the callable is called when what the instance waited for is set aside.
+# Gives an instance its quota; the callable is called when the requested resources are granted.
 Enrol = Callable[[Instance, Callable[[], None]], "Quota"]
 
 
 def enrolment(limiter: RateLimiter, config: Any) -> Enrol:
-    """How the instances of a model come under the limiter, each with what its group of the configuration needs."""
+    """Enrols the instances of a model, each with the demand of its instance group."""
 
     def enrol(instance: Instance, granted: Callable[[], None]) -> Quota:
         return limiter.enrol(demand_of(config, instance), granted)
@@ -44,7 +44,7 @@ def enrolment(limiter: RateLimiter, config: Any) -> Enrol:
 
 
 def demand_of(config: Any, instance: Instance) -> Demand:
-    """What an instance needs; resources of a device are those of `instance.device_id`, 0 where it has none."""
+    """The demand of an instance; resources of a device are those of `instance.device_id`, 0 if it has none."""
     device = getattr(instance, "device_id", 0)
     group_name = instance.name.rpartition("_")[0]
     for index, group in enumerate(config.instance_group):
@@ -56,10 +56,10 @@ def demand_of(config: Any, instance: Instance) -> Demand:
 
 
 class RateLimiter:
-    """`limits` are those given by hand; without any, each resource is there as often as its largest user needs it."""
+    """`limits` are the configured ones; without any, each resource has the count of its largest user."""
 
     def __init__(self, limits: Mapping[Resource, int] | None = None) -> None:
-        self._given = dict(limits or {})
+        self._configured = dict(limits or {})
         self._quotas: list[Quota] = []
         self._limits: dict[Resource, int] = {}
         self._in_use: dict[Resource, int] = {}
@@ -74,10 +74,10 @@ class RateLimiter:
         return f"<RateLimiter: {used or 'no resources'}; {len(self._waiting)} waiting>"
 
     def enrol(self, demand: Demand, granted: Callable[[], None]) -> Quota:
-        """A place for an instance.
+        """Register an instance.
 
-        Raises: EngineError INVALID_ARG where there is less of a resource than it needs, or one is both global and of
-        devices.
+        Raises: EngineError INVALID_ARG if there is less of a resource than it needs, or one is both global and per
+        device.
         """
         quota = Quota(self, demand, granted)
         self._limits = self._limits_with([*self._quotas, quota])
@@ -91,7 +91,7 @@ class RateLimiter:
         )
 
     def acquire(self, quota: Quota) -> bool:
-        """Set aside what it needs, or line it up."""
+        """Grant the quota its resources, or queue it."""
         if not quota.demand.resources:
             return True
         if quota not in self._waiting:
@@ -102,7 +102,7 @@ class RateLimiter:
         return False
 
     def take_back(self, quota: Quota) -> None:
-        """It holds nothing and stands in line no more; `grant` is to follow."""
+        """Take back the resources of a quota and remove it from the queue; `grant` follows."""
         if quota.is_held:
             quota.is_held = False
             for resource, count in quota.demand.resources.items():
@@ -116,7 +116,7 @@ class RateLimiter:
             self._limits = self._limits_with(self._quotas)
 
     def grant(self) -> None:
-        """Give what is free to those who wait for it."""
+        """Grant free resources to the waiting quotas."""
         if self._is_granting:
             return
         self._is_granting = True
@@ -134,13 +134,13 @@ class RateLimiter:
         quota.is_held = True
 
     def _first_to_run(self, only: Quota | None = None) -> Quota | None:
-        """The first of those in line whose resources are free and not kept for one before it."""
-        kept: set[Resource] = set()
+        """The first waiting quota whose resources are free and not reserved by one before it."""
+        reserved: set[Resource] = set()
         for quota in sorted(self._waiting, key=Quota.turn):
             wanted = quota.demand.resources.keys()
-            if (only is None or quota is only) and not wanted & kept and self.fits(quota.demand):
+            if (only is None or quota is only) and not wanted & reserved and self.fits(quota.demand):
                 return quota
-            kept |= wanted
+            reserved |= wanted
         return None
 
     def _limits_with(self, quotas: list[Quota]) -> dict[Resource, int]:
@@ -154,9 +154,9 @@ class RateLimiter:
                     f'Resource "{name}" is present as both global and device-specific resource in the model '
                     "configuration."
                 )
-        if self._given:
+        if self._configured:
             for resource, needed in limits.items():
-                limits[resource] = self._given_limit(resource)
+                limits[resource] = self._configured_limit(resource)
                 if limits[resource] < needed:
                     raise invalid(
                         f'Resource count for "{resource[1]}" is limited to {limits[resource]} which will prevent '
@@ -164,15 +164,15 @@ class RateLimiter:
                     )
         return limits
 
-    def _given_limit(self, resource: Resource) -> int:
+    def _configured_limit(self, resource: Resource) -> int:
         where, name = resource
         if where == GLOBAL:
-            return max((count for (_, given), count in self._given.items() if given == name), default=0)
-        return max(self._given.get(resource, 0), self._given.get((PER_DEVICE, name), 0))
+            return max((count for (_, configured), count in self._configured.items() if configured == name), default=0)
+        return max(self._configured.get(resource, 0), self._configured.get((PER_DEVICE, name), 0))
 
 
 class Quota:
-    """What one instance may hold of the limiter's resources."""
+    """The share of one instance in the limiter's resources."""
 
     __slots__ = ("_limiter", "demand", "granted", "is_held", "num_executions")
 
@@ -184,15 +184,15 @@ class Quota:
         self.num_executions = 0
 
     def turn(self) -> int:
-        """Where it stands in line: the least first."""
+        """The order in the queue: the least first."""
         return self.num_executions * self.demand.priority
 
     def acquire(self) -> bool:
-        """Whether it may run now; where not, it is in line."""
+        """Whether it may run now; if not, it is queued."""
         return self.is_held or self._limiter.acquire(self)
 
     def release(self) -> None:
-        """An execution is over. Others get what is free by `pass_on`: this one may stand in line again before."""
+        """An execution has ended. `pass_on` grants the free resources, after this quota could be queued again."""
         self.num_executions += 1
         self._limiter.take_back(self)
 
@@ -200,11 +200,11 @@ class Quota:
         self._limiter.grant()
 
     def withdraw(self) -> None:
-        """It has nothing to run: give back what it holds, stand in line no more."""
+        """It has nothing to run: return its resources and leave the queue."""
         self._limiter.take_back(self)
         self._limiter.grant()
 
     def leave(self) -> None:
-        """The instance is no more."""
+        """The instance is removed."""
         self.withdraw()
         self._limiter.remove(self)

@@ -1,7 +1,7 @@
-"""Sequence batching: the requests of a sequence run one after another, on one instance, in a slot of their own.
+"""Sequence batching: the requests of a sequence run one after another, on one instance, in a slot.
 
-A sequence that starts takes a free slot, or waits in the backlog for one. It leaves its slot with the request that ends
-it, when it has been silent for too long, when one of its waiting requests is cancelled, or with its instance.
+A new sequence takes a free slot, or waits in the backlog for one. It leaves its slot with its final request, after an
+idle timeout, when one of its waiting requests is cancelled, or with its instance.
 
 Source: Triton core `sequence_batch_scheduler.cc`.
 """
@@ -24,14 +24,15 @@ from engines.scheduling.rate_limiter import Enrol
 from engines.scheduling.slot_batchers import DirectBatcher, OldestBatcher
 from engines.scheduling.slots import Backlogs, SequenceId, Slot, SlotBatcher
 
-# Where the configuration says nothing: Triton's SEQUENCE_IDLE_DEFAULT_MICROSECONDS.
+# Triton's SEQUENCE_IDLE_DEFAULT_MICROSECONDS.
 DEFAULT_IDLE_US = 1_000_000
 
-# A model with this parameter keeps its states outside (`runner.stored_states`): its sequences may have begun elsewhere.
+# A model with this parameter has its states in a store (`runner.implicit_state`): its sequences may have begun
+# elsewhere.
 STATE_STORE = "STATE_STORE"
 
-# Told that an instance may forget the implicit state of this key. Not told where the sequence ended with a request that
-# says so (`sequence_end`), for the instance has seen that itself.
+# Called when an instance may drop the implicit state of this key, except after a request with `sequence_end`, which the
+# instance has seen itself.
 DropState = Callable[[Instance, str], None]
 
 
@@ -53,7 +54,7 @@ class SequenceScheduler:
         self._has_state = len(batching.state) > 0
         self._goes_on = self._has_state and STATE_STORE in config.parameters
         self._state_numbers = count(1)
-        # Running sequences that still expect requests, the one that has been silent longest first.
+        # Running sequences that expect requests, the longest idle first.
         self._slots: OrderedDict[SequenceId, Slot] = OrderedDict()
         self._backlogs = Backlogs(clock)
         # A heap of free slots by number and instance: low numbers first, so that sequences spread over the instances.
@@ -117,10 +118,10 @@ class SequenceScheduler:
         for batcher in self._batchers:
             batcher.stop(unavailable(STOPPING))
 
-    # What batchers ask.
+    # Called by batchers
 
     def prepare(self, slot: Slot, call: InferenceCall) -> None:
-        """Make a call ready to run in its slot."""
+        """Prepare a call for its slot."""
         call.on_cancel = None
         if self._has_state:
             if call.request.sequence_start:
@@ -130,7 +131,7 @@ class SequenceScheduler:
             call.state_key = slot.state_key
 
     def release(self, slot: Slot, *, was_ended: bool) -> None:
-        """The sequence of a slot is over: give the slot to the next one. `was_ended`: by a request that says so."""
+        """The sequence of a slot has ended: give the slot to the next one. `was_ended`: by its final request."""
         if was_ended:
             slot.state_key = None
         else:
@@ -155,7 +156,7 @@ class SequenceScheduler:
         slot.state_key = None
 
     def lost(self, batcher: SlotBatcher) -> None:
-        """An instance has gone, and with it what its model knew of its sequences."""
+        """An instance has become unavailable, with the states of its sequences."""
         if not batcher.is_open:
             return
         batcher.is_open = False
@@ -241,16 +242,16 @@ class SequenceScheduler:
         slot.batcher.arrived(slot)
 
     def _cancelled(self, slot: Slot, call: InferenceCall) -> None:
-        """The sequence is over where a request is missing; those behind it fail with it."""
+        """A sequence ends at a missing request; the later ones fail with it."""
         if call not in slot.queue:
             return
-        kept, cut = deque[InferenceCall | None](), list[InferenceCall]()
+        waiting_calls, cut = deque[InferenceCall | None](), list[InferenceCall]()
         for waiting in slot.queue:
             if cut or waiting is call:
                 cut.extend((waiting,) if waiting is not None else ())
             else:
-                kept.append(waiting)
-        slot.queue = kept
+                waiting_calls.append(waiting)
+        slot.queue = waiting_calls
         self._end(slot)
         for waiting in cut:
             waiting.fail_cancelled()

@@ -1,5 +1,10 @@
-"""Direct sequence batching: each slot has its place in the batch, so that a model may keep what it knows of a sequence
-by that place. A place whose slot has nothing to run is filled with a request that is not ready."""
+"""The two strategies of sequence batching.
+
+Direct: each slot has its row of the batch, so that a model may store a sequence's state by row. The row of an idle slot
+is filled with a request that is not ready.
+
+Oldest first: each slot sends one request at a time to a dynamic batcher.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +38,7 @@ class DirectBatcher:
         self._clock = clock
         self._sequences = sequences
         self._same = SameShapes(config)
-        self._controls_of_nobody = Controls(config).of_nobody()
+        self._idle_controls = Controls(config).idle()
         self._has_state = len(config.sequence_batching.state) > 0
         self._delay_ns = direct.max_queue_delay_microseconds * 1000
         self._minimum_utilization = direct.minimum_slot_utilization
@@ -83,7 +88,7 @@ class DirectBatcher:
             self._is_dispatching = False
 
     def _release_ended(self) -> None:
-        """Give slots whose sequence is over, though no request has ended it, to the next ones."""
+        """Release slots whose sequence has ended without a final request."""
         if not self._seats.free:
             return  # its last request may be running
         for slot in self.slots:
@@ -92,7 +97,7 @@ class DirectBatcher:
                 self._sequences.release(slot, was_ended=False)
 
     def _waits_for_more(self, ready: list[Slot]) -> bool:
-        """Whether more slots are to have something to run before a batch does."""
+        """Whether the batch waits for more slots to have requests."""
         self._stop_timer()
         if not self._delay_ns or not self._minimum_utilization:
             return False
@@ -114,13 +119,13 @@ class DirectBatcher:
             self._timer = None
 
     def _batch(self, ready: list[Slot]) -> list[InferenceCall]:
-        """One call for each slot up to the last one that has one."""
+        """One call for each slot up to the last one with a request."""
         model = _front(ready[0])
         shapes = self._same.of(model) if self._same.is_needed else None
         batch: list[InferenceCall] = []
         for slot in self.slots[: ready[-1].index + 1]:
             if not slot.queue or (shapes is not None and self._same.of(_front(slot)) != shapes):
-                batch.append(self._nobody(model))
+                batch.append(self._idle_call(model))
                 continue
             call = _front(slot)
             slot.queue.popleft()
@@ -130,13 +135,13 @@ class DirectBatcher:
                 self._sequences.release(slot, was_ended=True)
         return batch
 
-    def _nobody(self, model: InferenceCall) -> InferenceCall:
-        """A call that fills a place: inputs like another's, of zeros, and nobody who listens."""
+    def _idle_call(self, model: InferenceCall) -> InferenceCall:
+        """A call that fills a row: inputs of zeros like another's, and no recipient."""
         request = model.request
         inputs = tuple(_zeros(tensor) for tensor in request.inputs)
-        call = InferenceCall(InferRequest(request.model, request.version, inputs=inputs), _nobody_listens)
-        call.controls = self._controls_of_nobody
-        call.state_key = "" if self._has_state else None  # a state of its own, which nobody keeps
+        call = InferenceCall(InferRequest(request.model, request.version, inputs=inputs), _discard)
+        call.controls = self._idle_controls
+        call.state_key = "" if self._has_state else None  # an unused state
         return call
 
 
@@ -148,7 +153,7 @@ def _front(slot: Slot) -> InferenceCall:
 
 def _zeros(tensor: TensorData) -> TensorData:
     if tensor.datatype == "BYTES":
-        data = struct.pack("<I", 0) * prod(tensor.shape)  # so many empty strings
+        data = struct.pack("<I", 0) * prod(tensor.shape)  # empty strings
     elif isinstance(tensor.data, bytes | memoryview):
         data = bytes(memoryview(tensor.data).nbytes)
     else:
@@ -156,7 +161,7 @@ def _zeros(tensor: TensorData) -> TensorData:
     return TensorData(tensor.name, tensor.datatype, tensor.shape, data)
 
 
-def _nobody_listens(response: InferResponse | None, is_final: bool) -> None:
+def _discard(response: InferResponse | None, is_final: bool) -> None:
     pass
 
 
@@ -198,7 +203,7 @@ class OldestBatcher:
 
     def arrived(self, slot: Slot) -> None:
         if slot.is_advancing:
-            return  # answered at once: the loop below goes on
+            return  # the call ended at once: the loop below continues
         slot.is_advancing = True
         try:
             while slot.queue and not slot.is_in_flight:

@@ -1,4 +1,8 @@
-"""Where a running sequence lives: a slot of the batcher of its instance."""
+"""The places of sequences: a slot of an instance's batcher, or the backlog.
+
+Sequences in the backlog wait for a slot in order of arrival. A sequence fails as a whole when a timeout of its requests
+expires, or when one of them is cancelled.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +18,7 @@ SequenceId = int | str
 
 
 class Slot:
-    """`queue` has the requests that wait for those before them; None stands where the sequence is over though no
-    request has ended it."""
+    """`queue` has the requests that wait for earlier ones; None marks the end of a sequence without a final request."""
 
     __slots__ = ("batcher", "index", "is_advancing", "is_in_flight", "queue", "sequence_id", "state_key", "touched_ns")
 
@@ -44,7 +47,7 @@ class Sequences(Protocol):
 
 
 class SlotBatcher(Protocol):
-    """Makes batches of the sequences in the slots of one instance."""
+    """Batches the sequences in the slots of one instance."""
 
     instance: Instance
     number: int
@@ -55,7 +58,7 @@ class SlotBatcher(Protocol):
     def num_pending(self) -> int: ...
 
     def arrived(self, slot: Slot) -> None:
-        """Something has come into a slot: run what can run."""
+        """A request has arrived in a slot: run what can run."""
         ...
 
     def changed(self) -> None:
@@ -68,7 +71,7 @@ class SlotBatcher(Protocol):
 
 
 class Backlog:
-    """The requests of a sequence so far. `expires_ns` is 0 where it may wait for ever."""
+    """The requests of a sequence so far. `expires_ns` is 0 without a timeout."""
 
     __slots__ = ("calls", "expires_ns", "is_complete", "sequence_id")
 
@@ -95,7 +98,7 @@ class Backlogs:
         return sum(len(backlog.calls) for backlog in self._waiting)
 
     def of(self, sequence_id: SequenceId) -> Backlog | None:
-        """Where more requests of a sequence go."""
+        """The backlog of a sequence that expects more requests."""
         return self._incomplete.get(sequence_id)
 
     def open(self, call: InferenceCall) -> None:

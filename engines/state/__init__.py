@@ -1,1 +1,2 @@
-"""What outlives a process: keys and values of texts, states of sequences, kept where other processes find them."""
+"""Stores of state that outlives a process: keys and values of texts, and states of sequences, for other processes
+too."""

@@ -1,4 +1,4 @@
-"""A store from what options and parameters say of it."""
+"""A state store from options and parameters, and the digest of a model's files for its keys."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _LEAST_SECRET_BYTES = 16
 def open_store(
     url: str, *, secret: bytes | None = None, ttl_seconds: float = 86_400.0, deadline_seconds: float = 0.25
 ) -> StateStore:
-    """Redis by its URL, or `local`: this process. It is not connected yet.
+    """Redis by its URL, or `local`: this process. It connects later.
 
-    Raises: EngineError that says what the URL has to be.
+    Raises: EngineError with the valid forms of the URL.
     """
     if url == LOCAL:
         return LocalStateStore(secret=secret, ttl_seconds=ttl_seconds)
@@ -36,27 +36,27 @@ def open_store(
 
 
 def resolve(text: str) -> str:
-    """A URL as it stands, or that of the environment's variable NAME where the text is `env:NAME` ("" where there is
-    none): models' parameters are shown to clients, and a URL may have a password."""
+    """The URL itself, or for `env:NAME` that of the environment variable ("" if unset): clients can read a model's
+    parameters, and a URL may contain a password."""
     return os.environ.get(text.removeprefix(_ENVIRONMENT), "") if text.startswith(_ENVIRONMENT) else text
 
 
 def read_seconds(text: str) -> float:
     """`90`, `90s`, `15m`, `24h` or `7d`, as seconds.
 
-    Raises: ValueError that says what it has to be.
+    Raises: ValueError with the valid forms.
     """
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(ms|[smhd]?)", text.strip().lower())
-    seconds = 0.0 if found is None else float(found[1]) * (0.001 if found[2] == "ms" else _UNITS[found[2] or "s"])
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(ms|[smhd]?)", text.strip().lower())
+    seconds = 0.0 if match is None else float(match[1]) * (0.001 if match[2] == "ms" else _UNITS[match[2] or "s"])
     if seconds <= 0:
         raise ValueError("a time above 0, as 500ms, 90s, 15m, 24h or 7d")
     return seconds
 
 
 def read_secret(path: Path) -> bytes:
-    """The secret of a file, without the blanks around it.
+    """The secret in a file, stripped.
 
-    Raises: EngineError where there is none, or one that is soon guessed.
+    Raises: EngineError if there is none, or it is too short.
     """
     try:
         secret = path.read_bytes().strip()
@@ -70,14 +70,14 @@ def read_secret(path: Path) -> bytes:
     return secret
 
 
-# Files of so many bytes are read whole; of larger ones the first and the last mebibyte count, and the size.
+# Larger files count by their size and their first and last mebibyte.
 _WHOLE_BYTES = 64 << 20
 _SAMPLE_BYTES = 1 << 20
 
 
 def folder_digest(directory: Path) -> str:
-    """Hexadecimal sha256 over names and contents of the files below, wherever the folder lies. What Python leaves there
-    does not count."""
+    """Hexadecimal sha256 of the names and contents of a directory's files, whatever its place, without Python's
+    caches."""
     digest = hashlib.sha256()
     paths = [path for path in directory.rglob("*") if path.is_file() and "__pycache__" not in path.parts]
     for path in sorted(paths, key=lambda path: path.relative_to(directory).as_posix()):

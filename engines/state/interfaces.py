@@ -1,4 +1,5 @@
-"""What a store of states is: where it forgets, fails or is slow, its users compute, and nothing else is different."""
+"""State stores: values, counters and the interface. A store that forgets, fails or is slow costs its users computation,
+nothing else."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from typing import Protocol
 
 
 class ValueKind(IntEnum):
-    """What a value is of."""
+    """The content of a value."""
 
     BLOCK = 1  # keys and values of one block of tokens
     SEQUENCE = 2  # the state of a sequence
@@ -34,7 +35,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """One value: whoever wrote it knows what its parts are, by their order."""
+    """One value; its writer defines the order of the parts."""
 
     kind: ValueKind
     parts: tuple[Part, ...]
@@ -58,14 +59,14 @@ class Quantiles:
         self._seconds.append(seconds)
 
     def at(self, share: float) -> float:
-        """The value below which this share lies; 0 where nothing was observed."""
+        """The value below which this share lies; 0 if nothing was observed."""
         ordered = sorted(self._seconds)
         return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else 0.0
 
 
 @dataclass(slots=True)
 class StateCounts:
-    """Values are counted one by one, but for `failures`: calls that Redis did not answer in time, or not at all."""
+    """Counts of values, except for `failures`: calls that Redis failed or did not answer in time."""
 
     hits: int = 0
     misses: int = 0
@@ -78,7 +79,7 @@ class StateCounts:
     corrupt: int = 0
     foreign: int = 0  # sealed with another secret
     failures: int = 0
-    skipped: int = 0  # calls that were not made, since the breaker was open
+    skipped: int = 0  # calls not made because the breaker was open
     read: Quantiles = field(default_factory=Quantiles)  # seconds of each call that has read values
 
     def as_numbers(self, prefix: str) -> dict[str, float]:
@@ -90,42 +91,42 @@ class StateCounts:
         return numbers
 
 
-# Makes a value on the store's own thread; None where it is not worth keeping after all.
+# Creates a value on the store's thread; None if it is not worth storing after all.
 Make = Callable[[], State | None]
 
 
 class StateStore(Protocol):
-    """Values by name, for a time. Any thread may call; nothing here raises for what the store does or does not.
+    """Values by name, with a time to live. Any thread may call; failures of the store raise nothing.
 
-    `tenant` is whose values these are: with a secret, those of one tenant open for no other.
+    `tenant` owns the values: with a secret, other tenants cannot open them.
     """
 
     counts: StateCounts
 
     @property
     def is_paused(self) -> bool:
-        """Whether it is left alone for a while, as it did not answer."""
+        """Whether calls are suspended after failures."""
         ...
 
     def sizes(self, keys: Sequence[str]) -> list[int]:
-        """Bytes of each value as it is stored, 0 where there is none. Waits for one answer at most."""
+        """The stored bytes of each value, 0 if there is none. Waits for at most one reply."""
         ...
 
     def get(self, keys: Sequence[str], tenant: str = "") -> list[State | None]:
-        """The values, None for each that is not there or not whole. Waits for one answer at most."""
+        """The values, None for each that is missing or corrupt. Waits for at most one reply."""
         ...
 
     def write(self, key: str, state: State, tenant: str = "") -> bool:
-        """Keep a value in place of what is there, now; whether it is kept."""
+        """Replace a value, now; whether it is stored."""
         ...
 
     def put(self, key: str, num_bytes: int, make: Make, tenant: str = "") -> bool:
-        """Have a value kept that is the same whoever makes it, some time soon. Never waits: where too much is under way
-        it is dropped, and where it was written lately nothing is done; whether it will be tried."""
+        """Store a value that is the same for every writer, soon; whether it will be tried. Never waits: the value is
+        dropped if too much is queued, and skipped if it was written recently."""
         ...
 
     def wants(self, key: str, num_bytes: int) -> bool:
-        """Whether `put` would try: ask before what it takes is copied."""
+        """Whether `put` would try: call it before copying the data."""
         ...
 
     def delete(self, keys: Sequence[str]) -> None:
@@ -133,9 +134,9 @@ class StateStore(Protocol):
         ...
 
     def flush(self, timeout_seconds: float) -> bool:
-        """Wait for what was put; whether all of it has been tried."""
+        """Wait for the queue; whether everything has been tried."""
         ...
 
     def close(self) -> None:
-        """Give up what was not yet written."""
+        """Stop; values in the queue are dropped."""
         ...

@@ -1,4 +1,4 @@
-"""States in this process: for a single host, and for tests of what stands on a store."""
+"""States in this process: for a single host, and for tests."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ DEFAULT_MAX_BYTES = 256 << 20
 
 
 class LocalStateStore:
-    """Keeps at most `max_bytes`, those used last, sealed as in Redis. What is put is written at once."""
+    """Stores at most `max_bytes` of the most recently used values, sealed as in Redis. Writes are immediate."""
 
     def __init__(
         self,
@@ -46,11 +46,11 @@ class LocalStateStore:
 
     def get(self, keys: Sequence[str], tenant: str = "") -> list[State | None]:
         started_at = perf_counter()
-        found = [self._opened(key, tenant) for key in keys]
+        states = [self._opened(key, tenant) for key in keys]
         self.counts.read.observe(perf_counter() - started_at)
-        self.counts.hits += sum(state is not None for state in found)
-        self.counts.misses += sum(state is None for state in found)
-        return found
+        self.counts.hits += sum(state is not None for state in states)
+        self.counts.misses += sum(state is None for state in states)
+        return states
 
     def write(self, key: str, state: State, tenant: str = "") -> bool:
         value = seal(key, state, None if self._secret is None else tenant_secret(self._secret, tenant))
@@ -112,7 +112,7 @@ class LocalStateStore:
         return None
 
     def _live(self, key: str) -> bytes | None:
-        """A value whose time is not over; that begins anew."""
+        """A value that has not expired; its time to live starts again."""
         entry = self._values.get(key)
         if entry is None:
             return None

@@ -1,8 +1,8 @@
-"""States in Redis, by the blocking client: whoever waits for a value does so on a thread of his own.
+"""States in Redis, by the blocking client: callers wait on their own thread.
 
-Nothing here raises for what Redis does. A call that is not answered within the deadline, or fails, reads as if nothing
-were there; after a few in a row nobody asks for a while (`Pause`). A value that is not what was written is deleted, so
-that somebody writes it anew. Several values are GETs in one pipeline, as a cluster's MGET takes keys of one slot alone.
+Failures of Redis raise nothing. A call that fails or exceeds the deadline reads as missing; after several in a row
+calls are suspended for a while (`Pause`). A corrupt value is deleted, so that it is written again. Several values are
+GETs in one pipeline, because a cluster's MGET takes keys of one slot only.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from gateway.redis.connections import connect
 
 
 class Pipelines:
-    """The blocking client, made when it is first used: that of a cluster connects as it is made."""
+    """The blocking client, created at first use: a cluster's connects on creation."""
 
     def __init__(self, address: RedisAddress, timeout: float, connect_timeout: float, max_connections: int) -> None:
         self._address = address
@@ -35,7 +35,7 @@ class Pipelines:
         self._lock = threading.Lock()
 
     def run(self, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
-        """The answers, of which some may be `ResponseError`. Raises: RedisError, OSError, or what else a client may."""
+        """The replies, of which some may be `ResponseError`. Raises: RedisError, OSError, or any error of a client."""
         with self._lock:
             if self._client is None:
                 self._client = connect(self._address, **self._options)  # type: ignore[arg-type]
@@ -58,16 +58,16 @@ _log = logging.getLogger(__name__)
 
 MAX_QUEUED_BYTES = 256 << 20
 _MAX_CONNECTIONS = 32
-# How long a Redis that has no room is not offered more; one that evicts (maxmemory-policy allkeys-lru) has always room.
+# The pause of writes to a Redis without memory; one that evicts (maxmemory-policy allkeys-lru) always has some.
 _FULL_SECONDS = 5.0
 _QUIET_SECONDS = 10.0
-# Nobody waits for what is written behind: megabytes may take their time over a slow network.
+# Writes are in the background: megabytes may take this long over a slow network.
 _WRITE_SECONDS = 2.0
 _Answer = TypeVar("_Answer")
 
 
 class RedisStateStore:
-    """One Redis, whatever its layout. Values live for `ttl_seconds` after they were last written or read."""
+    """One Redis of any layout. Values live for `ttl_seconds` after the last read or write."""
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class RedisStateStore:
         deadline_seconds: float = 0.25,
         max_queued_bytes: int = MAX_QUEUED_BYTES,
     ) -> None:
-        """`deadline_seconds` is how long any answer is waited for; it is not connected yet."""
+        """`deadline_seconds` is the limit of waiting for a reply; it connects later."""
         self.address = address
         self.counts = StateCounts()
         self._secret = secret
@@ -87,7 +87,7 @@ class RedisStateStore:
         self._writer = Pipelines(address, max(deadline_seconds, _WRITE_SECONDS), deadline_seconds, 1)
         self._pause = Pause()
         self._quiet_until = 0.0
-        self._full_until = 0.0  # it answers, and has no room for more
+        self._full_until = 0.0  # it responds, but has no memory
         self._lock = threading.Lock()
         self._behind = WriteBehind(self._write_batch, self.counts, max_queued_bytes)
 
@@ -117,11 +117,11 @@ class RedisStateStore:
             self.counts.misses += len(keys)
             return [None] * len(keys)
         self.counts.read.observe(perf_counter() - started_at)
-        found = [self._opened(key, value, tenant) for key, value in zip(keys, answers[::2], strict=True)]
-        self._behind.know(key for key, state in zip(keys, found, strict=True) if state is not None)
-        self.counts.hits += sum(state is not None for state in found)
-        self.counts.misses += sum(state is None for state in found)
-        return found
+        states = [self._opened(key, value, tenant) for key, value in zip(keys, answers[::2], strict=True)]
+        self._behind.know(key for key, state in zip(keys, states, strict=True) if state is not None)
+        self.counts.hits += sum(state is not None for state in states)
+        self.counts.misses += sum(state is None for state in states)
+        return states
 
     def write(self, key: str, state: State, tenant: str = "") -> bool:
         value = seal(key, state, self._secret_of(tenant))
@@ -163,14 +163,14 @@ class RedisStateStore:
         return None
 
     def _refused(self, key: str, error: Exception) -> None:
-        """Redis has not answered with a value: a key of another type is nobody's."""
+        """Count replies that are not values: keys of another type."""
         if str(error).startswith("WRONGTYPE"):
             self._delete_strange(key, str(error))
         else:
             self.counts.refused += 1
 
     def _delete_strange(self, key: str, why: str) -> None:
-        """What is not what was written; of many, few are told."""
+        """Delete corrupt values; few are logged."""
         self.counts.corrupt += 1
         if monotonic() >= self._quiet_until:
             self._quiet_until = monotonic() + _QUIET_SECONDS
@@ -183,14 +183,14 @@ class RedisStateStore:
     # Writing
 
     def _write_batch(self, batch: Sequence[Offered]) -> set[str]:
-        """Those that are there live on, the others are made and written; the keys that are stored now."""
+        """Extend the stored ones, create and write the others; the keys that are stored now."""
         there = self._pipeline([("PEXPIRE", each.key, self._ttl_ms) for each in batch], self._writer)
         if there is None:
             self.counts.dropped += len(batch)
             return set()
         stored = {each.key for each, is_there in zip(batch, there, strict=True) if is_there == 1}
         self.counts.known += len(stored)
-        absent = [(each.key, value) for each in batch if each.key not in stored and (value := self._made(each))]
+        absent = [(each.key, value) for each in batch if each.key not in stored and (value := self._created(each))]
         commands = [("SET", key, value, "PX", self._ttl_ms, "NX") for key, value in absent]
         answers = self._pipeline(commands, self._writer)
         if answers is None:
@@ -201,11 +201,11 @@ class RedisStateStore:
                 stored.add(key)
         return stored
 
-    def _made(self, offered: Offered) -> bytes | None:
+    def _created(self, offered: Offered) -> bytes | None:
         try:
             state = offered.make()
             return None if state is None else seal(offered.key, state, self._secret_of(offered.tenant))
-        except Exception:  # the device is gone, or what it was asked for: nothing to keep
+        except Exception:  # the device or its data is gone: nothing to store
             _log.exception("the value of %s cannot be made", offered.key)
             return None
 
@@ -224,20 +224,20 @@ class RedisStateStore:
     # Calling
 
     def _pipeline(self, commands: Sequence[tuple[Any, ...]], client: Pipelines | None = None) -> list[Any] | None:
-        """The answers, of which some may be `ResponseError`; None where there are none."""
+        """The replies, of which some may be `ResponseError`; None on failure."""
         if not commands:
             return []
         return self._call(lambda: (client or self._reader).run(commands))
 
-    def _call(self, ask: Callable[[], _Answer]) -> _Answer | None:
+    def _call(self, call: Callable[[], _Answer]) -> _Answer | None:
         with self._lock:
             is_allowed = self._pause.allows(monotonic())
         if not is_allowed:
             self.counts.skipped += 1
             return None
         try:
-            answer = ask()
-        except Exception as error:  # a client whose connection breaks may raise anything
+            answer = call()
+        except Exception as error:  # a client with a broken connection may raise anything
             self.counts.failures += 1
             with self._lock:
                 is_new = self._pause.failed(monotonic(), random.random())

@@ -33,7 +33,7 @@ ITEM_BYTES |= {"uint8": 1, "uint16": 2, "uint32": 4, "uint64": 8, "int16": 2, "b
 
 
 class CorruptError(ValueError):
-    """The bytes are not what was written: cut, flipped, of another version or of somebody else's."""
+    """The bytes are not the written ones: truncated, changed, of another version or tenant."""
 
 
 class ForeignError(ValueError):
@@ -42,14 +42,14 @@ class ForeignError(ValueError):
 
 @lru_cache(maxsize=1024)
 def tenant_secret(secret: bytes, tenant: str) -> bytes:
-    """What a tenant's values are sealed with: nobody's opens another's."""
+    """The secret of a tenant's values."""
     return hmac.digest(secret, b"pointsman tenant\0" + tenant.encode(), "sha256")
 
 
 def seal(key: str, state: State, secret: bytes | None) -> bytes:
-    """The value as it is stored under `key`.
+    """The stored form of a value under `key`.
 
-    Raises: ValueError for what the form has no place for.
+    Raises: ValueError for what the format cannot hold.
     """
     if len(state.parts) > _MAX_PARTS or any(len(part.shape) > _MAX_AXES for part in state.parts):
         raise ValueError(f"a value has at most {_MAX_PARTS} parts of {_MAX_AXES} axes")
@@ -109,9 +109,9 @@ def _parts(rest: memoryview, count: int) -> tuple[Part, ...]:
 
 
 def _tag(secret: bytes, key: str, start: bytes, pieces: tuple[bytes | memoryview, ...]) -> bytes:
-    made = hmac.new(secret, digestmod=hashlib.sha256)
+    mac = hmac.new(secret, digestmod=hashlib.sha256)
     encoded = key.encode()
-    made.update(len(encoded).to_bytes(4, "little") + encoded + start)
+    mac.update(len(encoded).to_bytes(4, "little") + encoded + start)
     for piece in pieces:
-        made.update(piece)
-    return made.digest()
+        mac.update(piece)
+    return mac.digest()

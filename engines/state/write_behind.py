@@ -1,4 +1,4 @@
-"""Writing behind: values wait in a bounded queue for a thread that writes them, and nobody waits for that."""
+"""Background writes: values wait in a bounded queue for a thread that writes them."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from time import monotonic
 
 from engines.state.interfaces import Make, StateCounts
 
-# What is written in one go: enough that round trips do not count, little enough that a slow network takes it in time.
+# Limits of a batch: large enough to hide round trips, small enough for a slow network.
 _BATCH_BYTES, _BATCH_VALUES = 8 << 20, 64
-# After so long a value that is used again is looked for: its time begins anew, and what was evicted is wanted again.
+# After this time a value in use is looked up again: its time to live is extended, or it is written again if evicted.
 _RECENT_SECONDS = 300.0
-# How long an end waits for what is being written.
+# The wait at close for the batch in progress.
 _JOIN_SECONDS = 1.0
 _MAX_RECENT = 65_536
 
 
 @dataclass(frozen=True, slots=True)
 class Offered:
-    """A value to be made and written."""
+    """A value to create and write."""
 
     key: str
     num_bytes: int
@@ -30,15 +30,15 @@ class Offered:
 
 
 class WriteBehind:
-    """One thread. Values are told apart by their keys: equal keys are equal values."""
+    """One thread. Values with equal keys are equal."""
 
     def __init__(self, write: Callable[[Sequence[Offered]], set[str]], counts: StateCounts, max_bytes: int) -> None:
-        """`write` writes a batch and returns the keys that are stored now; what it raises is its own fault."""
+        """`write` writes a batch and returns the stored keys; it must not raise."""
         self._write = write
         self._counts = counts
         self._max_bytes = max_bytes
         self._queue: deque[Offered] = deque()
-        self._known: set[str] = set()  # queued, or under way
+        self._pending: set[str] = set()  # queued, or under way
         self._recent: OrderedDict[str, float] = OrderedDict()  # written, until then
         self._num_bytes = 0
         self._changed = threading.Condition()
@@ -47,11 +47,13 @@ class WriteBehind:
         self._thread.start()
 
     def __repr__(self) -> str:
-        return f"<WriteBehind: {len(self._known)} values, {self._num_bytes} bytes waiting, {len(self._recent)} recent>"
+        return (
+            f"<WriteBehind: {len(self._pending)} values, {self._num_bytes} bytes waiting, {len(self._recent)} recent>"
+        )
 
     def wants(self, key: str, num_bytes: int) -> bool:
-        """Whether it is worth making this one. One that was written some time ago is looked for first, in its turn; one
-        that there is no room for is counted as dropped."""
+        """Whether to create this value. One that was written a while ago is looked up first; one without room is
+        counted as dropped."""
         with self._changed:
             return self._wants(key, num_bytes)
 
@@ -68,17 +70,17 @@ class WriteBehind:
             self._remember(keys)
 
     def forget(self, keys: Iterable[str]) -> None:
-        """These are not there, whoever has written them."""
+        """These values are missing, whoever wrote them."""
         with self._changed:
             for key in keys:
                 self._recent.pop(key, None)
 
     def flush(self, timeout_seconds: float) -> bool:
         with self._changed:
-            return self._changed.wait_for(lambda: not self._known or self._is_over, timeout_seconds)
+            return self._changed.wait_for(lambda: not self._pending or self._is_over, timeout_seconds)
 
     def close(self) -> None:
-        """What is under way is written; what waits is given up."""
+        """Finish the batch in progress; drop the queue."""
         with self._changed:
             self._is_over = True
             self._counts.dropped += len(self._queue)
@@ -87,7 +89,7 @@ class WriteBehind:
         self._thread.join(_JOIN_SECONDS)
 
     def _wants(self, key: str, num_bytes: int) -> bool:
-        if key in self._known:
+        if key in self._pending:
             return False
         if (until := self._recent.get(key)) is not None:
             if until <= monotonic() and not self._is_over:
@@ -99,7 +101,7 @@ class WriteBehind:
         return True
 
     def _enqueue(self, offered: Offered) -> None:
-        self._known.add(offered.key)
+        self._pending.add(offered.key)
         self._queue.append(offered)
         self._num_bytes += offered.num_bytes
         self._changed.notify_all()
@@ -109,7 +111,7 @@ class WriteBehind:
             stored = self._write(batch)
             with self._changed:
                 for each in batch:
-                    self._known.discard(each.key)
+                    self._pending.discard(each.key)
                     self._num_bytes -= each.num_bytes
                     self._recent.pop(each.key, None)
                 self._remember(stored)
@@ -124,7 +126,7 @@ class WriteBehind:
             self._recent.popitem(last=False)
 
     def _take(self) -> list[Offered]:
-        """What is written next; nothing once it is over."""
+        """The next batch; empty once closed."""
         with self._changed:
             self._changed.wait_for(lambda: self._queue or self._is_over)
             batch: list[Offered] = []

@@ -1,4 +1,4 @@
-"""What outlives a run: placements and compiled models, by the model's content and the machine."""
+"""Placements and compiled models on disk, by the model's content and the machine."""
 
 from __future__ import annotations
 

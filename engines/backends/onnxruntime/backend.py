@@ -57,21 +57,21 @@ class OnnxRuntimeBackend:
         self._batcher.execute(requests)
 
     def _run(self, inputs: dict[str, Array]) -> dict[str, Array]:
-        given = {name: _text(name, array) if array.dtype == object else array for name, array in inputs.items()}
-        values = self._run_values(given) if self._has_bfloat16 else self._session.run(self._names, given)
+        feeds = {name: _text(name, array) if array.dtype == object else array for name, array in inputs.items()}
+        values = self._run_values(feeds) if self._has_bfloat16 else self._session.run(self._names, feeds)
         return {name: _array(value) for name, value in zip(self._names, values, strict=True)}
 
     def _run_values(self, inputs: dict[str, Array]) -> list[Array]:
         ort_value = self._ort.OrtValue
-        given = {}
+        feeds = {}
         for name, array in inputs.items():
             tensor = self._signature.input_by_name[name]
             if tensor.datatype == "BF16":
                 array = np.ascontiguousarray(array)
-                given[name] = ort_value.ortvalue_from_numpy_with_onnx_type(array, _ONNX_BFLOAT16)
+                feeds[name] = ort_value.ortvalue_from_numpy_with_onnx_type(array, _ONNX_BFLOAT16)
             else:
-                given[name] = ort_value.ortvalue_from_numpy(array)
-        values = self._session.run_with_ort_values(self._names, given)
+                feeds[name] = ort_value.ortvalue_from_numpy(array)
+        values = self._session.run_with_ort_values(self._names, feeds)
         return [_bfloat16_bits(value) for value in values]
 
     def finalize(self) -> None:
@@ -81,9 +81,9 @@ class OnnxRuntimeBackend:
 
 
 def _text(name: str, array: Array) -> Array:
-    """Strings as onnxruntime's Python takes them.
+    """Strings for onnxruntime's Python API.
 
-    Raises: EngineError where one is not UTF-8.
+    Raises: EngineError if one is not UTF-8.
     """
     text = np.empty(array.shape, object)
     try:
@@ -109,6 +109,6 @@ def _bfloat16_bits(value: Any) -> Array:
         return array
     shape = tuple(value.shape())
     num_bytes = 2 * int(np.prod(shape))
-    # The value owns the memory: what is read from it is copied.
+    # The value owns the memory: copy it.
     bits = ctypes.string_at(value.data_ptr(), num_bytes) if num_bytes else b""
     return np.frombuffer(bits, np.dtype(np.uint16)).reshape(shape)

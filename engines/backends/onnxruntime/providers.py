@@ -1,4 +1,4 @@
-"""Which execution providers a session gets, with their options, and what it then ran on which."""
+"""The execution providers of a session with their options, and the cache of compiled CoreML models."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ Provider = tuple[str, dict[str, str]]
 # Accelerators as a configuration names them (optimization.execution_accelerators).
 _ACCELERATORS = {"tensorrt": TENSORRT, "cuda": CUDA, "openvino": OPENVINO, "coreml": COREML}
 
-# Parameters of a model that are options of the CoreML provider, by their own names (onnxruntime, CoreML provider).
-# "NeuralNetwork" is its default format, which knows fewer operators and no FP16.
+# Parameters of a model that are options of the CoreML provider (onnxruntime, CoreML provider). Its default format,
+# "NeuralNetwork", supports fewer operators and no FP16.
 _ONLY_STATIC = "RequireStaticInputShapes"
 _COREML_OPTIONS = (
     *("ModelFormat", "MLComputeUnits", _ONLY_STATIC, "EnableOnSubgraphs", "SpecializationStrategy"),
@@ -45,16 +45,16 @@ _TENSORRT_PRECISIONS = {"FP32": {}, "FP16": {"trt_fp16_enable": "1"}, "BF16": {"
 def choose(
     available: list[str], kind: str, device_id: int, config: Any, is_static: Callable[[], bool] = lambda: True
 ) -> list[Provider]:
-    """The providers of a session, the first that can run an operator running it; the CPU is always the last.
+    """The providers of a session by priority; the CPU is the last.
 
-    `EXECUTION_PROVIDERS` names them outright. Else they are the accelerators that the configuration asks for and that
-    this onnxruntime has; without any, by the instance's kind, CUDA or CoreML where they are there. `metal` and
-    `neural_engine` ask for CoreML, and say where it may run.
+    `EXECUTION_PROVIDERS` names them. Otherwise they are the configured accelerators that this onnxruntime has; without
+    any, CUDA or CoreML by the instance's kind. `metal` and `neural_engine` select CoreML and its devices.
 
-    By the kind alone CoreML gets a model whose inputs have fixed shapes (`is_static`), and of it the operators that
-    have: with open ones, a batch's too, it is slow, splits the model into many pieces, or fails (onnxruntime, CoreML
-    provider, RequireStaticInputShapes). A configuration that asks for CoreML gets it for any model.
-    Raises: EngineError where one is named that this onnxruntime does not have.
+    By the kind alone, CoreML gets only models whose inputs have fixed shapes (`is_static`), and of them the operators
+    with fixed shapes: with open ones, the batch axis included, it is slow, splits the model into many pieces, or fails
+    (onnxruntime, CoreML provider, RequireStaticInputShapes). A configuration that names CoreML gets it for any model.
+
+    Raises: EngineError for a named provider that this onnxruntime lacks.
     """
     parameters = Parameters(config)
     named = parameters.text("EXECUTION_PROVIDERS")
@@ -73,13 +73,13 @@ def choose(
             if chosen == [_bare(COREML)] and not wants_coreml:
                 only_static = parameters.text(_ONLY_STATIC, "1")
                 chosen = [(COREML, {_ONLY_STATIC: only_static})] if only_static != "1" or is_static() else []
-    found: dict[str, dict[str, str]] = {}
+    selected: dict[str, dict[str, str]] = {}
     for name, options in chosen:
-        found.setdefault(name, {}).update({**_own_options(name, parameters, device_id), **options})
-    if TENSORRT in found and CUDA in available:
-        found.setdefault(CUDA, _own_options(CUDA, parameters, device_id))  # runs what TensorRT cannot
-    found.setdefault(CPU, {})
-    return list(found.items())
+        selected.setdefault(name, {}).update({**_own_options(name, parameters, device_id), **options})
+    if TENSORRT in selected and CUDA in available:
+        selected.setdefault(CUDA, _own_options(CUDA, parameters, device_id))  # runs operators that TensorRT lacks
+    selected.setdefault(CPU, {})
+    return list(selected.items())
 
 
 def _bare(name: str) -> Provider:
@@ -89,14 +89,14 @@ def _bare(name: str) -> Provider:
 def _accelerators(config: Any, kind: str) -> list[Provider]:
     wanted = config.optimization.execution_accelerators
     groups = list(wanted.gpu_execution_accelerator) if kind != "KIND_CPU" else []
-    found = []
+    selected = []
     for accelerator in [*groups, *wanted.cpu_execution_accelerator]:
         name = _ACCELERATORS.get(accelerator.name)
         if name is None:
             raise invalid(f"unknown Execution Accelerator '{accelerator.name}' is requested")
         options = dict(accelerator.parameters)
-        found.append((name, _tensorrt_options(options) if name == TENSORRT else options))
-    return found
+        selected.append((name, _tensorrt_options(options) if name == TENSORRT else options))
+    return selected
 
 
 def _tensorrt_options(parameters: dict[str, str]) -> dict[str, str]:
@@ -133,11 +133,11 @@ def _own_options(name: str, parameters: Parameters, device_id: int) -> dict[str,
 
 
 def placement(session: Any) -> dict[str, Any]:
-    """What a session runs where: `{"providers": [...], "nodes": {provider: {operator: how many}}}`. `nodes` are those
-    of the optimized graph, and {} where this onnxruntime does not tell."""
+    """The placement of a session: `{"providers": [...], "nodes": {provider: {operator: count}}}`. `nodes` are those of
+    the optimized graph, {} if this onnxruntime does not report them."""
     nodes: dict[str, Counter[str]] = {}
-    tell = getattr(session, "get_provider_graph_assignment_info", None)
-    for subgraph in tell() if tell is not None else ():
+    report = getattr(session, "get_provider_graph_assignment_info", None)
+    for subgraph in report() if report is not None else ():
         nodes.setdefault(subgraph.ep_name, Counter()).update(node.op_type for node in subgraph.get_nodes())
     return {"providers": session.get_providers(), "nodes": {name: dict(count) for name, count in nodes.items()}}
 
@@ -150,19 +150,19 @@ _SINCE = (1, 21)
 
 @contextmanager
 def cached(
-    providers: list[Provider], path: Path, version: str, here: Callable[[], str] = machine
+    providers: list[Provider], path: Path, version: str, machine_name: Callable[[], str] = machine
 ) -> Iterator[list[Provider]]:
-    """The providers, CoreML's with a folder for this model where it has none. Other processes that make a session of
-    the same model wait until this one is made, and load what it has compiled.
+    """The providers, with a cache directory for CoreML's. Other processes that create a session of the same model wait
+    until this one is ready, and load the compiled model.
 
-    `version` is onnxruntime's, `here` names the machine. External weights lie beside the model's file: its whole
-    folder counts as the model.
+    `version` is onnxruntime's; `machine_name` identifies the machine. External weights are beside the model's file: its
+    whole directory counts as the model.
     """
     options = dict(providers).get(COREML)
     if options is None or OPTION in options or _release(version) < _SINCE:
         yield providers
         return
-    ingredients = json.dumps([digest(path.parent), path.name, sorted(options.items()), version, here()])
+    ingredients = json.dumps([digest(path.parent), path.name, sorted(options.items()), version, machine_name()])
     folder = cache_directory().with_name("onnx-coreml") / hashlib.sha256(ingredients.encode()).hexdigest()[:32]
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -106,7 +106,7 @@ def tensors(nodes: Any) -> list[FileTensor]:
 
 
 def onnx_file(config: Any, version_directory: Path) -> Path:
-    """The model's file; a directory stands for the `model.onnx` in it, with its external weights."""
+    """The model's file; a directory contains `model.onnx` and its external weights."""
     path = model_file(config, version_directory, "model.onnx")
     return path / "model.onnx" if path.is_dir() else path
 

@@ -11,7 +11,7 @@ from engines.backends.python.model import PythonBackend, complete_version
 
 __all__ = ["INSTANCES_SHARE_A_PROCESS", "complete", "complete_version", "create"]
 
-# So that a crash takes one instance along, and instances run in parallel.
+# A crash ends one instance, and instances run in parallel.
 INSTANCES_SHARE_A_PROCESS = False
 
 
@@ -20,7 +20,7 @@ def create() -> PythonBackend:
 
 
 def complete(config: Any, directory: Path, options: Mapping[str, str] | None = None) -> None:
-    """Have the model's highest version say what its configuration leaves open; `complete_version` asks another one.
+    """Complete the configuration by the model's highest version; `complete_version` takes a version.
 
     Raises: EngineError, and whatever the model raises.
     """

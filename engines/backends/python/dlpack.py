@@ -1,4 +1,4 @@
-"""Arrays from and to DLPack, whose structures are read and written here: numpy's own way knows no BF16.
+"""Arrays from and to DLPack: numpy's own conversion lacks BF16.
 
 Source: DLPack's `dlpack.h`, version 0.8 (DLManagedTensor).
 """
@@ -50,18 +50,18 @@ _python.PyCapsule_GetPointer.restype = ctypes.c_void_p
 _python.PyCapsule_GetPointer.argtypes = (ctypes.py_object, ctypes.c_char_p)
 _python.PyCapsule_SetName.argtypes = (ctypes.py_object, ctypes.c_char_p)
 
-# What capsules stand for, by the address of their structure, until their takers let go.
-_given: dict[int, Any] = {}
+# The arrays behind capsules by the address of their structure, until the consumer releases them.
+_exported: dict[int, Any] = {}
 
 
 def _forget(managed: Any) -> None:
-    _given.pop(ctypes.addressof(managed.contents), None)
+    _exported.pop(ctypes.addressof(managed.contents), None)
 
 
 _forget_by_address = _Deleter(_forget)
 
 
-# A capsule that nobody takes is destroyed with its name unchanged: its tensor goes with it.
+# A capsule without a consumer keeps its name: its destructor releases the tensor.
 _Destructor = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)
 _is_valid = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p)(("PyCapsule_IsValid", _python))
 _pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p)(("PyCapsule_GetPointer", _python))
@@ -69,14 +69,14 @@ _pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p)(
 
 def _destroy(capsule: int) -> None:
     if _is_valid(capsule, _NAME):
-        _given.pop(_pointer(capsule, _NAME), None)
+        _exported.pop(_pointer(capsule, _NAME), None)
 
 
 _destroy_by_address = _Destructor(_destroy)
 
 
 def capsule(array: Array, *, is_bfloat16: bool) -> Any:
-    """A capsule over an array's memory, which it keeps; `is_bfloat16` says what its uint16 are."""
+    """A capsule over an array's memory, which it holds; `is_bfloat16` means that its uint16 are BF16."""
     shape = (ctypes.c_int64 * array.ndim)(*array.shape)
     managed = _Managed()
     managed.tensor = _Tensor(
@@ -93,12 +93,12 @@ def capsule(array: Array, *, is_bfloat16: bool) -> Any:
     )
     managed.deleter = _forget_by_address
     address = ctypes.addressof(managed)
-    _given[address] = (managed, shape, array)
+    _exported[address] = (managed, shape, array)
     return _python.PyCapsule_New(address, _NAME, ctypes.cast(_destroy_by_address, ctypes.c_void_p))
 
 
 class _Taken:
-    """The tensor of a capsule that is ours now."""
+    """The tensor of a consumed capsule."""
 
     def __init__(self, capsule: Any) -> None:
         self.address = _python.PyCapsule_GetPointer(capsule, _NAME)

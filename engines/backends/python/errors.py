@@ -7,7 +7,7 @@ from typing import ClassVar
 
 
 class TritonModelException(Exception):  # noqa: N818  named by Triton
-    """What the utilities raise, and models too."""
+    """Raised by the utilities, and by models."""
 
 
 class _Code(IntEnum):
@@ -22,7 +22,7 @@ class _Code(IntEnum):
 
 
 class TritonError:
-    """A message with one of Triton's codes, INTERNAL unless told."""
+    """A message with one of Triton's codes, INTERNAL by default."""
 
     __slots__ = ("_code", "_message")
 

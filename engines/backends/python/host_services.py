@@ -1,4 +1,4 @@
-"""What models ask of the host besides inferences: its log, its models, custom metrics."""
+"""The host's services for models: its log, control of models, custom metrics."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def _log(level: Level, message: str) -> None:
 
 
 def load_model(model_name: str, config: str = "", files: Mapping[str, bytes | str] | None = None) -> None:
-    """Load a model, or load it anew; `files` are its contents by `file:PATH`, with `config` as its configuration.
+    """Load or reload a model; `files` are its contents by `file:PATH`, with `config` as its configuration.
 
     Raises: TritonModelException.
     """
@@ -86,23 +86,25 @@ def load_model(model_name: str, config: str = "", files: Mapping[str, bytes | st
             f"failed to load model '{model_name}', files should be a dictionary of file paths and file contents"
         )
     contents = {path: data.encode() if isinstance(data, str) else bytes(data) for path, data in (files or {}).items()}
-    _ask("Failed to load model: ", lambda: session.host().control("load", model_name, config or None, contents))
+    _call_host("Failed to load model: ", lambda: session.host().control("load", model_name, config or None, contents))
 
 
 def unload_model(model_name: str, unload_dependents: bool = False) -> None:
     """Raises: TritonModelException."""
-    _ask("Failed to unload model: ", lambda: session.host().control("unload", model_name, bool(unload_dependents)))
+    _call_host(
+        "Failed to unload model: ", lambda: session.host().control("unload", model_name, bool(unload_dependents))
+    )
 
 
 def is_model_ready(model_name: str, model_version: str = "") -> bool:
-    """Raises: TritonModelException where the version is no number."""
+    """Raises: TritonModelException if the version is no number."""
     if model_version and not (model_version.isdecimal() and int(model_version) > 0):
         raise TritonModelException(
             f"Failed to check model readiness: failed to get model version from specified version string "
             f"'{model_version}', version should be an integral value > 0"
         )
     return bool(
-        _ask(
+        _call_host(
             "Failed to check model readiness: ",
             lambda: session.host().control("is_ready", model_name, model_version),
         )
@@ -116,14 +118,14 @@ class MetricKind(Enum):
 
 
 class Metric:
-    """One metric of a family: made by `MetricFamily.Metric`."""
+    """One metric of a family, from `MetricFamily.Metric`."""
 
     def __init__(self, family: MetricFamily, number: int) -> None:
         self._family = family  # a family outlives its metrics
         self._number = number
 
     def increment(self, value: float) -> None:
-        """Raises: TritonModelException for a histogram, and where a counter would shrink."""
+        """Raises: TritonModelException for a histogram, and for a negative value of a counter."""
         if self._family.kind is MetricKind.HISTOGRAM:
             raise TritonModelException(
                 "Failed to increment metric value: TRITONSERVER_METRIC_KIND_HISTOGRAM does not support Increment"
@@ -136,7 +138,7 @@ class Metric:
         session.host().measure("increment", self._number, float(value))
 
     def set(self, value: float) -> None:
-        """Raises: TritonModelException where it is no gauge."""
+        """Raises: TritonModelException if it is no gauge."""
         if self._family.kind is not MetricKind.GAUGE:
             raise TritonModelException(
                 f"Failed to set metric value: TRITONSERVER_METRIC_KIND_{self._family.kind.name} does not support Set"
@@ -144,7 +146,7 @@ class Metric:
         session.host().measure("set", self._number, float(value))
 
     def observe(self, value: float) -> None:
-        """Raises: TritonModelException where it is no histogram."""
+        """Raises: TritonModelException if it is no histogram."""
         if self._family.kind is not MetricKind.HISTOGRAM:
             raise TritonModelException(
                 f"Failed to observe metric value: TRITONSERVER_METRIC_KIND_{self._family.kind.name} does not support "
@@ -153,12 +155,12 @@ class Metric:
         session.host().measure("observe", self._number, float(value))
 
     def value(self) -> float:
-        """Raises: TritonModelException where it has no single one."""
-        return float(_ask("Failed to get metric value: ", lambda: session.host().control("value", self._number)))
+        """Raises: TritonModelException if it has no single one."""
+        return float(_call_host("Failed to get metric value: ", lambda: session.host().control("value", self._number)))
 
 
 class MetricFamily:
-    """Metrics of one name, told apart by their labels."""
+    """Metrics of one name with different labels."""
 
     COUNTER: ClassVar = MetricKind.COUNTER
     GAUGE: ClassVar = MetricKind.GAUGE
@@ -166,13 +168,13 @@ class MetricFamily:
 
     def __init__(self, name: str, description: str, kind: MetricKind) -> None:
         self.kind = kind
-        self._number = _ask(
+        self._number = _call_host(
             "Error when creating MetricFamily: ",
             lambda: session.host().control("family", name, description, kind.value),
         )
 
     def Metric(self, labels: Mapping[str, str] | None = None, buckets: Iterable[float] | None = None) -> Metric:  # noqa: N802
-        """Raises: TritonModelException where the labels are no dict, or the buckets not what the kind takes."""
+        """Raises: TritonModelException if the labels are no dict, or the buckets do not fit the kind."""
         if labels is not None and not isinstance(labels, Mapping):
             raise TritonModelException("Failed to create metric. Labels must be a dictionary.")
         if buckets is not None and not isinstance(buckets, list):
@@ -182,15 +184,15 @@ class MetricFamily:
         if buckets is None and self.kind is MetricKind.HISTOGRAM:
             raise TritonModelException("Failed to create metric. Missing required buckets.")
         edges = None if buckets is None else tuple(map(float, buckets))
-        number = _ask(
+        number = _call_host(
             "Error when creating Metric: ",
             lambda: session.host().control("metric", self._number, dict(labels or {}), edges),
         )
         return Metric(self, number)
 
 
-def _ask(prefix: str, question: Callable[[], T]) -> T:
+def _call_host(prefix: str, call: Callable[[], T]) -> T:
     try:
-        return question()
+        return call()
     except EngineError as error:
         raise TritonModelException(f"{prefix}{error.message}") from None

@@ -29,10 +29,9 @@ DEFAULT_FILENAME = "model.py"
 
 
 def import_model(config: Any, version_directory: Path) -> Any:
-    """The module of a model, imported as Triton does: `VERSION.model`, with the version's and the model's directory
-    among those to import from.
+    """Import a model as Triton does: as `VERSION.model`, with the version's and the model's directory on the path.
 
-    Raises: EngineError where there is no such file; whatever the module raises.
+    Raises: EngineError if there is no such file; whatever the module raises.
     """
     sys.modules["triton_python_backend_utils"] = utils
     path = version_directory / (config.default_model_filename or DEFAULT_FILENAME)
@@ -50,7 +49,7 @@ def import_model(config: Any, version_directory: Path) -> Any:
 
 
 def complete_version(config: Any, version_directory: Path) -> None:
-    """Have the model say what its configuration leaves open.
+    """Let the model complete its configuration.
 
     Raises: EngineError, and whatever the model raises.
     """
@@ -63,14 +62,14 @@ def complete_version(config: Any, version_directory: Path) -> None:
         raise internal(
             f"auto_complete_config function in model '{config.name}' must return a valid pb.ModelConfig object."
         )
-    made = type(config)()
+    message = type(config)()
     try:
-        read_fields(made, completed.as_dict())
+        read_fields(message, completed.as_dict())
     except ValueError as error:
         raise internal(f"auto_complete_config function in model '{config.name}' made no valid one: {error}") from error
-    if made.HasField("dynamic_batching") and not made.dynamic_batching.preferred_batch_size:
-        made.dynamic_batching.preferred_batch_size.append(max(1, made.max_batch_size))
-    config.CopyFrom(made)
+    if message.HasField("dynamic_batching") and not message.dynamic_batching.preferred_batch_size:
+        message.dynamic_batching.preferred_batch_size.append(max(1, message.max_batch_size))
+    config.CopyFrom(message)
 
 
 def config_json(config: Any) -> str:
@@ -179,7 +178,7 @@ class PythonBackend:
         )
 
     def _run(self, coroutine: Any) -> Any:
-        """What a coroutine of the model's returns; a decoupled model is not waited for."""
+        """The result of a model's coroutine; a decoupled model's is not awaited."""
         import asyncio  # most models do without
 
         if self._loop is None:

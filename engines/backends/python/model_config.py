@@ -1,4 +1,4 @@
-"""`ModelConfig`: what a model's `auto_complete_config` may say of its configuration."""
+"""`ModelConfig`: the configuration in a model's `auto_complete_config`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class ModelConfig:
         return self._model_config
 
     def set_max_batch_size(self, max_batch_size: int) -> None:
-        """Raises: ValueError where the configuration has a larger one."""
+        """Raises: ValueError if the configuration has a larger one."""
         configured = self._model_config["max_batch_size"]
         if configured > max_batch_size:
             raise ValueError(
@@ -33,7 +33,7 @@ class ModelConfig:
         self._model_config["max_batch_size"] = max_batch_size
 
     def set_dynamic_batching(self) -> None:
-        """Raises: ValueError where the configuration has another scheduler."""
+        """Raises: ValueError if the configuration has another scheduler."""
         for scheduler in ("sequence_batching", "ensemble_scheduling"):
             if scheduler in self._model_config:
                 raise ValueError(
@@ -43,7 +43,7 @@ class ModelConfig:
         self._model_config.setdefault("dynamic_batching", {})
 
     def set_model_transaction_policy(self, transaction_policy_dict: Fields) -> None:
-        """Raises: ValueError where it says something else than the configuration, or than `decoupled`."""
+        """Raises: ValueError if it contradicts the configuration, or has other keys than `decoupled`."""
         if set(transaction_policy_dict) - {"decoupled"}:
             raise ValueError(
                 f"model transaction property in auto-complete-config function for model '{self._name}' contains "
@@ -60,16 +60,16 @@ class ModelConfig:
             policy["decoupled"] = wanted
 
     def add_input(self, input: Fields) -> None:
-        """Add an input of `name`, `data_type`, `dims` and perhaps `optional`, or say what a configured one leaves open.
+        """Add an input of `name`, `data_type`, `dims` and perhaps `optional`, or complete a configured one.
 
-        Raises: ValueError where that is not what the configuration has.
+        Raises: ValueError if it contradicts the configuration.
         """
         self._add("input", input, ("name", "data_type", "dims", "optional"))
 
     def add_output(self, output: Fields) -> None:
-        """Add an output of `name`, `data_type` and `dims`, or say what a configured one leaves open.
+        """Add an output of `name`, `data_type` and `dims`, or complete a configured one.
 
-        Raises: ValueError where that is not what the configuration has.
+        Raises: ValueError if it contradicts the configuration.
         """
         self._add("output", output, ("name", "data_type", "dims"))
 
@@ -85,22 +85,22 @@ class ModelConfig:
             if required not in tensor:
                 about = role if required == "name" else f"{role} '{tensor['name']}'"
                 raise ValueError(f"{about} {where} is missing '{required}' property.")
-        for known in self._model_config[role]:
-            if known["name"] == tensor["name"]:
-                self._check(role, known, tensor)
-                known.update(tensor)
+        for configured in self._model_config[role]:
+            if configured["name"] == tensor["name"]:
+                self._check(role, configured, tensor)
+                configured.update(tensor)
                 return
         self._model_config[role].append(tensor)
 
-    def _check(self, role: str, known: Fields, tensor: Fields) -> None:
-        if known["data_type"] not in ("TYPE_INVALID", tensor["data_type"]):
+    def _check(self, role: str, configured: Fields, tensor: Fields) -> None:
+        if configured["data_type"] not in ("TYPE_INVALID", tensor["data_type"]):
             raise ValueError(
-                f"unable to load model '{self._name}', configuration expects datatype {known['data_type']} for {role} "
-                f"'{tensor['name']}', model provides {tensor['data_type']}"
+                f"unable to load model '{self._name}', configuration expects datatype {configured['data_type']} for "
+                f"{role} '{tensor['name']}', model provides {tensor['data_type']}"
             )
-        for key, is_open in (("dims", not known["dims"]), ("optional", "optional" not in known)):
-            if key in tensor and not is_open and known[key] != tensor[key]:
+        for key, is_open in (("dims", not configured["dims"]), ("optional", "optional" not in configured)):
+            if key in tensor and not is_open and configured[key] != tensor[key]:
                 raise ValueError(
                     f"model '{self._name}', tensor '{tensor['name']}': the model expects {key} {tensor[key]} but the "
-                    f"model configuration specifies {key} {known[key]}"
+                    f"model configuration specifies {key} {configured[key]}"
                 )

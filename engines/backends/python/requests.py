@@ -1,4 +1,4 @@
-"""`InferenceRequest`: those that a model is to answer, and those that it makes itself (BLS)."""
+"""`InferenceRequest`: requests to the model, and its own requests to others (BLS)."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ SEQUENCE_START, SEQUENCE_END = 1, 2
 RELEASE_ALL, RELEASE_RESCHEDULE = 1, 2
 MEMORY_GPU, MEMORY_CPU = 0, 1
 
-# Inferences of a model's own that run at the same time, where it does not wait for each.
+# Concurrent inferences of a model (`async_exec`).
 MAX_CONCURRENT_INFERENCES = 64
 
 
 class PreferredMemory:
-    """Where a model would like to have the outputs of an inference; here they are on the CPU always."""
+    """The preferred memory of an inference's outputs; here they are always on the CPU."""
 
     def __init__(self, preferred_memory_type: int, preferred_device_id: int = 0) -> None:
         self.preferred_memory_type = preferred_memory_type
@@ -47,12 +47,12 @@ class InferenceTrace:
         self._context = context or {}
 
     def get_context(self) -> str | None:
-        """W3C trace context as JSON; None where the request is not traced."""
+        """W3C trace context as JSON; None if the request is not traced."""
         return json.dumps(self._context) if self._context else None
 
 
 class InferenceRequest:
-    """A request of a model's own: inputs, outputs by name, and the model that is to answer it."""
+    """A request to another model: inputs, names of outputs, and the model."""
 
     __slots__ = (
         "_correlation_id",
@@ -115,7 +115,7 @@ class InferenceRequest:
         self._flags = flags
 
     def timeout(self) -> int:
-        """Microseconds; 0 where there is none."""
+        """Microseconds; 0 if there is none."""
         return self._timeout
 
     def parameters(self) -> str:
@@ -132,7 +132,7 @@ class InferenceRequest:
         raise TritonModelException("Cannot determine request cancellation")
 
     def exec(self, decoupled: bool = False) -> Any:
-        """Have the model answer: its response, or an iterator of responses where it may answer any number of times.
+        """Run the inference: its response, or an iterator over the responses of a decoupled model.
 
         Raises: TritonModelException outside `execute`.
         """
@@ -170,7 +170,7 @@ class InferenceRequest:
 
 
 class ResponseIterator:
-    """The responses of a model that may answer any number of times, as they come."""
+    """The responses of a decoupled model, as they arrive."""
 
     def __init__(self, answers: Iterator[HostReply]) -> None:
         self._answers = answers
@@ -190,7 +190,7 @@ class ResponseIterator:
         return _response(answer)
 
     def cancel(self) -> None:
-        """No more of them are wanted."""
+        """Cancel the inference."""
         self._is_over = True
         close = getattr(self._answers, "close", None)
         if close is not None:
@@ -198,7 +198,7 @@ class ResponseIterator:
 
 
 class Incoming(InferenceRequest):
-    """A request that this model is to answer."""
+    """A request to this model."""
 
     __slots__ = ("_has_sent", "_is_closed", "_release_flags", "has_sender", "is_decoupled", "request")
 
@@ -249,7 +249,7 @@ class Incoming(InferenceRequest):
         raise TritonModelException("a request that this model is to answer cannot be sent to another one")
 
     def claim(self, response: InferenceResponse | None, flags: int) -> None:
-        """Note that a response goes out. Raises: TritonModelException where it may not."""
+        """Count a response. Raises: TritonModelException if none may be sent."""
         if not self.is_decoupled:
             if response is not None and self._has_sent:
                 raise TritonModelException(
@@ -265,7 +265,7 @@ class Incoming(InferenceRequest):
         self._is_closed = flags == RESPONSE_COMPLETE_FINAL
 
     def close(self) -> None:
-        """Nothing may be sent any more."""
+        """Allow no more responses."""
         self._is_closed = True
 
 
@@ -273,9 +273,9 @@ def _response(answer: HostReply) -> InferenceResponse:
     arrays, datatypes, parameters, error, _ = answer
     failure = None if error is None else TritonError(error.message, error.code.value)
     tensors = [Tensor._of(name, array, datatypes.get(name)) for name, array in arrays.items()]
-    made = InferenceResponse(tensors, failure)
-    made._parameters = parameters
-    return made
+    result = InferenceResponse(tensors, failure)
+    result._parameters = parameters
+    return result
 
 
 def _datatype(tensor: Tensor) -> str:

@@ -1,4 +1,4 @@
-"""`InferenceResponse`, and the sender of responses that do not wait for the end of `execute`."""
+"""`InferenceResponse`, and the sender of responses before the end of `execute`."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Answerable(Protocol):
     is_decoupled: bool
 
     def claim(self, response: InferenceResponse | None, flags: int) -> None:
-        """Note that a response goes out. Raises: TritonModelException where it may not."""
+        """Count a response. Raises: TritonModelException if none may be sent."""
         ...
 
 
@@ -70,7 +70,7 @@ class InferenceResponseSender:
         self._incoming = incoming
 
     def send(self, response: InferenceResponse | None = None, flags: int = 0) -> None:
-        """Send a response, or with the flag TRITONSERVER_RESPONSE_COMPLETE_FINAL the last one, or the end alone.
+        """Send a response, the last one with the flag TRITONSERVER_RESPONSE_COMPLETE_FINAL, or only the flag.
 
         Raises: TritonModelException.
         """
@@ -83,7 +83,7 @@ class InferenceResponseSender:
         self._incoming.claim(response, flags)
         request = self._incoming.request
         if response is not None:
-            # There is but one response where the model is not decoupled: the flag may come later and says nothing new.
+            # A model that is not decoupled has a single response: the flag may follow it.
             is_final = flags == RESPONSE_COMPLETE_FINAL or not self._incoming.is_decoupled
             answer(request, response, is_final=is_final, at_once=True)
         elif not request.is_over:

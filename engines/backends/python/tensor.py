@@ -47,20 +47,20 @@ def triton_string_to_numpy(triton_type_string: str) -> Any:
 
 
 def triton_to_numpy_type(data_type: int) -> Any:
-    """The numpy type of a number of model_config.proto; None where there is none."""
+    """The numpy type of a number of model_config.proto; None if there is none."""
     return _IN_ORDER[data_type - 1] if 1 <= data_type <= len(_IN_ORDER) else None
 
 
 def numpy_to_triton_type(data_type: Any) -> Any:
-    """The number of a numpy type in model_config.proto; None where there is none."""
+    """The number of a numpy type in model_config.proto; None if there is none."""
     dtype = np.dtype(data_type)
     return _NUMBERS[np.dtype(object)] if dtype.kind == "S" else _NUMBERS.get(dtype)
 
 
 def serialize_byte_tensor(input_tensor: Array) -> Any:
-    """The elements in row-major order, each behind its length; what is no `bytes` goes as text.
+    """The elements in row-major order with length prefixes; elements other than `bytes` are written as text.
 
-    Returns: bytes; an empty tuple where there are no elements, None where the dtype is another.
+    Returns: bytes; an empty tuple without elements, None for another dtype.
     """
     if input_tensor.size == 0:
         return ()
@@ -74,9 +74,9 @@ def serialize_byte_tensor(input_tensor: Array) -> Any:
 
 
 def deserialize_bytes_tensor(encoded_tensor: bytes) -> Array:
-    """The elements of `serialize_byte_tensor`, as a 1-D array of `bytes`.
+    """The elements of `serialize_byte_tensor` as a 1-D array of `bytes`.
 
-    Raises: struct.error where it is cut short.
+    Raises: struct.error if the data is too short.
     """
     elements, position = [], 0
     while position < len(encoded_tensor):
@@ -107,22 +107,22 @@ class Tensor:
             raise TritonModelException("NumPy dtype is not supported.")
         self._name = name
         self._array = array
-        self._datatype: str | None = None  # where the array does not tell
+        self._datatype: str | None = None  # if the array's dtype differs
 
     @classmethod
     def _of(cls, name: str, array: Array, datatype: str | None = None) -> Tensor:
-        """A tensor that is known to be one."""
-        made = cls.__new__(cls)
-        made._name = name
-        made._array = array
-        made._datatype = BF16 if datatype == BF16 else None
-        return made
+        """A tensor without the checks."""
+        tensor = cls.__new__(cls)
+        tensor._name = name
+        tensor._array = array
+        tensor._datatype = BF16 if datatype == BF16 else None
+        return tensor
 
     def name(self) -> str:
         return self._name
 
     def as_numpy(self) -> Array:
-        """Raises: TritonModelException for BF16, of which numpy knows nothing."""
+        """Raises: TritonModelException for BF16, which numpy lacks."""
         if self._datatype is not None:
             raise TritonModelException(
                 "Tensor dtype is BF16 and cannot be converted to NumPy. Use to_dlpack() and from_dlpack() instead."
@@ -153,7 +153,7 @@ class Tensor:
 
     @staticmethod
     def from_dlpack(name: str, source: Any) -> Tensor:
-        """A tensor over the memory of a DLPack capsule, or of an object that gives one; what is on a GPU is copied.
+        """A tensor over the memory of a DLPack capsule or of an object with one; data on a GPU is copied.
 
         Raises: TritonModelException.
         """

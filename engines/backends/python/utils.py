@@ -94,12 +94,12 @@ __all__ = [
 
 
 def get_model_dir() -> str:
-    """The directory of the model's version, where its `model.py` is."""
+    """The directory of the model's version, with its `model.py`."""
     return session.model_directory
 
 
 def get_input_tensor_by_name(inference_request: InferenceRequest, name: str) -> Tensor | None:
-    """A request's input; None where it has none of this name."""
+    """A request's input; None if it has none of this name."""
     for tensor in inference_request._inputs:
         if tensor._name == name:
             return tensor
@@ -107,7 +107,7 @@ def get_input_tensor_by_name(inference_request: InferenceRequest, name: str) -> 
 
 
 def get_output_tensor_by_name(inference_response: InferenceResponse, name: str) -> Tensor | None:
-    """A response's output; None where it has none of this name."""
+    """A response's output; None if it has none of this name."""
     for tensor in inference_response._output_tensors:
         if tensor._name == name:
             return tensor
@@ -115,20 +115,20 @@ def get_output_tensor_by_name(inference_response: InferenceResponse, name: str) 
 
 
 def get_input_config_by_name(model_config: dict[str, Any], name: str) -> dict[str, Any] | None:
-    """The fields of an input in a model's configuration; None where there is none of this name."""
+    """The fields of an input in a model's configuration; None if there is none of this name."""
     return _by_name(model_config.get("input", ()), name)
 
 
 def get_output_config_by_name(model_config: dict[str, Any], name: str) -> dict[str, Any] | None:
-    """The fields of an output in a model's configuration; None where there is none of this name."""
+    """The fields of an output in a model's configuration; None if there is none of this name."""
     return _by_name(model_config.get("output", ()), name)
 
 
 def using_decoupled_model_transaction_policy(model_config: dict[str, Any]) -> bool:
-    """Whether a model may answer any number of times."""
+    """Whether a model is decoupled."""
     return bool(model_config.get("model_transaction_policy", {}).get("decoupled", False))
 
 
 def _by_name(tensors: Any, name: str) -> dict[str, Any] | None:
-    found: dict[str, Any] | None = next((each for each in tensors if each["name"] == name), None)
-    return found
+    tensor: dict[str, Any] | None = next((each for each in tensors if each["name"] == name), None)
+    return tensor

@@ -39,7 +39,7 @@ class PyTorchBackend:
         self._cpu_model = None
         path = instance_file(spec, *models.NAMES)
         if path.suffix == ".pt" and (path.with_name("model.py")).exists():
-            path = path.with_name("model.py")  # an eager class whose weights are called model.pt
+            path = path.with_name("model.py")  # an eager class with its weights in model.pt
         self._load_model: Callable[[], Any] = lambda: self._on_device(lambda: self._load(path, spec))
         self._load_with_fallback(spec.name)
         names = [tensor.name for tensor in self._signature.inputs]

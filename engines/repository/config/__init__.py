@@ -1,11 +1,11 @@
 """Model configurations (config.pbtxt): read, completed with Triton's defaults, and checked.
 
-In the order in which a model's configuration goes through them:
+In the order of a model's configuration:
 
-    reading     text or JSON -> an `inference.ModelConfig` message
-    backends    the backend and the model's file name, from the platform or from the files that are there
-    defaults    what Triton fills in
-    checks      what Triton refuses, in its words; `tensors`, `batching`, `sequences` and `ensembles` are its parts
+    parser      text or JSON -> an `inference.ModelConfig` message
+    backends    the backend and the model's file name, from the platform or from the files
+    defaults    Triton's defaults
+    checks      Triton's errors; `tensors`, `sequences` and `ensembles` are parts of it
 """
 
 from engines.repository.config.backends import complete_backend

@@ -1,4 +1,4 @@
-"""Which backend runs a model, and from which file: what Triton derives from a configuration and from the files there.
+"""The backend of a model and its file, which Triton derives from the configuration and the files.
 
 Source: Triton core `model_config_utils.cc` AutoCompleteBackendFields, `constants.h`.
 """
@@ -16,10 +16,10 @@ ENSEMBLE = "ensemble"
 
 @dataclass(frozen=True, slots=True)
 class BackendNames:
-    """A backend, the platform that older configurations name instead, and its model's file.
+    """A backend, its name as a platform in older configurations, and its model's file.
 
-    `alternatives` are file names that this host's backend reads too: where one of them is there and `filename` is not,
-    it becomes the default. `is_found_by` tells which of the names mean this backend where the configuration is silent.
+    `alternatives` are file names that this host's backend reads too: one that exists is the default if `filename` does
+    not. `is_found_by` are the file names that select the backend if the configuration names none.
     """
 
     backend: str
@@ -29,7 +29,7 @@ class BackendNames:
     is_found_by: tuple[str, ...] = ()
 
 
-# In the order in which Triton asks; those after python are this host's own.
+# In Triton's order; those after python are this host's own.
 BACKENDS: tuple[BackendNames, ...] = (
     BackendNames("tensorflow", "tensorflow_savedmodel", "model.savedmodel", (), ("model.savedmodel",)),
     BackendNames("tensorflow", "tensorflow_graphdef", "model.graphdef", (), ("model.graphdef",)),
@@ -46,10 +46,10 @@ BACKENDS_WITH_A_PLATFORM = frozenset(PLATFORMS.values())
 
 
 def complete_backend(config: Message, name: str, directory: Path) -> None:
-    """Fill in `name`, `backend`, `platform` and `default_model_filename` where they are missing.
+    """Fill in `name`, `backend`, `platform` and `default_model_filename` if they are missing.
 
-    `directory` is the model's; its first version directory tells by its files which backend is meant.
-    Raises: ConfigError where nothing tells.
+    `directory` is the model's; the files of its first version determine the backend. Raises: ConfigError if they do
+    not.
     """
     if not config.name:
         config.name = name
@@ -106,7 +106,7 @@ def _fill_in(config: Message, names: BackendNames, files: frozenset[str]) -> Non
 
 
 def _take_from_name(config: Message, name: str) -> None:
-    """A model called `x.backend` says so by its name."""
+    """A model named `x.backend` names its backend."""
     _, dot, backend = name.partition(".")
     if not dot:
         raise ConfigError(

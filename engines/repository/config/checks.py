@@ -1,4 +1,4 @@
-"""What Triton refuses of a configuration before it loads the model, in its words.
+"""Triton's errors for a configuration before the model is loaded.
 
 Source: Triton core `model_config_utils.cc` ValidateModelConfig. Its checks of inputs and outputs follow when the model
 has completed them: `tensors`.
@@ -60,7 +60,7 @@ def _wrong_batching(text: str, config: Message, field: str) -> ConfigError:
 
 
 def check_instance_groups(config: Message, gpus: Sequence[int] = ()) -> None:
-    """Raises: ConfigError where a group asks for devices that are not there, or contradicts itself."""
+    """Raises: ConfigError if a group names missing devices, or contradicts itself."""
     if config.HasField("ensemble_scheduling"):
         return
     for group in config.instance_group:
@@ -148,7 +148,7 @@ def _check_response_cache(config: Message) -> None:
 
 
 def _check_names(config: Message) -> None:
-    """Two tensors of a name cannot be told apart: Triton loads such a model, and no request ever fits it."""
+    """Tensors have distinct names: Triton loads a model with equal ones, and no request ever fits it."""
     for kind, tensors in (("input", config.input), ("output", config.output)):
         names = [tensor.name for tensor in tensors]
         for name in names:

@@ -1,4 +1,4 @@
-"""What Triton fills into a configuration that leaves it open.
+"""Triton's defaults of a configuration.
 
 Source: Triton core `model_config_utils.cc` NormalizeModelConfig, NormalizeInstanceGroup, SetDefaultInstanceCount.
 """
@@ -14,12 +14,12 @@ SEQUENCE_IDLE_MICROSECONDS = 1_000_000
 # Their instances share the cores well, so that Triton starts two on a CPU.
 BACKENDS_WITH_TWO_INSTANCES = frozenset({"tensorflow", "onnxruntime"})
 
-# Their models' own code takes a GPU for CUDA's, as it is with Triton; on a Mac, one that wants Metal's says so.
+# Their models' code expects a CUDA GPU, as with Triton; on a Mac, a model that uses Metal configures KIND_GPU.
 BACKENDS_OF_CUDA = frozenset({"python"})
 
 
 def set_defaults(config: Message) -> None:
-    """What does not depend on the machine: version policy, preferred batch sizes, idle time, optimization."""
+    """Defaults that do not depend on the machine: version policy, preferred batch sizes, idle time, optimization."""
     if not config.HasField("version_policy"):
         config.version_policy.latest.num_versions = 1
     if config.HasField("dynamic_batching"):
@@ -43,10 +43,10 @@ def _prefer_full_batches(preferred: list[int], max_batch_size: int) -> None:
 def set_instance_groups(
     config: Message, gpus: Sequence[int] = (), *, is_metal: bool = sys.platform == "darwin"
 ) -> None:
-    """Name, kind and count of each instance group; at least one. `gpus` are the ids of the devices of this machine,
-    which are CUDA's or Metal's.
+    """Name, kind and count of each instance group; at least one group. `gpus` are the ids of this machine's devices,
+    CUDA's or Metal's.
 
-    KIND_AUTO becomes KIND_GPU where the GPUs that it names (all, if it names none) are there, else KIND_CPU.
+    KIND_AUTO becomes KIND_GPU if the named GPUs (any, if it names none) exist, else KIND_CPU.
     """
     if config.HasField("ensemble_scheduling"):
         return

@@ -1,5 +1,4 @@
-"""What Triton refuses of an ensemble by its own configuration; `engines.repository.ensembles` has what its models
-add.
+"""Triton's errors for an ensemble's own configuration; `engines.repository.ensembles` compares it with its models.
 
 Source: Triton core `model_config_utils.cc` ValidateEnsembleSchedulingConfig, BuildEnsembleGraph.
 """
@@ -25,7 +24,7 @@ class _Tensor:
 
 
 def check_ensemble(config: Message) -> None:
-    """Raises: ConfigError where a step, a map or the flow of tensors is wrong: unknown, unused, never written, twice
+    """Raises: ConfigError if a step, a map or the flow of tensors is wrong: unknown, unused, never written, twice
     written, or going in a circle."""
     name = config.name
     if config.platform != ENSEMBLE:
@@ -53,10 +52,10 @@ def _graph(config: Message) -> dict[str, _Tensor]:
                 raise _wrong(f"must specify '{required}' in step {number} of ensemble '{config.name}'", "step")
         outputs = [_output(tensors, tensor, number, config) for tensor in step.output_map.values()]
         for tensor in step.input_map.values():
-            given = tensors.setdefault(tensor, _Tensor(tensor))
+            source = tensors.setdefault(tensor, _Tensor(tensor))
             for output in outputs:
-                output.before.append(given)
-                given.after.append(output)
+                output.before.append(source)
+                source.after.append(output)
     return tensors
 
 
@@ -73,15 +72,15 @@ def _output(tensors: dict[str, _Tensor], name: str, step: int, config: Message) 
 
 
 def _flow(config: Message, tensors: dict[str, _Tensor]) -> None:
-    """Mark what can be written, starting from the ensemble's inputs."""
+    """Mark the tensors that can be written, starting from the ensemble's inputs."""
     queue = []
-    for given in config.input:
-        if given.name not in tensors:
+    for source in config.input:
+        if source.name not in tensors:
             raise ConfigError(
-                f"ensemble input '{given.name}' for ensemble {config.name}' is not used", "input", given.name
+                f"ensemble input '{source.name}' for ensemble {config.name}' is not used", "input", source.name
             )
-        tensors[given.name].is_ready = True
-        queue.append(tensors[given.name])
+        tensors[source.name].is_ready = True
+        queue.append(tensors[source.name])
     while queue:
         for tensor in queue.pop(0).after:
             if not tensor.is_ready and all(needed.is_ready for needed in tensor.before):
@@ -106,14 +105,14 @@ def _check_outputs(config: Message, tensors: dict[str, _Tensor]) -> None:
 
 
 def _not_ready_source(tensor: _Tensor) -> _Tensor:
-    """The one at which the flow first stops; where it goes in a circle, the last that was not seen before."""
+    """The first tensor that blocks the flow; in a circle, the last one before it closes."""
     seen: set[str] = set()
-    found: _Tensor | None = tensor
-    while found is not None:
-        tensor = found
-        found = next((needed for needed in tensor.before if not needed.is_ready and needed.name not in seen), None)
-        if found is not None:
-            seen.add(found.name)
+    current: _Tensor | None = tensor
+    while current is not None:
+        tensor = current
+        current = next((needed for needed in tensor.before if not needed.is_ready and needed.name not in seen), None)
+        if current is not None:
+            seen.add(current.name)
     return tensor
 
 

@@ -28,28 +28,28 @@ class ConfigError(EngineError):
 
 
 def line_of(text: str, words: tuple[str, ...]) -> int | None:
-    """The line, counted from 1, of the last of `words`, each looked for behind the one before; None where the first is
+    """The line, counted from 1, of the last of `words`, each looked for behind the one before; None if the first is
     not in the text. Comments count as blank."""
     text = re.sub(r"#[^\n]*", lambda comment: " " * len(comment[0]), text)
-    start, found = 0, None
+    start, last = 0, None
     for word in words:
         match = re.compile(rf"(?<![\w]){re.escape(word)}(?![\w])").search(text, start)
         if match is None:
             break
-        found, start = match.start(), match.end()
-    return None if found is None else text.count("\n", 0, found) + 1
+        last, start = match.start(), match.end()
+    return None if last is None else text.count("\n", 0, last) + 1
 
 
 _UNKNOWN_FIELD = re.compile(r'Message type "(?P<type>[\w.]+)" has no field named "(?P<name>\w+)"')
 _UNKNOWN_VALUE = re.compile(r'Enum type "(?P<type>[\w.]+)" has no value named (?P<name>\w+)')
-# protobuf repeats the line before what is wrong with it.
+# protobuf repeats the line before the error.
 _REPEATED_LINE = re.compile(r"^\d+:\d+ : ('.*': )?", re.DOTALL)
 
 
 def read(source: str | Path) -> Message:
     """The `inference.ModelConfig` of a file (a Path) or of a text in protobuf's text format.
 
-    Raises: ConfigError with the file, line and column, what is wrong there and what would be right.
+    Raises: ConfigError with the file, line and column, the error and its correction.
     """
     from google.protobuf import text_format
 
@@ -58,50 +58,50 @@ def read(source: str | Path) -> Message:
     try:
         text = source.read_text(encoding="utf-8") if isinstance(source, Path) else source
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{where}: {_said_of(error)}") from error
-    made = message("inference.ModelConfig")()
+        raise ConfigError(f"{where}: {_reason(error)}") from error
+    config = message("inference.ModelConfig")()
     try:
-        text_format.Parse(text, made, descriptor_pool=pool())
+        text_format.Parse(text, config, descriptor_pool=pool())
     except text_format.ParseError as error:
         line, column = error.GetLine(), error.GetColumn()
         place = where if line is None else f"{where}:{line}:{column}"
         raise ConfigError(f"{place}: {_explain(_REPEATED_LINE.sub('', str(error)))}") from error
-    if unknown := _unknown_value(made):
+    if unknown := _unknown_value(config):
         raise ConfigError(f"{where}: {unknown}")
-    return made
+    return config
 
 
 def read_json(text: str) -> Message:
-    """The `inference.ModelConfig` of a JSON object; enum values count whatever their case, as in Triton.
+    """The `inference.ModelConfig` of a JSON object; enum values in any case, as in Triton.
 
-    Raises: ConfigError, which says "Invalid config override: ".
+    Raises: ConfigError with the prefix "Invalid config override: ".
     """
     from google.protobuf.json_format import ParseDict, ParseError
 
-    made = message("inference.ModelConfig")()
+    config = message("inference.ModelConfig")()
     try:
         fields = json.loads(text)
         if not isinstance(fields, dict):
             raise ValueError("it is no JSON object")
-        ParseDict(_with_enums(fields, made.DESCRIPTOR), made, descriptor_pool=pool())
+        ParseDict(_with_enums(fields, config.DESCRIPTOR), config, descriptor_pool=pool())
     except (ParseError, ValueError, TypeError, AttributeError, RecursionError) as error:
         raise ConfigError(f"Invalid config override: {_explain(str(error))}") from error
-    if unknown := _unknown_value(made):
+    if unknown := _unknown_value(config):
         raise ConfigError(f"Invalid config override: {unknown}")
-    return made
+    return config
 
 
-def _unknown_value(made: Message) -> str | None:
-    """What is wrong with the first number that stands for no value of its enum: protobuf takes any."""
-    for enum, number in _enum_values(made):
+def _unknown_value(config: Message) -> str | None:
+    """The error for the first number that is not a value of its enum: protobuf accepts any."""
+    for enum, number in _enum_values(config):
         if number not in enum.values_by_number:
             return f"{number} is no {enum.name}"
     return None
 
 
-def _enum_values(made: Message) -> Iterator[tuple[Any, int]]:
+def _enum_values(config: Message) -> Iterator[tuple[Any, int]]:
     """Each enum value that is set, with the schema of its enum."""
-    for field, value in made.ListFields():
+    for field, value in config.ListFields():
         is_one = isinstance(value, int) or hasattr(value, "ListFields")
         elements = (value,) if is_one else value.values() if hasattr(value, "values") else value
         if field.enum_type is not None:
@@ -111,21 +111,21 @@ def _enum_values(made: Message) -> Iterator[tuple[Any, int]]:
                 yield from _enum_values(element) if hasattr(element, "ListFields") else ()
 
 
-def _said_of(error: OSError | UnicodeDecodeError) -> str:
+def _reason(error: OSError | UnicodeDecodeError) -> str:
     return str(error.strerror) if isinstance(error, OSError) else f"it is no UTF-8 text ({error.reason})"
 
 
-def _explain(said: str) -> str:
-    """What protobuf says, with the names that would have been right."""
-    if match := _UNKNOWN_FIELD.search(said):
+def _explain(text: str) -> str:
+    """protobuf's error with the correct names."""
+    if match := _UNKNOWN_FIELD.search(text):
         schema = pool().FindMessageTypeByName(match["type"])
         fields = [field.name for field in schema.fields]
         return f"{schema.name} has no field '{match['name']}'; {_right(match['name'], fields)}"
-    if match := _UNKNOWN_VALUE.search(said):
+    if match := _UNKNOWN_VALUE.search(text):
         enum = pool().FindEnumTypeByName(match["type"])
         values = [value.name for value in enum.values]
         return f"'{match['name']}' is no {enum.name}; {_right(match['name'], values)}"
-    return said
+    return text
 
 
 def _right(wrong: str, names: list[str]) -> str:

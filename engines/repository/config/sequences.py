@@ -1,4 +1,4 @@
-"""What Triton refuses of sequence batching and its control inputs.
+"""Triton's errors for sequence batching and its control inputs.
 
 Source: Triton core `model_config_utils.cc` ValidateModelConfig, GetBooleanSequenceControlProperties,
 GetTypedSequenceControlProperties.
@@ -77,21 +77,23 @@ def _number(kind: str) -> int:
 
 
 def _check_boolean(control: Message, kind: str, model: str) -> None:
-    given = [field for field in VALUE_FIELDS if getattr(control, field)]
-    if not given:
+    fields = [field for field in VALUE_FIELDS if getattr(control, field)]
+    if not fields:
         raise _wrong(
             "sequence batching must specify either 'int32_false_true', 'fp32_false_true' or 'bool_false_true' for "
             f"{kind} for {model}",
             kind,
         )
-    if len(given) > 1:
+    if len(fields) > 1:
         raise _wrong(
             "sequence batching specifies more than one from 'int32_false_true', 'fp32_false_true' and "
             f"'bool_false_true' for {kind} for {model}",
             kind,
         )
-    if len(getattr(control, given[0])) != 2:
-        raise _wrong(f"sequence batching control '{given[0]}' must have exactly 2 entries for {kind} for {model}", kind)
+    if len(getattr(control, fields[0])) != 2:
+        raise _wrong(
+            f"sequence batching control '{fields[0]}' must have exactly 2 entries for {kind} for {model}", kind
+        )
 
 
 def _check_correlation(control: Message, model: str) -> None:

@@ -1,4 +1,4 @@
-"""What Triton refuses of inputs, outputs and batch inputs, once the model has completed them.
+"""Triton's errors for inputs, outputs and batch inputs, after the model has completed them.
 
 Source: Triton core `model_config_utils.cc` ValidateModelIOConfig, ValidateIOShape, ValidateBatchIO.
 """
@@ -66,7 +66,7 @@ def _is_size(size: int) -> bool:
 
 
 def _check_reshape(dims: Sequence[int], shape: Sequence[int], who: str, where: tuple[str, ...]) -> None:
-    """What lies between two variable sizes must be as many elements on either side: [2, 4, -1, 6] is [8, -1, 1, 6]."""
+    """The elements between variable sizes are equal in both shapes: [2, 4, -1, 6] reshapes to [8, -1, 1, 6]."""
     if not all(_is_size(size) for size in shape):
         text = "reshape dimensions must be integer >= 1, or -1 to indicate a variable-size dimension"
         raise ConfigError(f"{who} {text}", *where)
@@ -80,7 +80,7 @@ def _check_reshape(dims: Sequence[int], shape: Sequence[int], who: str, where: t
 
 
 def _counts(sizes: Sequence[int]) -> list[int]:
-    """How many elements each stretch between variable sizes has; a 1 where nothing stands between."""
+    """The element counts between variable sizes; 1 for an empty stretch."""
     padded = [1, *(part for size in sizes for part in ((ANY, 1) if size == ANY else (size,)))]
     return [prod(stretch) for is_any, stretch in groupby(padded, lambda size: size == ANY) if not is_any]
 
