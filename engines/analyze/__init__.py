@@ -1,6 +1,6 @@
 """`pointsman analyze`: which configuration of a model gives the most throughput within a latency and a memory budget.
 
-    cli/analyze > study > measuring > load, inputs | server | search, pareto, steady > points
+    cli/analyze > report > sweep > measurement > load, inputs, server, local_host | search, config_override > models
 
-`points`, `search`, `pareto`, `steady` and `override` are pure: configurations and measurements in, decisions out.
+`models`, `search` and `config_override` are pure: configurations and measurements in, decisions out.
 """

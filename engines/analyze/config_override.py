@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from engines.analyze.errors import AnalyzeError
-from engines.analyze.models import Candidate
+from engines.analyze.models import AnalyzeError, Candidate
 from gateway.protocol.protobuf import message
 
 Config = Mapping[str, Any]
@@ -39,23 +38,23 @@ def check_kind(config: Config) -> None:
 
 
 def has_settings(config: Config) -> bool:
-    """Whether there is anything to sweep but the load: an ensemble has no instances of its own."""
+    """Whether the model has settings to sweep; an ensemble has none."""
     return "ensemble_scheduling" not in config
 
 
 def with_candidate(config: Config, candidate: Candidate) -> dict[str, Any]:
     """The configuration with a candidate's settings, all else as it was."""
-    made = dict(config)
-    made["max_batch_size"] = candidate.max_batch_size
+    changed = dict(config)
+    changed["max_batch_size"] = candidate.max_batch_size
     groups = config.get("instance_group") or [{}]
-    made["instance_group"] = [{**group, "count": candidate.instances} for group in groups]
-    made.pop("dynamic_batching", None)
+    changed["instance_group"] = [{**group, "count": candidate.instances} for group in groups]
+    changed.pop("dynamic_batching", None)
     if candidate.queue_delay_us is not None:
         batcher = dict(config.get("dynamic_batching") or {})
         batcher["max_queue_delay_microseconds"] = candidate.queue_delay_us
         batcher["preferred_batch_size"] = list(candidate.preferred)
-        made["dynamic_batching"] = batcher
-    return made
+        changed["dynamic_batching"] = batcher
+    return changed
 
 
 def config_pbtxt(config: Config) -> str:
@@ -65,10 +64,10 @@ def config_pbtxt(config: Config) -> str:
     """
     from google.protobuf import json_format, text_format
 
-    made = message("inference.ModelConfig")()
+    changed = message("inference.ModelConfig")()
     try:
-        json_format.ParseDict(dict(config), made)
+        json_format.ParseDict(dict(config), changed)
     except json_format.ParseError as error:
         raise AnalyzeError(f"the server's configuration is not understood: {error}") from error
-    text: str = text_format.MessageToString(made)
+    text: str = text_format.MessageToString(changed)
     return text

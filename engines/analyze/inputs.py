@@ -16,12 +16,12 @@ from typing import Any
 
 import orjson
 
-from engines.analyze.errors import AnalyzeError
+from engines.analyze.models import AnalyzeError
 from gateway.protocol.datatypes import ELEMENT_BYTES
 
 # Requests that differ, so that no cache answers them; sent in turn.
 NUM_GENERATED = 16
-# What stands for an axis of any length that nobody has given.
+# The size of an axis of any length without --shape.
 _ANY_LENGTH = 1
 _TEXT = b"The quick brown fox jumps over the lazy dog."
 # Small enough for every integer type, and for the vocabulary of every language model.
@@ -50,8 +50,8 @@ class RequestBody:
 
 
 def body_of(tensors: Sequence[InputTensor]) -> RequestBody:
-    """A request that asks for all outputs in binary."""
-    told = [
+    """A request with all outputs in binary."""
+    declared = [
         {
             "name": tensor.name,
             "datatype": tensor.datatype,
@@ -60,7 +60,7 @@ def body_of(tensors: Sequence[InputTensor]) -> RequestBody:
         }
         for tensor in tensors
     ]
-    head = orjson.dumps({"inputs": told, "parameters": {"binary_data_output": True}})
+    head = orjson.dumps({"inputs": declared, "parameters": {"binary_data_output": True}})
     return RequestBody(head + b"".join(tensor.data for tensor in tensors), len(head))
 
 
@@ -72,18 +72,18 @@ def generate(config: Mapping[str, Any], batch: int, shapes: Mapping[str, tuple[i
     """
     inputs = [one for one in config.get("input", ()) if not one.get("optional")]
     for name in shapes.keys() - {one["name"] for one in inputs}:
-        known = ", ".join(one["name"] for one in inputs)
-        raise AnalyzeError(f"--shape names {name!r}, which is no input of the model; its inputs: {known}")
-    chance = random.Random(0)
+        names = ", ".join(one["name"] for one in inputs)
+        raise AnalyzeError(f"--shape names {name!r}, which is no input of the model; its inputs: {names}")
+    generator = random.Random(0)
     lead = (batch,) if int(config.get("max_batch_size", 0)) else ()
     return [
-        body_of([_random_tensor(one, lead, shapes.get(one["name"]), chance) for one in inputs])
+        body_of([_random_tensor(one, lead, shapes.get(one["name"]), generator) for one in inputs])
         for _ in range(NUM_GENERATED)
     ]
 
 
 def open_axes(config: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]) -> list[str]:
-    """The inputs with an axis of any length that nobody has given: they get length 1."""
+    """The inputs with an axis of any length that `shapes` lacks: they get length 1."""
     return [
         one["name"]
         for one in config.get("input", ())
@@ -97,12 +97,12 @@ def read(path: Path) -> list[RequestBody]:
     Raises: AnalyzeError.
     """
     try:
-        told = orjson.loads(path.read_bytes())
+        content = orjson.loads(path.read_bytes())
     except OSError as error:
         raise AnalyzeError(f"{path} cannot be read: {error.strerror}") from error
     except ValueError as error:
         raise AnalyzeError(f"{path} is not JSON: {error}") from error
-    requests = told if isinstance(told, list) else [told]
+    requests = content if isinstance(content, list) else [content]
     bodies = [_read_request(request, f"{path}, request {number}") for number, request in enumerate(requests)]
     if not bodies:
         raise AnalyzeError(f"{path} has no request: write one V2 inference request, or a list of them")
@@ -116,8 +116,8 @@ def pack(datatype: str, values: Sequence[Any]) -> bytes:
         return b"".join(struct.pack("<I", len(text)) + text for text in texts)
     try:
         if datatype == "BF16":  # the upper half of an FP32
-            whole = struct.pack(f"<{len(values)}f", *values)
-            return b"".join(whole[place + 2 : place + 4] for place in range(0, len(whole), 4))
+            singles = struct.pack(f"<{len(values)}f", *values)
+            return b"".join(singles[place + 2 : place + 4] for place in range(0, len(singles), 4))
         return struct.pack(f"<{len(values)}{_CODES[datatype]}", *values)
     except KeyError:
         raise ValueError(f"unknown datatype {datatype!r}") from None
@@ -126,49 +126,49 @@ def pack(datatype: str, values: Sequence[Any]) -> bytes:
 
 
 def _random_tensor(
-    told: Mapping[str, Any], lead: tuple[int, ...], dims: tuple[int, ...] | None, chance: random.Random
+    declared: Mapping[str, Any], lead: tuple[int, ...], dims: tuple[int, ...] | None, generator: random.Random
 ) -> InputTensor:
-    datatype = str(told["data_type"]).removeprefix("TYPE_").replace("STRING", "BYTES")
-    declared = tuple(int(dim) for dim in told["dims"])
+    datatype = str(declared["data_type"]).removeprefix("TYPE_").replace("STRING", "BYTES")
+    sizes = tuple(int(dim) for dim in declared["dims"])
     if dims is None:
-        dims = tuple(_ANY_LENGTH if dim < 0 else dim for dim in declared)
-    if len(dims) != len(declared) or any(want not in (-1, dim) for want, dim in zip(declared, dims, strict=True)):
+        dims = tuple(_ANY_LENGTH if dim < 0 else dim for dim in sizes)
+    if len(dims) != len(sizes) or any(size not in (-1, dim) for size, dim in zip(sizes, dims, strict=True)):
         raise AnalyzeError(
-            f"--shape {told['name']}:{_listed(dims)} does not fit the input, whose dims are {_listed(declared)}"
+            f"--shape {declared['name']}:{_listed(dims)} does not fit the input, whose dims are {_listed(sizes)}"
         )
     shape = (*lead, *dims)
-    return InputTensor(told["name"], datatype, shape, _random_data(datatype, prod(shape), chance))
+    return InputTensor(declared["name"], datatype, shape, _random_data(datatype, prod(shape), generator))
 
 
-def _random_data(datatype: str, num_elements: int, chance: random.Random) -> bytes:
+def _random_data(datatype: str, num_elements: int, generator: random.Random) -> bytes:
     if datatype == "BYTES":
         return pack(datatype, [_TEXT] * num_elements)
     if datatype == "FP32":
-        return array("f", (chance.random() for _ in range(num_elements))).tobytes()
+        return array("f", (generator.random() for _ in range(num_elements))).tobytes()
     if datatype in ("FP16", "FP64", "BF16"):
-        return pack(datatype, [chance.random() for _ in range(num_elements)])
+        return pack(datatype, [generator.random() for _ in range(num_elements)])
     if datatype == "BOOL":
-        return pack(datatype, [chance.random() < 0.5 for _ in range(num_elements)])
+        return pack(datatype, [generator.random() < 0.5 for _ in range(num_elements)])
     if datatype not in ELEMENT_BYTES:
         raise AnalyzeError(f"inputs of datatype {datatype} cannot be generated: give requests by --input-file")
-    return pack(datatype, [chance.randrange(_MAX_INTEGER) for _ in range(num_elements)])
+    return pack(datatype, [generator.randrange(_MAX_INTEGER) for _ in range(num_elements)])
 
 
 def _read_request(request: Any, where: str) -> RequestBody:
     try:
-        return body_of([_read_tensor(told) for told in request["inputs"]])
+        return body_of([_read_tensor(declared) for declared in request["inputs"]])
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         what = f"{error} is missing" if isinstance(error, KeyError) else str(error)
         form = '{"inputs": [{"name": ..., "datatype": ..., "shape": [...], "data": [...]}]}'
         raise AnalyzeError(f"{where}: {what}; a request is {form}") from error
 
 
-def _read_tensor(told: Mapping[str, Any]) -> InputTensor:
-    shape = tuple(int(dim) for dim in told["shape"])
-    values = list(_flat(told["data"]))
+def _read_tensor(declared: Mapping[str, Any]) -> InputTensor:
+    shape = tuple(int(dim) for dim in declared["shape"])
+    values = list(_flat(declared["data"]))
     if len(values) != prod(shape):
-        raise ValueError(f"input {told['name']!r} has {len(values)} elements, its shape {prod(shape)}")
-    return InputTensor(told["name"], told["datatype"], shape, pack(told["datatype"], values))
+        raise ValueError(f"input {declared['name']!r} has {len(values)} elements, its shape {prod(shape)}")
+    return InputTensor(declared["name"], declared["datatype"], shape, pack(declared["datatype"], values))
 
 
 def _flat(data: Any) -> Iterator[Any]:

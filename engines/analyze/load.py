@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import cycle
+from math import ceil
 from types import TracebackType
 from typing import Self, cast
 from urllib.parse import urlsplit
@@ -13,9 +15,51 @@ from urllib.parse import urlsplit
 import httptools
 import orjson
 
-from engines.analyze.convergence import Window
-from engines.analyze.errors import AnalyzeError
 from engines.analyze.inputs import RequestBody
+from engines.analyze.models import AnalyzeError, Latency
+
+# The last windows that must agree, and by how much they may differ from their mean.
+NUM_STEADY = 3
+THROUGHPUT_TOLERANCE = 0.10
+LATENCY_TOLERANCE = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """The replies in a span of time."""
+
+    seconds: float
+    latencies_ms: tuple[float, ...]  # of the good replies
+    errors: tuple[str, ...] = ()
+
+    @property
+    def requests_per_second(self) -> float:
+        return len(self.latencies_ms) / self.seconds
+
+
+def is_steady(windows: Sequence[Window], num_steady: int = NUM_STEADY) -> bool:
+    """Whether the last windows agree in throughput and in mean latency."""
+    last = windows[-num_steady:]
+    if len(last) < num_steady or not all(window.latencies_ms for window in last):
+        return False
+    rates = [window.requests_per_second for window in last]
+    means = [sum(window.latencies_ms) / len(window.latencies_ms) for window in last]
+    return _agree(rates, THROUGHPUT_TOLERANCE) and _agree(means, LATENCY_TOLERANCE)
+
+
+def latency_of(values: Sequence[float]) -> Latency:
+    """The percentiles of latencies in milliseconds; 0 without latencies."""
+    if not values:
+        return Latency(0.0, 0.0, 0.0, 0.0, 0.0)
+    ordered = sorted(values)
+    p50, p90, p95, p99 = (ordered[ceil(share * len(ordered)) - 1] for share in (0.5, 0.9, 0.95, 0.99))
+    return Latency(sum(ordered) / len(ordered), p50, p90, p95, p99)
+
+
+def _agree(values: Sequence[float], tolerance: float) -> bool:
+    mean = sum(values) / len(values)
+    return all(abs(value - mean) <= tolerance * mean for value in values)
+
 
 _CONNECT_SECONDS = 5.0
 # A connection that broke is made again after this long: a server that is gone is not hammered.
@@ -59,14 +103,14 @@ class ConcurrentLoad:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Break off what is under way."""
+        """Abort the requests in flight."""
         self._is_over = True
         for task in self._opened:
             task.cancel()
         await asyncio.gather(*self._opened, return_exceptions=True)
 
     async def window(self, seconds: float) -> Window:
-        """What comes back from now on, for so long."""
+        """The replies of the next seconds."""
         self._records.clear()
         begun = time.perf_counter()
         await asyncio.sleep(seconds)
@@ -114,8 +158,8 @@ class _Caller(asyncio.Protocol):
         self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by its class
-        self._ask()
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's transport is no subclass
+        self._send_next()
 
     def data_received(self, data: bytes) -> None:
         try:
@@ -135,15 +179,15 @@ class _Caller(asyncio.Protocol):
     def on_message_complete(self) -> None:
         now = time.perf_counter()
         status = self._parser.get_status_code()
-        error = None if status == 200 else _told(status, b"".join(self._body))
+        error = None if status == 200 else _error_text(status, b"".join(self._body))
         self._record((now, now - self._sent_at, error))
         self._body.clear()
         if self._parser.should_keep_alive():
-            self._ask()
+            self._send_next()
         elif not self.closed.done():
             self.closed.set_result(None)
 
-    def _ask(self) -> None:
+    def _send_next(self) -> None:
         assert self._transport is not None
         self._sent_at = time.perf_counter()
         self._transport.write(self._next_request())
@@ -154,8 +198,8 @@ class _Caller(asyncio.Protocol):
             self.closed.set_result(None)
 
 
-def _told(status: int, body: bytes) -> str:
-    """A refusal's own words."""
+def _error_text(status: int, body: bytes) -> str:
+    """The text of an error reply."""
     try:
         text = str(orjson.loads(body)["error"])
     except (ValueError, KeyError, TypeError):

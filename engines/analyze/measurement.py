@@ -8,13 +8,12 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from engines.analyze.convergence import NUM_STEADY, Window, is_steady, latency_of
-from engines.analyze.load import ConcurrentLoad
+from engines.analyze.load import NUM_STEADY, ConcurrentLoad, Window, is_steady, latency_of
 from engines.analyze.models import Candidate, Measurement
 from engines.analyze.server import Server
 
 # A model whose windows are empty is slower than the windows are long; no model is waited for longer.
-_PATIENCE_SECONDS = 60.0
+_MAX_SILENT_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +27,7 @@ class Pace:
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What is measured, and with which requests."""
+    """A model to measure, and the requests for it."""
 
     server: Server
     model: str
@@ -42,7 +41,7 @@ def _wants_more(windows: Sequence[Window], pace: Pace) -> bool:
     if any(window.errors and not window.latencies_ms for window in windows[-1:]) or is_steady(windows):
         return False
     if not any(window.latencies_ms for window in windows[-NUM_STEADY:]):
-        return sum(window.seconds for window in windows) < _PATIENCE_SECONDS
+        return sum(window.seconds for window in windows) < _MAX_SILENT_SECONDS
     return len(windows) < max(pace.max_windows, NUM_STEADY)
 
 
@@ -58,22 +57,22 @@ async def measure(subject: Subject, candidate: Candidate, concurrency: int, pace
             counters.append(await subject.server.counters(subject.model))
         client_load = (time.process_time() - busy) / (time.perf_counter() - begun)
         memory = await asyncio.to_thread(subject.weigh)
-    kept = windows[-NUM_STEADY:]
-    latencies = [latency for window in kept for latency in window.latencies_ms]
-    errors = Counter(error for window in kept for error in window.errors)
+    last = windows[-NUM_STEADY:]
+    latencies = [latency for window in last for latency in window.latencies_ms]
+    errors = Counter(error for window in last for error in window.errors)
     if not latencies and not errors:
         seconds = sum(window.seconds for window in windows)
         errors[f"no reply came in {seconds:.1f} s: give it more time by --window-seconds"] += 1
     return Measurement(
         candidate=candidate,
         concurrency=concurrency,
-        throughput=len(latencies) * subject.request_batch / sum(window.seconds for window in kept),
+        throughput=len(latencies) * subject.request_batch / sum(window.seconds for window in last),
         latency=latency_of(latencies),
         num_requests=len(latencies),
         num_errors=errors.total(),
         error=next(iter(errors), None),
         is_steady=is_steady(windows),
         client_load=client_load,
-        server=counters[-1].times_since(counters[-1 - len(kept)]),
+        server=counters[-1].times_since(counters[-1 - len(last)]),
         memory_bytes=memory,
     )

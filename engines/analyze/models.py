@@ -1,8 +1,12 @@
-"""The values of an analysis: a configuration that is tried, a load that is put on it, and what was measured."""
+"""The values of an analysis: candidates, budgets, measurements."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+
+
+class AnalyzeError(Exception):
+    """The analysis cannot go on; the message names the cause and the cure."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,14 +58,14 @@ class Measurement:
     num_errors: int = 0
     error: str | None = None  # the first one's text
     is_steady: bool = True  # the last windows agreed; otherwise the figures are of a moving target
-    client_load: float = 0.0  # share of a core that the load generator took: near 1 it is what is measured
+    client_load: float = 0.0  # share of a core that the load generator took; near 1 it is the bottleneck
     server: ServerTimes | None = None
     memory_bytes: int | None = None  # of the server with its processes; None where it is not on this machine
 
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """What a measurement may take; None: anything."""
+    """Limits of a measurement; None: no limit."""
 
     latency_ms: float | None = None  # p99
     memory_bytes: int | None = None
@@ -70,15 +74,15 @@ class Budget:
         return not self.excess(measured)
 
     def excess(self, measured: Measurement) -> tuple[str, ...]:
-        """What is wrong with a measurement, in words: nothing where it is within the budget."""
-        found = []
+        """The limits that a measurement exceeds, in words."""
+        excess_parts = []
         if measured.num_errors:
-            found.append("errors")
+            excess_parts.append("errors")
         if self.latency_ms is not None and measured.latency.p99 > self.latency_ms:
-            found.append("latency")
+            excess_parts.append("latency")
         if self.memory_bytes is not None and measured.memory_bytes is not None:
-            found += ["memory"] if measured.memory_bytes > self.memory_bytes else []
-        return tuple(found)
+            excess_parts += ["memory"] if measured.memory_bytes > self.memory_bytes else []
+        return tuple(excess_parts)
 
 
 @dataclass(frozen=True, slots=True)

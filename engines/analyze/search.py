@@ -1,9 +1,12 @@
-"""In which order candidates are tried. Pure: a search yields a candidate and is sent its score, higher is better."""
+"""The order in which candidates are tried, and the recommendation. Pure.
+
+A search yields a candidate and is sent its score, higher is better.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import product
 from math import isinf
 
@@ -19,8 +22,7 @@ _STALLS = 2
 
 
 def sound(candidate: Candidate) -> Candidate:
-    """The candidate that does the same, without settings that mean nothing: no batcher where there are no batches, no
-    preferred size that no batch can have."""
+    """The candidate without ineffective settings: no batcher without batches, no preferred size above the maximum."""
     if candidate.max_batch_size <= 1:
         return replace(candidate, queue_delay_us=None, preferred=())
     if candidate.queue_delay_us is None:
@@ -73,17 +75,19 @@ def _along(axis: str, origin: Candidate, space: Space) -> Iterator[Candidate]:
     it comes with the shortest delay too."""
     match axis:
         case "max_batch_size":
-            found = [replace(origin, max_batch_size=size) for size in space.max_batch_sizes]
+            candidates = [replace(origin, max_batch_size=size) for size in space.max_batch_sizes]
         case "instances":
-            found = [replace(origin, instances=count) for count in space.instances]
+            candidates = [replace(origin, instances=count) for count in space.instances]
         case "queue_delay_us":
-            found = [replace(origin, queue_delay_us=delay) for delay in space.queue_delays_us]
+            candidates = [replace(origin, queue_delay_us=delay) for delay in space.queue_delays_us]
         case _:
-            found = [replace(origin, preferred=sizes) for sizes in space.preferred]
+            candidates = [replace(origin, preferred=sizes) for sizes in space.preferred]
     if axis == "max_batch_size" and origin.queue_delay_us is None:
         delays = [delay for delay in space.queue_delays_us if delay is not None]
-        found += [replace(one, queue_delay_us=min(delays)) for one in found if delays and one.max_batch_size > 1]
-    yield from dict.fromkeys(candidate for candidate in map(sound, found) if candidate != origin)
+        candidates += [
+            replace(one, queue_delay_us=min(delays)) for one in candidates if delays and one.max_batch_size > 1
+        ]
+    yield from dict.fromkeys(candidate for candidate in map(sound, candidates) if candidate != origin)
 
 
 def wants_more(measured: Sequence[Measurement], budget: Budget) -> bool:
@@ -109,3 +113,54 @@ def score(measured: Sequence[Measurement], budget: Budget) -> float:
     if allowed:
         return max(allowed)
     return max((-one.latency.p99 for one in measured if not one.num_errors), default=float("-inf"))
+
+
+# Within this share of the best throughput, the smaller configuration is the better one: runs differ by as much.
+TOLERANCE = 0.03
+
+
+@dataclass(frozen=True, slots=True)
+class Recommendation:
+    """The recommended measurement, and the reason in a sentence."""
+
+    measured: Measurement
+    is_within_budget: bool
+    why: str
+
+
+def pareto_front(measurements: Sequence[Measurement]) -> list[Measurement]:
+    """The measurements without errors that no other beats in both throughput and p99 latency, by rising latency."""
+    front: list[Measurement] = []
+    good = [one for one in measurements if not one.num_errors]
+    for one in sorted(good, key=lambda one: (one.latency.p99, -one.throughput)):
+        if not front or one.throughput > front[-1].throughput:
+            front.append(one)
+    return front
+
+
+def recommend(measurements: Sequence[Measurement], budget: Budget) -> Recommendation | None:
+    """The smallest configuration that has about the best throughput within the budget; where none is within it, the one
+    with the lowest latency. None where there are only errors."""
+    allowed = [one for one in measurements if budget.allows(one)]
+    if allowed:
+        best = max(one.throughput for one in allowed)
+        close = [one for one in allowed if one.throughput >= best * (1.0 - TOLERANCE)]
+        chosen = min(close, key=_size)
+        least = "" if chosen.throughput == best else f", {1 - chosen.throughput / best:.1%} below the best with less"
+        return Recommendation(chosen, True, f"the most throughput within the budget{least}")
+    good = [one for one in measurements if not one.num_errors]
+    if not good:
+        return None
+    chosen = min(good, key=lambda one: (_over_memory(one, budget), one.latency.p99))
+    wrong = " and ".join(budget.excess(chosen))
+    return Recommendation(chosen, False, f"nothing is within the budget ({wrong}); this is the nearest")
+
+
+def _size(measured: Measurement) -> tuple[float, ...]:
+    candidate = measured.candidate
+    batcher = (candidate.queue_delay_us is not None, len(candidate.preferred))
+    return (candidate.instances, candidate.max_batch_size, *batcher, measured.latency.p99)
+
+
+def _over_memory(measured: Measurement, budget: Budget) -> bool:
+    return "memory" in budget.excess(measured)

@@ -1,4 +1,4 @@
-"""The server that is analyzed: its control calls over REST, and errors that say what to do next."""
+"""The analyzed server: its control calls over REST, with errors that name the next step."""
 
 from __future__ import annotations
 
@@ -9,12 +9,11 @@ from urllib.parse import quote
 import httpx
 import orjson
 
-from engines.analyze.errors import AnalyzeError
-from engines.analyze.models import ServerTimes
+from engines.analyze.models import AnalyzeError, ServerTimes
 
 # A load waits for the model's files, and for its instances to warm up.
 _LOAD_SECONDS = 600.0
-_ASK_SECONDS = 30.0
+_CALL_SECONDS = 30.0
 _NANOSECONDS = 1e6  # in a millisecond
 
 
@@ -54,9 +53,9 @@ class Server:
 
     def __init__(self, url: str) -> None:
         self.url = url.rstrip("/")
-        # Not kept: a server that waits for idle clients to leave would be held up at its end.
+        # A persistent connection would delay the stop of a server that waits for its clients.
         limits = httpx.Limits(max_keepalive_connections=0)
-        self._client = httpx.AsyncClient(base_url=self.url, trust_env=False, limits=limits, timeout=_ASK_SECONDS)
+        self._client = httpx.AsyncClient(base_url=self.url, trust_env=False, limits=limits, timeout=_CALL_SECONDS)
 
     def __repr__(self) -> str:
         return f"<Server {self.url}>"
@@ -65,38 +64,38 @@ class Server:
         await self._client.aclose()
 
     async def name(self) -> str:
-        """Its name and version. Raises: AnalyzeError where nobody answers, or somebody who is no V2 server."""
-        told = await self._ask("GET", "/v2")
-        if "name" not in told:
+        """The server's name and version. Raises: AnalyzeError where no V2 server answers."""
+        reply_json = await self._call("GET", "/v2")
+        if "name" not in reply_json:
             raise AnalyzeError(f"{self.url} is no V2 server: name the REST port of one by --url")
-        return f"{told['name']} {told.get('version', '')}".strip()
+        return f"{reply_json['name']} {reply_json.get('version', '')}".strip()
 
     async def is_loaded(self, model: str) -> bool:
         """Whether a version of the model serves. Raises: AnalyzeError for a model that the repository lacks."""
-        index = await self._ask("POST", "/v2/repository/index", {})
+        index = await self._call("POST", "/v2/repository/index", {})
         states = [one.get("state") for one in index if one["name"] == model]
         if not states:
-            known = ", ".join(sorted({one["name"] for one in index})) or "none"
-            raise AnalyzeError(f"the server has no model {model!r}; it has: {known}")
+            models = ", ".join(sorted({one["name"] for one in index})) or "none"
+            raise AnalyzeError(f"the server has no model {model!r}; it has: {models}")
         return "READY" in states
 
     async def config(self, model: str) -> dict[str, Any]:
-        """The model's whole configuration."""
-        found: dict[str, Any] = await self._ask("GET", f"/v2/models/{quote(model, safe='')}/config")
-        return found
+        """The model's complete configuration."""
+        config: dict[str, Any] = await self._call("GET", f"/v2/models/{quote(model, safe='')}/config")
+        return config
 
     async def load(self, model: str, config: dict[str, Any] | None = None) -> None:
         """Load the model, with another configuration than its repository's where one is given. Raises: AnalyzeError."""
         body = {} if config is None else {"parameters": {"config": orjson.dumps(config).decode()}}
-        await self._ask("POST", f"/v2/repository/models/{quote(model, safe='')}/load", body, _LOAD_SECONDS)
+        await self._call("POST", f"/v2/repository/models/{quote(model, safe='')}/load", body, _LOAD_SECONDS)
 
     async def unload(self, model: str) -> None:
-        await self._ask("POST", f"/v2/repository/models/{quote(model, safe='')}/unload", {}, _LOAD_SECONDS)
+        await self._call("POST", f"/v2/repository/models/{quote(model, safe='')}/unload", {}, _LOAD_SECONDS)
 
     async def counters(self, model: str) -> Counters:
         """The model's statistics, of all its versions together."""
-        told = await self._ask("GET", f"/v2/models/{quote(model, safe='')}/stats")
-        versions = told["model_stats"]
+        reply_json = await self._call("GET", f"/v2/models/{quote(model, safe='')}/stats")
+        versions = reply_json["model_stats"]
 
         def total(part: str, field: str = "ns") -> int:
             return sum(int(one.get("inference_stats", {}).get(part, {}).get(field, 0)) for one in versions)
@@ -111,7 +110,7 @@ class Server:
             compute_output=total("compute_output"),
         )
 
-    async def _ask(self, method: str, path: str, body: object = None, timeout: float = _ASK_SECONDS) -> Any:
+    async def _call(self, method: str, path: str, body: object = None, timeout: float = _CALL_SECONDS) -> Any:
         try:
             reply = await self._client.request(method, path, json=body, timeout=timeout)
         except httpx.TimeoutException as error:
@@ -132,7 +131,7 @@ def _refusal(path: str, reply: httpx.Response) -> str:
         text = str(reply.json()["error"])
     except (ValueError, KeyError, TypeError):
         text = reply.text
-    said = f"{path} is refused: {text}"
+    refusal = f"{path} is refused: {text}"
     if "explicit model load / unload is not allowed" in text:
-        return f"{said}. The server must load models on demand: start it with --model-control-mode=explicit"
-    return said
+        return f"{refusal}. The server must load models on demand: start it with --model-control-mode=explicit"
+    return refusal

@@ -11,11 +11,10 @@ from typing import Any
 from urllib.parse import quote
 
 from engines.analyze import config_override, inputs
-from engines.analyze.errors import AnalyzeError
 from engines.analyze.load import request_bytes
-from engines.analyze.local_process import server_pid
+from engines.analyze.local_host import server_pid
 from engines.analyze.measurement import Pace, Subject, measure
-from engines.analyze.models import Budget, Candidate, Measurement, Space
+from engines.analyze.models import AnalyzeError, Budget, Candidate, Measurement, Space
 from engines.analyze.search import Search, coordinate, grid, score, wants_more
 from engines.analyze.server import Server
 
@@ -27,7 +26,7 @@ _QUEUE_DELAYS_US: tuple[int | None, ...] = (None, 0, 500, 2000)
 
 @dataclass(frozen=True, slots=True)
 class SweepRequest:
-    """What is to be analyzed, and how. Where a tuple is empty, the values are chosen by the model."""
+    """What to analyze, and how. An empty tuple stands for values that suit the model."""
 
     model: str
     budget: Budget = field(default_factory=Budget)
@@ -45,9 +44,9 @@ class SweepRequest:
 
 @dataclass(slots=True)
 class Sweep:
-    """What an analysis has found so far; `config` is the model's own configuration."""
+    """The state of an analysis; `config` is the model's own configuration."""
 
-    wish: SweepRequest
+    request: SweepRequest
     server_name: str = ""
     config: dict[str, Any] = field(default_factory=dict)
     start: Candidate | None = None
@@ -56,12 +55,12 @@ class Sweep:
     notes: list[str] = field(default_factory=list)
     num_planned: int = 0  # candidates: all of a grid, and about as many as a quick search tries
     has_changed_model: bool = False  # the server has loaded another configuration than its own
-    is_whole: bool = False
+    is_complete: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class SweepProgress:
-    """What is told while it goes on."""
+    """Callbacks during a sweep."""
 
     trying: Callable[[Candidate, int], None]  # the candidate and the concurrency that come next
     measured: Callable[[Measurement], None]
@@ -71,57 +70,57 @@ class SweepProgress:
 async def run(
     server: Server, study: Sweep, progress: SweepProgress, weigh: Callable[[int], int | None], pid: int | None = None
 ) -> None:
-    """Fill the study. The server has the model as it was afterwards, also where this is cancelled.
+    """Run a sweep into `study`. The server's model is restored at the end, also when cancelled.
 
-    `weigh` tells the bytes that a process takes with its descendants; `pid` is the server's, found by its port where it
-    is not given. Raises: AnalyzeError.
+    `weigh` returns the bytes of a process with its descendants; `pid` is the server's, by default found by its port.
+    Raises: AnalyzeError.
     """
-    wish = study.wish
+    request = study.request
     study.server_name = await server.name()
-    was_loaded = await server.is_loaded(wish.model)
+    was_loaded = await server.is_loaded(request.model)
     if not was_loaded:
-        await server.load(wish.model)
+        await server.load(request.model)
     try:
-        study.config = config = await server.config(wish.model)
+        study.config = config = await server.config(request.model)
         config_override.check_kind(config)
         study.start = config_override.candidate_of(config)
         pid = pid or await asyncio.to_thread(server_pid, server.url)
-        if pid is None and wish.budget.memory_bytes is not None:
+        if pid is None and request.budget.memory_bytes is not None:
             raise AnalyzeError("a memory budget needs the server on this machine: run analyze there, or leave it out")
         weigh_server = partial(weigh, pid) if pid is not None else lambda: None
-        subject = Subject(server, wish.model, _requests(server, study), wish.request_batch, weigh_server)
+        subject = Subject(server, request.model, _requests(server, study), request.request_batch, weigh_server)
         searching, space = _search(study)
         await _try_all(searching, space, subject, study, progress)
-        study.is_whole = True
+        study.is_complete = True
     finally:
         await _uninterrupted(_restore(server, study, was_loaded))
 
 
 def _requests(server: Server, study: Sweep) -> list[bytes]:
-    wish = study.wish
-    if wish.input_file is not None:
-        bodies = inputs.read(wish.input_file)
+    request = study.request
+    if request.input_file is not None:
+        bodies = inputs.read(request.input_file)
     else:
-        for name in inputs.open_axes(study.config, wish.shapes):
+        for name in inputs.open_axes(study.config, request.shapes):
             study.notes.append(
                 f"input {name} has an axis of any length, taken as 1: give the real one, --shape {name}:N"
             )
-        bodies = inputs.generate(study.config, wish.request_batch, wish.shapes)
-    path = f"/v2/models/{quote(wish.model, safe='')}/infer"
+        bodies = inputs.generate(study.config, request.request_batch, request.shapes)
+    path = f"/v2/models/{quote(request.model, safe='')}/infer"
     return [request_bytes(server.url, path, body) for body in bodies]
 
 
 def _search(study: Sweep) -> tuple[Search, Space]:
-    wish, start = study.wish, study.start
+    request, start = study.request, study.start
     assert start is not None
     if not config_override.has_settings(study.config):
         study.notes.append(
             "an ensemble has no settings of its own: only the load is swept; analyze its steps, each alone"
         )
         study.num_planned = 1
-        return iter_one(start), Space((1,), (0,), concurrencies=wish.concurrencies)
-    space = space_for(wish, start)
-    if wish.search == "grid":
+        return single(start), Space((1,), (0,), concurrencies=request.concurrencies)
+    space = space_for(request, start)
+    if request.search == "grid":
         study.num_planned = sum(1 for _ in grid(space))
         return grid(space), space
     axes = (space.instances, space.max_batch_sizes, space.queue_delays_us, space.preferred)
@@ -129,34 +128,34 @@ def _search(study: Sweep) -> tuple[Search, Space]:
     return coordinate(space, start), space
 
 
-def iter_one(candidate: Candidate) -> Search:
+def single(candidate: Candidate) -> Search:
     """The search that tries one candidate."""
     yield candidate
 
 
-def space_for(wish: SweepRequest, start: Candidate) -> Space:
-    """The values to sweep: those wished, else the usual ones that suit the model, and always what it has now.
+def space_for(request: SweepRequest, start: Candidate) -> Space:
+    """The values to sweep: the requested ones, else the default ones that suit the model, with those it has now.
 
-    Raises: AnalyzeError for a wish that the model cannot have.
+    Raises: AnalyzeError for values that the model cannot have.
     """
     batches = start.max_batch_size > 0
-    if not batches and (any(wish.max_batch_sizes) or wish.request_batch > 1):
+    if not batches and (any(request.max_batch_sizes) or request.request_batch > 1):
         why = "max_batch_size is 0 in its configuration: it takes no batches"
-        raise AnalyzeError(f"{wish.model} cannot be swept over batch sizes: {why}")
-    sizes = wish.max_batch_sizes or ((*_MAX_BATCH_SIZES, start.max_batch_size) if batches else (0,))
-    sizes = tuple(sorted({size for size in sizes if not batches or size >= wish.request_batch}))
+        raise AnalyzeError(f"{request.model} cannot be swept over batch sizes: {why}")
+    sizes = request.max_batch_sizes or ((*_MAX_BATCH_SIZES, start.max_batch_size) if batches else (0,))
+    sizes = tuple(sorted({size for size in sizes if not batches or size >= request.request_batch}))
     if not sizes:
-        raise AnalyzeError(f"no max_batch_size takes requests of {wish.request_batch}: raise --max-batch-size")
-    delays = wish.queue_delays_us or (*_QUEUE_DELAYS_US, start.queue_delay_us)
-    instances = wish.instances or (*_INSTANCES, start.instances)
+        raise AnalyzeError(f"no max_batch_size takes requests of {request.request_batch}: raise --max-batch-size")
+    delays = request.queue_delays_us or (*_QUEUE_DELAYS_US, start.queue_delay_us)
+    instances = request.instances or (*_INSTANCES, start.instances)
     return Space(
         instances=tuple(sorted(set(instances))),
         max_batch_sizes=sizes,
         queue_delays_us=tuple(sorted(set(delays), key=lambda delay: -1 if delay is None else delay))
         if batches
         else (None,),
-        preferred=tuple(dict.fromkeys(((), *wish.preferred))) if batches else ((),),
-        concurrencies=tuple(sorted(set(wish.concurrencies))),
+        preferred=tuple(dict.fromkeys(((), *request.preferred))) if batches else ((),),
+        concurrencies=tuple(sorted(set(request.concurrencies))),
     )
 
 
@@ -171,30 +170,30 @@ async def _try_all(searching: Search, space: Space, subject: Subject, study: Swe
 
 async def _try(candidate: Candidate, space: Space, subject: Subject, study: Sweep, progress: SweepProgress) -> float:
     """Measure a candidate at rising concurrencies; its score."""
-    wish = study.wish
+    request = study.request
     progress.trying(candidate, space.concurrencies[0])
     if config_override.has_settings(study.config):
         study.has_changed_model = True
         try:
-            await subject.server.load(wish.model, config_override.with_candidate(study.config, candidate))
+            await subject.server.load(request.model, config_override.with_candidate(study.config, candidate))
         except AnalyzeError as error:
             study.refused[candidate] = str(error)
             progress.refused(candidate, str(error))
             return float("-inf")
     measured: list[Measurement] = []
     for concurrency in space.concurrencies:
-        if not wants_more(measured, wish.budget):
+        if not wants_more(measured, request.budget):
             break
         progress.trying(candidate, concurrency)
-        measured.append(await measure(subject, candidate, concurrency, wish.pace))
+        measured.append(await measure(subject, candidate, concurrency, request.pace))
         study.measurements.append(measured[-1])
         progress.measured(measured[-1])
-    return score(measured, wish.budget)
+    return score(measured, request.budget)
 
 
 async def _restore(server: Server, study: Sweep, was_loaded: bool) -> None:
-    """Load the model as its repository has it; as it was, where that was by an override of somebody else's."""
-    model = study.wish.model
+    """Load the model from its repository, or with the override that it had before."""
+    model = study.request.model
     try:
         if not was_loaded:
             await server.unload(model)

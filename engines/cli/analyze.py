@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from engines.analyze.pareto import Recommendation
+    from engines.analyze.search import Recommendation
     from engines.analyze.sweep import Sweep, SweepRequest
 
 T = TypeVar("T")
@@ -91,13 +91,12 @@ def analyze(
     results.json, results.csv and, where matplotlib is installed, plot.png. Exit code: 0, 1 where nothing could be
     measured, 3 where nothing was within the budget.
     """
-    from engines.analyze.errors import AnalyzeError
     from engines.analyze.load import check_url
     from engines.analyze.measurement import Pace
-    from engines.analyze.models import Budget
+    from engines.analyze.models import AnalyzeError, Budget
     from engines.analyze.sweep import SweepRequest
 
-    wish = SweepRequest(
+    request = SweepRequest(
         model=model,
         budget=Budget(latency_budget_ms, None if memory_budget_mb is None else int(memory_budget_mb * 2**20)),
         pace=Pace(warmup_seconds, window_seconds, max_windows),
@@ -116,7 +115,7 @@ def analyze(
         if model_repository is None:
             check_url(url)
         folder.mkdir(parents=True, exist_ok=True)
-        return _run(wish, url, model_repository, folder)
+        return _run(request, url, model_repository, folder)
     except AnalyzeError as error:
         typer.secho(f"pointsman analyze: {error}", fg=typer.colors.RED, err=True)
     except OSError as error:
@@ -155,19 +154,19 @@ def _shape(text: str) -> tuple[str, tuple[int, ...]]:
 # The run
 
 
-def _run(wish: SweepRequest, url: str, repository: str | None, folder: Path) -> int:
+def _run(request: SweepRequest, url: str, repository: str | None, folder: Path) -> int:
     import asyncio
 
     from rich.console import Console
 
-    from engines.analyze.errors import AnalyzeError
+    from engines.analyze.models import AnalyzeError
     from engines.analyze.report import PIPE_COLUMNS
     from engines.analyze.sweep import Sweep
 
     console = Console(highlight=False)
     if not console.is_terminal:
         console.width = PIPE_COLUMNS
-    study = Sweep(wish)
+    study = Sweep(request)
     is_interrupted = False
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         try:
@@ -182,7 +181,7 @@ def _run(wish: SweepRequest, url: str, repository: str | None, folder: Path) -> 
     status = _tell(study, folder, console)
     if is_interrupted:
         return _INTERRUPTED
-    return status if study.is_whole else 1
+    return status if study.is_complete else 1
 
 
 def _loop_factory() -> Callable[[], AbstractEventLoop] | None:
@@ -199,8 +198,8 @@ async def _study(study: Sweep, url: str, repository: str | None, folder: Path, c
     import signal
 
     from engines.analyze import sweep as studying
-    from engines.analyze.display import SweepDisplay
     from engines.analyze.local_host import hosting
+    from engines.analyze.report import SweepDisplay
     from engines.analyze.server import Server
 
     task = asyncio.current_task()
@@ -228,15 +227,15 @@ def _weigh(pid: int) -> int | None:
 
 def _tell(study: Sweep, folder: Path, console: Console) -> int:
     """Print the table and write the files; the exit status."""
-    from engines.analyze import config_override, plot, report
-    from engines.analyze.pareto import recommend
+    from engines.analyze import config_override, report
+    from engines.analyze.search import recommend
 
     for note in study.notes:
         console.print(f"note: {note}", style="yellow", markup=False, soft_wrap=True)
     if not study.measurements:
         console.print("nothing was measured", style="red")
         return 1
-    chosen = recommend(study.measurements, study.wish.budget)
+    chosen = recommend(study.measurements, study.request.budget)
     console.print(report.result_table(study, chosen))
     written = {"results.json": report.to_json(study, chosen), "results.csv": report.to_csv(study)}
     if chosen is not None and config_override.has_settings(study.config):
@@ -248,8 +247,8 @@ def _tell(study: Sweep, folder: Path, console: Console) -> int:
     names = list(written)
     if chosen is None:
         pass  # a picture of errors would be empty
-    elif plot.can_plot():
-        plot.draw(study, chosen, folder / "plot.png")
+    elif report.can_plot():
+        report.draw(study, chosen, folder / "plot.png")
         names.append("plot.png")
     else:
         console.print("no plot: matplotlib is not installed (pip install matplotlib)")

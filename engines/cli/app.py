@@ -5,7 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
-from typing import ParamSpec
+from pathlib import Path
+from typing import Annotated, ParamSpec
 
 import typer
 
@@ -16,7 +17,6 @@ from engines.cli.fleet import fleet
 from engines.cli.host import host
 from engines.cli.llm import llm
 from engines.cli.llm_bench import bench
-from engines.cli.samples import samples
 
 P = ParamSpec("P")
 
@@ -42,6 +42,29 @@ def exiting(command: Callable[P, int | None]) -> Callable[P, None]:
         raise typer.Exit(command(*arguments, **options) or 0)
 
     return run
+
+
+def samples(
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Where to write; it is made where it is not there.")],
+) -> int:
+    """Write sample models that run on this machine, a fleet that serves them, and rules for the gateway.
+
+    Then: `pointsman fleet DIR/fleet.yaml`, and in another terminal `pointsman serve --rules DIR/rules`.
+    """
+    from engines.samples import repository
+
+    written = repository.write(directory)
+    for one in written:
+        names = ", ".join(one.sample.models)
+        if one.why_absent is None:
+            typer.echo(f"{one.sample.agent}: {names}: {one.sample.about}")
+        else:
+            typer.secho(f"left out: {names}: {one.why_absent}", fg=typer.colors.YELLOW, err=True)
+    if all(one.why_absent is not None for one in written):
+        typer.secho('nothing can run here: pip install "pointsman[engines]"', fg=typer.colors.RED, err=True)
+        return 1
+    typer.echo(f"next: pointsman fleet {directory}/fleet.yaml, and beside it pointsman serve --rules {directory}/rules")
+    return 0
 
 
 for _command in (host, fleet, samples, analyze, convert, doctor):

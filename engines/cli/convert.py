@@ -63,9 +63,8 @@ def convert(
     from rich.text import Text
 
     from engines.convert import conversion
-    from engines.convert.errors import ConversionError
     from engines.convert.package import PRECISIONS
-    from engines.convert.tensors import parse_shape
+    from engines.convert.tensors import ConversionError, parse_shape
 
     console, errors = Console(), Console(stderr=True)
     try:

@@ -7,8 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from engines.cli.options import boolean, by_name, read, resources
-from engines.cli.shared_options import SERVER, ListenOn, ReadyFile
+from engines.cli.options import SERVER, ListenOn, ReadyFile, boolean, by_name, read, resources
 
 _REPOSITORY, _HTTP, _GRPC = "Model repository", "REST", "gRPC"
 _METRICS, _TRACING, _LOGGING, _RUNNING = "Metrics", "Tracing", "Logging", "Scheduling and backends"

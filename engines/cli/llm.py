@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from engines.cli.shared_options import ENGINE, SERVER, Device, Dtype, ListenOn, Ops, ReadyFile, Threads
+from engines.cli.options import ENGINE, SERVER, Device, Dtype, ListenOn, Ops, ReadyFile, Threads
 
 _MEMORY, _STORE, _ANSWERS, _LOGGING = "Memory", "Stored blocks", "Answers", "Logging"
 

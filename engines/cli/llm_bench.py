@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from engines.cli.shared_options import ENGINE, Device, Dtype, Ops, Threads
+from engines.cli.options import ENGINE, Device, Dtype, Ops, Threads
 
 if TYPE_CHECKING:
     from engines.paged.base.options import EngineOptions

@@ -6,7 +6,8 @@ Source: Triton server `src/command_line_parser.cc`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TypeVar
+from pathlib import Path
+from typing import Annotated, Literal, TypeVar
 
 import typer
 
@@ -66,3 +67,33 @@ def resources(texts: Iterable[str]) -> dict[tuple[int, str], int]:
         device = int(parts[2]) if len(parts) == 3 else PER_DEVICE
         made[(device, parts[0])] = int(parts[1])
     return made
+
+
+SERVER, ENGINE = "Server", "Engine"
+
+ListenOn = Annotated[
+    str, typer.Option("--host", help="The address of all ports; 0.0.0.0 for every one.", rich_help_panel=SERVER)
+]
+ReadyFile = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="PATH", help="Write ports and pid here, as JSON, once requests are served.", rich_help_panel=SERVER
+    ),
+]
+# Of the paged engine.
+Device = Annotated[
+    Literal["auto", "mps", "cuda", "cpu"],
+    typer.Option(help="What computes; auto takes the GPU there is.", rich_help_panel=ENGINE),
+]
+Ops = Annotated[
+    Literal["auto", "reference", "native", "metal"],
+    typer.Option(
+        help="Whose kernels: metal on a Mac; on a processor native, where a compiler is; else plain torch.",
+        rich_help_panel=ENGINE,
+    ),
+]
+Dtype = Annotated[
+    Literal["auto", "float32", "float16", "bfloat16"],
+    typer.Option(help="auto: the folder's, unless the device is slow at it.", rich_help_panel=ENGINE),
+]
+Threads = Annotated[int | None, typer.Option(min=1, help="Of a CPU.", show_default="all cores", rich_help_panel=ENGINE)]

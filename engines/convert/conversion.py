@@ -8,16 +8,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from engines.backends.model_files import library
-from engines.convert import package, repository_entry, sources, verification
-from engines.convert.errors import ConversionError
-from engines.convert.tensors import TensorShape, random_inputs
+from engines.convert import package, sources, verification
+from engines.convert.tensors import ConversionError, TensorShape, random_inputs
 from engines.core.errors import EngineError
 
 
 @dataclass(frozen=True, slots=True)
 class ConversionRequest:
-    """What is to be converted. `rows` are batch sizes; `model` the file or repository entry; `repository` where the
-    entry `name` is written (the source's own name where it is None)."""
+    """A conversion: `model` is the file or repository entry, `rows` are batch sizes, `repository` gets the entry `name`
+    (None: the source's name)."""
 
     model: Path
     repository: Path
@@ -32,7 +31,7 @@ class ConversionRequest:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What was written. `check` is None for a fallback, which is the model itself."""
+    """The written files. `check` is None for a fallback, which is the unchanged model."""
 
     entry: Path
     files: tuple[Path, ...]
@@ -66,13 +65,13 @@ def convert(request: ConversionRequest, progress: Progress) -> Result:
     name = request.name or source.config.name
     place, version = _place(request, name)
     try:
-        made = package.make(ct, source, version, rows, request.precision, request.enumerated, progress)
+        packages = package.make(ct, source, version, rows, request.precision, request.enumerated, progress)
         progress("reading the packages again")
-        problems = verification.structure_problems(ct, made, source)
+        problems = verification.structure_problems(ct, packages, source)
         if problems:
             raise ConversionError("the packages are not what was asked for: " + "; ".join(problems))
         progress("comparing with the source")
-        checked = verification.check(ct, source, made, request.precision)
+        checked = verification.check(ct, source, packages, request.precision)
         if not checked.passed:
             raise ConversionError(
                 f"the converted model is off by {checked.worst:.2%} of an output's largest element, and "
@@ -82,11 +81,11 @@ def convert(request: ConversionRequest, progress: Progress) -> Result:
         progress("writing config.pbtxt")
         sample = {} if source.config.output else source.reference(random_inputs(source.inputs, rows[0]))
         labels = request.model if request.model.is_dir() else request.model.parent
-        repository_entry.write(place, repository_entry.coreml_config(source, name, rows, sample), labels)
+        package.write_entry(place, package.coreml_config(source, name, rows, sample), labels)
     except BaseException:
         _undo(place, version)
         raise
-    return Result(place, tuple(each.path for each in made), checked)
+    return Result(place, tuple(each.path for each in packages), checked)
 
 
 def fall_back(request: ConversionRequest, progress: Progress) -> Result:
@@ -109,7 +108,7 @@ def fall_back(request: ConversionRequest, progress: Progress) -> Result:
             shutil.copyfile(weights, version / weights.name)
         progress("writing config.pbtxt")
         labels = request.model if request.model.is_dir() else request.model.parent
-        repository_entry.write(place, repository_entry.fallback_config(config, name), labels)
+        package.write_entry(place, package.fallback_config(config, name), labels)
     except BaseException:
         _undo(place, version)
         raise

@@ -14,8 +14,7 @@ from engines.backends.model_files import last_version, library
 from engines.backends.onnxruntime.sessions import file_tensors as onnx_tensors
 from engines.backends.pytorch import models
 from engines.backends.pytorch.argument_names import input_positions, outputs_of
-from engines.convert.errors import ConversionError, first_line
-from engines.convert.tensors import Array, TensorShape, with_sizes
+from engines.convert.tensors import Array, ConversionError, TensorShape, first_line, with_sizes
 from engines.core.errors import EngineError
 from gateway.protocol.datatypes import CONFIG_DATATYPES
 from gateway.protocol.protobuf import message
@@ -29,8 +28,7 @@ ONNX_ADVICE = (
 @dataclass(frozen=True, slots=True)
 class ModelSource:
     """A model to convert. `function` takes torch tensors in the order of `inputs`, and calls `module`; `reference` is
-    the model as it runs without CoreML, arrays to arrays. `outputs` are their names, None where only running it tells
-    how many there are."""
+    the model without CoreML, arrays to arrays. `outputs` are their names, None where only a run shows their number."""
 
     path: Path
     form: str
@@ -75,15 +73,15 @@ def find(path: Path) -> tuple[Path, Any]:
     raise ConversionError(f"'{version}' has none of {', '.join(names)}")
 
 
-def load(path: Path, config: Any, given: Sequence[TensorShape]) -> ModelSource:
-    """Load a model. `given` describes inputs that neither file nor configuration describes, in their order.
+def load(path: Path, config: Any, extra_shapes: Sequence[TensorShape]) -> ModelSource:
+    """Load a model. `extra_shapes` are of inputs that neither file nor configuration describes, in order.
 
     Raises: ConversionError.
     """
     try:
         if path.suffix == ".onnx":
-            return _onnx(path, config, given)
-        return _torch(path, config, given)
+            return _onnx(path, config, extra_shapes)
+        return _torch(path, config, extra_shapes)
     except EngineError as error:
         raise ConversionError(error.message) from error
 
@@ -97,10 +95,10 @@ def describe_onnx(path: Path, config: Any) -> None:
         raise ConversionError(error.message) from error
 
 
-def _onnx(path: Path, config: Any, given: Sequence[TensorShape]) -> ModelSource:
+def _onnx(path: Path, config: Any, extra_shapes: Sequence[TensorShape]) -> ModelSource:
     describe_onnx(path, config)
     signature = ModelSignature.of(config)
-    inputs = tuple(with_sizes(_shapes(signature), given))
+    inputs = tuple(with_sizes(_shapes(signature), extra_shapes))
     onnx = library("onnx", "onnx")
     try:
         onnx2torch = library("onnx2torch", "onnx")
@@ -137,7 +135,7 @@ def _onnx(path: Path, config: Any, given: Sequence[TensorShape]) -> ModelSource:
     )
 
 
-def _torch(path: Path, config: Any, given: Sequence[TensorShape]) -> ModelSource:
+def _torch(path: Path, config: Any, extra_shapes: Sequence[TensorShape]) -> ModelSource:
     torch = library("torch", "torch")
     is_weights = path.suffix == ".pt" and path.with_name("model.py").exists()
     model = models.load(
@@ -147,16 +145,16 @@ def _torch(path: Path, config: Any, given: Sequence[TensorShape]) -> ModelSource
         fill_in(config, models.file_tensors(path, config.name))
     if not config.input:
         names = [aliases[0] for aliases in model.arguments.names]
-        if not given:
+        if not extra_shapes:
             raise ConversionError(
                 f"'{path.name}' does not tell the sizes of its inputs",
                 "say them, without the batch: " + " ".join(f"--shape {name}=3,224,224" for name in names),
             )
         config.max_batch_size = config.max_batch_size or DEFAULT_MAX_BATCH_SIZE
-        for tensor in given:
+        for tensor in extra_shapes:
             config.input.add(name=tensor.name, data_type=CONFIG_DATATYPES.index(tensor.datatype), dims=tensor.dims)
     signature = ModelSignature.of(config)
-    inputs = tuple(with_sizes(_shapes(signature), given))
+    inputs = tuple(with_sizes(_shapes(signature), extra_shapes))
     outputs = tuple(tensor.name for tensor in signature.outputs) or None
     names = [tensor.name for tensor in inputs]
     positions = {} if model.arguments.takes_dict else input_positions(names, model.arguments, config.name)
@@ -182,5 +180,5 @@ def _shapes(signature: ModelSignature) -> list[TensorShape]:
 
 
 def output_names(result: Any) -> tuple[str, ...]:
-    """Names of what a model returns, where nobody has given them any."""
+    """Names of the outputs of a model without names."""
     return tuple(f"OUTPUT__{index}" for index in range(len(result) if isinstance(result, (tuple, list)) else 1))

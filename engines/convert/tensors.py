@@ -1,4 +1,4 @@
-"""A model's tensors as a conversion sees them, and the shapes that it is made for."""
+"""The tensors of a conversion: shapes, datatypes, random inputs; its errors."""
 
 from __future__ import annotations
 
@@ -10,8 +10,22 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from engines.convert.errors import ConversionError
 from engines.core.datatypes import numpy_datatype
+
+
+class ConversionError(Exception):
+    """A conversion that cannot be done; `advice` is what can be done instead, if anything."""
+
+    def __init__(self, message: str, advice: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.advice = advice
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of a framework's error: a graph or a tensor may follow."""
+    return str(error).strip().partition("\n")[0] or type(error).__name__
+
 
 Array = npt.NDArray[Any]
 Shape = tuple[int, ...]
@@ -56,14 +70,14 @@ def parse_shape(text: str) -> TensorShape:
     return tensor
 
 
-def with_sizes(inputs: Sequence[TensorShape], given: Sequence[TensorShape]) -> list[TensorShape]:
+def with_sizes(inputs: Sequence[TensorShape], extra_shapes: Sequence[TensorShape]) -> list[TensorShape]:
     """Inputs with the sizes that were given for them.
 
     Raises: ConversionError where a size is left open, or one is given for an input that is not there.
     """
-    by_name = {tensor.name: tensor for tensor in given}
+    by_name = {tensor.name: tensor for tensor in extra_shapes}
     if not inputs:
-        return list(given)
+        return list(extra_shapes)
     names = [tensor.name for tensor in inputs]
     for name in by_name:
         if name not in names:
@@ -86,12 +100,12 @@ def full_shape(tensor: TensorShape, rows: int) -> Shape:
 def random_inputs(tensors: Sequence[TensorShape], rows: int, seed: int = 0) -> dict[str, Array]:
     """Inputs to try a model with: standard normal numbers, and small whole numbers (valid indices)."""
     random = np.random.default_rng(seed)
-    found: dict[str, Array] = {}
+    arrays: dict[str, Array] = {}
     for tensor in tensors:
         shape = full_shape(tensor, rows)
         if tensor.coreml_datatype == "FP32":
             dtype = np.dtype(np.float32) if tensor.datatype == "BF16" else numpy_datatype(tensor.datatype)
-            found[tensor.name] = random.standard_normal(shape).astype(dtype)
+            arrays[tensor.name] = random.standard_normal(shape).astype(dtype)
         else:
-            found[tensor.name] = random.integers(0, 2, shape).astype(numpy_datatype(tensor.datatype))
-    return found
+            arrays[tensor.name] = random.integers(0, 2, shape).astype(numpy_datatype(tensor.datatype))
+    return arrays

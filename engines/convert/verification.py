@@ -1,4 +1,4 @@
-"""Whether a package answers what its source does, on random inputs: possible where CoreML runs, on a Mac."""
+"""Compares a package with its source on random inputs, on a Mac, where CoreML runs."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from engines.convert.package import ConvertedPackage
 from engines.convert.sources import ModelSource
 from engines.convert.tensors import Array, random_inputs
 
-# How far an output may be off, as a share of its largest element: what is left of the digits that the precision has.
+# The allowed error of an output, as a share of its largest element.
 TOLERANCES = {"fp16": 2e-2, "fp32": 1e-4}
 TRIES = 3
 
 
 @dataclass(frozen=True, slots=True)
 class VerificationResult:
-    """`worst` is the largest error of an output, as a share of the largest element; None where nothing was run, and
-    `reason` says why. `tolerance` is what is allowed."""
+    """`worst` is the largest error of an output, as a share of the largest element, None where nothing was run, for
+    `reason`; `tolerance` is the allowed error."""
 
     worst: float | None
     tolerance: float
@@ -30,12 +30,12 @@ class VerificationResult:
 
     @property
     def passed(self) -> bool:
-        """Whether nothing speaks against it: a check that could not be made has not failed."""
+        """A check that was not run passes."""
         return self.worst is None or self.worst <= self.tolerance
 
 
 def check(
-    ct: Any, source: ModelSource, made: Sequence[ConvertedPackage], precision: str, *, platform: str = sys.platform
+    ct: Any, source: ModelSource, converted: Sequence[ConvertedPackage], precision: str, *, platform: str = sys.platform
 ) -> VerificationResult:
     """Run each package at each of its batch sizes beside the source."""
     tolerance = TOLERANCES[precision]
@@ -44,15 +44,15 @@ def check(
             None, tolerance, "CoreML runs on macOS alone: the packages were not compared with the source"
         )
     worst = 0.0
-    for package in made:
+    for package in converted:
         model = ct.models.MLModel(str(package.path))
         for rows in package.rows:
             for seed in range(TRIES):
                 inputs = random_inputs(source.inputs, rows, seed)
-                given = {
+                arguments = {
                     tensor.name: _as_coreml(inputs[tensor.name], tensor.coreml_datatype) for tensor in source.inputs
                 }
-                worst = max(worst, error_of(model.predict(given), source.reference(inputs)))
+                worst = max(worst, error_of(model.predict(arguments), source.reference(inputs)))
     return VerificationResult(worst, tolerance)
 
 
@@ -61,7 +61,7 @@ def _as_coreml(array: Array, datatype: str) -> Array:
 
 
 def error_of(answers: dict[str, Array], expected: dict[str, Array]) -> float:
-    """The largest difference of any output from what is expected, as a share of that output's largest element."""
+    """The largest error of any output, as a share of that output's largest element."""
     worst = 0.0
     for name, wanted in expected.items():
         got = np.asarray(answers[name], np.float64)
@@ -73,13 +73,13 @@ def error_of(answers: dict[str, Array], expected: dict[str, Array]) -> float:
     return worst
 
 
-def structure_problems(ct: Any, made: Sequence[ConvertedPackage], source: ModelSource) -> list[str]:
-    """What can be said without a Mac: names and shapes in the packages that are not those asked for."""
+def structure_problems(ct: Any, converted: Sequence[ConvertedPackage], source: ModelSource) -> list[str]:
+    """Names and shapes in the packages that differ from the request; this works without a Mac."""
     from engines.backends.coreml import packages
     from engines.convert.tensors import full_shape
 
     problems = []
-    for package in made:
+    for package in converted:
         read = packages.read_package(ct, Path(package.path))
         shapes = {feature.name: set(feature.shapes) for feature in read.inputs}
         wanted = {tensor.name: {full_shape(tensor, rows) for rows in package.rows} for tensor in source.inputs}

@@ -1,1 +1,1 @@
-"""Models to try the engine host with: `repository.write` makes a model repository of those that can run here."""
+"""Sample models for the engine host: `repository.write` copies those that run on this machine."""

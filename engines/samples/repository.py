@@ -1,4 +1,4 @@
-"""Model repositories of the samples that can run here."""
+"""The samples that run on this machine: model repositories, the fleet that serves them, and rules for the gateway."""
 
 from __future__ import annotations
 
@@ -30,15 +30,14 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """A sample, and why it was left out; None where it is there."""
+    """A sample, and the reason why it was left out, if any."""
 
     sample: Sample
     why_absent: str | None
 
 
-def write(directory: Path) -> list[Written]:
-    """Write the samples that run here, those of each agent into a repository of its name; models that are there already
-    stay as they are."""
+def _write_models(directory: Path) -> list[Written]:
+    """Write the samples that run here into a repository for each agent; existing models stay."""
     written = []
     for sample in SAMPLES:
         why, repository = sample.absent(), directory / sample.agent
@@ -53,7 +52,7 @@ def write(directory: Path) -> list[Written]:
 
 
 def _missing(**packages: str) -> str | None:
-    """What to install where one of these modules is not there."""
+    """What to install for the first missing module."""
     for module, install in packages.items():
         if find_spec(module) is None:
             return f"{module} is not installed: pip install {install}"
@@ -119,3 +118,54 @@ SAMPLES = (
         _onnx_is_absent,
     ),
 )
+
+
+_FLEET = """\
+# The agents of the samples: `pointsman fleet {directory}/fleet.yaml`
+version: 1
+rules: rules/20-fleet.yaml
+agents:
+"""
+_AGENT = """\
+  {name}:
+    host: {{model_repository: {name}}}
+    models: [{models}]
+"""
+_FURTHER = {
+    # The gateway calls the language model by OpenAI's API; clients may use V2 too.
+    "stories": "    protocol: openai\n    ready: /v2/health/ready\n",
+}
+
+_FIRST = """\
+# Routes are tried from top to bottom, files in the order of their names; the first that matches wins. 20-fleet.yaml,
+# between this file and 90-rest.yaml, is kept by `pointsman fleet`: an engine and a route for each agent.
+version: 1
+routes:
+  - name: renamed
+    match: {model: sum-and-difference}
+    engine: language
+    model: adder
+"""
+_REST = """\
+version: 1
+routes:
+  - name: everything-else
+    engine: language
+"""
+
+
+def write(directory: Path) -> list[Written]:
+    """Write DIRECTORY/{language,stories,vision}, fleet.yaml and rules/; existing models stay."""
+    written = _write_models(directory)
+    models: dict[str, list[str]] = {}
+    for one in written:
+        if one.why_absent is None:
+            models.setdefault(one.sample.agent, []).extend(one.sample.models)
+    agents = [
+        _AGENT.format(name=name, models=", ".join(names)) + _FURTHER.get(name, "") for name, names in models.items()
+    ]
+    (directory / "rules").mkdir(parents=True, exist_ok=True)
+    (directory / "fleet.yaml").write_text(_FLEET.format(directory=directory) + "".join(agents))
+    (directory / "rules" / "10-first.yaml").write_text(_FIRST)
+    (directory / "rules" / "90-rest.yaml").write_text(_REST)
+    return written

@@ -17,9 +17,8 @@ import pytest
 from google.protobuf import text_format
 from typer.testing import CliRunner
 
-from engines.analyze.errors import AnalyzeError
-from engines.analyze.local_host import hosting
-from engines.analyze.local_process import server_pid
+from engines.analyze.local_host import hosting, server_pid
+from engines.analyze.models import AnalyzeError
 from engines.cli.app import app
 from gateway.demo.triton import TritonProcess
 from gateway.protocol.protobuf import message

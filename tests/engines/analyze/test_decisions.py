@@ -7,11 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from engines.analyze.convergence import Window, is_steady, latency_of
-from engines.analyze.errors import AnalyzeError
-from engines.analyze.models import Budget, Candidate, Latency, Measurement, Space
-from engines.analyze.pareto import pareto_front, recommend
-from engines.analyze.search import Search, coordinate, grid, score, sound, wants_more
+from engines.analyze.load import Window, is_steady, latency_of
+from engines.analyze.models import AnalyzeError, Budget, Candidate, Latency, Measurement, Space
+from engines.analyze.search import Search, coordinate, grid, pareto_front, recommend, score, sound, wants_more
 from engines.analyze.sweep import SweepRequest, space_for
 
 MIB = 2**20

@@ -11,11 +11,9 @@ import pytest
 from google.protobuf import text_format
 
 from engines.analyze import config_override, inputs
-from engines.analyze.convergence import Window
-from engines.analyze.errors import AnalyzeError
 from engines.analyze.inputs import RequestBody
-from engines.analyze.load import ConcurrentLoad, check_url, request_bytes
-from engines.analyze.models import Candidate
+from engines.analyze.load import ConcurrentLoad, Window, check_url, request_bytes
+from engines.analyze.models import AnalyzeError, Candidate
 from gateway.protocol.protobuf import message
 
 CONFIG: dict[str, Any] = {

@@ -18,9 +18,13 @@ from engines.backends.coreml import packages  # noqa: E402
 from engines.backends.coreml.backend import CoreMLBackend  # noqa: E402
 from engines.cli.app import app  # noqa: E402
 from engines.convert import sources, verification  # noqa: E402
-from engines.convert.errors import ConversionError  # noqa: E402
 from engines.convert.package import ConvertedPackage  # noqa: E402
-from engines.convert.tensors import TensorShape, parse_shape, with_sizes  # noqa: E402
+from engines.convert.tensors import (  # noqa: E402
+    ConversionError,
+    TensorShape,
+    parse_shape,
+    with_sizes,
+)
 from gateway.protocol.protobuf import message  # noqa: E402
 from tests.engines.backends.coreml.fake import FakeCoreMLTools  # noqa: E402
 from tests.engines.backends.support import answers, configuration, spec  # noqa: E402

@@ -12,8 +12,7 @@ from typer.testing import CliRunner
 from engines.backends.paged.load_progress import LoadProgress, find_progress
 from engines.backends.paged.settings import read_settings
 from engines.cli.app import app
-from engines.cli.llm_command import Serving, serve_folder, write_repository
-from engines.cli.llm_display import Display
+from engines.cli.llm_command import Display, Serving, serve_folder, write_repository
 from engines.paged.base.options import EngineOptions, Speculation
 from tests.engines.backends.support import configuration, spec
 

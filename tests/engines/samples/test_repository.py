@@ -4,11 +4,11 @@ from pathlib import Path
 
 from engines.fleet.config import load_fleet
 from engines.fleet.spec import Power
-from engines.samples import starter
+from engines.samples import repository
 
 
 def test_sample_agents_have_the_machine_s_full_power(tmp_path: Path) -> None:
     """On a Mac, background is the efficiency cores and throttled disks: importing a runtime there looks like a hang."""
-    starter.write(tmp_path)
+    repository.write(tmp_path)
     agents = load_fleet(tmp_path / "fleet.yaml").fleet.agents
     assert agents and {agent.power for agent in agents} == {Power.DEFAULT}
