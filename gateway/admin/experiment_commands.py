@@ -16,7 +16,7 @@ from gateway.events.event_types import SessionMoved, write_item
 from gateway.events.redis_stream import add
 from gateway.experiments import commands
 from gateway.experiments.commands import CommandRefused
-from gateway.experiments.controller import Experiments
+from gateway.experiments.controller import ExperimentController
 from gateway.experiments.experiment_state import ExperimentState
 from gateway.experiments.runs import RunState
 from gateway.protocol.session_id import bounded
@@ -43,7 +43,7 @@ class CommandState(HasStore, Protocol):
     def rules(self) -> RulesSpec: ...
 
     @property
-    def experiments(self) -> Experiments: ...
+    def experiments(self) -> ExperimentController: ...
 
 
 class CommandReason(BaseModel):

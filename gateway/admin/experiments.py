@@ -37,7 +37,7 @@ def add_experiments(app: FastAPI, state: ExperimentDescription) -> None:
     async def experiments(_: Viewer) -> Json:
         """Every experiment: arms with shares and traffic, comparisons, guardrails, where its run stands."""
         traffic = _traffic(state.rules, await state.exposition())
-        return {"experiments": [_with_traffic(told, traffic) for told in state.experiments.told()]}
+        return {"experiments": [_with_traffic(told, traffic) for told in state.experiments.experiments_json()]}
 
     @app.get("/experiments/{name}", tags=["experiments"], responses=REFUSALS)
     async def experiment(name: str, _: Viewer) -> Json:
@@ -47,7 +47,7 @@ def add_experiments(app: FastAPI, state: ExperimentDescription) -> None:
         mine: list[Json] = []
         with suppress(StoreError):  # all else is known without
             mine = [each for each in await state.experiments.decisions(_DECISIONS) if each.get("experiment") == name]
-        told = _with_traffic(state.experiments.told_one(name), traffic)
+        told = _with_traffic(state.experiments.experiment_json(name), traffic)
         return {**told, "decisions": mine, "series": series}
 
     @app.get("/experiments/{name}/history", tags=["experiments"], responses=REFUSALS)

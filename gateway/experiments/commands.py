@@ -1,7 +1,5 @@
-"""What may become of a run: each change as a function from the state before to the state after.
-
-Who asks for one that is not there gets a sentence that says what there is.
-"""
+"""The changes of a run, each a function from the old to the new state; an impossible one raises an error that lists
+what is possible."""
 
 from __future__ import annotations
 
@@ -11,14 +9,14 @@ from gateway.config.experiment_specs import ExperimentSpec, RampSpec
 from gateway.experiments.runs import RunState, RunStatus, Shares, shares_with
 
 
-class CommandRefused(Exception):  # noqa: N818 - as the state is called, not an error of ours
+class CommandRefused(Exception):  # noqa: N818
     """A run cannot do that now; the message says why."""
 
 
 def changed(
     state: RunState, status: RunStatus, now: float, by: str, reason: str, shares: Shares | None = None
 ) -> RunState:
-    """The next state; `shares` None: they stay."""
+    """The next state; `shares` None: unchanged."""
     kept = shares is None or shares == state.shares
     return replace(
         state,
@@ -33,7 +31,7 @@ def changed(
 
 
 def start(spec: ExperimentSpec, state: RunState, now: float, by: str, reason: str, step: int = 1) -> RunState:
-    """Begin at a step, with no evidence but what comes from now on."""
+    """Start at a step, without earlier evidence."""
     if state.status.is_live:
         raise CommandRefused(f"it is {state.status} already: stop it first, or go to a step")
     if spec.bandit is not None:
@@ -44,7 +42,7 @@ def start(spec: ExperimentSpec, state: RunState, now: float, by: str, reason: st
 
 
 def go_to(spec: ExperimentSpec, state: RunState, now: float, by: str, reason: str, step: int) -> RunState:
-    """Go to a step of the ramp, forward or back, and on from there."""
+    """Go to a step of the ramp, forward or back, and continue from there."""
     ramp = ramp_of(spec)
     if not state.status.is_live:
         raise CommandRefused(f"it is {state.status}: start it first")
@@ -61,40 +59,40 @@ def hold(state: RunState, now: float, by: str, reason: str) -> RunState:
 
 
 def resume(state: RunState, now: float, by: str, reason: str) -> RunState:
-    """Go on where it was held; the time that it was held counts as time in the step."""
+    """Continue a held run; the time on hold counts as time in the step."""
     if state.status is not RunStatus.HELD:
         raise CommandRefused(f"it is {state.status}: only one that is held goes on; name a step, or start it")
     return replace(changed(state, RunStatus.RUNNING, now, by, reason), since=state.since)
 
 
 def stop(state: RunState, now: float, by: str, reason: str) -> RunState:
-    """The rules' weights are in force again."""
+    """Return to the rules' weights."""
     if not state.shares and state.status is not RunStatus.RUNNING:
         raise CommandRefused(f"it is {state.status}: the rules' weights are in force already")
     return replace(changed(state, RunStatus.STOPPED, now, by, reason, {}), step=0)
 
 
 def roll_back(spec: ExperimentSpec, state: RunState, now: float, by: str, reason: str) -> RunState:
-    """The control arm has all."""
+    """Give everything to the control arm."""
     shares = shares_with(spec, spec.control_arm.name, 1.0)
     return changed(state, RunStatus.ROLLED_BACK, now, by, reason, shares)
 
 
 def finish(state: RunState, now: float, by: str, reason: str) -> RunState:
-    """The shares of the last step stay."""
+    """End with the shares of the last step."""
     return changed(state, RunStatus.FINISHED, now, by, reason)
 
 
 def promote(spec: ExperimentSpec, state: RunState, now: float, by: str, reason: str, arm: str) -> RunState:
-    """One arm has all."""
+    """Give everything to one arm."""
     names = [each.name for each in spec.arms]
     if arm not in names:
         raise CommandRefused(f"there is no arm '{arm}': it has {', '.join(names)}")
     return changed(state, RunStatus.FINISHED, now, by, reason, shares_with(spec, arm, 1.0))
 
 
-def begin_anew(spec: ExperimentSpec, before: RunState | None, fresh: RunState, now: float) -> RunState:
-    """The state of an experiment that nobody knows yet, or whose rules have changed."""
+def begin(spec: ExperimentSpec, before: RunState | None, fresh: RunState, now: float) -> RunState:
+    """The initial state of a new experiment, or of one whose rules have changed."""
     if before is not None:
         fresh = replace(fresh, run=before.run + 1, turn=before.turn + 1, revision=before.revision)
     fresh = replace(fresh, revision=fresh.revision + 1, since=now, by="rules")

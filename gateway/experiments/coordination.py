@@ -18,15 +18,15 @@ _log = logging.getLogger("pointsman")
 
 Json = dict[str, Any]
 
-# Of decisions; the oldest go first.
+# The decisions that are kept; the oldest are dropped first.
 MAX_DECISIONS = 1000
-# Of a file of decisions: then the newest are written anew.
+# A file of decisions with more lines is rewritten with the newest ones.
 _MAX_LINES = 2 * MAX_DECISIONS
 
 
 @dataclass(frozen=True, slots=True)
-class Word:
-    """What a gateway told last of its counts, and how many seconds ago. Per experiment: its `turn`, and its `arms`."""
+class CountReport:
+    """A gateway's last report of its counts and its age in seconds. Per experiment: its `turn` and its `arms`."""
 
     age: float
     experiments: Mapping[str, Json]
@@ -34,53 +34,53 @@ class Word:
 
 @dataclass(frozen=True, slots=True)
 class CoordinationState:
-    """The answer to a beat. `token` is this gateway's leadership, None where another leads; only a leader is told the
-    words of all gateways, its own among them."""
+    """The reply to a beat. `token` is this gateway's fencing token, None if another leads; only the leader receives the
+    reports of all gateways."""
 
-    now: float  # by the clock that all share, seconds since 1970
+    now: float  # by the shared clock, seconds since 1970
     states: Mapping[str, RunState]
     token: int | None = None
     leader: str = ""
-    words: Mapping[str, Word] = field(default_factory=dict)
+    reports: Mapping[str, CountReport] = field(default_factory=dict)
 
 
 class Coordination(Protocol):
-    """All may raise StoreError where the place cannot be reached."""
+    """The shared state of experiments. All methods may raise StoreError."""
 
-    me: str  # this gateway, in this life
+    me: str  # this process's name
 
     async def beat(self, experiments: Mapping[str, Json]) -> CoordinationState:
-        """Say what was counted here, stay or become leader, and learn what all share."""
+        """Report counts, acquire or renew the leadership, and read the shared states."""
         ...
 
     async def change(
         self, name: str, state: RunState | None, before: int, decision: Json | None, token: int | None
     ) -> bool:
-        """Put a state in the place of the one with revision `before` (0: of none), and record why; None removes it.
+        """Replace the state of revision `before` (0: none) and record the decision; None removes it.
 
-        False where that is not the one there, or `token` no longer leads.
+        Returns False if the revision differs, or `token` no longer leads.
         """
         ...
 
     async def record(self, decision: Json) -> None: ...
 
     async def decisions(self, limit: int) -> list[Json]:
-        """The newest first."""
+        """The last decisions, newest first."""
         ...
 
-    async def keep(self, name: str, parts: Mapping[str, Json | list[Json]], token: int, *, is_new: bool) -> None:
-        """Keep parts of an experiment's evidence, each by its name; `is_new` drops all others."""
+    async def save(self, name: str, parts: Mapping[str, Json | list[Json]], token: int, *, is_new: bool) -> None:
+        """Store parts of an experiment's evidence by name; `is_new` drops all others."""
         ...
 
-    async def kept(self, name: str, parts: Sequence[str] = ()) -> dict[str, Any]:
-        """Those parts, or all."""
+    async def load(self, name: str, parts: Sequence[str] = ()) -> dict[str, Any]:
+        """Read those parts, or all."""
         ...
 
     async def close(self) -> None: ...
 
 
-class LocalHome:
-    """`folder` None: nothing outlives this process. It always leads."""
+class LocalCoordination:
+    """The coordination of a single gateway, which always leads: files in `folder`, or only in memory if None."""
 
     me = "this gateway"
 
@@ -96,23 +96,25 @@ class LocalHome:
             self._read(folder)
 
     def __repr__(self) -> str:
-        return f"<LocalHome {self._folder or 'in memory'}: {', '.join(self._states) or 'empty'}>"
+        return f"<LocalCoordination {self._folder or 'in memory'}: {', '.join(self._states) or 'empty'}>"
 
     async def beat(self, experiments: Mapping[str, Json]) -> CoordinationState:
-        return CoordinationState(self._clock(), dict(self._states), 1, self.me, {self.me: Word(0.0, experiments)})
+        return CoordinationState(
+            self._clock(), dict(self._states), 1, self.me, {self.me: CountReport(0.0, experiments)}
+        )
 
     async def change(
         self, name: str, state: RunState | None, before: int, decision: Json | None, token: int | None
     ) -> bool:
-        known = self._states.get(name)
-        if (known.revision if known is not None else 0) != before:
+        stored = self._states.get(name)
+        if (stored.revision if stored is not None else 0) != before:
             return False
         if state is None:
             self._states.pop(name, None)
             self._parts.pop(name, None)
         else:
             self._states[name] = state
-        self._write("states.json", {each: asdict(known) for each, known in self._states.items()})
+        self._write("states.json", {each: asdict(state) for each, state in self._states.items()})
         if decision is not None:
             await self.record(decision)
         return True
@@ -129,14 +131,14 @@ class LocalHome:
     async def decisions(self, limit: int) -> list[Json]:
         return list(reversed(self._decisions))[:limit]
 
-    async def keep(self, name: str, parts: Mapping[str, Json | list[Json]], token: int, *, is_new: bool) -> None:
-        kept = {} if is_new else self._parts.get(name, {})
-        self._parts[name] = {**kept, **parts}
+    async def save(self, name: str, parts: Mapping[str, Json | list[Json]], token: int, *, is_new: bool) -> None:
+        stored = {} if is_new else self._parts.get(name, {})
+        self._parts[name] = {**stored, **parts}
         self._write(f"evidence-{name}.json", self._parts[name])
 
-    async def kept(self, name: str, parts: Sequence[str] = ()) -> dict[str, Any]:
-        known = self._parts.get(name, {})
-        return {part: known[part] for part in parts or known if part in known}
+    async def load(self, name: str, parts: Sequence[str] = ()) -> dict[str, Any]:
+        state = self._parts.get(name, {})
+        return {part: state[part] for part in parts or state if part in state}
 
     async def close(self) -> None:
         """Nothing is open."""
@@ -144,9 +146,9 @@ class LocalHome:
     # Files
 
     def _read(self, folder: Path) -> None:
-        """What an earlier life left; what cannot be read is as good as nothing."""
-        for name, told in (_json(folder / "states.json") or {}).items():
-            state = read_state(json.dumps(told))
+        """Read the files of an earlier process; unreadable ones are ignored."""
+        for name, data in (_json(folder / "states.json") or {}).items():
+            state = read_state(json.dumps(data))
             if state is not None:
                 self._states[name] = state
                 self._parts[name] = _json(folder / f"evidence-{name}.json") or {}
@@ -158,14 +160,14 @@ class LocalHome:
                     if isinstance(decision, dict):
                         self._decisions.append(decision)
 
-    def _write(self, file: str, *told: Any) -> None:
-        """Whole or not at all."""
+    def _write(self, file: str, *data: Any) -> None:
+        """Write a file atomically."""
         if self._folder is None:
             return
         try:
             self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             partial = self._folder / f"{file}.partial"
-            partial.write_text("".join(json.dumps(each, separators=(",", ":")) + "\n" for each in told))
+            partial.write_text("".join(json.dumps(each, separators=(",", ":")) + "\n" for each in data))
             partial.replace(self._folder / file)
         except OSError as error:
             self._complain(error)
@@ -188,7 +190,7 @@ class LocalHome:
 
 def _json(file: Path) -> dict[str, Any] | None:
     try:
-        told = json.loads(file.read_text())
+        data = json.loads(file.read_text())
     except (OSError, ValueError):
         return None
-    return told if isinstance(told, dict) else None
+    return data if isinstance(data, dict) else None

@@ -1,7 +1,9 @@
-"""What is known of an experiment's arms in one run: periods with constant shares, and in each what was counted.
+"""The evidence of one run: periods of constant shares with the counts of each arm, and the points of charts.
 
-Several gateways count, each since it began; what they add from one word to the next goes to the period that both words
-belong to. What was counted while shares changed belongs to none. A gateway that is gone leaves behind what it told.
+Several gateways report totals since their start; the difference of two reports goes to the period that both belong to.
+Counts that arrive while shares change belong to no period. The counts of a gateway that is gone stay.
+
+As JSON, zeros are omitted; a version ignores fields that it does not know, and reads missing ones as zero.
 """
 
 from __future__ import annotations
@@ -19,28 +21,28 @@ Json = dict[str, Any]
 
 _DIGITS = 6  # behind the point: a microsecond, where it is seconds
 MAX_POINTS = 360
-# So many of the newest are never thinned out: at a tick of 5 s, ten minutes.
+# The newest points are never thinned out: at a tick of 5 s, ten minutes.
 _NEWEST = 120
-# Of an older point's age, how far it may be from the one before: a chart of a day shows steps of minutes, not of hours.
+# The distance between older points, as a fraction of their age.
 _GAP = 1 / 60
 
 
 def write_counts(counts: ArmCounts) -> Json:
-    """All but its key."""
+    """The counts as JSON, without their key."""
     return {name: value for name, value in _write(counts).items() if name != "key"}
 
 
-def read_counts(key: ArmKey, told: Json) -> ArmCounts:
-    """Raises: TypeError, ValueError, AttributeError where it is something else."""
+def read_counts(key: ArmKey, data: Json) -> ArmCounts:
+    """Raises: TypeError, ValueError, AttributeError if it is not the form of `write_counts`."""
     counts = ArmCounts(key)
-    _read(counts, told)
+    _read(counts, data)
     return counts
 
 
 def _write(value: Any) -> Any:
     if is_dataclass(value):
-        told = {each.name: _write(getattr(value, each.name)) for each in fields(value)}
-        return {name: part for name, part in told.items() if part}
+        data = {each.name: _write(getattr(value, each.name)) for each in fields(value)}
+        return {name: part for name, part in data.items() if part}
     if isinstance(value, list):
         return [_write(part) for part in value] if any(value) else []
     if isinstance(value, Mapping):
@@ -48,12 +50,12 @@ def _write(value: Any) -> Any:
     return round(value, _DIGITS) if isinstance(value, float) else value
 
 
-def _read(made: Any, told: Json) -> Any:
-    """Fill in what stands there; what is made has zeros, whose kinds say what is read."""
+def _read(made: Any, data: Json) -> Any:
+    """Fill `made`, whose zeros determine the types, from JSON."""
     for each in fields(made):
-        if each.name not in told or each.name == "key":
+        if each.name not in data or each.name == "key":
             continue
-        zero, part = getattr(made, each.name), told[each.name]
+        zero, part = getattr(made, each.name), data[each.name]
         if is_dataclass(zero):
             _read(zero, part)
         elif each.name == "feedback":
@@ -72,7 +74,7 @@ def _read(made: Any, told: Json) -> Any:
 
 
 class TimeSeries:
-    """Points in the order of time; each has its `time`, seconds since 1970."""
+    """Points in time order; each has its `time`, seconds since 1970."""
 
     def __init__(self, points: Sequence[Json] = ()) -> None:
         self._points = list(points)
@@ -86,7 +88,7 @@ class TimeSeries:
             self._thin()
 
     def _thin(self) -> None:
-        """Drop older points by how near they are to others, but not those at which shares changed: charts mark them."""
+        """Drop older points that are close to others, except where shares changed, which charts mark."""
         older, newest = self._points[:-_NEWEST], self._points[-_NEWEST:]
         gap, now = _GAP, newest[-1]["time"]
         while len(older) + len(newest) > MAX_POINTS * 3 // 4:
@@ -98,7 +100,7 @@ class TimeSeries:
 
 
 def _spread(points: Sequence[Json], now: float, gap: float) -> list[Json]:
-    """The first, those that are a part of their age from the one before, and changes, as long as they are few."""
+    """Keep the first point, points far enough from the one before, and changes if they are few."""
     has_few_changes = gap < 1.0
     kept = [points[0]]
     for point in points[1:]:
@@ -110,13 +112,13 @@ def _spread(points: Sequence[Json], now: float, gap: float) -> list[Json]:
 
 Counts = Mapping[str, ArmCounts]  # by arm
 
-# A bandit that moves its weights for days makes many periods: those of long ago go first.
+# A bandit creates many periods over days; the oldest are dropped.
 MAX_PERIODS = 64
 
 
 @dataclass(slots=True)
 class Period:
-    """A time of constant shares; `began` and `ended` are seconds since 1970, 0 where nothing was counted."""
+    """A period of constant shares; `began` and `ended` are seconds since 1970, 0 without counts."""
 
     number: int
     turn: int
@@ -127,20 +129,20 @@ class Period:
 
 
 class Evidence:
-    """The periods of one run; the last one is that of now."""
+    """The periods of one run; the last one is current."""
 
     def __init__(self, experiment: str, periods: Sequence[Period] = ()) -> None:
         self._experiment = experiment
         self._periods = list(periods)
-        self._seen: dict[str, tuple[int, Counts]] = {}  # by source: the turn of its last word, and the word
-        self.revision = 0  # grows with whatever is new to a judge
+        self._seen: dict[str, tuple[int, Counts]] = {}  # by source: the turn of its last report, and the report
+        self.revision = 0  # grows with each change that matters to an evaluation
 
     def __repr__(self) -> str:
         return f"<Evidence of {self._experiment}: {len(self._periods)} periods, {len(self._seen)} sources>"
 
     @property
     def strata(self) -> list[Stratum]:
-        """Of arms that were to get something and got nothing, with their zeros."""
+        """The periods for statistics, with zeros for arms without requests."""
         return [
             Stratum({arm: self._empty(arm) for arm in period.shares} | period.arms, period.shares)
             for period in self._periods
@@ -151,11 +153,11 @@ class Evidence:
 
     @property
     def numbers(self) -> list[int]:
-        """Of the periods; all but the last one stay as they are."""
+        """The periods' numbers; all but the last one no longer change."""
         return [period.number for period in self._periods]
 
     def requests(self, arm: str) -> int:
-        """Those of an arm since its shares were last changed."""
+        """An arm's requests since its shares last changed."""
         turn = self._periods[-1].turn if self._periods else 0
         found = (period.arms.get(arm) for period in self._periods if period.turn == turn)
         return sum(sum(counts.requests) for counts in found if counts is not None)
@@ -169,7 +171,7 @@ class Evidence:
         ]
 
     def totals(self) -> dict[str, ArmCounts]:
-        """By arm, all of the run."""
+        """The totals of the run by arm."""
         found: dict[str, list[ArmCounts]] = {}
         for period in self._periods:
             for arm, counts in period.arms.items():
@@ -177,12 +179,12 @@ class Evidence:
         return {arm: add(*parts) for arm, parts in found.items()}
 
     def begin(self, turn: int, shares: Shares) -> None:
-        """Other shares hold from now on; nothing happens where they hold already."""
+        """Begin a period with these shares, unless the current one has them."""
         if not self._periods or self._periods[-1].turn != turn:
             self._append(turn, shares)
 
     def cut(self, now: float, seconds: float) -> None:
-        """Have a period end that lasts longer, so that its parts can grow old one by one."""
+        """End a period that is longer, so that its parts age separately."""
         last = self._periods[-1] if self._periods else None
         if last is not None and last.began and now - last.began > seconds:
             self._append(last.turn, last.shares)
@@ -194,7 +196,7 @@ class Evidence:
         del self._periods[:-MAX_PERIODS]
 
     def take(self, source: str, turn: int, counts: Counts, now: float) -> None:
-        """A gateway's word: all that it has counted since it began, while its workers went by this turn's shares."""
+        """Add a gateway's report: its totals since its start, counted under this turn's shares."""
         if not self._periods or turn != self._periods[-1].turn:
             return
         before = self._seen.get(source)
@@ -207,8 +209,8 @@ class Evidence:
         period = self._periods[-1]
         period.began, period.ended = period.began or now, now
         for arm, later in counts.items():
-            known = before[1].get(arm)
-            more = later if known is None else subtract(later, known)
+            earlier = before[1].get(arm)
+            more = later if earlier is None else subtract(later, earlier)
             period.arms[arm] = add(period.arms[arm], more) if arm in period.arms else more
 
     # As it is kept
@@ -226,7 +228,7 @@ class Evidence:
         }
 
     @classmethod
-    def read(cls, experiment: str, told: Sequence[Json]) -> Evidence:
+    def read(cls, experiment: str, data: Sequence[Json]) -> Evidence:
         """Raises: KeyError, TypeError, ValueError, AttributeError where it is something else."""
         periods = [
             Period(
@@ -237,6 +239,6 @@ class Evidence:
                 float(each["began"]),
                 float(each["ended"]),
             )
-            for each in sorted(told, key=lambda each: int(each["number"]))
+            for each in sorted(data, key=lambda each: int(each["number"]))
         ]
         return cls(experiment, periods[-MAX_PERIODS:])

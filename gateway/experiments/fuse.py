@@ -1,6 +1,8 @@
-"""The hard fuse: an arm that collapses is seen within seconds, without statistics.
+"""The fuse: detects a failing or hanging arm within seconds, without statistics.
 
-What counts as failed: errors, and requests that another arm's engine had to answer for it.
+Failures are errors, and requests that another arm's engine had to answer. A hanging arm has no failures to count: it is
+detected by the control's pace (its replies per active request). At that pace, the arm's active requests would have had
+N replies by now; that there is none happens by chance once in exp(N).
 """
 
 from __future__ import annotations
@@ -11,22 +13,22 @@ from dataclasses import dataclass
 from gateway.config.experiment_specs import FuseSpec
 from gateway.observability.arm_stats import ArmCounts
 
-# Chance brings about e^-20 seldom enough. Some seconds, so that a pause of the machine is none of the arm's.
+# A chance of e^-20 is small enough. A few seconds, so that a pause of the machine does not count.
 _EXPECTED = 20.0
 _LEAST_SECONDS = 3.0
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
-    """What an arm has answered since its gateway began, well or not, and what it has in flight now."""
+class ArmPace:
+    """The replies of an arm since its gateway started, good or bad, and its active requests."""
 
     answered: int = 0
     in_flight: int = 0
 
 
 @dataclass(frozen=True, slots=True)
-class Stuck:
-    """So many wait, and none was answered for so long."""
+class StalledArm:
+    """An arm that answers nothing."""
 
     in_flight: int
     seconds: float
@@ -38,19 +40,19 @@ class Stuck:
 
 
 class Stall:
-    """Fed with the paces of an arm and of the control; `min_requests` in flight are too few to say anything."""
+    """Detects a hanging arm from its pace and the control's; needs more than `min_requests` active requests."""
 
     def __init__(self, min_requests: int) -> None:
         self._min_requests = min_requests
-        self._before: tuple[Pace, Pace] | None = None
+        self._before: tuple[ArmPace, ArmPace] | None = None
         self._since = 0.0
         self._expected = 0.0
 
     def __repr__(self) -> str:
         return f"<Stall: {self._expected:.1f} expected>"
 
-    def look(self, arm: Pace, control: Pace, now: float) -> Stuck | None:
-        """Whether the arm is stuck."""
+    def look(self, arm: ArmPace, control: ArmPace, now: float) -> StalledArm | None:
+        """Add the current paces. Returns: the finding, if the arm hangs."""
         before, self._before = self._before, (arm, control)
         if before is None or arm.in_flight < self._min_requests or arm.answered != before[0].answered:
             self._since, self._expected = now, 0.0
@@ -59,17 +61,17 @@ class Stall:
         waiting = min(before[0].in_flight, arm.in_flight)
         self._expected += max(0, control.answered - before[1].answered) / in_flight * waiting
         if self._expected >= _EXPECTED and now - self._since >= _LEAST_SECONDS:
-            return Stuck(arm.in_flight, now - self._since, self._expected)
+            return StalledArm(arm.in_flight, now - self._since, self._expected)
         return None
 
 
 @dataclass(frozen=True, slots=True)
-class Blown:
-    """So many of an arm's requests failed."""
+class FuseTripped:
+    """The failures that tripped a fuse."""
 
     requests: int
     failures: int
-    seconds: float | None  # the last ones; None: since the step began
+    seconds: float | None  # length of the window; None: since the step began
 
     @property
     def rate(self) -> float:
@@ -96,8 +98,8 @@ class Fuse:
         self._in_step = (0, 0)
 
     def take(self, source: str, counts: ArmCounts | None, now: float) -> None:
-        """What a source has counted since it began; its first word says from where on it counts here."""
-        requests, failures = fared(counts)
+        """Add the totals of a source; its first report is the baseline."""
+        requests, failures = outcome_counts(counts)
         before = self._seen.get(source)
         self._seen[source] = (requests, failures)
         if before is not None:
@@ -108,24 +110,24 @@ class Fuse:
             self._lately.append((now, requests, failures))
             self._in_step = (self._in_step[0] + requests, self._in_step[1] + failures)
 
-    def blown(self, now: float) -> Blown | None:
-        """Whether too many have failed: of all since the step began, or of the last ones, however few seconds of the
-        window it takes to have enough: an arm that collapses is not protected by how well it was before."""
+    def tripped(self, now: float) -> FuseTripped | None:
+        """Whether too many have failed: of all since the step began, or of the most recent ones, in the shortest part
+        of the window that has enough requests, so that earlier successes do not mask a failure."""
         while self._lately and now - self._lately[0][0] > self._spec.window:
             self._lately.popleft()
         requests = failures = 0
         for at, more, failed in reversed(self._lately):
             requests, failures = requests + more, failures + failed
-            if self._blows(requests, failures):
-                return Blown(requests, failures, max(now - at, 1.0))
-        return Blown(*self._in_step, None) if self._blows(*self._in_step) else None
+            if self._trips(requests, failures):
+                return FuseTripped(requests, failures, max(now - at, 1.0))
+        return FuseTripped(*self._in_step, None) if self._trips(*self._in_step) else None
 
-    def _blows(self, requests: int, failures: int) -> bool:
+    def _trips(self, requests: int, failures: int) -> bool:
         return requests >= self._spec.min_requests and failures >= self._spec.error_rate * requests
 
 
-def fared(counts: ArmCounts | None) -> tuple[int, int]:
-    """Requests that an arm got, and those that it failed."""
+def outcome_counts(counts: ArmCounts | None) -> tuple[int, int]:
+    """Returns: the requests of an arm, and its failures."""
     if counts is None:
         return 0, 0
     return sum(counts.requests) + counts.crossed, sum(counts.errors) + counts.crossed

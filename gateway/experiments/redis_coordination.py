@@ -1,7 +1,7 @@
-"""Runs in Redis, for all gateways that share it: states, the words of each gateway, one leader, and decisions.
+"""Coordination through Redis: states, the reports of each gateway, one leader, and decisions.
 
-One gateway leads for as long as it renews its lease; its number (a token that grows) stands in each of its writes, so
-that one who was paused and believes to lead changes nothing. All keys have one hash tag: a cluster keeps them together.
+One gateway leads while it renews its lease; its fencing token is part of each write, so that a paused former leader
+changes nothing. All keys have one hash tag, so that a cluster stores them on one node.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from gateway.experiments.coordination import MAX_DECISIONS, CoordinationState, Json, Word
+from gateway.experiments.coordination import MAX_DECISIONS, CoordinationState, CountReport, Json
 from gateway.experiments.runs import RunState, read_state, write_state
 from gateway.redis.bounded_client import Store
 from gateway.redis.errors import StoreError
@@ -20,21 +20,21 @@ from gateway.redis.script import Command, Script
 _STATES = "pointsman:1:experiments:{all}"
 _LEADER = "pointsman:1:experiments:{all}:leader"
 _TOKEN = "pointsman:1:experiments:{all}:token"
-_WORDS = "pointsman:1:experiments:{all}:words"
+_REPORTS = "pointsman:1:experiments:{all}:words"
 _DECISIONS = "pointsman:1:experiments:{all}:decisions"
 _EVIDENCE = "pointsman:1:experiments:{all}:evidence:"
 
-# Who is silent for so long is gone; and so many ticks, where these are longer.
+# A gateway without a report for this time is gone; at least this many ticks.
 _STALE_SECONDS = 15.0
 _STALE_TICKS = 3
-# A leader that says nothing leads for so long, and for so many ticks.
+# The lease of the leader; at least this many ticks.
 _LEASE_SECONDS = 6.0
 _LEASE_TICKS = 1.5
-# Evidence of an experiment that nobody looks at any more.
+# Unused evidence expires.
 _EVIDENCE_SECONDS = 30 * 24 * 3600
-_PATIENCE_SECONDS = 1.0
+_DEADLINE_SECONDS = 1.0
 
-# KEYS: states, leader, token, words; ARGV: who, its word, lease (ms), stale (s). A word is "SECONDS JSON".
+# KEYS: states, leader, token, reports; ARGV: gateway, its report, lease (ms), stale (s). A report is "SECONDS JSON".
 _BEAT = Script(
     """
     if redis.replicate_commands then redis.replicate_commands() end
@@ -61,8 +61,8 @@ _BEAT = Script(
     """
 )
 
-# KEYS: states, leader, decisions; ARGV: token ('' where none is asked for), name, revision before, the new state
-# ("REVISION JSON", '' removes it), decision ('' for none), how many are kept.
+# KEYS: states, leader, decisions; ARGV: token ('' if none is required), name, revision before, the new state
+# ("REVISION JSON", '' removes it), decision ('' for none), the number of decisions to keep.
 _CHANGE = Script(
     """
     local leader = redis.call('GET', KEYS[2]) or ''
@@ -79,7 +79,8 @@ _CHANGE = Script(
     """
 )
 
-# KEYS: leader, evidence; ARGV: token, whether all before it goes (1), seconds to live, names and values in turn.
+# KEYS: leader, evidence; ARGV: token, whether to drop everything before (1), time to live (s), names and values in
+# turn.
 _KEEP = Script(
     """
     local leader = redis.call('GET', KEYS[1]) or ''
@@ -91,7 +92,7 @@ _KEEP = Script(
     """
 )
 
-# KEYS: leader, words; ARGV: who.
+# KEYS: leader, reports; ARGV: gateway.
 _LEAVE = Script(
     """
     local leader = redis.call('GET', KEYS[1]) or ''
@@ -101,9 +102,9 @@ _LEAVE = Script(
 )
 
 
-class SharedHome:
-    """`tick` is how seldom a gateway may speak, `lease` how long a leader leads that does not, in seconds. The store
-    stays the caller's."""
+class RedisCoordination:
+    """`tick`: the interval of reports; `lease`: how long leadership lasts without renewal; both in seconds. The caller
+    owns the store."""
 
     def __init__(self, store: Store, me: str, *, tick: float = 5.0, lease: float | None = None) -> None:
         self.me = me
@@ -112,62 +113,62 @@ class SharedHome:
         self._stale = max(_STALE_SECONDS, _STALE_TICKS * tick)
 
     def __repr__(self) -> str:
-        return f"<SharedHome of {self.me} at {self._store.address}>"
+        return f"<RedisCoordination of {self.me} at {self._store.address}>"
 
     async def beat(self, experiments: Mapping[str, Json]) -> CoordinationState:
-        word = json.dumps(experiments, separators=(",", ":"))
-        keys = [_STATES, _LEADER, _TOKEN, _WORDS]
-        answer = await self._ask(_BEAT.command(keys, [self.me, word, self._lease_ms, self._stale]))
-        now, leader, states, words = answer
+        report = json.dumps(experiments, separators=(",", ":"))
+        keys = [_STATES, _LEADER, _TOKEN, _REPORTS]
+        answer = await self._execute(_BEAT.command(keys, [self.me, report, self._lease_ms, self._stale]))
+        now, leader, states, reports = answer
         token, _, name = leader.decode(errors="replace").partition(" ")
         return CoordinationState(
             float(now),
             _states(_pairs(states)),
             int(token) if name == self.me else None,
             name,
-            _words(_pairs(words), float(now), self._stale),
+            _reports(_pairs(reports), float(now), self._stale),
         )
 
     async def change(
         self, name: str, state: RunState | None, before: int, decision: Json | None, token: int | None
     ) -> bool:
-        told = f"{state.revision} {write_state(state)}" if state is not None else ""
+        data = f"{state.revision} {write_state(state)}" if state is not None else ""
         recorded = json.dumps(decision, separators=(",", ":")) if decision is not None else ""
-        asked = ["" if token is None else token, name, before, told, recorded, MAX_DECISIONS]
-        return bool(await self._ask(_CHANGE.command([_STATES, _LEADER, _DECISIONS], asked)))
+        arguments = ["" if token is None else token, name, before, data, recorded, MAX_DECISIONS]
+        return bool(await self._execute(_CHANGE.command([_STATES, _LEADER, _DECISIONS], arguments)))
 
     async def record(self, decision: Json) -> None:
-        told = json.dumps(decision, separators=(",", ":"))
-        await self._ask(("LPUSH", _DECISIONS, told), ("LTRIM", _DECISIONS, 0, MAX_DECISIONS - 1))
+        data = json.dumps(decision, separators=(",", ":"))
+        await self._execute(("LPUSH", _DECISIONS, data), ("LTRIM", _DECISIONS, 0, MAX_DECISIONS - 1))
 
     async def decisions(self, limit: int) -> list[Json]:
-        found = await self._ask(("LRANGE", _DECISIONS, 0, limit - 1))
-        return [told for told in map(_json, found) if isinstance(told, dict)]
+        values = await self._execute(("LRANGE", _DECISIONS, 0, limit - 1))
+        return [data for data in map(_json, values) if isinstance(data, dict)]
 
-    async def keep(self, name: str, parts: Mapping[str, Json | list[Json]], token: int, *, is_new: bool) -> None:
-        told = [text for part, value in parts.items() for text in (part, json.dumps(value, separators=(",", ":")))]
-        await self._ask(_KEEP.command([_LEADER, _EVIDENCE + name], [token, int(is_new), _EVIDENCE_SECONDS, *told]))
+    async def save(self, name: str, parts: Mapping[str, Json | list[Json]], token: int, *, is_new: bool) -> None:
+        data = [text for part, value in parts.items() for text in (part, json.dumps(value, separators=(",", ":")))]
+        await self._execute(_KEEP.command([_LEADER, _EVIDENCE + name], [token, int(is_new), _EVIDENCE_SECONDS, *data]))
 
-    async def kept(self, name: str, parts: Sequence[str] = ()) -> dict[str, Any]:
+    async def load(self, name: str, parts: Sequence[str] = ()) -> dict[str, Any]:
         key = _EVIDENCE + name
         if parts:
-            values = await self._ask(("HMGET", key, *parts))
-            found = {part: value for part, value in zip(parts, values, strict=True) if value is not None}
+            values = await self._execute(("HMGET", key, *parts))
+            values = {part: value for part, value in zip(parts, values, strict=True) if value is not None}
         else:
-            found = {part.decode(): value for part, value in _pairs(await self._ask(("HGETALL", key))).items()}
-        return {part: told for part, value in found.items() if (told := _json(value)) is not None}
+            values = {part.decode(): value for part, value in _pairs(await self._execute(("HGETALL", key))).items()}
+        return {part: data for part, value in values.items() if (data := _json(value)) is not None}
 
     async def close(self) -> None:
-        """Let another one lead at once."""
+        """Release the leadership."""
         with suppress(StoreError):
-            await self._ask(_LEAVE.command([_LEADER, _WORDS], [self.me]))
+            await self._execute(_LEAVE.command([_LEADER, _REPORTS], [self.me]))
 
-    async def _ask(self, *commands: Command) -> Any:
-        """The answer to the first.
+    async def _execute(self, *commands: Command) -> Any:
+        """Returns: the reply to the first command.
 
-        Raises: StoreError, where Redis refuses, too.
+        Raises: StoreError, also if Redis refuses.
         """
-        answers = await self._store.ask(commands, _PATIENCE_SECONDS)
+        answers = await self._store.ask(commands, _DEADLINE_SECONDS)
         for answer in answers:
             if isinstance(answer, Exception):
                 raise StoreError(f"Redis refuses what experiments keep: {answer}") from answer
@@ -185,17 +186,17 @@ def _json(text: bytes) -> Any:
         return None
 
 
-def _states(told: dict[bytes, bytes]) -> dict[str, RunState]:
-    read = {name.decode(): read_state(text.partition(b" ")[2]) for name, text in told.items()}
+def _states(data: dict[bytes, bytes]) -> dict[str, RunState]:
+    read = {name.decode(): read_state(text.partition(b" ")[2]) for name, text in data.items()}
     return {name: state for name, state in read.items() if state is not None}
 
 
-def _words(told: dict[bytes, bytes], now: float, stale: float) -> dict[str, Word]:
-    """Those that are not stale."""
-    found = {}
-    for name, text in told.items():
-        said, _, word = text.partition(b" ")
-        experiments = _json(word)
-        if now - float(said) <= stale and isinstance(experiments, dict):
-            found[name.decode()] = Word(max(0.0, now - float(said)), experiments)
-    return found
+def _reports(data: dict[bytes, bytes], now: float, stale: float) -> dict[str, CountReport]:
+    """The reports that are not stale."""
+    values = {}
+    for name, text in data.items():
+        reported_at, _, report = text.partition(b" ")
+        experiments = _json(report)
+        if now - float(reported_at) <= stale and isinstance(experiments, dict):
+            values[name.decode()] = CountReport(max(0.0, now - float(reported_at)), experiments)
+    return values

@@ -1,5 +1,5 @@
-"""An experiment's run: whether its ramp goes on, at which step, and which shares its arms have. One value, made anew
-with each change, the same for all gateways that share a Redis."""
+"""The run of an experiment: status, step and shares. An immutable value, the same on all gateways that share a
+Redis."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from gateway.config.specs import EngineSpec
 
 Shares = Mapping[str, float]  # by arm; they sum to 1
 
-ITSELF = "the ramp"  # who decides where no operator does
+ITSELF = "the ramp"  # the actor of automatic decisions
 # Shares are written in decimal.
 _ROUNDING = 1e-6
 
 
 class RunStatus(StrEnum):
-    """Where a run stands. The rules' weights are in force while it is idle or stopped, its own shares else."""
+    """The status of a run. While it is idle or stopped, the rules' weights are active, otherwise its own shares."""
 
     IDLE = "idle"
     RUNNING = "running"
-    HELD = "held"  # no step forward; what protects users still does
+    HELD = "held"  # does not advance; fuse and guardrails stay active
     FINISHED = "finished"
     ROLLED_BACK = "rolled_back"
     STOPPED = "stopped"
@@ -36,10 +36,10 @@ class RunStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RunState:
-    """`run` counts lives: evidence of an earlier one does not count. `turn` counts changes of the shares: what was
-    counted in different turns is not added up. `revision` counts changes of anything."""
+    """`run` numbers the runs: earlier evidence does not count. `turn` numbers the changes of shares: counts of
+    different turns are not added up. `revision` numbers all changes."""
 
-    fingerprint: str  # of the rules that it runs by
+    fingerprint: str  # of its rules
     weights: Shares  # those of the rules when the run began, as shares
     status: RunStatus = RunStatus.IDLE
     step: int = 0  # of the ramp, counted from 1; 0 where none has begun
@@ -61,11 +61,11 @@ def write_state(state: RunState) -> str:
 
 
 def read_state(text: str | bytes) -> RunState | None:
-    """None where another version wrote what cannot be read here."""
+    """Returns None for a state of an incompatible version."""
     try:
-        told = json.loads(text)
-        known = {each.name: told[each.name] for each in fields(RunState) if each.name in told}
-        return RunState(**{**known, "status": RunStatus(known["status"])})
+        data = json.loads(text)
+        values = {each.name: data[each.name] for each in fields(RunState) if each.name in data}
+        return RunState(**{**values, "status": RunStatus(values["status"])})
     except (ValueError, TypeError, KeyError):
         return None
 
@@ -81,15 +81,15 @@ def are_same(one: Shares, other: Shares) -> bool:
 
 
 def shares_with(spec: ExperimentSpec, arm: str, share: float) -> dict[str, float]:
-    """One arm has this share and the control the rest: where a ramp runs, others have nothing."""
+    """The shares of a ramp: `share` for one arm, the rest for the control, nothing for others."""
     control = spec.control_arm.name
     rest = {control: round(1.0 - share, 9)} if arm != control else {}
     return {each.name: 0.0 for each in spec.arms} | rest | {arm: share}
 
 
 def fingerprint(spec: ExperimentSpec, engines: Mapping[str, EngineSpec]) -> str:
-    """What a run must not survive a change of: who the arms are, and how they are judged. Weights may change, and
-    endpoints come and go."""
+    """A digest of everything whose change ends a run: the arms and their evaluation. Weights and endpoints may
+    change."""
     arms = [
         (arm.name, arm.engine, arm.model, engines[arm.engine].protocol.value if arm.engine in engines else "")
         for arm in spec.arms
@@ -100,5 +100,5 @@ def fingerprint(spec: ExperimentSpec, engines: Mapping[str, EngineSpec]) -> str:
 
 
 def _without_place(guardrail: object) -> dict[str, object]:
-    told = asdict(guardrail)  # type: ignore[call-overload]
-    return {name: value for name, value in told.items() if name != "location"}
+    data = asdict(guardrail)  # type: ignore[call-overload]
+    return {name: value for name, value in data.items() if name != "location"}

@@ -1,4 +1,4 @@
-"""An experiment as JSON: for operators, for charts, for the record, and for gateways that do not lead."""
+"""Experiments as JSON for operators, charts, the decision record, and gateways that do not lead."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from gateway.statistics.values import Breach, Comparison, Interval, SampleRatio
 Json = dict[str, Any]
 
 
-def told_of(trial: ExperimentState) -> Json:
-    """All that is known of an experiment here. What is unknown or has no bound is null."""
+def experiment_json(trial: ExperimentState) -> Json:
+    """An experiment with its evaluation; null for unknown values and missing bounds."""
     spec, state = trial.spec, trial.state
-    judgement = trial.judgement
+    evaluation = trial.evaluation
     counts = trial.evidence.totals()
     in_force = state.in_force if state is not None and trial.is_in_force else trial.declared.fresh().weights
     return {
@@ -46,20 +46,20 @@ def told_of(trial: ExperimentState) -> Json:
             }
             for arm in spec.arms
         ],
-        "comparisons": {arm: [_comparison(each) for each in found] for arm, found in judgement.comparisons.items()}
-        if judgement is not None
+        "comparisons": {arm: [_comparison(each) for each in found] for arm, found in evaluation.comparisons.items()}
+        if evaluation is not None
         else {},
-        "guardrails": {arm: [_guardrail(each) for each in found] for arm, found in judgement.guardrails.items()}
-        if judgement is not None
+        "guardrails": {arm: [_guardrail(each) for each in found] for arm, found in evaluation.guardrails.items()}
+        if evaluation is not None
         else {},
-        "sample_ratio": _sample_ratio(judgement.sample_ratio) if judgement is not None else None,
+        "sample_ratio": _sample_ratio(evaluation.sample_ratio) if evaluation is not None else None,
     }
 
 
-def point_of(trial: ExperimentState, now: float) -> Json:
-    """What a chart shows of this moment: [estimate, low, high] of each metric's difference and ratio, by arm."""
+def chart_point_json(trial: ExperimentState, now: float) -> Json:
+    """A chart's point: [estimate, low, high] of each metric's difference and ratio, by arm."""
     assert trial.state is not None
-    found = trial.judgement.comparisons if trial.judgement is not None else {}
+    found = trial.evaluation.comparisons if trial.evaluation is not None else {}
     return {
         "time": round(now, 3),
         "status": trial.state.status.value,
@@ -80,24 +80,24 @@ def point_of(trial: ExperimentState, now: float) -> Json:
     }
 
 
-def numbers_of(trial: ExperimentState) -> Json:
-    """What a decision was made by."""
-    told: Json = {
+def evidence_json(trial: ExperimentState) -> Json:
+    """The numbers behind a decision."""
+    data: Json = {
         "requests": {arm: sum(counts.requests) for arm, counts in trial.evidence.totals().items()},
         "errors": {arm: sum(counts.errors) for arm, counts in trial.evidence.totals().items()},
     }
-    if trial.judgement is not None:
-        told["comparisons"] = {
+    if trial.evaluation is not None:
+        data["comparisons"] = {
             arm: {
                 each.metric: {"difference": _interval(each.difference), "ratio": _interval(each.ratio)}
                 for each in found
             }
-            for arm, found in trial.judgement.comparisons.items()
+            for arm, found in trial.evaluation.comparisons.items()
         }
-        told["guardrails"] = {
-            arm: [_guardrail(each) for each in found] for arm, found in trial.judgement.guardrails.items()
+        data["guardrails"] = {
+            arm: [_guardrail(each) for each in found] for arm, found in trial.evaluation.guardrails.items()
         }
-    return told
+    return data
 
 
 def _ramp(trial: ExperimentState) -> Json | None:
@@ -133,10 +133,10 @@ def _bandit(trial: ExperimentState) -> Json | None:
 
 
 def _counts(counts: ArmCounts | None) -> Json:
-    """What was counted of an arm in this run."""
+    """An arm's counts in this run."""
     if counts is None:
         return {"requests": 0, "errors": 0}
-    told: Json = {
+    data: Json = {
         "requests": sum(counts.requests),
         "errors": sum(counts.errors),
         "kinds": dict(counts.kinds),
@@ -145,16 +145,17 @@ def _counts(counts: ArmCounts | None) -> Json:
         "forced": counts.forced,
     }
     if any(counts.generations):
-        told["prompt_tokens"] = sum(counts.prompt_tokens)
-        told["output_tokens"] = sum(counts.output_tokens)
+        data["prompt_tokens"] = sum(counts.prompt_tokens)
+        data["output_tokens"] = sum(counts.output_tokens)
     if counts.joules_requests:
-        told["joules"] = _number(counts.joules)
-        told["joules_per_request"] = _number(counts.joules / counts.joules_requests)
+        data["joules"] = _number(counts.joules)
+        data["joules_per_request"] = _number(counts.joules / counts.joules_requests)
     if counts.feedback:
-        told["feedback"] = {
-            name: {"values": sum(said.count), "labels": dict(said.labels)} for name, said in counts.feedback.items()
+        data["feedback"] = {
+            name: {"values": sum(feedback.count), "labels": dict(feedback.labels)}
+            for name, feedback in counts.feedback.items()
         }
-    return told
+    return data
 
 
 def _comparison(found: Comparison) -> Json:

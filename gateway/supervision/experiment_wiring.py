@@ -9,9 +9,9 @@ from typing import Protocol
 
 from gateway.config.settings import Settings
 from gateway.config.specs import RulesSpec
-from gateway.experiments.controller import Experiments, Hands, RulesNotWritten
-from gateway.experiments.coordination import LocalHome
-from gateway.experiments.redis_coordination import SharedHome
+from gateway.experiments.controller import ExperimentController, GatewayActions, RulesNotWritten
+from gateway.experiments.coordination import LocalCoordination
+from gateway.experiments.redis_coordination import RedisCoordination
 from gateway.observability.arm_stats import ArmCounts, ArmKey
 from gateway.redis.bounded_client import Store
 from gateway.rule_versions.editor import Edit, RuleTexts, set_weights
@@ -34,9 +34,9 @@ def make_experiments(
     store: Store | None,
     change: ApplyEdit,
     rules: Callable[[], RulesSpec],
-) -> Experiments:
+) -> ExperimentController:
     """They share what Redis has; without it they are this gateway's alone, and kept in its data folder."""
-    hands = Hands(
+    hands = GatewayActions(
         _counting(workforce),
         workforce.set_weights,
         _writing(change),
@@ -44,11 +44,11 @@ def make_experiments(
         lambda: _in_flight(workforce, rules()),
     )
     if store is not None:
-        home = SharedHome(store, f"{replicas.name}:{secrets.token_hex(2)}", tick=settings.experiment_tick)
-        return Experiments(home, hands, tick=settings.experiment_tick)
+        home = RedisCoordination(store, f"{replicas.name}:{secrets.token_hex(2)}", tick=settings.experiment_tick)
+        return ExperimentController(home, hands, tick=settings.experiment_tick)
     folder = data_dir_of(settings)
-    alone = LocalHome(folder / "experiments" if folder is not None else None)
-    return Experiments(alone, hands, tick=settings.experiment_tick)
+    alone = LocalCoordination(folder / "experiments" if folder is not None else None)
+    return ExperimentController(alone, hands, tick=settings.experiment_tick)
 
 
 def _counting(workforce: WorkerPool) -> Callable[[], Awaitable[Mapping[ArmKey, ArmCounts]]]:

@@ -21,7 +21,7 @@ from gateway.admin.server import AdminServer, admin_server
 from gateway.config.rules import LoadedRules
 from gateway.config.settings import Settings
 from gateway.config.specs import RulesSpec
-from gateway.experiments.controller import Experiments
+from gateway.experiments.controller import ExperimentController
 from gateway.net import descriptors
 from gateway.observability.active_request import LiveRequest
 from gateway.observability.exposition import ExpositionState
@@ -136,7 +136,7 @@ class Supervisor(RuleKeeping):
         self._workforce.set_log_level(level)
 
     @property
-    def experiments(self) -> Experiments:
+    def experiments(self) -> ExperimentController:
         assert self._experiments is not None
         return self._experiments
 

@@ -20,8 +20,8 @@ from gateway.config.specs import (
     RulesSpec,
     SessionSpec,
 )
-from gateway.experiments.controller import Experiments
-from gateway.experiments.coordination import LocalHome
+from gateway.experiments.controller import ExperimentController
+from gateway.experiments.coordination import LocalCoordination
 from gateway.observability.active_request import LiveRequest
 from gateway.observability.exposition import ExpositionState
 from gateway.observability.limit_stats import AccountSnapshot, LimitSnapshot
@@ -64,9 +64,9 @@ class Gateway:
     number: int
 
 
-def experiments_of(rules: RulesSpec) -> Experiments:
+def experiments_of(rules: RulesSpec) -> ExperimentController:
     """Nobody has looked at them yet."""
-    made = Experiments(LocalHome(None), Workforce(1, {}).hands)
+    made = ExperimentController(LocalCoordination(None), Workforce(1, {}).hands)
     made.use_rules(rules)
     return made
 

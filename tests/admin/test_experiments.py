@@ -11,8 +11,8 @@ from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
 from gateway.admin.app import make_app
-from gateway.experiments.controller import Experiments
-from gateway.experiments.coordination import LocalHome
+from gateway.experiments.controller import ExperimentController
+from gateway.experiments.coordination import LocalCoordination
 from gateway.redis.errors import StoreError
 from tests.admin.test_app import BASE, State
 from tests.experiments.making import Engine, Workforce, experiment, rules
@@ -27,8 +27,8 @@ class Stage(State):
         super().__init__()
         self.rules = RULES
         self.workforce = Workforce(1, {"old": Engine(), "new": Engine()})
-        self.home = LocalHome(None)
-        self.experiments = Experiments(self.home, self.workforce.hands)
+        self.home = LocalCoordination(None)
+        self.experiments = ExperimentController(self.home, self.workforce.hands)
 
     async def serve(self) -> None:
         await self.experiments.open(self.rules)

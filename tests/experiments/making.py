@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from gateway.config.experiment_specs import ArmSpec, BanditSpec, ExperimentSpec, FuseSpec, GuardrailSpec, RampSpec
 from gateway.config.specs import EndpointSpec, EngineSpec, RulesSpec
-from gateway.experiments.controller import Hands, RulesNotWritten
+from gateway.experiments.controller import GatewayActions, RulesNotWritten
 from gateway.experiments.runs import Shares, weights_of
 from gateway.observability.arm_stats import NUM_BUCKETS, ArmCounts, ArmKey, bin_of
 from gateway.statistics.metrics import add
@@ -58,8 +58,8 @@ class Workforce:
         self._random = random.Random(self.seed)
 
     @property
-    def hands(self) -> Hands:
-        return Hands(self._count, self._set, self._write)
+    def hands(self) -> GatewayActions:
+        return GatewayActions(self._count, self._set, self._write)
 
     async def _count(self) -> Mapping[ArmKey, ArmCounts]:
         return {key: add(counts) for key, counts in self.counted.items()}

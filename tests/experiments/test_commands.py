@@ -9,7 +9,7 @@ import pytest
 from gateway.config.experiment_specs import ArmSpec, BanditSpec
 from gateway.experiments.commands import (
     CommandRefused,
-    begin_anew,
+    begin,
     finish,
     go_to,
     hold,
@@ -81,12 +81,12 @@ def test_rules_that_change_begin_anew() -> None:
     """A ramp that starts by itself does so again; evidence and revisions are those of another run."""
     running = start(SPEC, IDLE, 1.0, "ann", "")
     fresh = RunState("g", weights_of(SPEC))
-    idle = begin_anew(SPEC, running, fresh, 5.0)
+    idle = begin(SPEC, running, fresh, 5.0)
     assert (idle.status, idle.run, idle.revision, idle.shares) == (RunStatus.IDLE, 3, 3, {})
     automatic = experiment(ramp=replace(RAMP, auto_start=True))
-    assert begin_anew(automatic, None, fresh, 5.0).status is RunStatus.RUNNING
-    assert begin_anew(automatic, running, fresh, 5.0).revision == running.revision + 1
-    assert begin_anew(experiment(ramp=None, bandit=BanditSpec()), None, fresh, 5.0).shares == weights_of(SPEC)
+    assert begin(automatic, None, fresh, 5.0).status is RunStatus.RUNNING
+    assert begin(automatic, running, fresh, 5.0).revision == running.revision + 1
+    assert begin(experiment(ramp=None, bandit=BanditSpec()), None, fresh, 5.0).shares == weights_of(SPEC)
 
 
 def test_a_third_arm_has_nothing_while_a_ramp_runs() -> None:

@@ -14,8 +14,8 @@ from gateway.config.experiment_specs import ArmSpec, BanditSpec, ExperimentSpec,
 from gateway.config.specs import RulesSpec
 from gateway.experiments import commands
 from gateway.experiments.commands import CommandRefused
-from gateway.experiments.controller import Experiments
-from gateway.experiments.coordination import LocalHome, Word
+from gateway.experiments.controller import ExperimentController
+from gateway.experiments.coordination import CountReport, LocalCoordination
 from tests.experiments.making import ARMS, RAMP, Engine, Workforce, experiment, rules
 
 WELL = Engine()
@@ -38,12 +38,12 @@ class Gateway:
     ) -> None:
         self.now, self.rate, self.spec = 1_000_000.0, rate, spec
         self.workforce = Workforce(seed, {"old": old, "new": new})
-        self.home = LocalHome(folder, lambda: self.now)
+        self.home = LocalCoordination(folder, lambda: self.now)
         self.open()
 
     def open(self) -> None:
         hands = replace(self.workforce.hands, write_weights=self.write)
-        self.experiments = Experiments(self.home, hands, clock=lambda: self.now)
+        self.experiments = ExperimentController(self.home, hands, clock=lambda: self.now)
         self.experiments.use_rules(rules(self.spec))
 
     async def write(self, name: str, weights: Mapping[str, float], author: str, reason: str) -> None:
@@ -64,7 +64,7 @@ class Gateway:
 
     @property
     def told(self) -> dict[str, Any]:
-        return self.experiments.told_one(self.spec.name)
+        return self.experiments.experiment_json(self.spec.name)
 
     @property
     def status(self) -> str:
@@ -164,7 +164,7 @@ def test_a_run_outlives_its_process(tmp_path: Path) -> None:
         await gateway.run(60, lambda: gateway.told["ramp"]["step"] == 2)
         await gateway.run(5)
         before = gateway.told
-        gateway.home = LocalHome(tmp_path, lambda: gateway.now)
+        gateway.home = LocalCoordination(tmp_path, lambda: gateway.now)
         gateway.workforce.weights = {}
         gateway.open()
         await gateway.run(1)
@@ -230,7 +230,7 @@ def test_rules_that_change_end_a_run() -> None:
         assert gateway.status == "running" and gateway.shares["new"] == 0.1
         gateway.experiments.use_rules(RulesSpec({}, ()))
         await gateway.experiments.beat()
-        assert gateway.experiments.told() == [] and gateway.workforce.weights == {}
+        assert gateway.experiments.experiments_json() == [] and gateway.workforce.weights == {}
 
     asyncio.run(go())
 
@@ -262,7 +262,7 @@ def test_counts_of_another_gateway_are_waited_for() -> None:
 
         async def with_another(experiments: Mapping[str, Any]) -> Any:
             found = await beat(experiments)
-            return replace(found, words={**found.words, "host:1": Word(0.1, silent)})
+            return replace(found, reports={**found.reports, "host:1": CountReport(0.1, silent)})
 
         gateway.home.beat = with_another  # type: ignore[method-assign]
         await gateway.run(60)

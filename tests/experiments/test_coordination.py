@@ -3,7 +3,7 @@
 import asyncio
 from pathlib import Path
 
-from gateway.experiments.coordination import LocalHome
+from gateway.experiments.coordination import LocalCoordination
 
 
 def test_what_is_no_decision_in_its_file_is_passed_over(tmp_path: Path) -> None:
@@ -11,4 +11,4 @@ def test_what_is_no_decision_in_its_file_is_passed_over(tmp_path: Path) -> None:
     lines = ['{"experiment": "x"}', "[]", "null", "7", '{"experiment": ']
     (tmp_path / "decisions.jsonl").write_text("\n".join(lines))
     (tmp_path / "states.json").write_text("[]")
-    assert asyncio.run(LocalHome(tmp_path).decisions(10)) == [{"experiment": "x"}]
+    assert asyncio.run(LocalCoordination(tmp_path).decisions(10)) == [{"experiment": "x"}]

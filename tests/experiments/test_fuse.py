@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 from gateway.config.experiment_specs import FuseSpec
-from gateway.experiments.fuse import Blown, Fuse, Pace, Stall
+from gateway.experiments.fuse import ArmPace, Fuse, FuseTripped, Stall
 from tests.experiments.making import counts
 
 SPEC = FuseSpec(error_rate=0.5, min_requests=20, window=10.0)
@@ -16,9 +16,9 @@ def test_an_arm_that_collapses_is_seen_in_the_next_second() -> None:
     fuse = Fuse(SPEC)
     for second in range(60):
         fuse.take("a", counts(100 * second), second)
-        assert fuse.blown(second) is None
+        assert fuse.tripped(second) is None
     fuse.take("a", counts(6000, 95), 60)
-    assert fuse.blown(60) == Blown(100, 95, 1.0)
+    assert fuse.tripped(60) == FuseTripped(100, 95, 1.0)
 
 
 def test_few_requests_say_nothing() -> None:
@@ -26,9 +26,9 @@ def test_few_requests_say_nothing() -> None:
     fuse = Fuse(SPEC)
     fuse.take("a", counts(), 0)
     fuse.take("a", counts(19, 19), 1)
-    assert fuse.blown(1) is None
+    assert fuse.tripped(1) is None
     fuse.take("a", counts(20, 20), 100)
-    assert fuse.blown(100) == Blown(20, 20, None)
+    assert fuse.tripped(100) == FuseTripped(20, 20, None)
 
 
 def test_a_new_step_forgets_the_steps_before() -> None:
@@ -38,21 +38,21 @@ def test_a_new_step_forgets_the_steps_before() -> None:
     fuse.take("a", counts(19, 19), 1)
     fuse.begin_step()
     fuse.take("a", counts(20, 20), 2)
-    assert fuse.blown(2) == Blown(20, 20, 1.0)
-    assert fuse.blown(12) is None
+    assert fuse.tripped(2) == FuseTripped(20, 20, 1.0)
+    assert fuse.tripped(12) is None
 
 
 def test_what_was_before_a_source_was_known_does_not_count() -> None:
     """A gateway tells what it has counted since it began, which may be of an earlier run."""
     fuse = Fuse(SPEC)
     fuse.take("a", counts(1000, 1000), 0)
-    assert fuse.blown(0) is None
+    assert fuse.tripped(0) is None
     fuse.take("b", counts(1000, 1000), 1)
     fuse.take("a", counts(1010, 1010), 1)
     fuse.take("b", counts(1009, 1009), 2)
-    assert fuse.blown(2) is None
+    assert fuse.tripped(2) is None
     fuse.take("b", counts(1010, 1010), 3)
-    assert fuse.blown(3) == Blown(20, 20, 2.0)
+    assert fuse.tripped(3) == FuseTripped(20, 20, 2.0)
 
 
 def test_requests_that_another_arms_engine_answered_count_as_failed() -> None:
@@ -60,37 +60,40 @@ def test_requests_that_another_arms_engine_answered_count_as_failed() -> None:
     fuse = Fuse(SPEC)
     fuse.take("a", None, 0)
     fuse.take("a", counts(crossed=20), 1)
-    assert fuse.blown(1) == Blown(20, 20, 1.0)
+    assert fuse.tripped(1) == FuseTripped(20, 20, 1.0)
 
 
 def test_an_arm_that_hangs_is_seen_by_the_controls_pace() -> None:
     """The control answers 80 a second of 10 in flight; the arm's 30 in flight would have been answered many times."""
     stall = Stall(20)
-    assert stall.look(Pace(100, 3), Pace(400, 10), 0.0) is None
-    assert [stall.look(Pace(100, 30), Pace(400 + 80 * second, 10), second) for second in (1.0, 2.0)] == [None, None]
-    stuck = stall.look(Pace(100, 62), Pace(640, 10), 3.0)
-    assert stuck is not None and (stuck.in_flight, stuck.seconds) == (62, 3.0)
-    assert str(stuck).startswith("none of 62 requests in flight was answered for 3 s, by the control's pace ")
+    assert stall.look(ArmPace(100, 3), ArmPace(400, 10), 0.0) is None
+    assert [stall.look(ArmPace(100, 30), ArmPace(400 + 80 * second, 10), second) for second in (1.0, 2.0)] == [
+        None,
+        None,
+    ]
+    stalled = stall.look(ArmPace(100, 62), ArmPace(640, 10), 3.0)
+    assert stalled is not None and (stalled.in_flight, stalled.seconds) == (62, 3.0)
+    assert str(stalled).startswith("none of 62 requests in flight was answered for 3 s, by the control's pace ")
 
 
 def test_one_answer_is_enough() -> None:
     """Slow is the guardrails' matter."""
     stall = Stall(20)
-    assert all(stall.look(Pace(second, 100), Pace(100 * second, 10), second) is None for second in range(60))
+    assert all(stall.look(ArmPace(second, 100), ArmPace(100 * second, 10), second) is None for second in range(60))
 
 
 def test_few_that_wait_say_nothing() -> None:
     """Long ones may meet by chance."""
     stall = Stall(20)
-    assert all(stall.look(Pace(5, 19), Pace(100 * second, 10), second) is None for second in range(60))
+    assert all(stall.look(ArmPace(5, 19), ArmPace(100 * second, 10), second) is None for second in range(60))
 
 
 def test_what_takes_as_long_at_the_control_is_not_stuck() -> None:
     """Nor is an arm beside a control that hangs, too."""
     stall = Stall(20)
-    assert all(stall.look(Pace(5, 100), Pace(7, 400), second) is None for second in range(60))
+    assert all(stall.look(ArmPace(5, 100), ArmPace(7, 400), second) is None for second in range(60))
     slow = Stall(20)  # half a minute each: by this pace 3 of 20 in 5 s
-    assert all(slow.look(Pace(5, 20), Pace(2 * second, 60), second) is None for second in range(29))
+    assert all(slow.look(ArmPace(5, 20), ArmPace(2 * second, 60), second) is None for second in range(29))
 
 
 def test_an_equal_arm_is_not_called_stuck() -> None:
@@ -107,5 +110,5 @@ def test_an_equal_arm_is_not_called_stuck() -> None:
             left = [end for end in ends if end > second]
             answered[name] += len(ends) - len(left)
             under_way[name] = left
-        paces = [Pace(answered[name], len(under_way[name])) for name in ("arm", "control")]
+        paces = [ArmPace(answered[name], len(under_way[name])) for name in ("arm", "control")]
         assert stall.look(paces[0], paces[1], float(second)) is None

@@ -4,57 +4,59 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.experiments.fuse import Blown
-from gateway.experiments.ramp_policy import Exposure, Verb, decide
+from gateway.experiments.fuse import FuseTripped
+from gateway.experiments.ramp_policy import Exposure, RampVerb, decide
 from gateway.experiments.runs import RunState, RunStatus
 from tests.experiments.making import RAMP
 
 BEGAN = 1000.0
 ENOUGH = Exposure(100)
-BLOWN = Blown(20, 15, 2.0)
+BLOWN = FuseTripped(20, 15, 2.0)
 FAILED = "the fuse has blown: 15 of 20 requests failed in the last 2 s (75%)"
 UNMEASURED = "a first value of per_token of 'new', for its guardrail"
 ODD = "units that fall to the arms as they should: odd"
 
 #   status, step, what is seen, seconds in the step -> what is done, and why or for what it waits
 TABLE = [
-    (RunStatus.IDLE, 0, ENOUGH, 60, Verb.REST, ""),
-    (RunStatus.STOPPED, 0, ENOUGH, 60, Verb.REST, ""),
-    (RunStatus.FINISHED, 3, Exposure(100, ["bad"], blown=BLOWN), 60, Verb.REST, ""),
-    (RunStatus.ROLLED_BACK, 1, Exposure(100, ["bad"]), 60, Verb.REST, ""),
+    (RunStatus.IDLE, 0, ENOUGH, 60, RampVerb.REST, ""),
+    (RunStatus.STOPPED, 0, ENOUGH, 60, RampVerb.REST, ""),
+    (RunStatus.FINISHED, 3, Exposure(100, ["bad"], tripped=BLOWN), 60, RampVerb.REST, ""),
+    (RunStatus.ROLLED_BACK, 1, Exposure(100, ["bad"]), 60, RampVerb.REST, ""),
     # Harm comes first, whatever else is known.
-    (RunStatus.RUNNING, 1, Exposure(0, blown=BLOWN), 0, Verb.ROLL_BACK, FAILED),
-    (RunStatus.RUNNING, 1, Exposure(100, ["errors are up"]), 60, Verb.ROLL_BACK, "errors are up"),
+    (RunStatus.RUNNING, 1, Exposure(0, tripped=BLOWN), 0, RampVerb.ROLL_BACK, FAILED),
+    (RunStatus.RUNNING, 1, Exposure(100, ["errors are up"]), 60, RampVerb.ROLL_BACK, "errors are up"),
     (
         RunStatus.RUNNING,
         1,
         Exposure(1, ["errors are up", "it is slow"]),
         0,
-        Verb.ROLL_BACK,
+        RampVerb.ROLL_BACK,
         "errors are up; it is slow",
     ),
-    (RunStatus.RUNNING, 3, Exposure(100, ["bad"]), 60, Verb.ROLL_BACK, "bad"),
-    (RunStatus.RUNNING, 1, Exposure(100, ["bad"], "odd", ["b"]), 60, Verb.ROLL_BACK, "bad"),
-    (RunStatus.HELD, 2, Exposure(100, ["bad"]), 60, Verb.ROLL_BACK, "bad"),
-    (RunStatus.HELD, 2, Exposure(0, blown=BLOWN), 0, Verb.ROLL_BACK, FAILED),
+    (RunStatus.RUNNING, 3, Exposure(100, ["bad"]), 60, RampVerb.ROLL_BACK, "bad"),
+    (RunStatus.RUNNING, 1, Exposure(100, ["bad"], "odd", ["b"]), 60, RampVerb.ROLL_BACK, "bad"),
+    (RunStatus.HELD, 2, Exposure(100, ["bad"]), 60, RampVerb.ROLL_BACK, "bad"),
+    (RunStatus.HELD, 2, Exposure(0, tripped=BLOWN), 0, RampVerb.ROLL_BACK, FAILED),
     # What keeps it where it is.
-    (RunStatus.HELD, 1, ENOUGH, 60, Verb.WAIT, "held by ann"),
-    (RunStatus.RUNNING, 1, Exposure(100, missing=["b", "c"]), 60, Verb.WAIT, "counts of b, c"),
-    (RunStatus.RUNNING, 1, Exposure(100, mismatch="odd"), 60, Verb.WAIT, ODD),
-    (RunStatus.RUNNING, 3, Exposure(100, mismatch="odd"), 60, Verb.WAIT, ODD),
-    (RunStatus.RUNNING, 1, Exposure(40), 60, Verb.WAIT, "60 more requests of 'new'"),
-    (RunStatus.RUNNING, 1, ENOUGH, 3, Verb.WAIT, "7 s more"),
-    (RunStatus.RUNNING, 1, Exposure(99), 9, Verb.WAIT, "1 more requests of 'new' and 1 s more"),
-    (RunStatus.RUNNING, 3, Exposure(100, unmeasured=["per_token"]), 60, Verb.WAIT, UNMEASURED),
+    (RunStatus.HELD, 1, ENOUGH, 60, RampVerb.WAIT, "held by ann"),
+    (RunStatus.RUNNING, 1, Exposure(100, missing=["b", "c"]), 60, RampVerb.WAIT, "counts of b, c"),
+    (RunStatus.RUNNING, 1, Exposure(100, mismatch="odd"), 60, RampVerb.WAIT, ODD),
+    (RunStatus.RUNNING, 3, Exposure(100, mismatch="odd"), 60, RampVerb.WAIT, ODD),
+    (RunStatus.RUNNING, 1, Exposure(40), 60, RampVerb.WAIT, "60 more requests of 'new'"),
+    (RunStatus.RUNNING, 1, ENOUGH, 3, RampVerb.WAIT, "7 s more"),
+    (RunStatus.RUNNING, 1, Exposure(99), 9, RampVerb.WAIT, "1 more requests of 'new' and 1 s more"),
+    (RunStatus.RUNNING, 3, Exposure(100, unmeasured=["per_token"]), 60, RampVerb.WAIT, UNMEASURED),
     # On it goes.
-    (RunStatus.RUNNING, 1, ENOUGH, 10, Verb.ADVANCE, "100 requests in 10 s at 5%, no guardrail breached"),
-    (RunStatus.RUNNING, 2, Exposure(5000), 60, Verb.ADVANCE, "5000 requests in 60 s at 25%, no guardrail breached"),
-    (RunStatus.RUNNING, 3, ENOUGH, 10, Verb.FINISH, "100 requests in 10 s at 100%, no guardrail breached"),
+    (RunStatus.RUNNING, 1, ENOUGH, 10, RampVerb.ADVANCE, "100 requests in 10 s at 5%, no guardrail breached"),
+    (RunStatus.RUNNING, 2, Exposure(5000), 60, RampVerb.ADVANCE, "5000 requests in 60 s at 25%, no guardrail breached"),
+    (RunStatus.RUNNING, 3, ENOUGH, 10, RampVerb.FINISH, "100 requests in 10 s at 100%, no guardrail breached"),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize("status, step, seen, seconds, verb, reason", TABLE)
-def test_the_next_move(status: RunStatus, step: int, seen: Exposure, seconds: float, verb: Verb, reason: str) -> None:
+def test_the_next_move(
+    status: RunStatus, step: int, seen: Exposure, seconds: float, verb: RampVerb, reason: str
+) -> None:
     """Harm ends a ramp at once; it waits for whatever is missing; else it goes on."""
     state = RunState("f", {"old": 1.0, "new": 0.0}, status, step, since=BEGAN, by="ann")
     action = decide(RAMP, state, seen, BEGAN + seconds)

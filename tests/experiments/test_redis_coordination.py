@@ -12,9 +12,9 @@ import pytest
 
 from gateway.config.experiment_specs import ExperimentSpec
 from gateway.experiments import commands
-from gateway.experiments.controller import Experiments
+from gateway.experiments.controller import ExperimentController
 from gateway.experiments.coordination import MAX_DECISIONS
-from gateway.experiments.redis_coordination import SharedHome
+from gateway.experiments.redis_coordination import RedisCoordination
 from gateway.experiments.runs import RunState, RunStatus, weights_of
 from gateway.redis.errors import StoreError
 from tests.experiments.making import RAMP, Engine, Workforce, experiment, rules
@@ -38,16 +38,16 @@ def test_one_leads(redis_server: RedisServer) -> None:
 
     async def go() -> None:
         async with stored(redis_server) as store:
-            a, b = SharedHome(store, "a", lease=0.3), SharedHome(store, "b", lease=0.3)
+            a, b = RedisCoordination(store, "a", lease=0.3), RedisCoordination(store, "b", lease=0.3)
             one, other = await a.beat({"x": {"turn": 1, "arms": {}}}), await b.beat({"x": {"turn": 2, "arms": {}}})
-            assert one.token == 1 and (other.token, other.leader, other.words) == (None, "a", {})
+            assert one.token == 1 and (other.token, other.leader, other.reports) == (None, "a", {})
             one = await a.beat({})
-            assert one.words["b"].experiments == {"x": {"turn": 2, "arms": {}}} and one.words["b"].age < 1
+            assert one.reports["b"].experiments == {"x": {"turn": 2, "arms": {}}} and one.reports["b"].age < 1
             await asyncio.sleep(0.4)
             assert (await b.beat({})).token == 2
             assert not await a.change("x", STATE, 0, None, 1)
-            await a.keep("x", {"run": {"run": 1}}, 1, is_new=True)
-            assert await b.kept("x") == {}
+            await a.save("x", {"run": {"run": 1}}, 1, is_new=True)
+            assert await b.load("x") == {}
             assert await b.change("x", STATE, 0, None, 2)
             await b.close()
             assert (await a.beat({})).token == 3
@@ -60,7 +60,7 @@ def test_a_state_changes_once(redis_server: RedisServer) -> None:
 
     async def go() -> None:
         async with stored(redis_server) as store:
-            home = SharedHome(store, "a")
+            home = RedisCoordination(store, "a")
             later = replace(STATE, revision=2, status=RunStatus.HELD, shares={"old": 0.95, "new": 0.05})
             assert await home.change("x", STATE, 0, {"action": "started"}, None)
             assert not await home.change("x", STATE, 0, {"action": "started"}, None)
@@ -82,15 +82,15 @@ def test_evidence_is_kept_by_parts(redis_server: RedisServer) -> None:
 
     async def go() -> None:
         async with stored(redis_server) as store:
-            home = SharedHome(store, "a")
+            home = RedisCoordination(store, "a")
             token = (await home.beat({})).token
             assert token is not None
-            await home.keep("x", {"run": {"run": 1}, "period:1": {"turn": 1}}, token, is_new=True)
-            await home.keep("x", {"period:2": {"turn": 2}}, token, is_new=False)
-            assert await home.kept("x") == {"run": {"run": 1}, "period:1": {"turn": 1}, "period:2": {"turn": 2}}
-            assert await home.kept("x", ("run", "none")) == {"run": {"run": 1}}
-            await home.keep("x", {"run": {"run": 2}}, token, is_new=True)
-            assert await home.kept("x") == {"run": {"run": 2}}
+            await home.save("x", {"run": {"run": 1}, "period:1": {"turn": 1}}, token, is_new=True)
+            await home.save("x", {"period:2": {"turn": 2}}, token, is_new=False)
+            assert await home.load("x") == {"run": {"run": 1}, "period:1": {"turn": 1}, "period:2": {"turn": 2}}
+            assert await home.load("x", ("run", "none")) == {"run": {"run": 1}}
+            await home.save("x", {"run": {"run": 2}}, token, is_new=True)
+            assert await home.load("x") == {"run": {"run": 2}}
 
     asyncio.run(go())
 
@@ -102,7 +102,7 @@ def test_what_is_no_states_hash_is_an_outage(redis_server: RedisServer) -> None:
         redis_server.client.set("pointsman:1:experiments:{all}", "somebody else's")
         async with stored(redis_server) as store:
             with pytest.raises(StoreError, match="Redis refuses what experiments keep"):
-                await SharedHome(store, "a").beat({})
+                await RedisCoordination(store, "a").beat({})
 
     asyncio.run(go())
 
@@ -118,9 +118,9 @@ class Gateway:
 
     def __init__(self, name: str, store: Any, seed: int, new: Engine, spec: ExperimentSpec = SPEC) -> None:
         self.workforce = Workforce(seed, {"old": Engine(), "new": new})
-        self.home = SharedHome(store, name, lease=0.5)
+        self.home = RedisCoordination(store, name, lease=0.5)
         self.spec = spec
-        self.experiments = Experiments(self.home, replace(self.workforce.hands, count=self._count), tick=TICK)
+        self.experiments = ExperimentController(self.home, replace(self.workforce.hands, count=self._count), tick=TICK)
         self.rate = 20
 
     async def _count(self) -> Any:
@@ -133,7 +133,7 @@ class Gateway:
 
     @property
     def told(self) -> dict[str, Any]:
-        return self.experiments.told_one("x")
+        return self.experiments.experiment_json("x")
 
     @property
     def status(self) -> str:
