@@ -164,7 +164,7 @@ class _GrpcCall(_CandidateCall):
         target, stream = plan.target(self._lane), self._stream
         if self._lane.engine.speaks_grpc:
             stream.receiver = relay = UnaryRelay(self, stream, head, whole, target, None, self._started_at)
-            relay.start()
+            relay.attempts.start(self._started_at)
         else:
             convert(self, stream, head, whole, target, None, serve_by)
 

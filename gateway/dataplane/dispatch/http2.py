@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from time import monotonic
 
 from gateway.dataplane.context.call_head import CallHead, CallReader, CallTarget
 from gateway.dataplane.context.interfaces import Serve
@@ -94,11 +95,7 @@ def _maker_of(head: CallHead) -> MakeCall:
 # Unary calls about a model
 
 
-def _unary(client: CallClient, stream: Stream, head: CallHead) -> CallHandler:
-    return UnaryCall(client, stream, head, _decided)
-
-
-def _decided(
+def _relay_or_convert(
     client: CallClient,
     stream: Stream,
     head: CallHead,
@@ -113,7 +110,7 @@ def _decided(
         if lane.shadow is not None:
             relay.mirror()
         stream.receiver = relay
-        relay.start()
+        relay.attempts.start(started_at if message.is_complete else monotonic())
     else:
         convert(client, stream, head, message, target, session, serve_mirrored)
 
@@ -136,6 +133,9 @@ def convert(
     """Go on with a call as a REST request."""
     stream.receiver = call = GrpcToRestCall(client, stream, head, (target.lane, session), serve)
     call.data_received(stream, message.take(None, keeps=False), message.is_complete)
+
+
+_unary: MakeCall = partial(UnaryCall, take_over=_relay_or_convert)
 
 
 # Streams

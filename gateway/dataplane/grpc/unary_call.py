@@ -132,7 +132,8 @@ class UnaryCall:
         if session is not None and target.lane.keeps_session:
             self._look_up(message, target, session)
         else:
-            self._go(message, target, session)
+            self._is_over = True
+            self._take_over(self._client, self._stream, head, message, target, session, self._started_at)
 
     def _look_up(self, message: MessageBody, target: CallTarget, session: str) -> None:
         """Go where the session is; a function of its own, since what a closure holds costs wherever it is used."""

@@ -20,7 +20,7 @@ from gateway.dataplane.grpc.upstream_call import GrpcFront
 from gateway.net.http2_client import Http2ClientConnection
 from gateway.observability.arms import Meter
 from gateway.protocol.errors import ErrorKind, GatewayError
-from gateway.protocol.grpc_status import OK, http_status
+from gateway.protocol.grpc_status import DEADLINE_EXCEEDED, OK, http_status
 from gateway.protocol.operations import Operation
 from gateway.sessions.sequence_log import Input, Sent
 from gateway.wire.http2.fields import Block
@@ -66,8 +66,10 @@ class UnaryRelay(GrpcFront):
         self._target = target
         self._request_id = head.id or client.plane.new_request_id()
         self._id_literal = request_id_literal(self._request_id)
+        # What `GrpcFront.__init__` would do, at the price of a call
         attempts: UpstreamAttempts[Stream] = UpstreamAttempts(client.plane, self, target.lane, session, started_at)
-        GrpcFront.__init__(self, attempts)  # `super()` would be an object more for each call
+        self.attempts = attempts
+        self._up = None
         if head.timeout is not None:
             attempts.expires_at = started_at + head.timeout
         self._owed_to_client = 0  # bytes that wait for the engine to take them
@@ -89,11 +91,6 @@ class UnaryRelay(GrpcFront):
         if lane.shadow is not None and self.is_inference:
             started_at = self.attempts.started_at
             self._capture = start_capture(self._client.plane.tap, self._head, lane, self._request_id, started_at)
-
-    def start(self) -> None:
-        """Send what has come of the message."""
-        attempts = self.attempts
-        attempts.start(attempts.started_at if self._message.is_complete else monotonic())
 
     # Events of the streams
 
@@ -132,7 +129,7 @@ class UnaryRelay(GrpcFront):
         if stream is not self._up:
             return
         attempts = self.attempts
-        self._release()
+        self._attempt.sent_on = self._up = None
         reply = relayed(block, attempts.lane)
         if reply.joules is not None and attempts.meter is not None:
             attempts.meter.used_energy(reply.joules)
@@ -209,27 +206,32 @@ class UnaryRelay(GrpcFront):
 
     def _send(self, connection: Http2ClientConnection, now: float) -> None:
         attempts, message, target = self.attempts, self._message, self._target
-        up = connection.open_stream(self)
-        self._opened(up, now)
+        attempt = self._attempt
+        attempt.sent_on = self._up = up = connection.open_stream(self)
+        attempt.sent_at = now
         passing = self._client.passing + self._head.passing + self._id_literal
         if attempts.expires_at:
             passing += timeout_literal(attempts.expires_at - now)
-        keeps = attempts.lane.engine.spec.retry.idempotent == "infer" or self._client.plane.keeps_bodies
-        kept_bytes = attempts.kept_bytes
-        if self._capture is not None:
-            kept_bytes = max(kept_bytes, self._capture.max_bytes)
-        if kept_bytes:
-            keeps = True
-            message.keep_up_to(kept_bytes)
+        lane = attempts.lane
+        keeps = lane.engine.spec.retry.idempotent == "infer" or self._client.plane.keeps_bodies
+        if lane.replay is not None or self._capture is not None:
+            keeps = self._keep_for_copies() or keeps
         data = message.take(target.model, keeps=keeps)
         if message.is_complete:
-            up.send_whole(target.head(self._attempt.endpoint), passing, data)
+            up.send_whole(target.head(attempt.endpoint), passing, data)
         else:
-            up.send_headers(target.head(self._attempt.endpoint), passing)
+            up.send_headers(target.head(attempt.endpoint), passing)
             up.send_data(data)
         if self._owed_to_client and not up.waiting:
             owed, self._owed_to_client = self._owed_to_client, 0
             self._stream.credit(owed)
+
+    def _keep_for_copies(self) -> bool:
+        """Whether the message is kept for a replay of its sequence or for a shadow."""
+        kept_bytes = max(self.attempts.kept_bytes, self._capture.max_bytes if self._capture is not None else 0)
+        if kept_bytes:
+            self._message.keep_up_to(kept_bytes)
+        return bool(kept_bytes)
 
     # The reply
 
@@ -288,9 +290,12 @@ class UnaryRelay(GrpcFront):
         """The reply is whole."""
         self._is_over = True
         attempts, attempt, message = self.attempts, self._attempt, self._message
-        meter = attempts.meter
-        attempts.keep_input(is_good=status == OK)
-        self._answered(http_status, status)
+        lane = attempts.lane
+        meter = attempts.meter if lane.meter is not None else None
+        if lane.replay is not None:
+            attempts.keep_input(is_good=status == OK)
+        attempts.status = http_status
+        attempts.answered(is_good=status == DEADLINE_EXCEEDED or not attempt.endpoint.breaker.counts(http_status))
         series, started_at = attempt.series, attempts.started_at
         series.request_bytes += message.size
         series.response_bytes += self._response_bytes

@@ -12,7 +12,6 @@ from gateway.dataplane.grpc.interfaces import CallClient
 from gateway.dataplane.grpc.reply_headers import broken_off, request_id_literal, timeout_literal
 from gateway.net.http2_client import Http2ClientConnection
 from gateway.protocol.errors import GatewayError
-from gateway.protocol.grpc_status import DEADLINE_EXCEEDED
 from gateway.upstream.endpoint import Endpoint
 from gateway.wire.http2.frames import ErrorCode
 from gateway.wire.http2.stream import Stream, StreamReceiver
@@ -74,12 +73,6 @@ class GrpcFront(AttemptFront):
         self._release()
         was_sent = code != ErrorCode.REFUSED_STREAM  # which promises that it is untouched (RFC 9113 section 8.7)
         self.attempts.failed(broken_off(what, why, code), was_sent=was_sent)
-
-    def _answered(self, http_status: int, status: int | None) -> None:
-        """The reply is whole; `status` is its gRPC status."""
-        self.attempts.status = http_status
-        is_failure = self._attempt.endpoint.breaker.counts(http_status) and status != DEADLINE_EXCEEDED
-        self.attempts.answered(is_good=not is_failure)
 
 
 class UpstreamFields:

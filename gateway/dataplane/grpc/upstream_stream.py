@@ -13,7 +13,7 @@ from gateway.net.http2_client import Http2ClientConnection
 from gateway.observability.arms import Meter, is_fault, is_the_arms, kind_of
 from gateway.observability.metrics import RequestSeries
 from gateway.protocol.errors import ErrorKind, GatewayError
-from gateway.protocol.grpc_status import OK, http_status
+from gateway.protocol.grpc_status import DEADLINE_EXCEEDED, OK, http_status
 from gateway.protocol.infer_message_head import Names
 from gateway.protocol.llm.prompt import prompt_of_message
 from gateway.protocol.stream_messages import ERROR_TAG
@@ -251,7 +251,8 @@ class UpstreamStream(GrpcFront):
         meter = attempts.meter
         self._release()
         code = http_status(status) if status is not None else reply.http_status
-        self._answered(code, status)
+        attempts.status = code
+        attempts.answered(is_good=status == DEADLINE_EXCEEDED or not attempt.endpoint.breaker.counts(code))
         now = monotonic()
         self._count_messages()
         series, started_at = attempt.series, attempts.started_at

@@ -175,7 +175,7 @@ class RestToGrpcHandler:
             self, self._stream, head, whole, target, self._session, monotonic()
         )
         relay.attempts.timing = self._request.timing
-        relay.start()
+        relay.attempts.start(monotonic())
 
     async def _generate(self, body: bytes) -> None:
         call = self._plan.call
