@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 _DEFAULT_URL = "http://127.0.0.1:8000"
 _NUMBERS = "LIST"
-_INTERRUPTED = 130  # what a shell calls a command that Ctrl-C has ended
+_INTERRUPTED = 130  # the shell's status of a command ended by Ctrl-C
 
 
 def analyze(
@@ -30,17 +30,18 @@ def analyze(
         str, typer.Option(metavar="URL", help="A Triton-compatible server's REST port, in explicit model control.")
     ] = _DEFAULT_URL,
     model_repository: Annotated[
-        str | None, typer.Option(metavar="DIR", help="Instead of --url: start an engine host over this repository.")
+        str | None, typer.Option(metavar="DIR", help="Start an engine host on this repository, instead of --url.")
     ] = None,
     latency_budget_ms: Annotated[
-        float | None, typer.Option(min=0.001, help="Highest p99 latency of a recommended configuration.")
+        float | None, typer.Option(min=0.001, help="Highest p99 latency of the recommended configuration.")
     ] = None,
     memory_budget_mb: Annotated[
-        float | None, typer.Option(min=1, help="Most memory of the server with its processes (MiB); it must run here.")
+        float | None,
+        typer.Option(min=1, help="Most memory of the server with its processes (MiB); it must run on this machine."),
     ] = None,
     search: Annotated[
         Literal["quick", "grid"],
-        typer.Option(help="quick: one setting after the other to its best value; grid: every combination."),
+        typer.Option(help="quick: optimize one setting after another; grid: every combination."),
     ] = "quick",
     instances: Annotated[
         str, typer.Option(metavar=_NUMBERS, help="Instance counts to try: 1,2,4.", show_default=False)
@@ -52,23 +53,21 @@ def analyze(
         str,
         typer.Option(
             metavar=_NUMBERS,
-            help="Delays of the dynamic batcher to try, in microseconds; none is no batcher: none,0,500.",
+            help="Delays of the dynamic batcher to try, in microseconds, none for no batcher: none,0,500.",
             show_default=False,
         ),
     ] = "",
     preferred: Annotated[
         str,
-        typer.Option(
-            metavar=_NUMBERS, help="Preferred batch sizes to try, a set after the other: 4,8;16.", show_default=False
-        ),
+        typer.Option(metavar=_NUMBERS, help="Sets of preferred batch sizes to try: 4,8;16.", show_default=False),
     ] = "",
-    concurrency: Annotated[
-        str, typer.Option(metavar=_NUMBERS, help="Requests under way at a time.")
-    ] = "1,2,4,8,16,32,64",
+    concurrency: Annotated[str, typer.Option(metavar=_NUMBERS, help="Concurrent requests.")] = "1,2,4,8,16,32,64",
     request_batch: Annotated[int, typer.Option(min=1, help="Inferences in each request.")] = 1,
     shape: Annotated[
         list[str] | None,
-        typer.Option(metavar="INPUT:DIMS", help="Dims of an input whose length is open: tokens:128; may be repeated."),
+        typer.Option(
+            metavar="INPUT:DIMS", help="Dims of an input with an axis of any length: tokens:128. May be repeated."
+        ),
     ] = None,
     input_file: Annotated[
         Path | None,
@@ -76,19 +75,21 @@ def analyze(
             metavar="JSON", help="Requests to send: a V2 inference request or a list of them, instead of random ones."
         ),
     ] = None,
-    warmup_seconds: Annotated[float, typer.Option(min=0.0, help="Load before anything is measured.")] = 1.0,
+    warmup_seconds: Annotated[float, typer.Option(min=0.0, help="Seconds of load before the measurement.")] = 1.0,
     window_seconds: Annotated[
-        float, typer.Option(min=0.01, help="A window; three that agree are a measurement.")
+        float, typer.Option(min=0.01, help="Seconds of a window; three that agree are a measurement.")
     ] = 1.0,
-    max_windows: Annotated[int, typer.Option(min=3, help="Windows after which one that never agrees is taken.")] = 10,
+    max_windows: Annotated[
+        int, typer.Option(min=3, help="Windows after which a measurement ends without agreement.")
+    ] = 10,
     output: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Where results go.", show_default="analyze-MODEL")
+        Path | None, typer.Option(metavar="DIR", help="The folder of the results.", show_default="analyze-MODEL")
     ] = None,
 ) -> int:
     """Try settings of a model under load and recommend the best: batch size, instances, queue delay.
 
-    The server's model is put back as it was at the end, also on Ctrl-C. Into the output directory go config.pbtxt,
-    results.json, results.csv and, where matplotlib is installed, plot.png. Exit code: 0, 1 where nothing could be
+    The server's model is restored at the end, also on Ctrl-C. The output folder gets config.pbtxt, results.json,
+    results.csv and, where matplotlib is installed, plot.png. Exit code: 0, 1 where nothing could be
     measured, 3 where nothing was within the budget.
     """
     from engines.analyze.load import check_url
@@ -123,7 +124,7 @@ def analyze(
     return 1
 
 
-# What the options say
+# Parsing options
 
 
 def _listed(text: str, option: str, parse: Callable[[str], T]) -> tuple[T, ...]:
@@ -134,10 +135,10 @@ def _listed(text: str, option: str, parse: Callable[[str], T]) -> tuple[T, ...]:
 
 
 def _numbers(text: str, option: str, minimum: int) -> tuple[int, ...]:
-    found = _listed(text, option, int)
-    if any(number < minimum for number in found):
+    numbers = _listed(text, option, int)
+    if any(number < minimum for number in numbers):
         raise typer.BadParameter(f"{option}: each must be at least {minimum}")
-    return found
+    return numbers
 
 
 def _delay(text: str) -> int | None:
@@ -151,7 +152,7 @@ def _shape(text: str) -> tuple[str, tuple[int, ...]]:
     return name, _numbers(dims, "--shape", 0)
 
 
-# The run
+# Running
 
 
 def _run(request: SweepRequest, url: str, repository: str | None, folder: Path) -> int:
@@ -178,7 +179,7 @@ def _run(request: SweepRequest, url: str, repository: str | None, folder: Path) 
         except (asyncio.CancelledError, KeyboardInterrupt):
             is_interrupted = True
             console.print("interrupted: the model is as it was; what was measured follows", style="yellow")
-    status = _tell(study, folder, console)
+    status = _report(study, folder, console)
     if is_interrupted:
         return _INTERRUPTED
     return status if study.is_complete else 1
@@ -225,7 +226,7 @@ def _weigh(pid: int) -> int | None:
     return memory_of(members) if members else None
 
 
-def _tell(study: Sweep, folder: Path, console: Console) -> int:
+def _report(study: Sweep, folder: Path, console: Console) -> int:
     """Print the table and write the files; the exit status."""
     from engines.analyze import config_override, report
     from engines.analyze.search import recommend

@@ -1,5 +1,5 @@
-"""The commands of the engines, as one typer app. `pointsman COMMAND` runs them too. Each imports what it needs when it
-runs, so that `--help` is quick."""
+"""The commands of the engines, as one typer app; `pointsman COMMAND` runs them too. Commands import their modules when
+they run, so that `--help` is quick."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ app = typer.Typer(
 
 @app.callback()
 def _engines() -> None:
-    """A command is always named, however many there are."""
+    """Require the name of a command."""
 
 
 def exiting(command: Callable[P, int | None]) -> Callable[P, None]:
@@ -45,7 +45,7 @@ def exiting(command: Callable[P, int | None]) -> Callable[P, None]:
 
 
 def samples(
-    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Where to write; it is made where it is not there.")],
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="The folder to write; created where missing.")],
 ) -> int:
     """Write sample models that run on this machine, a fleet that serves them, and rules for the gateway.
 

@@ -28,8 +28,8 @@ def convert(
         list[str] | None,
         typer.Option(
             metavar="NAME=SIZES[:DATATYPE]",
-            help="An input's shape without the batch, as image=3,224,224 or ids=128:INT64; may be repeated. Needed "
-            "where neither the file nor config.pbtxt tells it.",
+            help="An input's shape without the batch, as image=3,224,224 or ids=128:INT64. Required where neither the "
+            "file nor config.pbtxt has it. May be repeated.",
         ),
     ] = None,
     batch: Annotated[
@@ -41,22 +41,21 @@ def convert(
         bool,
         typer.Option(
             "--enumerated",
-            help="One package for all batch sizes. It is smaller; packages of one shape each run on the Neural Engine "
-            "more often.",
+            help="One package for all batch sizes: smaller, but less often run on the Neural Engine.",
         ),
     ] = False,
     fallback: Annotated[
         bool,
         typer.Option(
-            "--fallback", help="Write an entry for onnxruntime with CoreML instead, of an ONNX model as it is."
+            "--fallback", help="Write an entry for onnxruntime with CoreML instead, with the unchanged ONNX model."
         ),
     ] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the version if it is there.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Tell the result as JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> int:
     """Convert a torch or ONNX model to CoreML, and write a ready entry of a model repository.
 
-    Works on Linux too, where the result cannot be run: on a Mac it is compared with the source on random inputs.
+    Also works on Linux. On a Mac, where the result can run, it is compared with the source on random inputs.
     """
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -97,7 +96,7 @@ def convert(
     if as_json:
         typer.echo(json.dumps(_as_values(result)))
     else:
-        _tell(console, result)
+        _report(console, result)
     return 0
 
 
@@ -112,7 +111,7 @@ def _as_values(result: Result) -> dict[str, object]:
     }
 
 
-def _tell(console: Console, result: Result) -> None:
+def _report(console: Console, result: Result) -> None:
     console.print(f"wrote {result.entry}", highlight=False, markup=False, soft_wrap=True)
     for path in result.files:
         size = sum(each.stat().st_size for each in ([path] if path.is_file() else path.rglob("*")) if each.is_file())

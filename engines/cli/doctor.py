@@ -52,27 +52,27 @@ def doctor(
         raise typer.BadParameter("rule files are read by `pointsman doctor`", param_hint="--rules")
     checks = _chosen(endpoint or (), only or ())
     console, progress = Console(highlight=False), Console(stderr=True, highlight=False)
-    found: dict[str, Finding] = {}
+    findings: dict[str, Finding] = {}
     for number, check in enumerate(checks, 1):
         with progress.status(f"{number} of {len(checks)}: {check.name} (up to {check.seconds:g} s)"):
-            found[check.name] = finding = examine(check)
+            findings[check.name] = finding = examine(check)
         if not json:
             _show(console, check.name, finding)
     if json:
-        _print_json(found)
+        _print_json(findings)
     else:
-        _show_models(console, found)
-        _summarize(console, found)
+        _show_models(console, findings)
+        _summarize(console, findings)
     if report is not None:
         from engines.doctor.report import markdown
 
         try:
-            report.write_text(markdown(found))
+            report.write_text(markdown(findings))
         except OSError as error:
             typer.echo(f"pointsman doctor: {report}: {error.strerror}", err=True)
             return 2
         progress.print(f"written: {report}", markup=False, soft_wrap=True)
-    return 1 if any(finding.status.value == "fail" for finding in found.values()) else 0
+    return 1 if any(finding.status.value == "fail" for finding in findings.values()) else 0
 
 
 def _chosen(endpoints: Iterable[str], only: Iterable[str]) -> list[Check]:
@@ -105,12 +105,12 @@ def _show(console: Console, name: str, finding: Finding) -> None:
     console.print(row)
 
 
-def _show_models(console: Console, found: dict[str, Finding]) -> None:
-    """What fits, as a table of its own."""
+def _show_models(console: Console, findings: dict[str, Finding]) -> None:
+    """Print the table of models that fit."""
     from rich.table import Table
     from rich.text import Text
 
-    if "memory" not in found or "models" not in (figures := found["memory"].figures):
+    if "memory" not in findings or "models" not in (figures := findings["memory"].figures):
         return
     colours = {"fits": "green", "tight": "yellow", "no": "red"}
     kinds = list(next(iter(figures["models"].values())))
@@ -121,14 +121,14 @@ def _show_models(console: Console, found: dict[str, Finding]) -> None:
     console.print(table)
 
 
-def _summarize(console: Console, found: dict[str, Finding]) -> None:
-    counts = {status: sum(finding.status.value == status for finding in found.values()) for status in _COLOURS}
+def _summarize(console: Console, findings: dict[str, Finding]) -> None:
+    counts = {status: sum(finding.status.value == status for finding in findings.values()) for status in _COLOURS}
     console.print(", ".join(f"{number} {status}" for status, number in counts.items() if number))
 
 
-def _print_json(found: dict[str, Finding]) -> None:
+def _print_json(findings: dict[str, Finding]) -> None:
     from json import dumps
 
     from engines.doctor.report import redacted_values
 
-    print(dumps(redacted_values({name: finding.to_json() for name, finding in found.items()}), indent=1))
+    print(dumps(redacted_values({name: finding.to_json() for name, finding in findings.items()}), indent=1))

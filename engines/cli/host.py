@@ -1,9 +1,9 @@
-"""`pointsman host`: an unchanged Triton model repository, served."""
+"""`pointsman host`: serves a Triton model repository."""
 
 from __future__ import annotations
 
 import sys
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -18,202 +18,160 @@ _MAX_MESSAGE_BYTES = 2**31 - 1
 Flag = str
 
 
-def _flag(help_text: str, panel: str) -> typer.models.OptionInfo:
-    made: typer.models.OptionInfo = typer.Option(metavar="BOOL", help=help_text, rich_help_panel=panel)
-    return made
+def _option(panel: str, help_text: str, *names: str, **more: Any) -> Any:
+    return typer.Option(*names, help=help_text, rich_help_panel=panel, **more)
 
 
-def _port(front: str, panel: str) -> typer.models.OptionInfo:
-    made: typer.models.OptionInfo = typer.Option(
-        min=0, max=65535, help=f"The {front} port; 0 takes a free one.", rich_help_panel=panel
-    )
-    return made
+def _flag(panel: str, help_text: str) -> Any:
+    return _option(panel, help_text, metavar="BOOL")
 
 
-def _address(front: str, panel: str) -> typer.models.OptionInfo:
-    made: typer.models.OptionInfo = typer.Option(
-        help=f"The address of the {front} port; --host where it is not given.", rich_help_panel=panel, metavar="ADDRESS"
-    )
-    return made
+def _texts(panel: str, metavar: str, help_text: str) -> Any:
+    return _option(panel, f"{help_text} May be repeated.", metavar=metavar, show_default=False)
 
 
-def _texts(form: str, help_text: str, panel: str) -> typer.models.OptionInfo:
-    made: typer.models.OptionInfo = typer.Option(
-        metavar=form, help=f"{help_text} May be repeated.", rich_help_panel=panel, show_default=False
-    )
-    return made
+def _port(panel: str, server: str) -> Any:
+    return _option(panel, f"The {server} port; 0 takes a free one.", min=0, max=65535)
+
+
+def _address(panel: str, server: str) -> Any:
+    return _option(panel, f"The address of the {server} port; default: --host.", metavar="ADDRESS")
 
 
 def host(
     model_repository: Annotated[
         list[str],
-        typer.Option(
-            metavar="DIR",
-            help="A Triton model repository: a directory with one directory a model (NAME/config.pbtxt, "
-            "NAME/1/model.py), or an s3:// or gs:// URL of one. May be repeated; a name that is in several of them is "
-            "served from none.",
-            show_default=False,
-            rich_help_panel=_REPOSITORY,
+        _texts(
+            _REPOSITORY,
+            "DIR",
+            "A Triton model repository: a directory with a directory for each model (NAME/config.pbtxt, "
+            "NAME/1/model.py), or its s3:// or gs:// URL. A model that several repositories have is not served.",
         ),
     ],
     model_control_mode: Annotated[
         Literal["none", "poll", "explicit"],
-        typer.Option(
-            help="none: load everything at the start. poll: load and unload with the files. explicit: load what "
-            "clients ask for, and --load-model at the start.",
-            rich_help_panel=_REPOSITORY,
+        _option(
+            _REPOSITORY,
+            "none: load all models at the start. poll: load and unload with the files. explicit: load by request, and "
+            "--load-model at the start.",
         ),
     ] = "none",
     load_model: Annotated[
-        list[str] | None,
-        _texts("NAME", "Load it at the start, in explicit mode; * alone means all.", _REPOSITORY),
+        list[str] | None, _texts(_REPOSITORY, "NAME", "Load the model at the start, in explicit mode; * loads all.")
     ] = None,
     repository_poll_secs: Annotated[
-        float,
-        typer.Option(min=0.01, help="In poll mode, how often the files are looked at.", rich_help_panel=_REPOSITORY),
+        float, _option(_REPOSITORY, "The interval between checks of the files, in poll mode.", min=0.01)
     ] = 15.0,
     model_config_name: Annotated[
         str,
-        typer.Option(
-            metavar="NAME",
-            help="Read configs/NAME.pbtxt of a model, where it has one, instead of config.pbtxt.",
-            rich_help_panel=_REPOSITORY,
+        _option(
+            _REPOSITORY, "Read configs/NAME.pbtxt of a model, where present, instead of config.pbtxt.", metavar="NAME"
         ),
     ] = "",
     disable_auto_complete_config: Annotated[
         bool,
-        typer.Option(
+        _option(
+            _REPOSITORY,
+            "Do not complete configurations from the models' files.",
             "--disable-auto-complete-config",
-            help="Take configurations as they are written; by default the backend fills in what the model tells.",
-            rich_help_panel=_REPOSITORY,
         ),
     ] = False,
     strict_readiness: Annotated[
-        Flag, _flag("/v2/health/ready wants every model ready; if false, only a host that serves.", _REPOSITORY)
+        Flag, _flag(_REPOSITORY, "/v2/health/ready requires every model; if false, only the server.")
     ] = "true",
     exit_on_error: Annotated[
-        Flag, _flag("End where a model does not load at the start; if false, serve the others.", _REPOSITORY)
+        Flag, _flag(_REPOSITORY, "Exit where a model fails to load at the start; if false, serve the others.")
     ] = "true",
     listen_on: ListenOn = "127.0.0.1",
-    name: Annotated[
-        str, typer.Option("--id", help="The name that /v2 tells.", rich_help_panel=SERVER)
-    ] = "pointsman-host",
+    name: Annotated[str, _option(SERVER, "The server's name in /v2.", "--id")] = "pointsman-host",
     exit_timeout_secs: Annotated[
-        float,
-        typer.Option(min=0, help="After SIGTERM, how long requests in flight may go on.", rich_help_panel=SERVER),
+        float, _option(SERVER, "Time for requests in flight to end after SIGTERM.", min=0)
     ] = 30.0,
     ready_file: ReadyFile = None,
     receive_timeout_secs: Annotated[
         float,
-        typer.Option(
-            min=0,
-            help="A client that stops sending in the middle of a request is given up after so long; 0 waits for ever.",
-            rich_help_panel=SERVER,
-        ),
+        _option(SERVER, "Close a client that stops sending a request for this time; 0 disables the timeout.", min=0),
     ] = 60.0,
     send_timeout_secs: Annotated[
         float,
-        typer.Option(
-            min=0,
-            help="A client that takes nothing of its answer is given up after so long; 0 waits for ever.",
-            rich_help_panel=SERVER,
-        ),
+        _option(SERVER, "Close a client that reads nothing of its reply for this time; 0 disables the timeout.", min=0),
     ] = 60.0,
-    allow_client_shm: Annotated[Flag, _flag("Clients may register POSIX shared memory.", SERVER)] = "true",
-    allow_http: Annotated[Flag, _flag("Serve REST.", _HTTP)] = "true",
-    http_port: Annotated[int, _port("REST", _HTTP)] = 8100,
-    http_address: Annotated[str | None, _address("REST", _HTTP)] = None,
+    allow_client_shm: Annotated[Flag, _flag(SERVER, "Let clients register POSIX shared memory.")] = "true",
+    allow_http: Annotated[Flag, _flag(_HTTP, "Serve REST.")] = "true",
+    http_port: Annotated[int, _port(_HTTP, "REST")] = 8100,
+    http_address: Annotated[str | None, _address(_HTTP, "REST")] = None,
     http_header_forward_pattern: Annotated[
-        str,
-        typer.Option(
-            metavar="REGEX", help="Headers whose names match become parameters of requests.", rich_help_panel=_HTTP
-        ),
+        str, _option(_HTTP, "Headers whose names match become parameters of requests.", metavar="REGEX")
     ] = "",
     http_restricted_api: Annotated[
         list[str] | None,
-        _texts("APIS:KEY=VALUE", "These APIs want the header KEY with this value: health,metadata:admin=xyz.", _HTTP),
+        _texts(
+            _HTTP, "APIS:KEY=VALUE", "These APIs require the header KEY with this value: health,metadata:admin=xyz."
+        ),
     ] = None,
     http_max_input_size: Annotated[
-        int,
-        typer.Option(min=1, metavar="BYTES", help="The longest request body, decompressed too.", rich_help_panel=_HTTP),
+        int, _option(_HTTP, "The longest request body, also decompressed.", min=1, metavar="BYTES")
     ] = 64 * _MEBIBYTE,
-    allow_grpc: Annotated[Flag, _flag("Serve gRPC.", _GRPC)] = "true",
-    grpc_port: Annotated[int, _port("gRPC", _GRPC)] = 8101,
-    grpc_address: Annotated[str | None, _address("gRPC", _GRPC)] = None,
+    allow_grpc: Annotated[Flag, _flag(_GRPC, "Serve gRPC.")] = "true",
+    grpc_port: Annotated[int, _port(_GRPC, "gRPC")] = 8101,
+    grpc_address: Annotated[str | None, _address(_GRPC, "gRPC")] = None,
     grpc_header_forward_pattern: Annotated[
-        str,
-        typer.Option(
-            metavar="REGEX", help="Metadata whose names match becomes parameters of requests.", rich_help_panel=_GRPC
-        ),
+        str, _option(_GRPC, "Metadata whose names match becomes parameters of requests.", metavar="REGEX")
     ] = "",
     grpc_restricted_protocol: Annotated[
         list[str] | None,
-        _texts("APIS:KEY=VALUE", "These APIs want the metadata triton-grpc-protocol-KEY with this value.", _GRPC),
+        _texts(_GRPC, "APIS:KEY=VALUE", "These APIs require the metadata triton-grpc-protocol-KEY with this value."),
     ] = None,
     grpc_infer_response_compression_level: Annotated[
-        Literal["none", "low", "medium", "high"],
-        typer.Option(help="How replies to inferences are compressed.", rich_help_panel=_GRPC),
+        Literal["none", "low", "medium", "high"], _option(_GRPC, "The compression of replies to inferences.")
     ] = "none",
     grpc_max_message_size: Annotated[
         int,
-        typer.Option(
-            min=1,
-            max=_MAX_MESSAGE_BYTES,
-            metavar="BYTES",
-            help="The longest request message, decompressed too.",
-            rich_help_panel=_GRPC,
+        _option(
+            _GRPC, "The longest request message, also decompressed.", min=1, max=_MAX_MESSAGE_BYTES, metavar="BYTES"
         ),
     ] = _MAX_MESSAGE_BYTES,
-    allow_metrics: Annotated[Flag, _flag("Serve Prometheus metrics.", _METRICS)] = "true",
-    metrics_port: Annotated[int, _port("metrics", _METRICS)] = 8102,
-    metrics_address: Annotated[str | None, _address("metrics", _METRICS)] = None,
+    allow_metrics: Annotated[Flag, _flag(_METRICS, "Serve Prometheus metrics.")] = "true",
+    metrics_port: Annotated[int, _port(_METRICS, "metrics")] = 8102,
+    metrics_address: Annotated[str | None, _address(_METRICS, "metrics")] = None,
     trace_config: Annotated[
         list[str] | None,
         _texts(
+            _TRACING,
             "SETTING=VALUE",
             "level=TIMESTAMPS|TENSORS|OFF, rate=1000, count=-1, mode=triton|opentelemetry, triton,file=PATH, "
             "triton,log-frequency=N, opentelemetry,url=URL.",
-            _TRACING,
         ),
     ] = None,
-    log_verbose: Annotated[int, typer.Option(min=0, help="From 1 on, log more.", rich_help_panel=_LOGGING)] = 0,
-    log_info: Annotated[Flag, _flag("Log lines of level info.", _LOGGING)] = "true",
-    log_warning: Annotated[Flag, _flag("Log warnings.", _LOGGING)] = "true",
-    log_error: Annotated[Flag, _flag("Log errors.", _LOGGING)] = "true",
-    log_format: Annotated[
-        Literal["default", "ISO8601"], typer.Option(help="How times are written.", rich_help_panel=_LOGGING)
-    ] = "default",
-    log_file: Annotated[
-        str, typer.Option(metavar="PATH", help="Log there instead of to stderr.", rich_help_panel=_LOGGING)
-    ] = "",
+    log_verbose: Annotated[int, _option(_LOGGING, "Log debug lines from 1 on.", min=0)] = 0,
+    log_info: Annotated[Flag, _flag(_LOGGING, "Log lines of level info.")] = "true",
+    log_warning: Annotated[Flag, _flag(_LOGGING, "Log warnings.")] = "true",
+    log_error: Annotated[Flag, _flag(_LOGGING, "Log errors.")] = "true",
+    log_format: Annotated[Literal["default", "ISO8601"], _option(_LOGGING, "The format of times.")] = "default",
+    log_file: Annotated[str, _option(_LOGGING, "Log to this file instead of stderr.", metavar="PATH")] = "",
     backend_config: Annotated[
         list[str] | None,
-        _texts("BACKEND,SETTING=VALUE", "A setting of a backend; without BACKEND of all.", _RUNNING),
+        _texts(_RUNNING, "BACKEND,SETTING=VALUE", "A setting of a backend, or of all without BACKEND."),
     ] = None,
     cache_config: Annotated[
         list[str] | None,
-        _texts("CACHE,SETTING=VALUE", "The response cache: local,size=BYTES, or redis,host=... and port.", _RUNNING),
+        _texts(_RUNNING, "CACHE,SETTING=VALUE", "The response cache: local,size=BYTES, or redis,host=... and port."),
     ] = None,
     rate_limit: Annotated[
         Literal["off", "execution_count"],
-        typer.Option(
-            help="execution_count: instances run when the resources that their groups name are free.",
-            rich_help_panel=_RUNNING,
-        ),
+        _option(_RUNNING, "execution_count: instances run when the resources of their groups are free."),
     ] = "off",
     rate_limit_resource: Annotated[
         list[str] | None,
-        _texts(
-            "NAME:COUNT[:DEVICE]", "How much there is of a resource; by default what the largest user needs.", _RUNNING
-        ),
+        _texts(_RUNNING, "NAME:COUNT[:DEVICE]", "The amount of a resource; by default what the largest user needs."),
     ] = None,
 ) -> int:
     """Serve a Triton model repository, unchanged: REST, gRPC and metrics, until SIGTERM or Ctrl-C.
 
-    Options have the names and meanings of Triton's; ports are 8100, 8101 and 8102, so that a Triton or the gateway may
-    run beside it. Each model runs in processes of its own: one that crashes is started anew, and the others go on.
+    Options have the names and meanings of Triton's; the ports differ, so that Triton or the gateway can run beside it.
+    Each model runs in processes of its own: one that crashes is restarted without effect on the others.
 
-    SIGTERM lets requests in flight end; a second one stops at once. Exit code: 0, or 1 where it could not start.
+    SIGTERM lets requests in flight end; a second one stops at once. Exit code: 0, or 1 where the host cannot start.
     """
     from engines.host.client_limits import ClientLimits
     from engines.host.logs import LogSettings

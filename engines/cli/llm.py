@@ -1,4 +1,4 @@
-"""`pointsman llm`: a language model from its folder, served by V2, gRPC and OpenAI's API."""
+"""`pointsman llm`: serves a language model from its folder by V2, gRPC and OpenAI's API."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def serve(
             show_default=False,
         ),
     ] = None,
-    name: Annotated[str, typer.Option(help="What requests call the model.", show_default="the folder's name")] = "",
+    name: Annotated[str, typer.Option(help="The model's name in requests.", show_default="the folder's name")] = "",
     listen_on: ListenOn = "127.0.0.1",
     http_port: Annotated[
         int,
@@ -45,7 +45,7 @@ def serve(
     metrics_port: Annotated[int, typer.Option(min=0, max=65535, help=_port("metrics"), rich_help_panel=SERVER)] = 8102,
     exit_timeout_secs: Annotated[
         float,
-        typer.Option(min=0, help="After Ctrl-C or SIGTERM, how long answers may go on.", rich_help_panel=SERVER),
+        typer.Option(min=0, help="Time for answers to end after Ctrl-C or SIGTERM.", rich_help_panel=SERVER),
     ] = 30.0,
     ready_file: ReadyFile = None,
     device: Device = "auto",
@@ -56,22 +56,22 @@ def serve(
         str,
         typer.Option(
             metavar="HOW",
-            help="Guess tokens ahead: ngram (from the text so far), or draft=DIR (a small model of the same "
-            "vocabulary); behind it may stand ,num_tokens=4. Answers are the same as without.",
+            help="Speculative decoding: ngram (from the text so far), or draft=DIR (a small model of the same "
+            "vocabulary), optionally with ,num_tokens=4. Answers do not change.",
             rich_help_panel=ENGINE,
         ),
     ] = "off",
-    max_sequences: Annotated[
-        int, typer.Option(min=1, help="Requests that are generated at a time.", rich_help_panel=ENGINE)
-    ] = 64,
+    max_sequences: Annotated[int, typer.Option(min=1, help="Concurrent generations.", rich_help_panel=ENGINE)] = 64,
     max_batch_tokens: Annotated[
         int,
         typer.Option(
-            min=1, help="Tokens a step: more reads prompts faster, and delays others more.", rich_help_panel=ENGINE
+            min=1,
+            help="Tokens of a step: more of them process prompts faster, and delay other requests more.",
+            rich_help_panel=ENGINE,
         ),
     ] = 512,
     max_waiting: Annotated[
-        int, typer.Option(min=1, help="Requests that wait; more are told to come again (503).", rich_help_panel=ENGINE)
+        int, typer.Option(min=1, help="Requests that wait; more are rejected (503).", rich_help_panel=ENGINE)
     ] = 1024,
     memory_gb: Annotated[
         float | None,
@@ -100,32 +100,32 @@ def serve(
     ] = 64,
     block_size: Annotated[int, typer.Option(min=1, help="Tokens a block of the cache.", rich_help_panel=_MEMORY)] = 16,
     prefix_cache: Annotated[
-        bool, typer.Option(help="Keep what prompts have in common.", rich_help_panel=_MEMORY)
+        bool, typer.Option(help="Cache common prefixes of prompts.", rich_help_panel=_MEMORY)
     ] = True,
     kv_store: Annotated[
         str,
         typer.Option(
             metavar="URL",
             envvar="POINTSMAN_KV_STORE",
-            help="A Redis that keeps what was computed of prompts, for this server once it is started anew and for "
-            "others of the same model: redis://host:6379/0, with user:password@ before the host where it needs them, "
+            help="A Redis that stores computed prompts, for restarts of this server and for other servers "
+            "of the same model: redis://host:6379/0, with user:password@ before the host where required, "
             "rediss:// over TLS, unix:///socket, redis+sentinel://, redis+cluster://.",
             show_default="none",
             rich_help_panel=_STORE,
         ),
     ] = "",
     kv_ttl: Annotated[
-        str, typer.Option(metavar="TIME", help="How long after its last use a block is kept.", rich_help_panel=_STORE)
+        str, typer.Option(metavar="TIME", help="The lifetime of a block after its last use.", rich_help_panel=_STORE)
     ] = "24h",
     kv_codec: Annotated[
         Literal["raw", "int8"],
-        typer.Option(help="int8: half the bytes (of 16 bits), and texts may differ.", rich_help_panel=_STORE),
+        typer.Option(help="int8: half the bytes (of 16 bits); texts may differ.", rich_help_panel=_STORE),
     ] = "raw",
     kv_secret_file: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Seal blocks with this secret (HMAC): what others have written there is not read.",
+            help="Seal blocks with this secret (HMAC), so that foreign ones are not read.",
             show_default=False,
             rich_help_panel=_STORE,
         ),
@@ -134,19 +134,19 @@ def serve(
         str,
         typer.Option(
             metavar="TIME",
-            help="A request waits so long for blocks, or as long as computing takes.",
+            help="A request waits this long for blocks, but no longer than computing takes.",
             rich_help_panel=_STORE,
         ),
     ] = "1s",
     kv_fetch: Annotated[
         Literal["auto", "always"],
-        typer.Option(help="auto: read where that is faster than to compute, as measured.", rich_help_panel=_STORE),
+        typer.Option(help="auto: read blocks where measured to be faster than computing.", rich_help_panel=_STORE),
     ] = "auto",
     adapter: Annotated[
         list[str] | None,
         typer.Option(
             metavar="NAME=DIR",
-            help="A LoRA adapter, which requests name as their model. May be repeated.",
+            help="A LoRA adapter; requests use NAME as the model. May be repeated.",
             show_default=False,
             rich_help_panel=_ANSWERS,
         ),
@@ -155,23 +155,23 @@ def serve(
         bool,
         typer.Option(
             "--deterministic",
-            help="Greedy text does not depend on what else runs; costs throughput.",
+            help="Greedy text does not depend on other requests; costs throughput.",
             rich_help_panel=_ANSWERS,
         ),
     ] = False,
     log_info: Annotated[
-        bool, typer.Option("--log-info", help="Log what the host does, too.", rich_help_panel=_LOGGING)
+        bool, typer.Option("--log-info", help="Also log lines of the host.", rich_help_panel=_LOGGING)
     ] = False,
     log_file: Annotated[
-        str, typer.Option(metavar="PATH", help="Log there instead of to stderr.", rich_help_panel=_LOGGING)
+        str, typer.Option(metavar="PATH", help="Log to this file instead of stderr.", rich_help_panel=_LOGGING)
     ] = "",
 ) -> None:
     """Serve a language model from a Hugging Face folder: OpenAI's API, Triton's V2 (REST and gRPC), metrics.
 
-    Everything is answered on one REST port, /v1/... and /v2/..., and one gRPC port. Nothing is downloaded. Ctrl-C lets
-    answers end; a second one stops at once. Exit code: 0, or 1 where it could not start.
+    One REST port serves /v1/... and /v2/..., one port gRPC. Nothing is downloaded. Ctrl-C lets answers end; a second
+    one stops at once. Exit code: 0, or 1 where the server cannot start.
 
-    The same engine serves in a model repository: backend "paged", and these options as parameters.
+    The same engine serves in a model repository, with backend "paged" and these options as parameters.
     """
     if context.invoked_subcommand is not None:
         return

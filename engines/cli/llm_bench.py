@@ -21,13 +21,15 @@ def bench(
         Path, typer.Option(metavar="DIR", help="The folder, as `pointsman llm` takes it.", show_default=False)
     ],
     batches: Annotated[
-        str, typer.Option(metavar="LIST", help="Sequences at a time to measure.", rich_help_panel=_LOAD)
+        str, typer.Option(metavar="LIST", help="Numbers of concurrent sequences to measure.", rich_help_panel=_LOAD)
     ] = "1,8,32",
-    prompt_tokens: Annotated[int, typer.Option(min=1, help="Of each prompt.", rich_help_panel=_LOAD)] = 128,
-    tokens: Annotated[int, typer.Option(min=2, help="Of each answer.", rich_help_panel=_LOAD)] = 64,
-    rounds: Annotated[int, typer.Option(min=1, help="Of every batch; medians are shown.", rich_help_panel=_LOAD)] = 3,
+    prompt_tokens: Annotated[int, typer.Option(min=1, help="Tokens of each prompt.", rich_help_panel=_LOAD)] = 128,
+    tokens: Annotated[int, typer.Option(min=2, help="Tokens of each answer.", rich_help_panel=_LOAD)] = 64,
+    rounds: Annotated[
+        int, typer.Option(min=1, help="Rounds of each batch; medians are shown.", rich_help_panel=_LOAD)
+    ] = 3,
     quick: Annotated[
-        bool, typer.Option("--quick", help="One short round: a glance, not a figure.", rich_help_panel=_LOAD)
+        bool, typer.Option("--quick", help="One short round, for a rough figure.", rich_help_panel=_LOAD)
     ] = False,
     device: Device = "auto",
     ops: Ops = "auto",
@@ -53,21 +55,22 @@ def bench(
         bool, typer.Option("--deterministic", help="Measure what determinism costs.", rich_help_panel=ENGINE)
     ] = False,
     plot: Annotated[
-        Path | None, typer.Option(metavar="FILE.png", help="Draw the figures there, too.", rich_help_panel=_RESULTS)
+        Path | None,
+        typer.Option(metavar="FILE.png", help="Also draw the figures to this file.", rich_help_panel=_RESULTS),
     ] = None,
     report: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE.json",
-            help="Write the machine, the model's shape, the memory plan and every sample: one file to attach.",
+            help="Write the machine, the model's shape, the memory plan and every sample to this file.",
             rich_help_panel=_RESULTS,
         ),
     ] = None,
 ) -> None:
     """Measure a language model on this machine: tokens/s, time to the first token, how long each token takes.
 
-    Random prompts, greedy answers of one length, several sequences at a time. Decoding is bound by memory: beside each
-    rate stands the share of this machine's bandwidth, measured first, that reading the weights and the cache takes.
+    Random prompts, greedy answers of one length, several sequences at a time. Decoding is bound by memory: each rate
+    comes with the share of this machine's bandwidth, measured first, that reading the weights and the cache takes.
     Nothing is sent anywhere. Exit code: 0, 1 where nothing could be measured.
     """
     from engines.paged.base.options import EngineOptions
@@ -90,12 +93,12 @@ def bench(
 
 def _numbers(text: str) -> tuple[int, ...]:
     try:
-        found = tuple(dict.fromkeys(int(part) for part in text.split(",") if part.strip()))
+        sizes = tuple(dict.fromkeys(int(part) for part in text.split(",") if part.strip()))
     except ValueError as error:
         raise typer.BadParameter("numbers with commas between them: 1,8,32", param_hint="--batches") from error
-    if not found or min(found) < 1:
+    if not sizes or min(sizes) < 1:
         raise typer.BadParameter("each must be at least 1", param_hint="--batches")
-    return found
+    return sizes
 
 
 def _run(
@@ -105,7 +108,7 @@ def _run(
     plot: Path | None,
     report: Path | None,
 ) -> int:
-    """Measure, tell, write; the exit code. `load`: batches, tokens of a prompt, of an answer, rounds."""
+    """Measure, print, write; returns the exit code. `load`: batches, tokens of a prompt and of an answer, rounds."""
     import json
     from importlib.util import find_spec
 
@@ -114,7 +117,7 @@ def _run(
     if find_spec("torch") is None:
         return _refuse('torch is not installed here: pip install "pointsman[llm]"')
 
-    from engines.cli.llm_bench_display import Bars, tell
+    from engines.cli.llm_bench_display import Bars, show
     from engines.core.errors import EngineError
     from engines.paged.bench import plot as bench_plot
     from engines.paged.bench.runner import Wish, carry_out
@@ -130,7 +133,7 @@ def _run(
     try:
         with Bars(Console(stderr=True, highlight=False)) as bars:
             findings = carry_out(Wish(model, options, *load), bars.progress)
-        tell(findings, console)
+        show(findings, console)
         if report is not None:
             report.write_text(json.dumps(findings.to_json(), indent=1) + "\n")
             console.print(f"written: {report}", markup=False, soft_wrap=True)

@@ -1,4 +1,4 @@
-"""What a user sees of `pointsman llm bench`: bars while it measures, then a table and a plot of text."""
+"""The output of `pointsman llm bench`: progress bars, then a table and plots of text."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ EIGHTHS = "▏▎▍▌▋▊▉█"
 LEVELS = " ▁▂▃▄▅▆▇█"
 BAR_CELLS = 40
 HISTOGRAM_CELLS = 48
-# Tokens that came later than all but one of a hundred would leave no room for the others.
+# Beyond this percentile, outliers would compress the histogram.
 HISTOGRAM_PERCENT = 99
 
 
 class Bars:
-    """One bar, for what is being done. In a pipe there is none."""
+    """A progress bar; none in a pipe."""
 
     def __init__(self, console: Console) -> None:
         columns = (TextColumn("{task.description:<32}", markup=False), BarColumn(), MofNCompleteColumn())
@@ -41,8 +41,8 @@ class Bars:
         self._bar.update(self._task, description=what, completed=done, total=total)
 
 
-def tell(findings: Findings, console: Console) -> None:
-    """Machine, table, plots."""
+def show(findings: Findings, console: Console) -> None:
+    """Print the machine, the table and the plots."""
     machine, engine, wish = findings.machine, findings.engine, findings.wish
     where = machine["gpu"] or f"{machine['chip']}, {machine['threads']} of {machine['cores']} cores"
     console.print(f"{where}, {machine['memory_gb']} GB, torch {machine['torch']}", style="dim", soft_wrap=True)
@@ -69,7 +69,7 @@ def tell(findings: Findings, console: Console) -> None:
 def table(points: Sequence[Figures]) -> Table:
     """A row for each batch size, in 80 columns."""
     title = "so many at a time: medians over the rounds, latencies in ms"
-    found = Table(title=title, title_justify="left", title_style="bold", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    result = Table(title=title, title_justify="left", title_style="bold", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for head in (
         "",
         "tokens/s",
@@ -81,11 +81,11 @@ def table(points: Sequence[Figures]) -> Table:
         "p95",
         "bandwidth",
     ):
-        found.add_column(head, justify="right", no_wrap=True)
+        result.add_column(head, justify="right", no_wrap=True)
     for point in points:
         rates = (point.lowest_tokens_per_second, point.highest_tokens_per_second)
         latencies = (point.first_token_p50, point.first_token_p95, point.token_p50, point.token_p95)
-        found.add_row(
+        result.add_row(
             str(point.batch),
             _number(point.tokens_per_second),
             "..".join(_number(rate) for rate in rates),
@@ -93,7 +93,7 @@ def table(points: Sequence[Figures]) -> Table:
             *(_number(seconds * 1e3) for seconds in latencies),
             f"{point.bandwidth_share:.0%}",
         )
-    return found
+    return result
 
 
 def rate_plot(points: Sequence[Figures]) -> list[str]:
@@ -107,7 +107,7 @@ def rate_plot(points: Sequence[Figures]) -> list[str]:
 
 
 def spread_plot(findings: Findings) -> list[str]:
-    """How long tokens took to come: the higher a column, the more of them took so long."""
+    """A histogram of the time between tokens."""
     lines = ["ms from one token to the next: how many took how long"]
     own = {
         point.batch: [gap * 1e3 for each in findings.rounds if each.batch == point.batch for gap in gaps(each.requests)]
@@ -127,8 +127,8 @@ def _number(value: float) -> str:
 def _bar(share: float) -> str:
     """Of BAR_CELLS cells, to an eighth of one; at least that, so that nothing is invisible."""
     eighths = max(1, round(share * BAR_CELLS * len(EIGHTHS)))
-    whole, rest = divmod(eighths, len(EIGHTHS))
-    return EIGHTHS[-1] * whole + (EIGHTHS[rest - 1] if rest else "")
+    cells, rest = divmod(eighths, len(EIGHTHS))
+    return EIGHTHS[-1] * cells + (EIGHTHS[rest - 1] if rest else "")
 
 
 def _histogram(values: Sequence[float], longest: float) -> str:

@@ -1,4 +1,4 @@
-"""What `pointsman llm` does: a model repository for one folder, a host on it, and what its user sees of that."""
+"""`pointsman llm`: a model repository for one folder, a host that serves it, and its progress on a terminal."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from gateway.protocol.protobuf import Message, message
 
 
 class Display:
-    """On a terminal a bar, elsewhere lines."""
+    """A progress bar on a terminal, lines elsewhere."""
 
     def __init__(self, console: Console, name: str) -> None:
         self._console = console
@@ -42,7 +42,7 @@ class Display:
 
     @contextmanager
     def watching(self, logger: logging.Logger) -> Iterator[None]:
-        """Draw what the instance of the model tells of its load in the log."""
+        """Show the load's progress from the log of the model's instance."""
         handler = _Handler(self)
         logger.addHandler(handler)
         if self._console.is_terminal:
@@ -56,34 +56,36 @@ class Display:
             logger.removeHandler(handler)
             self.close()
 
-    def tell_progress(self, line: str) -> None:
-        """A line of the log, whatever it says."""
+    def log_line(self, line: str) -> None:
+        """Show the progress in a line of the log, if any."""
         progress = find_progress(line)
         if progress is None:
             return
         is_other, self._stage = progress.stage != self._stage, progress.stage
         if self._bar is None:
             if is_other and not self._console.is_terminal:
-                self._say(f"loading {self._name}: {progress.stage}")
+                self._print(f"loading {self._name}: {progress.stage}")
             return
         if is_other:
             self._end_stage()
             self._task = self._bar.add_task(progress.stage, total=progress.total)
         self._bar.update(self._task, completed=progress.done)
 
-    def tell_ready(self, told: Mapping[str, Any], host: str, http_port: int, grpc_port: int, metrics_port: int) -> None:
-        """It serves: what runs where, and a command to try."""
+    def show_ready(
+        self, placement: Mapping[str, Any], host: str, http_port: int, grpc_port: int, metrics_port: int
+    ) -> None:
+        """Show what is served where, and an example."""
         self._end_stage()
         self.close()
-        where = f"on {told['device']} ({told['ops']}, {told['dtype']})"
-        self._say(f"{self._name} is served {where}, contexts of up to {told['max_context']:,} tokens")
-        lines = [("memory", told["memory_text"])]
-        if told.get("kv_store"):
-            lines.append(("kv store", told["kv_store"]))
-        if told.get("quantization"):
-            lines.append(("quantized", told["quantization"]))
-        if told.get("adapters"):
-            lines.append(("adapters", ", ".join(told["adapters"])))
+        where = f"on {placement['device']} ({placement['ops']}, {placement['dtype']})"
+        self._print(f"{self._name} is served {where}, contexts of up to {placement['max_context']:,} tokens")
+        lines = [("memory", placement["memory_text"])]
+        if placement.get("kv_store"):
+            lines.append(("kv store", placement["kv_store"]))
+        if placement.get("quantization"):
+            lines.append(("quantized", placement["quantization"]))
+        if placement.get("adapters"):
+            lines.append(("adapters", ", ".join(placement["adapters"])))
         url = f"http://{host}:{http_port}"
         lines += [
             ("OpenAI", f"{url}/v1"),
@@ -91,50 +93,50 @@ class Display:
             ("metrics", f"http://{host}:{metrics_port}/metrics"),
         ]
         for what, text in lines:
-            self._say(f"  {what:<10}{text}")
-        self._say(f"try:\n{_example(url, self._name, bool(told.get('chats')))}")
+            self._print(f"  {what:<10}{text}")
+        self._print(f"try:\n{_example(url, self._name, bool(placement.get('chats')))}")
 
-    def tell_end(self) -> None:
-        self._say("stopping: answers under way may end; Ctrl-C once more stops at once")
+    def show_stop(self) -> None:
+        self._print("stopping: answers under way may end; Ctrl-C once more stops at once")
 
     def close(self) -> None:
-        """Let the bar be."""
+        """Stop the bar."""
         if self._bar is not None:
             self._bar.stop()
             self._bar = None
 
     def _end_stage(self) -> None:
-        """What was under way is done, whether that was told or not."""
+        """Complete the bar of the current stage."""
         if self._bar is not None:
             total = next(task.total for task in self._bar.tasks if task.id == self._task) or 1.0
             self._bar.update(self._task, completed=total, total=total)
 
-    def _say(self, text: str) -> None:
+    def _print(self, text: str) -> None:
         self._console.print(Text(text), soft_wrap=True)
 
 
 class _Handler(logging.Handler):
-    """Takes the lines of the log."""
+    """Passes lines of the log to the display."""
 
     def __init__(self, display: Display) -> None:
         super().__init__()
         self._display = display
 
     def emit(self, record: logging.LogRecord) -> None:
-        self._display.tell_progress(record.getMessage())
+        self._display.log_line(record.getMessage())
 
 
 def _example(url: str, name: str, chats: bool) -> str:
-    asked = '"messages": [{"role": "user", "content": "Hello!"}]' if chats else '"prompt": "Once upon a time"'
+    request = '"messages": [{"role": "user", "content": "Hello!"}]' if chats else '"prompt": "Once upon a time"'
     path = "chat/completions" if chats else "completions"
     return (
         f"  curl -N {url}/v1/{path} -H 'content-type: application/json' \\\n"
-        f'    -d \'{{"model": "{name}", {asked}, "max_tokens": 64, "stream": true}}\''
+        f'    -d \'{{"model": "{name}", {request}, "max_tokens": 64, "stream": true}}\''
     )
 
 
 _VERSION = "1"
-# What a repository says of a version that does not load, around the reason.
+# The repository's text for a version that does not load; the group is the reason.
 _LOAD_FAILURE = re.compile(
     rf"version {_VERSION} is at UNAVAILABLE state: (?:[A-Z][a-z]+(?: [a-z]+)?: )?(.*?);?", re.DOTALL
 )
@@ -144,7 +146,7 @@ _STORE_VARIABLE = "POINTSMAN_KV_STORE"
 
 @dataclass(frozen=True, slots=True)
 class Serving:
-    """What the command line says. `options` are those of the engine by name, `ports` REST's, gRPC's and metrics'."""
+    """The command line: `options` of the engine by name, `ports` of REST, gRPC and metrics."""
 
     model: Path
     name: str
@@ -180,7 +182,7 @@ def serve_folder(serving: Serving) -> int:
             exit_timeout_seconds=serving.exit_timeout_seconds,
         )
         with display.watching(logging.getLogger("engines.models")):
-            return run(settings, logs, serving.ready_file, _Teller(display, name))
+            return run(settings, logs, serving.ready_file, _DisplayReporter(display, name))
 
 
 def write_repository(directory: Path, name: str, serving: Serving) -> None:
@@ -193,7 +195,7 @@ def write_repository(directory: Path, name: str, serving: Serving) -> None:
     folder = serving.model.expanduser().resolve()
     adapters = {adapter: str(path.expanduser().resolve()) for adapter, path in serving.adapters.items()}
     texts = {"model": str(folder), **serving.options}
-    if "kv_store" in texts:  # its URL may have a password, and clients are shown a model's parameters
+    if "kv_store" in texts:  # its URL may have a password, and clients can read a model's parameters
         os.environ[_STORE_VARIABLE] = texts["kv_store"]
         texts["kv_store"] = f"env:{_STORE_VARIABLE}"
     if adapters:
@@ -205,7 +207,7 @@ def write_repository(directory: Path, name: str, serving: Serving) -> None:
 
 
 def _problem(serving: Serving) -> str:
-    """What is wrong before anything is loaded, and what would do; "" where nothing is."""
+    """The problem that prevents a load, with its cure; "" for none."""
     absent = [name for name in LIBRARIES if find_spec(name) is None]
     if absent:
         return f'{", ".join(absent)}: not installed here; pip install "pointsman[llm]"'
@@ -245,8 +247,8 @@ def _refuse(problem: str) -> int:
     return 1
 
 
-class _Teller(RunReporter):
-    """Tells a user at a terminal."""
+class _DisplayReporter(RunReporter):
+    """Reports on the display."""
 
     def __init__(self, display: Display, name: str) -> None:
         self._display = display
@@ -256,15 +258,15 @@ class _Teller(RunReporter):
         self._display.close()
         reasons = list(error.failures.values()) if isinstance(error, LoadError) else [str(error)]
         for reason in reasons:
-            found = _LOAD_FAILURE.fullmatch(reason)
-            _refuse(found[1] if found is not None else reason)
+            match = _LOAD_FAILURE.fullmatch(reason)
+            _refuse(match[1] if match is not None else reason)
 
     def serving(self, host: Host, settings: HostSettings) -> None:
         config = host.service.model(self._name, "").config
-        told: dict[str, Any] = next(iter(json.loads(config.parameters[_PLACEMENT].string_value).values()))
+        placement: dict[str, Any] = next(iter(json.loads(config.parameters[_PLACEMENT].string_value).values()))
         ports = host.ports
         assert settings.http is not None
-        self._display.tell_ready(told, url_host(settings.http), ports.http, ports.grpc, ports.metrics)
+        self._display.show_ready(placement, url_host(settings.http), ports.http, ports.grpc, ports.metrics)
 
     def stopping(self) -> None:
-        self._display.tell_end()
+        self._display.show_stop()

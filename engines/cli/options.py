@@ -1,4 +1,4 @@
-"""Options of the host whose text has a form of its own, Triton's.
+"""Options that several commands share, and parsers of Triton's option formats.
 
 Source: Triton server `src/command_line_parser.cc`.
 """
@@ -13,14 +13,14 @@ import typer
 
 Value = TypeVar("Value")
 
-# Where a rate limiter's resource is, as `engines.scheduling.rate_limiter` has it.
+# The device of a rate limiter's resource, as in `engines.scheduling.rate_limiter`.
 PER_DEVICE = -2
 
 _TRUE, _FALSE = ("true", "1", "on"), ("false", "0", "off")
 
 
 def read(option: str, parse: Callable[[], Value]) -> Value:
-    """What `parse` makes of an option's text, its ValueError told as one of the command line."""
+    """Parse an option; a ValueError becomes an error of the command line."""
     try:
         return parse()
     except ValueError as error:
@@ -44,14 +44,14 @@ def by_name(option: str, texts: Iterable[str]) -> dict[str, dict[str, str]]:
 
     Raises: ValueError.
     """
-    made: dict[str, dict[str, str]] = {}
+    parsed: dict[str, dict[str, str]] = {}
     for text in texts:
         head, _, value = text.partition("=")
         name, comma, setting = head.rpartition(",")
         if not setting or (comma and not name) or "=" not in text:
             raise ValueError(f"--{option} is '<name>,<setting>=<value>', not '{text}'")
-        made.setdefault(name, {})[setting] = value
-    return made
+        parsed.setdefault(name, {})[setting] = value
+    return parsed
 
 
 def resources(texts: Iterable[str]) -> dict[tuple[int, str], int]:
@@ -59,41 +59,45 @@ def resources(texts: Iterable[str]) -> dict[tuple[int, str], int]:
 
     Raises: ValueError.
     """
-    made: dict[tuple[int, str], int] = {}
+    parsed: dict[tuple[int, str], int] = {}
     for text in texts:
         parts = text.split(":")
         if len(parts) not in (2, 3) or not parts[0] or not all(part.isdecimal() for part in parts[1:]):
             raise ValueError(f"--rate-limit-resource is '<name>:<count>' or '<name>:<count>:<device>', not '{text}'")
         device = int(parts[2]) if len(parts) == 3 else PER_DEVICE
-        made[(device, parts[0])] = int(parts[1])
-    return made
+        parsed[(device, parts[0])] = int(parts[1])
+    return parsed
 
 
 SERVER, ENGINE = "Server", "Engine"
 
 ListenOn = Annotated[
-    str, typer.Option("--host", help="The address of all ports; 0.0.0.0 for every one.", rich_help_panel=SERVER)
+    str, typer.Option("--host", help="The address of all ports; 0.0.0.0 for all interfaces.", rich_help_panel=SERVER)
 ]
 ReadyFile = Annotated[
     Path | None,
     typer.Option(
-        metavar="PATH", help="Write ports and pid here, as JSON, once requests are served.", rich_help_panel=SERVER
+        metavar="PATH",
+        help="Write ports and pid to this file, as JSON, once requests are served.",
+        rich_help_panel=SERVER,
     ),
 ]
 # Of the paged engine.
 Device = Annotated[
     Literal["auto", "mps", "cuda", "cpu"],
-    typer.Option(help="What computes; auto takes the GPU there is.", rich_help_panel=ENGINE),
+    typer.Option(help="The device; auto takes an available GPU.", rich_help_panel=ENGINE),
 ]
 Ops = Annotated[
     Literal["auto", "reference", "native", "metal"],
     typer.Option(
-        help="Whose kernels: metal on a Mac; on a processor native, where a compiler is; else plain torch.",
+        help="The kernels: metal on a Mac; native on a processor with a compiler; else torch.",
         rich_help_panel=ENGINE,
     ),
 ]
 Dtype = Annotated[
     Literal["auto", "float32", "float16", "bfloat16"],
-    typer.Option(help="auto: the folder's, unless the device is slow at it.", rich_help_panel=ENGINE),
+    typer.Option(help="auto: the folder's, unless it is slow on the device.", rich_help_panel=ENGINE),
 ]
-Threads = Annotated[int | None, typer.Option(min=1, help="Of a CPU.", show_default="all cores", rich_help_panel=ENGINE)]
+Threads = Annotated[
+    int | None, typer.Option(min=1, help="Threads of a CPU.", show_default="all cores", rich_help_panel=ENGINE)
+]

@@ -34,14 +34,14 @@ def _endpoints(paths: list[Path]) -> list[tuple[str, str]] | None:
     if loaded.rules is None:
         print_problems(loaded)
         return None
-    found = []
+    endpoints = []
     for name, engine in loaded.rules.engines.items():
         urls = [url for endpoint in engine.endpoints for url in _urls(endpoint)]
-        found += [(f"{name} {number}" if len(urls) > 1 else name, url) for number, url in enumerate(urls, 1)]
-    return found
+        endpoints += [(f"{name} {number}" if len(urls) > 1 else name, url) for number, url in enumerate(urls, 1)]
+    return endpoints
 
 
 def _urls(endpoint: EndpointSpec) -> list[str]:
-    """REST's, and that of gRPC where it has a port of its own."""
+    """The URL of REST, and that of a separate gRPC port."""
     is_own = endpoint.grpc is not None and not endpoint.url.startswith("grpc")
     return [endpoint.url, f"grpc://{endpoint.grpc}"] if is_own else [endpoint.url]

@@ -17,13 +17,15 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="Run Pointsman as a service of the system: launchd on a Mac, systemd on Linux.")
 
-Name = Annotated[str | None, typer.Option(help="Of the service.", show_default="the command: serve, fleet, host, llm")]
-RequiredName = Annotated[str, typer.Option(help="Of the service.")]
-Agent = Annotated[
-    bool, typer.Option("--agent", help="One of the user's own, from log-in to log-out, instead of one of the machine.")
+Name = Annotated[
+    str | None, typer.Option(help="The service's name.", show_default="the command: serve, fleet, host, llm")
 ]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be written and run, and do nothing.")]
-Force = Annotated[bool, typer.Option("--force", help="Replace or remove a file that something else has written.")]
+RequiredName = Annotated[str, typer.Option(help="The service's name.")]
+Agent = Annotated[
+    bool, typer.Option("--agent", help="A service of the user, from log-in to log-out, instead of the machine's.")
+]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be written and run, without doing it.")]
+Force = Annotated[bool, typer.Option("--force", help="Replace or remove a file of another program.")]
 
 
 @app.command(context_settings={"allow_interspersed_args": False})
@@ -35,15 +37,15 @@ def install(
     name: Name = None,
     agent: Agent = False,
     user: Annotated[
-        str | None, typer.Option(help="Whose rights it has.", show_default="who ran sudo; you with --agent")
+        str | None, typer.Option(help="The user that it runs as.", show_default="who ran sudo; you with --agent")
     ] = None,
     env: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME=VALUE", help="A variable, kept in a file that only its user may read; repeatable."),
+        typer.Option(
+            metavar="NAME=VALUE", help="A variable, stored in a file that only its user can read. May be repeated."
+        ),
     ] = None,
-    directory: Annotated[
-        Path | None, typer.Option(help="Where it works: relative paths count from here.", show_default="this one")
-    ] = None,
+    directory: Annotated[Path | None, typer.Option(help="The working directory.", show_default="this one")] = None,
     stop_seconds: Annotated[
         int,
         typer.Option(min=1, help="From SIGTERM to SIGKILL; longer than --drain-timeout and a fleet's stop_timeout."),
@@ -83,7 +85,7 @@ def uninstall(
 
 @app.command()
 def status(name: RequiredName, agent: Agent = False) -> None:
-    """Show what launchd or systemd says of the service; the exit status is theirs."""
+    """Show the service's status in launchd or systemd; the exit status is theirs."""
     from gateway.service.installation import run
 
     definition = _definition(name, ["serve"], agent, None if agent else getpass.getuser(), None, 90, {})

@@ -1,4 +1,4 @@
-"""What a service runs, as whom, and where; checked before anything is written."""
+"""The definition of a service, and its checks before anything is written."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-# Commands that go on until they are stopped.
+# Commands that run until they are stopped.
 COMMANDS = ("serve", "fleet", "host", "llm")
 # As many open files as a Mac allows any program (OPEN_MAX); its default for services is 256.
 NUM_FILES = 10_240
@@ -30,7 +30,7 @@ _UNQUOTABLE = re.compile(r"['\\\x00-\x1f\x7f]")
 
 
 class ServiceError(Exception):
-    """It cannot be done; the message says what is wrong and what to do."""
+    """The command cannot be done; the message names the cause and the cure."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +39,8 @@ class ServiceDefinition:
 
     program       what starts Pointsman: a list of arguments
     arguments     what follows: a command and its options
-    user          whose rights it has; None: the user's own service, by whoever is logged in
-    environment   variables with values that nobody else may read
+    user          the user that it runs as; None: a service of the logged-in user
+    environment   variables with secret values
     stop_seconds  from SIGTERM to SIGKILL; the drain of requests must fit into it
     """
 

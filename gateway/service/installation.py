@@ -1,4 +1,4 @@
-"""Files of a service, written and removed; commands of its manager, run."""
+"""Installs and removes a service: its files, and the commands of its manager."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from gateway.service.definition import MARK, ServiceDefinition, ServiceError, check
 from gateway.service.managers import Command, Manager
 
-Say = Callable[[str], None]
+Print = Callable[[str], None]
 Run = Callable[[Command], int]
 
 _PAUSE_SECONDS = 0.5
@@ -29,13 +29,13 @@ def run(command: Command) -> int:
 def install(
     manager: Manager,
     definition: ServiceDefinition,
-    say: Say,
+    print_line: Print,
     *,
     is_dry: bool = False,
     force: bool = False,
     run: Run = run,
 ) -> None:
-    """Write the files, and start the service. A file that is not ours is left as it is, unless forced.
+    """Write the files, and start the service. A file of another program stays unchanged, unless forced.
 
     Raises: ServiceError; OSError where a file cannot be written.
     """
@@ -44,11 +44,11 @@ def install(
     environment_file = manager.environment_file(definition)
     text = manager.text(definition)
     if is_dry:
-        say(f"would write {path}:\n{text.decode()}")
+        print_line(f"would write {path}:\n{text.decode()}")
         if definition.environment:
-            say(f"would write {environment_file} (0600): {', '.join(definition.environment)}")
+            print_line(f"would write {environment_file} (0600): {', '.join(definition.environment)}")
         for command in manager.starts(definition):
-            say(f"would run: {' '.join(command)}")
+            print_line(f"would run: {' '.join(command)}")
         return
     is_there = _is_ours(path, force)
     if definition.environment:
@@ -65,22 +65,22 @@ def install(
         for command in manager.stops(definition):
             run(command)
     _write(path, text, 0o644)
-    say(f"written: {path}")
+    print_line(f"written: {path}")
     if not definition.environment and _is_marked(environment_file):
-        environment_file.unlink()  # of an earlier installation: its secrets have no use any more
-        say(f"removed: {environment_file}")
-    patience = definition.stop_seconds if is_there else 0
+        environment_file.unlink()  # of an earlier installation, with unused secrets
+        print_line(f"removed: {environment_file}")
+    timeout = definition.stop_seconds if is_there else 0
     for command in manager.starts(definition):
-        if status := _run_until_done(command, run, patience):
+        if status := _run_until_done(command, run, timeout):
             raise ServiceError(f"{' '.join(command)} ended with status {status}; the file stays: {path}")
     for hint in manager.hints(definition):
-        say(hint)
+        print_line(hint)
 
 
 def uninstall(
     manager: Manager,
     definition: ServiceDefinition,
-    say: Say,
+    print_line: Print,
     *,
     is_dry: bool = False,
     force: bool = False,
@@ -93,8 +93,8 @@ def uninstall(
     path, environment_file = manager.path(definition), manager.environment_file(definition)
     if is_dry:
         for command in (*manager.stops(definition), ("rm", "-f", str(path))):
-            say(f"would run: {' '.join(command)}")
-        say(f"would remove {environment_file} if it was {MARK}")
+            print_line(f"would run: {' '.join(command)}")
+        print_line(f"would remove {environment_file} if it was {MARK}")
         return
     if not _is_ours(path, force):
         raise ServiceError(f"{path} is not there: nothing to uninstall")
@@ -106,19 +106,19 @@ def uninstall(
         environment_file.unlink()
     for command in manager.removed(definition):
         run(command)
-    say(f"removed: {path}")
+    print_line(f"removed: {path}")
 
 
-def _run_until_done(command: Command, run: Run, patience: float) -> int:
+def _run_until_done(command: Command, run: Run, timeout: float) -> int:
     """The status. launchd ends a service after `bootout` has returned, and until then refuses to start it again."""
-    until = time.monotonic() + patience
+    until = time.monotonic() + timeout
     while (status := run(command)) and time.monotonic() < until:
         time.sleep(_PAUSE_SECONDS)
     return status
 
 
 def _is_ours(path: Path, force: bool) -> bool:
-    """Whether the file is there. Raises: ServiceError where somebody else has written it, and nothing is forced."""
+    """Whether the file exists. Raises: ServiceError where something else wrote it, unless forced."""
     marked = _is_marked(path)
     if marked is False and not force:
         raise ServiceError(f"{path} was not {MARK}: choose another --name, or --force")
@@ -134,7 +134,7 @@ def _is_marked(path: Path) -> bool | None:
 
 
 def _write(path: Path, text: bytes, mode: int) -> None:
-    """Aside, and then renamed: nobody reads half of it, nor, with a mode of 0600, any of it too early."""
+    """Write atomically, with the mode set before the content."""
     path.parent.mkdir(parents=True, exist_ok=True)
     aside = path.with_name(f".{path.name}.{os.getpid()}")
     descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
@@ -148,7 +148,7 @@ def _write(path: Path, text: bytes, mode: int) -> None:
 
 
 def _give(path: Path, definition: ServiceDefinition) -> None:
-    """What root has written for a daemon is its user's to read or to append to. The folder stays root's."""
+    """Give a file that root wrote to the daemon's user. The folder stays root's."""
     if definition.user is not None and os.geteuid() == 0:
         user = pwd.getpwnam(definition.user)
         os.chown(path, user.pw_uid, user.pw_gid)

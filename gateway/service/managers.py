@@ -1,4 +1,4 @@
-"""launchd and systemd: where a service's file goes, what is in it, and how it is started.
+"""launchd and systemd: the place and content of a service's file, and the commands that start it.
 
 Sources: launchd.plist(5), launchctl(1); systemd.service(5), systemd.exec(5), systemd.syntax(7).
 """
@@ -27,7 +27,7 @@ class Manager(Protocol):
     def text(self, definition: ServiceDefinition) -> bytes: ...
 
     def environment_file(self, definition: ServiceDefinition) -> Path:
-        """Where its variables go: for its user alone to read, and for a daemon in a folder of root's."""
+        """The file of its variables, readable by its user alone; that of a daemon in a folder of root."""
         ...
 
     def starts(self, definition: ServiceDefinition) -> list[Command]: ...
@@ -35,17 +35,17 @@ class Manager(Protocol):
     def stops(self, definition: ServiceDefinition) -> list[Command]: ...
 
     def removed(self, definition: ServiceDefinition) -> list[Command]:
-        """To be run once the file is gone."""
+        """Commands to run after the file is removed."""
         ...
 
     def status(self, definition: ServiceDefinition) -> Command: ...
 
     def log(self, definition: ServiceDefinition) -> Path | None:
-        """The file that it logs to, which must be its user's; None: it has none of its own."""
+        """Its log file, which its user must own; None: it has none."""
         ...
 
     def hints(self, definition: ServiceDefinition) -> list[str]:
-        """What to do next."""
+        """The next steps for the user."""
         ...
 
 
@@ -218,11 +218,11 @@ def _systemctl(definition: ServiceDefinition) -> tuple[str, ...]:
 
 
 def _quoted(argument: str) -> str:
-    """As systemd reads it back: its specifiers are not expanded."""
+    """Quote for systemd, without expansion of specifiers."""
     return f'"{argument.translate(_SYSTEMD_SPECIAL)}"'
 
 
 def _is_private(definition: ServiceDefinition) -> bool:
-    """Whether it works in a folder that macOS asks the user about before a program may read it."""
+    """Whether it works in a folder that macOS protects by consent."""
     private = [definition.home / name for name in ("Documents", "Desktop", "Downloads")]
     return any(definition.directory.is_relative_to(folder) for folder in private)

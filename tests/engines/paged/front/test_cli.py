@@ -34,9 +34,9 @@ def serving(**changed: Any) -> Serving:
     return Serving(**{**DEFAULTS, **changed})
 
 
-def written(directory: Path, asked: Serving) -> tuple[Path, EngineOptions]:
+def written(directory: Path, request: Serving) -> tuple[Path, EngineOptions]:
     """What the backend reads of the repository that was written."""
-    write_repository(directory, "tiny", asked)
+    write_repository(directory, "tiny", request)
     entry = directory / "tiny"
     config = configuration((entry / "config.pbtxt").read_text())
     assert config.backend == "paged"
@@ -63,11 +63,11 @@ def test_the_repository_has_the_options(tmp_path: Path) -> None:
 
 def test_the_command_lines_defaults_are_the_engines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A bare `pointsman llm --model DIR` sets nothing that the engine would not."""
-    asked: list[Serving] = []
-    monkeypatch.setattr("engines.cli.llm_command.serve_folder", lambda each: asked.append(each) or 0)
+    requests: list[Serving] = []
+    monkeypatch.setattr("engines.cli.llm_command.serve_folder", lambda each: requests.append(each) or 0)
     result = CliRunner().invoke(app, ["llm", "--model", "/models/tiny"])
     assert result.exit_code == 0, result.output
-    assert written(tmp_path, asked[0]) == (Path("/models/tiny"), EngineOptions())
+    assert written(tmp_path, requests[0]) == (Path("/models/tiny"), EngineOptions())
 
 
 REFUSED = [
@@ -149,15 +149,15 @@ def shown(is_terminal: bool) -> str:
     with display.watching(logger):
         for done in range(0, 91, 10):
             logger.info("%s: %s", "tiny_0_0", LoadProgress("weights", done, 100))
-        tell_ready(display)
+        show_ready(display)
     logger.info("%s", LoadProgress("unseen", 1, 2))
     return out.getvalue()
 
 
-def tell_ready(display: Display) -> None:
-    told = {"device": "cpu", "ops": "reference", "dtype": "float32", "max_context": 2048, "memory_text": "1 GiB"}
-    told |= {"chats": True, "adapters": ["sql"], "quantization": None}
-    display.tell_ready(told, "127.0.0.1", 1, 2, 3)
+def show_ready(display: Display) -> None:
+    placement = {"device": "cpu", "ops": "reference", "dtype": "float32", "max_context": 2048, "memory_text": "1 GiB"}
+    placement |= {"chats": True, "adapters": ["sql"], "quantization": None}
+    display.show_ready(placement, "127.0.0.1", 1, 2, 3)
 
 
 def test_what_is_shown_in_a_pipe() -> None:
