@@ -10,7 +10,7 @@ from typing import Protocol, cast
 from gateway.net.pool import Pool, PoolLimits, Waiter
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.wire.http1.body import LAST_CHUNK, ChunkedDecoder, encode_chunk
-from gateway.wire.http1.head import CHUNKED, HEAD_END, UNTIL_CLOSE, ResponseHead, read_response_head
+from gateway.wire.http1.head import HEAD_END, ResponseHead, read_response_head
 from gateway.wire.memo import Memo
 
 _MAX_HEAD_BYTES = 256 * 1024
@@ -138,7 +138,7 @@ class Http1ClientConnection(asyncio.Protocol):
         if receiver is None:
             return
         self.receiver = None
-        if exc is None and self._head is not None and self._head.body == UNTIL_CLOSE:
+        if exc is None and self._head is not None and self._head.ends_at_close:
             receiver.reply_continued(b"", True)
             return
         when = "before it answered" if self._head is None else "in the middle of its reply"
@@ -170,8 +170,8 @@ class Http1ClientConnection(asyncio.Protocol):
             data = data[end:]
         self._buffer = b""
         body = data
-        length = 0 if self._without_body else head.body
-        if length >= 0:
+        length = 0 if self._without_body else head.length
+        if length is not None:
             self._remaining = length - len(body)
             if self._remaining > 0:
                 self._head = head
@@ -179,7 +179,7 @@ class Http1ClientConnection(asyncio.Protocol):
             else:
                 self._end(head)
                 receiver.reply_started(head, body if self._remaining == 0 else body[:length], True)
-        elif length == CHUNKED:
+        elif head.is_chunked:
             self._decoder = ChunkedDecoder()
             self._head = head
             body, ended = self._read_chunks(body) if body else (body, False)
@@ -191,14 +191,14 @@ class Http1ClientConnection(asyncio.Protocol):
     def _read_on(self, receiver: ReplyReceiver, data: bytes) -> None:
         head = self._head
         assert head is not None
-        if head.body >= 0:
+        if head.length is not None:
             self._remaining -= len(data)
             if self._remaining > 0:
                 receiver.reply_continued(data, False)
             else:
                 self._end(head)
                 receiver.reply_continued(data if self._remaining == 0 else data[: self._remaining], True)
-        elif head.body == CHUNKED:
+        elif head.is_chunked:
             data, ended = self._read_chunks(data)
             if data or ended:
                 receiver.reply_continued(data, ended)

@@ -1,4 +1,4 @@
-"""A request on its way through an ASGI application.
+"""A request that an ASGI application answers.
 
 Source: ASGI 3.0, "HTTP & WebSocket ASGI Message Format".
 """
@@ -15,18 +15,19 @@ from gateway.wire.http1.body import LAST_CHUNK, encode_chunk
 
 _log = logging.getLogger(__name__)
 
-# So much of a body waits for an application that does not read it.
+# How much of a body is buffered for an application that does not read it.
 _MAX_WAITING_BYTES = 256 * 1024
 
 
 class AsgiConnection(Protocol):
-    """The connection of a request, as the request needs it."""
+    """The connection of a request, as the request uses it."""
 
     loop: asyncio.AbstractEventLoop
     tasks: set[asyncio.Task[None]]
 
-    def want_body(self) -> None: ...
-    def set_reading(self, wanted: bool) -> None: ...
+    def expect_body(self) -> None: ...
+    def pause_body(self) -> None: ...
+    def resume_body(self) -> None: ...
     def begin_reply(self, status: int, fields: Fields, *, ends_by_closing: bool) -> None: ...
     def write(self, data: bytes) -> None: ...
     def end_reply(self) -> None: ...
@@ -41,25 +42,25 @@ class AsgiRequest:
         "_connection",
         "_fields",
         "_is_chunked",
+        "_is_complete",
+        "_is_delivered",
         "_is_gone",
-        "_is_told",
-        "_is_whole",
         "_num_waiting",
         "_pieces",
-        "_plan",
+        "_prepared",
         "_status",
         "_waiter",
         "has_begun",
     )
 
-    def __init__(self, connection: AsgiConnection, plan: PreparedRequest, application: Application) -> None:
+    def __init__(self, connection: AsgiConnection, prepared: PreparedRequest, application: Application) -> None:
         self._connection = connection
-        self._plan = plan
+        self._prepared = prepared
         self._pieces: list[bytes] = []
         self._num_waiting = 0
-        self._is_whole = False  # the body
-        self._is_told = False  # that it is
-        self._is_gone = False  # the client, or its answer has ended
+        self._is_complete = False  # the body
+        self._is_delivered = False  # the end of the body, to the application
+        self._is_gone = False  # the client has left, or the reply has ended
         self._waiter: asyncio.Future[None] | None = None
         self._status = 0
         self._fields: Fields = ()
@@ -69,17 +70,17 @@ class AsgiRequest:
         task.add_done_callback(connection.tasks.discard)
 
     def __repr__(self) -> str:
-        return f"<AsgiRequest {self._plan!r}{' gone' if self._is_gone else ''}>"
+        return f"<AsgiRequest {self._prepared!r}{' gone' if self._is_gone else ''}>"
 
-    # What the connection tells it
+    # Called by the connection
 
     def body_received(self, data: bytes, ended: bool) -> None:
-        self._is_whole = ended
+        self._is_complete = ended
         if data and not self._is_gone:
             self._pieces.append(data)
             self._num_waiting += len(data)
             if self._num_waiting > _MAX_WAITING_BYTES and not ended:
-                self._connection.set_reading(False)
+                self._connection.pause_body()
         self._wake()
 
     def cancel(self) -> None:
@@ -87,11 +88,11 @@ class AsgiRequest:
         self._is_gone = True
         self._wake()
 
-    # What the application does
+    # The application
 
     async def _run(self, application: Application) -> None:
         try:
-            await application(self._plan.scope(), self._receive, self._send)
+            await application(self._prepared.scope(), self._receive, self._send)
         except Exception:
             _log.exception("%r failed", self)
         if self._is_gone:
@@ -108,15 +109,15 @@ class AsgiRequest:
                 data = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
                 self._pieces = []
                 self._num_waiting = 0
-                self._connection.set_reading(True)
-                self._is_told = self._is_whole
-                return {"type": "http.request", "body": data, "more_body": not self._is_whole}
+                self._connection.resume_body()
+                self._is_delivered = self._is_complete
+                return {"type": "http.request", "body": data, "more_body": not self._is_complete}
             if self._is_gone:
                 return {"type": "http.disconnect"}
-            if self._is_whole and not self._is_told:
-                self._is_told = True
+            if self._is_complete and not self._is_delivered:
+                self._is_delivered = True
                 return {"type": "http.request", "body": b"", "more_body": False}
-            self._connection.want_body()
+            self._connection.expect_body()
             self._waiter = self._connection.loop.create_future()
             try:
                 await self._waiter
@@ -133,7 +134,7 @@ class AsgiRequest:
         connection = self._connection
         if not self.has_begun:
             self._begin()
-        if self._plan.method != "HEAD":
+        if self._prepared.method != "HEAD":
             if self._is_chunked:
                 body = encode_chunk(body) + (b"" if has_more else LAST_CHUNK)
             if body:
@@ -146,7 +147,7 @@ class AsgiRequest:
     def _begin(self) -> None:
         self.has_begun = True
         has_length = any(name.lower() == b"content-length" for name, _ in self._fields)
-        self._is_chunked = not has_length and not self._plan.is_http_10
+        self._is_chunked = not has_length and not self._prepared.is_http_10
         if self._is_chunked:
             self._fields = (*self._fields, (b"transfer-encoding", b"chunked"))
         self._connection.begin_reply(

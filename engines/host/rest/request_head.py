@@ -17,7 +17,6 @@ from gateway.wire.http1.head import read_request_head
 # Sends the reply of a request: status, pieces of the body, and fields without those of the connection.
 SendReply = Callable[[int, Sequence[bytes | memoryview], Fields], None]
 
-CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 KEEP_ALIVE_END, KEEP_ALIVE_END_10, CLOSE_END = b"\r\n", b"connection: keep-alive\r\n\r\n", b"connection: close\r\n\r\n"
 
 # Triton serves also those who name no host.
@@ -48,16 +47,16 @@ class DirectApplication(Protocol):
 
 
 class PreparedRequest:
-    """What requests with the same head have in common. `body` is its length, or CHUNKED."""
+    """What requests with the same head have in common. `length` is the body's, None where it is chunked."""
 
     __slots__ = (
-        "body",
         "direct",
         "expects_continue",
         "fields",
         "headers",
         "is_http_10",
         "keep_alive",
+        "length",
         "method",
         "target",
     )
@@ -69,7 +68,7 @@ class PreparedRequest:
         self.target = read.target
         self.fields = read.fields
         self.headers = dict(read.fields)
-        self.body = read.body
+        self.length = read.length
         self.keep_alive = read.keep_alive
         self.expects_continue = read.expects_continue
         self.is_http_10 = read.is_http_10

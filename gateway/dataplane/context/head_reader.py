@@ -48,16 +48,15 @@ VOLATILE_FIELDS = frozenset(
 
 
 class Request:
-    """A request's head, read: its plan, and what is its own.
+    """A request's parsed head: its plan, and what differs between requests of one plan.
 
-    `body` is the body's length or CHUNKED; `json_length` is where the JSON of a V2 body ends and binary tensors start;
-    `id` is None where the client gave none, and so is `session`, which is only read where rules ask for it; `units` are
-    the headers that experiments assign by, None where there are none. `volatile`
-    are the fields that few requests share, `lines` the same as they go on to an engine. `timing` is there where the
-    client asks for it, in a request that nobody else has (see `timed`).
+    `length` is the body's, None where it is chunked; `json_length` is that of the JSON before the binary tensors of a
+    V2 body. `id` is None where the client sent none, and so is `session`, which is only read where rules use it;
+    `units` are the headers that experiments assign by, or None. `volatile` are the fields that few requests share,
+    `lines` the same as they go to an engine. `timing` is set where the client requests it (see `timed`).
     """
 
-    __slots__ = ("body", "id", "json_length", "lines", "plan", "session", "timing", "units", "volatile")
+    __slots__ = ("id", "json_length", "length", "lines", "plan", "session", "timing", "units", "volatile")
 
     def __init__(self, plan: PreparedHead, volatile: list[Field]) -> None:
         """`volatile` are the fields that were cut out, names in lower case.
@@ -67,7 +66,7 @@ class Request:
         self.plan = plan
         self.timing: Timing | None = None
         # A field that some rule asks for was not cut out: it stands in the plan's head.
-        self.body = plan.head.body
+        self.length = plan.head.length
         self.id: bytes | None = plan.head.value(_REQUEST_ID)
         self.json_length: bytes | None = plan.head.value(_JSON_LENGTH)
         session_field = plan.snapshot.session_field
@@ -75,7 +74,7 @@ class Request:
         self.units = told_units(plan.snapshot, volatile) if plan.snapshot.unit_fields else None
         length = plan.head.value(_LENGTH)
         if length is not None:  # a rule asks for it; who writes the body anew must be able to
-            self.body = 0
+            self.length = 0
             volatile = [*volatile, (_LENGTH, length)]
         self.volatile = volatile
         length = None
@@ -86,10 +85,10 @@ class Request:
                 self.id = value  # told anew by whoever sends the request on
                 continue
             if name == _LENGTH:
-                if length is not None or self.body:
+                if length is not None or self.length != 0:
                     raise ValueError("more than one field tells the body's length")
                 length = value
-                self.body = read_length(value)
+                self.length = read_length(value)
             elif name == _JSON_LENGTH:
                 if self.json_length is not None:
                     raise ValueError("the field inference-header-content-length stands more than once")
@@ -98,7 +97,7 @@ class Request:
         self.lines = b"".join(lines)
 
     def __repr__(self) -> str:
-        return f"<Request {self.plan!r} body={self.body}>"
+        return f"<Request {self.plan!r} length={self.length}>"
 
     def of(self, plan: PreparedHead, content_length: int | None = None) -> Request:
         """The same request with another plan, and where its body has been written anew, that length."""
@@ -110,9 +109,9 @@ class Request:
         made.units = self.units
         made.timing = self.timing
         if content_length is None:
-            made.body, made.volatile, made.lines = self.body, self.volatile, self.lines
+            made.length, made.volatile, made.lines = self.length, self.volatile, self.lines
             return made
-        made.body = content_length
+        made.length = content_length
         made.volatile = [field for field in self.volatile if field[0] != _LENGTH]
         made.volatile.append((_LENGTH, b"%d" % content_length))
         made.lines = made.lines_without(())

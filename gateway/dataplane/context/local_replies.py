@@ -13,7 +13,6 @@ from gateway.protocol.llm.canonical import OF_V2, LlmApi
 from gateway.protocol.llm.errors import anthropic_error, openai_error
 from gateway.wire.http1.head import Field, ResponseHead
 
-CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 VIA = (b"via", b"1.1 pointsman")
 JSON = "application/json"
 

@@ -197,7 +197,7 @@ class PreparedHead:
         target = path.encode("ascii")
         made.head = head = copy(self.head)
         head.method, head.target, head.fields = method, target, fields
-        head.body, head.is_http_10, head.expects_continue = 0, False, False  # who reads the reply takes chunks
+        head.length, head.is_http_10, head.expects_continue = 0, False, False  # who reads the reply takes chunks
         made.encoding = None
         made._named = None
         made.without_body = False

@@ -12,7 +12,6 @@ from gateway.protocol.operations import Operation
 from gateway.protocol.v2_facts import read_body_facts
 from gateway.routing.decision import Decision, Undecided
 from gateway.wire.http1.body import LAST_CHUNK, encode_chunk
-from gateway.wire.http1.head import CHUNKED
 
 # wbits of zlib.decompressobj for what V2 clients send: gzip, and deflate in its zlib wrapping.
 _DECOMPRESS_WBITS = {b"gzip": 31, b"deflate": 15}
@@ -112,7 +111,7 @@ class RequestBody:
     @property
     def framing_line(self) -> bytes:
         """How the body will be framed, beside a Content-Length that the head has anyway. Asked before `take`."""
-        if self._request.body != CHUNKED:
+        if self._request.length is not None:
             return b""
         if self.is_complete:  # its length is known by now, and every engine takes a length
             return b"content-length: %d\r\n" % self.size
@@ -137,7 +136,7 @@ class RequestBody:
         """
         if not keeps:
             self._replay_bytes = -1
-        self._sends_chunks = self._request.body == CHUNKED and not self.is_complete
+        self._sends_chunks = self._request.length is None and not self.is_complete
         self._was_taken = True
         pieces = self._pieces
         data = pieces[0] if len(pieces) == 1 else b"".join(pieces)

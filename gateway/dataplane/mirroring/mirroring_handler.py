@@ -32,7 +32,7 @@ from gateway.dataplane.context.server_timing import ASKED_BY
 from gateway.dataplane.context.snapshot import Lane
 from gateway.dataplane.context.tap import Tap
 from gateway.protocol.errors import ErrorKind, GatewayError
-from gateway.wire.http1.head import CHUNKED, Field, ResponseHead
+from gateway.wire.http1.head import Field, ResponseHead
 
 # What the gateway refuses so as to be asked less: a candidate would get what limits keep from the route's own engine.
 UNMIRRORED = (ErrorKind.RATE_LIMITED, ErrorKind.OVERLOADED)
@@ -137,7 +137,7 @@ class Mirrored:
     def relay(self, head: ResponseHead, lane: Lane, added: Sequence[Field], request_id: bytes, data: bytes) -> None:
         self._first_at = monotonic()
         # Without framing, the copy's body ends with the copy.
-        is_framed = head.body == CHUNKED and not self.takes_payload and not self._request.plan.head.is_http_10
+        is_framed = head.is_chunked and not self.takes_payload and not self._request.plan.head.is_http_10
         ending = CHUNKS + KEEP_ALIVE_END if is_framed else KEEP_ALIVE_END
         self._answer.add(relayed(head, lane, added, request_id, ending, data))
         self._client.relay(head, lane, added, request_id, data)

@@ -32,7 +32,7 @@ from gateway.routing.decision import Decision, Undecided
 from gateway.sessions.sequence_log import Input, Sent
 from gateway.upstream.endpoint import Endpoint
 from gateway.upstream.engine import Engine
-from gateway.wire.http1.head import UNTIL_CLOSE, ResponseHead
+from gateway.wire.http1.head import ResponseHead
 
 # Up to here, one copy of the body into one write is cheaper than a write of two pieces.
 _JOIN_BYTES = 16 * 1024
@@ -265,11 +265,11 @@ class Exchange(TimedTries):
         if lane.meter is not None and self._plan.is_inference:
             count_energy(lane.meter, head.value(ENERGY_FIELD))
         plan = self._plan
-        if head.body < 0:
+        if head.length is None:
             if (head.value(b"content-type") or b"").startswith(b"text/event-stream"):
                 self._is_event_stream = True
                 client.write_at_once()
-            if head.body == UNTIL_CLOSE:
+            if head.ends_at_close:
                 self._is_relayed = False
         added = self._timing_fields(now) if plan.tells_timing else ()
         client.relay(head, lane, added, self._request_id, b"" if plan.without_body else data)

@@ -21,7 +21,7 @@ from gateway.protocol.llm.usage import ReplyUsage, StreamUsage, whole_usage
 from gateway.protocol.readiness import Readiness
 from gateway.upstream.engine import Engine
 from gateway.wire.http1.body import LAST_CHUNK, ChunkedDecoder
-from gateway.wire.http1.head import CHUNKED, UNTIL_CLOSE, ResponseHead
+from gateway.wire.http1.head import ResponseHead
 
 # Answers that say: this server cannot, another one may.
 _ELSEWHERE = frozenset({502, 503, 504})
@@ -90,7 +90,7 @@ class GenerationExchange(Exchange):
         self._held_head = None
         if head.status in _ELSEWHERE and self._goes_elsewhere(head, ended):
             return
-        if head.body >= 0:  # mostly a whole reply, whose first token is its last
+        if head.length is not None:  # mostly a whole reply, whose first token is its last
             if ended:
                 self._usage, self._told = None, whole_usage(data)
             else:
@@ -102,7 +102,7 @@ class GenerationExchange(Exchange):
         is_stream = _is_readable_stream(head)
         self._usage = StreamUsage() if is_stream else ReplyUsage()
         is_payload = self._client.takes_payload or self._plan.head.is_http_10
-        self._is_framed = head.body == CHUNKED and not is_payload
+        self._is_framed = head.is_chunked and not is_payload
         self._before = self._last = b""
         self._was_whole = self._has_told_its_end = False
         if is_stream and not ended and not _TOKEN.search(data):
@@ -130,7 +130,7 @@ class GenerationExchange(Exchange):
         self._first_token_at = monotonic()
         self._scan(data)
         if not ended or self._has_ended_well(head.status):
-            is_told_by_close = ended and head.body == UNTIL_CLOSE
+            is_told_by_close = ended and head.ends_at_close
             super().reply_started(head, data, ended and not is_told_by_close)
             if is_told_by_close and self._is_trying:
                 super().reply_continued(b"", True)
@@ -203,7 +203,7 @@ class GenerationExchange(Exchange):
     # Limits
 
     def expected_tokens(self) -> int:
-        return expected_tokens(self._body.held(), max(self._request.body, self._body.size))
+        return expected_tokens(self._body.held(), max(self._request.length or 0, self._body.size))
 
     def _used_tokens(self, expected: int) -> int:
         """What the engine has counted; where it has not, what was expected."""

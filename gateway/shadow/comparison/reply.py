@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.wire.http1.body import ChunkedDecoder
-from gateway.wire.http1.head import CHUNKED, HEAD_END, read_response_head
+from gateway.wire.http1.head import HEAD_END, read_response_head
 
 _JSON_LENGTH = b"inference-header-content-length"
 _EITHER_WBITS = 47  # gzip's wrapping or zlib's, whichever it is
@@ -57,7 +57,7 @@ def read_http(data: bytes, seconds: float, first_seconds: float) -> ComparedRepl
             raise ValueError("its head has no end")
         head = read_response_head(data[:end])
         body = data[end:]
-        if head.body == CHUNKED:
+        if head.is_chunked:
             body = ChunkedDecoder().feed(body)
     except (ValueError, GatewayError) as error:
         raise GatewayError(ErrorKind.UPSTREAM_PROTOCOL, f"the reply is malformed: {error}") from error

@@ -12,8 +12,6 @@ from __future__ import annotations
 import re
 from enum import Enum
 
-from gateway.wire.http1.head import CHUNKED
-
 LAST_CHUNK = b"0\r\n\r\n"
 
 # A size line longer than this is no size: 16 hex digits hold any length, the rest is room for extensions.
@@ -152,36 +150,40 @@ def encode_chunk(data: bytes) -> bytes:
 
 
 class BodyReader:
-    """`length` is the body's, or CHUNKED. `rest` is what came after it, once it `has_ended`."""
+    """Finds the end of one body. `length` None: it is chunked. `num_bytes` have come; `rest` is what came after the
+    body, once it `has_ended`."""
 
-    __slots__ = ("_decoder", "_remaining", "has_ended", "rest")
+    __slots__ = ("_decoder", "_length", "has_ended", "num_bytes", "rest")
 
-    def __init__(self, length: int) -> None:
-        self._decoder = ChunkedDecoder() if length == CHUNKED else None
-        self._remaining = length
+    def __init__(self, length: int | None) -> None:
+        self._decoder = ChunkedDecoder() if length is None else None
+        self._length = length or 0
+        self.num_bytes = 0
         self.has_ended = False
         self.rest = b""
 
     def __repr__(self) -> str:
-        return f"<BodyReader: {self._remaining if self._decoder is None else self._decoder!r} to come>"
+        return f"<BodyReader: {self._decoder or self._length - self.num_bytes} to come>"
 
     def feed(self, data: bytes) -> bytes:
-        """What of it is the body's.
+        """The bytes of `data` that belong to the body.
 
-        Raises: ValueError where a chunk is malformed.
+        Raises: ValueError that says what is malformed.
         """
         decoder = self._decoder
         if decoder is not None:
             data = decoder.feed(data)
+            self.num_bytes += len(data)
             self.has_ended = decoder.has_ended
             self.rest = decoder.tail
             return data
-        if len(data) > self._remaining:
-            data, self.rest = data[: self._remaining], data[self._remaining :]
-        self._remaining -= len(data)
-        self.has_ended = not self._remaining
+        missing = self._length - self.num_bytes
+        if len(data) > missing:
+            data, self.rest = data[:missing], data[missing:]
+        self.num_bytes += len(data)
+        self.has_ended = self.num_bytes == self._length
         return data
 
-    def is_longer_than(self, num_bytes: int) -> bool:
-        """Whether more than so many bytes are to come, or nobody knows."""
-        return self._decoder is not None or self._remaining > num_bytes
+    def may_exceed(self, num_bytes: int) -> bool:
+        """Whether more than `num_bytes` may still come."""
+        return self._decoder is not None or self._length - self.num_bytes > num_bytes

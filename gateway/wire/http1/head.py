@@ -20,10 +20,6 @@ from gateway.protocol.errors import ErrorKind, GatewayError
 
 HEAD_END = b"\r\n\r\n"
 
-# How a body is framed, where it is not by a length (which is the number itself, from 0).
-CHUNKED = -1
-UNTIL_CLOSE = -2
-
 Field = tuple[bytes, bytes]
 
 # Fields of one connection only (RFC 9110 section 7.6.1). Framing is written anew by whoever sends the message on.
@@ -69,10 +65,10 @@ class _Head:
 class RequestHead(_Head):
     """A request's head: field names in lower case, end-to-end fields only.
 
-    `body` is the body's length or CHUNKED. `is_http_10` tells that a reply must not be chunked.
+    `length` is the body's; None: it is chunked. A reply to an `is_http_10` request must not be chunked.
     """
 
-    __slots__ = ("body", "expects_continue", "is_http_10", "keep_alive", "method", "target")
+    __slots__ = ("expects_continue", "is_http_10", "keep_alive", "length", "method", "target")
 
     def __init__(self, method: bytes, target: bytes, fields: list[Field], is_http_10: bool) -> None:
         named, self.fields, connection = _sort_out(fields)
@@ -81,40 +77,44 @@ class RequestHead(_Head):
         expect = named.get(b"expect")
         if expect is not None and expect.lower() != b"100-continue":
             raise ValueError("the Expect field may only ask for 100-continue")
-        body = _framing(named)
-        if body == CHUNKED and is_http_10:
+        length, is_chunked = _framing(named)
+        if is_chunked and is_http_10:
             raise ValueError("HTTP/1.0 has no Transfer-Encoding")
         self.method = method.decode("ascii")
         self.target = target if target.startswith(b"/") else _origin_form(target)
         self.is_http_10 = is_http_10
-        self.body = 0 if body == UNTIL_CLOSE else body
+        self.length = None if is_chunked else length or 0
         self.keep_alive = _keeps_alive(connection, is_http_10)
         self.expects_continue = expect is not None and not is_http_10
 
     def __repr__(self) -> str:
-        return f"<RequestHead {self.method} {self.target!r} {self.fields} body={self.body}>"
+        return f"<RequestHead {self.method} {self.target!r} {self.fields} length={self.length}>"
 
 
 class ResponseHead(_Head):
     """A response's head. `lines` holds its end-to-end fields as they go on, with the CRLF of each; the request's id is
     not among them, since whoever relays a reply tells the id that its own caller knows.
 
-    `body` is a length, CHUNKED or UNTIL_CLOSE, for a request that was not HEAD.
+    `length` is the body's, unless the request was HEAD; where it is None, the body `is_chunked` or `ends_at_close`.
     """
 
-    __slots__ = ("body", "keep_alive", "lines", "status", "status_line")
+    __slots__ = ("ends_at_close", "is_chunked", "keep_alive", "length", "lines", "status", "status_line")
 
     def __init__(self, status: int, status_line: bytes, fields: list[Field], is_http_10: bool) -> None:
         named, self.fields, connection = _sort_out(fields)
-        body = _framing(named)
+        length, is_chunked = _framing(named)
+        if status < 200 or status in (204, 304):
+            length, is_chunked = 0, False
+        self.length = length
+        self.is_chunked = is_chunked
+        self.ends_at_close = length is None and not is_chunked
         self.status = status
         self.status_line = status_line
         self.lines = b"".join([b"%b: %b\r\n" % field for field in self.fields if field[0] != b"x-request-id"])
-        self.body = 0 if status < 200 or status in (204, 304) else body
         self.keep_alive = _keeps_alive(connection, is_http_10)
 
     def __repr__(self) -> str:
-        return f"<ResponseHead {self.status} {self.fields} body={self.body}>"
+        return f"<ResponseHead {self.status} {self.fields} length={self.length}>"
 
 
 def read_request_head(head: bytes) -> RequestHead:
@@ -204,8 +204,8 @@ def _keeps_alive(connection: frozenset[bytes], is_http_10: bool) -> bool:
     return b"close" not in connection and (not is_http_10 or b"keep-alive" in connection)
 
 
-def _framing(named: dict[bytes, bytes]) -> int:
-    """The body's length or CHUNKED; UNTIL_CLOSE where the head does not say."""
+def _framing(named: dict[bytes, bytes]) -> tuple[int | None, bool]:
+    """The body's length, None where the head does not have it; and whether the body is chunked."""
     coding = named.get(b"transfer-encoding")
     length = named.get(b"content-length")
     if coding is not None:
@@ -213,8 +213,8 @@ def _framing(named: dict[bytes, bytes]) -> int:
             raise ValueError("both Content-Length and Transfer-Encoding are given")
         if coding.lower() != b"chunked":
             raise ValueError("Transfer-Encoding may only be chunked")
-        return CHUNKED
-    return UNTIL_CLOSE if length is None else read_length(length)
+        return None, True
+    return (None if length is None else read_length(length)), False
 
 
 def fields_of(lines: bytes) -> list[Field]:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.protocol.errors import ErrorKind, GatewayError
-from gateway.wire.http1.head import CHUNKED, UNTIL_CLOSE, read_length, read_request_head, read_response_head
+from gateway.wire.http1.head import read_length, read_request_head, read_response_head
 
 
 def test_a_request_head() -> None:
@@ -16,7 +16,7 @@ def test_a_request_head() -> None:
         b"POST /v2/models/m/infer?x=1 HTTP/1.1\r\nHost: a\r\nX-Own:  b c \r\nConnection: X-Hop\r\nX-Hop: d\r\n"
         b"Content-Length: 12\r\nExpect: 100-Continue\r\n\r\n"
     )
-    assert (head.method, head.target, head.body) == ("POST", b"/v2/models/m/infer?x=1", 12)
+    assert (head.method, head.target, head.length) == ("POST", b"/v2/models/m/infer?x=1", 12)
     assert (head.keep_alive, head.expects_continue, head.is_http_10) == (True, True, False)
     assert [name for name, _ in head.fields] == [b"host", b"x-own", b"content-length", b"expect"]
     assert head.value(b"x-own").strip() == b"b c"  # type: ignore[union-attr]
@@ -58,19 +58,20 @@ def test_keep_alive(version: bytes, connection: bytes, keeps: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    "head, body",
+    "head, framing",
     [
-        (b"HTTP/1.1 200 OK\r\nContent-Length: 7\r\n\r\n", 7),
-        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: Chunked\r\n\r\n", CHUNKED),
-        (b"HTTP/1.1 200 OK\r\n\r\n", UNTIL_CLOSE),
-        (b"HTTP/1.1 204 No Content\r\n\r\n", 0),
-        (b"HTTP/1.1 304 Not Modified\r\nContent-Length: 7\r\n\r\n", 0),
-        (b"HTTP/1.1 100 Continue\r\n\r\n", 0),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 7\r\n\r\n", (7, False, False)),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: Chunked\r\n\r\n", (None, True, False)),
+        (b"HTTP/1.1 200 OK\r\n\r\n", (None, False, True)),
+        (b"HTTP/1.1 204 No Content\r\n\r\n", (0, False, False)),
+        (b"HTTP/1.1 304 Not Modified\r\nContent-Length: 7\r\n\r\n", (0, False, False)),
+        (b"HTTP/1.1 100 Continue\r\n\r\n", (0, False, False)),
     ],
 )
-def test_how_a_response_is_framed(head: bytes, body: int) -> None:
+def test_how_a_response_is_framed(head: bytes, framing: tuple[int | None, bool, bool]) -> None:
     """A response's body has a length, or chunks, or ends with the connection; some statuses have none."""
-    assert read_response_head(head).body == body
+    read = read_response_head(head)
+    assert (read.length, read.is_chunked, read.ends_at_close) == framing
 
 
 def test_a_response_head_goes_on() -> None:

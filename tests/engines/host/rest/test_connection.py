@@ -9,8 +9,7 @@ import pytest
 from engines.core.calls import InferenceCall
 from engines.host.client_limits import ClientLimits
 from engines.host.rest.app import RestApp
-from engines.host.rest.connection import MAX_HEAD_BYTES, HttpConnection
-from engines.host.rest.server_context import RestFront
+from engines.host.rest.server import MAX_HEAD_BYTES, RestServer
 from tests.engines.host.fake_service import FakeService
 
 BODY = json.dumps(
@@ -85,9 +84,7 @@ class Stage:
     def __init__(self, **limits):
         self.service = FakeService()
         self.limits = ClientLimits(**limits)
-        front = RestFront(RestApp(self.service, self.limits), self.limits, asyncio.get_running_loop(), 75.0)
-        self.front = front
-        self.connection = HttpConnection(front)
+        self.connection = RestServer(RestApp(self.service, self.limits), self.limits).new_connection()
         self.transport = Transport()
         self.connection.connection_made(self.transport)
 
