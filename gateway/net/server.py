@@ -16,7 +16,7 @@ _SWEEP_SECONDS = 1.0
 
 
 class ServerConnection(Protocol):
-    """A client's connection, as its server sees it. It enters and leaves `Server.connections` by itself."""
+    """A client's connection, as its server sees it. It enters and leaves `ConnectionServer.connections` by itself."""
 
     def sweep(self, now: float) -> None:
         """Called about once a second; `now` is of `time.monotonic`."""
@@ -29,7 +29,7 @@ class ServerConnection(Protocol):
     def abort(self) -> None: ...
 
 
-class Server(ABC):
+class ConnectionServer(ABC):
     """Listens in the running event loop. It handles no signals."""
 
     def __init__(self) -> None:

@@ -19,7 +19,7 @@ from engines.host.rest.request_head import (
     reply_head,
 )
 from gateway.net.http1_server import Http1Server, Owed, ParserState, Rejection
-from gateway.net.server import Server
+from gateway.net.server import ConnectionServer
 from gateway.protocol.errors import GatewayError
 from gateway.wire.memo import Memo
 
@@ -38,7 +38,7 @@ _REJECTIONS = {
 }
 
 
-class RestServer(Server):
+class RestServer(ConnectionServer):
     """Serves an ASGI application. A client may be silent for `keepalive_seconds` between two requests."""
 
     def __init__(
