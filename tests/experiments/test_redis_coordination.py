@@ -203,8 +203,8 @@ def test_a_ramp_outlives_its_leader(redis_server: RedisServer) -> None:
     async def go(one: Gateway, other: Gateway) -> None:
         one.rate = other.rate = 4
         await eventually(lambda: one.told["arms"][1]["counts"]["requests"] > 20)
-        assert one.experiments._keeping is not None
-        one.experiments._keeping.cancel()  # as a crash would end it: it leaves nothing behind
+        assert one.experiments._task is not None
+        one.experiments._task.cancel()  # as a crash would end it: it leaves nothing behind
         counted = one.told["arms"][1]["counts"]["requests"]
         other.rate = 0
         await eventually(lambda: other.experiments.is_leader)
