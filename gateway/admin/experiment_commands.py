@@ -22,7 +22,7 @@ from gateway.experiments.runs import RunState
 from gateway.protocol.session_id import bounded
 from gateway.redis.errors import StoreError
 from gateway.redis.script import Command
-from gateway.routing.assignment import keepsake
+from gateway.routing.assignment import arm_token
 from gateway.sessions.redis_keys import session_key
 from gateway.sessions.session import arm_field
 
@@ -203,7 +203,7 @@ async def _force(state: CommandState, spec: ExperimentSpec, wish: ForceWish) -> 
         change: Command = ("HDEL", key, field)
     else:
         is_control = wish.arm == spec.control_arm.name
-        told = keepsake(wish.arm, 0 if is_control else state.experiments.run_of(spec.name))
+        told = arm_token(wish.arm, 0 if is_control else state.experiments.run_of(spec.name))
         change = ("HSET", key, field, told)
     news = add(_SENDER, *write_item(SessionMoved(bounded(wish.unit))))
     asked = store_of(state, "sessions").ask([change, ("EXPIRE", key, ttl), news], PATIENCE_SECONDS)

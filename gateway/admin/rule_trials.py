@@ -133,7 +133,7 @@ def _assignment(assignment: Assignment) -> Json:
         "place": assignment.place,
         "draws": [
             {"arm": stretch.arm, "share": stretch.share, "intervals": stretch.intervals}
-            for stretch in assignment.stretches
+            for stretch in assignment.arm_spans
         ],
     }
 

@@ -18,7 +18,7 @@ from gateway.events.event_types import SessionMoved, write_item
 from gateway.events.redis_stream import add
 from gateway.protocol.session_id import bounded
 from gateway.redis.script import Command
-from gateway.routing.assignment import arm_kept
+from gateway.routing.assignment import arm_of_token
 from gateway.sessions.redis_keys import session_key
 from gateway.sessions.session import Session, flat, place_field
 
@@ -108,7 +108,7 @@ def _told(session: str, fields: list[bytes]) -> Json:
             "created": _seconds(plain.get(b"created")),
             "seen": _seconds(plain.get(b"seen")),
             "requests": int(plain.get(b"requests", b"0")),
-            "arms": {name: arm_kept(told) for name, told in known.arms.items()},
+            "arms": {name: arm_of_token(told) for name, told in known.arms.items()},
             "places": known.places,
         }
     except ValueError as error:

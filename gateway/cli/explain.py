@@ -23,7 +23,7 @@ from gateway.protocol.operations import INFERENCE_OPERATIONS, Operation
 from gateway.routing.decision import Decision, Facts, Target
 from gateway.routing.explain import Assignment, Check, Explanation, RouteVerdict, Step
 from gateway.routing.explain import explain as explain_decision
-from gateway.routing.layout import WHOLE, Span
+from gateway.routing.layout import NUM_POSITIONS, Span
 from gateway.routing.table import Table
 from gateway.yaml import values
 
@@ -33,7 +33,7 @@ _OF_A_MODEL = {Operation.TRACE: Operation.MODEL_TRACE}
 _MARKS = {
     RouteVerdict.MATCHED: ("✓", "bold green"),
     RouteVerdict.FAILED: ("✗", "red"),
-    RouteVerdict.NOT_ASKED: ("·", "dim"),
+    RouteVerdict.SKIPPED: ("·", "dim"),
 }
 
 
@@ -102,7 +102,7 @@ def explain(
     print_explanation(explanation, facts, table, console)
     for limit in _limits(explanation, facts, loaded.rules):
         console.print(limit)
-    return 0 if explanation.finds_somebody else 1
+    return 0 if explanation.has_target else 1
 
 
 def print_explanation(explanation: Explanation, facts: Facts, table: Table, console: Console) -> None:
@@ -124,7 +124,7 @@ def _step(step: Step, width: int) -> Text:
     match step.verdict:
         case RouteVerdict.FAILED:
             line.append("  " + "; ".join(_failure(check) for check in step.failed))
-        case RouteVerdict.NOT_ASKED:
+        case RouteVerdict.SKIPPED:
             line.append("  not asked: a route before it matches", "dim")
         case RouteVerdict.MATCHED:
             line.append("  " + ("; ".join(_success(check) for check in step.checks) or "matches every request"))
@@ -162,8 +162,8 @@ def _assignment(assignment: Assignment) -> Iterable[Text]:
     for part in assignment.parts:
         yield _stretch(part.name, part.share, part.spans, None)
     if assignment.arm is not None:
-        width = max(len(stretch.arm) for stretch in assignment.stretches)
-        for stretch in assignment.stretches:
+        width = max(len(stretch.arm) for stretch in assignment.arm_spans)
+        for stretch in assignment.arm_spans:
             is_chosen = stretch.arm == assignment.arm
             yield _stretch(stretch.arm.ljust(width), stretch.share, stretch.spans, is_chosen)
 
@@ -173,7 +173,7 @@ def _stretch(name: str, share: float, spans: Iterable[Span], is_chosen: bool | N
     mark, style = (
         ("-", "dim") if is_chosen is None else _MARKS[RouteVerdict.MATCHED if is_chosen else RouteVerdict.FAILED]
     )
-    intervals = ", ".join(f"{start / WHOLE:.6f} to {end / WHOLE:.6f}" for start, end in spans)
+    intervals = ", ".join(f"{start / NUM_POSITIONS:.6f} to {end / NUM_POSITIONS:.6f}" for start, end in spans)
     return Text.assemble(f"  {mark} ", (name, style), f"  {share:.1%}: {intervals or 'nothing'}")
 
 

@@ -15,7 +15,7 @@ from gateway.dry_run.recording import RoutingOutcome, outcome_of
 from gateway.protocol.operations import Operation
 from gateway.routing.assignment import Forced
 from gateway.routing.decision import BodyFacts, Facts, InputFacts
-from gateway.routing.table import Table, asked_headers, asked_parameters
+from gateway.routing.table import Table, used_headers, used_parameters
 
 Json = dict[str, Any]
 
@@ -94,8 +94,8 @@ class Replay:
     def __init__(self, candidate: RulesSpec, against: RulesSpec | None = None) -> None:
         self._candidate = Table(candidate)
         self._against = Table(against) if against is not None else None
-        self._asked = asked_parameters(candidate)
-        self._headers = asked_headers(candidate)
+        self._asked = used_parameters(candidate)
+        self._headers = used_headers(candidate)
         self._changes: dict[str, dict[tuple[str, str], MovedRequests]] = {"route": {}, "engine": {}, "arm": {}}
         self._tests: Counter[str] = Counter()
         self._nanoseconds: list[int] = []

@@ -80,7 +80,7 @@ def _by_chance(test: RuleTestSpec, outcome: RoutingOutcome) -> tuple[str, str]:
 def _reason(wanted: str | None, facts: Facts, table: Table) -> str:
     """Why the route that was expected did not take it."""
     for step in explain(table, facts, lambda: 0.0).steps:
-        if step.route == wanted and step.verdict is RouteVerdict.NOT_ASKED:
+        if step.route == wanted and step.verdict is RouteVerdict.SKIPPED:
             return ", which stands before it"
         if step.route == wanted and step.failed:
             check = step.failed[0]

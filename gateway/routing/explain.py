@@ -1,4 +1,4 @@
-"""Why a request goes where it goes: the slow, obvious path through all routes, with every condition shown.
+"""Explains a decision: evaluates all routes in order and reports every condition.
 
 Tests hold `Table.decide` to the decisions made here.
 """
@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from gateway.protocol.operations import FLEET_OPERATIONS, INFERENCE_OPERATIONS
-from gateway.routing.assignment import Stretch, encoded
+from gateway.routing.assignment import ArmSpans, encoded
 from gateway.routing.decision import NO_BODY, Decision, Facts, Target, Undecided
 from gateway.routing.layers import LayerPart
 from gateway.routing.matchers import Condition, Subject
@@ -19,16 +19,16 @@ from gateway.routing.table import Table
 
 
 class RouteVerdict(Enum):
-    """How far a request came with a route."""
+    """The result of a route."""
 
     MATCHED = "matched"
     FAILED = "failed"
-    NOT_ASKED = "not asked"  # an earlier route had matched
+    SKIPPED = "not asked"  # an earlier route had matched
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One condition and what the request has for it; `actual` is None where it has nothing."""
+    """One condition and the request's value; `actual` is None if it has none."""
 
     key: str
     expected: str
@@ -38,7 +38,7 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One route, with all its conditions unless it was not asked."""
+    """One route, with its conditions unless it was skipped."""
 
     route: str
     verdict: RouteVerdict
@@ -52,17 +52,16 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """How an experiment chose the arm: by the position of the request's unit, or by chance where it has none.
+    """How an experiment chose the arm: by the position of the request's unit, or by chance if it has none.
 
-    `parts` are those that units are split into before, where the experiment has not all of them: a layer's, or the
-    experiment alone.
+    `parts`: the experiments that share the units (of a layer, or this one alone), if it does not have all of them.
     """
 
     experiment: str
     unit_kind: str  # session | request | header:NAME | parameter:NAME
     unit: str | None  # None: by chance, this request alone
-    arm: str | None  # None: the experiment has not got it
-    stretches: tuple[Stretch, ...]
+    arm: str | None  # None: outside the experiment
+    arm_spans: tuple[ArmSpans, ...]
     position: float | None = None  # in the experiment
     layer: str | None = None
     parts: tuple[LayerPart, ...] = ()
@@ -72,8 +71,8 @@ class Assignment:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """A decision with its reasons: one step for each route, in order. What concerns all that a model's requests may
-    reach (load, stats, ...) goes to all `targets`, and no arm is chosen."""
+    """A decision with its reasons: one step for each route, in order. A fleet operation (load, statistics, ...) goes to
+    all `targets` instead, without an arm."""
 
     steps: tuple[Step, ...]
     decision: Decision | Undecided
@@ -81,13 +80,13 @@ class Explanation:
     targets: tuple[Target, ...] = ()
 
     @property
-    def finds_somebody(self) -> bool:
-        """Whether anybody is asked."""
+    def has_target(self) -> bool:
+        """Whether the request has a target."""
         return bool(self.targets) or isinstance(self.decision, Decision)
 
 
 def explain(table: Table, facts: Facts, chance: Callable[[], float]) -> Explanation:
-    """Decide as the table does and keep the reasons; a body that nobody has read counts as one that says nothing."""
+    """Decide as the table does, with reasons; an unread body counts as empty."""
     if facts.body is None:
         facts = replace(facts, body=NO_BODY)
     steps: list[Step] = []
@@ -95,7 +94,7 @@ def explain(table: Table, facts: Facts, chance: Callable[[], float]) -> Explanat
     in_head = True
     for route in table.routes:
         if winner is not None:
-            steps.append(Step(route.name, RouteVerdict.NOT_ASKED))
+            steps.append(Step(route.name, RouteVerdict.SKIPPED))
             continue
         head, body = _check_head(route, facts), _check_body(route, facts)
         if _all(head) and body and facts.operation in INFERENCE_OPERATIONS:
@@ -119,7 +118,7 @@ def _check_head(route: Route, facts: Facts) -> tuple[Check, ...]:
 
 
 def _check_body(route: Route, facts: Facts) -> tuple[Check, ...]:
-    """Only an inference has a body to ask: other requests meet no condition on it, not even on what is not there."""
+    """Only inferences have a body; other requests meet no body condition, not even a negative one."""
     if facts.operation not in INFERENCE_OPERATIONS:
         return tuple(Check(condition.key, condition.expected, None, False) for condition in route.body)
     return tuple(_check(condition, facts.body or NO_BODY) for condition in route.body)
@@ -144,7 +143,7 @@ def _assignment(route: Route, facts: Facts, decision: Decision | Undecided) -> A
         split.spec.unit,
         unit,
         target.arm,
-        split.stretches(),
+        split.arm_spans(),
         split.position(unit) if unit is not None else None,
         member.layer if member is not None else None,
         member.parts() if member is not None else (),

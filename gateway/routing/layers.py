@@ -1,4 +1,4 @@
-"""Which units an experiment has: all, a share of them, or its part of a layer."""
+"""The units of an experiment: all, a share of them, or its part of a layer."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from dataclasses import dataclass
 from hashlib import blake2b
 
 from gateway.config.experiment_specs import ExperimentSpec, LayerSpec
-from gateway.routing.layout import WHOLE, IntervalLayout, Span
+from gateway.routing.layout import NUM_POSITIONS, IntervalLayout, Span
 
 
 class Positions:
-    """A salted hash of units: the same position on each machine."""
+    """A salted hash of units: the same position on every machine."""
 
     __slots__ = ("hasher",)
 
     def __init__(self, salt: str) -> None:
-        # The salt is in it already: a unit is added to a copy.
+        # Already contains the salt; a copy hashes a unit.
         self.hasher = blake2b(f"{salt}\0".encode(), digest_size=8)
 
     def of(self, unit: bytes) -> int:
@@ -27,7 +27,7 @@ class Positions:
 
 @dataclass(frozen=True, slots=True)
 class LayerPart:
-    """One part of what units are split into, for who wants to know why."""
+    """One part of the units, for explanations."""
 
     name: str
     share: float
@@ -35,12 +35,12 @@ class LayerPart:
 
 
 class Membership:
-    """The part of units that one experiment has."""
+    """The part of the units that belongs to one experiment."""
 
     __slots__ = ("_index", "_layout", "_parts", "_positions", "layer")
 
     def __init__(self, salt: str, shares: Sequence[tuple[str, float]], index: int, layer: str | None = None) -> None:
-        """`shares` are those of all that stand in the same layout, with their names; the experiment is one of them."""
+        """`shares`: the names and shares of all parts of the layout; `index` is this experiment's."""
         self.layer = layer
         self._positions = Positions(salt)
         self._layout = IntervalLayout([share for _, share in shares])
@@ -55,13 +55,13 @@ class Membership:
 
     def has_by_chance(self, chance: Callable[[], float]) -> bool:
         """Whether a request without a unit is in it."""
-        return self._layout.owner(int(chance() * WHOLE)) == self._index
+        return self._layout.owner(int(chance() * NUM_POSITIONS)) == self._index
 
     def position(self, unit: bytes) -> float:
-        return self._positions.of(unit) / WHOLE
+        return self._positions.of(unit) / NUM_POSITIONS
 
     def parts(self) -> tuple[LayerPart, ...]:
-        """Who has which units."""
+        """All parts with their spans."""
         return tuple(
             LayerPart(name, share, tuple(spans))
             for (name, share), spans in zip(self._parts, self._layout.spans, strict=True)
@@ -72,16 +72,18 @@ HOLDOUT = "holdout"
 
 
 def memberships(experiments: Sequence[ExperimentSpec], layers: Sequence[LayerSpec]) -> dict[str, Membership]:
-    """Of each experiment that has not all units, which ones it has."""
-    found: dict[str, Membership] = {}
+    """The memberships of experiments that do not have all units, by name."""
+    memberships_by_name: dict[str, Membership] = {}
     for experiment in experiments:
         if experiment.layer is None and experiment.share < 1:
-            # A position of its own: who is in it says nothing of which arm he gets.
+            # Its own salt, so that membership is independent of the arm.
             salt = f"{experiment.salt or experiment.name}\0share"
-            found[experiment.name] = Membership(salt, [(experiment.name, experiment.share)], 0)
+            memberships_by_name[experiment.name] = Membership(salt, [(experiment.name, experiment.share)], 0)
     for layer in layers:
         members = [experiment for experiment in experiments if experiment.layer == layer.name]
         shares = [(HOLDOUT, layer.holdout), *((member.name, member.share) for member in members)]
         for index, member in enumerate(members, 1):
-            found[member.name] = Membership(f"{layer.salt or layer.name}\0layer", shares, index, layer.name)
-    return found
+            memberships_by_name[member.name] = Membership(
+                f"{layer.salt or layer.name}\0layer", shares, index, layer.name
+            )
+    return memberships_by_name

@@ -1,4 +1,4 @@
-"""From `match:` to predicates: what the head of a request can tell, apart from what only its body can."""
+"""Compiles `match:` to predicates, separately for a request's head and its body."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ TextTest = Callable[[str], object]
 
 @dataclass(frozen=True, slots=True)
 class Condition(Generic[Subject]):
-    """One key of a match: `holds` is for the hot path, the rest is for who explains it."""
+    """One key of a match: `holds` is for the hot path, the rest for explanations."""
 
     key: str  # as in the rule file: "header x-tier"
     expected: str
-    holds: Callable[[Subject], object]  # true where the condition is met
-    actual: Callable[[Subject], str | None]  # what stands in the request; None where nothing does
+    holds: Callable[[Subject], object]  # whether the condition is met
+    actual: Callable[[Subject], str | None]  # the request's value; None if it has none
 
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """The conditions of a route. The model is apart: the table finds routes by it."""
+    """The conditions of a route. The model is separate, because the table finds routes by it."""
 
     model: Condition[Facts] | None
     head: tuple[Condition[Facts], ...]
@@ -65,7 +65,7 @@ def all_hold(conditions: tuple[Condition[Subject], ...], subject: Subject) -> bo
 
 
 def text_test(patterns: tuple[str, ...]) -> TextTest:
-    """A test whether a text matches any of the patterns: a set where all are exact, else one regular expression."""
+    """A test whether a text matches any of the patterns: a set if all are exact, else one regular expression."""
     if all(is_exact(pattern) for pattern in patterns):
         return frozenset(patterns).__contains__
     return re.compile("|".join(translate(pattern) for pattern in patterns)).match
@@ -88,7 +88,7 @@ def _condition(
 
 
 def _optional_text(key: str, patterns: tuple[str, ...], actual: Callable[[Subject], str | None]) -> Condition[Subject]:
-    """A condition on a text that may be absent: then it does not hold, not even for `*`."""
+    """A condition on an optional text; an absent text never matches, not even `*`."""
     test = text_test(patterns)
 
     def holds(subject: Subject) -> object:
@@ -121,7 +121,7 @@ def _parameter(name: str, patterns: tuple[str, ...]) -> Condition[BodyFacts]:
 
 
 def _input(match: InputMatch) -> Condition[BodyFacts]:
-    """A condition that some input meets whole."""
+    """A condition that a single input must meet completely."""
     meets = _input_test(match)
 
     def holds(body: BodyFacts) -> bool:

@@ -15,9 +15,9 @@ from gateway.routing.unit_lookup import LATER, UnitMatch, session_lookup, unit_l
 
 
 class Route:
-    """A route of one snapshot, never edited.
+    """A compiled route of one snapshot; immutable.
 
-    `always` is the decision of a route that asks nothing: one object, made once.
+    `always` is the decision of a route without conditions: one object.
     """
 
     def __init__(
@@ -28,7 +28,7 @@ class Route:
         identity: IdentitySpec,
         *,
         may_be_forced: bool = False,
-        asks_body_for_arm: bool = False,
+        needs_body_for_arm: bool = False,
     ) -> None:
         match = compile_match(spec.match, identity.tenant_header)
         self.name = spec.name
@@ -51,38 +51,38 @@ class Route:
             )
             for target in targets
         )
-        # Where the targets of those stand that the experiment has not got, and of arms that somebody chose
-        self._out = next((at for at, target in enumerate(targets) if target.is_left_out), 0)
+        # The indices of the target for units outside the experiment, and of forced arms
+        self._out = next((at for at, target in enumerate(targets) if target.is_outside), 0)
         self._forced = {
             Forced(target.experiment or "", target.arm or ""): at
             for at, target in enumerate(targets)
             if target.is_forced
         }
-        asks_session = keeps_session or spec.session.history is not None
-        self._session = session_lookup(identity) if asks_session else None
+        needs_session = keeps_session or spec.session.history is not None
+        self._session = session_lookup(identity) if needs_session else None
         self._unit = unit_lookup(split.spec.unit, identity) if split is not None else None
         if self._unit == self._session:
-            self._unit = self._session  # looked up once
-        self._asks_body_for_arm = asks_body_for_arm and split is not None
+            self._unit = self._session  # one lookup
+        self._needs_body_for_arm = needs_body_for_arm and split is not None
         self._repeatable = tuple(Decision(target) for target in self.targets)
         self._once = tuple(Decision(target, repeatable=False) for target in self.targets)
-        asks_nothing = not (self.head or self.body or self.split or self._session)
-        self.always = self._repeatable[0] if asks_nothing else None
+        is_constant = not (self.head or self.body or self.split or self._session)
+        self.always = self._repeatable[0] if is_constant else None
 
     def choose(self, facts: Facts, chance: Callable[[], float], in_head: bool) -> Decision | Undecided:
-        """Choose a target, once the conditions hold; `in_head` says that no condition has asked the body.
+        """Choose a target after the conditions hold; `in_head`: no condition used the body.
 
-        The session and the unit are looked up before chance is asked: a request that comes again with its body must
-        not have two throws.
+        Session and unit are looked up before any random assignment: a request that is decided again with its body must
+        not be randomized twice.
         """
         session = self._session.find(facts) if self._session is not None else _NOTHING
         if session is None:
             return Undecided.NEEDS_BODY
         in_head = in_head and session.in_head
-        if self._asks_body_for_arm and facts.operation in INFERENCE_OPERATIONS:
+        if self._needs_body_for_arm and facts.operation in INFERENCE_OPERATIONS:
             if facts.forced is None and facts.body is None:
                 return Undecided.NEEDS_BODY
-            in_head = False  # the next one's body may ask for an arm
+            in_head = False  # the next request's body may force an arm
         if facts.forced is not None and facts.forced in self._forced:
             return self._decide(self._forced[facts.forced], session.text, in_head)
         if session is LATER and self._unit is self._session:
@@ -105,8 +105,8 @@ class Route:
 
     @property
     def is_fork(self) -> bool:
-        """Whether the route is known by the head alone, and the arm by a unit that stands there, or by chance."""
-        if self.split is None or self.body or self._asks_body_for_arm:
+        """Whether the head determines the route, and the arm by a unit in the head or by chance."""
+        if self.split is None or self.body or self._needs_body_for_arm:
             return False
         return self.by_session or not self._unit_parameters
 
@@ -116,13 +116,13 @@ class Route:
         return self._unit is not None and self._unit is self._session
 
     @property
-    def asks_session(self) -> bool:
-        """Whether it wants to know of which session a request is."""
+    def needs_session(self) -> bool:
+        """Whether decisions need the session of a request."""
         return self._session is not None
 
     @property
     def unit_header(self) -> str | None:
-        """The header that has the unit; None where a session is it, or nothing."""
+        """The header with the unit; None if the unit is a session or there is none."""
         return self._unit.header if self._unit is not None and not self.by_session else None
 
     @property
@@ -130,9 +130,9 @@ class Route:
         return self._unit.parameters if self._unit is not None else ()
 
     def unit_of(self, facts: Facts) -> str | None:
-        """The text that this route's experiment assigns by, where the request has it."""
-        found = self._unit.find(facts) if self._unit is not None else None
-        return None if found is None else found.text
+        """The unit of a request for this route's experiment, if it has one."""
+        match = self._unit.find(facts) if self._unit is not None else None
+        return None if match is None else match.text
 
     def _decide(self, index: int, session: str | None, repeatable: bool) -> Decision:
         if session is None:
@@ -148,9 +148,9 @@ _NOTHING = UnitMatch(None, in_head=True)
 
 
 def _targets(spec: RouteSpec, split: Split | None, may_be_forced: bool) -> tuple[Target, ...]:
-    """One target for each arm; an arm without a model takes the route's. Then that of units which the experiment has
-    not got, then the arms that somebody chose."""
-    whole = Target(
+    """One target for each arm (an arm without a model uses the route's), then the target for units outside the
+    experiment, then forced arms."""
+    base = Target(
         spec.name,
         spec.engine or "",
         spec.model,
@@ -159,10 +159,10 @@ def _targets(spec: RouteSpec, split: Split | None, may_be_forced: bool) -> tuple
         replay=spec.session.replay,
     )
     if split is None:
-        return (whole,)
+        return (base,)
     experiment = split.spec
     arms = tuple(
-        replace(whole, engine=arm.engine, model=arm.model or spec.model, experiment=experiment.name, arm=arm.name)
+        replace(base, engine=arm.engine, model=arm.model or spec.model, experiment=experiment.name, arm=arm.name)
         for arm in experiment.arms
     )
     out = (replace(arms[split.control], arm=None),) if split.membership is not None else ()

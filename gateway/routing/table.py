@@ -1,8 +1,8 @@
-"""The rules, compiled: one immutable snapshot, swapped whole. A request keeps the one that it started with. Only the
-weights of experiments may change under it.
+"""The compiled rules: one immutable snapshot, replaced as a whole. A request keeps the one that it started with; only
+the weights of experiments may change meanwhile.
 
-A model's name leads to the routes that can take it, in the order of the files: by a dict where a rule names the model
-exactly, else by the globs, remembered for the names last asked. Then the conditions are asked in order.
+A model name selects the routes that can take it, in file order: from a dict if a rule names the model exactly, else by
+matching globs, with a cache of recent names. Then conditions are evaluated in order.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ _PARAMETER = "parameter:"
 _HEADER = "header:"
 
 
-def asked_parameters(rules: RulesSpec) -> frozenset[str]:
-    """The parameters of bodies that some rule asks for."""
-    asked = {name for route in rules.routes for name in route.match.parameter}
-    asked |= {unit.removeprefix(_PARAMETER) for unit in _units(rules) if unit.startswith(_PARAMETER)}
-    return frozenset(asked | {*rules.identity.session_parameters})
+def used_parameters(rules: RulesSpec) -> frozenset[str]:
+    """The body parameters that rules use."""
+    names = {name for route in rules.routes for name in route.match.parameter}
+    names |= {unit.removeprefix(_PARAMETER) for unit in _units(rules) if unit.startswith(_PARAMETER)}
+    return frozenset(names | {*rules.identity.session_parameters})
 
 
-def asked_headers(rules: RulesSpec) -> frozenset[str]:
-    """The names of all request fields that a decision may depend on, but for that of the session."""
+def used_headers(rules: RulesSpec) -> frozenset[str]:
+    """The names of all header fields that a decision may depend on, except the session's."""
     return _headers_of_routes(rules) | _headers_of_units(rules)
 
 
 def unit_headers(rules: RulesSpec) -> frozenset[str]:
-    """Those by which experiments assign, and that nobody else asks for."""
+    """The header fields that only experiments use, as units."""
     return _headers_of_units(rules) - _headers_of_routes(rules)
 
 
@@ -54,7 +54,7 @@ def _units(rules: RulesSpec) -> list[str]:
     return [each.unit for each in rules.experiments.values()] + [each.unit for each in rules.layers.values()]
 
 
-# Names that no rule spells out come from callers: enough for any real fleet, and a bound for who invents names.
+# Bounds the cache, because clients choose these names; enough for any real fleet.
 MAX_REMEMBERED_MODELS = 4096
 
 
@@ -77,7 +77,7 @@ class Table:
                 rules.engines,
                 rules.identity,
                 may_be_forced=self.forcing.is_open,
-                asks_body_for_arm=self.forcing.asks_bodies,
+                needs_body_for_arm=self.forcing.reads_bodies,
             )
             for spec in rules.routes
         )
@@ -89,9 +89,9 @@ class Table:
         self._remembered: dict[str, tuple[Route, ...]] = {}
 
     def decide(self, facts: Facts, chance: Callable[[], float]) -> Decision | Undecided:
-        """Where the request goes; `chance` gives a number in [0, 1) and is asked only where no unit sticks.
+        """The decision for a request; `chance` returns a number in [0, 1), for requests without a unit.
 
-        Undecided.NEEDS_BODY: read the body's facts, NO_BODY where they cannot be read, and decide again.
+        Undecided.NEEDS_BODY: read the body's facts (NO_BODY if they cannot be read) and decide again.
         """
         in_head = True
         for route in self._by_model.get(facts.model) or self.candidates(facts.model):
@@ -101,7 +101,7 @@ class Table:
                 continue
             if route.body:
                 if facts.operation not in INFERENCE_OPERATIONS:
-                    continue  # only an inference has parameters and inputs to ask for
+                    continue  # only inferences have parameters and inputs
                 if facts.body is None:
                     return Undecided.NEEDS_BODY
                 in_head = False
@@ -111,17 +111,17 @@ class Table:
         return Undecided.NO_ROUTE
 
     def route_of(self, facts: Facts) -> Route | None:
-        """The route of all requests with this head, whatever their bodies say; None where bodies decide."""
+        """The route of all requests with this head; None if it depends on their bodies."""
         for route in self.candidates(facts.model):
             if all_hold(route.head, facts):
                 return None if route.body and facts.operation in INFERENCE_OPERATIONS else route
         return None
 
     def targets_for(self, facts: Facts) -> tuple[Target, ...]:
-        """All targets that a control operation on the model (load, unload) concerns, each engine and name there once.
+        """The targets of a control operation on the model (load, unload), each engine and model name once.
 
-        They are those of the first route whose head conditions hold: all arms of an experiment. Routes before it that
-        also ask for the body count as well: requests of this model may go there.
+        They are those of the first route whose head conditions hold, with all arms, and of earlier routes with body
+        conditions, because requests of this model may go there.
         """
         targets: dict[tuple[str, str | None], Target] = {}
         for route in self.candidates(facts.model):
@@ -133,7 +133,7 @@ class Table:
         return tuple(targets.values())
 
     def candidates(self, model: str) -> tuple[Route, ...]:
-        """The routes that can take a model, in order, up to the first that takes every request of it."""
+        """The routes that can take a model, in order, up to the first that takes all of its requests."""
         routes = self._by_model.get(model)
         if routes is not None:
             return routes
@@ -155,10 +155,10 @@ class Table:
 
 
 def _until_certain(routes: Iterable[Route]) -> tuple[Route, ...]:
-    """Drop what stands after a route that has no conditions but the model."""
-    kept = []
+    """The routes up to the first one without conditions other than the model."""
+    reachable = []
     for route in routes:
-        kept.append(route)
+        reachable.append(route)
         if not route.head and not route.body:
             break
-    return tuple(kept)
+    return tuple(reachable)

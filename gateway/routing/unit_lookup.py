@@ -1,4 +1,4 @@
-"""Where a unit's text stands in a request: what an experiment keeps on its arm, and what a session is known by."""
+"""Lookup of units in requests: the text by which an experiment assigns, or that identifies a session."""
 
 from __future__ import annotations
 
@@ -17,33 +17,33 @@ _SEQUENCE_ID = "sequence_id"
 
 
 class UnitMatch(NamedTuple):
-    """The outcome of a lookup: the text, None where the request has none; `in_head` when the body was not asked."""
+    """The result of a lookup: the text, None if the request has none; `in_head`: the body was not used."""
 
     text: str | None
     in_head: bool
 
 
-# Each request tells its own.
+# These facts stand for several requests, each with its own value.
 LATER = UnitMatch(None, in_head=True)
 
 
 @dataclass(frozen=True, slots=True)
 class Lookup:
-    """A header, and where it is missing, parameters of the body, the first that says something."""
+    """A header, or if it is missing, the first non-empty one of several body parameters."""
 
     header: str | None = None
     parameters: tuple[str, ...] = ()
 
     def find(self, facts: Facts) -> UnitMatch | None:
-        """Look in the head, then in the body; None where only a body that nobody has read can tell; LATER where these
-        are not one request's facts."""
+        """Look in the head, then in the body; None if an unread body is needed; LATER if the facts are not those of one
+        request."""
         text = facts.headers.get(self.header) if self.header is not None else None
         return self._find(text, facts)
 
     def in_parameters(self, model: str, parameters: Mapping[str, Scalar]) -> str | None:
-        """The text that the parameters of a model's request have."""
-        told = self._first(parameters)
-        return told[1] if told is not None else None
+        """The text in the parameters of a model's request."""
+        match = self._first(parameters)
+        return match[1] if match is not None else None
 
     def _find(self, in_head: str | None, facts: Facts) -> UnitMatch | None:
         if in_head:
@@ -55,7 +55,7 @@ class Lookup:
         return UnitMatch(self.in_parameters(facts.model, facts.body.parameters), in_head=False)
 
     def _first(self, parameters: Mapping[str, Scalar]) -> tuple[str, str] | None:
-        """The name and the text of the first parameter that says something."""
+        """The name and text of the first non-empty parameter."""
         for name in self.parameters:
             value = parameters.get(name)
             if value:  # Triton's sequence_id 0 and an empty text mean: no sequence
@@ -65,42 +65,44 @@ class Lookup:
 
 @dataclass(frozen=True, slots=True)
 class HeaderLookup(Lookup):
-    """A header that tells whose a request is: few requests share it."""
+    """A header that identifies a user: few requests share its value."""
 
     def find(self, facts: Facts) -> UnitMatch | None:
-        return self._find(facts.headers.get(self.header or ""), facts) if facts.session_is_told else LATER
+        return self._find(facts.headers.get(self.header or ""), facts) if facts.has_session else LATER
 
 
 @dataclass(frozen=True, slots=True)
 class SessionUnitLookup(Lookup):
-    """A session: as any text, or what a cookie has; Triton's sequences are known as such."""
+    """A session: any text, a cookie's value, or a Triton sequence."""
 
     def find(self, facts: Facts) -> UnitMatch | None:
-        if not facts.session_is_told:
+        if not facts.has_session:
             return LATER
         return self._find(facts.session or facts.headers.get(self.header or ""), facts)
 
     def in_parameters(self, model: str, parameters: Mapping[str, Scalar]) -> str | None:
-        """The session that the parameters of a model's request name; a `Sequence` where it is one."""
-        told = self._first(parameters)
-        if told is None:
+        """The session in the parameters of a model's request; a `Sequence` for Triton's sequences."""
+        match = self._first(parameters)
+        if match is None:
             return None
-        text = bounded(told[1])
-        return _sequence(text, model, parameters) if told[0] == _SEQUENCE_ID else text
+        text = bounded(match[1])
+        return _sequence(text, model, parameters) if match[0] == _SEQUENCE_ID else text
 
 
-def _sequence(text: str, model: str, told: Mapping[str, Scalar]) -> Sequence:
-    """Triton's parameters of one request of a sequence: flags are true where they are neither false nor 0."""
-    return Sequence(text, bounded(model), starts=bool(told.get("sequence_start")), ends=bool(told.get("sequence_end")))
+def _sequence(text: str, model: str, parameters: Mapping[str, Scalar]) -> Sequence:
+    """The sequence parameters of a request; flags are true unless false or 0."""
+    return Sequence(
+        text, bounded(model), starts=bool(parameters.get("sequence_start")), ends=bool(parameters.get("sequence_end"))
+    )
 
 
 def session_lookup(identity: IdentitySpec) -> SessionUnitLookup:
-    """Where a request says its session."""
+    """The lookup of sessions."""
     return SessionUnitLookup(identity.session_header, identity.session_parameters)
 
 
 def unit_lookup(unit: str, identity: IdentitySpec) -> Lookup:
-    """Where a request says the unit of an experiment; `request` has none, so each request is assigned anew."""
+    """The lookup of an experiment's unit; `request` has none: each request is assigned at random."""
     kind, _, name = unit.partition(":")
     match kind:
         case "session":

@@ -19,7 +19,7 @@ from typing import Any, TextIO
 
 from gateway.config.specs import RulesSpec
 from gateway.dry_run.recording import NAME, NoRecordingError, Recording, RecordingError, read_recording
-from gateway.routing.table import asked_headers
+from gateway.routing.table import used_headers
 from gateway.supervision.decision_feed import DecisionFeed, FeedSubscription
 
 _log = logging.getLogger("pointsman")
@@ -67,7 +67,7 @@ class Recordings:
         if len(self._paths()) >= _MAX_RECORDINGS:
             raise RecordingError(f"there are {_MAX_RECORDINGS} recordings already: delete some")
         made = Recording(
-            name, time(), by, share, seconds, max_facts, rules.digest, number, tuple(sorted(asked_headers(rules)))
+            name, time(), by, share, seconds, max_facts, rules.digest, number, tuple(sorted(used_headers(rules)))
         )
         try:
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)

@@ -10,7 +10,7 @@ from gateway.protocol.body_facts import BodyFacts, InputFacts
 from gateway.protocol.operations import Operation
 from gateway.routing.assignment import Forced
 from gateway.routing.decision import Facts, Target
-from gateway.routing.table import asked_headers, asked_parameters
+from gateway.routing.table import used_headers, used_parameters
 
 TARGET = Target("r", "e", experiment="x", arm="a")
 
@@ -135,5 +135,5 @@ def test_rules_ask_for_these_by_name() -> None:
         }
     ).rules
     assert rules is not None
-    assert asked_headers(rules) == {"x-tier", "x-tenant", "x-user"}
-    assert asked_parameters(rules) == {"lora", "user", "chat_id"}
+    assert used_headers(rules) == {"x-tier", "x-tenant", "x-user"}
+    assert used_parameters(rules) == {"lora", "user", "chat_id"}

@@ -26,7 +26,7 @@ def test_each_route_is_told_with_its_conditions() -> None:
     assert explanation.steps == (
         Step("gold", RouteVerdict.FAILED, gold),
         Step("rest", RouteVerdict.MATCHED),
-        Step("never", RouteVerdict.NOT_ASKED),
+        Step("never", RouteVerdict.SKIPPED),
     )
     assert explanation.steps[0].failed == gold[1:]
     assert explanation.decision == Decision(Target("rest", "cpu"))
@@ -56,7 +56,7 @@ def test_an_arm_is_told_with_its_intervals() -> None:
     assignment = explanation.assignment
     assert assignment is not None
     assert (assignment.experiment, assignment.unit_kind, assignment.unit) == ("x", "session", "s1")
-    assert [(each.arm, each.share, each.intervals) for each in assignment.stretches] == [
+    assert [(each.arm, each.share, each.intervals) for each in assignment.arm_spans] == [
         ("cpu", 0.75, ((0.25, 1.0),)),
         ("gpu", 0.25, ((0.0, 0.25),)),
     ]
@@ -68,7 +68,7 @@ def test_an_arm_by_chance_has_no_position() -> None:
     """Where the request has no unit, the arm is for this request alone."""
     one = table(by("x"), experiments=(split("x", cpu=50, gpu=50),))
     explanation = explain(one, Facts("m"), lambda: 0.3)
-    assert explanation.assignment == Assignment("x", "session", None, "gpu", one.splits["x"].stretches())
+    assert explanation.assignment == Assignment("x", "session", None, "gpu", one.splits["x"].arm_spans())
 
 
 def test_a_layer_is_told_with_its_parts() -> None:
@@ -78,7 +78,7 @@ def test_a_layer_is_told_with_its_parts() -> None:
     explanation = explain(one, Facts("m", headers={"x-session-id": "s1"}), lambda: 0.3)
     assert isinstance(explanation.decision, Decision)
     target = explanation.decision.target
-    assert (target.experiment, target.arm, target.engine, target.is_left_out) == ("x", None, "cpu", True)
+    assert (target.experiment, target.arm, target.engine, target.is_outside) == ("x", None, "cpu", True)
     assignment = explanation.assignment
     assert assignment is not None
     assert (assignment.arm, assignment.layer) == (None, "l")
@@ -93,7 +93,7 @@ def test_a_load_has_no_arm() -> None:
     assert explanation.targets == one.targets_for(Facts("m", operation=Operation.LOAD))
     assert [target.engine for target in explanation.targets] == ["gpu", "cpu"]
     assert explanation.assignment is None
-    assert explanation.finds_somebody
+    assert explanation.has_target
 
 
 def test_a_load_that_only_bodies_lead_anywhere() -> None:
@@ -101,5 +101,5 @@ def test_a_load_that_only_bodies_lead_anywhere() -> None:
     one = table(to("gpu", "p", MatchSpec(parameter={"p": ("1",)})))
     explanation = explain(one, Facts("m", operation=Operation.LOAD), lambda: 0.0)
     assert explanation.decision is Undecided.NO_ROUTE
-    assert explanation.finds_somebody
-    assert not explain(one, Facts("m"), lambda: 0.0).finds_somebody
+    assert explanation.has_target
+    assert not explain(one, Facts("m"), lambda: 0.0).has_target

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from gateway.routing.layout import REST, WHOLE, IntervalLayout, Span
+from gateway.routing.layout import NUM_POSITIONS, REST, IntervalLayout, Span
 
 share = st.just(0.0) | st.floats(1e-9, 1.0)
 
@@ -16,7 +16,7 @@ def shares(min_size: int, max_size: int) -> st.SearchStrategy[list[float]]:
 
 
 def intervals(spans: list[Span] | tuple[Span, ...]) -> list[tuple[float, float]]:
-    return [(start / WHOLE, end / WHOLE) for start, end in spans]
+    return [(start / NUM_POSITIONS, end / NUM_POSITIONS) for start, end in spans]
 
 
 def width(spans: list[Span]) -> int:
@@ -52,13 +52,13 @@ def test_owners_stand_at_their_anchors(some: list[float], expected: list[list[tu
 def test_everybody_has_his_share_and_no_position_has_two_owners(some: list[float]) -> None:
     """Whatever the shares are."""
     layout = IntervalLayout(some)
-    assert [width(spans) / WHOLE for spans in layout.spans] == pytest.approx(some, abs=1e-8)
+    assert [width(spans) / NUM_POSITIONS for spans in layout.spans] == pytest.approx(some, abs=1e-8)
     marks = sorted(span for spans in (*layout.spans, layout.rest()) for span in spans)
     assert [start for start, _ in marks] == [0, *[end for _, end in marks[:-1]]]
-    assert marks[-1][1] == WHOLE
+    assert marks[-1][1] == NUM_POSITIONS
 
 
-@given(shares(1, 9), st.integers(0, WHOLE - 1))
+@given(shares(1, 9), st.integers(0, NUM_POSITIONS - 1))
 def test_a_position_is_found_where_it_lies(some: list[float], position: int) -> None:
     """The fast look-up says what the intervals say."""
     layout = IntervalLayout(some)

@@ -31,7 +31,7 @@ CASES = [
     (Facts("m", body=NO_BODY), UnitMatch(None, False)),
     (Facts("m", operation=Operation.MODEL_METADATA), UnitMatch(None, True)),
     (Facts("m", session="told"), UnitMatch("told", True)),  # by a cookie
-    (Facts("m", headers={"x-session-id": "s1"}, session_is_told=False), LATER),
+    (Facts("m", headers={"x-session-id": "s1"}, has_session=False), LATER),
 ]
 
 

@@ -105,7 +105,7 @@ class CallPlan:
         self.encoding = named.get(b"grpc-encoding", b"identity")
         self.wants_grpc_errors = named.get(b"triton_grpc_error", b"").lower() == b"true"
         self._facts_headers = {
-            text: read_text(named[name]) for name in named if (text := name.decode("latin-1")) in snapshot.headers_asked
+            text: read_text(named[name]) for name in named if (text := name.decode("latin-1")) in snapshot.headers_used
         }
         self.error: GatewayError | None = None
         self._forced: Forced | None = None
@@ -149,12 +149,12 @@ class CallPlan:
         if known is not None:
             return known
         fork = self._forks.get(key)
-        if fork is not None and (head.session is not None or not fork.asks_session):
+        if fork is not None and (head.session is not None or not fork.needs_session):
             lane = fork.lane(head.session if fork.by_session else self._unit(head, fork.header))
-            return self.target(lane), head.session if fork.asks_session else None
+            return self.target(lane), head.session if fork.needs_session else None
         facts = self.facts(names, body, head.session, head.units)
         table = self.snapshot.table
-        if facts.forced is None and body is not None and table.forcing.asks_bodies:
+        if facts.forced is None and body is not None and table.forcing.reads_bodies:
             facts.forced = table.forcing.of_body(body)
         decision = table.decide(facts, random.random)
         if not isinstance(decision, Decision):
@@ -163,7 +163,7 @@ class CallPlan:
         answer = (self.target(lane), decision.session)
         if fork is None and lane.target.experiment is not None and not lane.target.is_forced:
             self._fork(key, facts)
-        is_of_all = decision.repeatable and decision.unit is None and not lane.target.asks_session
+        is_of_all = decision.repeatable and decision.unit is None and not lane.target.needs_session
         if is_of_all and len(self._decided) < _MAX_DECISIONS:
             self._decided[key] = answer
         return answer
@@ -296,7 +296,7 @@ class CallReader:
 
     def __init__(self, snapshot: Snapshot, settings: Settings) -> None:
         identity = {snapshot.table.identity.session_header.encode(), snapshot.table.identity.tenant_header.encode()}
-        asked = {name.encode() for name in snapshot.headers_asked} | snapshot.own_fields
+        asked = {name.encode() for name in snapshot.headers_used} | snapshot.own_fields
         self._volatile = (VOLATILE_FIELDS | identity | snapshot.unit_fields) - asked | {_TIMEOUT, _REQUEST_ID}
         # What a connection may leave out when it compares blocks: nothing that tells of the message, or of the target.
         self.volatile = frozenset(self._volatile - _OF_MESSAGES - {b"host"})

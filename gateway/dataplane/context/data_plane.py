@@ -44,7 +44,7 @@ from gateway.observability.redis_stats import StoreUse
 from gateway.observability.session_stats import SessionUse
 from gateway.protocol.readiness import Readiness
 from gateway.routing.decision import Target
-from gateway.routing.table import asked_parameters
+from gateway.routing.table import used_parameters
 from gateway.sessions.redis_sequence_log import RedisSequenceLog
 from gateway.sessions.sequence_log import LocalSequenceLog, SequenceLog
 from gateway.sessions.session_cache import SessionCache
@@ -111,7 +111,7 @@ class DataPlane:
         self.keeps_bodies = False  # until then, for what rules could have asked of them
         self._access_log: AccessLog | None = None
         self._sampler: DecisionSampler | None = None
-        self._asked_parameters = asked_parameters(rules)
+        self._used_parameters = used_parameters(rules)
         self.access_log = AccessLog(settings.log_format) if settings.access_log else None
         book = SessionCache(store, self.loop, ttl=rules.identity.session_ttl, announce=self._announce)
         self.keeper = SessionAffinity(book, _inputs(store, self.loop, book, settings.workers))
@@ -149,7 +149,7 @@ class DataPlane:
             self._sampler.close()
         self._sampler = sampler
         if sampler is not None:
-            sampler.asked = self._asked_parameters
+            sampler.asked = self._used_parameters
         self._look_who_listens()
 
     def _look_who_listens(self) -> None:
@@ -233,9 +233,9 @@ class DataPlane:
         self.snapshot, self.read, self.read_call = self._compile(rules, number, before)
         self.limiter.use(self.snapshot.limits)
         self._open_tap()
-        self._asked_parameters = asked_parameters(rules)
+        self._used_parameters = used_parameters(rules)
         if self._sampler is not None:
-            self._sampler.asked = self._asked_parameters
+            self._sampler.asked = self._used_parameters
         self.keeper.book.forget_homes()
         before.retire(self.snapshot)
 

@@ -161,4 +161,4 @@ def _arm(split: Split, known: Session, session: str) -> str | None:
     arm = split.assign(session)
     if arm is None:
         return None
-    return split.kept(known.arms.get(split.spec.name)) or split.spec.arms[arm].name
+    return split.sticky_arm(known.arms.get(split.spec.name)) or split.spec.arms[arm].name

@@ -16,19 +16,19 @@ class Fork:
     """A route's arms, as the requests of one head find theirs: the rules need not be asked again.
 
     `by_session`: the session is the unit; `header` is where it stands else, None where each request is assigned anew.
-    `asks_session`: somebody wants to know the session anyway. `leads`: a session's way need not be found twice.
+    `needs_session`: somebody wants to know the session anyway. `leads`: a session's way need not be found twice.
     """
 
-    __slots__ = ("_arms", "_of_buckets", "_out", "_split", "asks_session", "by_session", "header", "leads", "passes")
+    __slots__ = ("_arms", "_of_buckets", "_out", "_split", "by_session", "header", "leads", "needs_session", "passes")
 
     def __init__(self, route: Route, split: Split, snapshot: Snapshot, call: ApiCall | None) -> None:
         self._split = split
         lanes = [snapshot.lane(target) for target in route.targets]
         self._arms = [lane for lane in lanes if lane.target.is_measured]
         self._of_buckets = [lane.of_buckets() for lane in self._arms]
-        self._out = next((lane for lane in lanes if lane.target.is_left_out), self._arms[0])
+        self._out = next((lane for lane in lanes if lane.target.is_outside), self._arms[0])
         self.by_session = route.by_session
-        self.asks_session = route.asks_session
+        self.needs_session = route.needs_session
         self.header = route.unit_header
         self.passes = call is not None and all(lane.passes(call) and lane.shadow is None for lane in lanes)
         self.leads = self.by_session and self.passes

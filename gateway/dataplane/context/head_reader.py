@@ -180,7 +180,7 @@ class Reader:
 
     def __init__(self, snapshot: Snapshot, settings: Settings) -> None:
         identity = {snapshot.table.identity.session_header.encode(), snapshot.table.identity.tenant_header.encode()}
-        asked = {name.encode() for name in snapshot.headers_asked} | snapshot.own_fields
+        asked = {name.encode() for name in snapshot.headers_used} | snapshot.own_fields
         names = sorted((VOLATILE_FIELDS | identity | snapshot.unit_fields) - asked)
         self._volatile = re.compile(
             rb"\r\n((?i:%b)):[ \t]*([\t\x20-\x7e\x80-\xff]*)(?=\r\n)" % b"|".join(map(re.escape, names))

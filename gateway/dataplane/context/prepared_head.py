@@ -130,8 +130,8 @@ class PreparedHead:
             version=call.version,
             protocol="openai" if call.api is not None and call.api not in OF_V2 else protocol,
             operation=call.operation,
-            headers=_headers(head.fields, snapshot.headers_asked),
-            session_is_told=False,
+            headers=_headers(head.fields, snapshot.headers_used),
+            has_session=False,
             forced=forced,
         )
         if call.operation.names_a_model and not call.names_its_model_in_the_body:
@@ -159,7 +159,7 @@ class PreparedHead:
         headers = {**facts.headers, **units} if units else facts.headers
         told = facts.model, facts.version, facts.protocol, facts.operation, headers, body, session
         table, forced = self.snapshot.table, facts.forced
-        if forced is None and body is not None and table.forcing.asks_bodies:
+        if forced is None and body is not None and table.forcing.reads_bodies:
             forced = table.forcing.of_body(body)
         return table.decide(Facts(*told, forced=forced), random.random)
 

@@ -141,7 +141,7 @@ class SessionAffinity:
         if not target.sticks:
             return lane
         assert target.experiment is not None and target.arm is not None and lane.split is not None
-        told, own = session.arms.get(target.experiment), lane.split.keepsakes[target.arm]
+        told, own = session.arms.get(target.experiment), lane.split.arm_tokens[target.arm]
         if told == own:
             return lane
         kept = lane.arms.get(told) if told is not None else None

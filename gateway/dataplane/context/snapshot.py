@@ -25,7 +25,7 @@ from gateway.protocol.readiness import Readiness
 from gateway.routing.assignment import Split, encoded
 from gateway.routing.decision import Decision, Target
 from gateway.routing.route import Route
-from gateway.routing.table import Table, asked_headers, unit_headers
+from gateway.routing.table import Table, unit_headers, used_headers
 from gateway.routing.unit_lookup import session_lookup
 from gateway.upstream.endpoint import Endpoint
 from gateway.upstream.engine import Engine
@@ -56,7 +56,6 @@ class Lane:
         "_series",
         "_unmeasured",
         "arms",
-        "asks_session",
         "base",
         "bucket",
         "engine",
@@ -64,6 +63,7 @@ class Lane:
         "keeps_session",
         "limits",
         "meter",
+        "needs_session",
         "replay",
         "reply_fields",
         "reply_lines",
@@ -78,7 +78,7 @@ class Lane:
         self.target = target
         self.keeps_session = target.keeps_session
         self.keeps_place = target.keeps_place
-        self.asks_session = target.asks_session
+        self.needs_session = target.needs_session
         self.replay = target.replay
         self.arms: dict[str, Lane] = {}  # of the same route, those that may take requests, by what sessions keep
         self.split: Split | None = None  # of its experiment
@@ -160,16 +160,16 @@ class Snapshot:
         # Headers that experiments assign by, and nobody else asks for: few requests share them.
         units = unit_headers(rules)
         self.unit_fields = frozenset(name.encode() for name in units)
-        self.headers_asked = asked_headers(rules) - units
+        self.headers_used = used_headers(rules) - units
         # Where heads name sessions, as far as somebody asks for these; each request tells its own.
-        asks_session = any(target.asks_session for target in self.table.targets)
-        self.session_field = rules.identity.session_header.encode() if asks_session else b""
-        cookie = rules.identity.session_cookie if asks_session else None
-        self.session_is_own = not self.headers_asked & {rules.identity.session_header, "cookie"}
+        needs_session = any(target.needs_session for target in self.table.targets)
+        self.session_field = rules.identity.session_header.encode() if needs_session else b""
+        cookie = rules.identity.session_cookie if needs_session else None
+        self.session_is_own = not self.headers_used & {rules.identity.session_header, "cookie"}
         self.session_lookup = session_lookup(rules.identity)
         # What a body has in it that names a session; any name may be written with escapes.
         names = [name.encode() for name in rules.identity.session_parameters]
-        self.session_words = (*names, b"\\u") if asks_session and names else ()
+        self.session_words = (*names, b"\\u") if needs_session and names else ()
         self.session_cookie = cookie.encode() if cookie is not None else b""
         self.engines: dict[str, Engine] = {}
         for name, spec in rules.engines.items():
@@ -224,7 +224,7 @@ class Snapshot:
                 lane.split = split = self.table.splits[target.experiment]
                 lane.arms.clear()
                 lane.arms |= {
-                    split.keepsakes[arm]: other
+                    split.arm_tokens[arm]: other
                     for other in self._by_route[target.route]
                     if (arm := other.target.arm) and split.shares[arm]
                 }

@@ -79,7 +79,7 @@ def _decided(client: Client, request: Request, body: bytes, serve: Serve) -> tup
     request, body, found = _named(client, request.timed(), body)
     plan = request.plan.for_model(found.name)
     lane, session = plan.lane, None
-    if lane is None or lane.asks_session:
+    if lane is None or lane.needs_session:
         lane, session = _asked(plan, request, body)
 
     def go_on(lane: Lane, body: bytes) -> tuple[Handler, bytes]:

@@ -24,7 +24,7 @@ def handler_of_whole(client: Client, request: Request, body: bytes) -> tuple[Han
     if plan.call.names_its_model_in_the_body and plan.error is None:
         return answerer(client, request, body, serve_mirrored)
     lane = plan.lane
-    if lane is not None and lane.asks_session and plan.encoding is None and _may_name_in_body(request):
+    if lane is not None and lane.needs_session and plan.encoding is None and _may_name_in_body(request):
         return serve(client, request, lane, _session_in(request, body)), body
     if plan.fork is not None and plan.encoding is None:
         return _at_fork(client, request, body, plan.fork), body
@@ -34,7 +34,7 @@ def handler_of_whole(client: Client, request: Request, body: bytes) -> tuple[Han
 def _at_fork(client: Client, request: Request, body: bytes, fork: Fork) -> Handler:
     """The handler of a request whose arm its unit chooses."""
     session = request.session
-    if fork.asks_session and session is None and _may_name_in_body(request):
+    if fork.needs_session and session is None and _may_name_in_body(request):
         session = _session_in(request, body)
     keeper = client.plane.keeper
     if fork.leads and type(session) is str:  # a Sequence is somewhere only while it goes on
@@ -42,7 +42,7 @@ def _at_fork(client: Client, request: Request, body: bytes, fork: Fork) -> Handl
         if led is not None:
             return Exchange(client, request, (led, session))
     lane = fork.lane(session if fork.by_session else request.unit(fork.header))
-    if session is None or not lane.asks_session:
+    if session is None or not lane.needs_session:
         return Exchange(client, request, (lane, None)) if fork.passes else serve(client, request, lane, None)
     if fork.passes:  # as `serve` does, at the price of a look
         kept = keeper.recall(lane, session) if lane.keeps_session else lane
@@ -87,6 +87,6 @@ def handler_for(client: Client, request: Request) -> Handler:
     lane = plan.lane
     if lane is None:
         return Exchange(client, request) if plan.snapshot.all_pass(plan.call) else Deciding(client, request)
-    if lane.asks_session and _may_name_in_body(request):
+    if lane.needs_session and _may_name_in_body(request):
         return Deciding(client, request)
     return serve(client, request, lane, request.session)
