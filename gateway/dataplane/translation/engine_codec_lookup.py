@@ -6,13 +6,11 @@ from functools import lru_cache
 from time import strftime
 from typing import Any
 
-import orjson
-
 from gateway.config.specs import EngineSpec
 from gateway.dataplane.context.snapshot import Lane
 from gateway.dataplane.context.ttl_cache import TtlCache
 from gateway.dataplane.translation.model_metadata import ask_config, ask_metadata
-from gateway.protocol.conversion.control import RpcError, rest_error, rest_response
+from gateway.protocol.conversion.control import RpcError, json_of_response, rest_error
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.llm.api_codecs import API_CODECS
 from gateway.protocol.llm.canonical import Generation, LlmApi
@@ -68,8 +66,8 @@ async def find_metadata(lane: Lane, model: str, version: str) -> dict[str, Any]:
     except RpcError as error:
         kind = ErrorKind.NOT_FOUND if rest_error(error.code, "").status == 404 else ErrorKind.UPSTREAM_PROTOCOL
         raise GatewayError(kind, error.message) from error
-    told: dict[str, Any] = orjson.loads(rest_response("ModelMetadata", metadata).body)
-    return told
+    described: dict[str, Any] = json_of_response("ModelMetadata", metadata)
+    return described
 
 
 async def _config(lane: Lane, model: str, version: str) -> dict[str, Any] | None:
@@ -78,8 +76,8 @@ async def _config(lane: Lane, model: str, version: str) -> dict[str, Any] | None
         answer = await ask_config(lane, model, version)
     except RpcError:
         return None
-    told: dict[str, Any] = orjson.loads(rest_response("ModelConfig", answer).body)
-    return told
+    config: dict[str, Any] = json_of_response("ModelConfig", answer)
+    return config
 
 
 def _openai_side(spec: EngineSpec, model: str, generation: Generation) -> EngineSide:

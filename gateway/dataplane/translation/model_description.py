@@ -150,7 +150,7 @@ async def _tfserving(engine: Engine, model: str, version: str) -> Description:
 async def _torchserve(engine: Engine, model: str, version: str) -> Description:
     """Its inference port tells that a model is there, and nothing of its tensors."""
     if not engine.speaks_rest:  # its gRPC tells nothing of a model
-        metadata = orjson.loads(torchserve_metadata(model, version))
+        metadata = torchserve_metadata(model, version)
         return Description(metadata, _config(metadata), engine.is_ready)
     translator = ModelTranslator(Operation.MODEL_METADATA, model=model, version=version)
     asked = translator.request()
@@ -160,7 +160,7 @@ async def _torchserve(engine: Engine, model: str, version: str) -> Description:
     told = translator.whole(Reply(fetched.status, fetched.body, fetched.content_type))
     if told.status != 200:
         raise GatewayError(ErrorKind.UPSTREAM_PROTOCOL, read_error(told.body)[0])
-    metadata = orjson.loads(told.body)
+    metadata = torchserve_metadata(model, version)
     return Description(metadata, _config(metadata), is_ready=True)
 
 

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from time import monotonic
 
-import orjson
-
 from gateway.dataplane.context.snapshot import Lane
 from gateway.dataplane.context.ttl_cache import TtlCache
 from gateway.dataplane.translation.model_description import describe
-from gateway.protocol.conversion.control import RpcError, rpc_response
+from gateway.protocol.conversion.control import RpcError, response_of_json, rpc_response
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.grpc_methods import RPCS
 from gateway.protocol.operations import model_path
@@ -68,8 +66,7 @@ async def _ask(rpc: str, lane: Lane, model: str, version: str) -> bytes:
     engine = lane.engine
     if not engine.spec.protocol.is_v2:
         found = await describe(lane, model, version)
-        told = found.config if rpc == "ModelConfig" else found.metadata
-        return rpc_response(rpc, 200, orjson.dumps(told))
+        return response_of_json(rpc, found.config if rpc == "ModelConfig" else found.metadata)
     endpoint = engine.choose(None, monotonic())
     if endpoint is None:
         raise GatewayError(ErrorKind.NO_HEALTHY_ENDPOINT, "no endpoint is healthy")

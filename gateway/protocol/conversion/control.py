@@ -7,6 +7,7 @@ Raises, wherever not said otherwise: KeyError for an RPC that is none of these.
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import orjson
 
@@ -28,7 +29,9 @@ from gateway.protocol.protobuf import Message
 __all__ = [
     "RestReply",
     "RpcError",
+    "json_of_response",
     "read_request",
+    "response_of_json",
     "rest_error",
     "rest_request",
     "rest_response",
@@ -80,10 +83,31 @@ def rpc_response(rpc: str, status: int, body: bytes) -> bytes:
         raise rpc_error(status, body)
     else:
         try:
-            control.read_reply(made, orjson.loads(body or b"{}"))
-        except ValueError as error:  # that of orjson too
+            return response_of_json(rpc, orjson.loads(body or b"{}"))
+        except orjson.JSONDecodeError as error:
             raise bad_answer(rpc, str(error)) from error
     return _serialised(made)
+
+
+def response_of_json(rpc: str, value: Any) -> bytes:
+    """The serialised response message of a REST reply's JSON.
+
+    Raises: GatewayError(UPSTREAM_PROTOCOL) where it cannot be understood.
+    """
+    made = _new(f"{rpc}Response")
+    try:
+        CONTROLS[rpc].read_reply(made, value)
+    except ValueError as error:
+        raise bad_answer(rpc, str(error)) from error
+    return _serialised(made)
+
+
+def json_of_response(rpc: str, message: bytes) -> Any:
+    """The JSON of the REST reply for a serialised response message, in Triton's own form.
+
+    Raises: GatewayError(UPSTREAM_PROTOCOL) where the message is malformed.
+    """
+    return CONTROLS[rpc].write_reply(_parsed(rpc, message))
 
 
 def rpc_request(method: str, target: str, body: bytes) -> tuple[str, bytes]:
@@ -123,11 +147,7 @@ def rest_response(rpc: str, message: bytes) -> RestReply:
 
     Raises: GatewayError(UPSTREAM_PROTOCOL) where the message is malformed.
     """
-    try:
-        said = protobuf.parse(f"inference.{rpc}Response", message)
-    except ValueError as error:
-        raise bad_answer(rpc, str(error)) from error
-    return write_reply(rpc, said)
+    return write_reply(rpc, _parsed(rpc, message))
 
 
 def write_reply(rpc: str, said: Message) -> RestReply:
@@ -174,6 +194,13 @@ def _object(body: bytes) -> Json:
     if not isinstance(made, dict):
         raise ValueError("it is no object")
     return made
+
+
+def _parsed(rpc: str, message: bytes) -> Message:
+    try:
+        return protobuf.parse(f"inference.{rpc}Response", message)
+    except ValueError as error:
+        raise bad_answer(rpc, str(error)) from error
 
 
 def _new(name: str) -> Message:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import orjson
 
 from gateway.protocol.conversion.errors import unsupported
@@ -116,17 +118,15 @@ class ModelTranslator(WholeTranslator):
         if reply.status >= 400:
             error = error_of(reply)
             return Reply(400, error.body) if is_ready and reply.status == 404 else error
-        return Reply(200) if is_ready else Reply(200, metadata_of(self._told, self._version))
+        return Reply(200) if is_ready else Reply(200, orjson.dumps(metadata_of(self._told, self._version)))
 
 
-def metadata_of(model: str, version: str = "") -> bytes:
+def metadata_of(model: str, version: str = "") -> dict[str, Any]:
     """V2's metadata of a model that declares none."""
-    return orjson.dumps(
-        {
-            "name": model,
-            "versions": [version] if version else [],
-            "platform": PLATFORM,
-            "inputs": [{"name": "input", "datatype": "BYTES", "shape": [1]}],
-            "outputs": [{"name": OUTPUT, "datatype": "BYTES", "shape": [1]}],
-        }
-    )
+    return {
+        "name": model,
+        "versions": [version] if version else [],
+        "platform": PLATFORM,
+        "inputs": [{"name": "input", "datatype": "BYTES", "shape": [1]}],
+        "outputs": [{"name": OUTPUT, "datatype": "BYTES", "shape": [1]}],
+    }
