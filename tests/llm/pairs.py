@@ -11,7 +11,7 @@ from enum import Enum
 
 @dataclass(frozen=True, slots=True)
 class Front:
-    """A dialect that clients speak. `says` are the options that it has a word for, by `llm.options`' names."""
+    """A dialect that clients speak. `says` are the options that it has a word for, by `llm.sampling_fields`' names."""
 
     name: str
     title: str

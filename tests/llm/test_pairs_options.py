@@ -14,7 +14,7 @@ from tests.llm.pairs import ENGINE, FRONT
 
 pytestmark = pytest.mark.timeout(60)
 
-# By `llm.options`' names; every value is exact in FP32.
+# By `llm.sampling_fields`' names; every value is exact in FP32.
 SAID: dict[str, Any] = {
     "temperature": 0.5,
     "top_p": 0.75,
@@ -55,7 +55,7 @@ def _of_responses(body: dict[str, Any]) -> dict[str, Any]:
     return body | {"max_tokens": body["max_output_tokens"]}
 
 
-# Engine -> what it was asked, by `llm.options`' names.
+# Engine -> what it was asked, by `llm.sampling_fields`' names.
 READ: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
     "chat": lambda body: body,
     "completions": lambda body: body,

@@ -7,6 +7,7 @@ completion"; TensorRT-LLM backend, `inflight_batcher_llm` inputs; transformers `
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -29,56 +30,36 @@ from engines.paged.sampling.field_values import (
     wrong,
 )
 from engines.paged.sampling.grammar_fields import GRAMMAR_FIELDS, read_grammar
+from gateway.protocol.llm.sampling_fields import SAMPLING_FIELDS, FieldType, SamplingField
 
 # As in vLLM: what is so near to 0 would overflow in the division, and means greedy.
 _GREEDY_BELOW = 1e-5
-_MAX_CHOICES, _MAX_LOGPROBS = 128, 20
-_MAX_TEMPERATURE, _MAX_PENALTY = 100, 100  # beyond them float32 overflows sooner or later
-_MIN_SEED, _MAX_SEED = -(1 << 63), (1 << 64) - 1
+_MAX_LOGPROBS = 20
 # -1 asks for no seed in vLLM.
 _NO_SEED = -1
 
-_MAX_TOKENS, _MIN_TOKENS = whole(1), whole(0)
-_TOP_K = whole(-1, (1 << 31) - 1)
-_SEED, _BEAMS = whole(_MIN_SEED, _MAX_SEED), whole(0, _MAX_CHOICES)
-_LENGTH_PENALTY = number()
 
-# A request's field: what it is here, and how its value is read.
+def _reader(field: SamplingField) -> Reader:
+    match field.type:
+        case FieldType.INTEGER:
+            return whole(int(field.low), None if field.high == math.inf else int(field.high))
+        case FieldType.NUMBER:
+            return number(field.low, field.high, above=field.above_low)
+    return _READERS[field.type]
+
+
+_READERS = {FieldType.FLAG: flag, FieldType.TEXTS: texts, FieldType.TOKEN_IDS: ids, FieldType.MAP: biases}
+
+# A request's field: the parameter that it sets, and the reader of its value.
 FIELDS: Mapping[str, tuple[str, Reader]] = {
-    "max_tokens": ("max_tokens", _MAX_TOKENS),
-    "max_completion_tokens": ("max_tokens", _MAX_TOKENS),
-    "max_new_tokens": ("max_tokens", _MAX_TOKENS),
-    "min_tokens": ("min_tokens", _MIN_TOKENS),
-    "min_length": ("min_tokens", _MIN_TOKENS),
-    "min_new_tokens": ("min_tokens", _MIN_TOKENS),
-    "temperature": ("temperature", number(0, _MAX_TEMPERATURE)),
-    "top_k": ("top_k", _TOP_K),
-    "runtime_top_k": ("top_k", _TOP_K),
-    "top_p": ("top_p", number(0, 1, above=True)),
-    "runtime_top_p": ("top_p", number(0, 1, above=True)),
-    "min_p": ("min_p", number(0, 1)),
-    "repetition_penalty": ("repetition_penalty", number(1 / _MAX_PENALTY, _MAX_PENALTY)),
-    "presence_penalty": ("presence_penalty", number(-2, 2)),
-    "frequency_penalty": ("frequency_penalty", number(-2, 2)),
-    "logit_bias": ("logit_bias", biases),
-    "stop": ("stop", texts),
-    "stop_words": ("stop", texts),
-    "stop_sequences": ("stop", texts),
-    "stop_token_ids": ("stop_token_ids", ids),
-    "end_id": ("stop_token_ids", ids),
-    "bad_words": ("bad_words", texts),
-    "ignore_eos": ("ignore_eos", flag),
+    **{
+        name: (field.name, _reader(field))
+        for field in SAMPLING_FIELDS
+        if field.in_engine
+        for name in (field.name, *field.engine_aliases)
+    },
     "include_stop_str_in_output": ("include_stop_str_in_output", flag),
-    "skip_special_tokens": ("skip_special_tokens", flag),
-    "n": ("n", whole(1, _MAX_CHOICES)),
-    "best_of": ("best_of", whole(1, _MAX_CHOICES)),
-    "beam_width": ("beam_width", _BEAMS),
-    "num_beams": ("beam_width", _BEAMS),
-    "length_penalty": ("length_penalty", _LENGTH_PENALTY),
-    "len_penalty": ("length_penalty", _LENGTH_PENALTY),
     "early_stopping": ("early_stopping", flag),
-    "seed": ("seed", _SEED),
-    "random_seed": ("seed", _SEED),
     "extra_args": ("extra", anything),
     "vllm_xargs": ("extra", anything),
 }

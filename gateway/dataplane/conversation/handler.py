@@ -28,7 +28,7 @@ from gateway.dataplane.translation.translator_factory import read_generation, tr
 from gateway.protocol.errors import ErrorKind
 from gateway.protocol.llm.api_codecs import MakeWriter
 from gateway.protocol.llm.canonical import Generation, LlmApi
-from gateway.protocol.llm.options import OPTIONS
+from gateway.protocol.llm.sampling_fields import OPTIONS
 from gateway.protocol.llm.translation import ReplyWriter
 from gateway.protocol.translator import Reply, Translator
 

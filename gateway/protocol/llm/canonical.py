@@ -102,8 +102,8 @@ class Tool:
 class Generation:
     """A request for text. It has `messages` or, where the client gave bare text, `prompt`.
 
-    `options` are all other fields that were given, by the names of `llm.options.OPTIONS`; what stands there has a
-    meaning, so a writer that has no place for one must say so (`llm.options.taken`).
+    `options` are all other fields that were given, by the names of `llm.sampling_fields`; what stands there has a
+    meaning, so a writer that has no place for one must say so (`accepted_by`).
     """
 
     model: str

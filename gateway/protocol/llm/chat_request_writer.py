@@ -11,22 +11,21 @@ from __future__ import annotations
 from typing import Any
 
 from gateway.protocol.errors import ErrorKind, GatewayError
-from gateway.protocol.llm.canonical import Generation, Message, Reasoning
+from gateway.protocol.llm.canonical import Generation, LlmApi, Message, Reasoning
 from gateway.protocol.llm.chat_parts import written_call, written_content
-from gateway.protocol.llm.openai_options import EXTRAS, OF_BOTH, written_thinking, written_tool
-from gateway.protocol.llm.options import taken
+from gateway.protocol.llm.openai_options import EXTRAS, written_thinking, written_tool
 from gateway.protocol.llm.request_fields import Fields, dumped
+from gateway.protocol.llm.sampling_fields import accepted_by, fields_of
 
 __all__ = ["ENGINE", "write_request", "written_message", "written_messages"]
 
 ENGINE = "an OpenAI chat engine"
 _OF_CHAT_ALONE = {
-    *("tool_choice", "parallel_tool_calls", "reasoning_effort"),
     *("chat_template_kwargs", "add_generation_prompt", "continue_final_message", "documents", "mm_processor_kwargs"),
     *("include_reasoning", "separate_reasoning", "stream_reasoning"),
     *("verbosity", "service_tier", "store", "prompt_cache_key", "safety_identifier", "prediction"),
 }
-_KNOWN = OF_BOTH | EXTRAS | _OF_CHAT_ALONE
+_KNOWN = fields_of(LlmApi.CHAT) | EXTRAS | _OF_CHAT_ALONE
 
 
 def write_request(generation: Generation, *, model: str, drop: bool) -> tuple[bytes, list[str]]:
@@ -36,7 +35,7 @@ def write_request(generation: Generation, *, model: str, drop: bool) -> tuple[by
     Raises: GatewayError(UNSUPPORTED) that names what the engine has no place for.
     """
     told, approximated = written_thinking(dict(generation.options), drop)
-    options, lost = taken(told, _KNOWN, engine=ENGINE, drop=drop)
+    options, lost = accepted_by(told, _KNOWN, engine=ENGINE, drop=drop)
     body: Fields = {"model": model, "messages": written_messages(generation)}
     if generation.tools:
         body["tools"] = [written_tool(tool) for tool in generation.tools]

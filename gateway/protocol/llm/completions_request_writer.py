@@ -8,15 +8,15 @@ Source: OpenAI API reference, "Create completion"; vLLM's and SGLang's extra par
 from __future__ import annotations
 
 from gateway.protocol.errors import ErrorKind, GatewayError
-from gateway.protocol.llm.canonical import Generation
-from gateway.protocol.llm.openai_options import EXTRAS, OF_BOTH
-from gateway.protocol.llm.options import taken
+from gateway.protocol.llm.canonical import Generation, LlmApi
+from gateway.protocol.llm.openai_options import EXTRAS
 from gateway.protocol.llm.request_fields import Fields, dumped
+from gateway.protocol.llm.sampling_fields import accepted_by, fields_of
 
 __all__ = ["ENGINE", "write_request"]
 
 ENGINE = "an OpenAI completions engine"
-_KNOWN = OF_BOTH | EXTRAS | {"echo", "suffix", "best_of"}
+_KNOWN = fields_of(LlmApi.COMPLETIONS) | EXTRAS
 
 
 def write_request(generation: Generation, *, model: str, drop: bool) -> tuple[bytes, list[str]]:
@@ -32,7 +32,7 @@ def write_request(generation: Generation, *, model: str, drop: bool) -> tuple[by
     told = dict(generation.options)
     if generation.tools:
         told["tools"] = generation.tools
-    options, lost = taken(told, _KNOWN, engine=ENGINE, drop=drop)
+    options, lost = accepted_by(told, _KNOWN, engine=ENGINE, drop=drop)
     body: Fields = {"model": model, "prompt": generation.prompt}
     if generation.messages:
         body["max_tokens"] = None

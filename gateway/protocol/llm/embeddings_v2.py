@@ -31,7 +31,7 @@ from gateway.protocol.conversion.parameters import json_of_request
 from gateway.protocol.conversion.tensors import Raw, element_count, split_elements
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.llm.embeddings import Embeddings, EmbeddingsRequest
-from gateway.protocol.llm.options import taken
+from gateway.protocol.llm.sampling_fields import accepted_by
 from gateway.protocol.protobuf import message
 
 _VECTORS = ("FP32", "FP64", "FP16", "BF16")
@@ -87,7 +87,7 @@ def write_infer(
     asked = dict(request.options)
     if request.dimensions not in (None, signature.dimensions):
         asked["dimensions"] = request.dimensions
-    _, lost = taken(asked, (), engine="a V2 model that embeds", drop=drop)
+    _, lost = accepted_by(asked, (), engine="a V2 model that embeds", drop=drop)
     tensor = {
         "name": signature.input,
         "datatype": "BYTES",

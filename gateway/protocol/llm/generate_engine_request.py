@@ -14,7 +14,7 @@ from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.llm.canonical import Generation, Media
 from gateway.protocol.llm.data_urls import split_data_url
 from gateway.protocol.llm.generate_signature import Flavour, Kind
-from gateway.protocol.llm.options import OPTIONS, taken
+from gateway.protocol.llm.sampling_fields import OPTIONS, SAMPLING_FIELDS, accepted_by
 
 # What OpenAI's completions, and vLLM's own parameters, fall back to; a chat that ends after 16 tokens is no chat, so it
 # has a default that is an answer's length.
@@ -26,13 +26,7 @@ _BY_US = frozenset({"echo"})
 
 # Fields of SamplingParams that arrive as they were meant: its token ids of `logit_bias` would stay texts, and of
 # `prompt_logprobs` the backend tells nothing. `lora_name` is the backend's own.
-_SAMPLING = frozenset(
-    {
-        *("max_tokens", "min_tokens", "temperature", "top_p", "top_k", "min_p", "seed", "n", "stop", "stop_token_ids"),
-        *("bad_words", "ignore_eos", "presence_penalty", "frequency_penalty", "repetition_penalty"),
-        *("skip_special_tokens", "lora_name"),
-    }
-)
+_SAMPLING = frozenset({"lora_name", *(field.name for field in SAMPLING_FIELDS if field.in_vllm_backend)})
 # What a reply tells where it is asked to: the flag, the output.
 _TOLD = (
     ("return_finish_reason", "finish_reason"),
@@ -59,7 +53,7 @@ def write_request(
     body: dict[str, Any] = {"id": generation.id} if generation.id else {}
     body[flavour.text_input] = _prompt(generation, model)
     known = _known(flavour) - (_BY_US if generation.messages else frozenset())
-    asked, lost = taken(_asked(generation), known, engine=_WORDS[flavour.kind], drop=drop)
+    asked, lost = accepted_by(_asked(generation), known, engine=_WORDS[flavour.kind], drop=drop)
     if images := asked.pop("image", None):
         body[flavour.image_input] = images
     for name in _BY_US:

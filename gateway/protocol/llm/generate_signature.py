@@ -18,31 +18,14 @@ from enum import Enum
 from typing import Any
 
 from gateway.protocol.errors import ErrorKind, GatewayError
+from gateway.protocol.llm.sampling_fields import SAMPLING_FIELDS, FieldType
 
 _NUMBERS = frozenset({"INT8", "INT16", "INT32", "INT64", "UINT8", "UINT16", "UINT32", "UINT64", "FP32", "FP64"})
 _TEXTS = frozenset({"BYTES"})
 _FLAGS = frozenset({"BOOL"})
 
-# Option -> the tensors that say it, by age of the backend, newest first; and their datatypes: TensorRT-LLM has a BOOL
-# named `stop` too, which cancels.
-PLACES: dict[str, tuple[tuple[str, ...], frozenset[str]]] = {
-    "max_tokens": (("max_tokens", "sampling_param_max_tokens"), _NUMBERS),
-    "min_tokens": (("min_tokens", "min_length"), _NUMBERS),
-    "temperature": (("temperature", "sampling_param_temperature"), _NUMBERS),
-    "top_p": (("top_p", "runtime_top_p", "sampling_param_top_p"), _NUMBERS),
-    "top_k": (("top_k", "runtime_top_k", "sampling_param_top_k"), _NUMBERS),
-    "min_p": (("min_p",), _NUMBERS),
-    "seed": (("seed", "random_seed", "sampling_param_seed"), _NUMBERS),
-    "stop": (("stop_words", "stop", "sampling_param_stop"), _TEXTS),
-    "bad_words": (("bad_words",), _TEXTS),
-    "n": (("num_return_sequences", "n"), _NUMBERS),
-    "best_of": (("best_of", "sampling_param_best_of"), _NUMBERS),
-    "presence_penalty": (("presence_penalty", "sampling_param_presence_penalty"), _NUMBERS),
-    "frequency_penalty": (("frequency_penalty", "sampling_param_frequency_penalty"), _NUMBERS),
-    "repetition_penalty": (("repetition_penalty",), _NUMBERS),
-    "length_penalty": (("length_penalty", "len_penalty"), _NUMBERS),
-    "beam_width": (("beam_width",), _NUMBERS),
-}
+# By the type of an option: the datatypes of its tensor. TensorRT-LLM has a BOOL named `stop` too, which cancels.
+_DATATYPES = {FieldType.INTEGER: _NUMBERS, FieldType.NUMBER: _NUMBERS, FieldType.TEXTS: _TEXTS}
 _IMAGES = ("image", "image_url_input", "image_url")
 _OF_LLM_API = "sampling_param_max_tokens"
 
@@ -93,9 +76,9 @@ def flavour_of(metadata: Mapping[str, Any], config: Mapping[str, Any] | None = N
     )
     kind = _kind(inputs)
     places = {
-        option: place
-        for option, (names, datatypes) in PLACES.items()
-        if (place := next((name for name in names if inputs.get(name) in datatypes), ""))
+        option.name: place
+        for option in SAMPLING_FIELDS
+        if option.tensors and (place := _first(inputs, option.tensors, _DATATYPES[option.type]))
     }
     of_llm_api = _OF_LLM_API in inputs
     return Flavour(

@@ -11,10 +11,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from gateway.protocol.llm.canonical import Generation, Media, Message, Part, Reasoning, Text, Tool, ToolCall
+from gateway.protocol.llm.canonical import Generation, LlmApi, Media, Message, Part, Reasoning, Text, Tool, ToolCall
 from gateway.protocol.llm.data_urls import data_url
 from gateway.protocol.llm.request_fields import (
-    NUMBER,
     Fields,
     bad_request,
     checked,
@@ -25,6 +24,7 @@ from gateway.protocol.llm.request_fields import (
     required,
     texts,
 )
+from gateway.protocol.llm.sampling_fields import SAMPLING_FIELDS
 
 # What a tool's result begins with where it tells of a failure (`is_error`), for which other dialects have no field.
 FAILED_RESULT = Text("Error: ")
@@ -65,10 +65,10 @@ def read_request(body: bytes) -> Generation:
 
 def _options(given: Fields) -> dict[str, Any]:
     """The options among these fields, by their canonical names; they are taken out of `given`."""
-    options: dict[str, Any] = {"max_tokens": required(given, "max_tokens", int)}
-    for name, kind in (("temperature", NUMBER), ("top_p", NUMBER), ("top_k", int)):
-        if optional(given, name, kind) is not None:
-            options[name] = given[name]
+    options: dict[str, Any] = {}
+    for field in SAMPLING_FIELDS:
+        if LlmApi.MESSAGES in field.apis and optional(given, field.name, field.type.json_type) is not None:
+            options[field.name] = given[field.name]
     if given.get("stop_sequences"):
         options["stop"] = texts(given["stop_sequences"], "stop_sequences")
     metadata = dict(optional(given, "metadata", dict) or {})

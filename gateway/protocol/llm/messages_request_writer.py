@@ -15,20 +15,20 @@ from typing import Any
 import orjson
 
 from gateway.protocol.errors import ErrorKind, GatewayError
-from gateway.protocol.llm.canonical import Generation, Media, Message, Part, Reasoning, Text, Tool, ToolCall
+from gateway.protocol.llm.canonical import Generation, LlmApi, Media, Message, Part, Reasoning, Text, Tool, ToolCall
 from gateway.protocol.llm.data_urls import split_data_url
 from gateway.protocol.llm.messages_request_reader import FAILED_RESULT, REDACTED
-from gateway.protocol.llm.options import taken
 from gateway.protocol.llm.request_fields import bad_request, dumped
+from gateway.protocol.llm.sampling_fields import SAMPLING_FIELDS, accepted_by
 
 ENGINE = "an Anthropic messages engine"
 # The API requires a bound where others have none: room for a long answer, within what small models' contexts hold.
 DEFAULT_MAX_TOKENS = 4096
 
-_AS_THEY_ARE = ("temperature", "top_p", "top_k")
+_AS_THEY_ARE = [field.name for field in SAMPLING_FIELDS if LlmApi.MESSAGES in field.apis]
 _KNOWN = {
     *_AS_THEY_ARE,
-    *("max_tokens", "stop", "user", "tool_choice", "parallel_tool_calls"),
+    *("stop", "user", "tool_choice", "parallel_tool_calls"),
     *("thinking_tokens", "reasoning_effort", "response_format"),
 }
 _CHOICES = {"auto": "auto", "required": "any", "none": "none"}
@@ -43,7 +43,7 @@ def write_request(generation: Generation, *, model: str, drop: bool) -> tuple[by
     Raises: GatewayError(UNSUPPORTED) that names what the API has no place for; GatewayError(BAD_REQUEST) where a
     call's arguments are not a JSON object.
     """
-    options, lost = taken(_what_is_said(generation), _KNOWN, engine=ENGINE, drop=drop)
+    options, lost = accepted_by(_what_is_said(generation), _KNOWN, engine=ENGINE, drop=drop)
     body: dict[str, Any] = {"model": model}
     system = [part.text for message in generation.messages if _is_system(message) for part in _system_parts(message)]
     if system:

@@ -11,66 +11,14 @@ import orjson
 
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.llm.canonical import Tool
-from gateway.protocol.llm.request_fields import NUMBER, Fields, bad_request, checked, objects, optional, required, texts
+from gateway.protocol.llm.request_fields import Fields, bad_request, checked, objects, optional, required, texts
+from gateway.protocol.llm.sampling_fields import READ_APART, SAMPLING_FIELDS
 
-__all__ = ["EXTRAS", "OF_BOTH", "read_options", "read_tool_choice", "read_tools", "written_thinking", "written_tool"]
+__all__ = ["EXTRAS", "read_options", "read_tool_choice", "read_tools", "written_thinking", "written_tool"]
 
-# Options of one form in both bodies.
-_KINDS: dict[str, type | tuple[type, ...]] = {
-    "max_tokens": int,
-    "min_tokens": int,
-    "temperature": NUMBER,
-    "top_p": NUMBER,
-    "top_k": int,
-    "min_p": NUMBER,
-    "seed": int,
-    "ignore_eos": bool,
-    "n": int,
-    "best_of": int,
-    "presence_penalty": NUMBER,
-    "frequency_penalty": NUMBER,
-    "repetition_penalty": NUMBER,
-    "length_penalty": NUMBER,
-    "logit_bias": dict,
-    "echo": bool,
-    "suffix": str,
-    "skip_special_tokens": bool,
-    "parallel_tool_calls": bool,
-    "reasoning_effort": str,
-    "thinking_tokens": int,
-    "user": str,
-    "metadata": dict,
-    "priority": int,
-    "stop_token_ids": list,
-    "bad_words": list,
-}
-# Other names of these. Where two are given, the one that stands first here counts.
-_OTHER_NAMES = {
-    "max_completion_tokens": "max_tokens",
-    "n_predict": "max_tokens",
-    "repeat_penalty": "repetition_penalty",
-    "thinking_token_budget": "thinking_tokens",
-    "thinking_budget_tokens": "thinking_tokens",
-}
+_SIMPLE_FIELDS = tuple(field for field in SAMPLING_FIELDS if field.name not in READ_APART)
 # What a field says when it says nothing: many clients send all that they know of.
-_SAYS_NOTHING: dict[str, tuple[Any, ...]] = {
-    "n": (1,),
-    "best_of": (1,),
-    "echo": (False,),
-    "suffix": ("",),
-    "presence_penalty": (0,),
-    "frequency_penalty": (0,),
-    "length_penalty": (1,),
-    "min_tokens": (0,),
-    "ignore_eos": (False,),
-    "skip_special_tokens": (True,),
-    "parallel_tool_calls": (True,),
-    "priority": (0,),
-    "thinking_tokens": (-1,),
-    "logit_bias": ({},),
-    "metadata": ({},),
-    "stop_token_ids": ([],),
-    "bad_words": ([],),
+_IDLE: dict[str, tuple[Any, ...]] = {field.name: field.idle for field in SAMPLING_FIELDS} | {
     "use_beam_search": (False,),
     "include_stop_str_in_output": (False,),
     "spaces_between_special_tokens": (True,),
@@ -84,10 +32,6 @@ _SAYS_NOTHING: dict[str, tuple[Any, ...]] = {
     "modalities": (["text"],),
     "chat_template_kwargs": ({},),
     "return_token_ids": (False,),
-}
-# Options that both bodies have. `prompt_logprobs` is none: no reply has a place for what it asks.
-OF_BOTH = (_KINDS.keys() | {"stop", "logprobs", "response_format"}) - {
-    *("echo", "suffix", "best_of", "parallel_tool_calls", "reasoning_effort", "thinking_tokens")
 }
 # Fields of engines that have no other name, and that both bodies of an engine that knows them have.
 EXTRAS = frozenset(
@@ -108,22 +52,21 @@ def read_options(given: Fields) -> dict[str, Any]:
     Raises: GatewayError(BAD_REQUEST) that names the field.
     """
     options: dict[str, Any] = {}
-    for name, kind in _KINDS.items():
-        given_names = [other for other, known in _OTHER_NAMES.items() if known == name and given.get(other) is not None]
-        for at in (*given_names, name):
-            if given.get(at) is not None:
-                value = given[at]
+    for field in _SIMPLE_FIELDS:
+        kind = field.type.json_type
+        for name in (*field.aliases, field.name):
+            value = given.pop(name, None)
+            if value is not None:
                 if kind is int and isinstance(value, float) and value.is_integer():
                     value = int(value)
-                options.setdefault(name, checked(value, kind, at))
-            given.pop(at, None)
+                options.setdefault(field.name, checked(value, kind, name))
     if (stop := given.pop("stop", None)) is not None:
         options["stop"] = [stop] if isinstance(stop, str) else texts(stop, "stop")
     options |= _thinking(given) | _response_format(given)
     options |= {name: value for name, value in given.items() if value is not None}
     if options.get("stop") == []:
         del options["stop"]
-    return {name: value for name, value in options.items() if value not in _SAYS_NOTHING.get(name, ())}
+    return {name: value for name, value in options.items() if value not in _IDLE.get(name, ())}
 
 
 def _thinking(given: Fields) -> dict[str, Any]:

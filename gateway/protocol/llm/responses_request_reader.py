@@ -14,9 +14,7 @@ from typing import Any
 
 from gateway.protocol.llm.canonical import Generation, Message, Text, Tool
 from gateway.protocol.llm.request_fields import (
-    NUMBER,
     Fields,
-    Kind,
     bad_request,
     checked,
     objects,
@@ -27,20 +25,15 @@ from gateway.protocol.llm.request_fields import (
 )
 from gateway.protocol.llm.responses_fields import response_format_of
 from gateway.protocol.llm.responses_input_reader import read_input
+from gateway.protocol.llm.sampling_fields import OPTIONS
 
 _KEPT_NOWHERE = {
     "previous_response_id": "send the whole conversation as 'input'",
     "conversation": "send the whole conversation as 'input'",
     "prompt": "send the prompt itself as 'instructions' and 'input'",
 }
-_SAME_NAME: dict[str, Kind] = {
-    "temperature": NUMBER,
-    "top_p": NUMBER,
-    "parallel_tool_calls": bool,
-    "metadata": dict,
-    "user": str,
-}
-_SAYS_NOTHING: dict[str, tuple[Any, ...]] = {"parallel_tool_calls": (True,), "metadata": ({},)}
+# OpenAI's own fields; those that engines added are not checked here.
+_SAME_NAME = ("temperature", "top_p", "parallel_tool_calls", "metadata", "user")
 _LOGPROBS = "message.output_text.logprobs"
 _INCLUDED_ANYWAY = {
     "reasoning.encrypted_content",  # an engine's signature, where it gives one
@@ -88,8 +81,9 @@ def read_request(body: bytes) -> Generation:
 
 def _options(given: Fields) -> dict[str, Any]:
     """The options among these fields by their canonical names, what is not known by its own."""
-    options = {name: given[name] for name, kind in _SAME_NAME.items() if optional(given, name, kind) is not None}
-    options = {name: value for name, value in options.items() if value not in _SAYS_NOTHING.get(name, ())}
+    fields = [OPTIONS[name] for name in _SAME_NAME]
+    read = {field.name: optional(given, field.name, field.type.json_type) for field in fields}
+    options = {field.name: read[field.name] for field in fields if read[field.name] not in (None, *field.idle)}
     if optional(given, "max_output_tokens", int) is not None:
         options["max_tokens"] = given["max_output_tokens"]
     if optional(given, "safety_identifier", str) is not None:  # what `user` is called now

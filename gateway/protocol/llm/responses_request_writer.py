@@ -8,20 +8,16 @@ from __future__ import annotations
 from typing import Any
 
 from gateway.protocol.errors import ErrorKind, GatewayError
-from gateway.protocol.llm.canonical import Generation, Media, Message, Part, Reasoning, Text
+from gateway.protocol.llm.canonical import Generation, LlmApi, Media, Message, Part, Reasoning, Text
 from gateway.protocol.llm.data_urls import split_data_url
 from gateway.protocol.llm.openai_options import written_thinking
-from gateway.protocol.llm.options import taken
 from gateway.protocol.llm.request_fields import dumped
 from gateway.protocol.llm.responses_fields import choice_of, format_of, tool_fields
+from gateway.protocol.llm.sampling_fields import SAMPLING_FIELDS, accepted_by
 
 ENGINE = "an OpenAI responses engine"
 
-_AS_THEY_ARE = (
-    *("temperature", "top_p", "parallel_tool_calls", "metadata", "user"),
-    # vLLM's; an engine that has none of them says so
-    *("top_k", "seed", "stop", "repetition_penalty", "logit_bias", "ignore_eos", "skip_special_tokens", "priority"),
-)
+_AS_THEY_ARE = [field.name for field in SAMPLING_FIELDS if LlmApi.RESPONSES in field.apis]
 _KNOWN = {
     *_AS_THEY_ARE,
     *("max_tokens", "tool_choice", "response_format", "verbosity", "reasoning_effort", "logprobs"),
@@ -36,7 +32,7 @@ def write_request(generation: Generation, *, model: str, drop: bool) -> tuple[by
     said, approximated = written_thinking(dict(generation.options), drop)
     if any(message.name and message.role != "tool" for message in generation.messages):
         said["messages.name"] = True
-    options, lost = taken(said, _KNOWN, engine=ENGINE, drop=drop)
+    options, lost = accepted_by(said, _KNOWN, engine=ENGINE, drop=drop)
     body: dict[str, Any] = {"model": model, "input": _input(generation), "store": False}
     body |= {name: options[name] for name in _AS_THEY_ARE if name in options}
     if "max_tokens" in options:

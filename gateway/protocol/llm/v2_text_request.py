@@ -16,20 +16,15 @@ from gateway.protocol.conversion.infer import WantedOutputs
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.llm.canonical import Generation, Media, Message, Part, Text
 from gateway.protocol.llm.data_urls import data_url
-from gateway.protocol.llm.generate_signature import PLACES
+from gateway.protocol.llm.sampling_fields import SAMPLING_FIELDS, FieldType, of_type
 
-_OPTION_OF = {name: option for option, (names, _) in PLACES.items() for name in names} | {
+_OPTION_OF = {tensor: field.name for field in SAMPLING_FIELDS for tensor in field.tensors} | {
     "max_new_tokens": "max_tokens",
 }
-_WHOLE = frozenset({"max_tokens", "min_tokens", "top_k", "seed", "n", "best_of", "beam_width", "logprobs", "priority"})
-_NUMBERS = frozenset(
-    {
-        *("temperature", "top_p", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty"),
-        "length_penalty",
-    }
-)
-_TEXTS = frozenset({"stop", "bad_words"})
-_JSON = frozenset({"stop_token_ids", "logit_bias", "response_format", "metadata", "tool_choice"})
+_WHOLE = of_type(FieldType.INTEGER)
+_NUMBERS = of_type(FieldType.NUMBER)
+_TEXTS = of_type(FieldType.TEXTS)
+_JSON = of_type(FieldType.TOKEN_IDS, FieldType.MAP, FieldType.OBJECT)
 _SAY_NOTHING = {"n": 1, "best_of": 1, "beam_width": 1}  # what a backend does anyway
 
 # A flag of the request -> the outputs that it adds to the reply.
