@@ -46,7 +46,7 @@ class ProcessInstance:
     def __init__(
         self,
         plan: InstancePlan,
-        questions: HostRequests,
+        host_requests: HostRequests,
         *,
         resubmit: Submit | None,
         execution_timeout_seconds: float | None,
@@ -55,12 +55,11 @@ class ProcessInstance:
         self.plan = plan
         self.name = plan.name
         self.key = f"{plan.name} on {plan.device_id}"  # unique among the model's instances; the name is not
-        self._questions = questions
+        self._host_requests = host_requests
         self._resubmit = resubmit
         self._execution_timeout_seconds = execution_timeout_seconds
         self._memory_limit_bytes = memory_limit_bytes
         self._loop = asyncio.get_running_loop()
-        self._channel: Channel | None = None
         self._calls: dict[int, InferenceCall] = {}
         self._last_number = 0
         self._batch = 0
@@ -70,9 +69,6 @@ class ProcessInstance:
         self._is_ready = False
         self.placement = ""
         self.num_executions = 0  # of this process, that have come back
-        self.on_setup: Callable[[Message], None] | None = None  # gets the messages of loading and stopping
-        self.on_heavy: Callable[[str], None] | None = None  # gets the reason for replacing the process
-        self.on_overdue: Callable[[str], None] | None = None  # gets the reason for killing the process
 
     def __repr__(self) -> str:
         state = "busy" if self._done else "idle" if self._is_ready else "away"
@@ -87,9 +83,20 @@ class ProcessInstance:
         """Calls without their final response."""
         return len(self._calls)
 
-    def connect(self, channel: Channel) -> None:
-        """Its process has started and is about to load the model."""
-        self._channel = channel
+    def connect(
+        self,
+        channel: Channel,
+        on_setup: Callable[[Message], None],
+        on_heavy: Callable[[str], None],
+        on_overdue: Callable[[str], None],
+    ) -> None:
+        """Its process has started and is about to load the model.
+
+        `on_setup` gets the messages of loading and stopping, `on_heavy` the reason for replacing the process,
+        `on_overdue` the reason for killing it.
+        """
+        self._channel = channel  # closed at the end of the process: it ignores messages then
+        self._on_setup, self._on_heavy, self._on_overdue = on_setup, on_heavy, on_overdue
         self.num_executions = 0
 
     def make_ready(self, placement: str = "") -> None:
@@ -103,8 +110,7 @@ class ProcessInstance:
 
     def send(self, kind: int, *rest: Any) -> None:
         """Send a message; ignored if the process has ended."""
-        if self._channel is not None:
-            self._channel.send(kind, *rest)
+        self._channel.send(kind, *rest)
 
     def forget(self, state_key: str) -> None:
         """A sequence has ended: drop its implicit state."""
@@ -121,7 +127,6 @@ class ProcessInstance:
         if not requests:
             self._loop.call_soon(done)
             return
-        assert self._channel is not None
         self._batch += 1
         self._done = done
         if self._execution_timeout_seconds is not None:
@@ -131,11 +136,9 @@ class ProcessInstance:
     def lose(self, error: EngineError) -> None:
         """Its process has ended: fail the open calls with this error and finish the batch."""
         self._is_ready = False
-        if self._channel is not None:
-            self._channel.drain()
-            self._channel.close()
-            self._channel = None
-        self._questions.drop()
+        self._channel.drain()
+        self._channel.close()
+        self._host_requests.drop()
         for timer in (self._deadline, self._flush):
             if timer is not None:
                 timer.cancel()
@@ -148,7 +151,6 @@ class ProcessInstance:
 
     def _pack(self, call: InferenceCall, now_ns: int) -> tuple[Any, ...] | None:
         """A call as a request of a batch; None if it fails before."""
-        assert self._channel is not None
         request = call.request
         arena = self._channel.arena
         try:
@@ -190,11 +192,9 @@ class ProcessInstance:
             _, _, number, is_final, outputs, parameters, error, *times = message
             self._deliver(*self._read(number, is_final, outputs, parameters, error, times))
         elif kind in (protocol.LOADED, protocol.STARTED, protocol.FAILED, protocol.STOPPED):
-            if self.on_setup is not None:
-                self.on_setup(message)
+            self._on_setup(message)
         elif kind != protocol.FREED:
-            assert self._channel is not None
-            self._questions.take(message, self._channel)
+            self._host_requests.take(message, self._channel)
 
     def _finish_batch(self, message: Message) -> None:
         """Read the responses, start the next batch, and then pass the responses on."""
@@ -209,8 +209,10 @@ class ProcessInstance:
             for number, is_final, outputs, parameters, error in responses
         ]
         limit_bytes = self._memory_limit_bytes
-        if limit_bytes is not None and memory_bytes > limit_bytes and self.on_heavy is not None:
-            self.on_heavy(f"it occupies {memory_bytes >> 20} MB, more than the {limit_bytes >> 20} MB of MAX_MEMORY_MB")
+        if limit_bytes is not None and memory_bytes > limit_bytes:
+            self._on_heavy(
+                f"it occupies {memory_bytes >> 20} MB, more than the {limit_bytes >> 20} MB of MAX_MEMORY_MB"
+            )
         done, self._done = self._done, None
         if done is not None:
             done()
@@ -227,7 +229,6 @@ class ProcessInstance:
         times: Sequence[int],
     ) -> Answer:
         """A response and its call, with the times of the execution."""
-        assert self._channel is not None
         tensors: tuple[TensorData, ...] = ()
         if outputs:
             mapping = self._channel.mapping
@@ -269,12 +270,11 @@ class ProcessInstance:
 
     def _report_freed(self) -> None:
         self._flush = None
-        if self._channel is not None:
-            mapping = self._channel.mapping
-            if mapping.freed:
-                self._channel.send(protocol.FREED)
-            if mapping.has_views:
-                self._flush = self._loop.call_later(FLUSH_SECONDS, self._report_freed)
+        mapping = self._channel.mapping
+        if mapping.freed:
+            self._channel.send(protocol.FREED)
+        if mapping.has_views:
+            self._flush = self._loop.call_later(FLUSH_SECONDS, self._report_freed)
 
     def _cancel(self, number: int) -> None:
         if number in self._calls:
@@ -282,8 +282,7 @@ class ProcessInstance:
 
     def _run_over(self) -> None:
         self._deadline = None
-        if self.on_overdue is not None:
-            self.on_overdue(f"the execution takes longer than {self._execution_timeout_seconds:g} seconds")
+        self._on_overdue(f"the execution takes longer than {self._execution_timeout_seconds:g} seconds")
 
     @staticmethod
     def _fail(calls: Sequence[InferenceCall], error: EngineError) -> None:

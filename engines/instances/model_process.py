@@ -136,10 +136,12 @@ class ModelProcess:
     def _connect(self, instance: ProcessInstance, ends: ChannelEnds) -> None:
         sent = arena.Arena(ends.sent, self._limits.arena_bytes)
         received = arena.Mapping(ends.received)
-        instance.on_setup = lambda message: self._set_up(instance.key, message)
-        instance.on_heavy = self._replace
-        instance.on_overdue = lambda reason: self._abort(instance, reason)
-        instance.connect(Channel(self._loop, ends.outgoing, ends.incoming, sent, received, instance.receive))
+        instance.connect(
+            Channel(self._loop, ends.outgoing, ends.incoming, sent, received, instance.receive),
+            on_setup=lambda message: self._set_up(instance.key, message),
+            on_heavy=self._replace,
+            on_overdue=lambda reason: self._abort(instance, reason),
+        )
 
     async def _set_up_by(self, instance: ProcessInstance, kind: int, *rest: Any) -> Message:
         """Send a message of the setup, and wait for its reply."""

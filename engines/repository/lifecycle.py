@@ -133,16 +133,14 @@ class Lifecycle:
 
     async def _create(self, life: Version) -> None:
         """Load one version. Never raises but for cancellation: its failure is its state."""
-        error = None
         async with self._limit:
-            for _ in range(self._load_retries + 1):
+            for retries_left in reversed(range(self._load_retries + 1)):
                 try:
                     life.model = await self._load_checked(life)
                     return
-                except Exception as raised:
-                    error = as_engine_error(raised)
-        assert error is not None
-        life.fail(error)
+                except Exception as error:
+                    if not retries_left:
+                        life.fail(as_engine_error(error))
         _log.error("failed to load '%s' version %d: %s", life.name, life.number, life.reason)
 
     async def _load_checked(self, life: Version) -> LoadedVersion:

@@ -7,6 +7,7 @@ import resource
 import sys
 from pathlib import Path
 from time import monotonic_ns
+from types import FrameType
 from typing import Any
 
 from engines.backends.interfaces import Backend, InstanceSpec
@@ -14,12 +15,13 @@ from engines.core.errors import EngineError, ErrorCode
 from engines.ipc import protocol
 from engines.ipc.host_connection import HostConnection
 from engines.runner.implicit_state import states_of
-from engines.runner.logs import describe_error
 from engines.runner.requests import Execution
 from engines.runner.signature import Signature
 
 _PAGE_BYTES = resource.getpagesize()
 MEMORY_PARAMETER = "MAX_MEMORY_MB"
+_NO_TEXT = "<EMPTY MESSAGE>"  # as pybind11 writes it
+_OUR_CODE = str(Path(__file__).parents[1])
 
 
 class RunningInstance:
@@ -93,3 +95,23 @@ class RunningInstance:
 def as_error(error: BaseException) -> EngineError:
     """The error of a failed load."""
     return error if isinstance(error, EngineError) else EngineError(ErrorCode.INTERNAL, describe_error(error))
+
+
+def describe_error(error: BaseException) -> str:
+    """`ValueError: boom`, and the lines of the model's code that led there."""
+    text = f"{type(error).__name__}: {str(error) or _NO_TEXT}"
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    frame = trace.tb_frame if trace is not None else None
+    lines: list[str] = []
+    while frame is not None and _is_ours(frame):  # frames of this package that the model has called
+        frame = frame.f_back
+    while frame is not None and not _is_ours(frame):
+        lines.append(f"  {frame.f_code.co_filename}({frame.f_lineno}): {frame.f_code.co_name}\n")
+        frame = frame.f_back
+    return f"{text}\n\nAt:\n{''.join(lines)}" if lines else text
+
+
+def _is_ours(frame: FrameType) -> bool:
+    return frame.f_code.co_filename.startswith((_OUR_CODE, "<frozen runpy>"))

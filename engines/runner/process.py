@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import fcntl
 import importlib
+import logging
 import os
 import signal
 import sys
@@ -21,7 +22,6 @@ from engines.ipc.arena import Arena, Mapping
 from engines.ipc.arrays import ArrayStore
 from engines.ipc.host_connection import HostClient, HostConnection, HostGoneError
 from engines.runner.instance import RunningInstance, as_error
-from engines.runner.logs import log_to_host
 from gateway.protocol import protobuf
 
 _PR_SET_PDEATHSIG = 1
@@ -30,6 +30,8 @@ _F_SETSIG = 10  # of fcntl(2): the signal of a descriptor with O_ASYNC
 LAST_SECONDS = 5.0
 # One for each instance: the pipes from the host and to it, the arena that it reads, the arena that it writes.
 Descriptors = tuple[int, int, int, int]
+# The logger whose lines go to the host.
+LOGGER = "engines"
 
 
 def run(lifeline: int, limit_bytes: int, descriptors: Sequence[Descriptors]) -> int:
@@ -177,3 +179,29 @@ def serve_one(module: Any, connection: HostConnection, fields: dict[str, Any], c
     except HostGoneError:
         end(1)  # and the process's other instances: the host restarts all of them
     return 0
+
+
+class HostHandler(logging.Handler):
+    """Sends each line over one connection of the process."""
+
+    def __init__(self, connection: HostConnection) -> None:
+        super().__init__()
+        self._connection = connection
+
+    def emit(self, record: logging.LogRecord) -> None:
+        level = "error" if record.levelno >= logging.ERROR else record.levelname.lower()
+        try:
+            text = self.format(record)
+        except Exception:
+            self.handleError(record)
+            return
+        with contextlib.suppress(HostGoneError):
+            self._connection.send(protocol.LOG, level, text, record.filename, record.lineno)
+
+
+def log_to_host(connection: HostConnection) -> None:
+    """Send the `engines` logger's lines from INFO on to the host."""
+    logger = logging.getLogger(LOGGER)
+    logger.setLevel(logging.INFO)
+    logger.addHandler(HostHandler(connection))
+    logger.propagate = False

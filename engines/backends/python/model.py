@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 from engines.backends.interfaces import InstanceSpec
 from engines.backends.python import utils
 from engines.backends.python.host_services import session
-from engines.backends.python.model_config import ModelConfig
 from engines.backends.python.requests import Incoming
 from engines.backends.python.responses import InferenceResponse, answer
+from engines.backends.python.utils import ModelConfig
 from engines.core.errors import EngineError, internal
 from engines.ipc.host_connection import HostClient
 from gateway.protocol.conversion.control_messages import read_fields, write_fields

@@ -8,9 +8,8 @@ In the order of a model's configuration:
     checks      Triton's errors; `tensors`, `sequences` and `ensembles` are parts of it
 """
 
-from engines.repository.config.backends import complete_backend
 from engines.repository.config.checks import check, check_instance_groups
-from engines.repository.config.defaults import set_defaults, set_instance_groups
+from engines.repository.config.defaults import complete_backend, set_defaults, set_instance_groups
 from engines.repository.config.parser import ConfigError, line_of, read, read_json
 from engines.repository.config.tensors import check_tensors
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from engines.repository.config.backends import BACKENDS_WITH_A_PLATFORM, ENSEMBLE, PLATFORMS
+from engines.repository.config.defaults import BACKENDS_WITH_A_PLATFORM, ENSEMBLE, PLATFORMS
 from engines.repository.config.ensembles import check_ensemble
 from engines.repository.config.parser import ConfigError
 from engines.repository.config.sequences import check_sequence_batching

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from engines.repository.config.backends import ENSEMBLE
+from engines.repository.config.defaults import ENSEMBLE
 from engines.repository.config.parser import ConfigError
 from gateway.protocol.protobuf import Message
 
