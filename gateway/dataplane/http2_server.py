@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from time import monotonic
 from typing import cast
 
 from gateway.dataplane.context.active_request import ActiveRequest
@@ -12,26 +11,22 @@ from gateway.dataplane.context.data_plane import DataPlane
 from gateway.dataplane.context.snapshot import Lane
 from gateway.dataplane.grpc.interfaces import CallHandler
 from gateway.dataplane.grpc.reply_headers import send_error
-from gateway.net.http2_transport import Http2Transport
-from gateway.net.sockets import has_hung_up
+from gateway.net.http2_transport import Http2Server, Http2Timeouts
 from gateway.protocol.errors import GatewayError
 from gateway.wire.http2.connection import Http2Limits
 from gateway.wire.http2.fields import Block
-from gateway.wire.http2.frames import MAX_WINDOW, ErrorCode, Http2Error
+from gateway.wire.http2.frames import ErrorCode, Http2Error
 from gateway.wire.http2.hpack import literals
 from gateway.wire.http2.state import NOBODY
 from gateway.wire.http2.stream import Stream
 
-# How long a client has to hear that the connection closes before streams that it opens are refused.
-_LEAVE_SECONDS = 1.0
-
 Answer = Callable[["Http2ServerConnection", Stream, Block], CallHandler]
 
 
-class Http2ServerConnection(Http2Transport):
+class Http2ServerConnection(Http2Server):
     """Reads calls and hands each to who answers it; `answer` makes that choice."""
 
-    __slots__ = ("_active_at", "_answer", "_leaves_at", "_unread", "_unsent", "is_tls", "passing", "peer", "plane")
+    __slots__ = ("_answer", "_unread", "is_tls", "passing", "peer", "plane")
 
     def __init__(self, plane: DataPlane, answer: Answer) -> None:
         limits = plane.settings.limits
@@ -42,14 +37,11 @@ class Http2ServerConnection(Http2Transport):
                 max_header_bytes=limits.max_header_bytes,
                 max_resets=limits.max_resets,
             ),
-            is_client=False,
-            volatile=plane.read_call.volatile,
+            Http2Timeouts(opening=limits.header_timeout, read=limits.body_timeout, idle=limits.idle_timeout),
+            plane.read_call.volatile,
         )
         self.plane = plane
         self._answer = answer
-        self._active_at = monotonic()
-        self._leaves_at = 0.0
-        self._unsent = 0
         self._unread: dict[Stream, tuple[int, float]] = {}  # how much waits on a stream, and since when just as much
         self.peer = "-"
         self.is_tls = False
@@ -87,13 +79,7 @@ class Http2ServerConnection(Http2Transport):
         if ended:
             call.data_received(stream, b"", True)
 
-    def stream_closed(self) -> None:
-        if not self.http2.streams:
-            self._active_at = monotonic()
-            if self._leaves_at:
-                self._loop.call_soon(self._close_if_idle)
-
-    # What calls ask of it
+    # Called by calls
 
     def call_failed(
         self,
@@ -106,10 +92,6 @@ class Http2ServerConnection(Http2Transport):
         code: int | None,
     ) -> None:
         send_error(stream, error, request_id, lane, begun=begun, code=code)
-
-    def call_ended(self, stream: Stream) -> None:
-        if not stream.is_received and stream.is_sent:
-            stream.reset(ErrorCode.NO_ERROR)
 
     def live(self) -> list[ActiveRequest]:
         """The calls under way."""
@@ -128,22 +110,6 @@ class Http2ServerConnection(Http2Transport):
         self.http2.fail(Http2Error(ErrorCode.ENHANCE_YOUR_CALM, error.message))
         self.close()
 
-    def drain(self) -> None:
-        """Tell the client to open no more streams; close once those under way have ended (RFC 9113 section 6.8)."""
-        if not self._leaves_at:
-            self._leaves_at = monotonic() + _LEAVE_SECONDS
-            self.http2.leave(last_id=MAX_WINDOW)
-            self._loop.call_later(_LEAVE_SECONDS if self.http2.streams else 0.05, self._leave)
-
-    def _leave(self) -> None:
-        if not self._transport.is_closing():
-            self.http2.leave()
-            self._close_if_idle()
-
-    def _close_if_idle(self) -> None:
-        if not self.http2.streams and not self._transport.is_closing():
-            self.close()
-
     def _drop_unread(self, now: float) -> None:
         """Break off streams whose client has read nothing of what waits for too long."""
         waiting = {stream: stream.num_waiting for stream in self.http2.streams.values() if stream.num_waiting}
@@ -158,21 +124,8 @@ class Http2ServerConnection(Http2Transport):
                 self._unread[stream] = (size, since)
 
     def sweep(self, now: float) -> None:
-        """Called about once a second."""
-        limits = self.plane.settings.limits
-        self.http2.tick()
         for stream in list(self.http2.streams.values()):
-            if stream.receiver is not NOBODY:  # the end of one may have been the end of another
+            if stream.receiver is not NOBODY:  # the end of one may have ended another
                 cast(CallHandler, stream.receiver).sweep(now)
         self._drop_unread(now)
-        unsent = self._transport.get_write_buffer_size()
-        if self.http2.is_blocked or (unsent and self._transport.is_closing()):
-            if unsent != self._unsent:
-                self._unsent, self._active_at = unsent, now
-            elif now - self._active_at > limits.body_timeout or has_hung_up(self._transport):
-                self.abort()
-        elif self.http2.awaits_opening:
-            if now - self._active_at > limits.header_timeout:
-                self.abort()
-        elif not self.http2.streams and now - self._active_at > limits.idle_timeout:
-            self.drain()
+        super().sweep(now)

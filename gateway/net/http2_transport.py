@@ -1,14 +1,16 @@
-"""HTTP/2 on a socket: the transport of client and server connections."""
+"""HTTP/2 on a socket: the transport that client and server connections share, and the server side."""
 
 from __future__ import annotations
 
 import asyncio
 from time import monotonic
-from typing import cast
+from typing import NamedTuple, cast
 from weakref import WeakKeyDictionary
 
+from gateway.net.sockets import has_hung_up
 from gateway.wire.http2.connection import Http2Connection, Http2Limits
 from gateway.wire.http2.fields import Block
+from gateway.wire.http2.frames import MAX_WINDOW, ErrorCode
 from gateway.wire.http2.stream import Stream
 
 # What a peer that does not read may make us hold: acknowledgements it asks for, beyond what windows bound.
@@ -16,6 +18,10 @@ _MAX_UNSENT_BYTES = 4 * 1024 * 1024
 # From here on, pieces are handed to the socket as they are instead of being copied into one.
 _JOIN_BYTES = 64 * 1024
 
+
+# How long a client has to learn that the connection closes before the streams that it opens are refused.
+_LEAVE_SECONDS = 1.0
+_LEAVE_SECONDS_IF_IDLE = 0.05
 
 # Reads that follow each other this closely are a burst: what they bring for another connection is written together.
 _BURST_SECONDS = 20e-6
@@ -156,6 +162,7 @@ class Http2Transport(asyncio.Protocol):
             self._unasked_bytes += sum(map(len, out))
             if self._unasked_bytes > _MAX_UNSENT_BYTES:
                 self.abort()
+                return
         if len(out) == 1:
             self._transport.write(out[0])
         elif len(out) < 8 or sum(map(len, out)) < _JOIN_BYTES:
@@ -177,3 +184,72 @@ class Http2Transport(asyncio.Protocol):
     @property
     def is_closing(self) -> bool:
         return self._transport.is_closing()
+
+
+class Http2Timeouts(NamedTuple):
+    """Seconds that a client has; None: no limit."""
+
+    opening: float  # to send its preface and SETTINGS
+    read: float | None  # to read some of what is written
+    idle: float | None  # without a stream
+
+
+class Http2Server(Http2Transport):
+    """The server side of a connection: it sweeps clients that take too long, and drains."""
+
+    __slots__ = ("_connected_at", "_idle_since", "_is_draining", "_timeouts", "_unsent", "_unsent_since")
+
+    def __init__(self, limits: Http2Limits, timeouts: Http2Timeouts, volatile: frozenset[bytes]) -> None:
+        super().__init__(limits, is_client=False, volatile=volatile)
+        self._timeouts = timeouts
+        self._is_draining = False
+        self._connected_at = self._idle_since = monotonic()
+        self._unsent, self._unsent_since = 0, 0.0  # at the last sweep
+
+    def stream_closed(self) -> None:
+        if not self.http2.streams:
+            self._idle_since = 0.0  # the next sweep sets it
+            if self._is_draining:
+                self._loop.call_soon(self._close_if_idle)
+
+    def call_ended(self, stream: Stream) -> None:
+        """The reply is sent or buffered; what the client still sends is not read."""
+        if not stream.is_received and stream.is_sent:
+            stream.reset(ErrorCode.NO_ERROR)
+
+    def drain(self) -> None:
+        """Send GOAWAY, and close once the streams under way have ended (RFC 9113 section 6.8)."""
+        if not self._is_draining:
+            self._is_draining = True
+            self.http2.leave(last_id=MAX_WINDOW)
+            self._loop.call_later(_LEAVE_SECONDS if self.http2.streams else _LEAVE_SECONDS_IF_IDLE, self._leave)
+
+    def _leave(self) -> None:
+        if not self._transport.is_closing():
+            self.http2.leave()
+            self._close_if_idle()
+
+    def _close_if_idle(self) -> None:
+        if not self.http2.streams and not self._transport.is_closing():
+            self.close()
+
+    def sweep(self, now: float) -> None:
+        """Called about once a second; `now` is of `time.monotonic`."""
+        http2, timeouts = self.http2, self._timeouts
+        http2.tick()
+        if http2.streams or not self._idle_since:
+            self._idle_since = now
+        self._sweep_unsent(now)
+        if http2.awaits_opening:
+            if now - self._connected_at > timeouts.opening:
+                self.abort()
+        elif timeouts.idle is not None and now - self._idle_since > timeouts.idle:
+            self.drain()
+
+    def _sweep_unsent(self, now: float) -> None:
+        transport = self._transport
+        unsent = transport.get_write_buffer_size() if self.http2.is_blocked or transport.is_closing() else 0
+        if not unsent or unsent != self._unsent:
+            self._unsent, self._unsent_since = unsent, now
+        elif has_hung_up(transport) or (self._timeouts.read and now - self._unsent_since > self._timeouts.read):
+            self.abort()

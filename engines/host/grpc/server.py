@@ -1,82 +1,152 @@
-"""The gRPC server: it listens, sweeps its connections, and lets calls end before it stops."""
+"""The gRPC server: connections and their streams to calls."""
 
 from __future__ import annotations
 
 import asyncio
 import socket
 import ssl
-from time import monotonic
+from collections.abc import Callable
 
+from engines.core.errors import EngineError
 from engines.host.client_limits import ClientLimits
-from engines.host.grpc.connection import GrpcConnection
-from engines.host.grpc.server_context import GrpcFront
+from engines.host.grpc.call import BaseCall, RefusedCall
+from engines.host.grpc.call_head import Head
+from engines.host.grpc.infer_calls import InferCall, StreamInferCall
+from engines.host.grpc.replies import UNIMPLEMENTED, StatusError
+from engines.host.grpc.server_context import CallOwner, GrpcFront
+from engines.host.grpc.service_calls import ControlCall, HealthCall, ReflectionCall
 from engines.host.service import Service
-from gateway.net.sockets import BACKLOG, bind
+from gateway.net.http2_transport import Http2Server, Http2Timeouts
+from gateway.net.server import ConnectionServer
+from gateway.protocol import grpc_health, grpc_reflection
+from gateway.protocol.grpc_methods import RPCS_BY_PATH
+from gateway.protocol.operations import Operation
+from gateway.wire.http2 import frames
+from gateway.wire.http2.connection import Http2Limits
+from gateway.wire.http2.fields import Block
+from gateway.wire.http2.hpack import Steady
+from gateway.wire.http2.stream import Stream, StreamReceiver
 
-_SWEEP_SECONDS = 1.0
-_POLL_SECONDS = 0.02
+# How long a client has to send its preface.
+_OPENING_SECONDS = 20.0
+
+_NO_GRPC = Steady([(b":status", b"415"), (b"content-length", b"0")])
+
+_CALLS: dict[bytes, tuple[Operation, Callable[[CallOwner, Stream, Head], StreamReceiver]]] = {
+    path: (rpc.operation, ControlCall) for path, rpc in RPCS_BY_PATH.items()
+}
+_CALLS |= {
+    b"/inference.GRPCInferenceService/ModelInfer": (Operation.INFER, InferCall),
+    b"/inference.GRPCInferenceService/ModelStreamInfer": (Operation.INFER, StreamInferCall),
+    grpc_health.CHECK_PATH: (Operation.SERVER_READY, HealthCall),
+    grpc_health.WATCH_PATH: (Operation.SERVER_READY, HealthCall),
+}
+_CALLS |= dict.fromkeys(grpc_reflection.PATHS, (Operation.SERVER_METADATA, ReflectionCall))
 
 
-class GrpcServer:
-    """Serves Triton's GRPCInferenceService, grpc.health.v1 and reflection."""
+class GrpcServer(ConnectionServer):
+    """Serves Triton's GRPCInferenceService, grpc.health.v1 and reflection. With TLS, ALPN must offer "h2"."""
+
+    front: GrpcFront
 
     def __init__(self, service: Service, limits: ClientLimits | None = None) -> None:
+        super().__init__()
         self._service = service
         self._limits = limits or ClientLimits()
-        self._front: GrpcFront | None = None
-        self._server: asyncio.Server | None = None
-        self._connections: set[GrpcConnection] = set()
-        self._sweep: asyncio.TimerHandle | None = None
-
-    def __repr__(self) -> str:
-        return f"<GrpcServer {len(self._connections)} connections>"
-
-    @property
-    def port(self) -> int:
-        """Where it listens; it was started."""
-        assert self._server is not None
-        port: int = self._server.sockets[0].getsockname()[1]
-        return port
-
-    async def start(self, host: str, port: int, *, tls: ssl.SSLContext | None = None) -> int:
-        """Listen; port 0 is a free one. Returns the port. `tls` must offer "h2" by ALPN.
-
-        Raises: OSError where the address is taken.
-        """
-        return await self.serve(bind(host, port), tls=tls)
 
     async def serve(self, listener: socket.socket, *, tls: ssl.SSLContext | None = None) -> int:
-        """Listen on a socket that is bound, which is this server's from now on. Returns the port.
-
-        Raises: OSError where another listens there by now.
-        """
-        listener.listen(BACKLOG)
-        loop = asyncio.get_running_loop()
-        front = self._front = GrpcFront(self._service, self._limits, loop)
-        self._server = await loop.create_server(
-            lambda: GrpcConnection(front, self._connections), sock=listener, backlog=BACKLOG, ssl=tls
-        )
-        self._sweep = loop.call_later(_SWEEP_SECONDS, self._sweep_connections)
-        return self.port
+        self.front = GrpcFront(self._service, self._limits, asyncio.get_running_loop())
+        return await super().serve(listener, tls=tls)
 
     async def stop(self, grace_seconds: float = 30.0) -> None:
-        """Take nothing new, let calls end for so long, and break off what is left."""
-        if self._server is None or self._front is None:
-            return
-        self._front.is_draining = True
-        self._server.close()
-        for connection in list(self._connections):
-            connection.drain()
-        deadline = monotonic() + grace_seconds
-        while self._connections and monotonic() < deadline:
-            await asyncio.sleep(_POLL_SECONDS)
-        for connection in list(self._connections):
-            connection.abort()
-        if self._sweep is not None:
-            self._sweep.cancel()
+        if self._server is not None:
+            self.front.is_draining = True
+        await super().stop(grace_seconds)
 
-    def _sweep_connections(self) -> None:
-        now = monotonic()
-        for connection in list(self._connections):
-            connection.sweep(now)
-        self._sweep = asyncio.get_running_loop().call_later(_SWEEP_SECONDS, self._sweep_connections)
+    def new_connection(self) -> GrpcConnection:
+        return GrpcConnection(self)
+
+
+class GrpcConnection(Http2Server):
+    """The front of gRPC: hands each stream to a call."""
+
+    __slots__ = ("_alive_at", "_pinged_at", "front", "server")
+
+    def __init__(self, server: GrpcServer) -> None:
+        self.server = server
+        self.front = server.front
+        limits = self.front.limits
+        super().__init__(
+            Http2Limits(max_streams=limits.max_streams, window_bytes=limits.window_bytes),
+            Http2Timeouts(opening=_OPENING_SECONDS, read=limits.send_seconds, idle=limits.max_idle_seconds),
+            self.front.volatile,
+        )
+        self._alive_at = self._connected_at
+        self._pinged_at = 0.0
+
+    def __repr__(self) -> str:
+        return f"<GrpcConnection {self.http2!r}>"
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.server.connections.add(self)
+        super().connection_made(transport)
+        if self.server.is_draining:
+            self.drain()
+
+    def data_received(self, data: bytes) -> None:
+        self._alive_at = 0.0  # the next sweep sets it
+        super().data_received(data)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.server.connections.discard(self)
+        super().connection_lost(exc)
+
+    def stream_opened(self, stream: Stream, block: Block, ended: bool) -> None:
+        stream.is_received = ended
+        head = self.front.read_head(block)
+        if not head.plan.is_grpc:
+            stream.send_headers(_NO_GRPC, ended=True)
+            self.call_ended(stream)
+            return
+        call = self._call(stream, head)
+        stream.receiver = call
+        if ended:
+            call.data_received(stream, b"", True)
+
+    def sweep(self, now: float) -> None:
+        limits, http2 = self.front.limits, self.http2
+        if not self._alive_at:
+            self._alive_at, self._pinged_at = now, 0.0
+        for call in self._calls():
+            call.sweep(now)
+        super().sweep(now)
+        if http2.awaits_opening:
+            return
+        if self._pinged_at:
+            if now - self._pinged_at > limits.keepalive_timeout_seconds:
+                self.abort()
+        elif limits.keepalive_seconds is not None and now - self._alive_at > limits.keepalive_seconds:
+            self._pinged_at = now
+            http2.emit(frames.frame(frames.PING, 0, 0, bytes(8)))
+        if limits.max_connection_seconds is not None and now - self._connected_at > limits.max_connection_seconds:
+            self.drain()
+
+    def _leave(self) -> None:
+        if self.server.is_draining:
+            for call in self._calls():
+                call.leave()
+        super()._leave()
+
+    def _calls(self) -> list[BaseCall]:
+        return [stream.receiver for stream in self.http2.streams.values() if isinstance(stream.receiver, BaseCall)]
+
+    def _call(self, stream: Stream, head: Head) -> StreamReceiver:
+        known = _CALLS.get(head.plan.path)
+        if known is None:
+            return RefusedCall(self, stream, head, StatusError(UNIMPLEMENTED, ""))
+        operation, call = known
+        try:
+            self.front.check_restriction(operation, head.plan.values)
+        except EngineError as error:
+            return RefusedCall(self, stream, head, error)
+        return call(self, stream, head)

@@ -14,7 +14,7 @@ from engines.host.grpc.responses import GrpcResponseWriter
 from engines.host.model import HostedModel
 from engines.host.service import Service
 from gateway.protocol.operations import Operation
-from gateway.wire.http2.stream import Stream, StreamReceiver
+from gateway.wire.http2.stream import Stream
 
 
 class GrpcFront:
@@ -33,7 +33,7 @@ class GrpcFront:
         self._restrictions = service.restrictions["grpc"]
 
     def __repr__(self) -> str:
-        return f"<GrpcFront{', draining' if self.is_draining else ''}>"
+        return f"<GrpcFront {len(self._writers)} models>"
 
     def writer(self, model: HostedModel) -> GrpcResponseWriter:
         """The writer of a model's responses."""
@@ -57,7 +57,3 @@ class CallOwner(Protocol):
     def call_ended(self, stream: Stream) -> None:
         """The reply is sent or buffered; further data of the client is dropped."""
         ...
-
-
-class ServerCall(StreamReceiver, Protocol):
-    """Answers a call. It ends by the owner's `call_ended`, or by `stream_reset` of its stream."""

@@ -308,7 +308,7 @@ def test_a_stream_is_not_read_while_its_client_does_not_read():
     number = 48
 
     def is_stuck(stage):
-        streams = [stream for connection in stage.grpc._connections for stream in connection.http2.streams.values()]
+        streams = [stream for connection in stage.grpc.connections for stream in connection.http2.streams.values()]
         return streams and all(stream.is_waiting and stream.receive_window == 0 for stream in streams)
 
     with fronts() as stage, grpc.insecure_channel(stage.grpc_url) as channel:
@@ -326,7 +326,7 @@ def test_stopping_lets_calls_end():
         eventually(lambda: stage.service.sleeping)
         stopping = threading.Thread(target=lambda: stage.do(lambda: stage.grpc.stop(10)))
         stopping.start()
-        eventually(lambda: stage.grpc._front.is_draining)
+        eventually(lambda: stage.grpc.is_draining)
         sleeping = stage.service.sleeping.pop()
         stage.call(sleeping.fail_cancelled)
         assert call.exception().code() is grpc.StatusCode.CANCELLED
@@ -339,19 +339,19 @@ def test_silent_clients_are_pinged():
     """The connection of a live one stays."""
     with fronts(ClientLimits(keepalive_seconds=0.1)) as stage, grpc.insecure_channel(stage.grpc_url) as channel:
         infer(channel, adder())
-        (connection,) = stage.grpc._connections
+        (connection,) = stage.grpc.connections
         eventually(lambda: connection._pinged_at)
         eventually(lambda: not connection._pinged_at)  # it has answered
         infer(channel, adder())
-        assert set(stage.grpc._connections) == {connection}
+        assert set(stage.grpc.connections) == {connection}
 
 
 def test_old_connections_are_left():
     """After their time clients are told to open another one; calls go on."""
     with fronts(ClientLimits(max_connection_seconds=0.5)) as stage, grpc.insecure_channel(stage.grpc_url) as channel:
         infer(channel, adder())
-        (connection,) = stage.grpc._connections
-        eventually(lambda: connection not in stage.grpc._connections)
+        (connection,) = stage.grpc.connections
+        eventually(lambda: connection not in stage.grpc.connections)
         assert infer(channel, adder()).model_name == "adder"
 
 
