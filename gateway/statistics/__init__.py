@@ -1,2 +1,1 @@
-"""What may be said of an experiment's arms from what was counted of them, however often one looks: counts in,
-verdicts out."""
+"""Statistics of experiments that are valid under continuous monitoring: counts in, verdicts out."""

@@ -1,7 +1,7 @@
-"""Traffic by the chance of being the best: Thompson sampling (Biometrika 25, 1933), its chances computed, not drawn.
+"""Thompson sampling (Biometrika 25, 1933) with computed instead of sampled probabilities.
 
-Units that come in one after another need no dice: a hash gives an arm to each, by shares. So the shares are the chances
-that Thompson's draws would have, and the same counts give the same shares on every machine.
+A hash assigns units to arms by shares, so no random draw is needed: the shares are the probabilities of Thompson's
+draws, and the same counts give the same shares on every machine.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from math import exp, isfinite, lgamma, log, sqrt
 from gateway.observability.arm_stats import ArmCounts
 from gateway.statistics.bernoulli import design_effect
 from gateway.statistics.metrics import Series, is_rate, series_of
-from gateway.statistics.variance import whole_mean
+from gateway.statistics.variance import mean_of
 
 # Points of each arm's density, over eight standard deviations to each side: shares are right to about 1e-3.
 _POINTS = 400
@@ -24,7 +24,7 @@ _STEPS = 60
 
 @dataclass(frozen=True, slots=True)
 class Belief:
-    """What a metric of an arm may be: Beta's density where it is a share, a normal one else."""
+    """The posterior of an arm's metric: Beta for a proportion, otherwise normal."""
 
     mean: float
     deviation: float
@@ -35,21 +35,21 @@ class Belief:
             return -(((value - self.mean) / self.deviation) ** 2) / 2 - log(self.deviation)
         knows = self.mean * (1 - self.mean) / self.deviation**2 - 1
         a, b = knows * self.mean, knows * (1 - self.mean)
-        whole = lgamma(a + b) - lgamma(a) - lgamma(b)
-        return whole + (a - 1) * log(value) + (b - 1) * log(1 - value)
+        log_norm = lgamma(a + b) - lgamma(a) - lgamma(b)
+        return log_norm + (a - 1) * log(value) + (b - 1) * log(1 - value)
 
 
 def belief_of_share(hits: float, misses: float) -> Belief:
-    """After so many, which may be fractions, with nothing known before (Beta(1 + hits, 1 + misses))."""
+    """The posterior Beta(1 + hits, 1 + misses); both may be fractions."""
     a, b = 1 + hits, 1 + misses
     return Belief(a / (a + b), sqrt(a * b / (a + b + 1)) / (a + b))
 
 
 def belief(metric: str, periods: Sequence[tuple[float, ArmCounts]], half_life: float) -> Belief | None:
-    """What an arm's counts tell: periods with their ages in seconds. What is a half-life old counts half.
+    """The posterior from periods with their ages in seconds; counts of one half-life ago weigh half.
 
-    Shares (error_rate, feedback of 0 and 1) count as many requests as are independent of each other; None for a mean of
-    which not enough is known to have a spread.
+    Proportions (error_rate, feedback of 0 and 1) use the number of independent requests; None for a mean without a
+    variance yet.
     """
     faded = [_faded(series_of(metric, counts), 0.5 ** (age / half_life)) for age, counts in periods]
     if is_rate(metric, [counts for _, counts in periods]):
@@ -57,7 +57,7 @@ def belief(metric: str, periods: Sequence[tuple[float, ArmCounts]], half_life: f
         hits = sum(sum(series.totals) for series in faded) / effect
         num = sum(sum(series.counts) for series in faded) / effect
         return belief_of_share(hits, num - hits)
-    mean = whole_mean(faded)
+    mean = mean_of(faded)
     if mean.variance <= 0 or not isfinite(mean.variance):
         return None
     return Belief(mean.estimate, sqrt(mean.variance), is_share=False)
@@ -66,7 +66,7 @@ def belief(metric: str, periods: Sequence[tuple[float, ArmCounts]], half_life: f
 def thompson(
     beliefs: Mapping[str, Belief], min_share: float = 0.05, max_share: float = 0.95, goal: str = "higher"
 ) -> dict[str, float]:
-    """Shares of the arms, 1 in all, each within its bounds; equal ones where the bounds cannot be kept.
+    """Shares of the arms, with sum 1, each within the bounds; equal if the bounds are infeasible.
 
     `goal`: whether the best arm's metric is the `higher` or the `lower` one.
     """

@@ -1,4 +1,4 @@
-"""Shares of requests, exactly: what may be said of 3 errors in 40 requests, where no bell curve is in sight.
+"""Exact inference on proportions of few requests, such as 3 errors in 40.
 
 An e-process of a share p is the likelihood of what was seen, mixed over all shares by Jeffreys' prior, over its
 likelihood under p (Robbins 1970; Krichevsky and Trofimov's bets). Under p it is a martingale: it ever reaches 1 / alpha
@@ -20,14 +20,14 @@ from gateway.statistics.metrics import Series
 
 _HALF = 0.5
 _STEPS = 32  # halvings: to nine digits, and 3 ms an interval
-# Of fewer buckets nobody can tell how far units differ: each bucket counts as one request.
+# With fewer buckets the variance between units is unknown: each bucket counts as one request.
 _LEAST_BUCKETS = 8
 _WIDEST = 20.0  # of a ratio's logarithm: what is beyond is 0, or without end
 
 
 @dataclass(frozen=True, slots=True)
 class Trials:
-    """So many of so many; fractions of them where requests are not independent."""
+    """`hits` of `num` requests; fractions if requests are not independent."""
 
     hits: float
     num: float
@@ -54,7 +54,7 @@ def interval(seen: Trials, alpha: float) -> tuple[float, float]:
 
 
 def log_evidence_against(control: Trials, arm: Trials, increase: float = 0.0, ratio: float = 1.0) -> float:
-    """Against: the arm's share is `ratio` times the control's, plus `increase`. -inf where nobody was seen."""
+    """The evidence against: the arm's share is `ratio` times the control's, plus `increase`. -inf without data."""
     mixed = _mixed(control, (_HALF, _HALF)) + _mixed(arm, (_HALF, _HALF))
     low = max(0.0, -increase / ratio) if ratio else 0.0
     high = min(1.0, (1.0 - increase) / ratio) if ratio else 1.0
@@ -96,8 +96,8 @@ def ratio_interval(control: Trials, arm: Trials, alpha: float) -> tuple[float, f
 
 
 def design_effect(periods: Sequence[Series]) -> float:
-    """How much more the buckets' shares differ than those of independent requests would: Pearson's chi-square over its
-    degrees of freedom, 1 at the least; the buckets' mean number of requests where there are too few buckets to tell."""
+    """The ratio of the buckets' variance to that of independent requests: Pearson's chi-square over its degrees of
+    freedom, at least 1; with too few buckets, the mean number of requests per bucket."""
     beyond: dict[int, float] = {}
     expected: dict[int, float] = {}
     seen = 0.0

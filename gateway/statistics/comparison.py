@@ -1,4 +1,4 @@
-"""An arm beside the control: one metric, all periods."""
+"""Comparison of an arm with the control on one metric, and guardrails."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _BOUNDS = ("max", "max_increase", "max_decrease", "max_ratio", "min_ratio")
 def watch(
     guardrails: Sequence[GuardrailSpec], strata: Sequence[Stratum], control: str, arm: str, alpha: float
 ) -> list[Breach]:
-    """All guardrails of an arm. Each has its share of alpha (Bonferroni), so that a harmless arm is called harmful by
-    any of them, ever, with a chance of alpha at the most; and the same for a harmful one called harmless."""
+    """Evaluate all guardrails of an arm. They share alpha (Bonferroni), so that a harmless arm is ever called harmful
+    by any of them with probability at most alpha, and a harmful one harmless likewise."""
     return [breaches(guardrail, strata, control, arm, alpha / len(guardrails)) for guardrail in guardrails]
 
 
 def breaches(guardrail: GuardrailSpec, strata: Sequence[Stratum], control: str, arm: str, alpha: float) -> Breach:
-    """One guardrail, with an alpha of its own: one-sided sequences, the lower end of which breaches and the upper end
-    of which clears (the other way round for what may not fall).
+    """Evaluate one guardrail at its alpha by one-sided sequences: the lower end breaches, the upper end clears
+    (reversed for metrics that may not fall).
 
     Raises: UnknownMetricError.
     """
@@ -58,7 +58,8 @@ def _value(of: Estimates, name: str, alpha: float) -> Interval:
 
 
 class Estimates(Protocol):
-    """What rates, averages and quantiles tell of two arms. `one_sided` sequences hold to each side for itself."""
+    """The common interface of rates, means and quantiles of two arms. `one_sided` sequences hold for each side
+    alone."""
 
     num_control: int
     num_arm: int
@@ -76,16 +77,16 @@ class Estimates(Protocol):
 def compare(
     metric: str, strata: Sequence[Stratum], control: str, arm: str, alpha: float, adjust: bool = True
 ) -> Comparison:
-    """The arm's metric, the control's, their difference and ratio; each interval at alpha for itself.
+    """The arm's metric, the control's, their difference and ratio; each interval at alpha.
 
-    `adjust`: latencies and output tokens for the length of what was asked, where that may be done (see `spread.means`).
+    `adjust`: latencies and output tokens for prompt length, where permitted (see `variance.means`).
     Raises: UnknownMetricError.
     """
     return comparison_of(metric, estimates(metric, strata, control, arm, adjust), alpha)
 
 
 def estimates(metric: str, strata: Sequence[Stratum], control: str, arm: str, adjust: bool = True) -> Estimates:
-    """What is known of a metric, before anyone says how sure of it they want to be."""
+    """The estimates of a metric, independent of alpha."""
     quantile = quantile_of(metric)
     if quantile is not None:
         return Quantiles(quantile, strata, control, arm)

@@ -1,5 +1,4 @@
-"""Boundaries that an estimate of an effect that is not there never crosses, but for a chance of alpha, at whatever
-times one looks.
+"""Boundaries that the estimate of an absent effect crosses, at any time, with probability at most alpha.
 
 Robbins' normal mixture (Annals of Mathematical Statistics 41, 1970): a standardised sum z at time n, whose path is a
 Brownian motion's, stays below the boundary where the likelihood ratio of "some effect, normally distributed" to "none",
@@ -13,13 +12,13 @@ M is the always-valid p-value of the mixture sequential ratio test (Johari, Koom
 inference", Operations Research 70, 2022).
 
 **Units that come again.** Requests of one unit are not independent, so no variance here comes from requests: it comes
-from between the buckets that units fall into (`spread`). Nor does information I(n) then grow as fast as n, since a unit
-that comes a hundred times says less than a hundred units do. With a steady mix of units I(n) / n falls, and looks at
-two times n < m are *more* alike than the Brownian motion's: their correlation is sqrt(I(n) / I(m)) >= sqrt(n / m). By
-Slepian's inequality the more correlated Gaussian path is the less likely to cross a given boundary; both sides together
-are crossed with at most the sum of the Brownian motion's two chances. So n may count requests. That needs means that
-are about normal and a mix that does not turn; tests/statistics shows by how little they may fail: sessions with heavy
-tails, a few users who send everything, rates that grow threefold.
+from between the buckets that units fall into (`variance`). Nor does information I(n) then grow as fast as n, since a
+unit that comes a hundred times says less than a hundred units do. With a steady mix of units I(n) / n falls, and looks
+at two times n < m are *more* alike than the Brownian motion's: their correlation is sqrt(I(n) / I(m)) >= sqrt(n / m).
+By Slepian's inequality the more correlated Gaussian path is the less likely to cross a given boundary; both sides
+together are crossed with at most the sum of the Brownian motion's two chances. So n may count requests. That needs
+means that are about normal and a mix that does not turn; tests/statistics shows by how little they may fail: sessions
+with heavy tails, a few users who send everything, rates that grow threefold.
 """
 
 from __future__ import annotations

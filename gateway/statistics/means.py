@@ -8,21 +8,21 @@ from math import inf, isfinite, sqrt
 from gateway.statistics.confidence_sequences import boundary, normal, one_sided_boundary, p_value, student
 from gateway.statistics.metrics import series_of
 from gateway.statistics.values import UNKNOWN, Interval, Stratum, of_arm, pairs_of, shared
-from gateway.statistics.variance import Mean, Means, Pair, means, neighbours, whole_mean
+from gateway.statistics.variance import Mean, Means, Pair, mean_of, means, neighbours
 
-# Of fewer requests of either arm, latencies' means are not yet normal.
+# With fewer requests of either arm, means of latencies are not normal yet.
 ENOUGH = 50
 ENOUGH_OF_TAILS = 200
-# Of fewer buckets that weigh, too: a handful of units make no statistics.
+# Nor with fewer buckets that have traffic.
 ENOUGH_DEGREES = 5.0
 
 
 class Averages:
-    """The means of a metric in two arms. Intervals are asymptotic confidence sequences (see `sequences`)."""
+    """The means of a metric in two arms. Intervals are asymptotic confidence sequences (see `confidence_sequences`)."""
 
     def __init__(self, metric: str, strata: Sequence[Stratum], control: str, arm: str, adjust: bool = True) -> None:
         pairs = pairs_of(metric, shared(strata, control, arm))
-        self._whole = whole_mean([series_of(metric, counts) for counts in of_arm(strata, arm)])
+        self._whole = mean_of([series_of(metric, counts) for counts in of_arm(strata, arm)])
         self._means = means(neighbours(pairs), adjust)
         self.num_control, self.num_arm = nums_of(pairs)
 
@@ -37,7 +37,7 @@ class Averages:
         return mean_interval(self._means.arm, alpha) if self._means else UNKNOWN
 
     def alone(self, alpha: float, one_sided: bool = False) -> Interval:
-        """The arm's mean over all that it ever did, whatever the control does."""
+        """The arm's mean over all its requests, independent of the control."""
         return mean_interval(self._whole, alpha, one_sided)
 
     def difference(self, alpha: float, one_sided: bool = False) -> Interval:
@@ -56,11 +56,11 @@ def nums_of(pairs: Sequence[Pair]) -> tuple[int, int]:
 
 
 def mean_interval(mean: Mean, alpha: float, one_sided: bool = False) -> Interval:
-    """One arm's.
+    """The interval of one arm's mean.
 
-    No other arm tells how rare slow requests are. So to the side of the long tail the interval waits for more requests,
-    and is wider by what the buckets' skewness makes of it (Johnson, "Modified t tests and confidence intervals for
-    asymmetrical populations", 1978).
+    Without another arm, the frequency of rare slow requests is unknown. On the side of the long tail the interval
+    therefore needs more requests, and is wider by the buckets' skewness (Johnson, "Modified t tests and confidence
+    intervals for asymmetrical populations", 1978).
     """
     if mean.num < ENOUGH or mean.degrees < ENOUGH_DEGREES or not 0 < mean.variance < inf:
         return Interval(mean.estimate)
@@ -75,7 +75,7 @@ def mean_interval(mean: Mean, alpha: float, one_sided: bool = False) -> Interval
 
 
 def is_normal(of: Means) -> bool:
-    """Whether enough is known of both arms for means to be normal."""
+    """Whether both arms have enough data for normal means."""
     return all(mean.num >= ENOUGH and mean.degrees >= ENOUGH_DEGREES for mean in (of.control, of.arm))
 
 
@@ -108,7 +108,7 @@ def ratio_of(of: Means, alpha: float, one_sided: bool = False) -> Interval | Non
 
 
 def p_value_of(of: Means) -> float:
-    """Always valid: of no difference."""
+    """The always-valid p-value of no difference."""
     estimate, error, degrees = of.contrast()
     if not is_normal(of) or not 0 < error < inf:
         return 1.0

@@ -1,4 +1,4 @@
-"""Metrics by their names in rule files: which counts of an arm they are the ratio of."""
+"""Metrics by their names in rule files, as ratios of an arm's counts; and the arithmetic of counts."""
 
 from __future__ import annotations
 
@@ -13,17 +13,14 @@ T = TypeVar("T")
 
 
 def add(*parts: ArmCounts) -> ArmCounts:
-    """All of them together, under the first one's key."""
-    whole: ArmCounts = _merge(parts, sum)
-    return whole
+    """The sum of all parts, with the first one's key."""
+    total: ArmCounts = _merge(parts, sum)
+    return total
 
 
 def subtract(later: ArmCounts, earlier: ArmCounts | None) -> ArmCounts:
-    """What came between two looks at cumulative counts.
-
-    Nothing is ever below 0: where counts began anew between the looks (a worker died and was not kept in the sum), what
-    is missing counts as nothing, and the period is a little poorer than it was.
-    """
+    """The difference of two totals, never negative: if counts restarted in between (a worker died), what is missing is
+    lost."""
     between: ArmCounts = _merge([later, earlier] if earlier else [later, ArmCounts(later.key)], _difference)
     return between
 
@@ -34,7 +31,7 @@ def _difference(values: Iterable[Any]) -> Any:
 
 
 def _merge(parts: Sequence[Any], number: Any) -> Any:
-    """Dataclasses, lists and mappings merged leaf by leaf; of the names of things, the first's are kept."""
+    """Merge dataclasses, lists and mappings leaf by leaf; keys are those of the first part."""
     first = parts[0]
     if isinstance(first, int | float):
         return number(parts)
@@ -44,7 +41,7 @@ def _merge(parts: Sequence[Any], number: Any) -> Any:
         keys = dict.fromkeys(key for part in parts for key in part)
         like = {key: next(part[key] for part in parts if key in part) for key in keys}
         merged = {key: _merge([part.get(key, _nothing(like[key])) for part in parts], number) for key in keys}
-        return {key: value for key, value in merged.items() if value}  # a bin that nothing fell into is no bin
+        return {key: value for key, value in merged.items() if value}  # empty bins are dropped
     if not hasattr(first, "__dataclass_fields__") or type(first).__dataclass_params__.frozen:
         return first
     merged = {each.name: _merge([getattr(part, each.name) for part in parts], number) for each in fields(first)}
@@ -63,7 +60,7 @@ _ZEROS = (0,) * NUM_BUCKETS
 
 
 class UnknownMetricError(ValueError):
-    """No metric of this name is measured."""
+    """An unknown metric."""
 
     def __init__(self, name: str) -> None:
         super().__init__(
@@ -76,7 +73,7 @@ class UnknownMetricError(ValueError):
 class Series:
     """One arm's metric in one period, by bucket: a mean is the sum of totals over the sum of counts.
 
-    `sizes` and `requests` are of what was asked, in bytes: the covariate of metrics that long prompts make larger.
+    `sizes` (request bytes) and `requests` are the covariate of metrics that grow with the prompt.
     """
 
     totals: Sequence[float]
@@ -87,27 +84,27 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class Quantile:
-    """Of which latency, and which one."""
+    """A quantile of a latency."""
 
     latency: str
     probability: float
 
 
 def quantile_of(metric: str) -> Quantile | None:
-    """What a metric such as latency_p95 asks for; None for means."""
+    """The quantile of a metric such as latency_p95; None for means."""
     match = _QUANTILE.fullmatch(metric)
     return Quantile(match[1], int(match[2]) / 100) if match else None
 
 
 def is_rate(metric: str, arms: Iterable[ArmCounts]) -> bool:
-    """Whether it is a share: of requests that failed, or of values that are all 0 or 1."""
+    """Whether it is a proportion: of failed requests, or of values that are all 0 or 1."""
     if not metric.startswith(FEEDBACK):
         return metric == "error_rate"
-    said = [each for arm in arms if (each := arm.feedback.get(metric.removeprefix(FEEDBACK)))]
+    feedback = [each for arm in arms if (each := arm.feedback.get(metric.removeprefix(FEEDBACK)))]
     return all(
         each.squares == sum(each.total)
         and all(0 <= total <= count for total, count in zip(each.total, each.count, strict=True))
-        for each in said
+        for each in feedback
     )
 
 
@@ -121,13 +118,13 @@ def timing_of(latency: str, counts: ArmCounts) -> LatencyStats:
 
 
 def num_values(metric: str, counts: ArmCounts) -> float:
-    """How many values of a metric an arm has."""
+    """The number of an arm's values of a metric."""
     quantile = quantile_of(metric)
     return sum(series_of(quantile.latency if quantile is not None else metric, counts).counts)
 
 
 def series_of(metric: str, counts: ArmCounts) -> Series:
-    """Raises: UnknownMetricError; of quantiles too, which are no ratio of sums."""
+    """Raises: UnknownMetricError, also for quantiles, which are not ratios of sums."""
     if metric == "error_rate":
         return Series(counts.errors, counts.requests)
     if metric in LATENCIES:
@@ -136,6 +133,6 @@ def series_of(metric: str, counts: ArmCounts) -> Series:
     if metric == "output_tokens":
         return Series(counts.output_tokens, counts.generations, counts.request_bytes, counts.requests)
     if metric.startswith(FEEDBACK):
-        said = counts.feedback.get(metric.removeprefix(FEEDBACK))
-        return Series(said.total, said.count) if said else Series(_ZEROS, _ZEROS)
+        feedback = counts.feedback.get(metric.removeprefix(FEEDBACK))
+        return Series(feedback.total, feedback.count) if feedback else Series(_ZEROS, _ZEROS)
     raise UnknownMetricError(metric)

@@ -1,4 +1,4 @@
-"""Quantiles of latencies of two arms, from how often which bin was met.
+"""Quantiles of latencies of two arms, from histogram bins.
 
 A share p of requests is as fast as the p-quantile or faster, whatever the latencies' distribution. So a latency is
 below the quantile where too few requests were that fast, and above it where too many were, as the e-process of
@@ -23,9 +23,9 @@ from gateway.statistics.bernoulli import Trials, log_evidence
 from gateway.statistics.confidence_sequences import TIGHTEST_AT
 from gateway.statistics.metrics import Quantile, Series, timing_of
 from gateway.statistics.values import UNKNOWN, Interval, Stratum, of_arm, shared
-from gateway.statistics.variance import whole_mean
+from gateway.statistics.variance import mean_of
 
-# Of fewer buckets nobody can tell how far units differ: each bucket counts as one request.
+# With fewer buckets the variance between units is unknown: each bucket counts as one request.
 _LEAST_BUCKETS = 8
 _LEAST_ALPHA = 1e-12
 _STEPS = 40
@@ -36,7 +36,7 @@ _PRIOR = TIGHTEST_AT / 8.2
 
 @dataclass(frozen=True, slots=True)
 class Fast:
-    """How large a share of requests was as fast as the bounds of bins, and how many independent requests know it."""
+    """The cumulative shares of requests by bin, and the number of independent requests behind them."""
 
     bins: Sequence[int]
     shares: Sequence[float]
@@ -98,7 +98,7 @@ class Quantiles:
         return self._arm.interval(self._probability, alpha)
 
     def alone(self, alpha: float, one_sided: bool = False) -> Interval:
-        """The arm's quantile over all that it ever did, whatever the control does."""
+        """The arm's quantile over all its requests, independent of the control."""
         return self._own.interval(self._probability, alpha)
 
     def difference(self, alpha: float, one_sided: bool = False) -> Interval:
@@ -151,7 +151,7 @@ def _fast(periods: Sequence[LatencyStats], weights: Sequence[float]) -> Fast:
 
 
 def _design_effect(periods: Sequence[LatencyStats]) -> float:
-    mean = whole_mean([Series(timing.seconds, timing.count) for timing in periods])
+    mean = mean_of([Series(timing.seconds, timing.count) for timing in periods])
     buckets = {bucket for timing in periods for bucket, count in enumerate(timing.count) if count}
     if len(buckets) < _LEAST_BUCKETS:
         return max(1.0, mean.num / len(buckets))

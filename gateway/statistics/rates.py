@@ -1,7 +1,7 @@
-"""Shares of two arms: of requests that failed, of answers that were liked.
+"""Proportions of two arms: failed requests, liked answers.
 
-Two confidence sequences share alpha, and what both leave open counts: one is exact where errors are few (`bernoulli`),
-the other is tight where there are enough of them to be normal (`averages`).
+Two confidence sequences share alpha and are intersected: one is exact for few errors (`bernoulli`), the other is tight
+when there are enough for normality (`means`).
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from gateway.statistics.bernoulli import Trials
 from gateway.statistics.means import difference_of, mean_interval, nums_of, p_value_of, ratio_of
 from gateway.statistics.metrics import Series, series_of
 from gateway.statistics.values import UNKNOWN, Interval, Stratum, of_arm, pairs_of, shared
-from gateway.statistics.variance import Means, means, neighbours, whole_mean
+from gateway.statistics.variance import Means, mean_of, means, neighbours
 
-# Errors (and successes) that either arm should have had by both arms' rate before their number is called normal.
+# The errors (and successes) that either arm needs, by both arms' rate, before normality is assumed.
 ENOUGH_EVENTS = 10
-# The exact sequence's share of alpha. Who collapses does so without doubt: a smaller one costs a request or two.
+# The exact sequence's part of alpha. A collapsing arm is obvious: a smaller part costs a request or two.
 EXACT = 0.25
 
 
 class Rates:
-    """The shares of a metric in two arms."""
+    """The proportions of a metric in two arms."""
 
     is_adjusted = False
 
@@ -41,13 +41,13 @@ class Rates:
         return _interval(self._arm, alpha)
 
     def alone(self, alpha: float, one_sided: bool = False) -> Interval:
-        """The arm's share over all that it ever did, whatever the control does."""
+        """The arm's proportion over all its requests, independent of the control."""
         seen = Trials(sum(sum(each.totals) for each in self._own), sum(sum(each.counts) for each in self._own))
         seen = seen.divided(bernoulli.design_effect(self._own))
         exact = _interval(seen, EXACT * alpha)
         if min(seen.hits, seen.num - seen.hits) < ENOUGH_EVENTS:
             return exact
-        return exact.within(mean_interval(whole_mean(self._own), (1 - EXACT) * alpha, one_sided))
+        return exact.within(mean_interval(mean_of(self._own), (1 - EXACT) * alpha, one_sided))
 
     def difference(self, alpha: float, one_sided: bool = False) -> Interval:
         if not self.num_arm:
@@ -73,9 +73,9 @@ class Rates:
 
 
 def trials(pairs: Sequence[tuple[Series, Series]]) -> tuple[Trials, Trials]:
-    """Both arms' shares over the same periods, in as many independent requests as know the same.
+    """Both arms' proportions over the same periods, as equivalent numbers of independent requests.
 
-    The design effect is the larger one of both: an arm without an error shows nothing of how units differ.
+    The larger design effect of both is used: an arm without errors shows nothing about the variance between units.
     """
     counts = [(float(sum(control.counts)), float(sum(arm.counts))) for control, arm in pairs]
     weights = [control * arm / (control + arm) for control, arm in counts]

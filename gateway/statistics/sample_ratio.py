@@ -1,5 +1,5 @@
-"""Whether arms get the units that they were promised. Where they do not, units are lost or counted twice, and no other
-figure of the experiment is to be trusted.
+"""The sample-ratio test: whether arms receive the units that their shares promise. If not, units are lost or counted
+twice, and no other figure of the experiment can be trusted.
 
 Lindon and Malek, "Anytime-valid inference for multinomial count data" (2020; NeurIPS 2022): the likelihood of the arms
 that units had, mixed over shares by a Dirichlet prior around the promised ones, over its likelihood under these, is a
@@ -16,20 +16,19 @@ from gateway.observability.arm_stats import NUM_BUCKETS, ArmCounts
 from gateway.statistics.confidence_sequences import normal, p_value
 from gateway.statistics.values import SampleRatio, Stratum
 
-# The prior knows as much as so many units: deviations of about a tenth are looked for first.
+# The prior's weight in units: most sensitive to deviations of about a tenth.
 PRIOR = 100.0
-# An arm of which fewer buckets' worth of requests is expected tells nothing by what its units send.
+# An arm with fewer expected effective buckets is not tested.
 LEAST_BUCKETS = 8.0
 _SAME = 1e-9
 
 
 def sample_ratio(strata: Sequence[Stratum], alpha: float, unit: str = "session") -> SampleRatio:
-    """All periods together. `unit` is the experiment's.
+    """Test all periods together; `unit` is the experiment's.
 
-    Where first exposures of units are known, they are what is compared; where each request is a unit, requests are.
-    Else requests come in lumps, one unit's all to one arm, and what is compared is whether buckets send arms what was
-    promised: one heavy user moves one bucket, and proves nothing. That says something only as long as shares are what
-    they were in the beginning: units that came before a change stay where they are.
+    First exposures of units are compared if they are counted, requests if each request is a unit. Otherwise the traffic
+    of buckets is compared, because all requests of one unit go to one arm: a heavy user moves one bucket only. That is
+    valid only while shares are the initial ones, because units from before a change stay.
     """
     if any(sum(counts.units) for stratum in strata for counts in stratum.arms.values()):
         seen = [_by_arm(stratum, lambda counts: counts.units) for stratum in strata]
@@ -56,7 +55,7 @@ def _by_arm(stratum: Stratum, buckets: Callable[[ArmCounts], Sequence[int]]) -> 
 
 
 def _promised(stratum: Stratum, seen: Mapping[str, object]) -> dict[str, float]:
-    """Shares of the arms that were to get something, 1 in all. Who keeps an arm that gets nobody new is no matter."""
+    """The normalised shares of the arms with a share; units that keep an arm without one do not matter."""
     shares = {arm: share for arm, share in stratum.shares.items() if share > 0 and arm in seen}
     total = sum(shares.values())
     return {arm: share / total for arm, share in shares.items()}
@@ -83,7 +82,7 @@ def _p_of_units(seen: Sequence[Mapping[str, float]], shares: Sequence[Mapping[st
 
 
 def _p_of_buckets(seen: Sequence[Mapping[str, Sequence[int]]], shares: Sequence[Mapping[str, float]]) -> float:
-    """The smallest arm's p-value, times the number of arms that can be told about (Bonferroni)."""
+    """The smallest p-value of an arm, times the number of tested arms (Bonferroni)."""
     arms = dict.fromkeys(arm for share_of in shares for arm in share_of)
     if any(abs(share_of.get(arm, 0.0) - shares[0].get(arm, 0.0)) > _SAME for share_of in shares for arm in arms):
         return 1.0

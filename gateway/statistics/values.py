@@ -1,4 +1,4 @@
-"""What goes into statistics, and what comes out."""
+"""The inputs and results of the statistics."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gateway.statistics.variance import Pair
 
 
 def shared(strata: Sequence[Stratum], control: str, arm: str) -> list[tuple[ArmCounts, ArmCounts]]:
-    """What both arms counted in the periods in which both had a share."""
+    """The counts of both arms in the periods in which both had a share."""
     return [
         (stratum.arms[control], stratum.arms[arm])
         for stratum in strata
@@ -22,12 +22,12 @@ def shared(strata: Sequence[Stratum], control: str, arm: str) -> list[tuple[ArmC
 
 
 def of_arm(strata: Sequence[Stratum], arm: str) -> list[ArmCounts]:
-    """What one arm counted, in all periods."""
+    """The counts of one arm in all periods."""
     return [stratum.arms[arm] for stratum in strata if arm in stratum.arms]
 
 
 def pairs_of(metric: str, counted: Sequence[tuple[ArmCounts, ArmCounts]]) -> list[Pair]:
-    """Both arms' series of a metric, where both have something."""
+    """Both arms' series of a metric in the periods in which both have values."""
     pairs = [(series_of(metric, control), series_of(metric, arm)) for control, arm in counted]
     return [pair for pair in pairs if all(sum(series.counts) for series in pair)]
 
@@ -38,33 +38,34 @@ def _has_share(stratum: Stratum, arm: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Stratum:
-    """What was counted in one period in which shares did not change: differences of counts (see `counting.subtract`).
+    """The counts of one period of constant shares: differences of totals (see `metrics.subtract`).
 
-    Arms are compared within periods only, so that a base rate that moves while shares move fools nobody.
+    Arms are compared within periods only, so that a base rate that drifts while shares change does not bias the result.
     """
 
     arms: Mapping[str, ArmCounts]
-    shares: Mapping[str, float]  # of units, as they were set; an arm of share 0 is compared with nothing
+    shares: Mapping[str, float]  # of units, as configured; an arm of share 0 is not compared
 
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """A confidence sequence as it stands now: it has held the truth at every look so far, but for a chance of alpha."""
+    """The current interval of a confidence sequence: it covers the truth at every look, except with probability
+    alpha."""
 
-    estimate: float = nan  # nan where there is nothing to estimate from
+    estimate: float = nan  # nan without data
     low: float = -inf
     high: float = inf
 
     @property
     def is_known(self) -> bool:
-        """Whether it says anything."""
+        """Whether it has a finite bound."""
         return isfinite(self.low) or isfinite(self.high)
 
     def holds(self, value: float) -> bool:
         return self.low <= value <= self.high
 
     def within(self, other: Interval) -> Interval:
-        """What both leave open; where they leave nothing, which chance may bring about, what the other does."""
+        """The intersection; if it is empty, by chance, the other interval."""
         low, high = max(self.low, other.low), min(self.high, other.high)
         return Interval(self.estimate, low, high) if low <= high else other
 
@@ -74,36 +75,36 @@ UNKNOWN = Interval()
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """An arm beside the control in the same periods.
+    """An arm compared with the control in the same periods.
 
-    Each period counts by n0 n1 / (n0 + n1), what it knows of the difference (Mantel and Haenszel's weights, those of
-    least squares with an effect per period): where the difference is always the same, this is it; else it is the mean
-    over requests that had the choice between both arms.
+    Each period has weight n0 n1 / (n0 + n1), its information about the difference (Mantel and Haenszel's weights, those
+    of least squares with an effect per period): a constant difference is estimated as it is, otherwise the result is
+    the mean over requests that could get either arm.
     """
 
     metric: str
     control: Interval  # of each arm by itself, with the weights above
     arm: Interval
     difference: Interval  # arm - control
-    ratio: Interval | None  # arm / control; None where there is none (0 / 0, or a control of less than 0)
-    n_control: int  # what was averaged over: requests, or generations, or values
+    ratio: Interval | None  # arm / control; None if undefined (0 / 0, or a negative control)
+    n_control: int  # the number of requests, generations or values
     n_arm: int
-    p_value: float  # always valid: of no difference. The smallest seen so far is valid as well
-    adjusted: bool  # for the length of prompts
+    p_value: float  # always valid, for no difference; so is the smallest one so far
+    adjusted: bool  # for prompt length
 
     @property
     def is_different(self) -> bool:
-        """Whether the difference's interval leaves 0 out."""
+        """Whether the difference's interval excludes 0."""
         return not self.difference.holds(0.0)
 
 
 @dataclass(frozen=True, slots=True)
 class Breach:
-    """A guardrail and what was seen: `value` is what `bound` bounds (the arm's own, a difference, or a ratio)."""
+    """The result of a guardrail: `value` is the bounded quantity (the arm's own, a difference, or a ratio)."""
 
     guardrail: GuardrailSpec
     is_breached: bool  # the whole interval is beyond the bound
-    is_cleared: bool  # the whole interval keeps it
+    is_cleared: bool  # the whole interval is within the bound
     comparison: Comparison
     bound: float
     bound_name: str  # max, max_increase, max_decrease, max_ratio, min_ratio
@@ -112,7 +113,7 @@ class Breach:
 
 @dataclass(frozen=True, slots=True)
 class SampleRatio:
-    """Whether arms got the units that their shares promise."""
+    """Whether arms received the units that their shares promise."""
 
     p_value: float  # always valid
     is_mismatched: bool

@@ -1,9 +1,9 @@
-"""Means of two arms over the same periods, and how far chance moves them, as the buckets of units tell.
+"""Means of two arms over the same periods, and their variance between the buckets of units.
 
-A mean is a ratio of sums, whose error is linear in what each bucket adds to it. Buckets are left out one at a time (the
-jackknife of ratios; for one period it is exact, Tukey 1958, and MacKinnon and White's HC3 for clusters), which is
-cautious where few buckets weigh much, and a Student's t of as many degrees as there are buckets that weigh (Carter,
-Schnepel and Steigerwald, "Asymptotic behavior of a t-test robust to cluster heterogeneity", 2017) does the rest.
+A mean is a ratio of sums, whose error is linear in each bucket's contribution. The variance is a jackknife over buckets
+(for one period it is exact, Tukey 1958, and MacKinnon and White's HC3 for clusters), which is conservative when few
+buckets dominate, with a Student's t of as many degrees as there are effective buckets (Carter, Schnepel and
+Steigerwald, "Asymptotic behavior of a t-test robust to cluster heterogeneity", 2017).
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from gateway.observability.arm_stats import NUM_BUCKETS
 from gateway.statistics.confidence_sequences import boundary, student
 from gateway.statistics.metrics import Series
 
-# In a period of fewer requests of an arm, what they differ by says nothing of how much they differ.
+# A period with fewer requests of an arm gives no estimate of variance.
 LEAST_IN_A_PERIOD = 20
-# Periods whose arms' shares differ by less than this factor are neighbours enough to be one.
+# Adjacent periods whose shares differ by less than this factor may be joined.
 _SAME_SHARES = 1.5
-# Arms whose prompts differ by more than chance would do once in so many experiments were not given alike prompts.
+# At a smaller p-value, the arms' prompts are considered different.
 PROMPTS_DIFFER = 0.001
 
 Pair = tuple[Series, Series]  # the control's and the arm's, of one period
@@ -28,18 +28,18 @@ Pair = tuple[Series, Series]  # the control's and the arm's, of one period
 
 @dataclass(frozen=True, slots=True)
 class Mean:
-    """One arm's. `errors` are what each bucket moves it by."""
+    """One arm's mean. `errors`: the influence of each bucket."""
 
     estimate: float = nan
     variance: float = inf
-    degrees: float = 0.0  # of freedom of the variance: buckets that weigh, less one
+    degrees: float = 0.0  # of freedom of the variance: effective buckets less one
     errors: Sequence[float] = ()
     num: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Means:
-    """Two arms' over the same periods. `num` is what Robbins' time is counted in: the smaller arm's, about."""
+    """Two arms' means over the same periods. `num` is the time of Robbins' mixture: about the smaller arm's count."""
 
     control: Mean
     arm: Mean
@@ -59,28 +59,28 @@ class Means:
 
 
 def neighbours(pairs: Sequence[Pair]) -> list[Pair]:
-    """Periods that are long enough: short ones become one with the next where shares are about the same, else they are
-    left out. Which is which depends on numbers of requests alone, not on what became of them."""
-    whole: list[Pair] = []
+    """Periods of sufficient length: a short one is joined with the next if shares are similar, else dropped. This
+    depends only on numbers of requests, not on outcomes."""
+    periods: list[Pair] = []
     rest: Pair | None = None
     for pair in pairs:
         if rest is not None and _are_alike(rest, pair):
             pair = _joined(rest, pair)
         rest = None if _is_enough(pair) else pair
         if rest is None:
-            whole.append(pair)
-    if rest is not None and whole and _are_alike(whole[-1], rest):
-        whole[-1] = _joined(whole[-1], rest)
-    return whole
+            periods.append(pair)
+    if rest is not None and periods and _are_alike(periods[-1], rest):
+        periods[-1] = _joined(periods[-1], rest)
+    return periods
 
 
 def means(pairs: Sequence[Pair], adjust: bool = False) -> Means | None:
-    """Both arms' means, each period weighted by n0 n1 / (n0 + n1); None where no period has both arms.
+    """Both arms' means, each period weighted by n0 n1 / (n0 + n1); None if no period has both arms.
 
-    `adjust`: for the sizes of what was asked. What long prompts do to the metric is estimated between buckets (one
-    slope for both arms, as in CUPED: Deng, Xu, Kohavi, Walker 2013; and analysis of covariance), and what differs
-    between arms' prompts by chance is taken out. Where prompts differ by more than chance, they are no matter of
-    chance, and nothing is adjusted: an arm whose answers make conversations longer would hide behind them.
+    `adjust` for request size: its effect on the metric is estimated between buckets (one slope for both arms, as in
+    CUPED: Deng, Xu, Kohavi, Walker 2013; and analysis of covariance), and chance differences between the arms' prompts
+    are removed. If prompts differ by more than chance, nothing is adjusted: an arm whose answers make conversations
+    longer would hide behind them.
     """
     weights = [_weight(pair) for pair in pairs]
     total = sum(weights)
@@ -92,14 +92,14 @@ def means(pairs: Sequence[Pair], adjust: bool = False) -> Means | None:
     return replace(seen, control=_no_surer(seen.control, seen.arm), arm=_no_surer(seen.arm, seen.control))
 
 
-def whole_mean(series: Sequence[Series]) -> Mean:
-    """One arm's mean over all its periods, compared with nothing."""
+def mean_of(series: Sequence[Series]) -> Mean:
+    """One arm's mean over all its periods."""
     return _mean([1.0], [_summed(series)]) if series else Mean()
 
 
 def _no_surer(mean: Mean, other: Mean) -> Mean:
-    """An arm that has not met one of the rare slow requests yet looks fast, and sure of it. So an arm's requests differ
-    by no less than the other's do, in proportion to their means."""
+    """An arm without any of the rare slow requests so far looks fast and precise. Its variance is therefore at least
+    the other arm's, in proportion to the means."""
     if not mean.num or not other.num:
         return mean
     is_smaller = 0 < mean.estimate < other.estimate
@@ -150,18 +150,18 @@ def _adjusted(plain: Means, shares: Sequence[float], pairs: Sequence[Pair]) -> M
     prompts = [
         _mean(shares, [Series(pair[side].sizes or (), pair[side].requests or ()) for pair in pairs]) for side in (0, 1)
     ]
-    asked = Means(prompts[0], prompts[1], plain.num)
-    difference, error, degrees = asked.contrast()
+    request_sizes = Means(prompts[0], prompts[1], plain.num)
+    difference, error, degrees = request_sizes.contrast()
     if not error or not isfinite(error):
         return None
-    if abs(difference) > student(boundary(asked.num, PROMPTS_DIFFER), degrees) * error:
+    if abs(difference) > student(boundary(request_sizes.num, PROMPTS_DIFFER), degrees) * error:
         return None
-    sides = [(plain.control, asked.control), (plain.arm, asked.arm)]
+    sides = [(plain.control, request_sizes.control), (plain.arm, request_sizes.arm)]
     if any(not isfinite(mean.variance) for side in sides for mean in side):
         return None
     squares = sum(x * x for _, sizes in sides for x in sizes.errors)
     slope = sum(y * x for mean, sizes in sides for y, x in zip(mean.errors, sizes.errors, strict=True)) / squares
-    middle = (asked.control.estimate * plain.control.num + asked.arm.estimate * plain.arm.num) / (
+    middle = (request_sizes.control.estimate * plain.control.num + request_sizes.arm.estimate * plain.arm.num) / (
         plain.control.num + plain.arm.num
     )
     control, arm = (_without_prompts(mean, sizes, slope, middle) for mean, sizes in sides)
