@@ -50,17 +50,17 @@ class Http2ServerConnection(Http2Server):
     def __repr__(self) -> str:
         return f"<Http2ServerConnection {self.peer} {self.http2!r}>"
 
-    # What the event loop tells it
+    # Events of the socket
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         address = transport.get_extra_info("peername")
         self.peer = str(address[0]) if address else "-"
         self.is_tls = transport.get_extra_info("sslcontext") is not None
-        told = [
+        passing = [
             (b"x-forwarded-for", self.peer.encode("ascii", "replace")),
             (b"x-forwarded-proto", b"https" if self.is_tls else b"http"),
         ]
-        self.passing = literals(told)
+        self.passing = literals(passing)
         super().connection_made(transport)
         self.plane.connections.add(self)
         if self.plane.is_draining:
@@ -70,7 +70,7 @@ class Http2ServerConnection(Http2Server):
         self.plane.connections.discard(self)
         super().connection_lost(exc)
 
-    # What the HTTP/2 connection tells it
+    # Events of the HTTP/2 connection
 
     def stream_opened(self, stream: Stream, block: Block, ended: bool) -> None:
         stream.is_received = ended
@@ -79,7 +79,7 @@ class Http2ServerConnection(Http2Server):
         if ended:
             call.data_received(stream, b"", True)
 
-    # Called by calls
+    # What calls require: see `CallClient`
 
     def call_failed(
         self,

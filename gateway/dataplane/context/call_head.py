@@ -1,4 +1,4 @@
-"""What a call's fields ask for, and all that can be prepared before its message is seen."""
+"""What follows from a call's fields before its message is read."""
 
 from __future__ import annotations
 
@@ -28,24 +28,24 @@ _REQUEST_ID = b"x-request-id"
 _TIMEOUT = b"grpc-timeout"
 _SECRETS = frozenset({b"authorization", b"cookie"})
 _passing_name = Memo(lambda name: literal_name(name, secret=name in _SECRETS))
-# Written anew for each hop, or by HTTP/2 itself.
+# Written for each hop, or by HTTP/2 itself.
 _REWRITTEN = frozenset({b"te", b"host", b"content-length", b"via", _REQUEST_ID, _TIMEOUT, ASKED_BY})
 _OF_MESSAGES = frozenset({b"content-length", b"inference-header-content-length"})
-# What a REST request has in its own way, or not at all.
+# Fields that REST requests have in a form of their own, or not at all.
 _OF_GRPC = frozenset(
     {b"content-type", b"via", b"expect", b"inference-header-content-length", b"triton_grpc_error", _REQUEST_ID}
 )
-# Who invents names must not fill the memory.
+# A bound for clients that invent names.
 _MAX_DECISIONS = 1024
 
 
 class CallTarget:
-    """A lane for the calls of one plan: the fields as each endpoint gets them."""
+    """A lane as the target of calls with one plan: the fields as each endpoint gets them."""
 
     __slots__ = ("_at", "_heads", "_plan", "endpoint", "lane", "model")
 
     def __init__(self, plan: CallPlan, lane: Lane, endpoint: Endpoint | None = None) -> None:
-        """`endpoint` is the only one that it leads to, where sessions have chosen it."""
+        """`endpoint` is the only one, where a session has chosen it."""
         self._plan = plan
         self._at: dict[Endpoint, CallTarget] = {}
         self.lane = lane
@@ -54,25 +54,25 @@ class CallTarget:
         self._heads: dict[Endpoint, Steady] = {}
 
     def at(self, endpoint: Endpoint) -> CallTarget:
-        """The way to one of the lane's endpoints."""
-        found = self._at.get(endpoint)
-        if found is None:
-            found = self._at[endpoint] = CallTarget(self._plan, self.lane, endpoint)
-        return found
+        """The same at one of the lane's endpoints."""
+        target = self._at.get(endpoint)
+        if target is None:
+            target = self._at[endpoint] = CallTarget(self._plan, self.lane, endpoint)
+        return target
 
     def share_heads(self, other: CallTarget) -> None:
-        """The fields are the same as another's."""
+        """Use the fields of another target, which are the same."""
         self._heads = other._heads
 
     def head(self, endpoint: Endpoint) -> Steady:
-        found = self._heads.get(endpoint)
-        if found is None:
-            found = self._heads[endpoint] = Steady(self._plan.fields_for(self.lane, endpoint))
-        return found
+        head = self._heads.get(endpoint)
+        if head is None:
+            head = self._heads[endpoint] = Steady(self._plan.fields_for(self.lane, endpoint))
+        return head
 
 
 class CallPlan:
-    """The fields that calls have in common and what follows from them; immutable, since all such calls share it."""
+    """The fields that calls have in common, and what follows from them. Such calls share it: it is immutable."""
 
     __slots__ = (
         "_decided",
@@ -109,7 +109,7 @@ class CallPlan:
         }
         self.error: GatewayError | None = None
         self._forced: Forced | None = None
-        self.rest_facts: Facts | None = None  # what the rules were told, where the caller speaks no gRPC
+        self.rest_facts: Facts | None = None  # what the rules decided on, for a client without gRPC
         try:
             self._forced = forced_by(snapshot, named.get)
         except GatewayError as error:
@@ -131,7 +131,7 @@ class CallPlan:
         session: str | None = None,
         units: dict[str, str] | None = None,
     ) -> Facts:
-        """A call as the rules see it; `session` is the one that its fields name, `units` are those by which experiments
+        """A call as the rules see it; `session` is the one in its fields, `units` are those by which experiments
         assign."""
         operation = self.rpc.operation if self.rpc is not None else Operation.INFER
         version = names.version.decode("utf-8", "replace") or None
@@ -140,14 +140,14 @@ class CallPlan:
         return Facts(model, version, "grpc", operation, headers, body, session, forced=self._forced)
 
     def decide(self, names: Names, body: BodyFacts | None, head: CallHead) -> tuple[CallTarget, str | None] | Undecided:
-        """The rules' answer for a message of these names: the way it goes, and its session; `head` is its call's.
+        """The rules' decision for a message with these names: its target and its session; `head` is its call's.
 
-        Raises: GatewayError (FORBIDDEN, BAD_REQUEST) where it asks for an arm that it may not have.
+        Raises: GatewayError (FORBIDDEN, BAD_REQUEST) where it requests an arm that it may not have.
         """
         key = (names.model, names.version)
-        known = self._decided.get(key)
-        if known is not None:
-            return known
+        cached = self._decided.get(key)
+        if cached is not None:
+            return cached
         fork = self._forks.get(key)
         if fork is not None and (head.session is not None or not fork.needs_session):
             lane = fork.lane(head.session if fork.by_session else self._unit(head, fork.header))
@@ -169,27 +169,27 @@ class CallPlan:
         return answer
 
     def _fork(self, key: tuple[bytes, bytes], facts: Facts) -> None:
-        """From now on, messages of these names find their arms by their units, where these stand in the fields."""
-        made = fork_of(self.snapshot.table.route_of(facts), self.snapshot)
-        if made is not None and len(self._forks) < _MAX_DECISIONS:
-            self._forks[key] = made
+        """From now on, the units in the fields assign messages of these names to arms."""
+        fork = fork_of(self.snapshot.table.route_of(facts), self.snapshot)
+        if fork is not None and len(self._forks) < _MAX_DECISIONS:
+            self._forks[key] = fork
 
     def _unit(self, head: CallHead, header: str | None) -> str | None:
-        """What a header names the unit of an experiment by; None where it is missing."""
+        """The unit of an experiment that a header names; None where it is missing."""
         if header is None:
             return None
         return (head.units.get(header) if head.units is not None else None) or self._facts_headers.get(header)
 
     def target(self, lane: Lane) -> CallTarget:
-        found = self._targets.get(id(lane))
-        if found is None:
-            found = self._targets[id(lane)] = CallTarget(self, lane)
+        target = self._targets.get(id(lane))
+        if target is None:
+            target = self._targets[id(lane)] = CallTarget(self, lane)
             if lane.base is not lane:
-                found.share_heads(self.target(lane.base))
-        return found
+                target.share_heads(self.target(lane.base))
+        return target
 
     def fields_for(self, lane: Lane, endpoint: Endpoint) -> list[Field]:
-        """The fields as an endpoint gets them; those that its engine declares take the place of the caller's."""
+        """The fields as an endpoint gets them; those that its engine declares replace the caller's."""
         engine = lane.engine
         fields = [
             (b":method", b"POST"),
@@ -204,8 +204,8 @@ class CallPlan:
 
 class CallHead:
     """One call's fields, read: its plan, and what is its own. `passing` are the volatile fields as they go on, encoded;
-    `id` is None where the client gave none, and so is `session`, which is only read where rules ask for it; `timeout`
-    is in seconds, None where the client waits for ever."""
+    `id` is None where the client sent none, and so is `session`, which is only read where rules need it; `timeout`
+    is in seconds, None where the client sets none."""
 
     __slots__ = ("error", "id", "passing", "plan", "session", "timeout", "units", "volatile")
 
@@ -244,13 +244,13 @@ class CallHead:
         return None
 
     def rest_fields(self) -> list[Field]:
-        """The caller's metadata as a REST request has it: without what is gRPC's own."""
+        """The caller's metadata as a REST request has it, without gRPC's own fields."""
         fields = self.plan.fields + self.volatile
         return [field for field in fields if field[0] not in _OF_GRPC and not field[0].startswith(b"grpc-")]
 
 
 class CallHeadBuilder:
-    """Makes the heads of calls whose fields are those of `head` and a few of their own, which have the same names and
+    """Builds the heads of calls whose fields are those of `head` and a few of their own, with the same names and
     lengths each time."""
 
     __slots__ = ("_head", "_id_at", "_is_plain", "_pieces", "reader")
@@ -260,10 +260,10 @@ class CallHeadBuilder:
         names = [name for name, _ in own]
         snapshot = head.plan.snapshot
         self._head = head
-        # Who reads more of the fields than ids and what passes on reads them one by one.
+        # Where more of the fields is read than ids and what passes on, they are read one by one.
         self._is_plain = not snapshot.session_field and not snapshot.unit_fields and _TIMEOUT not in names
         self._id_at = max((at for at, name in enumerate(names) if name == _REQUEST_ID), default=-1)
-        # What stands before the value of each field that passes on, and which field that is.
+        # The bytes before the value of each field that passes on, and the field's index.
         self._pieces = [
             (with_value(_passing_name(name), value)[: -len(value) or None], at)
             for at, (name, value) in enumerate(own)
@@ -277,28 +277,28 @@ class CallHeadBuilder:
         before = self._head
         if not self._is_plain:
             return CallHead(before.plan, before.volatile + own)
-        made = CallHead.__new__(CallHead)
-        made.plan = before.plan
-        made.volatile = before.volatile + own
-        made.id = own[self._id_at][1] if self._id_at >= 0 else before.id
-        made.timeout = before.timeout
-        made.session = made.units = None
-        made.error = before.error
+        head = CallHead.__new__(CallHead)
+        head.plan = before.plan
+        head.volatile = before.volatile + own
+        head.id = own[self._id_at][1] if self._id_at >= 0 else before.id
+        head.timeout = before.timeout
+        head.session = head.units = None
+        head.error = before.error
         passing = before.passing
         for piece, at in self._pieces:
             passing += piece + own[at][1]
-        made.passing = passing
-        return made
+        head.passing = passing
+        return head
 
 
 class CallReader:
-    """Reads calls' fields by one snapshot of the rules, and remembers what they come to."""
+    """Reads calls' fields by one snapshot of the rules, and caches what follows from them."""
 
     def __init__(self, snapshot: Snapshot, settings: Settings) -> None:
         identity = {snapshot.table.identity.session_header.encode(), snapshot.table.identity.tenant_header.encode()}
-        asked = {name.encode() for name in snapshot.headers_used} | snapshot.own_fields
-        self._volatile = (VOLATILE_FIELDS | identity | snapshot.unit_fields) - asked | {_TIMEOUT, _REQUEST_ID}
-        # What a connection may leave out when it compares blocks: nothing that tells of the message, or of the target.
+        required = {name.encode() for name in snapshot.headers_used} | snapshot.own_fields
+        self._volatile = (VOLATILE_FIELDS | identity | snapshot.unit_fields) - required | {_TIMEOUT, _REQUEST_ID}
+        # What a connection may leave out when it compares blocks: no field of the message or the target.
         self.volatile = frozenset(self._volatile - _OF_MESSAGES - {b"host"})
         self._plans = Memo(lambda key: CallPlan(_fields_of(key), snapshot, settings))
 
@@ -313,8 +313,8 @@ class CallReader:
         return CallHead(self._plans(b"\0".join(steady)), volatile)
 
     def again(self, head: CallHead, block: Block) -> CallHead | None:
-        """The head of a call whose block has a few fields of its own beside those of one before; None where others than
-        it read these, too."""
+        """The head of a call whose block has a few fields of its own beside those of an earlier block; None where these
+        have other readers, too."""
         shape, own = block.shape, block.own
         if shape is not None:
             builder = shape.note

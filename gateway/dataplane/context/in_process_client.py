@@ -59,14 +59,14 @@ class InProcessClient:
     @classmethod
     def of(cls, client: Client, sink: ReplySink) -> InProcessClient:
         """The client of a request that stands in for this client's."""
-        made = cls.__new__(cls)
-        made.plane = client.plane
-        made.peer = client.peer
-        made.is_paused = client.is_paused
-        made.forwarded_for_line = client.forwarded_for_line
-        made.forwarded_proto_line = client.forwarded_proto_line
-        made._sink = sink
-        return made
+        copy = cls.__new__(cls)
+        copy.plane = client.plane
+        copy.peer = client.peer
+        copy.is_paused = client.is_paused
+        copy.forwarded_for_line = client.forwarded_for_line
+        copy.forwarded_proto_line = client.forwarded_proto_line
+        copy._sink = sink
+        return copy
 
     def relay(self, head: ResponseHead, lane: Lane, added: Sequence[Field], request_id: bytes, data: bytes) -> None:
         fields = [field for field in head.fields if field[0] != b"x-request-id"]

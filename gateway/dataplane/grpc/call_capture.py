@@ -1,4 +1,4 @@
-"""A unary gRPC call that is mirrored: what is copied of it, and handed over when it has ended."""
+"""The capture of a unary gRPC call for its route's shadow."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gateway.wire.http2.fields import Block
 
 
 def start_capture(tap: Tap, head: CallHead, lane: Lane, request_id: bytes, started_at: float) -> CallCapture | None:
-    """Who sees a call of this lane; None where it is not of the sample."""
+    """The capture of a call to this lane; None where it is not of the sample."""
     assert lane.shadow is not None
     if not is_drawn(lane.shadow, tap, lane.target.route):
         return None
@@ -25,8 +25,8 @@ def start_capture(tap: Tap, head: CallHead, lane: Lane, request_id: bytes, start
 
 
 class CallCapture:
-    """Sees a call's answer as its engine sends it; the message is told when the call has ended. `max_bytes` is how long
-    that may be."""
+    """Copies a call's answer as its engine sends it; the message follows when the call has ended. Neither is longer
+    than `max_bytes`."""
 
     __slots__ = (
         "_answer",
@@ -73,7 +73,7 @@ class CallCapture:
             self.ended(body, error.status.grpc)
 
     def ended(self, body: MessageBody | None, status: int | None) -> None:
-        """The answer is whole; `status` None: it told none."""
+        """The answer is complete; `status` is None where it has none."""
         target = self._lane.target
         is_kept = body is not None and body.is_complete and body.can_be_sent_again
         message = body.message(None) if is_kept and body is not None else None

@@ -221,18 +221,18 @@ class RefusedCall(LocalCall):
 class HealthCall(LocalCall):
     """grpc.health.v1.Health: whether the fleet serves. `Check` answers once, `Watch` whenever that changes."""
 
-    __slots__ = ("_is_known", "_is_watching", "_last_status")
+    __slots__ = ("_exists", "_is_watching", "_last_status")
 
     def __init__(self, client: CallClient, stream: Stream, head: CallHead, *, is_watching: bool) -> None:
         super().__init__(client, stream, head)
         self._is_watching = is_watching
         self._last_status: bytes | None = None
-        self._is_known = False
+        self._exists = False
 
     def _requests_ended(self) -> None:
         service = grpc_health.read_service(self._only_message())
-        self._is_known = grpc_health.is_known(service)
-        if not self._is_watching and not self._is_known:
+        self._exists = grpc_health.is_known(service)
+        if not self._is_watching and not self._exists:
             raise grpc_health.unknown_service(service)
         self._report()
         if not self._is_watching:
@@ -249,7 +249,7 @@ class HealthCall(LocalCall):
     def _report(self) -> None:
         plane = self._client.plane
         is_serving = plane.snapshot.is_ready(plane.settings.ready_when) and not plane.is_draining
-        status = grpc_health.write_status(is_serving) if self._is_known else grpc_health.SERVICE_UNKNOWN
+        status = grpc_health.write_status(is_serving) if self._exists else grpc_health.SERVICE_UNKNOWN
         if status != self._last_status:
             self._last_status = status
             self._write(status)

@@ -251,8 +251,8 @@ class PiecewiseMessage:
 MessageBody = WholeMessage | PiecewiseMessage
 
 
-def known_of_call(head: CallHead, message: MessageBody | None) -> Known | None:
-    """What the decision log can report of a call; None where the rules were never asked."""
+def facts_of_call(head: CallHead, message: MessageBody | None) -> Known | None:
+    """What the decision log can report of a call; None where the rules have not decided on it."""
     plan = head.plan
     if plan.rest_facts is not None:
         return Known(plan.rest_facts, head.session)

@@ -267,7 +267,7 @@ class StreamCall:
 
     def backend_ended(self, backend: BackendStream, block: RelayedBlock | None) -> None:
         self._backends.pop(backend.target, None)
-        self.responses.left(backend)
+        self.responses.ended(backend)
         if block is None:
             self._succeed_if_done()
         elif self._num_backends == 1 and not self._requests.wait:  # it was the engine's stream in all but name

@@ -210,7 +210,7 @@ class StreamResponses:
             self._write(ready)
         self._pay()
 
-    def left(self, backend: BackendStream) -> None:
+    def ended(self, backend: BackendStream) -> None:
         """A backend has ended: what it still owes is not waited for."""
         for ready in self._order.abandon(backend.target):
             self._write(ready)

@@ -29,20 +29,20 @@ class StreamRouter:
     endpoint; only where the rules require a message's body or its session is each decided by itself, and goes to its
     session's endpoint."""
 
-    __slots__ = ("_decided", "_decoupled", "_head", "_keeper", "_known", "_plan", "_sessions", "reads_sessions")
+    __slots__ = ("_affinity", "_by_model", "_decided", "_decoupled", "_head", "_plan", "_sessions", "reads_sessions")
 
-    def __init__(self, head: CallHead, keeper: SessionAffinity) -> None:
+    def __init__(self, head: CallHead, affinity: SessionAffinity) -> None:
         self._head = head
         self._plan = head.plan
-        self._keeper = keeper
+        self._affinity = affinity
         self.reads_sessions = bool(head.plan.snapshot.session_field)
-        self._known: dict[Key, CallTarget] = {}
+        self._by_model: dict[Key, CallTarget] = {}
         self._sessions: dict[CallTarget, str | None] = {}
         self._decided: tuple[bytes, CallTarget, str] | None = None  # of a message whose session is being looked up
         self._decoupled = _NOTHING
 
     def __repr__(self) -> str:
-        return f"<StreamRouter {self._known}>"
+        return f"<StreamRouter {self._by_model}>"
 
     @property
     def first(self) -> CallTarget | None:
@@ -52,12 +52,12 @@ class StreamRouter:
     @property
     def first_model(self) -> str:
         """The model of a stream whose messages go by it."""
-        return next(iter(self._known), (b"", b""))[0].decode("utf-8", "replace")
+        return next(iter(self._by_model), (b"", b""))[0].decode("utf-8", "replace")
 
     @property
     def names(self) -> Names | None:
         """The names in such a stream's messages."""
-        key = next(iter(self._known), None)
+        key = next(iter(self._by_model), None)
         return Names(*key, b"", ()) if key is not None else None
 
     def session(self, target: CallTarget) -> str | None:
@@ -66,13 +66,13 @@ class StreamRouter:
 
     def keep(self, key: Key, target: CallTarget, session: str | None) -> None:
         """All messages of this model go to this target."""
-        self._known[key] = target
+        self._by_model[key] = target
         self._sessions.setdefault(target, session)
 
     def keeps_session(self, names: Names, plain: bytes) -> bool:
         """Whether a message goes where its session is, which `lookup_cached`, or else `look_up`, finds. Called where
         the rules read sessions."""
-        if (names.model, names.version) in self._known:
+        if (names.model, names.version) in self._by_model:
             return False
         if self._decided is not None and self._decided[0] is plain:
             return True
@@ -91,7 +91,7 @@ class StreamRouter:
         """Whether the session is cached in this process."""
         assert self._decided is not None
         plain, target, session = self._decided
-        lane = self._keeper.recall(target.lane, session)
+        lane = self._affinity.recall(target.lane, session)
         if lane is not None:
             self._decided = plain, self._plan.target(lane), session
         return lane is not None
@@ -101,7 +101,7 @@ class StreamRouter:
         assert self._decided is not None
         plain, target, session = self._decided
         lookup: asyncio.Future[Lane] = asyncio.get_running_loop().create_future()
-        self._keeper.find(target.lane, session, lambda lane: None if lookup.done() else lookup.set_result(lane))
+        self._affinity.find(target.lane, session, lambda lane: None if lookup.done() else lookup.set_result(lane))
         self._decided = plain, self._plan.target(await lookup), session
 
     def find(self, names: Names, data: bytes, plain: bytes | None) -> CallTarget:
@@ -110,7 +110,7 @@ class StreamRouter:
         Raises: GatewayError(NO_ROUTE, SEQUENCE_LOST, NO_HEALTHY_ENDPOINT).
         """
         key = (names.model, names.version)
-        target = self._known.get(key)
+        target = self._by_model.get(key)
         if target is not None:
             return target
         if self._decided is not None and self._decided[0] is plain:
@@ -145,13 +145,13 @@ class StreamRouter:
         """The target at the endpoint where a session is."""
         engine = target.lane.engine
         if target.lane.keeps_place or isinstance(session, Sequence):
-            endpoint = self._keeper.choose(engine, session, monotonic())
+            endpoint = self._affinity.choose(engine, session, monotonic())
         else:
             endpoint = engine.choose(session, monotonic())
         if endpoint is None:
             raise GatewayError(ErrorKind.NO_HEALTHY_ENDPOINT, "no endpoint is healthy")
         if isinstance(session, Sequence) and session.ends:
-            self._keeper.ended(session)
+            self._affinity.ended(session)
         target = target.at(endpoint)
         self._sessions.setdefault(target, session)
         return target
@@ -165,7 +165,7 @@ class StreamRouter:
     def target_to_query(self, names: Names) -> CallTarget | None:
         """The target to query for whether a model is decoupled; None where no query is needed."""
         key = (names.model, names.version)
-        target = self._known.get(key)
+        target = self._by_model.get(key)
         if target is not None:
             return target
         decision = self._plan.decide(names, None, self._head)

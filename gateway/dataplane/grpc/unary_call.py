@@ -9,7 +9,7 @@ from gateway.dataplane.context.active_request import Progress, Stage
 from gateway.dataplane.context.call_head import CallHead, CallTarget
 from gateway.dataplane.context.prepared_head import no_route
 from gateway.dataplane.grpc.interfaces import CallClient
-from gateway.dataplane.grpc.message_body import MessageBody, PiecewiseMessage, known_of_call, whole_message
+from gateway.dataplane.grpc.message_body import MessageBody, PiecewiseMessage, facts_of_call, whole_message
 from gateway.dataplane.grpc.reply_headers import fell_silent
 from gateway.protocol.errors import GatewayError
 from gateway.routing.decision import Undecided
@@ -166,5 +166,5 @@ class UnaryCall:
         plane, head = self._client.plane, self._head
         if plane.tells_ends:
             seconds = monotonic() - self._started_at
-            known = known_of_call(head, self._message)
+            known = facts_of_call(head, self._message)
             plane.log_call(self._client.peer, head.plan.request_line, status, reason, seconds, request_id, known=known)

@@ -11,10 +11,9 @@ from time import monotonic
 from gateway.dataplane.attempts.upstream_attempts import UpstreamAttempts
 from gateway.dataplane.context.active_request import Progress
 from gateway.dataplane.context.call_head import CallHead, CallTarget
-from gateway.dataplane.context.decision_log import Known
 from gateway.dataplane.grpc.call_capture import CallCapture, start_capture
 from gateway.dataplane.grpc.interfaces import CallClient
-from gateway.dataplane.grpc.message_body import MessageBody, known_of_call
+from gateway.dataplane.grpc.message_body import MessageBody, facts_of_call
 from gateway.dataplane.grpc.reply_headers import relayed, request_id_literal, timeout_literal
 from gateway.dataplane.grpc.upstream_call import GrpcFront
 from gateway.net.http2_client import Http2ClientConnection
@@ -329,8 +328,5 @@ class UnaryRelay(GrpcFront):
                 self._request_id,
                 attempts.lane.target,
                 attempts.url,
-                self._known(),
+                facts_of_call(self._head, self._message),
             )
-
-    def _known(self) -> Known | None:
-        return known_of_call(self._head, self._message)

@@ -19,7 +19,7 @@ from gateway.dataplane.context.snapshot import Lane
 from gateway.dataplane.conversation.body_session import session_of
 from gateway.dataplane.grpc.interfaces import BackendOwner, CallClient
 from gateway.dataplane.protocol_bridge.grpc_to_rest import json_bytes_of, rest_of_call, rest_of_infer
-from gateway.dataplane.translation.model_metadata import ask_metadata, is_decoupled
+from gateway.dataplane.translation.model_metadata import is_decoupled, query_metadata
 from gateway.protocol.conversion import RestRequest
 from gateway.protocol.conversion.control import RpcError
 from gateway.protocol.conversion.control_errors import rpc_error
@@ -270,7 +270,7 @@ class _Exchange:
         model, version = names.model.decode("utf-8", "replace"), names.version.decode("utf-8", "replace")
         if not await is_decoupled(owner.target.lane, model, version):
             return rest_of_infer(message)
-        self._metadata = await ask_metadata(owner.target.lane, model, version)
+        self._metadata = await query_metadata(owner.target.lane, model, version)
         self._wants_final = _FINAL in message
         self._events = SseReader()
         body = generate_of_infer_request(message, self._metadata)

@@ -22,7 +22,7 @@ from gateway.dataplane.grpc.stream_call import StreamCall
 from gateway.dataplane.grpc.unary_relay import UnaryRelay
 from gateway.dataplane.grpc.upstream_stream import UpstreamStream
 from gateway.dataplane.protocol_bridge.rest_to_grpc_reply import RestToGrpcReply
-from gateway.dataplane.translation.model_metadata import ask_metadata
+from gateway.dataplane.translation.model_metadata import query_metadata
 from gateway.observability.arms import Meter
 from gateway.protocol.conversion.control import RpcError, rest_error, rpc_request
 from gateway.protocol.conversion.generate import infer_request_of_generate
@@ -182,7 +182,7 @@ class RestToGrpcHandler:
         model, version = call.model or "", call.version or ""
         streams = call.operation is Operation.GENERATE_STREAM
         try:
-            metadata = await ask_metadata(self._lane, model, version)
+            metadata = await query_metadata(self._lane, model, version)
             message = infer_request_of_generate(body, metadata, model, version, streams=False)
         except RpcError as error:
             self._task = None

@@ -9,7 +9,7 @@ from typing import Any
 from gateway.config.specs import EngineSpec
 from gateway.dataplane.context.snapshot import Lane
 from gateway.dataplane.context.ttl_cache import TtlCache
-from gateway.dataplane.translation.model_metadata import ask_config, ask_metadata
+from gateway.dataplane.translation.model_metadata import query_config, query_metadata
 from gateway.protocol.conversion.control import RpcError, json_of_response, rest_error
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.llm.api_codecs import API_CODECS
@@ -62,7 +62,7 @@ async def find_metadata(lane: Lane, model: str, version: str) -> dict[str, Any]:
     Raises: GatewayError.
     """
     try:
-        metadata = await ask_metadata(lane, model, version)
+        metadata = await query_metadata(lane, model, version)
     except RpcError as error:
         kind = ErrorKind.NOT_FOUND if rest_error(error.code, "").status == 404 else ErrorKind.UPSTREAM_PROTOCOL
         raise GatewayError(kind, error.message) from error
@@ -73,7 +73,7 @@ async def find_metadata(lane: Lane, model: str, version: str) -> dict[str, Any]:
 async def _config(lane: Lane, model: str, version: str) -> dict[str, Any] | None:
     """A model's configuration; None where its engine tells none."""
     try:
-        answer = await ask_config(lane, model, version)
+        answer = await query_config(lane, model, version)
     except RpcError:
         return None
     config: dict[str, Any] = json_of_response("ModelConfig", answer)

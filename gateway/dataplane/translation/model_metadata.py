@@ -1,4 +1,4 @@
-"""What engines say of their models, asked for conversions and remembered for a moment."""
+"""The metadata and configuration of engines' models, queried for conversions and cached for a moment."""
 
 from __future__ import annotations
 
@@ -16,36 +16,37 @@ from gateway.upstream.engine import Engine
 from gateway.upstream.grpc_request import ask
 from gateway.upstream.http_request import fetch
 
-# Whoever asks has a request that waits for the answer.
+# A request waits for the answer.
 _TIMEOUT_SECONDS = 10.0
 
-_known = TtlCache[bytes]()
+_cache = TtlCache[bytes]()
 
 
-async def ask_metadata(lane: Lane, model: str, version: str) -> bytes:
+async def query_metadata(lane: Lane, model: str, version: str) -> bytes:
     """A serialised ModelMetadataResponse; `model` as the client names it.
 
     Raises: RpcError where the engine refuses, GatewayError where no answer comes.
     """
-    return await _remembered("ModelMetadata", lane, model, version)
+    return await _cached("ModelMetadata", lane, model, version)
 
 
-async def ask_config(lane: Lane, model: str, version: str) -> bytes:
+async def query_config(lane: Lane, model: str, version: str) -> bytes:
     """A serialised ModelConfigResponse; `model` as the client names it.
 
-    Raises: as `ask_metadata`.
+    Raises: as `query_metadata`.
     """
-    return await _remembered("ModelConfig", lane, model, version)
+    return await _cached("ModelConfig", lane, model, version)
 
 
 async def is_decoupled(lane: Lane, model: str, version: str) -> bool:
-    """Whether a request may have any number of responses. MLServer does not tell, and answers its REST once.
+    """Whether a request may have any number of responses. MLServer has no such flag, and answers each REST
+    request once.
 
-    Raises: as `ask_metadata`.
+    Raises: as `query_metadata`.
     """
     if not lane.engine.spec.protocol.traits.reports_decoupled:
         return False
-    answer = await ask_config(lane, model, version)
+    answer = await query_config(lane, model, version)
     try:
         config = parse("inference.ModelConfigResponse", answer).config
     except ValueError as error:
@@ -53,20 +54,20 @@ async def is_decoupled(lane: Lane, model: str, version: str) -> bool:
     return bool(config.model_transaction_policy.decoupled)
 
 
-async def _remembered(rpc: str, lane: Lane, model: str, version: str) -> bytes:
-    known = _known.get(lane, rpc, model, version)
-    if known is not None:
-        return known
-    found = await _ask(rpc, lane, lane.target.model or model, version)
-    _known.put(lane, found, rpc, model, version)
-    return found
+async def _cached(rpc: str, lane: Lane, model: str, version: str) -> bytes:
+    cached = _cache.get(lane, rpc, model, version)
+    if cached is not None:
+        return cached
+    answer = await _query(rpc, lane, lane.target.model or model, version)
+    _cache.put(lane, answer, rpc, model, version)
+    return answer
 
 
-async def _ask(rpc: str, lane: Lane, model: str, version: str) -> bytes:
+async def _query(rpc: str, lane: Lane, model: str, version: str) -> bytes:
     engine = lane.engine
     if not engine.spec.protocol.is_v2:
-        found = await describe(lane, model, version)
-        return response_of_json(rpc, found.config if rpc == "ModelConfig" else found.metadata)
+        description = await describe(lane, model, version)
+        return response_of_json(rpc, description.config if rpc == "ModelConfig" else description.metadata)
     endpoint = engine.choose(None, monotonic())
     if endpoint is None:
         raise GatewayError(ErrorKind.NO_HEALTHY_ENDPOINT, "no endpoint is healthy")
