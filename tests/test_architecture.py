@@ -63,6 +63,15 @@ ENGINE_FLOORS = {
 }
 # Floors inside a package, by the package that a module is in.
 INNER_FLOORS = {
+    "gateway.protocol": {
+        "gateway.protocol.protobuf": 0,
+        "gateway.protocol": 1,
+        "gateway.protocol.conversion": 2,
+        "gateway.protocol.mlserver": 3,
+        "gateway.protocol.tfserving": 3,
+        "gateway.protocol.torchserve": 3,
+        "gateway.protocol.llm": 4,
+    },
     # base modules, fronts, and the process on top
     "engines.host": {
         "engines.host": 0,
@@ -91,10 +100,6 @@ INNER_FLOORS = {
     },
 }
 
-# Packages that import each other in a circle. The list only shrinks: delete the lines of a package that no longer does.
-PACKAGES_IN_CYCLES = {
-    *("gateway.protocol", "gateway.protocol.conversion", "gateway.protocol.llm", "gateway.protocol.mlserver"),
-}
 
 # Bytes and facts in, values out. What tells the time, throws dice or reaches outside comes in as an argument.
 PURE = ["gateway.protocol", "gateway.wire", "gateway.routing", "gateway.statistics"]
@@ -200,7 +205,7 @@ def package_of(module: str) -> str:
 
 
 def test_packages_import_each_other_in_one_direction() -> None:
-    """No package imports itself by way of others, but for those that are listed: the list only shrinks."""
+    """No package imports itself by way of others."""
     uses: dict[str, set[str]] = {package_of(module): set() for module in KNOWN}
     for module in KNOWN:
         uses[package_of(module)] |= {package_of(other) for other in imports(module)} - {package_of(module)}
@@ -214,7 +219,7 @@ def test_packages_import_each_other_in_one_direction() -> None:
             queue += new
         return seen
 
-    assert {package for package in uses if package in reached(package)} == PACKAGES_IN_CYCLES
+    assert not {package for package in uses if package in reached(package)}
 
 
 @pytest.mark.parametrize("house", INNER_FLOORS)

@@ -16,8 +16,7 @@ from enum import Enum
 
 from gateway.protocol.grpc_methods import RPCS
 from gateway.protocol.grpc_status import OK, UNAVAILABLE
-from gateway.protocol.llm.canonical import LlmApi
-from gateway.protocol.operations import ApiCall, path_segment
+from gateway.protocol.operations import ApiCall, LlmApi, path_segment
 from gateway.protocol.protobuf_wire import fields
 
 # The path and query at the engine for a call that passes: of the call, the client's target, the model's name at the

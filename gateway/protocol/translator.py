@@ -8,15 +8,32 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
-from gateway.protocol.conversion import RestBody
 from gateway.protocol.errors import ErrorKind, GatewayError
-from gateway.protocol.llm.canonical import LlmApi
+from gateway.protocol.operations import LlmApi
 
 Field = tuple[bytes, bytes]
 
 JSON = "application/json"
 BINARY = "application/octet-stream"
 GRPC = "application/grpc"
+
+
+@dataclass(frozen=True, slots=True)
+class RestBody:
+    """A body of Triton's REST protocol. `head_bytes` is what `Inference-Header-Content-Length` tells: how much of it is
+    JSON, with raw tensors behind; None where all of it is."""
+
+    data: bytes
+    head_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RestRequest:
+    """A request of Triton's REST protocol: `GET /v2/models/m/config`, say."""
+
+    method: str
+    target: str
+    body: RestBody = RestBody(b"")
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from gateway.dataplane.grpc.message_body import WholeMessage
 from gateway.dataplane.grpc.unary_relay import UnaryRelay
 from gateway.protocol.errors import GatewayError
 from gateway.protocol.infer_message_head import read_names
-from gateway.protocol.llm.canonical import LlmApi
+from gateway.protocol.operations import LlmApi
 from gateway.shadow.comparison.reply import ComparedReply, plain
 from gateway.wire.grpc import framed
 from gateway.wire.http1.head import Field

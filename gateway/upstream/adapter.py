@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from gateway.config.specs import EngineSpec
-from gateway.protocol.llm.canonical import LlmApi
-from gateway.protocol.operations import ApiCall
+from gateway.protocol.operations import ApiCall, LlmApi
 
 
 class Adapter:

@@ -18,7 +18,6 @@ import tritonclient.http
 from tritonclient.utils import shared_memory
 
 from gateway.demo.triton import TritonProcess
-from gateway.protocol.conversion import RestBody
 from gateway.protocol.conversion.generate import (
     generate_of_infer_request,
     generate_of_infer_response,
@@ -37,6 +36,7 @@ from gateway.protocol.conversion.sse import SseReader
 from gateway.protocol.conversion.stream import read_stream_response
 from gateway.protocol.errors import GatewayError
 from gateway.protocol.protobuf import message, parse
+from gateway.protocol.translator import RestBody
 from tests.support.wire import Reply, send
 
 pytestmark = pytest.mark.triton

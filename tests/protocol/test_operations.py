@@ -4,8 +4,7 @@ from urllib.parse import unquote
 
 import pytest
 
-from gateway.protocol.llm.canonical import LlmApi
-from gateway.protocol.operations import FLEET_OPERATIONS, MODEL_OPERATIONS, Operation, read_path
+from gateway.protocol.operations import FLEET_OPERATIONS, MODEL_OPERATIONS, LlmApi, Operation, read_path
 
 GET, POST = ("GET",), ("POST",)
 BOTH = ("GET", "POST")

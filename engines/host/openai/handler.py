@@ -24,12 +24,12 @@ from engines.host.response_queue import ResponseQueue
 from engines.host.service import Service
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.llm.api_codecs import API_CODECS
-from gateway.protocol.llm.canonical import EngineFailed, Event, Generation, LlmApi, Used
+from gateway.protocol.llm.canonical import EngineFailed, Event, Generation, Used
 from gateway.protocol.llm.completions_request_reader import read_requests
 from gateway.protocol.llm.errors import anthropic_error, openai_error
 from gateway.protocol.llm.translation import ReplyWriter
 from gateway.protocol.operations import ApiCall as Asked
-from gateway.protocol.operations import Operation
+from gateway.protocol.operations import LlmApi, Operation
 
 _EVENTS = (b"content-type", b"text/event-stream; charset=utf-8")
 _NO_LIMIT = 2**63

@@ -21,8 +21,7 @@ from engines.host.restricted_apis import CATEGORIES
 from engines.host.service import Service
 from gateway.protocol.conversion import control
 from gateway.protocol.errors import GatewayError
-from gateway.protocol.llm.canonical import LlmApi
-from gateway.protocol.operations import ApiCall, Operation, read_path
+from gateway.protocol.operations import ApiCall, LlmApi, Operation, read_path
 from gateway.protocol.protobuf import message
 
 _NOT_FOUND = error_json("Not Found")

@@ -17,9 +17,8 @@ from gateway.dataplane.context.head_reader import Request
 from gateway.dataplane.context.request_body import RequestBody, decoded
 from gateway.protocol.body_facts import NO_BODY, BodyFacts, Scalar
 from gateway.protocol.errors import GatewayError
-from gateway.protocol.llm.canonical import OF_V2
 from gateway.protocol.llm.facts import read_generation_facts
-from gateway.protocol.operations import FLEET_OPERATIONS, INFERENCE_OPERATIONS
+from gateway.protocol.operations import FLEET_OPERATIONS, INFERENCE_OPERATIONS, OF_V2
 from gateway.routing.decision import Facts, Target
 
 Json = dict[str, Any]

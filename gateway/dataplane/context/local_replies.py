@@ -9,8 +9,8 @@ import orjson
 
 from gateway.dataplane.context.snapshot import Lane
 from gateway.protocol.errors import ErrorKind, GatewayError
-from gateway.protocol.llm.canonical import OF_V2, LlmApi
 from gateway.protocol.llm.errors import anthropic_error, openai_error
+from gateway.protocol.operations import OF_V2, LlmApi
 from gateway.wire.http1.head import Field, ResponseHead
 
 VIA = (b"via", b"1.1 pointsman")

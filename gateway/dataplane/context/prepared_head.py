@@ -13,8 +13,15 @@ from gateway.dataplane.context.fork import Fork, fork_of
 from gateway.dataplane.context.server_timing import ASKED_BY
 from gateway.dataplane.context.snapshot import Lane, Snapshot
 from gateway.protocol.errors import ErrorKind, GatewayError
-from gateway.protocol.llm.canonical import OF_V2, LlmApi
-from gateway.protocol.operations import FLEET_OPERATIONS, INFERENCE_OPERATIONS, ApiCall, Operation, read_path
+from gateway.protocol.operations import (
+    FLEET_OPERATIONS,
+    INFERENCE_OPERATIONS,
+    OF_V2,
+    ApiCall,
+    LlmApi,
+    Operation,
+    read_path,
+)
 from gateway.protocol.session_id import read_text
 from gateway.routing.assignment import Forced
 from gateway.routing.decision import BodyFacts, Decision, Facts, Undecided

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gateway.dataplane.context.head_reader import Request
-from gateway.protocol.conversion import RestBody
+from gateway.protocol.translator import RestBody
 from gateway.protocol.v2_facts import read_body_facts
 from gateway.routing.decision import Decision
 

@@ -27,9 +27,10 @@ from gateway.dataplane.translation.translation import Ask, Translation
 from gateway.dataplane.translation.translator_factory import read_generation, translator_of, turn_generation
 from gateway.protocol.errors import ErrorKind
 from gateway.protocol.llm.api_codecs import MakeWriter
-from gateway.protocol.llm.canonical import Generation, LlmApi
+from gateway.protocol.llm.canonical import Generation
 from gateway.protocol.llm.sampling_fields import OPTIONS
 from gateway.protocol.llm.translation import ReplyWriter
+from gateway.protocol.operations import LlmApi
 from gateway.protocol.translator import Reply, Translator
 
 _log = logging.getLogger(__name__)

@@ -15,8 +15,7 @@ from gateway.dataplane.translation.model_description import Described
 from gateway.dataplane.translation.translation import Ask, Translation
 from gateway.dataplane.translation.translator_factory import turn_generation
 from gateway.dataplane.translation.translators import translator_for
-from gateway.protocol.llm.canonical import OF_V2, LlmApi
-from gateway.protocol.operations import INFERENCE_OPERATIONS
+from gateway.protocol.operations import INFERENCE_OPERATIONS, OF_V2, LlmApi
 
 # What engines are asked in for tensors.
 _OF_INFERENCES = (None, LlmApi.INFER, LlmApi.INFER_STREAM)

@@ -12,8 +12,7 @@ from gateway.dataplane.conversation.handler import ConversationHandler
 from gateway.dataplane.conversation.session_forwarding import held_by_engine
 from gateway.dataplane.dispatch.deferred_handler import WaitingForWhole
 from gateway.dataplane.translation.translation import Ask
-from gateway.protocol.llm.canonical import OF_TEXT, LlmApi
-from gateway.protocol.operations import Operation
+from gateway.protocol.operations import OF_TEXT, LlmApi, Operation
 from gateway.protocol.v2_facts import read_body_facts
 
 _TEXT_INPUT = "text_input"

@@ -13,7 +13,7 @@ from gateway.dataplane.dispatch.session_lookup import SessionLookup
 from gateway.dataplane.mirroring.mirroring_handler import mirrored
 from gateway.dataplane.protocol_bridge.rest_to_grpc import RestToGrpcHandler
 from gateway.dataplane.rest.exchange import Exchange
-from gateway.protocol.llm.canonical import OF_V2
+from gateway.protocol.operations import OF_V2
 
 # What an engine is asked in by the client's own bytes, where the lane passes them.
 _AS_IT_IS = (None, *OF_V2)

@@ -17,7 +17,6 @@ from gateway.dataplane.grpc.interfaces import CallClient
 from gateway.dataplane.grpc.local_call import LocalCall
 from gateway.dataplane.grpc.reply_headers import send_status, status_fields
 from gateway.dataplane.rest.fleet_operations import FleetOperation
-from gateway.protocol.conversion import RestRequest
 from gateway.protocol.conversion.control import RpcError, rest_request, rpc_response
 from gateway.protocol.conversion.control_errors import rpc_error
 from gateway.protocol.conversion.infer import infer_response_of_rest, rest_of_infer_request
@@ -25,6 +24,7 @@ from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.grpc_methods import Rpc
 from gateway.protocol.infer_message_head import read_names
 from gateway.protocol.operations import Operation, model_path
+from gateway.protocol.translator import RestRequest
 from gateway.wire.http1.head import Field, RequestHead
 from gateway.wire.http2.stream import Stream
 

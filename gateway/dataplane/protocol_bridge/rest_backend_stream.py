@@ -20,7 +20,6 @@ from gateway.dataplane.conversation.body_session import session_of
 from gateway.dataplane.grpc.interfaces import BackendOwner, CallClient
 from gateway.dataplane.protocol_bridge.grpc_to_rest import json_bytes_of, rest_of_call, rest_of_infer
 from gateway.dataplane.translation.model_metadata import is_decoupled, query_metadata
-from gateway.protocol.conversion import RestRequest
 from gateway.protocol.conversion.control import RpcError
 from gateway.protocol.conversion.control_errors import rpc_error
 from gateway.protocol.conversion.generate import (
@@ -35,6 +34,7 @@ from gateway.protocol.errors import GatewayError
 from gateway.protocol.grpc_status import INTERNAL, UNAVAILABLE
 from gateway.protocol.infer_message_head import Names
 from gateway.protocol.operations import model_path
+from gateway.protocol.translator import RestRequest
 from gateway.wire.grpc import PREFIX, PREFIX_BYTES, Boundaries, MessageReader, decompress, framed
 from gateway.wire.http1.head import Field
 from gateway.wire.http2.stream import Stream

@@ -19,7 +19,7 @@ from gateway.dataplane.context.local_replies import (
 )
 from gateway.dataplane.grpc.interfaces import CallClient
 from gateway.protocol.errors import ErrorKind, GatewayError
-from gateway.protocol.llm.canonical import LlmApi
+from gateway.protocol.operations import LlmApi
 from gateway.wire.http1.head import Field
 from gateway.wire.http2.fields import Block
 from gateway.wire.http2.frames import ErrorCode

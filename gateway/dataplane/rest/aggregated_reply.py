@@ -9,7 +9,7 @@ import orjson
 
 from gateway.dataplane.context.local_replies import JSON, error_body, error_told, reason_fields
 from gateway.protocol.errors import ErrorKind, GatewayError
-from gateway.protocol.llm.canonical import LlmApi
+from gateway.protocol.operations import LlmApi
 from gateway.upstream.http_request import Fetched
 from gateway.wire.http1.head import Field
 

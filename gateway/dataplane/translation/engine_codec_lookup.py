@@ -13,11 +13,12 @@ from gateway.dataplane.translation.model_metadata import query_config, query_met
 from gateway.protocol.conversion.control import RpcError, json_of_response, rest_error
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.llm.api_codecs import API_CODECS
-from gateway.protocol.llm.canonical import Generation, LlmApi
+from gateway.protocol.llm.canonical import Generation
 from gateway.protocol.llm.engine_codecs import GenerateSide, MLServerSide, OpenAISide, PromptSide
 from gateway.protocol.llm.generate_signature import Flavour, Kind, flavour_of
 from gateway.protocol.llm.templates import Template, read_template
 from gateway.protocol.llm.translation import EngineSide
+from gateway.protocol.operations import LlmApi
 
 # What an engine is asked in, first of those that it has: the one that says most.
 _FOR_MESSAGES = (LlmApi.CHAT, LlmApi.MESSAGES, LlmApi.RESPONSES, LlmApi.COMPLETIONS)

@@ -15,14 +15,13 @@ from gateway.dataplane.context.interfaces import Client, OwnAnswer
 from gateway.dataplane.context.local_replies import error_told, reason_fields
 from gateway.dataplane.context.snapshot import Lane
 from gateway.dataplane.context.ttl_cache import TtlCache
+from gateway.protocol.conversion.errors import read_error
 from gateway.protocol.engine_protocols import EngineProtocol
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.grpc_status import http_status
-from gateway.protocol.llm.canonical import LlmApi
 from gateway.protocol.llm.embeddings_v2 import embeddings_metadata
-from gateway.protocol.llm.errors import read_error
 from gateway.protocol.llm.v2_metadata_for_openai import openai_config, openai_metadata
-from gateway.protocol.operations import Operation
+from gateway.protocol.operations import LlmApi, Operation
 from gateway.protocol.tfserving.inference import error_text
 from gateway.protocol.tfserving.model_info import (
     Signatures,

@@ -12,13 +12,13 @@ from gateway.dataplane.translation.engine_codec_lookup import find_metadata, fin
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.llm import generate_client, infer_text
 from gateway.protocol.llm.api_codecs import API_CODECS, MakeWriter
-from gateway.protocol.llm.canonical import Generation, LlmApi
+from gateway.protocol.llm.canonical import Generation
 from gateway.protocol.llm.embedding_translation import EmbeddingByInfer, InferByEmbedding
 from gateway.protocol.llm.embeddings import EmbeddingsRequest
 from gateway.protocol.llm.embeddings import read_request as read_embeddings
 from gateway.protocol.llm.embeddings_v2 import signature_of
 from gateway.protocol.llm.translation import EngineSide, GenerationTranslator
-from gateway.protocol.operations import Operation
+from gateway.protocol.operations import LlmApi, Operation
 from gateway.protocol.translator import Translator
 from gateway.protocol.v2_facts import read_body_facts
 

@@ -12,7 +12,6 @@ from typing import Any
 import orjson
 
 from gateway.protocol import protobuf
-from gateway.protocol.conversion import RestBody, RestRequest
 from gateway.protocol.conversion.control_errors import (
     RestReply,
     RpcError,
@@ -25,6 +24,7 @@ from gateway.protocol.conversion.control_messages import Json
 from gateway.protocol.conversion.control_table import CONTROLS, ControlRpc
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.protobuf import Message
+from gateway.protocol.translator import RestBody, RestRequest
 
 __all__ = [
     "RestReply",

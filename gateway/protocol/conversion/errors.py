@@ -5,7 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import orjson
+
 from gateway.protocol.errors import ErrorKind, GatewayError
+
+_EVENT = b"data:"
 
 
 @contextmanager
@@ -37,3 +41,22 @@ def unsupported(message: str) -> GatewayError:
 def _printable(message: str) -> str:
     """A message that quotes what is not UTF-8 must still be sent as UTF-8."""
     return message.encode("utf-8", "replace").decode()
+
+
+def read_error(body: bytes) -> tuple[str, str]:
+    """The message and the code of an engine's error body, whatever its API: OpenAI's and Anthropic's objects, V2's
+    and TF Serving's text, FastAPI's `detail`; also as the one event of a stream that failed at once."""
+    body = body.strip()
+    if body.startswith(_EVENT):
+        body = body.removeprefix(_EVENT).strip()
+    try:
+        told = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return body.decode("utf-8", "replace").strip()[:2000], ""
+    found = told.get("error", told) if isinstance(told, dict) else told
+    if isinstance(found, dict):
+        message = found.get("message") or found.get("detail") or found.get("error")
+        if message is not None:
+            code = found.get("code") or found.get("type") or ""
+            return message if isinstance(message, str) else orjson.dumps(message).decode(), str(code)
+    return found if isinstance(found, str) else orjson.dumps(found).decode()[:2000], ""

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from gateway.protocol.conversion import RestBody, raw_contents, rest_bodies, triton_json
+from gateway.protocol.conversion import raw_contents, rest_bodies, triton_json
 from gateway.protocol.conversion.errors import about, refusing, unsupported
 from gateway.protocol.conversion.messages import SHARED_MEMORY, read_request, read_response
 from gateway.protocol.conversion.parameters import (
@@ -29,6 +29,7 @@ from gateway.protocol.conversion.sse import event_of
 from gateway.protocol.conversion.tensors import Raw, element_count, flatten, json_of_raw, raw_of_elements
 from gateway.protocol.errors import ErrorKind
 from gateway.protocol.protobuf import Message, message, parse
+from gateway.protocol.translator import RestBody
 
 _RESERVED = ("id", "model_name", "model_version")
 _PARAMETERS = "parameters"

@@ -15,7 +15,7 @@ from typing import Any
 
 import orjson
 
-from gateway.protocol.conversion import RestBody, raw_contents, rest_bodies, triton_json
+from gateway.protocol.conversion import raw_contents, rest_bodies, triton_json
 from gateway.protocol.conversion.errors import about, refusing, unsupported
 from gateway.protocol.conversion.messages import SHARED_MEMORY, read_request, read_response
 from gateway.protocol.conversion.parameters import (
@@ -31,6 +31,7 @@ from gateway.protocol.conversion.rest_bodies import Tail
 from gateway.protocol.conversion.tensors import Raw, element_count, flatten, json_of_raw, raw_of_elements
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.protobuf import Message, message
+from gateway.protocol.translator import RestBody
 
 _ONLY_BINARY = ("FP16", "BF16")
 

@@ -24,8 +24,9 @@ from gateway.protocol.llm import (
     responses_request_reader,
     responses_request_writer,
 )
-from gateway.protocol.llm.canonical import Generation, LlmApi
+from gateway.protocol.llm.canonical import Generation
 from gateway.protocol.llm.translation import ReplyReader, ReplyWriter
+from gateway.protocol.operations import LlmApi
 
 
 class MakeWriter(Protocol):

@@ -8,31 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import Enum
 from typing import Any, NamedTuple
-
-
-class LlmApi(Enum):
-    """The API that a client or an engine speaks, in the words of rule files (`dialects:`)."""
-
-    CHAT = "chat"  # OpenAI chat completions
-    COMPLETIONS = "completions"  # OpenAI completions
-    EMBEDDINGS = "embeddings"  # OpenAI embeddings
-    RESPONSES = "responses"  # OpenAI responses
-    MESSAGES = "messages"  # Anthropic messages
-    GENERATE = "generate"  # V2 generate and generate_stream
-    INFER = "infer"  # V2 infer on a BYTES tensor `text_input`
-    INFER_STREAM = "infer_stream"  # the same, streamed, as MLServer has it
-
-
-OF_V2 = (LlmApi.GENERATE, LlmApi.INFER, LlmApi.INFER_STREAM)
-# What a conversation may be held in.
-OF_TEXT = frozenset(
-    {
-        *(LlmApi.CHAT, LlmApi.COMPLETIONS, LlmApi.RESPONSES, LlmApi.MESSAGES),
-        *(LlmApi.GENERATE, LlmApi.INFER),
-    }
-)
 
 
 @dataclass(frozen=True, slots=True)

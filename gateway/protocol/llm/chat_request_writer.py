@@ -11,11 +11,12 @@ from __future__ import annotations
 from typing import Any
 
 from gateway.protocol.errors import ErrorKind, GatewayError
-from gateway.protocol.llm.canonical import Generation, LlmApi, Message, Reasoning
+from gateway.protocol.llm.canonical import Generation, Message, Reasoning
 from gateway.protocol.llm.chat_parts import written_call, written_content
 from gateway.protocol.llm.openai_options import EXTRAS, written_thinking, written_tool
 from gateway.protocol.llm.request_fields import Fields, dumped
 from gateway.protocol.llm.sampling_fields import accepted_by, fields_of
+from gateway.protocol.operations import LlmApi
 
 __all__ = ["ENGINE", "write_request", "written_message", "written_messages"]
 

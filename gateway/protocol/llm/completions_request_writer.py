@@ -8,10 +8,11 @@ Source: OpenAI API reference, "Create completion"; vLLM's and SGLang's extra par
 from __future__ import annotations
 
 from gateway.protocol.errors import ErrorKind, GatewayError
-from gateway.protocol.llm.canonical import Generation, LlmApi
+from gateway.protocol.llm.canonical import Generation
 from gateway.protocol.llm.openai_options import EXTRAS
 from gateway.protocol.llm.request_fields import Fields, dumped
 from gateway.protocol.llm.sampling_fields import accepted_by, fields_of
+from gateway.protocol.operations import LlmApi
 
 __all__ = ["ENGINE", "write_request"]
 

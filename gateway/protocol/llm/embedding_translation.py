@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import orjson
 
-from gateway.protocol.llm.canonical import LlmApi
+from gateway.protocol.conversion.errors import read_error
 from gateway.protocol.llm.embeddings import EmbeddingsRequest, read_reply, write_reply, write_request
 from gateway.protocol.llm.embeddings_v2 import (
     EmbeddingSignature,
@@ -13,8 +13,8 @@ from gateway.protocol.llm.embeddings_v2 import (
     write_infer,
     write_infer_reply,
 )
-from gateway.protocol.llm.errors import openai_error, read_error
-from gateway.protocol.operations import model_path
+from gateway.protocol.llm.errors import openai_error
+from gateway.protocol.operations import LlmApi, model_path
 from gateway.protocol.translator import EngineRequest, Reply, WholeTranslator, in_rest
 
 

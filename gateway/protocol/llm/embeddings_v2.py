@@ -17,7 +17,7 @@ from typing import Any
 
 import orjson
 
-from gateway.protocol.conversion import RestBody, raw_contents
+from gateway.protocol.conversion import raw_contents
 from gateway.protocol.conversion.errors import refusing, unsupported
 from gateway.protocol.conversion.infer import (
     WantedOutputs,
@@ -33,6 +33,7 @@ from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.llm.embeddings import Embeddings, EmbeddingsRequest
 from gateway.protocol.llm.sampling_fields import accepted_by
 from gateway.protocol.protobuf import message
+from gateway.protocol.translator import RestBody
 
 _VECTORS = ("FP32", "FP64", "FP16", "BF16")
 _PREFERRED = ("embedding", "embeddings", "sentence_embedding")  # where a model has several such outputs

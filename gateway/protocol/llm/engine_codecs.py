@@ -10,13 +10,13 @@ import orjson
 
 from gateway.protocol.conversion.sse import SseReader, event_of
 from gateway.protocol.errors import ErrorKind, GatewayError
-from gateway.protocol.llm.canonical import Event, Generation, LlmApi
+from gateway.protocol.llm.canonical import Event, Generation
 from gateway.protocol.llm.generate_engine_reply import GenerateReplyReader
 from gateway.protocol.llm.generate_engine_request import write_request as write_generate
 from gateway.protocol.llm.generate_signature import Flavour
 from gateway.protocol.llm.translation import ReplyReader
 from gateway.protocol.mlserver.bodies import error_of, generate_of_inference, inference_of_generate
-from gateway.protocol.operations import model_path
+from gateway.protocol.operations import LlmApi, model_path
 from gateway.protocol.translator import EngineRequest, Reply
 
 WriteRequest = Callable[..., tuple[bytes, list[str]]]

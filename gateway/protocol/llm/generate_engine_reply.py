@@ -14,10 +14,10 @@ from typing import Any
 import orjson
 
 from gateway.protocol.conversion import triton_json
+from gateway.protocol.conversion.errors import read_error
 from gateway.protocol.conversion.sse import SseReader
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.llm.canonical import EngineFailed, Event, Finished, Generation, Started, TextDelta, Used
-from gateway.protocol.llm.errors import read_error
 from gateway.protocol.llm.generate_signature import Flavour, Kind
 
 # Python's None as text: the choice goes on.

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gateway.protocol.llm.canonical import Generation, LlmApi, Media, Message, Part, Reasoning, Text, Tool, ToolCall
+from gateway.protocol.llm.canonical import Generation, Media, Message, Part, Reasoning, Text, Tool, ToolCall
 from gateway.protocol.llm.data_urls import data_url
 from gateway.protocol.llm.request_fields import (
     Fields,
@@ -25,6 +25,7 @@ from gateway.protocol.llm.request_fields import (
     texts,
 )
 from gateway.protocol.llm.sampling_fields import SAMPLING_FIELDS
+from gateway.protocol.operations import LlmApi
 
 # What a tool's result begins with where it tells of a failure (`is_error`), for which other dialects have no field.
 FAILED_RESULT = Text("Error: ")

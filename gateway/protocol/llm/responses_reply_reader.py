@@ -10,6 +10,7 @@ from typing import Any
 
 import orjson
 
+from gateway.protocol.conversion.errors import read_error
 from gateway.protocol.conversion.sse import SseReader
 from gateway.protocol.llm.canonical import (
     EngineFailed,
@@ -20,7 +21,6 @@ from gateway.protocol.llm.canonical import (
     TextDelta,
     ToolCallDelta,
 )
-from gateway.protocol.llm.errors import read_error
 from gateway.protocol.llm.reply_fields import MALFORMED, misunderstood, read_told, text_in
 from gateway.protocol.llm.usage import read_usage
 

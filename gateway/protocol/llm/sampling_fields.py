@@ -15,8 +15,8 @@ from enum import Enum
 from typing import Any
 
 from gateway.protocol.errors import ErrorKind, GatewayError
-from gateway.protocol.llm.canonical import LlmApi
 from gateway.protocol.llm.request_fields import NUMBER, Kind
+from gateway.protocol.operations import LlmApi
 
 _OPENAI = frozenset({LlmApi.CHAT, LlmApi.COMPLETIONS})
 _CHAT = frozenset({LlmApi.CHAT})

@@ -10,13 +10,12 @@ from typing import Any
 import orjson
 
 from gateway.protocol.conversion import triton_json
-from gateway.protocol.conversion.errors import about, refusing, unsupported
+from gateway.protocol.conversion.errors import about, read_error, refusing, unsupported
 from gateway.protocol.conversion.messages import SHARED_MEMORY, read_request
 from gateway.protocol.conversion.parameters import json_of_request
 from gateway.protocol.conversion.rest_bodies import parameters, read_object
 from gateway.protocol.conversion.tensors import element_count, flatten, json_of_raw
 from gateway.protocol.errors import ErrorKind, GatewayError
-from gateway.protocol.llm.errors import read_error
 from gateway.protocol.translator import Reply
 
 NAME = "mlserver"  # in its server metadata

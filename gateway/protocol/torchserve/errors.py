@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import orjson
 
-from gateway.protocol.llm.errors import read_error
+from gateway.protocol.conversion.errors import read_error
 from gateway.protocol.translator import Reply
 
 _STATUSES = {

@@ -14,18 +14,9 @@ from gateway.protocol.conversion.sse import SseReader
 from gateway.protocol.conversion.tensors import element_count, split_elements
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.llm.api_codecs import API_CODECS
-from gateway.protocol.llm.canonical import (
-    OF_V2,
-    EngineFailed,
-    Event,
-    Finished,
-    LlmApi,
-    ReasoningDelta,
-    TextDelta,
-    ToolCallDelta,
-)
+from gateway.protocol.llm.canonical import EngineFailed, Event, Finished, ReasoningDelta, TextDelta, ToolCallDelta
 from gateway.protocol.llm.embeddings import read_reply
-from gateway.protocol.operations import ApiCall, Operation
+from gateway.protocol.operations import OF_V2, ApiCall, LlmApi, Operation
 from gateway.shadow.comparison.reply import ComparedReply
 from gateway.shadow.comparison.tensors import ComparedTensor, tensor_of, tensor_of_raw
 

@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from gateway.protocol.conversion import RestBody, RestRequest
 from gateway.protocol.conversion.control import rest_request, rest_response, rpc_request, rpc_response
 from gateway.protocol.conversion.control_table import CONTROLS
 from gateway.protocol.grpc_methods import RPCS
 from gateway.protocol.operations import Operation, read_path
 from gateway.protocol.protobuf import message, parse
+from gateway.protocol.translator import RestBody, RestRequest
 from tests.protocol.conversion.control_cases import REPLIES, REQUESTS, Fields, body, request, response
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.protocol.conversion import RestBody
 from gateway.protocol.conversion.infer import (
     OutputForm,
     WantedOutputs,
@@ -13,6 +12,7 @@ from gateway.protocol.conversion.infer import (
 )
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.protobuf import parse
+from gateway.protocol.translator import RestBody
 from tests.protocol.conversion.inferences import serialised
 
 RESPONSE = "inference.ModelInferResponse"

@@ -9,8 +9,9 @@ from engines.paged.base.types import SamplingParams
 from engines.paged.sampling.params_parser import read_params
 from gateway.protocol.llm import generate_client
 from gateway.protocol.llm.api_codecs import API_CODECS
-from gateway.protocol.llm.canonical import Generation, LlmApi
+from gateway.protocol.llm.canonical import Generation
 from gateway.protocol.llm.sampling_fields import SAMPLING_FIELDS, FieldType, SamplingField
+from gateway.protocol.operations import LlmApi
 
 OF_ENGINE = [field for field in SAMPLING_FIELDS if field.in_engine]
 BODIES: dict[LlmApi, dict[str, Any]] = {
