@@ -82,7 +82,7 @@ def test_a_real_redis_keeps_answers_for_a_time(redis_socket: Path) -> None:
         one, other = response_cache(options, clock), response_cache(options, clock)
         assert one is not None and other is not None
         one.put("key", ANSWER)
-        async with Redis.from_url(f"unix://{redis_socket}") as redis, asyncio.timeout(10):
+        async with Redis.from_url(f"unix://{redis_socket}") as redis, asyncio.timeout(60):
             while not (names := await redis.keys("*")):
                 await asyncio.sleep(0.01)
             assert names == [b"pointsman:response:1:key"]

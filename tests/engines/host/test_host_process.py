@@ -3,7 +3,6 @@
 import json
 import signal
 import socket
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -20,6 +19,7 @@ from typer.testing import CliRunner
 
 from engines.cli.app import app
 from tests.support.host import HostProcess
+from tests.support.waiting import eventually
 
 MODELS = Path(__file__).parents[2] / "models"
 SERVED = ("adder", "sleeper")
@@ -140,14 +140,12 @@ def test_sigterm_lets_requests_end(tmp_path: Path) -> None:
         [MODELS], tmp_path, extra_args=["--model-control-mode=explicit", "--load-model=sleeper"]
     ).wait_ready()
     with ThreadPoolExecutor(1) as pool:
-        body = b'{"inputs":[{"name":"seconds","datatype":"FP32","shape":[1],"data":[1.0]}]}'
+        body = b'{"inputs":[{"name":"seconds","datatype":"FP32","shape":[1],"data":[3.0]}]}'
         url = f"{host.http_url}/v2/models/sleeper/infer"
         asked = pool.submit(lambda: urllib.request.urlopen(url, body, timeout=20).read())
-        deadline = time.monotonic() + 10
-        while not _runs(host):
-            assert time.monotonic() < deadline
+        eventually(lambda: _runs(host))
         host.process.send_signal(signal.SIGTERM)
-        assert json.loads(asked.result())["outputs"][0]["data"] == [1.0]
+        assert json.loads(asked.result())["outputs"][0]["data"] == [3.0]
         host.process.wait(20)  # a second SIGTERM would stop it at once
     host.stop()
     assert "1 requests in flight" in host.log()
@@ -160,9 +158,7 @@ def test_a_request_that_does_not_end_holds_nothing_up(tmp_path: Path) -> None:
     with socket.create_connection(("127.0.0.1", host.http_port)) as client:
         body = b'{"inputs":[{"name":"seconds","datatype":"FP32","shape":[1],"data":[600]}]}'
         client.sendall(b"POST /v2/models/sleeper/infer HTTP/1.1\r\ncontent-length: %d\r\n\r\n%s" % (len(body), body))
-        deadline = time.monotonic() + 10
-        while not _runs(host):
-            assert time.monotonic() < deadline
+        eventually(lambda: _runs(host))
         host.process.send_signal(signal.SIGTERM)
         host.process.wait(20)
     host.stop()

@@ -199,16 +199,11 @@ def test_a_request_on_its_way_is_answered_though_the_server_stops():
 
 
 def test_an_idle_connection_does_not_hold_up_the_end():
-    """A client that has nothing to ask is let go of long before the grace is over."""
+    """The server closes an idle connection long before the grace period ends."""
     with fronts() as stage:
         connection = http.client.HTTPConnection("127.0.0.1", stage.rest_port, timeout=10)
         connection.request("GET", "/v2/health/live")
         connection.getresponse().read()
 
-        async def stop():
-            begun_at = asyncio.get_running_loop().time()
-            await stage.rest.stop(60)
-            return asyncio.get_running_loop().time() - begun_at
-
-        assert stage.do(stop) < 30
+        stage.do(lambda: stage.rest.stop(3600))  # far longer than the test may run
         assert connection.sock.recv(1) == b""
