@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -26,6 +26,28 @@ WINDOW = ConnectionSpec().window_bytes  # what may come on an engine's stream be
 RESULT = service_pb2.ModelInferResponse(model_name="m", model_version="1", id="a").SerializeToString()
 
 
+class _SweepCounter:
+    """Stands among the connections, and counts sweeps."""
+
+    peer = "-"
+
+    def __init__(self, number: int) -> None:
+        self._left = number
+        self.is_done = asyncio.Event()
+
+    def sweep(self, now: float) -> None:
+        self._left -= 1
+        if self._left < 0:  # the first may have been under way
+            self.is_done.set()
+
+    def live(self) -> list[Any]:
+        return []
+
+    def drain(self) -> None: ...
+
+    def abort(self) -> None: ...
+
+
 class GrpcStage(Stage):
     """One data plane, and clients for it."""
 
@@ -41,6 +63,23 @@ class GrpcStage(Stage):
         peer = GrpcClient(reader, writer, is_client=True, settings=settings)
         self.peers.append(peer)
         return peer
+
+    async def sweeps(self, number: int) -> None:
+        """Wait until the data plane has looked at its connections this many times."""
+        counter = _SweepCounter(number)
+        self.plane.connections.add(counter)
+        try:
+            await asyncio.wait_for(counter.is_done.wait(), 30)
+        finally:
+            self.plane.connections.discard(counter)
+
+    async def settled(self, read: Callable[[], int]) -> int:
+        """The value that a number has once it stops growing from one sweep to the next."""
+        before = 0
+        while not before or before != read():
+            before = read()
+            await self.sweeps(1)
+        return before
 
     def log(self) -> list[Any]:
         """The access log's lines."""

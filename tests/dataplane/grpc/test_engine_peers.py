@@ -13,7 +13,7 @@ from h2.settings import SettingCodes
 from gateway.worker.process import listener_tls
 from tests.dataplane.grpc.peers import STREAM, Call, GrpcClient, GrpcEngine, echo, echoed
 from tests.dataplane.grpc.stage import GrpcStage, grpc_rules, grpc_stage, many, request
-from tests.dataplane.grpc.test_unary import answer
+from tests.dataplane.grpc.test_unary_call import answer
 from tests.dataplane.stage import Engine, post, run, until
 from tests.dataplane.test_tls import files
 

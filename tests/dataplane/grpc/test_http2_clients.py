@@ -16,7 +16,7 @@ from gateway.wire.grpc import framed
 from gateway.worker.process import listener_tls
 from tests.dataplane.grpc.peers import UNARY, Call, GrpcClient, GrpcEngine
 from tests.dataplane.grpc.stage import RESULT, GrpcStage, grpc_rules, grpc_stage, request
-from tests.dataplane.grpc.test_unary import answer
+from tests.dataplane.grpc.test_unary_call import answer
 from tests.dataplane.stage import get, load, run, until
 from tests.dataplane.test_tls import files
 

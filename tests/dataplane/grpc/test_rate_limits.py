@@ -9,7 +9,7 @@ from typing import Any
 from tests.dataplane.grpc.peers import STREAM, GrpcClient, GrpcEngine
 from tests.dataplane.grpc.stage import GrpcStage, answers, grpc_rules, grpc_stage, request
 from tests.dataplane.grpc.test_stream_call import Model, got
-from tests.dataplane.grpc.test_unary import EXHAUSTED, UNAVAILABLE, answer
+from tests.dataplane.grpc.test_unary_call import EXHAUSTED, UNAVAILABLE, answer
 from tests.dataplane.stage import Engine, run, until
 from tests.support.redis_server import RedisServer
 from tests.support.shared_redis import redis_server, shared_server, stored

@@ -561,11 +561,8 @@ def test_a_client_that_does_not_read(tmp_path: Path, models: str) -> None:
         call.pause()
         await call.send(*[request(model, model) for model in models])
         used = engines[: len(models)]
-        sent = -1
         await until(lambda: len(call.data) - before >= 65_535 or before)
-        while sent != sum(streams_of(engine)[0].num_sent for engine in used):
-            sent = sum(streams_of(engine)[0].num_sent for engine in used)
-            await asyncio.sleep(0.05)
+        sent = await it.settled(lambda: sum(streams_of(engine)[0].num_sent for engine in used))
         assert sent - len(call.data) < 2 * len(models) * WINDOW
         call.resume()
         await call.send(ended=True)
@@ -586,10 +583,7 @@ def test_short_responses_to_a_client_that_does_not_read(tmp_path: Path) -> None:
         await call.when(lambda: len(call.messages) >= 2500)  # its window was given back by then
         call.pause()
         await call.send(request("a", "2"))
-        sent = -1
-        while sent != streams_of(a)[0].num_sent:
-            sent = streams_of(a)[0].num_sent
-            await asyncio.sleep(0.05)
+        sent = await it.settled(lambda: streams_of(a)[0].num_sent)
         assert sent - len(call.data) < 2 * WINDOW
         await call.send(request("b", "3"))
         call.resume()
@@ -617,11 +611,8 @@ def test_an_engine_that_does_not_read(tmp_path: Path) -> None:
         messages = [request("a", str(number), raw_input_contents=[bytes(200_000)]) for number in range(40)]
         sending = asyncio.create_task(call.send(*messages, ended=True))
         await until(lambda: a.calls)
-        before = -1
-        while before != call.num_sent or not before:
-            before = call.num_sent
-            await asyncio.sleep(0.5 if before > 0 else 0.05)  # several sweeps, with a limit of 0.2 s
-        assert call.num_sent < 4 * WINDOW
+        assert await it.settled(lambda: call.num_sent) < 4 * WINDOW
+        await it.sweeps(5)  # longer than the limit of 0.2 s
         assert call.status is None
         go_on.set()
         await sending

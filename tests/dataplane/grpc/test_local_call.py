@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -189,7 +188,7 @@ def test_a_client_that_falls_silent(tmp_path: Path) -> None:
         goes_on = client.call(REFLECTION)
         await goes_on.send(symbol("nothing"))
         await goes_on.message()
-        await asyncio.sleep(0.5)  # several sweeps
+        await it.sweeps(5)
         assert not goes_on.is_over
         await goes_on.send(ended=True)
         assert (await goes_on.over()).status == 0

@@ -600,10 +600,7 @@ def test_an_engine_that_does_not_read_stops_its_client(tmp_path: Path) -> None:
         call = client.call()
         sending = asyncio.create_task(call.send(request(raw_input_contents=[bytes(8 << 20)]), ended=True))
         await until(lambda: engine.calls)
-        before = -1
-        while before != call.num_sent or not before:
-            before = call.num_sent
-            await asyncio.sleep(0.05)
+        await it.settled(lambda: call.num_sent)
         assert call.num_sent - len(engine.calls[0].data) < 4 * WINDOW
         go_on.set()
         assert (await call.over()).status == 0
@@ -659,7 +656,7 @@ def test_a_slow_client_of_an_early_answer(tmp_path: Path) -> None:
         call.pause()
         await call.send_raw(framed(request(raw_input_contents=[bytes(3_000_000)]))[:600_000])
         await until(lambda: len(call.data) >= 65_535 and it.in_flight() == 0)
-        await asyncio.sleep(0.4)  # several sweeps
+        await it.sweeps(4)
         call.resume()
         await call.when(lambda: call.ended)
         assert (call.status, len(call.messages)) == (0, 1)

@@ -20,7 +20,7 @@ from gateway.wire.http2.hpack import literals
 from tests.dataplane.grpc.peers import Call, GrpcClient, GrpcEngine
 from tests.dataplane.grpc.stage import GrpcStage, grpc_rules, request
 from tests.dataplane.grpc.test_engine_peers import scene
-from tests.dataplane.grpc.test_unary import answer
+from tests.dataplane.grpc.test_unary_call import answer
 from tests.dataplane.stage import load, run
 
 ENGINES = """

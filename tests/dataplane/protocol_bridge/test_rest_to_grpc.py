@@ -301,11 +301,7 @@ def test_a_slow_reader_of_events(tmp_path: Path) -> None:
         await client.send(post(STREAM_PATH, GENERATE))
         await until(lambda: of_inference(engine))
         (call,) = of_inference(engine)
-        before = -1
-        while before != call.num_sent or not before:
-            before = call.num_sent
-            await asyncio.sleep(0.05)
-        assert call.num_sent < events * size
+        assert await it.settled(lambda: call.num_sent) < events * size
         client.reader._transport.resume_reading()  # type: ignore[attr-defined]
         reply = await client.reply()
         assert reply.body.count(b"data: ") == events

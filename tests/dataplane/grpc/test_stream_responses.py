@@ -11,9 +11,9 @@ import pytest
 from gateway.wire.grpc import framed
 from tests.dataplane.grpc.peers import STREAM, Call, GrpcEngine
 from tests.dataplane.grpc.stage import answers, grpc_stage, many, request, response
-from tests.dataplane.grpc.test_rest_engines import Model as RestModel
-from tests.dataplane.grpc.test_rest_engines import infer
 from tests.dataplane.grpc.test_stream_call import config, id_of, model_of
+from tests.dataplane.protocol_bridge.test_grpc_to_rest import Model as RestModel
+from tests.dataplane.protocol_bridge.test_grpc_to_rest import infer
 from tests.dataplane.stage import Engine, run
 
 

@@ -14,7 +14,7 @@ from h2.errors import ErrorCodes
 
 from tests.dataplane.grpc.peers import STREAM, Call, GrpcClient, GrpcEngine
 from tests.dataplane.grpc.stage import GrpcStage, grpc_rules, grpc_stage
-from tests.dataplane.grpc.test_rest_clients import GENERATE, INFER, STREAM_PATH, answer, metadata, text
+from tests.dataplane.protocol_bridge.test_rest_to_grpc import GENERATE, INFER, STREAM_PATH, answer, metadata, text
 from tests.dataplane.stage import Engine, Heard, run, until
 
 
@@ -181,11 +181,7 @@ def test_an_engine_that_does_not_read(tmp_path: Path) -> None:
             client = await it.grpc()
             call = client.request("POST", "/v2/models/m/infer", ("content-length", "30000000"))
             sending = asyncio.create_task(call.send_raw(bytes(30_000_000), ended=True))
-            before = -1
-            while before != call.num_sent or not before:
-                before = call.num_sent
-                await asyncio.sleep(0.05)
-            assert call.num_sent < 20_000_000
+            assert await it.settled(lambda: call.num_sent) < 20_000_000
             go_on.set()
             assert status(await call.over()) == 200
             await sending
@@ -280,12 +276,8 @@ def test_a_client_that_does_not_read(tmp_path: Path) -> None:
         call.pause()
         await call.send_raw(b"long", ended=True)
         await until(lambda: len(call.data) >= 65_535)
-        before = -1
-        while before != sent[0]:
-            before = sent[0]
-            assert status(await ask(client, "POST", "/v2/models/m/infer", b"{}")) == 200
-            await asyncio.sleep(0.05)
-        assert sent[0] < size
+        assert await it.settled(lambda: sent[0]) < size
+        assert status(await ask(client, "POST", "/v2/models/m/infer", b"{}")) == 200
         call.resume()
         assert len((await call.over()).data) == size
 

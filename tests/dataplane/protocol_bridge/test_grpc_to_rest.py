@@ -344,11 +344,7 @@ def test_a_client_that_does_not_read(tmp_path: Path) -> None:
         made.inputs.add(name="text_input", datatype="BYTES", shape=[1]).contents.bytes_contents.append(b"x")
         await call.send(made.SerializeToString(), ended=True)
         await until(lambda: len(call.data) >= 65_535)
-        before = -1
-        while before != sent[0]:
-            before = sent[0]
-            await asyncio.sleep(0.05)
-        assert sent[0] < 400
+        assert await it.settled(lambda: sent[0]) < 400
         call.resume()
         await call.over()
         assert (call.status, len(call.messages)) == (0, 500)
