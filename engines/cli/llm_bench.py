@@ -120,7 +120,7 @@ def _run(
     from engines.cli.llm_bench_display import Bars, show
     from engines.core.errors import EngineError
     from engines.paged.bench import plot as bench_plot
-    from engines.paged.bench.runner import Wish, carry_out
+    from engines.paged.bench.runner import BenchSpec, run_bench
 
     if not (model / "config.json").exists():
         return _refuse(f"--model {model} is no Hugging Face folder: it has no config.json")
@@ -132,7 +132,7 @@ def _run(
     console = Console(highlight=False)
     try:
         with Bars(Console(stderr=True, highlight=False)) as bars:
-            findings = carry_out(Wish(model, options, *load), bars.progress)
+            findings = run_bench(BenchSpec(model, options, *load), bars.progress)
         show(findings, console)
         if report is not None:
             report.write_text(json.dumps(findings.to_json(), indent=1) + "\n")

@@ -12,7 +12,7 @@ from rich.table import Table
 
 from engines.paged.bench.figures import Figures, percentile
 from engines.paged.bench.load import gaps
-from engines.paged.bench.runner import Findings
+from engines.paged.bench.runner import BenchResult
 
 EIGHTHS = "▏▎▍▌▋▊▉█"
 LEVELS = " ▁▂▃▄▅▆▇█"
@@ -41,14 +41,14 @@ class Bars:
         self._bar.update(self._task, description=what, completed=done, total=total)
 
 
-def show(findings: Findings, console: Console) -> None:
+def show(findings: BenchResult, console: Console) -> None:
     """Print the machine, the table and the plots."""
-    machine, engine, wish = findings.machine, findings.engine, findings.wish
+    machine, engine, spec = findings.machine, findings.engine, findings.spec
     where = machine["gpu"] or f"{machine['chip']}, {machine['threads']} of {machine['cores']} cores"
     console.print(f"{where}, {machine['memory_gb']} GB, torch {machine['torch']}", style="dim", soft_wrap=True)
     console.print(
-        f"{wish.model.name}: {engine['architecture']}, {engine['dtype']}, {engine['ops']} ops on {engine['device']}; "
-        f"{wish.prompt_tokens} tokens in, {wish.output_tokens} out, {wish.rounds} rounds",
+        f"{spec.model.name}: {engine['architecture']}, {engine['dtype']}, {engine['ops']} ops on {engine['device']}; "
+        f"{spec.prompt_tokens} tokens in, {spec.output_tokens} out, {spec.rounds} rounds",
         style="dim",
         markup=False,
         soft_wrap=True,
@@ -106,7 +106,7 @@ def rate_plot(points: Sequence[Figures]) -> list[str]:
     return lines
 
 
-def spread_plot(findings: Findings) -> list[str]:
+def spread_plot(findings: BenchResult) -> list[str]:
     """A histogram of the time between tokens."""
     lines = ["ms from one token to the next: how many took how long"]
     own = {

@@ -161,7 +161,7 @@ def bandwidth() -> Finding:
 def tokens() -> Finding:
     """Tokens a second of the sample model, which is small enough to measure the engine rather than the memory."""
     from engines.paged.base.options import EngineOptions
-    from engines.paged.bench.runner import Wish, carry_out
+    from engines.paged.bench.runner import BenchSpec, run_bench
     from engines.paged.device import choose_device
     from engines.samples.repository import MODELS
 
@@ -169,8 +169,8 @@ def tokens() -> Finding:
     text, figures = [], {}
     for device in dict.fromkeys(("cpu", choose_device("auto").type)):
         options = EngineOptions(device=device)
-        measured = carry_out(
-            Wish(folder, options, _BATCHES, _PROMPT_TOKENS, _ANSWER_TOKENS, 1), lambda what, done, total: None
+        measured = run_bench(
+            BenchSpec(folder, options, _BATCHES, _PROMPT_TOKENS, _ANSWER_TOKENS, 1), lambda what, done, total: None
         )
         rates = {point.batch: point.tokens_per_second for point in measured.points}
         text.append(f"{device}: " + ", ".join(f"{rate:,.0f} tokens/s with {batch}" for batch, rate in rates.items()))

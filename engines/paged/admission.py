@@ -12,8 +12,9 @@ from engines.paged.base.types import GenerateRequest, Listener, SamplingParams
 from engines.paged.builder import Parts
 from engines.paged.generation.beams import BeamSearch
 from engines.paged.generation.choice import Choice
-from engines.paged.generation.generation import Generation
-from engines.paged.generation.speculation import DraftLength, NgramIndex
+from engines.paged.generation.generation import BeamGeneration, BestOfGeneration, Generation
+from engines.paged.generation.speculation import Drafter, NgramDrafter, NgramIndex
+from engines.paged.sampling.grammar import Matcher
 from engines.paged.scheduling.sequence import Sequence
 from engines.paged.text.stream import TextStream
 
@@ -52,13 +53,15 @@ class Admission:
         for index in range(beams.width if beams is not None else max(params.n, params.best_of or 0)):
             sequence = Sequence(request, index, arrival, parts.options.block_size)
             own = matcher if matcher is None or not index else matcher.fork()
-            choice = Choice(sequence, TextStream(parts.tokenizer, params), parts.eos_ids, own)
+            drafter = self._drafter(own) if beams is None else None
+            choices.append(Choice(sequence, TextStream(parts.tokenizer, params), parts.eos_ids, own, drafter))
             needs_host = parts.sampler.admit(sequence, _seed_of(params.seed, index), own)
-            if beams is None:
-                self._let_guess(choice)
-            sequence.needs_host = needs_host or choice.judge is not None or beams is not None
-            choices.append(choice)
-        return Generation(request, choices, listener, time.monotonic(), beams)
+            sequence.needs_host = needs_host or drafter is not None or beams is not None
+        arrived = time.monotonic()
+        if beams is not None:
+            return BeamGeneration(request, choices, listener, arrived, beams)
+        kind = BestOfGeneration if len(choices) > params.n else Generation
+        return kind(request, choices, listener, arrived)
 
     def withdraw(self, generation: Generation) -> None:
         """Forget a request that nobody has taken."""
@@ -112,14 +115,14 @@ class Admission:
             early_stopping=params.early_stopping,
         )
 
-    def _let_guess(self, choice: Choice) -> None:
+    def _drafter(self, matcher: Matcher | None) -> Drafter | None:
         options = self._parts.options
         speculation = options.speculation
         if speculation is None or options.deterministic:
-            return
-        choice.judge = DraftLength(speculation.num_tokens)
-        if speculation.method == "ngram":
-            choice.ngrams = NgramIndex(speculation.ngram_min, speculation.ngram_max)
+            return None
+        if speculation.method == "draft":
+            return Drafter(speculation.num_tokens)
+        return NgramDrafter(speculation.num_tokens, NgramIndex(speculation.ngram_min, speculation.ngram_max), matcher)
 
 
 def _seed_of(seed: int | None, choice: int) -> int:

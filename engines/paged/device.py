@@ -137,7 +137,7 @@ def _gpu_cores() -> int:
 Result = TypeVar("Result")
 
 
-class OwnThread:
+class DeviceThread:
     """Does one thing after another. It ends with the process, or when it is told to."""
 
     def __init__(self, name: str) -> None:

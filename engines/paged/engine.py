@@ -17,12 +17,12 @@ from engines.paged.base.options import DETERMINISTIC_CHUNK, EngineOptions
 from engines.paged.base.types import GenerateRequest, Listener
 from engines.paged.builder import Parts, Progress, assemble
 from engines.paged.cache.block_pool import BlockPool
-from engines.paged.device import OwnThread
+from engines.paged.device import DeviceThread
 from engines.paged.generation.loop import EngineLoop
 from engines.paged.generation.prefill_pacing import Pacing
 from engines.paged.generation.request_table import RequestTable
 from engines.paged.generation.statistics import EngineStatistics
-from engines.paged.kv_store.kv_transfer import KVTransfer
+from engines.paged.kv_store.kv_transfer import BlockTransfer, KVTransfer
 from engines.paged.scheduling.scheduler import Scheduler
 
 # Nobody's next token comes later than twice what it would, for others' prompts.
@@ -33,7 +33,7 @@ LEAST_PREFILL_ROWS = 16
 class PagedEngine:
     """One model, served. `submit` and `cancel` may be called on any thread."""
 
-    def __init__(self, parts: Parts, thread: OwnThread) -> None:
+    def __init__(self, parts: Parts, thread: DeviceThread) -> None:
         """See `load`. `thread` is the one that assembled the parts."""
         options = parts.options
         self.options = options
@@ -44,7 +44,7 @@ class PagedEngine:
         self.memory = parts.memory
         self.statistics = EngineStatistics()
         self._parts = parts
-        self._thread: OwnThread | None = thread
+        self._thread: DeviceThread | None = thread
         self._admission = Admission(parts)
         self._scheduler = Scheduler(
             BlockPool(parts.memory.num_blocks),
@@ -52,30 +52,29 @@ class PagedEngine:
             max_sequences=options.max_sequences,
             max_batch_tokens=options.max_batch_tokens,
             prefix_cache=options.prefix_cache,
-            chunk=DETERMINISTIC_CHUNK if options.deterministic else None,
+            chunk_tokens=DETERMINISTIC_CHUNK if options.deterministic else None,
         )
         pacing = Pacing(PREFILL_STRETCH, LEAST_PREFILL_ROWS, options.max_batch_tokens)
         request_table = RequestTable(
             self._scheduler,
             pacing,
             self.statistics,
-            drafts=options.speculation is not None and options.speculation.method == "draft",
             checks=options.check_logits,
             decode=parts.tokenizer.decode,
             on_release=parts.sampler.release,
         )
-        is_gpu = parts.device.type != "cpu"
-        ahead = is_gpu if options.run_ahead is None else options.run_ahead
-        self._loop = EngineLoop(self._scheduler, parts.runner, pacing, request_table, ahead=ahead)
+        transfer = BlockTransfer()
         if parts.block_store is not None:
-            self._loop.exchange = KVTransfer(
+            transfer = KVTransfer(
                 parts.block_store,
                 self._scheduler,
                 deadline_seconds=options.kv_deadline,
                 always=options.kv_fetch == "always",
                 prefill_seconds=lambda: pacing.row_seconds,
-                wake=self._loop.wake,
             )
+        is_gpu = parts.device.type != "cpu"
+        ahead = is_gpu if options.run_ahead is None else options.run_ahead
+        self._loop = EngineLoop(self._scheduler, parts.runner, pacing, request_table, transfer, ahead=ahead)
         self._is_stopped = False
 
     @classmethod
@@ -84,7 +83,7 @@ class PagedEngine:
 
         Raises: EngineError that names the file, the field or the option, and what would do.
         """
-        thread = OwnThread("paged-engine")
+        thread = DeviceThread("paged-engine")
         try:
             return cls(thread.begin(lambda: assemble(directory, options, progress)).result(), thread)
         except BaseException:
@@ -119,8 +118,7 @@ class PagedEngine:
         if self._loop.num_requests >= self.options.max_waiting + self.options.max_sequences:
             raise unavailable(f"{self.options.max_waiting} requests wait already (max_waiting): try again later")
         generation = self._admission.generation(request, listener)
-        if self._loop.exchange is not None:
-            self._loop.exchange.ask_early(generation.choices[0].sequence)
+        self._loop.transfer.prefetch(generation.choices[0].sequence)
         if not self._loop.submit(generation):
             self._admission.withdraw(generation)
             raise unavailable("the engine is being stopped")
@@ -131,8 +129,8 @@ class PagedEngine:
 
     def stats(self) -> dict[str, float]:
         """Gauges and counters of this moment."""
-        scheduler, numbers = self._scheduler, self.statistics
-        pool, exchange = scheduler.pool, self._loop.exchange
+        scheduler, statistics = self._scheduler, self.statistics
+        pool = scheduler.pool
         return {
             "num_requests_running": len(scheduler.running),
             "num_requests_waiting": len(scheduler.waiting) + len(scheduler.fetching),
@@ -144,18 +142,18 @@ class PagedEngine:
             "prefill_tokens_total": scheduler.num_prompt_tokens - scheduler.num_cached_tokens,
             "prefix_cache_queries_total": scheduler.num_prompt_tokens,
             "prefix_cache_hits_total": scheduler.num_cached_tokens,
-            "generation_tokens_total": numbers.num_output_tokens,
+            "generation_tokens_total": statistics.num_output_tokens,
             "num_preemptions_total": scheduler.num_preemptions,
-            "requests_total": numbers.num_requests,
-            "requests_finished_total": numbers.num_finished,
-            "requests_failed_total": numbers.num_failed,
-            "requests_cancelled_total": numbers.num_cancelled,
-            "requests_expired_total": numbers.num_expired,
-            "spec_decode_num_draft_tokens_total": numbers.num_guessed,
-            "spec_decode_num_accepted_tokens_total": numbers.num_right,
-            "steps_total": numbers.num_steps,
-            "rows_total": numbers.num_rows,
-            **({} if exchange is None else exchange.stats()),
+            "requests_total": statistics.num_requests,
+            "requests_finished_total": statistics.num_finished,
+            "requests_failed_total": statistics.num_failed,
+            "requests_cancelled_total": statistics.num_cancelled,
+            "requests_expired_total": statistics.num_expired,
+            "spec_decode_num_draft_tokens_total": statistics.num_guessed,
+            "spec_decode_num_accepted_tokens_total": statistics.num_right,
+            "steps_total": statistics.num_steps,
+            "rows_total": statistics.num_rows,
+            **self._loop.transfer.stats(),
         }
 
     def describe(self) -> dict[str, Any]:

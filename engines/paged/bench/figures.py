@@ -84,7 +84,7 @@ def figures(rounds: Sequence[Round], config: DecoderConfig, quantize: str | None
     """Of the rounds of one batch size, on a device that moves `best` bytes a second."""
     batch, prompt_tokens = rounds[0].batch, rounds[0].prompt_tokens
     rates = [_decode_rate(each) for each in rounds]
-    firsts = [heard.token_times[0] - heard.submitted for each in rounds for heard in each.requests]
+    firsts = [timings.token_times[0] - timings.submitted for each in rounds for timings in each.requests]
     between = [gap for each in rounds for gap in _steady_gaps(each)]
     answer_tokens = len(rounds[0].requests[0].token_times)
     step_bytes = weight_bytes_per_step(config, batch, quantize, group)
@@ -113,18 +113,18 @@ def percentile(values: Sequence[float], percent: float) -> float:
 
 def _window(measured: Round) -> tuple[float, float]:
     """When the whole batch decodes; where short answers to many prompts leave no such time, while any does."""
-    begin = max(heard.token_times[0] for heard in measured.requests)
-    end = min(heard.token_times[-1] for heard in measured.requests)
+    begin = max(timings.token_times[0] for timings in measured.requests)
+    end = min(timings.token_times[-1] for timings in measured.requests)
     if begin < end:
         return begin, end
-    return min(heard.token_times[0] for heard in measured.requests), max(
-        heard.token_times[-1] for heard in measured.requests
+    return min(timings.token_times[0] for timings in measured.requests), max(
+        timings.token_times[-1] for timings in measured.requests
     )
 
 
 def _decode_rate(measured: Round) -> float:
     begin, end = _window(measured)
-    tokens = sum(begin < at <= end for heard in measured.requests for at in heard.token_times)
+    tokens = sum(begin < at <= end for timings in measured.requests for at in timings.token_times)
     return tokens / (end - begin)
 
 
@@ -132,13 +132,13 @@ def _steady_gaps(measured: Round) -> list[float]:
     begin, end = _window(measured)
     inside = [
         later - earlier
-        for heard in measured.requests
-        for earlier, later in zip(heard.token_times, heard.token_times[1:], strict=False)
+        for timings in measured.requests
+        for earlier, later in zip(timings.token_times, timings.token_times[1:], strict=False)
         if begin <= earlier and later <= end
     ]
     return inside or gaps(measured.requests)
 
 
 def _prompt_rate(measured: Round) -> float:
-    begin = min(heard.submitted for heard in measured.requests)
+    begin = min(timings.submitted for timings in measured.requests)
     return measured.batch * measured.prompt_tokens / (max(h.token_times[0] for h in measured.requests) - begin)

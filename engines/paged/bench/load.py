@@ -20,7 +20,7 @@ class Engine(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
+class RequestTimings:
     """One request: seconds of one clock."""
 
     submitted: float
@@ -33,7 +33,7 @@ class Round:
 
     batch: int
     prompt_tokens: int
-    requests: tuple[Heard, ...]
+    requests: tuple[RequestTimings, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,37 +52,37 @@ class BenchLoad:
 
 def run_round(engine: Engine, load: BenchLoad, batch: int, seed: int) -> Round:
     """Submit a batch at once and hear it to its end. Raises: EngineError where a request fails, or ends too early."""
-    told: SimpleQueue[tuple[int, float, Output]] = SimpleQueue()
+    outputs: SimpleQueue[tuple[int, float, Output]] = SimpleQueue()
     times: list[list[float]] = [[] for _ in range(batch)]
     params = SamplingParams(max_tokens=load.output_tokens, temperature=0.0, ignore_eos=True)
     submitted = []
     for place, prompt in enumerate(load.prompts(batch, seed)):
         request = GenerateRequest(f"bench-{seed}-{batch}-{place}", prompt, params)
         submitted.append(time.perf_counter())
-        engine.submit(request, _listener(place, told))
-    under_way = batch
-    while under_way:
-        place, now, output = told.get()
+        engine.submit(request, _listener(place, outputs))
+    num_active = batch
+    while num_active:
+        place, now, output = outputs.get()
         if output.error:
             raise EngineError(ErrorCode.INTERNAL, f"the engine failed in the middle of a round: {output.error}")
         times[place].extend([now] * len(output.token_ids))
-        under_way -= output.is_final
+        num_active -= output.is_final
     for each in times:
         if len(each) != load.output_tokens:
             short = f"{len(each)} tokens came where {load.output_tokens} were asked for"
             raise EngineError(ErrorCode.INTERNAL, f"{short}: the figures would say nothing")
-    heard = (Heard(at, tuple(each)) for at, each in zip(submitted, times, strict=True))
-    return Round(batch, load.prompt_tokens, tuple(heard))
+    timings = (RequestTimings(at, tuple(each)) for at, each in zip(submitted, times, strict=True))
+    return Round(batch, load.prompt_tokens, tuple(timings))
 
 
-def _listener(place: int, told: SimpleQueue[tuple[int, float, Output]]) -> Callable[[Output], None]:
-    return lambda output: told.put((place, time.perf_counter(), output))
+def _listener(place: int, outputs: SimpleQueue[tuple[int, float, Output]]) -> Callable[[Output], None]:
+    return lambda output: outputs.put((place, time.perf_counter(), output))
 
 
-def gaps(requests: Sequence[Heard]) -> list[float]:
+def gaps(requests: Sequence[RequestTimings]) -> list[float]:
     """Seconds between one token and the next."""
     return [
         later - earlier
-        for heard in requests
-        for earlier, later in zip(heard.token_times, heard.token_times[1:], strict=False)
+        for timings in requests
+        for earlier, later in zip(timings.token_times, timings.token_times[1:], strict=False)
     ]

@@ -99,9 +99,9 @@ def measure_bandwidth(
 ) -> Bandwidth:
     """Measured with the threads that torch has now. `on_round` is told rounds done and all there are."""
     size = max(1 << 20, min(BUFFER_BYTES, int(free_bytes * FREE_SHARE / 2)))
-    found = _measure(device, size, on_round)
+    result = _measure(device, size, on_round)
     _give_back(device)
-    return found
+    return result
 
 
 def _measure(device: torch.device, size: int, on_round: Callable[[int, int], None] | None) -> Bandwidth:

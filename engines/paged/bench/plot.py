@@ -7,7 +7,7 @@ from pathlib import Path
 
 from engines.paged.bench.figures import percentile
 from engines.paged.bench.load import gaps
-from engines.paged.bench.runner import Findings
+from engines.paged.bench.runner import BenchResult
 
 DOT, BAR = "#333333", "#c8442c"
 
@@ -16,7 +16,7 @@ def can_draw() -> bool:
     return find_spec("matplotlib") is not None
 
 
-def draw(findings: Findings, path: Path) -> None:
+def draw(findings: BenchResult, path: Path) -> None:
     """Tokens a second with every round as a dot, gaps between tokens as they are spread, and the bandwidth's share.
 
     Raises: ImportError, OSError.
@@ -49,6 +49,6 @@ def draw(findings: Findings, path: Path) -> None:
         axis.spines[["top", "right"]].set_visible(False)
     machine = findings.machine
     chip = machine["gpu"] or machine["chip"]
-    title = f"{findings.wish.model.name} ({findings.engine['dtype']}) on {chip}, torch {machine['torch']}"
+    title = f"{findings.spec.model.name} ({findings.engine['dtype']}) on {chip}, torch {machine['torch']}"
     sheet.suptitle(f"{title}, {machine['time']}", fontsize=9)
     sheet.savefig(path, dpi=130)

@@ -16,7 +16,7 @@ from engines.paged.bench.load import BenchLoad, Round, run_round
 from engines.paged.bench.machine import Bandwidth, describe_machine, measure_bandwidth
 from engines.paged.builder import assemble
 from engines.paged.cache.memory import available_memory
-from engines.paged.device import OwnThread, choose_device, use_threads
+from engines.paged.device import DeviceThread, choose_device, use_threads
 from engines.paged.engine import PagedEngine
 
 # What is being done, done so far, in all.
@@ -29,7 +29,7 @@ REPORT_FORMAT = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class BenchSpec:
     """What to measure."""
 
     model: Path
@@ -45,10 +45,10 @@ class Wish:
 
 
 @dataclass(frozen=True, slots=True)
-class Findings:
+class BenchResult:
     """What was measured, and on what."""
 
-    wish: Wish
+    spec: BenchSpec
     machine: dict[str, Any]
     engine: dict[str, Any]  # as the engine describes itself
     bandwidth: Bandwidth
@@ -57,74 +57,74 @@ class Findings:
 
     def to_json(self) -> dict[str, Any]:
         """Everything, each sample of each round: times in seconds, those of tokens counted from their submission."""
-        options = {name: value for name, value in asdict(self.wish.options).items() if name != "adapters"}
+        options = {name: value for name, value in asdict(self.spec.options).items() if name != "adapters"}
         return {
             "report": "pointsman llm bench",
             "format": REPORT_FORMAT,
             "machine": self.machine,
-            "model": self.wish.model.name,
+            "model": self.spec.model.name,
             "engine": self.engine,
             "options": {name: str(value) if isinstance(value, Path) else value for name, value in options.items()},
-            "prompt_tokens": self.wish.prompt_tokens,
-            "output_tokens": self.wish.output_tokens,
+            "prompt_tokens": self.spec.prompt_tokens,
+            "output_tokens": self.spec.output_tokens,
             "bandwidth": asdict(self.bandwidth) | {"best": self.bandwidth.best},
             "points": [asdict(point) for point in self.points],
             "rounds": [_round_json(measured) for measured in self.rounds],
         }
 
 
-def carry_out(wish: Wish, progress: Progress) -> Findings:
+def run_bench(spec: BenchSpec, progress: Progress) -> BenchResult:
     """Measure the machine, load the model, measure it, and end the engine. Raises: EngineError."""
-    _check(wish)
-    device = choose_device(wish.options.device)
-    thread = OwnThread("paged-engine")  # whatever computes on a GPU does so on one thread
+    _check(spec)
+    device = choose_device(spec.options.device)
+    thread = DeviceThread("paged-engine")  # whatever computes on a GPU does so on one thread
     try:
-        bandwidth, machine = thread.begin(lambda: _measure_machine(wish.options, device, progress)).result()
-        engine = PagedEngine(thread.begin(lambda: assemble(wish.model, sized(wish), progress)).result(), thread)
+        bandwidth, machine = thread.begin(lambda: _measure_machine(spec.options, device, progress)).result()
+        engine = PagedEngine(thread.begin(lambda: assemble(spec.model, sized_options(spec), progress)).result(), thread)
     except BaseException:
         thread.end()
         raise
     try:
-        if wish.context_tokens > engine.config.max_positions:
+        if spec.context_tokens > engine.config.max_positions:
             raise invalid(
-                f"{wish.prompt_tokens} tokens of prompt and {wish.output_tokens} of answer are more than the "
+                f"{spec.prompt_tokens} tokens of prompt and {spec.output_tokens} of answer are more than the "
                 f"{engine.config.max_positions} that this model knows: ask for fewer"
             )
-        rounds = _measure(engine, wish, progress)
+        rounds = _measure(engine, spec, progress)
     finally:
         engine.stop()
-    quantize, group = wish.options.quantize, wish.options.quantize_group
+    quantize, group = spec.options.quantize, spec.options.quantize_group
     points = []
-    for batch in wish.batches:
+    for batch in spec.batches:
         own = [measured for measured in rounds if measured.batch == batch]
         points.append(figures(own, engine.config, quantize, group, bandwidth.best))
-    told = engine.describe() | {"shape": asdict(engine.config) | {"windows": sorted(set(engine.config.windows))}}
-    return Findings(wish, machine, _plain(told), bandwidth, rounds, points)
+    description = engine.describe() | {"shape": asdict(engine.config) | {"windows": sorted(set(engine.config.windows))}}
+    return BenchResult(spec, machine, _plain(description), bandwidth, rounds, points)
 
 
-def sized(wish: Wish) -> EngineOptions:
+def sized_options(spec: BenchSpec) -> EngineOptions:
     """The wish's options, with seats and cache for the largest batch where they say nothing."""
-    options = wish.options
-    most = max(wish.batches)
-    found = replace(options, max_sequences=max(options.max_sequences, most))
+    options = spec.options
+    most = max(spec.batches)
+    result = replace(options, max_sequences=max(options.max_sequences, most))
     if options.memory_gb is None and options.num_blocks is None:
         # A block more for each, as one is taken ahead of the token that needs it.
-        blocks = most * (-(-wish.context_tokens // options.block_size) + 1)
-        found = replace(found, num_blocks=blocks)
+        blocks = most * (-(-spec.context_tokens // options.block_size) + 1)
+        result = replace(result, num_blocks=blocks)
     if options.max_context is None:
-        found = replace(found, max_context=wish.context_tokens)
-    return found
+        result = replace(result, max_context=spec.context_tokens)
+    return result
 
 
-def _check(wish: Wish) -> None:
+def _check(spec: BenchSpec) -> None:
     """Raises: EngineError where nothing could be measured."""
-    if not wish.batches or min(wish.batches) < 1:
+    if not spec.batches or min(spec.batches) < 1:
         raise invalid("batches: at least one number of sequences is needed, 1 or more: 1,8,32")
-    if wish.prompt_tokens < 1:
-        raise invalid(f"prompt_tokens: {wish.prompt_tokens} is no length of a prompt; 1 is the least")
-    if wish.output_tokens < 2:
-        raise invalid(f"tokens: {wish.output_tokens} leaves no time between two tokens; 2 is the least")
-    if wish.rounds < 1:
+    if spec.prompt_tokens < 1:
+        raise invalid(f"prompt_tokens: {spec.prompt_tokens} is no length of a prompt; 1 is the least")
+    if spec.output_tokens < 2:
+        raise invalid(f"tokens: {spec.output_tokens} leaves no time between two tokens; 2 is the least")
+    if spec.rounds < 1:
         raise invalid("rounds: at least one is needed")
 
 
@@ -138,28 +138,28 @@ def _measure_machine(
     return bandwidth, describe_machine(device)
 
 
-def _measure(engine: PagedEngine, wish: Wish, progress: Progress) -> list[Round]:
+def _measure(engine: PagedEngine, spec: BenchSpec, progress: Progress) -> list[Round]:
     engine.start()
     vocabulary = engine.config.vocab_size
-    warm = BenchLoad(wish.prompt_tokens, min(WARM_UP_TOKENS, wish.output_tokens), vocabulary)
-    for done, batch in enumerate(wish.batches):
-        progress("warming up", done, len(wish.batches))
+    warm = BenchLoad(spec.prompt_tokens, min(WARM_UP_TOKENS, spec.output_tokens), vocabulary)
+    for done, batch in enumerate(spec.batches):
+        progress("warming up", done, len(spec.batches))
         run_round(engine, warm, batch, WARM_UP_SEED)
-    load = BenchLoad(wish.prompt_tokens, wish.output_tokens, vocabulary)
-    found: list[Round] = []
-    total = wish.rounds * len(wish.batches)
-    for number in range(wish.rounds):
-        for batch in wish.batches:
-            progress(f"{batch} at a time, round {number + 1} of {wish.rounds}", len(found), total)
-            found.append(run_round(engine, load, batch, number))
+    load = BenchLoad(spec.prompt_tokens, spec.output_tokens, vocabulary)
+    result: list[Round] = []
+    total = spec.rounds * len(spec.batches)
+    for number in range(spec.rounds):
+        for batch in spec.batches:
+            progress(f"{batch} at a time, round {number + 1} of {spec.rounds}", len(result), total)
+            result.append(run_round(engine, load, batch, number))
     progress("measured", total, total)
-    return found
+    return result
 
 
 def _round_json(measured: Round) -> dict[str, Any]:
     return {
         "batch": measured.batch,
-        "requests": [[round(at - heard.submitted, 6) for at in heard.token_times] for heard in measured.requests],
+        "requests": [[round(at - timings.submitted, 6) for at in timings.token_times] for timings in measured.requests],
     }
 
 

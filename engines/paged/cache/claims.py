@@ -26,7 +26,7 @@ from engines.paged.ops.cpp_compiler import cache_root
 _log = logging.getLogger(__name__)
 
 # How long an engine waits for another's plan, which takes milliseconds; the other may be stopped by a debugger.
-PATIENCE_SECONDS = 30.0
+LOCK_TIMEOUT_SECONDS = 30.0
 _PAUSE_SECONDS = 0.02
 _SUFFIX = ".claim"
 
@@ -34,9 +34,9 @@ _SUFFIX = ".claim"
 class MemoryClaims:
     """The claims in one folder; by default this user's, of all programs that share memory with this one."""
 
-    def __init__(self, folder: Path | None = None, patience_seconds: float = PATIENCE_SECONDS) -> None:
+    def __init__(self, folder: Path | None = None, timeout_seconds: float = LOCK_TIMEOUT_SECONDS) -> None:
         self.folder = folder or cache_root() / "memory" / memory_domain()
-        self._patience_seconds = patience_seconds
+        self._timeout_seconds = timeout_seconds
 
     @contextmanager
     def planning(self) -> Iterator[int]:
@@ -77,7 +77,7 @@ class MemoryClaims:
         try:
             if not self._lock(descriptor):
                 message = "another engine has planned its memory for %g s: this one no longer waits for it (%s)"
-                _log.warning(message, self._patience_seconds, self.folder)
+                _log.warning(message, self._timeout_seconds, self.folder)
         except OSError:
             os.close(descriptor)
             raise
@@ -85,7 +85,7 @@ class MemoryClaims:
 
     def _lock(self, descriptor: int) -> bool:
         """Whether it is locked, within the time that there is."""
-        until = time.monotonic() + self._patience_seconds
+        until = time.monotonic() + self._timeout_seconds
         while True:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -113,14 +113,14 @@ class MemoryClaim:
     """Bytes of one engine, until it is released or forgotten."""
 
     def __init__(self, descriptor: int | None, path: Path | None) -> None:
-        self._release = weakref.finalize(self, _let_go, descriptor, path)
+        self._release = weakref.finalize(self, _remove, descriptor, path)
 
     def release(self) -> None:
         """The memory is free for others."""
         self._release()
 
 
-def _let_go(descriptor: int | None, path: Path | None) -> None:
+def _remove(descriptor: int | None, path: Path | None) -> None:
     if path is not None and descriptor is not None:
         with suppress(OSError):
             path.unlink()

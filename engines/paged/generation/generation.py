@@ -1,4 +1,4 @@
-"""One request: its choices, and what its listener is told of them."""
+"""One request with its choices, and the outputs that its listener gets."""
 
 from __future__ import annotations
 
@@ -10,46 +10,27 @@ from engines.paged.base.types import FinishReason, GenerateRequest, Listener, Ou
 from engines.paged.generation.beams import BeamSearch
 from engines.paged.generation.choice import Choice, StepOutput
 
-logger = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
-
-@dataclass(slots=True)
-class _Held:
-    """An answer of which nothing is told before all are there (`best_of`)."""
-
-    text: list[str] = field(default_factory=list)
-    tokens: list[int] = field(default_factory=list)
-    logprobs: list[TokenLogprob] = field(default_factory=list)
-    finish_reason: FinishReason | None = None
-    stop: str | int | None = None
+_COMPLETE = (FinishReason.STOP, FinishReason.LENGTH)
 
 
 class Generation:
-    """A request that was taken. All of it happens on the engine's thread but for its making."""
+    """An admitted request whose choices are sent as they grow. After its creation it belongs to the engine's thread."""
 
-    def __init__(
-        self,
-        request: GenerateRequest,
-        choices: list[Choice],
-        listener: Listener,
-        arrived: float,
-        beams: BeamSearch | None = None,
-    ) -> None:
-        """`arrived` in seconds of time.monotonic(). With `beams` the choices are its seats."""
-        self.beams = beams
+    def __init__(self, request: GenerateRequest, choices: list[Choice], listener: Listener, arrived: float) -> None:
+        """`arrived` in seconds of time.monotonic()."""
         self.request = request
         self.choices = choices
         self.arrived = arrived
-        self.has_begun = False  # whether a token has come
+        self.has_begun = False  # whether a token has been sampled
         self._listener = listener
         self._num_unfinished = len(choices)
         self._num_output = 0
-        self._prompt_logprobs: list[TokenLogprob | None] = [None]  # nothing comes before the first token
-        wanted = request.params.n
-        self._held = [_Held() for _ in choices] if len(choices) > wanted and beams is None else None
+        self._prompt_logprobs: list[TokenLogprob | None] = [None]  # the first token has no predecessor
 
     def __repr__(self) -> str:
-        return f"<Generation {self.request.id}: {self._num_unfinished} of {len(self.choices)} unfinished>"
+        return f"<{type(self).__name__} {self.request.id}: {self._num_unfinished} of {len(self.choices)} unfinished>"
 
     @property
     def is_finished(self) -> bool:
@@ -60,45 +41,31 @@ class Generation:
         first = self.choices[0].sequence
         return Usage(first.num_prompt, self._num_output, first.num_cached)
 
-    def note_prompt(self, first: int, scores: list[TokenLogprob]) -> None:
-        """Log probabilities of tokens of the prompt from place `first` on; who was preempted tells some again."""
-        self._prompt_logprobs[first : first + len(scores)] = scores
+    def add_prompt_logprobs(self, first: int, logprobs: list[TokenLogprob]) -> None:
+        """Log probabilities of prompt tokens from place `first` on; a preempted sequence reports some of them twice."""
+        self._prompt_logprobs[first : first + len(logprobs)] = logprobs
 
-    def tell(self, choice: Choice, grown: StepOutput, *, is_first: bool) -> None:
-        """A choice has grown; `is_first`: it was empty before."""
-        self._num_output += len(grown.tokens)
-        if grown.finish_reason is not None:
-            self._num_unfinished -= 1
-        if self._held is not None:
-            self._hold(choice, grown)
-            return
+    def deliver(self, choice: Choice, step: StepOutput, *, is_first: bool) -> None:
+        """Send what a step has added to a choice; `is_first`: the choice was empty before."""
+        self._count(step)
         self._send(
             Output(
                 choice.sequence.choice,
-                grown.text,
-                tuple(grown.tokens),
-                grown.logprobs,
-                grown.finish_reason,
-                grown.stop,
+                step.text,
+                tuple(step.tokens),
+                step.logprobs,
+                step.finish_reason,
+                step.stop,
                 self.usage,
                 self.is_finished,
                 cumulative_logprob=choice.cumulative_logprob,
-                prompt_logprobs=self._prompt_scores() if is_first and not choice.sequence.choice else (),
+                prompt_logprobs=self._requested_prompt_logprobs() if is_first and not choice.sequence.choice else (),
             )
         )
 
     def end(self, choice: Choice, reason: FinishReason, error: str = "") -> None:
-        """A choice ends before its time."""
+        """End a choice before its time."""
         self._num_unfinished -= 1
-        if self.beams is not None:
-            if self.is_finished:
-                self._send(Output(0, finish_reason=reason, usage=self.usage, is_final=True, error=error))
-            return
-        if self._held is not None:
-            self._held[choice.sequence.choice].finish_reason = reason
-            if self.is_finished:
-                self._tell_best(error)
-            return
         self._send(
             Output(
                 choice.sequence.choice,
@@ -111,9 +78,102 @@ class Generation:
             )
         )
 
-    def tell_beams(self, decode: Callable[[tuple[int, ...]], str]) -> None:
-        """The search is done: its best answers, whole."""
-        assert self.beams is not None
+    def _count(self, step: StepOutput) -> None:
+        self._num_output += len(step.tokens)
+        if step.finish_reason is not None:
+            self._num_unfinished -= 1
+
+    def _requested_prompt_logprobs(self) -> tuple[TokenLogprob | None, ...]:
+        return tuple(self._prompt_logprobs) if self.request.params.prompt_logprobs is not None else ()
+
+    def _send(self, output: Output) -> None:
+        try:
+            self._listener(output)
+        except Exception:  # a faulty listener does not fail other requests
+            _log.exception("the listener of request %s failed", self.request.id)
+
+
+@dataclass(slots=True)
+class _BufferedChoice:
+    text: list[str] = field(default_factory=list)
+    tokens: list[int] = field(default_factory=list)
+    logprobs: list[TokenLogprob] = field(default_factory=list)
+    finish_reason: FinishReason | None = None
+    stop: str | int | None = None
+
+
+class BestOfGeneration(Generation):
+    """A request with `best_of` above `n`: its choices are buffered until all have ended, then the best `n` are sent."""
+
+    def __init__(self, request: GenerateRequest, choices: list[Choice], listener: Listener, arrived: float) -> None:
+        super().__init__(request, choices, listener, arrived)
+        self._buffers = [_BufferedChoice() for _ in choices]
+
+    def deliver(self, choice: Choice, step: StepOutput, *, is_first: bool) -> None:
+        self._count(step)
+        buffer = self._buffers[choice.sequence.choice]
+        buffer.text.append(step.text)
+        buffer.tokens += step.tokens
+        buffer.logprobs += step.logprobs
+        buffer.finish_reason, buffer.stop = step.finish_reason, step.stop
+        if self.is_finished:
+            self._send_best("")
+
+    def end(self, choice: Choice, reason: FinishReason, error: str = "") -> None:
+        self._num_unfinished -= 1
+        self._buffers[choice.sequence.choice].finish_reason = reason
+        if self.is_finished:
+            self._send_best(error)
+
+    def _send_best(self, error: str) -> None:
+        """The choices of the highest log probability per token; failed ones come last."""
+
+        def rank(index: int) -> tuple[bool, float]:
+            buffer = self._buffers[index]
+            mean = self.choices[index].cumulative_logprob / max(1, len(buffer.tokens))
+            return buffer.finish_reason not in _COMPLETE, -mean
+
+        best = sorted(range(len(self._buffers)), key=rank)[: self.request.params.n]
+        for place, index in enumerate(best):
+            buffer = self._buffers[index]
+            self._send(
+                Output(
+                    place,
+                    "".join(buffer.text),
+                    tuple(buffer.tokens),
+                    tuple(buffer.logprobs),
+                    buffer.finish_reason,
+                    buffer.stop,
+                    self.usage,
+                    place == len(best) - 1,
+                    error if buffer.finish_reason not in _COMPLETE else "",
+                    self.choices[index].cumulative_logprob,
+                    self._requested_prompt_logprobs() if not place else (),
+                )
+            )
+
+
+class BeamGeneration(Generation):
+    """A request by beam search: its choices are the beams' seats, and its best hypotheses are sent at the end."""
+
+    def __init__(
+        self,
+        request: GenerateRequest,
+        choices: list[Choice],
+        listener: Listener,
+        arrived: float,
+        beams: BeamSearch,
+    ) -> None:
+        super().__init__(request, choices, listener, arrived)
+        self.beams = beams
+
+    def end(self, choice: Choice, reason: FinishReason, error: str = "") -> None:
+        self._num_unfinished -= 1
+        if self.is_finished:
+            self._send(Output(0, finish_reason=reason, usage=self.usage, is_final=True, error=error))
+
+    def deliver_best(self, decode: Callable[[tuple[int, ...]], str]) -> None:
+        """Send the best hypotheses of a search that is done."""
         self._num_unfinished = 0
         best = self.beams.best(self.request.params.n)
         self._num_output = sum(len(each.tokens) for each in best)
@@ -127,54 +187,6 @@ class Generation:
                     usage=self.usage,
                     is_final=place == len(best) - 1,
                     cumulative_logprob=each.logprob,
-                    prompt_logprobs=self._prompt_scores() if not place else (),
+                    prompt_logprobs=self._requested_prompt_logprobs() if not place else (),
                 )
             )
-
-    def _prompt_scores(self) -> tuple[TokenLogprob | None, ...]:
-        return tuple(self._prompt_logprobs) if self.request.params.prompt_logprobs is not None else ()
-
-    def _hold(self, choice: Choice, grown: StepOutput) -> None:
-        assert self._held is not None
-        held = self._held[choice.sequence.choice]
-        held.text.append(grown.text)
-        held.tokens += grown.tokens
-        held.logprobs += grown.logprobs
-        held.finish_reason, held.stop = grown.finish_reason, grown.stop
-        if self.is_finished:
-            self._tell_best("")
-
-    def _tell_best(self, error: str) -> None:
-        """Of all answers, those of the highest log probability a token; a failed one comes last."""
-        assert self._held is not None
-        held = self._held
-        whole = (FinishReason.STOP, FinishReason.LENGTH)
-
-        def rank(index: int) -> tuple[bool, float]:
-            mean = self.choices[index].cumulative_logprob / max(1, len(held[index].tokens))
-            return held[index].finish_reason not in whole, -mean
-
-        best = sorted(range(len(held)), key=rank)[: self.request.params.n]
-        for place, index in enumerate(best):
-            each = held[index]
-            self._send(
-                Output(
-                    place,
-                    "".join(each.text),
-                    tuple(each.tokens),
-                    tuple(each.logprobs),
-                    each.finish_reason,
-                    each.stop,
-                    self.usage,
-                    place == len(best) - 1,
-                    error if each.finish_reason not in whole else "",
-                    self.choices[index].cumulative_logprob,
-                    self._prompt_scores() if not place else (),
-                )
-            )
-
-    def _send(self, output: Output) -> None:
-        try:
-            self._listener(output)
-        except Exception:  # one listener's fault is not the others'
-            logger.exception("the listener of request %s failed", self.request.id)

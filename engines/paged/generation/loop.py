@@ -1,8 +1,8 @@
-"""The engine's thread: takes requests in, plans a step, launches it, reads the step before.
+"""The engine's thread: it takes requests in, plans a step, launches it, and reads the previous one.
 
-On a GPU it runs one step ahead: while the device computes step n + 1, the tokens of step n are read and told. What it
-learns there one step late (a stop text) costs one row of waste. On a CPU there is nothing to overlap: each step is read
-at once.
+On a GPU the loop runs one step ahead: while the device computes step n + 1, the tokens of step n are read and sent. An
+end that is detected one step late (a stop string) wastes one row. On a CPU there is nothing to overlap, and each step
+is read at once.
 """
 
 from __future__ import annotations
@@ -15,25 +15,33 @@ from collections import deque
 from engines.paged.generation.generation import Generation
 from engines.paged.generation.prefill_pacing import Pacing
 from engines.paged.generation.request_table import RequestTable
-from engines.paged.kv_store.kv_transfer import KVTransfer
+from engines.paged.kv_store.kv_transfer import BlockTransfer
 from engines.paged.runner.runner import Launched, Runner
 from engines.paged.scheduling.scheduler import Scheduler
 
-logger = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 _IDLE_SECONDS = 0.01
-# How long an engine that ends lets the store take what was computed last.
+# How long a stopping engine waits for the store to take the last blocks.
 _FLUSH_SECONDS = 3.0
 
 
 class EngineLoop:
-    """`submit`, `cancel` and `stop` may be called on any thread; `run` is the engine's."""
+    """`submit`, `cancel`, `wake` and `stop` may be called on any thread; `run` and `end` on the engine's."""
 
     def __init__(
-        self, scheduler: Scheduler, runner: Runner, pacing: Pacing, request_table: RequestTable, *, ahead: bool
+        self,
+        scheduler: Scheduler,
+        runner: Runner,
+        pacing: Pacing,
+        request_table: RequestTable,
+        transfer: BlockTransfer,
+        *,
+        ahead: bool,
     ) -> None:
-        """`ahead`: a step is launched before the one before is read."""
-        self.exchange: KVTransfer | None = None  # of blocks with a store; set before `run`
+        """`ahead`: a step is launched before the previous one is read. `transfer` exchanges blocks with a store."""
+        self.transfer = transfer
+        transfer.on_arrival = self.wake
         self._scheduler = scheduler
         self._runner = runner
         self._pacing = pacing
@@ -41,34 +49,34 @@ class EngineLoop:
         self._ahead = ahead
         self._inbox: deque[Generation | str] = deque()
         self._wake = threading.Condition()
-        self._has_news = False  # of the store's
+        self._has_arrivals = False  # blocks from the store
         self._is_stopping = False
         self._has_ended = False
         self._stop_by = 0.0
         self._in_flight: Launched | None = None
         self._last_read = 0.0
 
-    # From any thread
+    # Any thread
 
     def submit(self, generation: Generation) -> bool:
-        """Have a request answered; False where the engine has ended meanwhile."""
+        """Queue a request; False where the engine has ended meanwhile."""
         return self._put(generation)
 
     def cancel(self, request_id: str) -> None:
-        """End a request, if it is under way, before the next step."""
+        """End a request, if it is active, before the next step."""
         self._put(request_id)
 
     def stop(self, grace_seconds: float) -> None:
-        """Take no more; end when those under way are done, or when their grace is over."""
+        """Accept no more requests; end when the active ones are done, or after the grace period."""
         with self._wake:
             self._stop_by = time.monotonic() + grace_seconds
             self._is_stopping = True
             self._wake.notify()
 
     def wake(self) -> None:
-        """Something has come that the next step wants to know of."""
+        """The store has sent blocks that the next step can load."""
         with self._wake:
-            self._has_news = True
+            self._has_arrivals = True
             self._wake.notify()
 
     @property
@@ -86,11 +94,11 @@ class EngineLoop:
     # The engine's thread
 
     def run(self) -> None:
-        """Until it is stopped."""
+        """Serve until stopped."""
         while True:
             is_idle = not self._request_table and self._in_flight is None
-            if is_idle and self.exchange is not None:
-                self.exchange.when_idle()
+            if is_idle:
+                self.transfer.when_idle()
             with self._wake:
                 while is_idle and not self._inbox and not self._is_stopping:
                     self._wake.wait()
@@ -99,11 +107,11 @@ class EngineLoop:
             self._take_in()
             self._request_table.end_expired()
             if not self.step():
-                with self._wake:  # whatever it waits for, it does not wait at full speed
-                    self._wake.wait_for(lambda: self._inbox or self._has_news or self._is_stopping, _IDLE_SECONDS)
+                with self._wake:  # a wait for the store must not become a busy loop
+                    self._wake.wait_for(lambda: self._inbox or self._has_arrivals or self._is_stopping, _IDLE_SECONDS)
 
     def end(self) -> None:
-        """Whoever is left is told, also where the engine has never run; nobody is taken any more."""
+        """Cancel the remaining requests and accept no more, also where the loop has never run."""
         with self._wake:
             self._has_ended = True
         self._take_in()
@@ -111,34 +119,29 @@ class EngineLoop:
             self._runner.drain()
             self._in_flight = None
         self._request_table.end_all()
-        if self.exchange is not None:
-            self.exchange.close(_FLUSH_SECONDS)
+        self.transfer.close(_FLUSH_SECONDS)
 
     def step(self) -> bool:
-        """Launch one step where there is one to compute, and read one that was launched; whether there was either."""
+        """Launch a step if there is one to compute, and read a launched one; whether there was either."""
         if self._in_flight is None:
             self._last_read = time.perf_counter()
-        exchange = self.exchange
-        self._has_news = False
+        self._has_arrivals = False
+        transfer = self.transfer
         try:
-            if exchange is not None:
-                exchange.before_step()
+            transfer.before_step()
             plan = self._scheduler.plan(self._pacing.prefill_rows())
             launched = self._runner.launch(plan) if plan is not None else None
             has_launched = launched is not None
-            if exchange is not None:
-                exchange.after_launch()
+            transfer.after_launch()
             if self._ahead:
                 launched, self._in_flight = self._in_flight, launched
             results = self._runner.collect(launched) if launched is not None else []
-            if exchange is not None:
-                exchange.after_read()
+            transfer.after_read()
         except Exception as error:
-            logger.exception("a step failed")
+            _log.exception("a step failed")
             self._runner.drain()
             self._in_flight = None
-            if exchange is not None:
-                exchange.forget()
+            transfer.forget()
             self._request_table.fail_all(f"the engine failed: {type(error).__name__}: {error}")
             return True
         if launched is not None:

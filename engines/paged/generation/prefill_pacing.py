@@ -1,21 +1,21 @@
-"""How many rows of prompts a step may hold while others decode: by what steps have cost so far.
+"""How many prompt rows a step may hold beside decoding rows, by what earlier steps have cost.
 
-A step of d decoding rows and p rows of prompts takes about a + b * p seconds; both are learnt from steps as they
-come. p is chosen so that nobody's next token comes later than `stretch` times what it would without.
+A step of d decoding rows and p prompt rows takes about a + b * p seconds; a and b are estimated from each step. p is
+chosen so that no token comes later than `stretch` times what it would without prompt rows.
 """
 
 from __future__ import annotations
 
 _WEIGHT = 0.2  # of the newest step
-_FIRST_ROWS = 64  # until both are known
+_FIRST_ROWS = 64  # until both are estimated
 _FIRST_COST = 0.05  # of a row, in steps
 
 
 class Pacing:
-    """Learns from each step, and answers before each."""
+    """Observes each step, and bounds the prompt rows of the next one."""
 
     def __init__(self, stretch: float, least: int, most: int) -> None:
-        """Rows: never below `least`, so that prompts go on, nor above `most`, the budget of a step."""
+        """Prompt rows are at least `least`, so that prompts go on, and at most `most`, the budget of a step."""
         self._stretch = stretch
         self._least = least
         self._most = most
@@ -26,15 +26,15 @@ class Pacing:
         return f"<Pacing {self._decode_seconds} s a step, {self._row_seconds} s a row>"
 
     def prefill_rows(self) -> int:
-        """Rows of prompts that the next step may hold beside rows of decoding."""
+        """Prompt rows that the next step may hold beside decoding rows."""
         if self._decode_seconds is None or not self._row_seconds:
             return min(self._most, max(self._least, _FIRST_ROWS))
         rows = int((self._stretch - 1) * self._decode_seconds / self._row_seconds)
         return min(self._most, max(self._least, rows))
 
-    def guess_cost(self, draft_seconds: float) -> float | None:
-        """What one guess costs, in steps that decode: a row more, and what a draft model takes to make it. None before
-        the first step that only decodes."""
+    def draft_cost(self, draft_seconds: float) -> float | None:
+        """The cost of one drafted token in decoding steps: one more row, and `draft_seconds` of a draft model. None
+        before the first step that only decodes."""
         if not self._decode_seconds:
             return None
         row_seconds = _FIRST_COST * self._decode_seconds if self._row_seconds is None else self._row_seconds
@@ -42,11 +42,11 @@ class Pacing:
 
     @property
     def row_seconds(self) -> float:
-        """Of one row of a prompt; 0 while that is not known."""
+        """Of one prompt row; 0 before it is estimated."""
         return self._row_seconds or 0.0
 
-    def learn(self, num_decodes: int, num_prefill_rows: int, seconds: float) -> None:
-        """A step has taken so long."""
+    def observe(self, num_decodes: int, num_prefill_rows: int, seconds: float) -> None:
+        """Record how long a step took."""
         if not num_prefill_rows:
             self._decode_seconds = _mean(self._decode_seconds, seconds)
         elif not num_decodes:
@@ -60,5 +60,5 @@ class Pacing:
 def _mean(old: float | None, new: float) -> float:
     if old is None:
         return new
-    # One step that was held up by something else does not count for more than twice.
+    # A single delayed step counts for at most twice the mean.
     return old + _WEIGHT * (min(new, 2 * old) - old)

@@ -1,25 +1,32 @@
-"""How many tokens to guess, by how often guesses of this sequence were right and what they cost."""
+"""Speculation for one sequence: how many tokens to draft, and n-gram drafts out of its own text."""
 
 from __future__ import annotations
 
-_WEIGHT = 0.2  # of the newest step in the rate: it forgets in about five
+from typing import Any
+
+from engines.paged.runner.draft_model import UNDRAFTED
+
+_WEIGHT = 0.2  # of the newest step in the rate: about five steps are remembered
 _FIRST_RATE = 0.6
 _LEAST_RATE, _LARGEST_RATE = 0.02, 0.98
-# Where guessing loses, one guess is tried again after so many tokens: a text may become predictable.
+# Where drafting loses, one token is drafted again after this many: a text may become predictable.
 _PAUSE_TOKENS = 32
 
 
-class DraftLength:
-    """Of one sequence. A step with k guesses that are right at rate r yields 1 + r + .. + r^k tokens, and takes 1 +
-    k * cost of a step without: the k of the best ratio is taken, and none where that is 0."""
+class DraftLengthEstimator:
+    """Chooses the number of drafted tokens by how often drafts were right and what they cost.
+
+    A step with k drafts that are right at rate r yields 1 + r + .. + r^k tokens and takes 1 + k * cost steps. The k of
+    the best ratio is chosen, 0 included.
+    """
 
     def __init__(self, most: int) -> None:
         self._most = most
         self._rate = _FIRST_RATE
         self._pause = 0
 
-    def num_guesses(self, cost: float) -> int:
-        """`cost` of one guess, in steps without."""
+    def num_drafts(self, cost: float) -> int:
+        """`cost` of one draft, in steps without drafts."""
         if self._pause:
             self._pause -= 1
             return 0
@@ -34,41 +41,69 @@ class DraftLength:
             return 1
         return best
 
-    def learn(self, num_guessed: int, num_right: int) -> None:
-        """A step has verified guesses: the first `num_right` were right."""
-        seen = min(num_guessed, num_right + 1)  # those behind the first wrong one say nothing
-        rate = num_right / seen
+    def observe(self, num_drafted: int, num_right: int) -> None:
+        """Record a verified step: the first `num_right` drafts were right."""
+        num_checked = min(num_drafted, num_right + 1)  # drafts behind the first wrong one carry no information
+        rate = num_right / num_checked
         self._rate += _WEIGHT * (min(max(rate, _LEAST_RATE), _LARGEST_RATE) - self._rate)
 
 
 class NgramIndex:
-    """Where each run of `least` .. `most` tokens of one sequence was seen last; grows with the sequence.
+    """The place where each run of `least` .. `most` tokens of a sequence was last seen; grows with the sequence.
 
-    A look-up costs `most - least + 1` steps whatever the length. Source: prompt lookup decoding (Saxena, 2023).
+    A look-up costs `most - least + 1` steps at any length. Source: prompt lookup decoding (Saxena, 2023).
     """
 
     def __init__(self, least: int, most: int) -> None:
         self._least = least
         self._most = most
-        self._num_learnt = 1  # tokens
-        self._ends: dict[tuple[int, ...], int] = {}  # run -> where what followed it begins
+        self._num_indexed = 1
+        self._ends: dict[tuple[int, ...], int] = {}  # run -> where its continuation begins
 
-    def guess(self, tokens: list[int], count: int) -> list[int]:
-        """Up to `count` tokens that may follow `tokens`, which must go on from those of the call before."""
-        self._learn(tokens)
+    def draft(self, tokens: list[int], count: int) -> list[int]:
+        """Up to `count` tokens that may follow `tokens`, which must extend those of the previous call."""
+        self._index(tokens)
         size = len(tokens)
         for length in range(min(self._most, size), self._least - 1, -1):
             begin = self._ends.get(tuple(tokens[size - length :]))
             if begin is not None:
-                guessed = tokens[begin : begin + count]
-                while len(guessed) < count:  # it repeats itself: so may what follows
-                    guessed += guessed[: count - len(guessed)]
-                return guessed
+                drafted = tokens[begin : begin + count]
+                while len(drafted) < count:  # the text repeats itself, and may go on to
+                    drafted += drafted[: count - len(drafted)]
+                return drafted
         return []
 
-    def _learn(self, tokens: list[int]) -> None:
-        """Note every run that something follows."""
-        for end in range(self._num_learnt, len(tokens)):
+    def _index(self, tokens: list[int]) -> None:
+        for end in range(self._num_indexed, len(tokens)):
             for length in range(self._least, min(self._most, end) + 1):
                 self._ends[tuple(tokens[end - length : end])] = end
-        self._num_learnt = max(1, len(tokens))
+        self._num_indexed = max(1, len(tokens))
+
+
+class Drafter:
+    """Drafts of one sequence by a draft model, which fills them in when the step is launched."""
+
+    def __init__(self, most: int) -> None:
+        self._length = DraftLengthEstimator(most)
+
+    def draft(self, tokens: list[int], cost: float) -> list[int]:
+        """Tokens that may follow `tokens`, for the next step to verify; `cost` as in `num_drafts`."""
+        return [UNDRAFTED] * self._length.num_drafts(cost)
+
+    def observe(self, num_drafted: int, num_right: int) -> None:
+        self._length.observe(num_drafted, num_right)
+
+
+class NgramDrafter(Drafter):
+    """Drafts from the sequence's own text, cut where its grammar forbids them."""
+
+    def __init__(self, most: int, ngrams: NgramIndex, matcher: Any | None) -> None:
+        super().__init__(most)
+        self._ngrams = ngrams
+        self._matcher = matcher
+
+    def draft(self, tokens: list[int], cost: float) -> list[int]:
+        drafted = self._ngrams.draft(tokens, self._length.num_drafts(cost))
+        if self._matcher is not None:
+            del drafted[self._matcher.num_valid(drafted) :]
+        return drafted

@@ -78,7 +78,7 @@ class BlockMemory:
         return self._ops.device
 
     @property
-    def is_behind(self) -> bool:
+    def is_asynchronous(self) -> bool:
         """Whether a copy is made some time after it was asked for, in the device's order."""
         return self.device.type != "cpu"
 
@@ -148,7 +148,7 @@ class BlockStore:
 
     # Writing
 
-    def wants(self, filled: Filled) -> bool:
+    def should_write(self, filled: Filled) -> bool:
         """Whether it is worth copying: it was not written lately, and there is room for it to wait."""
         return self.store.wants(self._keys.of(filled.request, filled.name), self.block_bytes)
 
@@ -223,7 +223,7 @@ def open_block_store(
     codec = BlockCodec(memory.shapes, memory.dtype, CODECS[options.kv_codec])
     secret = None if options.kv_secret_file is None else read_secret(options.kv_secret_file)
     dtype = str(memory.dtype).removeprefix("torch.")
-    numbers = BlockIdentity(model, dtype, options.block_size, options.kv_codec, options.deterministic, draft)
+    identity = BlockIdentity(model, dtype, options.block_size, options.kv_codec, options.deterministic, draft)
     store = open_store(
         options.kv_store,
         secret=secret,
@@ -235,4 +235,4 @@ def open_block_store(
         f"{where}: {codec.num_bytes / 1024:,.0f} KiB a block ({options.kv_codec}), kept {options.kv_ttl / 3600:g} h "
         f"after its last use{', sealed' if secret else ''}; waits {options.kv_deadline:g} s"
     )
-    return BlockStore(store, BlockKeys(numbers, adapters, secret), codec, memory, about, options.block_size)
+    return BlockStore(store, BlockKeys(identity, adapters, secret), codec, memory, about, options.block_size)

@@ -42,11 +42,11 @@ class BlockIdentity:
 class BlockKeys:
     """Keys of one engine's blocks."""
 
-    def __init__(self, numbers: BlockIdentity, adapters: Mapping[str, str], secret: bytes | None) -> None:
+    def __init__(self, identity: BlockIdentity, adapters: Mapping[str, str], secret: bytes | None) -> None:
         """`adapters`: fingerprints by the names that requests give. With a secret the keys tell nobody without it
         which texts were seen."""
-        self._fingerprints = {name: numbers.fingerprint(each) for name, each in adapters.items()}
-        self._plain = numbers.fingerprint(None)
+        self._fingerprints = {name: identity.fingerprint(each) for name, each in adapters.items()}
+        self._plain = identity.fingerprint(None)
         self._secret = secret
 
     def __repr__(self) -> str:

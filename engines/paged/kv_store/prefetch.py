@@ -1,4 +1,4 @@
-"""Reading blocks on threads of its own, while the engine goes on."""
+"""Reading blocks on threads of their own, while the engine goes on."""
 
 from __future__ import annotations
 
@@ -17,90 +17,90 @@ from engines.paged.kv_store.block_store import BlockStore
 
 _log = logging.getLogger(__name__)
 
-# Reads are bound by the network and by the interpreter: more at a time are not faster.
+# Reads are bound by the network and the interpreter: more threads are not faster.
 NUM_THREADS = 2
-# Reads of a fetch that wait for the engine to load them; of a long text there are many, and memory has an end.
+# Reads of a fetch that wait to be loaded: the memory that they take is bounded.
 _MAX_AHEAD = 8
 _POLL_SECONDS = 0.05
 
 
 @dataclass(frozen=True, slots=True)
 class Prefetch:
-    """What was asked before a sequence's turn: how many blocks are there from that with the name `first` on."""
+    """An early look-up: how many blocks are stored from the one named `first` on."""
 
     first: bytes
-    found: Future[int]
-    until: float  # of time.monotonic(): what is older is asked again
+    num_found: Future[int]
+    until: float  # of time.monotonic(): an older answer is not used
 
 
 @dataclass(eq=False, slots=True)
 class Fetch:
-    """Blocks of a chain that are looked for: those from place `first` on. The engine's thread sets `is_wanted`, the
-    reading one puts what it finds into `arrived`, and says when it is through."""
+    """The blocks of a chain from place `first` on. The engine's thread clears `is_needed`; the reading thread appends
+    to `arrived` and sets `is_complete`."""
 
     request: GenerateRequest
     names: Sequence[bytes]
     first: int
     deadline: float  # of time.monotonic()
-    prefill_seconds: float  # of a token; 0 where that is not known
-    found: Future[int]  # how many of these blocks are there
-    is_wanted: bool = True
-    is_through: bool = False
+    prefill_seconds: float  # of a token; 0 while unknown
+    num_found: Future[int]  # how many of these blocks are stored
+    is_needed: bool = True
+    is_complete: bool = False
     arrived: deque[list[Tensor]] = field(default_factory=deque)  # [n, L, S, G, D] of each array, in order
     room: Semaphore = field(default_factory=lambda: Semaphore(_MAX_AHEAD))
-    waiting: list[Any] = field(default_factory=list)  # sequences that wait for it
+    waiting: list[Any] = field(default_factory=list)  # sequences
     num_loaded: int = 0  # blocks
 
     def take(self) -> list[Tensor]:
-        """What has arrived first."""
+        """The oldest read."""
         arrays = self.arrived.popleft()
         self.room.release()
         return arrays
 
     def abandon(self) -> None:
-        """Nobody wants the rest."""
-        self.is_wanted = False
+        """Drop the rest."""
+        self.is_needed = False
         self.arrived.clear()
 
 
 class Fetcher:
-    """`told` is called on a thread of its own whenever something has arrived."""
+    """`notify` is called on a reading thread whenever something has arrived."""
 
-    def __init__(self, block_store: BlockStore, told: Callable[[], None]) -> None:
+    def __init__(self, block_store: BlockStore, notify: Callable[[], None]) -> None:
         self._block_store = block_store
-        self._told = told
+        self._notify = notify
         self._threads = ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="kv-reader")
 
     def find(self, request: GenerateRequest, names: Sequence[bytes]) -> Future[int]:
-        """How many blocks of this chain's beginning are there."""
+        """How many blocks of this chain's beginning are stored."""
         return self._threads.submit(self._block_store.find, request, names)
 
     def begin(self, fetch: Fetch) -> None:
-        """Read; `fetch.found` was asked before, so that it is under way where it is not yet known."""
+        """Read. `fetch.num_found` was submitted before, and so is running or done."""
         self._threads.submit(self._read, fetch)
 
     def close(self) -> None:
-        """What is under way ends by its deadline, and nobody waits for that."""
+        """Without waiting: active reads end by their deadline."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def _read(self, fetch: Fetch) -> None:
         try:
             names = fetch.names[fetch.first :]
-            if not fetch.is_wanted:
+            if not fetch.is_needed:
                 return
-            found = fetch.found.result()
-            if not found or not self._block_store.is_worth(found, fetch.prefill_seconds):
+            num_found = fetch.num_found.result()
+            if not num_found or not self._block_store.is_worth(num_found, fetch.prefill_seconds):
                 return
-            for arrays in self._block_store.read(fetch.request, names[:found]):
+            for arrays in self._block_store.read(fetch.request, names[:num_found]):
                 while not fetch.room.acquire(timeout=_POLL_SECONDS):
-                    if not fetch.is_wanted:
+                    if not fetch.is_needed:
                         return
-                if not fetch.is_wanted:
+                if not fetch.is_needed:
                     return
                 fetch.arrived.append(arrays)
-                self._told()
-        except Exception:  # whatever it is, the prompt is computed
+                self._notify()
+        except Exception:  # the prompt is computed instead
             _log.exception("stored blocks cannot be read")
         finally:
-            fetch.is_through = True
-            self._told()
+            fetch.is_complete = True
+            self._notify()

@@ -55,23 +55,23 @@ class BatchBuilder:
         self._fixed: dict[BatchLayout, tuple[Tensor, tuple[Tensor, ...]]] = {}
         self._memory: Tensor | None = None
 
-    def build(self, pieces: Many[ScheduledChunk]) -> StepInputs:
+    def build(self, chunks: Many[ScheduledChunk]) -> StepInputs:
         """The rows of these pieces, those of one row first, in memory of their own."""
-        layout = _layout_of(pieces)
-        host, is_known = self._write(pieces, layout)
+        layout = _layout_of(chunks)
+        host, is_known = self._write(chunks, layout)
         parts: tuple[Tensor, ...] = self._staging.copy(host).split(layout.sizes)  # type: ignore[no-untyped-call]
-        return self._inputs(pieces, layout, parts, None if is_known else self._last_tokens)
+        return self._inputs(chunks, layout, parts, None if is_known else self._last_tokens)
 
-    def build_fixed(self, pieces: Many[ScheduledChunk]) -> tuple[StepInputs, BatchLayout]:
+    def build_fixed(self, chunks: Many[ScheduledChunk]) -> tuple[StepInputs, BatchLayout]:
         """The same in memory that the next step has, too: steps of one layout lie at the same addresses."""
-        exact = _layout_of(pieces)
+        exact = _layout_of(chunks)
         layout = exact._replace(width=1 << (max(exact.width, _LEAST_WIDTH) - 1).bit_length())
-        host, _ = self._write(pieces, layout)
+        host, _ = self._write(chunks, layout)
         if layout not in self._fixed:
             self._fixed[layout] = self._place(layout)
         target, parts = self._fixed[layout]
         self._staging.copy(host, target)
-        return self._inputs(pieces, layout, parts, self._last_tokens), layout
+        return self._inputs(chunks, layout, parts, self._last_tokens), layout
 
     def _place(self, layout: BatchLayout) -> tuple[Tensor, tuple[Tensor, ...]]:
         """A layout's part of the memory that all share, and its pieces. Memory that has become too small stays where
@@ -83,7 +83,7 @@ class BatchBuilder:
         return target, target.split(layout.sizes)  # type: ignore[no-untyped-call]
 
     def _inputs(
-        self, pieces: Many[ScheduledChunk], layout: BatchLayout, parts: tuple[Tensor, ...], last_tokens: Tensor | None
+        self, chunks: Many[ScheduledChunk], layout: BatchLayout, parts: tuple[Tensor, ...], last_tokens: Tensor | None
     ) -> StepInputs:
         tokens, positions, slots, row_sequences, starts, lens, tables, sampled_rows, seats = parts
         batch = Batch(
@@ -94,15 +94,15 @@ class BatchBuilder:
             query_starts=starts,
             context_lens=lens,
             block_tables=tables.view(layout.num_sequences, layout.width),
-            query_lens_list=[piece.count for piece in pieces],
-            context_lens_list=[piece.end for piece in pieces],
-            block_tables_list=[piece.sequence.blocks for piece in pieces],
-            num_decodes=sum(piece.count == 1 for piece in pieces),
+            query_lens_list=[chunk.count for chunk in chunks],
+            context_lens_list=[chunk.end for chunk in chunks],
+            block_tables_list=[chunk.sequence.blocks for chunk in chunks],
+            num_decodes=sum(chunk.count == 1 for chunk in chunks),
             last_tokens=last_tokens,
         )
         return StepInputs(batch, None if layout.num_sampled == layout.num_rows else sampled_rows, seats)
 
-    def _write(self, pieces: Many[ScheduledChunk], layout: BatchLayout) -> tuple[Tensor, bool]:
+    def _write(self, chunks: Many[ScheduledChunk], layout: BatchLayout) -> tuple[Tensor, bool]:
         """The buffer on the host, and whether the host knows all of its tokens. One that it does not know is -1 - its
         seat."""
         host = torch.zeros(sum(layout.sizes), dtype=torch.int32)
@@ -112,9 +112,9 @@ class BatchBuilder:
         block_size = self._block_size
         row = sampled = 0
         is_known = True
-        for index, piece in enumerate(pieces):
-            sequence = piece.sequence
-            blocks, start, count, num_samples = sequence.blocks, piece.start, piece.count, piece.num_samples
+        for index, chunk in enumerate(chunks):
+            sequence = chunk.sequence
+            blocks, start, count, num_samples = sequence.blocks, chunk.start, chunk.count, chunk.num_samples
             tables[index, : len(blocks)] = blocks
             end = row + count
             starts[index + 1] = end
@@ -123,8 +123,8 @@ class BatchBuilder:
                 known = sequence.tokens
                 if start < len(known):
                     tokens[row] = known[start]
-                elif piece.drafts:  # of a draft model that goes on from its own guess
-                    tokens[row] = piece.drafts[0]
+                elif chunk.drafts:  # of a draft model that goes on from its own guess
+                    tokens[row] = chunk.drafts[0]
                 else:
                     tokens[row] = -1 - sequence.slot
                     is_known = False
@@ -132,7 +132,7 @@ class BatchBuilder:
                 slots[row] = blocks[start // block_size] * block_size + start % block_size
                 rows[row] = index
             else:
-                tokens[row:end] = (sequence.tokens[start : start + count] + list(piece.drafts))[:count]
+                tokens[row:end] = (sequence.tokens[start : start + count] + list(chunk.drafts))[:count]
                 place = np.arange(start, start + count, dtype=np.int32)
                 positions[row:end] = place
                 slots[row:end] = tables[index, place // block_size] * block_size + place % block_size
@@ -146,10 +146,10 @@ class BatchBuilder:
         return host, is_known
 
 
-def _layout_of(pieces: Many[ScheduledChunk]) -> BatchLayout:
+def _layout_of(chunks: Many[ScheduledChunk]) -> BatchLayout:
     return BatchLayout(
-        sum(piece.count for piece in pieces),
-        len(pieces),
-        sum(piece.num_samples for piece in pieces),
-        max(len(piece.sequence.blocks) for piece in pieces),
+        sum(chunk.count for chunk in chunks),
+        len(chunks),
+        sum(chunk.num_samples for chunk in chunks),
+        max(len(chunk.sequence.blocks) for chunk in chunks),
     )

@@ -1,8 +1,8 @@
-"""A small model that guesses what the large one will say.
+"""A small model that drafts tokens for the large one to verify.
 
-It has a cache of its own under the same block tables, and computes every row that the large model computes: what is
-shared, copied or preempted there is so here without further books. Its tokens are drawn with the large model's noise
-(same seed, same position), which is what makes them agree where the two distributions nearly do.
+It has a cache of its own under the same block tables and computes every row that the large model computes, so that
+sharing, copies and preemption need no bookkeeping of its own. Its tokens are drawn with the large model's noise (same
+seed, same position): the two agree where their distributions are close.
 """
 
 from __future__ import annotations
@@ -20,55 +20,50 @@ from engines.paged.runner.batch import BatchBuilder
 from engines.paged.runner.sampler import Sampler
 from engines.paged.scheduling.sequence import ScheduledChunk
 
-_WEIGHT = 0.2  # of the newest guess in what one takes
-WANTED = -1  # stands in a sequence's drafts until the draft model has guessed
+_WEIGHT = 0.2  # of the newest pass in `draft_seconds`
+UNDRAFTED = -1  # a draft that the draft model has yet to fill in
 
 
 class DraftModel:
-    """A decoder that runs ahead of another. Its operations compute on the same device."""
+    """A decoder that runs ahead of another on the same device."""
 
     def __init__(self, ops: Ops, decoder: Decoder, cache: KVCache) -> None:
         self._ops = ops
         self._decoder = decoder
         self._cache = cache
-        self.guess_seconds = 0.0  # of one pass over all that guess, lately
+        self.draft_seconds = 0.0  # of one pass over all sequences that draft, a moving average
 
     def copy_blocks(self, pairs: Tensor) -> None:
-        """What the large model's cache copies, [p, 2]."""
+        """Copy the blocks that the large model's cache copies, [p, 2]."""
         self._ops.copy_blocks(self._cache.keys, self._cache.values, pairs)
 
     def follow(self, batch: Batch) -> None:
         """Compute the rows that the large model computes."""
         self._decoder.forward(replace(batch, adapters=None, scratch={}), self._cache.keys, self._cache.values)
 
-    def guess(
-        self, pieces: Many[ScheduledChunk], sampler: Sampler, builder: BatchBuilder
+    def draft(
+        self, chunks: Many[ScheduledChunk], sampler: Sampler, builder: BatchBuilder
     ) -> tuple[ScheduledChunk, ...]:
-        """The pieces, with tokens in place of those drafts that are WANTED."""
-        asking = [i for i, piece in enumerate(pieces) if WANTED in piece.drafts]
-        if not asking:
-            return tuple(pieces)
-        guessed: dict[int, list[int]] = {i: [] for i in asking}
-        for step in range(max(len(pieces[i].drafts) for i in asking)):
+        """The chunks, with tokens in place of drafts that are UNDRAFTED."""
+        drafting = [i for i, chunk in enumerate(chunks) if UNDRAFTED in chunk.drafts]
+        if not drafting:
+            return tuple(chunks)
+        drafted: dict[int, list[int]] = {i: [] for i in drafting}
+        for step in range(max(len(chunks[i].drafts) for i in drafting)):
             started = time.perf_counter()
-            active = [i for i in asking if len(pieces[i].drafts) > step]
-            rows = [self._row(pieces[i], guessed[i]) for i in active]
+            active = [i for i in drafting if len(chunks[i].drafts) > step]
+            rows = [self._row(chunks[i], drafted[i]) for i in active]
             batch = builder.build(rows).batch
             hidden = self._decoder.forward(batch, self._cache.keys, self._cache.values)
             logits = self._decoder.logits(hidden)
-            tokens, _ = self._ops.sample(logits, sampler.guesses([pieces[i] for i in active], step))
+            tokens, _ = self._ops.sample(logits, sampler.draft_batch([chunks[i] for i in active], step))
             for i, token in zip(active, tokens.tolist(), strict=True):
-                guessed[i].append(token)
+                drafted[i].append(token)
             seconds = time.perf_counter() - started
-            self.guess_seconds += _WEIGHT * (seconds - self.guess_seconds) if self.guess_seconds else seconds
+            self.draft_seconds += _WEIGHT * (seconds - self.draft_seconds) if self.draft_seconds else seconds
         return tuple(
-            replace(piece, drafts=tuple(guessed[i])) if i in guessed else piece for i, piece in enumerate(pieces)
+            replace(chunk, drafts=tuple(drafted[i])) if i in drafted else chunk for i, chunk in enumerate(chunks)
         )
 
-    def _row(self, piece: ScheduledChunk, guessed: list[int]) -> ScheduledChunk:
-        return ScheduledChunk(piece.sequence, piece.start + len(guessed), 1, 1, tuple(guessed[-1:]))
-
-
-def wanted(count: int) -> list[int]:
-    """Drafts to be guessed by the model."""
-    return [WANTED] * count
+    def _row(self, chunk: ScheduledChunk, drafted: list[int]) -> ScheduledChunk:
+        return ScheduledChunk(chunk.sequence, chunk.start + len(drafted), 1, 1, tuple(drafted[-1:]))

@@ -43,7 +43,7 @@ class Launched:
     copy: HostCopy  # tokens, log probabilities, and the likeliest ones; nothing where no row was sampled
     num_top: int
     prompts: dict[int, list[TokenLogprob]]  # by index of the piece
-    guess_seconds: float = 0.0  # what a draft model takes for one guess
+    draft_seconds: float = 0.0  # what a draft model takes for one guess
     sources: list[Tensor] = field(default_factory=list)  # what the device reads on the host until `copy` is here
 
 
@@ -79,22 +79,22 @@ class Runner:
             self._ops.copy_blocks(self._cache.keys, self._cache.values, pairs)
             if self._draft is not None:
                 self._draft.copy_blocks(pairs)
-        pieces = plan.pieces
+        chunks = plan.chunks
         if self._draft is not None:
-            pieces = self._draft.guess(pieces, self._sampler, self._builder)
+            chunks = self._draft.draft(chunks, self._sampler, self._builder)
         prompts: dict[int, list[TokenLogprob]] = {}
-        scores, seats = self._decode(pieces) if self._is_steady(pieces) else self._compute(pieces, prompts)
-        drafts = [piece.drafts for piece in pieces]
+        scores, seats = self._decode(chunks) if self._is_steady(chunks) else self._compute(chunks, prompts)
+        drafts = [chunk.drafts for chunk in chunks]
         if scores is None:
             return self._launched(plan, drafts, 0, prompts)
-        sampled = [piece for piece in pieces if piece.num_samples]
-        num_top = max(piece.sequence.request.params.num_likeliest for piece in sampled)
+        sampled = [chunk for chunk in chunks if chunk.num_samples]
+        num_top = max(chunk.sequence.request.params.num_likeliest for chunk in sampled)
         likeliest = top_logprobs(scores, num_top) if num_top else ()
-        asks = self._sampler.asks(sampled)
-        sampling = self._sampler.batch(asks)
+        entries = self._sampler.entries(sampled)
+        sampling = self._sampler.batch(entries)
         sampling.last_tokens, sampling.seats = self._last_tokens, seats
         tokens, logprobs = self._ops.sample(scores, sampling)
-        self._sampler.count(asks, tokens)
+        self._sampler.count(entries, tokens)
         return self._launched(plan, drafts, num_top, prompts, tokens, logprobs, *likeliest)
 
     def _launched(
@@ -106,8 +106,8 @@ class Runner:
         *yielded: Tensor,
     ) -> Launched:
         copy = HostCopy(self._ops.device, *yielded)
-        guess_seconds = 0.0 if self._draft is None else self._draft.guess_seconds
-        return Launched(plan, drafts, copy, num_top, prompts, guess_seconds, self._ops.staging.take_sources())
+        draft_seconds = 0.0 if self._draft is None else self._draft.draft_seconds
+        return Launched(plan, drafts, copy, num_top, prompts, draft_seconds, self._ops.staging.take_sources())
 
     def collect(self, launched: Launched) -> list[Sampled]:
         """What the step has yielded, by piece. Waits until the device is through with it, also where it yields nothing:
@@ -116,19 +116,21 @@ class Runner:
         values = [tensor.tolist() for tensor in launched.copy.values()]
         launched.sources.clear()
         if not values:
-            return [Sampled([], [], [], launched.prompts.get(i, [])) for i in range(len(launched.plan.pieces))]
+            return [Sampled([], [], [], launched.prompts.get(i, [])) for i in range(len(launched.plan.chunks))]
         tokens, logprobs, *likeliest = values
         row = 0
-        for index, (piece, drafts) in enumerate(zip(launched.plan.pieces, launched.drafts, strict=True)):
-            end = row + piece.num_samples
+        for index, (chunk, drafts) in enumerate(zip(launched.plan.chunks, launched.drafts, strict=True)):
+            end = row + chunk.num_samples
             yielded = tokens[row:end]
             for right, guess in enumerate(drafts):
                 if yielded[right] != guess:
                     del yielded[right + 1 :]
                     break
-            wanted = piece.sequence.request.params.num_likeliest
+            num_likeliest = chunk.sequence.request.params.num_likeliest
             top = [
-                tuple(zip(likeliest[0][i][:wanted], likeliest[1][i][:wanted], strict=True)) if wanted else ()
+                tuple(zip(likeliest[0][i][:num_likeliest], likeliest[1][i][:num_likeliest], strict=True))
+                if num_likeliest
+                else ()
                 for i in range(row, row + len(yielded))
             ]
             results.append(Sampled(yielded, logprobs[row : row + len(yielded)], top, launched.prompts.get(index, [])))
@@ -142,33 +144,33 @@ class Runner:
             self._ops.synchronize()
         self._ops.staging.take_sources()
 
-    def _is_steady(self, pieces: Many[ScheduledChunk]) -> bool:
+    def _is_steady(self, chunks: Many[ScheduledChunk]) -> bool:
         """Whether each piece is a sequence's next token, and nothing is computed but the model: such steps come again
         and again."""
         return (
             self._draft is None
             and not self._deterministic
             and self._ops.can_replay
-            and all(piece.count == piece.num_samples == 1 for piece in pieces)
+            and all(chunk.count == chunk.num_samples == 1 for chunk in chunks)
             and not any(
-                piece.sequence.request.adapter is not None or piece.sequence.request.params.prompt_logprobs is not None
-                for piece in pieces
+                chunk.sequence.request.adapter is not None or chunk.sequence.request.params.prompt_logprobs is not None
+                for chunk in chunks
             )
         )
 
-    def _decode(self, pieces: Many[ScheduledChunk]) -> tuple[Tensor | None, Tensor | None]:
+    def _decode(self, chunks: Many[ScheduledChunk]) -> tuple[Tensor | None, Tensor | None]:
         """Logits of all rows of a steady step, and the seats of their tokens."""
-        (batch, _, seats), layout = self._builder.build_fixed(pieces)
+        (batch, _, seats), layout = self._builder.build_fixed(chunks)
         keys, values = self._cache.keys, self._cache.values
         return self._ops.replay(
             (id(self._decoder), layout), batch, lambda: self._decoder.next_logits(batch, keys, values)
         ), seats
 
     def _compute(
-        self, pieces: Many[ScheduledChunk], prompts: dict[int, list[TokenLogprob]]
+        self, chunks: Many[ScheduledChunk], prompts: dict[int, list[TokenLogprob]]
     ) -> tuple[Tensor | None, Tensor | None]:
         """Logits of the rows that are sampled, and the seats of their tokens; None where no row is."""
-        parts = [(piece,) for piece in pieces] if self._deterministic else [pieces]
+        parts = [(chunk,) for chunk in chunks] if self._deterministic else [chunks]
         logits, seats = [], []
         for first, part in enumerate(parts):
             inputs = self._builder.build(part)
@@ -181,17 +183,17 @@ class Runner:
         return (logits[0], seats[0]) if len(logits) == 1 else (torch.cat(logits), torch.cat(seats))
 
     def _forward(
-        self, inputs: StepInputs, pieces: Many[ScheduledChunk], prompts: dict[int, list[TokenLogprob]], first: int
+        self, inputs: StepInputs, chunks: Many[ScheduledChunk], prompts: dict[int, list[TokenLogprob]], first: int
     ) -> Tensor | None:
         """Compute the rows of these pieces: the hidden states of those that are sampled, None where none is."""
         batch, sampled_rows, seats = inputs
-        batch.adapters = self._sampler.adapters(pieces)
+        batch.adapters = self._sampler.adapters(chunks)
         batch.is_reproducible = self._deterministic
         hidden = self._decoder.forward(batch, self._cache.keys, self._cache.values)
         if self._draft is not None:
             self._draft.follow(batch)
-        if any(piece.sequence.request.params.prompt_logprobs is not None for piece in pieces):
-            prompts |= score_prompts(self._decoder, hidden, pieces, first)
+        if any(chunk.sequence.request.params.prompt_logprobs is not None for chunk in chunks):
+            prompts |= score_prompts(self._decoder, hidden, chunks, first)
         if not seats.shape[0]:
             return None
         return hidden if sampled_rows is None else hidden.index_select(0, sampled_rows)
@@ -216,23 +218,23 @@ _ROWS = 64  # logits of a whole prompt at once would be hundreds of megabytes
 
 
 def score_prompts(
-    decoder: Decoder, hidden: Tensor, pieces: Many[ScheduledChunk], first: int
+    decoder: Decoder, hidden: Tensor, chunks: Many[ScheduledChunk], first: int
 ) -> dict[int, list[TokenLogprob]]:
     """By index of the piece (counted from `first`): its prompt's tokens behind each of its rows. hidden [n, HID]."""
     scores: dict[int, list[TokenLogprob]] = {}
     begin = 0
-    for index, piece in enumerate(pieces, first):
-        params, sequence = piece.sequence.request.params, piece.sequence
-        count = min(piece.end, sequence.num_prompt - 1) - piece.start  # rows that a token of the prompt follows
+    for index, chunk in enumerate(chunks, first):
+        params, sequence = chunk.sequence.request.params, chunk.sequence
+        count = min(chunk.end, sequence.num_prompt - 1) - chunk.start  # rows that a token of the prompt follows
         if params.prompt_logprobs is not None and count > 0 and sequence.choice == 0:
             told: list[TokenLogprob] = []
             for start in range(0, count, _ROWS):
                 size = min(_ROWS, count - start)
                 rows = hidden[begin + start : begin + start + size]
-                position = piece.start + start
+                position = chunk.start + start
                 told += _scores(decoder.logits(rows), sequence.tokens[position + 1 :][:size], params.prompt_logprobs)
             scores[index] = told
-        begin += piece.count
+        begin += chunk.count
     return scores
 
 

@@ -1,4 +1,4 @@
-"""What sampling needs of each sequence, put together for the rows of a step."""
+"""The sampling state and the adapter of each sequence, combined for the rows of a step."""
 
 from __future__ import annotations
 
@@ -10,57 +10,56 @@ from torch import Tensor
 from engines.paged.base.transfer import Staging
 from engines.paged.model.adapters import Adapter, AdapterRows, adapter_rows
 from engines.paged.ops.interface import SamplingBatch
-from engines.paged.sampling.batch import SampledRows, SamplingBatches, SequenceSampling
+from engines.paged.sampling.batch import SampledRows, SamplingBatches
 from engines.paged.sampling.grammar import Matcher
+from engines.paged.sampling.sequence_sampling import SequenceSampling
 from engines.paged.scheduling.sequence import ScheduledChunk, Sequence
 
 
 class Sampler:
-    """How each sequence is sampled, and which adapter its rows have. `admit` may be called on any thread."""
+    """`admit` may be called on any thread, the rest on the engine's."""
 
     def __init__(self, batches: SamplingBatches, adapters: Mapping[str, Adapter], staging: Staging) -> None:
         """`adapters` by the names that requests give."""
         self._batches = batches
         self._adapters = adapters
         self._staging = staging
-        self._drawings: dict[Sequence, SequenceSampling] = {}
+        self._states: dict[Sequence, SequenceSampling] = {}
 
     def admit(self, sequence: Sequence, seed: int, matcher: Matcher | None) -> bool:
-        """Know a sequence from now on; whether its next row can be made only once the host knows its last token."""
-        drawing = self._batches.admit(sequence, sequence.request.params, seed, matcher)
-        self._drawings[sequence] = drawing
-        return drawing.needs_host
+        """Register a sequence; whether its next row needs its last token on the host."""
+        state = self._batches.admit(sequence, sequence.request.params, seed, matcher)
+        self._states[sequence] = state
+        return state.needs_host
 
     def release(self, sequence: Sequence) -> None:
-        """Forget one that has ended."""
-        drawing = self._drawings.pop(sequence, None)
-        if drawing is not None:
-            self._batches.release(drawing)
+        state = self._states.pop(sequence, None)
+        if state is not None:
+            self._batches.release(state)
 
-    def asks(self, pieces: Many[ScheduledChunk]) -> list[SampledRows]:
-        """What these pieces ask of sampling, in their order: for `batch` and `count`."""
+    def entries(self, chunks: Many[ScheduledChunk]) -> list[SampledRows]:
+        """The sampled rows of these chunks, in their order: for `batch` and `count`."""
         return [
-            SampledRows(self._drawings[piece.sequence], piece.end - piece.num_samples + 1, piece.drafts)
-            for piece in pieces
+            SampledRows(self._states[chunk.sequence], chunk.end - chunk.num_samples + 1, chunk.drafts)
+            for chunk in chunks
         ]
 
-    def batch(self, asks: Many[SampledRows]) -> SamplingBatch:
-        """How the rows that were asked for are sampled."""
-        return self._batches.build(asks)
+    def batch(self, entries: Many[SampledRows]) -> SamplingBatch:
+        return self._batches.build(entries)
 
-    def guesses(self, pieces: Many[ScheduledChunk], step: int) -> SamplingBatch:
-        """How a draft model draws the token `step` places behind the next one of each piece: with the same noise."""
-        asks = [SampledRows(self._drawings[piece.sequence], piece.start + 1 + step) for piece in pieces]
-        return self._batches.build(asks, plain=True)
+    def draft_batch(self, chunks: Many[ScheduledChunk], step: int) -> SamplingBatch:
+        """How a draft model samples the token `step` places behind each chunk's next one: with the same noise."""
+        entries = [SampledRows(self._states[chunk.sequence], chunk.start + 1 + step) for chunk in chunks]
+        return self._batches.build(entries, plain=True)
 
-    def count(self, asks: Many[SampledRows], tokens: Tensor) -> None:
-        """These were sampled, [m] on the device: penalties look at them from the next step on."""
-        self._batches.count(asks, tokens)
+    def count(self, entries: Many[SampledRows], tokens: Tensor) -> None:
+        """Count sampled tokens, [m] on the device, for the penalties of later steps."""
+        self._batches.count(entries, tokens)
 
-    def adapters(self, pieces: Many[ScheduledChunk]) -> AdapterRows | None:
+    def adapters(self, chunks: Many[ScheduledChunk]) -> AdapterRows | None:
         """Which rows of a step have which adapter."""
         if not self._adapters:
             return None
-        names = [piece.sequence.request.adapter for piece in pieces]
+        names = [chunk.sequence.request.adapter for chunk in chunks]
         adapters = [None if name is None else self._adapters[name] for name in names]
-        return adapter_rows(adapters, [piece.count for piece in pieces], self._staging)
+        return adapter_rows(adapters, [chunk.count for chunk in chunks], self._staging)

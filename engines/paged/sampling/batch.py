@@ -20,7 +20,7 @@ class SampledRows(NamedTuple):
     """Rows of one sequence: one, and one for each draft. The first draws the token at `position`, the row behind
     draft j that at position + j, as if the drafts up to it were in the text."""
 
-    drawing: SequenceSampling
+    state: SequenceSampling
     position: int
     drafts: Sequence[int] = ()
 
@@ -57,16 +57,16 @@ class SamplingTensorCache:
         self._shape, self._columns = [], None
         self.version += 1
 
-    def columns_of(self, asks: Sequence[SampledRows]) -> SamplingTensors:
-        shape = [(ask.drawing, len(ask.drafts)) for ask in asks]
+    def columns_of(self, entries: Sequence[SampledRows]) -> SamplingTensors:
+        shape = [(entry.state, len(entry.drafts)) for entry in entries]
         if self._columns is None or shape != self._shape:
-            self._shape, self._columns = shape, self._made(asks)
+            self._shape, self._columns = shape, self._made(entries)
             self.version += 1
         return self._columns
 
-    def positions_of(self, asks: Sequence[SampledRows]) -> Tensor:
+    def positions_of(self, entries: Sequence[SampledRows]) -> Tensor:
         """Most steps are the one before, a token further: then nothing goes to the device."""
-        positions = [ask.position + j for ask in asks for j in range(1 + len(ask.drafts))]
+        positions = [entry.position + j for entry in entries for j in range(1 + len(entry.drafts))]
         if [each - 1 for each in positions] == self._positions:
             self._position_tensor = self._position_tensor + 1
         elif positions != self._positions:
@@ -74,28 +74,28 @@ class SamplingTensorCache:
         self._positions = positions
         return self._position_tensor
 
-    def _made(self, asks: Sequence[SampledRows]) -> SamplingTensors:
-        drawings = rows_of(asks)
-        params = [drawing.params for drawing in drawings]
-        drawn = [drawing for drawing in drawings if drawing.temperature > 0]
+    def _made(self, entries: Sequence[SampledRows]) -> SamplingTensors:
+        states = rows_of(entries)
+        params = [state.params for state in states]
+        drawn = [state for state in states if state.temperature > 0]
         return SamplingTensors(
-            temperature=self._put([drawing.temperature for drawing in drawings]),
+            temperature=self._put([state.temperature for state in states]),
             top_k=self._put([each.top_k for each in params], torch.int32),
             top_p=self._put([each.top_p for each in params]),
             min_p=self._put([each.min_p for each in params]),
-            seeds=self._put([drawing.seed for drawing in drawings], torch.int64),
+            seeds=self._put([state.seed for state in states], torch.int64),
             is_greedy=not drawn,
-            is_unfiltered=not any(drawing.is_filtered for drawing in drawn),
+            is_unfiltered=not any(state.is_filtered for state in drawn),
             needs_logprobs=any(each.needs_logprobs for each in params),
-            is_penalized=any(drawing.is_penalized for drawing in drawings),
-            is_biased=any(drawing.is_biased for drawing in drawings),
-            is_masked=any(drawing.matcher is not None for drawing in drawings),
+            is_penalized=any(state.is_penalized for state in states),
+            is_biased=any(state.is_biased for state in states),
+            is_masked=any(state.matcher is not None for state in states),
         )
 
 
-def rows_of(asks: Sequence[SampledRows]) -> list[SequenceSampling]:
+def rows_of(entries: Sequence[SampledRows]) -> list[SequenceSampling]:
     """The sequence of each row."""
-    return [ask.drawing for ask in asks for _ in range(1 + len(ask.drafts))]
+    return [entry.state for entry in entries for _ in range(1 + len(entry.drafts))]
 
 
 _WORD_BITS = 32
@@ -123,31 +123,31 @@ class SamplingBatches:
         self._banned: list[frozenset[int]] = []
 
     def admit(
-        self, writing: TokenHistory, params: SamplingParams, seed: int, matcher: TokenMasker | None = None
+        self, history: TokenHistory, params: SamplingParams, seed: int, matcher: TokenMasker | None = None
     ) -> SequenceSampling:
         """A sequence that will be sampled; `seed` in 0 .. 2^64 - 1. Where its `needs_host`, rows are asked for only
         when `writing.tokens` has all tokens before them."""
-        return SequenceSampling(writing, params, seed, matcher, self._eos_ids, self._encode)
+        return SequenceSampling(history, params, seed, matcher, self._eos_ids, self._encode)
 
-    def release(self, drawing: SequenceSampling) -> None:
-        if drawing.seat >= 0:
-            self._table.release(drawing.seat)
-            drawing.seat = -1
+    def release(self, state: SequenceSampling) -> None:
+        if state.seat >= 0:
+            self._table.release(state.seat)
+            state.seat = -1
         self._cache.forget()
         self._plain_cache.forget()
 
-    def build(self, asks: Sequence[SampledRows], plain: bool = False) -> SamplingBatch:
+    def build(self, entries: Sequence[SampledRows], plain: bool = False) -> SamplingBatch:
         """The rows of these sequences, in their order. `plain`: temperature and filters alone, as for the guesses of a
         draft model."""
         cache = self._plain_cache if plain else self._cache
-        columns = cache.columns_of(asks)
+        columns = cache.columns_of(entries)
         batch = SamplingBatch(
             columns.temperature,
             columns.top_k,
             columns.top_p,
             columns.min_p,
             columns.seeds,
-            columns.seeds if columns.is_greedy else cache.positions_of(asks),  # greedy rows look at neither
+            columns.seeds if columns.is_greedy else cache.positions_of(entries),  # greedy rows look at neither
             is_greedy=columns.is_greedy,
             is_unfiltered=columns.is_unfiltered,
             needs_logprobs=columns.needs_logprobs,
@@ -157,63 +157,63 @@ class SamplingBatches:
         if cache.version != self._version:
             self._version, self._penalties, self._bias = cache.version, None, None
         if columns.is_penalized:
-            self._penalize(batch, asks)
+            self._penalize(batch, entries)
         if columns.is_biased:
-            self._add_bias(batch, asks)
+            self._add_bias(batch, entries)
         if columns.is_masked:
-            batch.allowed = self._allowed(asks)
+            batch.allowed = self._allowed(entries)
         return batch
 
-    def count(self, asks: Sequence[SampledRows], tokens: Tensor) -> None:
+    def count(self, entries: Sequence[SampledRows], tokens: Tensor) -> None:
         """What was sampled stands in the texts now: tokens [m] on the device, in the order of the batch's rows. Rows
         with drafts are counted when the host knows which of them were right."""
-        if not any(ask.drawing.is_penalized for ask in asks):
+        if not any(entry.state.is_penalized for entry in entries):
             return
         seats, rows, row = [], [], 0
-        for drawing, position, drafts in asks:
-            if drawing.seat >= 0 and not drafts:
-                seats.append(drawing.seat)
+        for state, position, drafts in entries:
+            if state.seat >= 0 and not drafts:
+                seats.append(state.seat)
                 rows.append(row)
-                drawing.num_counted = position + 1 - drawing.writing.num_prompt
+                state.num_counted = position + 1 - state.history.num_prompt
             row += 1 + len(drafts)
         if seats:
             chosen = tokens if len(rows) == row else tokens[self._staging.put(rows, torch.int64)]
             self._table.count(self._staging.put(seats, torch.int64), chosen)
 
-    def _penalize(self, batch: SamplingBatch, asks: Sequence[SampledRows]) -> None:
-        for ask in asks:
-            if ask.drawing.is_penalized:
-                self._keep_count(ask)
-        penalties = self._penalties = self._penalties or self._make_penalties(asks)
+    def _penalize(self, batch: SamplingBatch, entries: Sequence[SampledRows]) -> None:
+        for entry in entries:
+            if entry.state.is_penalized:
+                self._keep_count(entry)
+        penalties = self._penalties = self._penalties or self._make_penalties(entries)
         drafts, row = [], 0
-        for ask in asks:
-            if ask.drawing.is_penalized:
-                drafts += [(row + j, ask.drafts[:j]) for j in range(1, 1 + len(ask.drafts))]
-            row += 1 + len(ask.drafts)
+        for entry in entries:
+            if entry.state.is_penalized:
+                drafts += [(row + j, entry.drafts[:j]) for j in range(1, 1 + len(entry.drafts))]
+            row += 1 + len(entry.drafts)
         batch.output_counts = self._table.counts_of(penalties.seats, drafts)
         batch.repetition, batch.presence, batch.frequency = penalties[1:]
         if penalties.repetition is not None:
             batch.seen_in_prompt = self._table.seen_by(penalties.seats)
 
-    def _keep_count(self, ask: SampledRows) -> None:
+    def _keep_count(self, entry: SampledRows) -> None:
         """Have its seat count the tokens before the position: no fewer, and none that were taken back."""
-        drawing, writing = ask.drawing, ask.drawing.writing
-        if drawing.seat < 0:
-            drawing.seat, drawing.num_counted = self._table.admit(writing.tokens[: writing.num_prompt]), 0
+        state, history = entry.state, entry.state.history
+        if state.seat < 0:
+            state.seat, state.num_counted = self._table.admit(history.tokens[: history.num_prompt]), 0
             self._penalties = None
-        expected = ask.position - writing.num_prompt
-        if drawing.num_counted > expected:
-            self._table.forget(drawing.seat)
-            drawing.num_counted = 0
-        if drawing.num_counted < expected:
-            first = writing.num_prompt
-            self._table.add(drawing.seat, writing.tokens[first + drawing.num_counted : first + expected])
-            drawing.num_counted = expected
+        expected = entry.position - history.num_prompt
+        if state.num_counted > expected:
+            self._table.forget(state.seat)
+            state.num_counted = 0
+        if state.num_counted < expected:
+            first = history.num_prompt
+            self._table.add(state.seat, history.tokens[first + state.num_counted : first + expected])
+            state.num_counted = expected
 
-    def _make_penalties(self, asks: Sequence[SampledRows]) -> _Penalties:
-        drawings = rows_of(asks)
-        seats = [drawing.seat if drawing.is_penalized else NOBODY for drawing in drawings]
-        params = [drawing.params for drawing in drawings]
+    def _make_penalties(self, entries: Sequence[SampledRows]) -> _Penalties:
+        states = rows_of(entries)
+        seats = [state.seat if state.is_penalized else NOBODY for state in states]
+        params = [state.params for state in states]
         return _Penalties(
             self._staging.put(seats, torch.int64),
             self._unless([each.repetition_penalty for each in params], 1.0),
@@ -221,22 +221,22 @@ class SamplingBatches:
             self._unless([each.frequency_penalty for each in params], 0.0),
         )
 
-    def _add_bias(self, batch: SamplingBatch, asks: Sequence[SampledRows]) -> None:
+    def _add_bias(self, batch: SamplingBatch, entries: Sequence[SampledRows]) -> None:
         banned = [
-            drawing.banned(position + j, drafts[:j])
-            for drawing, position, drafts in asks
+            state.banned(position + j, drafts[:j])
+            for state, position, drafts in entries
             for j in range(1 + len(drafts))
         ]
         if self._bias is None or banned != self._banned:
-            self._banned, self._bias = banned, self._make_bias(asks, banned)
+            self._banned, self._bias = banned, self._make_bias(entries, banned)
         batch.bias_rows, batch.bias_ids, batch.bias_values = self._bias
 
     def _make_bias(
-        self, asks: Sequence[SampledRows], banned: Sequence[frozenset[int]]
+        self, entries: Sequence[SampledRows], banned: Sequence[frozenset[int]]
     ) -> tuple[Tensor, Tensor, Tensor]:
         biases: list[tuple[int, Bias]] = []
-        for row, (drawing, ban) in enumerate(zip(rows_of(asks), banned, strict=True)):
-            if (bias := drawing.bias(ban)) is not None:
+        for row, (state, ban) in enumerate(zip(rows_of(entries), banned, strict=True)):
+            if (bias := state.bias(ban)) is not None:
                 biases.append((row, bias))
         copy = self._staging.copy
         if not biases:
@@ -248,15 +248,15 @@ class SamplingBatches:
             copy(torch.cat([bias.values for _, bias in biases])),
         )
 
-    def _allowed(self, asks: Sequence[SampledRows]) -> Tensor:
+    def _allowed(self, entries: Sequence[SampledRows]) -> Tensor:
         """Rows without a grammar are free. Ids that a grammar's tokenizer does not have cannot come."""
         num_words = -(-self._vocab_size // _WORD_BITS)
-        allowed = np.full((sum(1 + len(ask.drafts) for ask in asks), num_words), -1, np.int32)
+        allowed = np.full((sum(1 + len(entry.drafts) for entry in entries), num_words), -1, np.int32)
         row = 0
-        for drawing, _, drafts in asks:
+        for state, _, drafts in entries:
             end = row + 1 + len(drafts)
-            if drawing.matcher is not None:
-                masks = drawing.matcher.masks(drafts)[:, :num_words]
+            if state.matcher is not None:
+                masks = state.matcher.masks(drafts)[:, :num_words]
                 allowed[row:end, : masks.shape[1]] = masks
                 allowed[row:end, masks.shape[1] :] = 0
             row = end

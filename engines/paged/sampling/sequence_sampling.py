@@ -42,7 +42,7 @@ class SequenceSampling:
 
     def __init__(
         self,
-        writing: TokenHistory,
+        history: TokenHistory,
         params: SamplingParams,
         seed: int,
         matcher: TokenMasker | None,
@@ -50,7 +50,7 @@ class SequenceSampling:
         encode: Encode,
     ) -> None:
         """`seed` in 0 .. 2^64 - 1. `encode` tells the tokens of a text, without special ones."""
-        self.writing = writing
+        self.history = history
         self.params = params
         self.matcher = matcher
         self.seed = seed - (1 << 64) if seed >> 63 else seed
@@ -82,12 +82,12 @@ class SequenceSampling:
     def banned(self, position: int, drafts: Sequence[int]) -> frozenset[int]:
         """Tokens that may not come at a position: ends of the text before min_tokens, and what would complete a bad
         word of several tokens. `drafts` stand before the position, and are not yet in the text."""
-        start = self.writing.num_prompt
+        start = self.history.num_prompt
         banned = self._endings if position - start < self.params.min_tokens else frozenset()
         if not self._bad_words:
             return banned
         longest = max(map(len, self._bad_words)) - 1
-        known = self.writing.tokens[start : position - len(drafts)]
+        known = self.history.tokens[start : position - len(drafts)]
         last = (*known[max(0, len(known) - longest) :], *drafts)
         completing = [word[-1] for word in self._bad_words if last[len(last) - len(word) + 1 :] == word[:-1]]
         return banned | frozenset(completing)

@@ -23,7 +23,7 @@ def read_vocabulary(tokenizer: Tokenizer, eos_ids: frozenset[int]) -> Any:
         from llguidance import LLTokenizer, TokenizerWrapper
     except ImportError as error:
         raise unavailable("grammars need llguidance, which is not installed: pip install llguidance") from error
-    if not tokenizer.pieces.is_sequence:
+    if not tokenizer.table.is_sequence:
         raise EngineError(
             ErrorCode.UNSUPPORTED,
             "this model's tokenizer does not write a text as the sequence of its tokens: no grammar can be followed",

@@ -11,34 +11,34 @@ from engines.paged.scheduling.sequence import Sequence, SequenceStatus
 # Blocks kept empty behind a new sequence, while there are enough: longer answers go on elsewhere.
 _LARGEST_ROOM = 64
 # Told of blocks that are full of a sequence's tokens: which name each has.
-TakeNote = Callable[[Sequence, bytes, int], None]
+OnFull = Callable[[Sequence, bytes, int], None]
 
 
 class BlockManager:
     """The blocks of sequences: taken from a pool, named once they are full, shared, copied before they are written."""
 
-    def __init__(self, pool: BlockPool, block_size: int, *, shares: bool, chunk: int | None) -> None:
+    def __init__(self, pool: BlockPool, block_size: int, *, shares: bool, chunk_tokens: int | None) -> None:
         """`shares`: equal beginnings are computed once. `chunk`: only whole chunks of prompts are shared."""
-        if chunk is not None and chunk % block_size:
-            raise ValueError(f"chunks of {chunk} tokens are not whole blocks of {block_size}")
+        if chunk_tokens is not None and chunk_tokens % block_size:
+            raise ValueError(f"chunks of {chunk_tokens} tokens are not whole blocks of {block_size}")
         self.pool = pool
         self.block_size = block_size
         self._shares = shares
-        self._chunk = chunk
-        self.take_note: TakeNote | None = None
+        self._chunk_tokens = chunk_tokens
+        self.on_full: OnFull | None = None
 
     def num_blocks(self, num_tokens: int) -> int:
         return -(-num_tokens // self.block_size)
 
     def fits(self, sequence: Sequence, reserve: int) -> bool:
         """Whether blocks for all tokens of a waiting sequence are free, and `reserve` beside."""
-        shared, _ = self._found(sequence)
+        shared, _ = self._cached_prefix(sequence)
         wanted = self.num_blocks(sequence.num_tokens) - len(shared) + self.pool.num_cached(shared)
         return wanted + reserve <= self.pool.num_free
 
     def occupy(self, sequence: Sequence) -> None:
         """Give a sequence blocks for all its tokens: those that hold them already, and new ones."""
-        shared, num_computed = self._found(sequence)
+        shared, num_computed = self._cached_prefix(sequence)
         self.pool.share(shared)
         missing = self.num_blocks(sequence.num_tokens) - len(shared)
         room = self.num_blocks(sequence.max_tokens) - self.num_blocks(sequence.num_tokens)
@@ -46,18 +46,18 @@ class BlockManager:
         sequence.blocks = shared + self.pool.allocate(missing, last, min(room, _LARGEST_ROOM))
         sequence.num_computed = num_computed
         sequence.num_named = min(len(shared), num_computed // self.block_size)
-        if self.take_note is not None and self._shares:
+        if self.on_full is not None and self._shares:
             for name, block in zip(sequence.names(sequence.num_named), shared, strict=False):
-                self.take_note(sequence, name, block)
+                self.on_full(sequence, name, block)
 
     def chain(self, sequence: Sequence) -> tuple[list[bytes], int]:
         """The names of those blocks of a sequence that others may have computed, and how many of the first are here."""
-        if not self._shares or sequence.tells_prompt or sequence.choice:
+        if not self._shares or sequence.scores_prompt or sequence.choice:
             return [], 0
         names = sequence.names((sequence.num_tokens - 1) // self.block_size)
-        if self._chunk is not None:
-            of_chunk = self._chunk // self.block_size
-            del names[len(names) // of_chunk * of_chunk :]
+        if self._chunk_tokens is not None:
+            blocks_per_chunk = self._chunk_tokens // self.block_size
+            del names[len(names) // blocks_per_chunk * blocks_per_chunk :]
         return names, len(self.pool.find(names))
 
     def adopt(self, names: Many[bytes], first: int, reserve: int) -> list[tuple[int, int]]:
@@ -96,26 +96,26 @@ class BlockManager:
             sequence.blocks += self.pool.allocate(missing, after=last)
         return copy
 
-    def let_go(self, sequence: Sequence) -> None:
+    def release(self, sequence: Sequence) -> None:
         """Free all of them."""
         self.pool.free(sequence.blocks)
         sequence.blocks = []
         sequence.num_computed = sequence.num_named = 0
 
-    def name_full(self, sequence: Sequence) -> None:
+    def publish_full(self, sequence: Sequence) -> None:
         """Name the blocks that are full of known tokens, so that others find them."""
         if not self._shares or sequence.status is not SequenceStatus.RUNNING:
             return
         num_tokens = min(sequence.num_computed, len(sequence.tokens))
-        if self._chunk is not None:
-            num_tokens = min(num_tokens, sequence.num_prompt // self._chunk * self._chunk)
+        if self._chunk_tokens is not None:
+            num_tokens = min(num_tokens, sequence.num_prompt // self._chunk_tokens * self._chunk_tokens)
         full = num_tokens // self.block_size
         if full > sequence.num_named:
             names = sequence.names(full)
             for index in range(sequence.num_named, full):
                 self.pool.name(sequence.blocks[index], names[index])
-                if self.take_note is not None:
-                    self.take_note(sequence, names[index], sequence.blocks[index])
+                if self.on_full is not None:
+                    self.on_full(sequence, names[index], sequence.blocks[index])
             sequence.num_named = full
 
     def move(self, moves: list[tuple[Sequence, Sequence, list[int]]]) -> None:
@@ -141,24 +141,24 @@ class BlockManager:
             assert sequence.num_computed <= len(sequence.blocks) * self.block_size, sequence
             assert len(sequence.blocks) <= self.num_blocks(max(sequence.max_tokens, sequence.num_tokens)), sequence
 
-    def _found(self, sequence: Sequence) -> tuple[list[int], int]:
+    def _cached_prefix(self, sequence: Sequence) -> tuple[list[int], int]:
         """Blocks that hold its first tokens already, and how many tokens these are; the last one is always computed
         anew, for what follows it."""
         parent = sequence.parent
         if (
             parent is not None
-            and self._chunk is None
+            and self._chunk_tokens is None
             and parent.status is SequenceStatus.RUNNING
             and parent.num_computed >= sequence.num_prompt
             and len(sequence.tokens) == sequence.num_prompt
         ):
             return parent.blocks[: self.num_blocks(sequence.num_prompt)], sequence.num_prompt - 1
-        if not self._shares or sequence.tells_prompt:
+        if not self._shares or sequence.scores_prompt:
             return [], 0
         blocks = self.pool.find(sequence.names((sequence.num_tokens - 1) // self.block_size))
-        if self._chunk is not None:
-            of_chunk = self._chunk // self.block_size
-            del blocks[len(blocks) // of_chunk * of_chunk :]
+        if self._chunk_tokens is not None:
+            blocks_per_chunk = self._chunk_tokens // self.block_size
+            del blocks[len(blocks) // blocks_per_chunk * blocks_per_chunk :]
         return blocks, len(blocks) * self.block_size
 
     def _missing(self, sequence: Sequence, end: int) -> tuple[int, bool]:

@@ -20,8 +20,8 @@ from collections.abc import Callable
 
 from engines.paged.base.types import FinishReason
 from engines.paged.cache.block_pool import BlockPool
-from engines.paged.scheduling.block_manager import BlockManager, TakeNote
-from engines.paged.scheduling.sequence import ScheduledChunk, SchedulerOutput, Sequence, SequenceStatus, WaitingLine
+from engines.paged.scheduling.block_manager import BlockManager, OnFull
+from engines.paged.scheduling.sequence import ScheduledChunk, SchedulerOutput, Sequence, SequenceStatus, WaitingQueue
 
 # Asked of a waiting sequence, with the names of its blocks and how many of the first are here: whether it is to wait
 # for more of them, until `fetched` is called.
@@ -39,22 +39,22 @@ class Scheduler:
         max_sequences: int,
         max_batch_tokens: int,
         prefix_cache: bool = True,
-        chunk: int | None = None,
+        chunk_tokens: int | None = None,
     ) -> None:
         """`chunk` (deterministic mode): prompts are cut at its multiples only, answers are caught up with token by
         token, and only what was computed so is ever shared; a multiple of the block size."""
         self.pool = pool
-        self.block_manager = BlockManager(pool, block_size, shares=prefix_cache, chunk=chunk)
+        self.block_manager = BlockManager(pool, block_size, shares=prefix_cache, chunk_tokens=chunk_tokens)
         self.max_sequences = max_sequences
         self.max_batch_tokens = max_batch_tokens
-        self._chunk = chunk
+        self._chunk_tokens = chunk_tokens
         self.running: list[Sequence] = []  # in the order of admission
-        self.waiting = WaitingLine()
+        self.waiting = WaitingQueue()
         self.fetching: set[Sequence] = set()
         self._look_up: LookUp | None = None
         self._hurried: set[Sequence] = set()  # those with a deadline
         self._slots = list(range(max_sequences - 1, -1, -1))
-        self._pieces: dict[Sequence, ScheduledChunk] = {}  # of the plan that is being made
+        self._chunks: dict[Sequence, ScheduledChunk] = {}  # of the plan that is being made
         self._copies: dict[Sequence, tuple[int, int]] = {}
         self.num_preemptions = 0
         self.num_prompt_tokens = 0  # of admitted prompts
@@ -64,10 +64,10 @@ class Scheduler:
         fetching = f"{len(self.fetching)} fetching, " if self.fetching else ""
         return f"<Scheduler {len(self.running)} running, {len(self.waiting)} waiting, {fetching}{self.pool!r}>"
 
-    def exchange_with(self, look_up: LookUp, take_note: TakeNote) -> None:
+    def connect_store(self, look_up: LookUp, on_full: OnFull) -> None:
         """Know of blocks outside: ask there before a sequence is admitted, and tell of those that are full."""
         self._look_up = look_up
-        self.block_manager.take_note = take_note
+        self.block_manager.on_full = on_full
 
     def add(self, sequence: Sequence) -> None:
         """Have a sequence wait for its turn."""
@@ -81,7 +81,7 @@ class Scheduler:
         that could write there."""
         if sequence.status is SequenceStatus.RUNNING:
             self.running.remove(sequence)
-            self._let_go(sequence)
+            self._release_seat(sequence)
         elif sequence.status is SequenceStatus.WAITING:
             self.waiting.remove(sequence)
         self.fetching.discard(sequence)
@@ -105,8 +105,8 @@ class Scheduler:
     def plan(self, prefill_rows: int | None = None) -> SchedulerOutput | None:
         """The next step, None where there is nothing to compute. `prefill_rows` bounds the rows of prompts while
         somebody decodes."""
-        self._pieces, self._copies = {}, {}
-        left = self.max_batch_tokens
+        self._chunks, self._copies = {}, {}
+        budget = self.max_batch_tokens
         catching_up = []
         for sequence in tuple(self.running):
             if sequence.status is not SequenceStatus.RUNNING:
@@ -114,49 +114,49 @@ class Scheduler:
             lacking = self._lacking(sequence)
             if lacking > 1:
                 catching_up.append(sequence)
-            elif lacking == 1 and left > 0 and (rows := self._decode(sequence, left)):
-                left -= rows
-        if self._pieces and prefill_rows is not None:
-            left = min(left, prefill_rows)
+            elif lacking == 1 and budget > 0 and (rows := self._decode(sequence, budget)):
+                budget -= rows
+        if self._chunks and prefill_rows is not None:
+            budget = min(budget, prefill_rows)
         for sequence in catching_up:
-            if left <= 0:
+            if budget <= 0:
                 break
             if sequence.status is SequenceStatus.RUNNING:
-                left -= self._prefill(sequence, left)
-        while left > 0 and (first := self.waiting.first) is not None:
-            if self._fetches(first):
+                budget -= self._prefill(sequence, budget)
+        while budget > 0 and (first := self.waiting.first) is not None:
+            if self._starts_fetch(first):
                 continue
             if self._admit(first):
-                left -= self._prefill(first, left)
+                budget -= self._prefill(first, budget)
             elif not self._is_stuck():
                 break
             else:
                 self._preempt(self._least_urgent(self.running))
         return self._close()
 
-    def advance(self, piece: ScheduledChunk, tokens: list[int]) -> None:
+    def advance(self, chunk: ScheduledChunk, tokens: list[int]) -> None:
         """A piece has been computed, and yielded these tokens: of guesses, those that were right and one more."""
-        sequence = piece.sequence
-        if piece.num_samples:
+        sequence = chunk.sequence
+        if chunk.num_samples:
             sequence.num_in_flight -= 1
         if sequence.status is SequenceStatus.FINISHED:
             return
         sequence.tokens += tokens
-        if piece.drafts and sequence.status is SequenceStatus.RUNNING:
-            sequence.num_computed = piece.start + len(tokens)
-        self.block_manager.name_full(sequence)
+        if chunk.drafts and sequence.status is SequenceStatus.RUNNING:
+            sequence.num_computed = chunk.start + len(tokens)
+        self.block_manager.publish_full(sequence)
 
     def move(self, moves: list[tuple[Sequence, Sequence, list[int]]]) -> None:
         """Let sequences go on from others, see `BlockManager.move`; those that have no seat wait for one."""
         self.block_manager.move(moves)
         for sequence, _, _ in moves:
-            sequence.rests = False
+            sequence.is_resting = False
             if sequence.status is SequenceStatus.WAITING:
                 self.add(sequence)
 
     def rest(self, sequence: Sequence) -> None:
         """A sequence has nothing to compute before it is moved: it keeps its seat while nobody else needs that."""
-        sequence.rests = True
+        sequence.is_resting = True
         if sequence.status is SequenceStatus.WAITING:
             self.waiting.remove(sequence)
 
@@ -168,33 +168,35 @@ class Scheduler:
             return 0  # its token must be known first, or nothing may follow it
         return sequence.num_tokens - sequence.num_computed
 
-    def _decode(self, sequence: Sequence, left: int) -> int:
-        drafts = sequence.drafts[: left - 1]
+    def _decode(self, sequence: Sequence, budget: int) -> int:
+        drafts = sequence.drafts[: budget - 1]
         room = sequence.max_tokens - sequence.num_tokens - 1  # behind the token that the step yields for sure
         drafts = drafts[: max(0, room)]
         if drafts and not self.block_manager.has_room(sequence, sequence.num_computed + 1 + len(drafts)):
             drafts = []  # nobody is sent away for a guess
-        if not self._hold(sequence, sequence.num_computed + 1 + len(drafts)):
+        if not self._allocate(sequence, sequence.num_computed + 1 + len(drafts)):
             return 0
-        return self._take(sequence, 1 + len(drafts), 1 + len(drafts), tuple(drafts))
+        return self._schedule(sequence, 1 + len(drafts), 1 + len(drafts), tuple(drafts))
 
-    def _prefill(self, sequence: Sequence, left: int) -> int:
+    def _prefill(self, sequence: Sequence, budget: int) -> int:
         start, lacking = sequence.num_computed, sequence.num_tokens - sequence.num_computed
-        count = min(lacking, left)
-        if self._chunk is not None:
-            prompt_left = sequence.num_prompt - start
-            count = 1 if prompt_left <= 0 else min(prompt_left, self._chunk - start % self._chunk)
-            if count > left and any(piece.count > 1 for piece in self._pieces.values()):
+        count = min(lacking, budget)
+        if self._chunk_tokens is not None:
+            prompt_remaining = sequence.num_prompt - start
+            count = (
+                1 if prompt_remaining <= 0 else min(prompt_remaining, self._chunk_tokens - start % self._chunk_tokens)
+            )
+            if count > budget and any(chunk.count > 1 for chunk in self._chunks.values()):
                 return 0  # one chunk a step goes beside those that decode, however little is left
-        if not self._hold(sequence, start + count):
+        if not self._allocate(sequence, start + count):
             return 0
-        return self._take(sequence, count, 1 if count == lacking else 0)
+        return self._schedule(sequence, count, 1 if count == lacking else 0)
 
-    def _take(self, sequence: Sequence, count: int, num_samples: int, drafts: tuple[int, ...] = ()) -> int:
-        self._pieces[sequence] = ScheduledChunk(sequence, sequence.num_computed, count, num_samples, drafts)
+    def _schedule(self, sequence: Sequence, count: int, num_samples: int, drafts: tuple[int, ...] = ()) -> int:
+        self._chunks[sequence] = ScheduledChunk(sequence, sequence.num_computed, count, num_samples, drafts)
         return count
 
-    def _fetches(self, sequence: Sequence) -> bool:
+    def _starts_fetch(self, sequence: Sequence) -> bool:
         """Whether a waiting sequence steps aside, as its beginning is looked for outside: once each time it waits."""
         if self._look_up is None or sequence.was_looked_up or sequence.num_in_flight:
             return False
@@ -215,7 +217,7 @@ class Scheduler:
             return False  # it was preempted while a step computes its next token: that one must be known first
         # Each that runs may want its next block soon, and should get it without sending anybody away.
         while len(self.running) >= self.max_sequences or not self.block_manager.fits(sequence, len(self.running)):
-            if not self._send_away_for(sequence):
+            if not self._preempt_for(sequence):
                 return False
         self.waiting.remove(sequence)
         self.block_manager.occupy(sequence)
@@ -228,7 +230,7 @@ class Scheduler:
         self.running.append(sequence)
         return True
 
-    def _send_away_for(self, sequence: Sequence) -> bool:
+    def _preempt_for(self, sequence: Sequence) -> bool:
         """Preempt somebody less urgent than a waiting sequence, where there is one and it would help."""
         priority = sequence.request.priority
         lower = [each for each in self.running if each.request.priority < priority]
@@ -241,12 +243,12 @@ class Scheduler:
     def _is_stuck(self) -> bool:
         """Whether all that run wait for one that waits for room: beams for another beam of theirs."""
         return (
-            not self._pieces
+            not self._chunks
             and bool(self.running)
             and not any(each.num_in_flight or self._lacking(each) for each in self.running)
         )
 
-    def _hold(self, sequence: Sequence, end: int) -> bool:
+    def _allocate(self, sequence: Sequence, end: int) -> bool:
         """Have blocks to write positions up to `end`, by sending others away where there is no other way; False
         where it was this sequence that had to go."""
         while not self.block_manager.has_room(sequence, end):
@@ -264,36 +266,36 @@ class Scheduler:
 
     def _preempt(self, sequence: Sequence) -> None:
         self.running.remove(sequence)
-        self._let_go(sequence)
-        self._pieces.pop(sequence, None)
+        self._release_seat(sequence)
+        self._chunks.pop(sequence, None)
         self._copies.pop(sequence, None)
         sequence.num_preempted += 1
         sequence.was_looked_up = False
         sequence.drafts = []
         self.num_preemptions += 1
         sequence.status = SequenceStatus.WAITING
-        if not sequence.rests:
+        if not sequence.is_resting:
             self.add(sequence)
 
-    def _let_go(self, sequence: Sequence) -> None:
-        self.block_manager.let_go(sequence)
+    def _release_seat(self, sequence: Sequence) -> None:
+        self.block_manager.release(sequence)
         self._slots.append(sequence.slot)
         sequence.slot = -1
 
     def _close(self) -> SchedulerOutput | None:
         """The plan as it is now, counted as computed: the device runs steps in the order in which they are launched."""
-        pieces = sorted(self._pieces.values(), key=lambda piece: piece.count > 1)
+        chunks = sorted(self._chunks.values(), key=lambda chunk: chunk.count > 1)
         copies = tuple(self._copies.values())
-        self._pieces, self._copies = {}, {}
-        if not pieces:
+        self._chunks, self._copies = {}, {}
+        if not chunks:
             return None
-        for piece in pieces:
-            sequence = piece.sequence
-            sequence.num_computed = piece.end
-            sequence.num_in_flight += piece.num_samples > 0
+        for chunk in chunks:
+            sequence = chunk.sequence
+            sequence.num_computed = chunk.end
+            sequence.num_in_flight += chunk.num_samples > 0
             sequence.drafts = []
-            self.block_manager.name_full(sequence)
-        return SchedulerOutput(tuple(pieces), copies)
+            self.block_manager.publish_full(sequence)
+        return SchedulerOutput(tuple(chunks), copies)
 
     # Invariants
 

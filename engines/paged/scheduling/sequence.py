@@ -35,8 +35,8 @@ class Sequence:
         "blocks",
         "choice",
         "drafts",
-        "early",
         "finish_reason",
+        "is_resting",
         "needs_host",
         "num_cached",
         "num_computed",
@@ -45,8 +45,8 @@ class Sequence:
         "num_preempted",
         "num_prompt",
         "parent",
+        "prefetch",
         "request",
-        "rests",
         "slot",
         "status",
         "tokens",
@@ -74,9 +74,9 @@ class Sequence:
         # Whether the next step needs this one's token on the host (a grammar, guesses): then nothing runs ahead.
         self.needs_host = False
         # Whether it has told what may follow, and goes on once others have (beams): sent away, it needs no seat.
-        self.rests = False
+        self.is_resting = False
         self.was_looked_up = False  # outside, since it waits
-        self.early: Any = None  # what was asked outside before its turn
+        self.prefetch: Any = None  # what was asked outside before its turn
         self.parent: Sequence | None = None  # whose prompt's blocks can be shared: another choice of the request
         self._names = [root_hash(f"{request.adapter or ''}\0{request.cache_salt}")]
 
@@ -96,10 +96,10 @@ class Sequence:
         return len(self.tokens) - self.num_prompt
 
     @property
-    def tells_prompt(self) -> bool:
+    def scores_prompt(self) -> bool:
         """Whether the log probabilities of its prompt are yet to be told: then all of it is computed."""
-        is_asked = self.request.params.prompt_logprobs is not None
-        return is_asked and not self.choice and len(self.tokens) == self.num_prompt
+        is_requested = self.request.params.prompt_logprobs is not None
+        return is_requested and not self.choice and len(self.tokens) == self.num_prompt
 
     @property
     def max_tokens(self) -> int:
@@ -125,7 +125,7 @@ class Sequence:
         del self._names[kept // self.block_size + 1 :]
 
 
-class WaitingLine:
+class WaitingQueue:
     """By priority, then by arrival: who was preempted stands where it stood before."""
 
     def __init__(self) -> None:
@@ -176,18 +176,18 @@ class ScheduledChunk:
 class SchedulerOutput:
     """Pieces of one row come first. `copies`: blocks to copy before anything is computed, (from, to)."""
 
-    pieces: tuple[ScheduledChunk, ...]
+    chunks: tuple[ScheduledChunk, ...]
     copies: tuple[tuple[int, int], ...]
 
     @property
     def num_rows(self) -> int:
-        return sum(piece.count for piece in self.pieces)
+        return sum(chunk.count for chunk in self.chunks)
 
     @property
     def num_decoding(self) -> int:
         """Sequences that decode, guesses or not."""
-        return sum(piece.count == 1 + len(piece.drafts) for piece in self.pieces)
+        return sum(chunk.count == 1 + len(chunk.drafts) for chunk in self.chunks)
 
     @property
     def num_prefill_rows(self) -> int:
-        return sum(piece.count for piece in self.pieces if piece.count > 1 + len(piece.drafts))
+        return sum(chunk.count for chunk in self.chunks if chunk.count > 1 + len(chunk.drafts))

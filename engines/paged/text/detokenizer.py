@@ -21,7 +21,7 @@ class TokenKind(Enum):
     TEXT = "text"  # anything else
 
 
-class Pieces:
+class TokenTable:
     """The tokens of one tokenizer."""
 
     def __init__(self, backend: tokenizers.Tokenizer) -> None:
@@ -38,7 +38,7 @@ class Pieces:
         self._has_spaces = "Metaspace" in names or any(
             decoder["type"] == "Replace" and decoder["pattern"] == {"String": _SPACE} for decoder in decoders
         )
-        self._known: dict[int, bytes] = {}
+        self._cache: dict[int, bytes] = {}
 
     def __repr__(self) -> str:
         return f"<Pieces: {self.kind.value}>"
@@ -55,10 +55,10 @@ class Pieces:
 
     def bytes_of(self, token_id: int) -> bytes:
         """A token's bytes in the middle of a text; none where there is no such token."""
-        known = self._known.get(token_id)
-        if known is None:
-            known = self._known[token_id] = self._bytes_of(token_id)
-        return known
+        data = self._cache.get(token_id)
+        if data is None:
+            data = self._cache[token_id] = self._bytes_of(token_id)
+        return data
 
     def _bytes_of(self, token_id: int) -> bytes:
         token = self._backend.id_to_token(token_id)
@@ -117,21 +117,21 @@ class Detokenizer(Protocol):
         ...
 
 
-def make_detokenizer(backend: tokenizers.Tokenizer, pieces: Pieces, skipped: frozenset[int]) -> Detokenizer:
+def make_detokenizer(backend: tokenizers.Tokenizer, table: TokenTable, skipped: frozenset[int]) -> Detokenizer:
     """`skipped` are ids that are no text: special tokens, where they are not to be seen."""
-    made = ByteDetokenizer if pieces.kind is TokenKind.BYTES else WindowDetokenizer
-    return made(backend, pieces, skipped)
+    made = ByteDetokenizer if table.kind is TokenKind.BYTES else WindowDetokenizer
+    return made(backend, table, skipped)
 
 
 class ByteDetokenizer:
     """Where a text is the sequence of its tokens' bytes."""
 
-    def __init__(self, _backend: tokenizers.Tokenizer, pieces: Pieces, skipped: frozenset[int]) -> None:
-        self._pieces, self._skipped = pieces, skipped
+    def __init__(self, _backend: tokenizers.Tokenizer, table: TokenTable, skipped: frozenset[int]) -> None:
+        self._table, self._skipped = table, skipped
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def push(self, token_ids: Iterable[int]) -> str:
-        skipped, bytes_of = self._skipped, self._pieces.bytes_of
+        skipped, bytes_of = self._skipped, self._table.bytes_of
         return self._decoder.decode(b"".join([bytes_of(each) for each in token_ids if each not in skipped]))
 
     def flush(self) -> str:
@@ -143,38 +143,38 @@ class WindowDetokenizer:
     than that of the last ones alone. A run of bytes waits for the token after it, as the run is decoded whole or not
     at all."""
 
-    def __init__(self, backend: tokenizers.Tokenizer, pieces: Pieces, skipped: frozenset[int]) -> None:
-        self._backend, self._pieces, self._skipped = backend, pieces, skipped
+    def __init__(self, backend: tokenizers.Tokenizer, table: TokenTable, skipped: frozenset[int]) -> None:
+        self._backend, self._table, self._skipped = backend, table, skipped
         self._context: list[int] = []  # the tokens of the last text that was told
-        self._told = ""  # their text alone
+        self._emitted = ""  # their text alone
         self._waiting: list[int] = []
         self._ready = 0  # of those that wait, which no later token changes
 
     def push(self, token_ids: Iterable[int]) -> str:
-        has_bytes = self._pieces.kind is TokenKind.FALLBACK
+        has_bytes = self._table.kind is TokenKind.FALLBACK
         for token_id in token_ids:
             if token_id in self._skipped or self._backend.id_to_token(token_id) is None:
                 continue
             self._waiting.append(token_id)
-            if not (has_bytes and self._pieces.is_byte(token_id)):
+            if not (has_bytes and self._table.is_byte(token_id)):
                 self._ready = len(self._waiting)
         if not self._ready:
             return ""
         text = self._decode(self._context + self._waiting[: self._ready])
-        if len(text) <= len(self._told) or self._may_be_half(text):
+        if len(text) <= len(self._emitted) or self._may_be_half(text):
             return ""
-        new = text[len(self._told) :]
+        new = text[len(self._emitted) :]
         self._context, self._waiting = self._waiting[: self._ready], self._waiting[self._ready :]
-        self._ready, self._told = 0, self._decode(self._context)
+        self._ready, self._emitted = 0, self._decode(self._context)
         return new
 
     def flush(self) -> str:
-        text = self._decode(self._context + self._waiting)[len(self._told) :]
-        self._context, self._waiting, self._ready, self._told = [], [], 0, ""
+        text = self._decode(self._context + self._waiting)[len(self._emitted) :]
+        self._context, self._waiting, self._ready, self._emitted = [], [], 0, ""
         return text
 
     def _may_be_half(self, text: str) -> bool:
-        is_open = self._pieces.kind is TokenKind.TEXT and text.endswith(_UNKNOWN)
+        is_open = self._table.kind is TokenKind.TEXT and text.endswith(_UNKNOWN)
         return is_open and self._ready < _MOST_TOKENS_OF_A_CHARACTER
 
     def _decode(self, token_ids: list[int]) -> str:

@@ -13,7 +13,7 @@ import tokenizers
 
 from engines.core.errors import invalid
 from engines.paged.base.json_fields import read_object
-from engines.paged.text.detokenizer import Detokenizer, Pieces, make_detokenizer
+from engines.paged.text.detokenizer import Detokenizer, TokenTable, make_detokenizer
 from gateway.protocol.errors import GatewayError
 from gateway.protocol.llm.canonical import Message, Tool
 from gateway.protocol.llm.templates import Template, read_template
@@ -37,7 +37,7 @@ class Tokenizer:
         backend.no_padding()
         backend.no_truncation()
         self.backend = backend
-        self.pieces = Pieces(backend)
+        self.table = TokenTable(backend)
         self.vocab_size: int = max(backend.get_vocab(with_added_tokens=True).values(), default=-1) + 1
         added = backend.get_added_tokens_decoder()
         self.special_ids = frozenset(token_id for token_id, token in added.items() if token.special)
@@ -68,7 +68,7 @@ class Tokenizer:
         return cls(backend, config, read_chat_template(folder, config), _eos_ids(folder))
 
     def __repr__(self) -> str:
-        return f"<Tokenizer: {self.vocab_size} tokens, {self.pieces.kind.value}, ends with {sorted(self.eos_ids)}>"
+        return f"<Tokenizer: {self.vocab_size} tokens, {self.table.kind.value}, ends with {sorted(self.eos_ids)}>"
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         """`add_special_tokens`: with those that the folder's post-processor puts around a text, as BOS; one that the
@@ -126,13 +126,13 @@ class Tokenizer:
 
     def token_text(self, token_id: int) -> str:
         """One token as text; bytes that are no character alone are U+FFFD."""
-        return self.pieces.bytes_of(token_id).decode("utf-8", "replace")
+        return self.table.bytes_of(token_id).decode("utf-8", "replace")
 
     def token_bytes(self, token_id: int) -> bytes:
-        return self.pieces.bytes_of(token_id)
+        return self.table.bytes_of(token_id)
 
     def detokenizer(self, skip_special_tokens: bool = True) -> Detokenizer:
-        return make_detokenizer(self.backend, self.pieces, self._skipped(skip_special_tokens))
+        return make_detokenizer(self.backend, self.table, self._skipped(skip_special_tokens))
 
     def _skipped(self, skip_special_tokens: bool) -> frozenset[int]:
         return self.special_ids if skip_special_tokens else _NOTHING

@@ -108,7 +108,7 @@ def _open(path: Path) -> Any:
         raise invalid(f"{path}: {error}: is the download complete?") from error
 
 
-PIECE_BYTES = 64 * 1024 * 1024
+PART_BYTES = 64 * 1024 * 1024
 _READ_BYTES = 256 * 1024  # stays in a core's cache between reading and hashing
 # Fields that change no number in a cached key or value.
 _IRRELEVANT = frozenset({"bos_token_id", "eos_token_ids", "max_positions", "dtype", "quantization"})
@@ -119,8 +119,8 @@ class FilesDigest:
 
     def __init__(self, paths: Sequence[Path], num_threads: int) -> None:
         self._pool = ThreadPoolExecutor(num_threads, thread_name_prefix="weights-digest")
-        self._pieces: list[tuple[Path, list[Future[bytes]]]] = [
-            (path, [self._pool.submit(_piece, path, at) for at in range(0, path.stat().st_size, PIECE_BYTES)])
+        self._parts: list[tuple[Path, list[Future[bytes]]]] = [
+            (path, [self._pool.submit(_part_digest, path, at) for at in range(0, path.stat().st_size, PART_BYTES)])
             for path in paths
         ]
 
@@ -128,10 +128,10 @@ class FilesDigest:
         """Hexadecimal. Waits; the threads end with it."""
         try:
             digest = hashlib.sha256()
-            for path, pieces in self._pieces:
+            for path, parts in self._parts:
                 digest.update(path.stat().st_size.to_bytes(8, "big"))
-                for piece in pieces:
-                    digest.update(piece.result())
+                for part in parts:
+                    digest.update(part.result())
             return digest.hexdigest()
         finally:
             self.close()
@@ -140,15 +140,15 @@ class FilesDigest:
         self._pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _piece(path: Path, offset: int) -> bytes:
+def _part_digest(path: Path, offset: int) -> bytes:
     digest = hashlib.sha256()
     buffer = memoryview(bytearray(_READ_BYTES))
     with path.open("rb", buffering=0) as file:
         file.seek(offset)
-        left = PIECE_BYTES
-        while left and (count := file.readinto(buffer[: min(left, _READ_BYTES)])):
+        remaining = PART_BYTES
+        while remaining and (count := file.readinto(buffer[: min(remaining, _READ_BYTES)])):
             digest.update(buffer[:count])
-            left -= count
+            remaining -= count
     return digest.digest()
 
 

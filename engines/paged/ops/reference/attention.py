@@ -33,7 +33,7 @@ TOGETHER_TOKENS = 1024
 PADDING_FACTOR = 1.5
 # Rows of a prefill that are masked together. A piece reads keys up to its last row, so that smaller pieces skip more of
 # what no row sees; below 256 the kernel's own blocks are no longer full.
-PIECE_ROWS = 256
+TILE_ROWS = 256
 
 
 # scaled_dot_product_attention, or what computes the same of q, keys and values.
@@ -66,7 +66,7 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class QueryTile:
     """Query rows that go through the kernel at once: `rows` of the batch, `keys` of the span, `mask` [rows, keys]."""
 
     rows: slice
@@ -76,15 +76,15 @@ class Piece:
 
 
 @dataclass(frozen=True, slots=True)
-class Alone:
+class SingleAttention:
     """One sequence."""
 
     span: Span
-    pieces: tuple[Piece, ...]
+    tiles: tuple[QueryTile, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Together:
+class GroupAttention:
     """Decoding sequences of about the same length."""
 
     rows: slice | Tensor
@@ -95,7 +95,7 @@ class Together:
 
 
 @dataclass(frozen=True, slots=True)
-class Viewed:
+class ViewAttention:
     """Decoding sequences whose blocks are neighbours: their rows, and by layer and sequence the keys and values
     [1, G, tokens, D] where they lie."""
 
@@ -106,9 +106,9 @@ class Viewed:
 
 @dataclass(frozen=True, slots=True)
 class ReferenceAttentionPlan:
-    together: tuple[Together, ...]
-    alone: tuple[Alone, ...]
-    viewed: Viewed | None
+    together: tuple[GroupAttention, ...]
+    alone: tuple[SingleAttention, ...]
+    viewed: ViewAttention | None
     decoding: Decoding | None = None  # what a decoder takes, in place of all others with one row
 
 
@@ -146,7 +146,7 @@ class PagedAttention:
                 out[row] = attended.flatten(0, 2)
         return out.flatten(1)
 
-    def _decode(self, q: Tensor, cache: LayerCache, group: Together, scale: float, out: Tensor) -> None:
+    def _decode(self, q: Tensor, cache: LayerCache, group: GroupAttention, scale: float, out: Tensor) -> None:
         gathered = self._gather(cache, group.ids)
         for each in gathered if group.hidden.numel() else ():
             each.flatten(0, 1).index_fill_(0, group.hidden, 0.0)
@@ -155,7 +155,7 @@ class PagedAttention:
         attended = self._dot_product(grouped, keys, values, attn_mask=group.mask, scale=scale)
         out[group.rows] = attended.flatten(1, 2)
 
-    def _attend(self, q: Tensor, cache: LayerCache, sequence: Alone, scale: float, out: Tensor) -> None:
+    def _attend(self, q: Tensor, cache: LayerCache, sequence: SingleAttention, scale: float, out: Tensor) -> None:
         span = sequence.span
         blocks: Sequence[Tensor] = cache
         if span.run is not None:
@@ -163,8 +163,8 @@ class PagedAttention:
         elif span.ids is not None:
             blocks = self._gather(cache, span.ids)
         keys, values = (each.flatten(0, 1)[span.offset : span.offset + span.count] for each in blocks)
-        for piece in sequence.pieces:
-            out[piece.rows] = self._attend_piece(q[piece.rows], keys[piece.keys], values[piece.keys], piece, scale)
+        for tile in sequence.tiles:
+            out[tile.rows] = self._attend_tile(q[tile.rows], keys[tile.keys], values[tile.keys], tile, scale)
 
     def _gather(self, cache: LayerCache, ids: Tensor) -> list[Tensor]:
         """Both caches' blocks [blocks, S, G, D], in memory that the next call overwrites."""
@@ -178,7 +178,7 @@ class PagedAttention:
             gathered.append(torch.index_select(each, 0, ids, out=into))
         return gathered
 
-    def _view_attention(self, q: Tensor, viewed: Viewed, layer: int, scale: float) -> list[Tensor]:
+    def _view_attention(self, q: Tensor, viewed: ViewAttention, layer: int, scale: float) -> list[Tensor]:
         """[1, G, H / G, D] for each of the rows: nothing is made here but what the kernel makes."""
         keys, values = viewed.keys[layer], viewed.values[layer]
         queries = q.view(q.shape[0], 1, keys[0].shape[1], -1, q.shape[2]).unbind(0)
@@ -186,7 +186,7 @@ class PagedAttention:
             self._dot_product(queries[row], keys[at], values[at], scale=scale) for at, row in enumerate(viewed.rows)
         ]
 
-    def _attend_piece(self, q: Tensor, keys: Tensor, values: Tensor, piece: Piece, scale: float) -> Tensor:
+    def _attend_tile(self, q: Tensor, keys: Tensor, values: Tensor, tile: QueryTile, scale: float) -> Tensor:
         """q [rows, H, D] over keys and values [tokens, G, D] -> [rows, H, D]."""
         groups = keys.shape[1]
         shared = q.shape[1] // groups
@@ -196,9 +196,7 @@ class PagedAttention:
             return self._dot_product(one, keys, values, scale=scale).flatten(1, 2)
         by_head = q.view(-1, groups, shared, q.shape[2]).permute(1, 2, 0, 3)  # [G, H / G, rows, D]
         keys, values = (each.transpose(0, 1).unsqueeze(1).expand(-1, shared, -1, -1) for each in (keys, values))
-        attended = self._dot_product(
-            by_head, keys, values, attn_mask=piece.mask, is_causal=piece.is_causal, scale=scale
-        )
+        attended = self._dot_product(by_head, keys, values, attn_mask=tile.mask, is_causal=tile.is_causal, scale=scale)
         return attended.permute(2, 0, 1, 3).flatten(1, 2)
 
 
@@ -232,35 +230,35 @@ def make_plan(
                 seen % block_size,
                 tokens - seen,
             )
-            alone.append(Alone(span, _pieces(row, rows, tokens, seen, window, dtype, device)))
+            alone.append(SingleAttention(span, _tiles(row, rows, tokens, seen, window, dtype, device)))
         row += rows
     views = _views(batch.caches, viewed) if batch.caches is not None and viewed else None
     planned = plan_decoding(decoding) if plan_decoding is not None and decoding else None
     return ReferenceAttentionPlan(_groups(to_gather, block_size, dtype, device), tuple(alone), views, planned)
 
 
-def _views(caches: LayerCache, sequences: list[tuple[int, int, int]]) -> Viewed:
+def _views(caches: LayerCache, sequences: list[tuple[int, int, int]]) -> ViewAttention:
     """Sequences by row, first slot and slots' end."""
     both = []
     for each in caches:
         slots = each.flatten(1, 2)  # [L, blocks * S, G, D]
         by_sequence = [slots[:, first:end].transpose(1, 2).unsqueeze(1).unbind(0) for _, first, end in sequences]
         both.append(tuple(zip(*by_sequence, strict=True)))
-    return Viewed(tuple(row for row, _, _ in sequences), *both)
+    return ViewAttention(tuple(row for row, _, _ in sequences), *both)
 
 
-def _pieces(
+def _tiles(
     row: int, rows: int, tokens: int, seen: int, window: int, dtype: torch.dtype, device: torch.device
-) -> tuple[Piece, ...]:
+) -> tuple[QueryTile, ...]:
     """A sequence's `rows` rows from `row` on, whose keys are tokens `seen` .. `tokens`."""
     if rows == 1:
-        return (Piece(slice(row, row + 1), slice(None), None),)
+        return (QueryTile(slice(row, row + 1), slice(None), None),)
     first_position = tokens - rows
     if first_position == 0 and (not window or window >= tokens):
-        return (Piece(slice(row, row + rows), slice(None), None, is_causal=True),)
-    pieces = []
-    for start in range(0, rows, PIECE_ROWS):
-        stop = min(start + PIECE_ROWS, rows)
+        return (QueryTile(slice(row, row + rows), slice(None), None, is_causal=True),)
+    tiles = []
+    for start in range(0, rows, TILE_ROWS):
+        stop = min(start + TILE_ROWS, rows)
         first_key = max(seen, first_position + start - window + 1) if window else 0
         positions = torch.arange(first_position + start, first_position + stop, device=device).unsqueeze(1)
         keys = torch.arange(first_key, first_position + stop, device=device)
@@ -268,15 +266,15 @@ def _pieces(
         if window:
             hidden |= keys <= positions - window
         mask = torch.zeros(hidden.shape, dtype=dtype, device=device).masked_fill_(hidden, float("-inf"))
-        pieces.append(
-            Piece(slice(row + start, row + stop), slice(first_key - seen, first_position + stop - seen), mask)
+        tiles.append(
+            QueryTile(slice(row + start, row + stop), slice(first_key - seen, first_position + stop - seen), mask)
         )
-    return tuple(pieces)
+    return tuple(tiles)
 
 
 def _groups(
     decodes: list[tuple[Sequence[int], int, int, int]], block_size: int, dtype: torch.dtype, device: torch.device
-) -> tuple[Together, ...]:
+) -> tuple[GroupAttention, ...]:
     """Sequences (blocks, row, first slot seen, slots' end), brought together by length."""
     groups: list[list[tuple[Sequence[int], int, int, int]]] = []
     for decode in sorted(decodes, key=lambda decode: len(decode[0])):
@@ -291,7 +289,7 @@ def _groups(
 
 def _together(
     group: list[tuple[Sequence[int], int, int, int]], block_size: int, dtype: torch.dtype, device: torch.device
-) -> Together:
+) -> GroupAttention:
     group = sorted(group, key=lambda decode: decode[1])
     width = max(len(blocks) for blocks, *_ in group)
     ids = torch.tensor([[*blocks, *[0] * (width - len(blocks))] for blocks, *_ in group], device=device)
@@ -301,7 +299,7 @@ def _together(
     mask = torch.zeros(hidden.shape, dtype=dtype, device=device).masked_fill_(hidden, float("-inf"))
     rows = [decode[1] for decode in group]
     is_run = rows[-1] - rows[0] + 1 == len(rows)
-    return Together(
+    return GroupAttention(
         slice(rows[0], rows[-1] + 1) if is_run else torch.tensor(rows, device=device),
         ids.flatten(),
         len(group),
@@ -311,7 +309,7 @@ def _together(
 
 
 # Rows of a prompt whose scores are made at once.
-_PIECE_ROWS = 256
+_PLAIN_TILE_ROWS = 256
 
 
 def plain_attention(
@@ -330,9 +328,9 @@ def plain_attention(
     dtype = torch.promote_types(q.dtype, torch.float32)
     shared = keys.stride(1) == 0 and values.stride(1) == 0
     keys, values = ((each[:, :1] if shared else each).to(dtype).contiguous() for each in (keys, values))
-    pieces = []
-    for start in range(0, q.shape[2], _PIECE_ROWS):
-        rows = q[:, :, start : start + _PIECE_ROWS].to(dtype) * scale
+    tiles = []
+    for start in range(0, q.shape[2], _PLAIN_TILE_ROWS):
+        rows = q[:, :, start : start + _PLAIN_TILE_ROWS].to(dtype) * scale
         stop = start + rows.shape[2]
         seen = stop if is_causal else keys.shape[2]
         scores = _products(rows, keys[:, :, :seen].transpose(2, 3))
@@ -341,8 +339,8 @@ def plain_attention(
             scores = scores.masked_fill(later, float("-inf"))
         if attn_mask is not None:
             scores = scores + (attn_mask if attn_mask.shape[-2] == 1 else attn_mask[..., start:stop, :])
-        pieces.append(_products(scores.softmax(-1), values[:, :, :seen]))
-    return torch.cat(pieces, 2).to(q.dtype)
+        tiles.append(_products(scores.softmax(-1), values[:, :, :seen]))
+    return torch.cat(tiles, 2).to(q.dtype)
 
 
 def _products(left: Tensor, right: Tensor) -> Tensor:

@@ -3,11 +3,11 @@
 import pytest
 
 from engines.paged.bench.figures import cache_bytes_per_step, figures, percentile, weight_bytes_per_step
-from engines.paged.bench.load import Heard, Round, gaps
+from engines.paged.bench.load import RequestTimings, Round, gaps
 from tests.engines.paged.bench.test_memory_traffic import LLAMA
 
 # Two requests: the second one's prompt is read later, and it ends later.
-ROUND = Round(2, 10, (Heard(0.0, (1.0, 2.0, 3.0, 4.0)), Heard(0.0, (2.0, 3.0, 4.0, 5.0))))
+ROUND = Round(2, 10, (RequestTimings(0.0, (1.0, 2.0, 3.0, 4.0)), RequestTimings(0.0, (2.0, 3.0, 4.0, 5.0))))
 
 
 def test_decoding_is_measured_while_all_decode() -> None:
@@ -22,7 +22,8 @@ def test_decoding_is_measured_while_all_decode() -> None:
 def test_rounds_have_a_median_and_a_spread() -> None:
     """The rate is that of the middle round; the least and the most stand beside it."""
     rounds = [
-        Round(1, 10, (Heard(0.0, tuple(1.0 + step * number for number in range(5))),)) for step in (0.5, 0.25, 0.1)
+        Round(1, 10, (RequestTimings(0.0, tuple(1.0 + step * number for number in range(5))),))
+        for step in (0.5, 0.25, 0.1)
     ]
     found = figures(rounds, LLAMA, None, 64, 1e9)
     rates = (found.lowest_tokens_per_second, found.tokens_per_second, found.highest_tokens_per_second)
@@ -40,7 +41,7 @@ def test_the_share_is_what_steps_read_over_what_memory_can() -> None:
 
 def test_answers_that_never_run_together_are_measured_as_a_whole() -> None:
     """Where the first has ended before the last begins, the rate is that of all the time in which any decodes."""
-    apart = Round(2, 10, (Heard(0.0, (1.0, 2.0)), Heard(0.0, (4.0, 6.0))))
+    apart = Round(2, 10, (RequestTimings(0.0, (1.0, 2.0)), RequestTimings(0.0, (4.0, 6.0))))
     found = figures([apart], LLAMA, None, 64, 1e9)
     assert found.tokens_per_second == pytest.approx(3 / 5)
     assert sorted(gaps(apart.requests)) == [1.0, 2.0]

@@ -206,7 +206,7 @@ def test_a_plan_that_takes_too_long_stops_nobody(tmp_path: Path, caplog: pytest.
     """An engine whose patience ends plans with the claims that it sees, and says so."""
     with MemoryClaims(tmp_path).planning():
         claim = MemoryClaims(tmp_path).claim(GIB)
-        with MemoryClaims(tmp_path, patience_seconds=0).planning() as others:
+        with MemoryClaims(tmp_path, timeout_seconds=0).planning() as others:
             assert others == GIB
     assert "no longer waits" in caplog.text
     caplog.clear()

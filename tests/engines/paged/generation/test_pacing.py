@@ -7,8 +7,8 @@ from engines.paged.generation.prefill_pacing import Pacing
 
 def steps(pacing: Pacing, decode: float, row: float) -> None:
     for _ in range(30):
-        pacing.learn(4, 0, decode)
-        pacing.learn(4, 50, decode + 50 * row)
+        pacing.observe(4, 0, decode)
+        pacing.observe(4, 50, decode + 50 * row)
 
 
 @pytest.mark.parametrize(
@@ -25,15 +25,15 @@ def test_one_slow_step_does_not_count_for_much() -> None:
     """A machine that was busy for a moment has not become slower."""
     pacing = Pacing(2.0, 16, 512)
     steps(pacing, 0.020, 0.0005)
-    pacing.learn(4, 0, 60.0)
+    pacing.observe(4, 0, 60.0)
     assert pacing.prefill_rows() <= 50
 
 
 def test_steps_of_prompts_alone_tell_what_a_row_costs() -> None:
     """Before anybody decodes beside a prompt."""
     pacing = Pacing(2.0, 16, 512)
-    pacing.learn(0, 500, 0.25)
-    pacing.learn(3, 0, 0.02)
+    pacing.observe(0, 500, 0.25)
+    pacing.observe(3, 0, 0.02)
     assert pacing.prefill_rows() == 40
-    assert pacing.guess_cost(0.0) == pytest.approx(0.025)
-    assert pacing.guess_cost(0.01) == pytest.approx(0.525)  # with a draft model that takes half a step
+    assert pacing.draft_cost(0.0) == pytest.approx(0.025)
+    assert pacing.draft_cost(0.01) == pytest.approx(0.525)  # with a draft model that takes half a step

@@ -12,6 +12,7 @@ from engines.paged.base.options import DETERMINISTIC_CHUNK, EngineOptions, Specu
 from engines.paged.base.types import FinishReason, GenerateRequest, SamplingParams
 from engines.paged.engine import PagedEngine
 from engines.paged.kv_store.block_store import BlockMemory
+from engines.paged.kv_store.kv_transfer import KVTransfer
 from engines.paged.scheduling.sequence import Sequence, SequenceStatus
 from tests.engines.paged.engine.asking import Answer, answer_of, ask, finish
 from tests.engines.paged.front.llm_process import adapter_folder
@@ -114,12 +115,12 @@ def test_a_device_that_copies_behind_loses_nothing(
     ahead: bool, redis_server: RedisServer, engine_of: EngineOf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As a GPU does: blocks are handed on once a later step was read, and the last ones when nothing is left to do."""
-    monkeypatch.setattr(BlockMemory, "is_behind", True)
+    monkeypatch.setattr(BlockMemory, "is_asynchronous", True)
     engine = engine_of(redis_server, run_ahead=ahead)
     answer_of(engine, PROMPT, max_tokens=40)
     eventually(lambda: len(redis_server.names()) == (200 + 39) // BLOCK)
-    exchange = engine._loop.exchange
-    assert exchange is not None and not exchange._copied and not exchange._filled
+    transfer = engine._loop.transfer
+    assert isinstance(transfer, KVTransfer) and not transfer._copied and not transfer._filled
 
 
 def test_who_was_looked_up_before_his_turn_does_not_wait(
@@ -129,16 +130,15 @@ def test_who_was_looked_up_before_his_turn_does_not_wait(
     admitted at once; without that it steps aside."""
     settings = {"kv_store": redis_server.url, "kv_fetch": "always", "kv_deadline": 10.0, "threads": 1}
     engine = PagedEngine.load(llama, EngineOptions(max_context=256, dtype="float32", **settings))  # type: ignore[arg-type]
-    exchange, scheduler = engine._loop.exchange, engine._scheduler
-    assert exchange is not None
+    transfer, scheduler = engine._loop.transfer, engine._scheduler
     known, unknown = (
         Sequence(GenerateRequest(name, tuple(PROMPT), SamplingParams(), cache_salt=name), 0, 1, BLOCK) for name in "ab"
     )
-    exchange.ask_early(known)
-    assert known.early.found.result(10) == 0
+    transfer.prefetch(known)
+    assert known.prefetch.found.result(10) == 0
     scheduler.add(known)
     plan = scheduler.plan()
-    assert plan is not None and [piece.sequence for piece in plan.pieces] == [known]
+    assert plan is not None and [chunk.sequence for chunk in plan.chunks] == [known]
     scheduler.add(unknown)
     scheduler.plan()
     assert unknown.status is SequenceStatus.FETCHING

@@ -12,7 +12,7 @@ import pytest
 from engines.paged import builder
 from engines.paged.base.options import EngineOptions, Speculation
 from engines.paged.base.types import GrammarSpec, Output
-from engines.paged.device import OwnThread
+from engines.paged.device import DeviceThread
 from engines.paged.engine import PagedEngine
 from engines.paged.ops.metal import MetalOps
 from tests.engines.paged.engine.asking import Answer, answer_of, ask, finish
@@ -39,7 +39,7 @@ def start_engine(monkeypatch: pytest.MonkeyPatch) -> Iterator[StartEngine]:
     def start(folder: Path, **options: Any) -> tuple[PagedEngine, FakeMps]:
         device = FakeMps()
         device.install(monkeypatch)
-        thread = OwnThread("fake mps")
+        thread = DeviceThread("fake mps")
         thread.begin(device.__enter__).result()
         settings = EngineOptions(**{**SETTINGS, **options})
         with monkeypatch.context() as patch:

@@ -45,8 +45,8 @@ def batches():
     return SamplingBatches(VOCABULARY, Staging(CPU), EOS, encode)
 
 
-def ask(drawing, *drafts):
-    return SampledRows(drawing, len(drawing.writing.tokens), drafts)
+def entry(state, *drafts):
+    return SampledRows(state, len(state.history.tokens), drafts)
 
 
 def test_columns():
@@ -54,7 +54,7 @@ def test_columns():
     made = batches()
     a = made.admit(Text([1, 2]), SamplingParams(temperature=0.5, top_k=3, top_p=0.9, min_p=0.1), 2**64 - 1)
     b = made.admit(Text([1], [5, 6, 7]), SamplingParams(temperature=0.0), 5)
-    batch = made.build([ask(a, 8, 9), ask(b)])
+    batch = made.build([entry(a, 8, 9), entry(b)])
     assert batch.temperature.tolist() == [0.5, 0.5, 0.5, 0.0]
     assert batch.top_k.tolist() == [3, 3, 3, 0]
     assert batch.top_p.tolist() == pytest.approx([0.9, 0.9, 0.9, 1.0])
@@ -72,7 +72,8 @@ def test_what_a_batch_need_not_do():
     plain = made.admit(Text([1]), SamplingParams(), 1)
     filtered = made.admit(Text([1]), SamplingParams(top_p=0.5), 1)
     told = [
-        (b.is_greedy, b.is_unfiltered) for b in (made.build([ask(x), ask(greedy)]) for x in (greedy, plain, filtered))
+        (b.is_greedy, b.is_unfiltered)
+        for b in (made.build([entry(x), entry(greedy)]) for x in (greedy, plain, filtered))
     ]
     assert told == [(True, True), (False, True), (False, False)]
 
@@ -81,7 +82,7 @@ def test_beams_are_not_drawn():
     """A beam's row yields the likeliest token: which ones it goes on with is not for chance, nor for penalties."""
     made = batches()
     beam = made.admit(Text([1]), SamplingParams(temperature=0.7, presence_penalty=1.0, beam_width=3), 1)
-    batch = made.build([ask(beam)])
+    batch = made.build([entry(beam)])
     assert batch.is_greedy and batch.output_counts is None
 
 
@@ -89,30 +90,30 @@ def test_the_same_rows_cost_nothing():
     """While the same sequences go on, no tensor is made anew but the positions."""
     made = batches()
     text = Text([1, 2])
-    drawing = made.admit(text, SamplingParams(temperature=0.5, logit_bias={3: 1.0}), 1)
-    first = made.build([ask(drawing)])
+    state = made.admit(text, SamplingParams(temperature=0.5, logit_bias={3: 1.0}), 1)
+    first = made.build([entry(state)])
     text.answer.append(4)
-    second = made.build([ask(drawing)])
+    second = made.build([entry(state)])
     assert first.temperature is second.temperature
     assert first.bias_values is second.bias_values
     assert (first.positions.tolist(), second.positions.tolist()) == ([2], [3])
     greedy = made.admit(text, SamplingParams(temperature=0.0), 1)
-    assert made.build([ask(greedy)]).positions is made.build([ask(greedy)]).positions
+    assert made.build([entry(greedy)]).positions is made.build([entry(greedy)]).positions
 
 
 def test_min_tokens_forbid_the_end():
     """Before min_tokens neither EOS nor stop tokens may come, behind each draft counted; then they may."""
     made = batches()
     text = Text([1], [5])
-    drawing = made.admit(text, SamplingParams(temperature=0.0, min_tokens=3, stop_token_ids=(7,)), 1)
-    batch = made.build([ask(drawing, 8, 8)])
+    state = made.admit(text, SamplingParams(temperature=0.0, min_tokens=3, stop_token_ids=(7,)), 1)
+    batch = made.build([entry(state, 8, 8)])
     banned = sorted(zip(batch.bias_rows.tolist(), batch.bias_ids.tolist(), strict=True))
     assert banned == [(0, 7), (0, 49), (1, 7), (1, 49)]
     assert set(batch.bias_values.tolist()) == {-math.inf}
     text.answer += [8, 8]
-    assert made.build([ask(drawing)]).bias_ids.tolist() == []
+    assert made.build([entry(state)]).bias_ids.tolist() == []
     ignoring = made.admit(Text([1]), SamplingParams(min_tokens=3, stop_token_ids=(7,), ignore_eos=True), 1)
-    assert made.build([ask(ignoring)]).bias_ids.tolist() == [7]
+    assert made.build([entry(ignoring)]).bias_ids.tolist() == [7]
 
 
 def test_bad_words():
@@ -120,14 +121,14 @@ def test_bad_words():
     others."""
     made = batches()
     text = Text([1, 2], [3])
-    drawing = made.admit(text, SamplingParams(temperature=0.0, bad_words=("x", "abc")), 1)
-    assert drawing.needs_host
-    batch = made.build([ask(drawing, 1, 2, 4), ask(drawing)])
+    state = made.admit(text, SamplingParams(temperature=0.0, bad_words=("x", "abc")), 1)
+    assert state.needs_host
+    batch = made.build([entry(state, 1, 2, 4), entry(state)])
     banned = set(zip(batch.bias_rows.tolist(), batch.bias_ids.tolist(), strict=True))
     always = {(row, token) for row in range(5) for token in (24, 44)}
     assert banned == always | {(2, 3)}
     text.answer += [21, 2]
-    assert made.build([ask(drawing)]).bias_ids.tolist().count(3) == 1
+    assert made.build([entry(state)]).bias_ids.tolist().count(3) == 1
 
 
 def test_words_of_one_token_need_no_host():
@@ -153,10 +154,10 @@ def test_grammars():
     """Rows with a grammar may draw what it allows, behind each draft; ids beyond its tokenizer none; other rows all."""
     made = batches()
     text = Text([1, 2])
-    drawing = made.admit(text, SamplingParams(temperature=1.0, min_tokens=5), 1, Grammar(text))
-    assert drawing.needs_host
+    state = made.admit(text, SamplingParams(temperature=1.0, min_tokens=5), 1, Grammar(text))
+    assert state.needs_host
     free = made.admit(Text([1]), SamplingParams(temperature=0.0), 1)
-    batch = made.build([ask(free), ask(drawing, 7, 9)])
+    batch = made.build([entry(free), entry(state, 7, 9)])
     assert batch.allowed.tolist() == [[-1, -1], [1 << 3, 0], [1 << 8, 0], [1 << 10, 0]]
     assert batch.bias_ids is None
     tokens, _ = sample(torch.randn(4, VOCABULARY), batch)
@@ -166,12 +167,12 @@ def test_grammars():
 def test_a_draft_models_rows():
     """A draft model draws by temperature and filters alone, at the same positions, without the other rows' undoing."""
     made = batches()
-    drawing = made.admit(Text([1, 2]), SamplingParams(presence_penalty=1.0, logit_bias={1: 1.0}, top_k=4), 1)
-    main = made.build([ask(drawing, 5)])
-    plain = made.build([SampledRows(drawing, 3)], plain=True)
+    state = made.admit(Text([1, 2]), SamplingParams(presence_penalty=1.0, logit_bias={1: 1.0}, top_k=4), 1)
+    main = made.build([entry(state, 5)])
+    plain = made.build([SampledRows(state, 3)], plain=True)
     assert (plain.positions.tolist(), plain.top_k.tolist()) == ([3], [4])
     assert plain.output_counts is plain.bias_ids is None
-    assert made.build([ask(drawing, 5)]).temperature is main.temperature
+    assert made.build([entry(state, 5)]).temperature is main.temperature
 
 
 PARAMS = [
@@ -183,13 +184,13 @@ PARAMS = [
 ]
 
 
-def expected_counts(asks):
+def expected_counts(entries):
     """By the texts alone: how often each token came before each row, and which stand in the prompt."""
     counts, seen = [], []
-    for drawing, position, drafts in asks:
-        is_penalized = drawing.params not in PARAMS[:2]
+    for state, position, drafts in entries:
+        is_penalized = state.params not in PARAMS[:2]
         for j in range(1 + len(drafts)):
-            text = drawing.writing
+            text = state.history
             answer = text.tokens[text.num_prompt : position] + list(drafts[:j])
             counts.append(np.bincount(answer if is_penalized else [], minlength=VOCABULARY))
             seen.append(np.isin(np.arange(VOCABULARY), text.prompt) & is_penalized)
@@ -208,40 +209,40 @@ def test_penalties_follow_the_texts(seed):
             running.append(made.admit(text, chance.choice(PARAMS), chance.randrange(2**64)))
         if running and chance.random() < 0.2:
             made.release(running.pop(chance.randrange(len(running))))
-        some = [drawing for drawing in running if chance.random() < 0.8]
+        some = [state for state in running if chance.random() < 0.8]
         if not some:
             continue
         guesses = [[chance.randrange(5) for _ in range(chance.choice((0, 0, 0, 3)))] for _ in some]
-        asks = [ask(drawing, *drafts) for drawing, drafts in zip(some, guesses, strict=True)]
-        batch = made.build(asks)
-        counts, seen = expected_counts(asks)
-        penalized = any(drawing.params not in PARAMS[:2] for drawing in some)
+        entries = [entry(state, *drafts) for state, drafts in zip(some, guesses, strict=True)]
+        batch = made.build(entries)
+        counts, seen = expected_counts(entries)
+        penalized = any(state.params not in PARAMS[:2] for state in some)
         assert (batch.output_counts is not None) == penalized
         if penalized:
             assert (batch.output_counts.numpy() == counts).all()
         if batch.repetition is not None:
             assert (batch.seen_in_prompt.numpy() == seen).all()
         tokens, _ = sample(torch.randn(len(counts), VOCABULARY), batch)
-        made.count(asks, tokens)
+        made.count(entries, tokens)
         row = 0
-        for drawing, drafts in zip(some, guesses, strict=True):
+        for state, drafts in zip(some, guesses, strict=True):
             yielded = tokens[row : row + 1 + len(drafts)].tolist()
             kept = next((i for i, draft in enumerate(drafts) if yielded[i] != draft), len(drafts)) + 1
-            drawing.writing.answer += yielded[:kept]
+            state.history.answer += yielded[:kept]
             row += 1 + len(drafts)
             if chance.random() < 0.05:  # taken back
-                del drawing.writing.answer[-2:]
+                del state.history.answer[-2:]
 
 
 def test_tokens_are_counted_before_they_are_read():
     """A step that is launched before the one before it was read counts that one's token."""
     made = batches()
     text = Text([1])
-    drawing = made.admit(text, SamplingParams(temperature=0.0, frequency_penalty=1.0), 1)
-    first = [SampledRows(drawing, 1)]
+    state = made.admit(text, SamplingParams(temperature=0.0, frequency_penalty=1.0), 1)
+    first = [SampledRows(state, 1)]
     made.build(first)
     made.count(first, torch.tensor([9], dtype=torch.int32))
-    counts = made.build([SampledRows(drawing, 2)]).output_counts
+    counts = made.build([SampledRows(state, 2)]).output_counts
     assert counts.nonzero().tolist() == [[0, 9]]
     assert text.answer == []
 
@@ -249,16 +250,16 @@ def test_tokens_are_counted_before_they_are_read():
 def test_inside_and_outside_of_inference_mode():
     """A thread may sample in torch's inference mode and outside of it, with what it has kept from before."""
     made = batches()
-    drawing = made.admit(Text([1]), SamplingParams(frequency_penalty=1.0, temperature=2.0), 1)
+    state = made.admit(Text([1]), SamplingParams(frequency_penalty=1.0, temperature=2.0), 1)
     tokens = []
     for inference in (True, False, True):
         with torch.inference_mode(inference):
-            rows = [ask(drawing)]
+            rows = [entry(state)]
             drawn, _ = sample(torch.zeros(1, VOCABULARY), made.build(rows))
-            noisy, _ = sample(torch.zeros(1, 5000), made.build([SampledRows(drawing, 1)], plain=True))
+            noisy, _ = sample(torch.zeros(1, 5000), made.build([SampledRows(state, 1)], plain=True))
             made.count(rows, drawn)
             tokens.append((drawn.item(), noisy.item()))
-            drawing.writing.answer.append(tokens[-1][0])
+            state.history.answer.append(tokens[-1][0])
     assert len({noisy for _, noisy in tokens}) == 1
 
 
@@ -266,7 +267,7 @@ def test_seats_are_given_back():
     """Sequences that have ended leave no memory behind: the table is as large as the most that ran together."""
     made = batches()
     for _ in range(50):
-        drawing = made.admit(Text([1]), SamplingParams(frequency_penalty=1.0), 1)
-        made.build([ask(drawing)])
-        made.release(drawing)
+        state = made.admit(Text([1]), SamplingParams(frequency_penalty=1.0), 1)
+        made.build([entry(state)])
+        made.release(state)
     assert repr(made._table) == "<PenaltyTable: 0 seats taken, 7 free>"

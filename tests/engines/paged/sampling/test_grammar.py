@@ -45,12 +45,12 @@ def generated(spec, seed, tokenizer=BYTES, most=400, favoured="", spread=2.0):
     batches = SamplingBatches(tokenizer.vocab_size, Staging(CPU), tokenizer.eos_ids, lambda text: [])
     walk = matcher(spec, tokenizer)
     text = Text([0])
-    drawing = batches.admit(text, SamplingParams(), seed, walk)
+    state = batches.admit(text, SamplingParams(), seed, walk)
     logits = torch.randn(tokenizer.vocab_size, generator=torch.Generator().manual_seed(seed)) * spread
     for letter in favoured:
         logits[ids(letter, tokenizer)[-1]] += 8
     for _ in range(most):
-        batch = batches.build([SampledRows(drawing, len(text.tokens))])
+        batch = batches.build([SampledRows(state, len(text.tokens))])
         token = sample(logits[None], batch)[0].item()
         if token in tokenizer.eos_ids:
             return tokenizer.decode(text.answer), walk.may_end

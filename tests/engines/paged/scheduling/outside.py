@@ -44,7 +44,7 @@ class Outside:
     num_loaded: int = 0
 
     def __post_init__(self) -> None:
-        self.scheduler.exchange_with(self.look_up, lambda sequence, name, block: self.full.append((name, block)))
+        self.scheduler.connect_store(self.look_up, lambda sequence, name, block: self.full.append((name, block)))
 
     def know(self, tokens: tuple[int, ...]) -> None:
         """Keep what another engine has computed of a text."""

@@ -45,7 +45,9 @@ class Simulation:
         self.in_flight: tuple[SchedulerOutput, list[list[int]]] | None = None
         self.last: dict[int, int] = {}  # by slot, as on the device
         self.num_rows = 0
-        self.chunk = self.scheduler._chunk or 0  # where prompts are cut at fixed places, one piece goes beside the rest
+        self.chunk_tokens = (
+            self.scheduler._chunk_tokens or 0
+        )  # where prompts are cut at fixed places, one piece goes beside the rest
         self.arrivals = 0
         self.outside = Outside(self.scheduler, self.cache, self.dice) if self.stores else None
 
@@ -79,27 +81,27 @@ class Simulation:
         size = self.scheduler.block_manager.block_size
         for source, target in plan.copies:
             self.cache[target] = list(self.cache[source])
-        assert plan.num_rows <= self.scheduler.max_batch_tokens + self.chunk
+        assert plan.num_rows <= self.scheduler.max_batch_tokens + self.chunk_tokens
         written: list[tuple[int, int]] = []
         inputs = []
-        for piece in plan.pieces:
-            known = [*piece.sequence.tokens, *piece.drafts]
+        for chunk in plan.chunks:
+            known = [*chunk.sequence.tokens, *chunk.drafts]
             tokens = [
-                known[p] if p < len(known) else self.last[piece.sequence.slot] for p in range(piece.start, piece.end)
+                known[p] if p < len(known) else self.last[chunk.sequence.slot] for p in range(chunk.start, chunk.end)
             ]
             inputs.append(tokens)
         results = []
-        for piece, tokens in zip(plan.pieces, inputs, strict=True):
-            blocks = piece.sequence.blocks
+        for chunk, tokens in zip(plan.chunks, inputs, strict=True):
+            blocks = chunk.sequence.blocks
             yielded = []
-            for position, token in zip(range(piece.start, piece.end), tokens, strict=True):
+            for position, token in zip(range(chunk.start, chunk.end), tokens, strict=True):
                 before = self.cache[blocks[(position - 1) // size]][(position - 1) % size] if position else 0
                 state = 0  # what attention would read: the whole prefix must be in the table
                 if position:
-                    for p, known in enumerate([*piece.sequence.tokens, *piece.drafts][:position]):
+                    for p, known in enumerate([*chunk.sequence.tokens, *chunk.drafts][:position]):
                         state = digest(state, known)
-                        assert self.cache[blocks[p // size]][p % size] == state, f"{piece}: wrong content at {p}"
-                    if position <= len(piece.sequence.tokens) + len(piece.drafts):
+                        assert self.cache[blocks[p // size]][p % size] == state, f"{chunk}: wrong content at {p}"
+                    if position <= len(chunk.sequence.tokens) + len(chunk.drafts):
                         assert state == before
                 block, offset = blocks[position // size], position % size
                 assert self.scheduler.pool.references(block) == 1, "a shared block is written"
@@ -107,21 +109,21 @@ class Simulation:
                 written.append((block, offset))
                 self.cache[block][offset] = digest(before, token)
                 yielded.append(self.cache[block][offset] % VOCABULARY)
-            self.num_rows += piece.count
-            yielded = yielded[len(yielded) - piece.num_samples :]
-            for right, guess in enumerate(piece.drafts):
+            self.num_rows += chunk.count
+            yielded = yielded[len(yielded) - chunk.num_samples :]
+            for right, guess in enumerate(chunk.drafts):
                 if yielded[right] != guess:
                     del yielded[right + 1 :]
                     break
             if yielded:
-                self.last[piece.sequence.slot] = yielded[-1]
+                self.last[chunk.sequence.slot] = yielded[-1]
             results.append(yielded)
         return results
 
     def read(self, plan: SchedulerOutput, results: list[list[int]]) -> None:
-        for piece, tokens in zip(plan.pieces, results, strict=True):
-            sequence = piece.sequence
-            self.scheduler.advance(piece, tokens)
+        for chunk, tokens in zip(plan.chunks, results, strict=True):
+            sequence = chunk.sequence
+            self.scheduler.advance(chunk, tokens)
             if sequence.status is SequenceStatus.FINISHED:
                 continue
             del sequence.tokens[sequence.max_tokens :]

@@ -11,7 +11,7 @@ from tests.engines.paged.scheduling.simulation import Simulation, simulation, te
 
 def rows(plan: object) -> dict[str, tuple[int, int, int]]:
     assert plan is not None
-    return {piece.sequence.request.id: (piece.start, piece.count, piece.num_samples) for piece in plan.pieces}  # type: ignore[attr-defined]
+    return {chunk.sequence.request.id: (chunk.start, chunk.count, chunk.num_samples) for chunk in plan.chunks}  # type: ignore[attr-defined]
 
 
 def test_a_prompt_is_cut_to_the_budget_and_sampled_at_its_end() -> None:
@@ -173,7 +173,7 @@ def test_choices_share_the_prompt_and_copy_what_they_write() -> None:
 def test_deterministic_steps_are_cut_at_fixed_places() -> None:
     """With chunks of 8, prompts are cut at multiples of 8 whatever else runs, and only what was computed so is
     shared."""
-    it = simulation(chunk=8)
+    it = simulation(chunk_tokens=8)
     prompt = tuple(range(20))
     it.submit((1, 2, 3), 30)
     it.step()
@@ -243,11 +243,11 @@ def test_what_is_loaded_takes_no_room_from_those_who_run() -> None:
 
 WALKS: list[dict[str, object]] = [
     {},
-    {"chunk": 8},
+    {"chunk_tokens": 8},
     {"prefix_cache": False},
     {"guess": 0.6},
     {"stores": True},
-    {"stores": True, "chunk": 8},
+    {"stores": True, "chunk_tokens": 8},
     {"stores": True, "guess": 0.6},
 ]
 

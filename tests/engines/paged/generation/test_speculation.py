@@ -1,29 +1,29 @@
 """Guesses of what comes next, and how many are worth it."""
 
-from engines.paged.generation.speculation import DraftLength, NgramIndex
+from engines.paged.generation.speculation import DraftLengthEstimator, NgramIndex
 
 
 def test_what_followed_before_is_guessed() -> None:
     """The last words stood once already: what came then is guessed."""
     index = NgramIndex(2, 4)
-    assert index.guess([1, 2, 3, 4, 5, 1, 2, 3], 2) == [4, 5]
+    assert index.draft([1, 2, 3, 4, 5, 1, 2, 3], 2) == [4, 5]
 
 
 def test_the_longest_match_wins_and_the_latest_of_equals() -> None:
     """Three words in common say more than two."""
     index = NgramIndex(1, 4)
-    assert index.guess([7, 1, 2, 3, 9, 9, 5, 2, 3, 8, 8, 1, 2, 3], 1) == [9]
-    assert index.guess([7, 1, 2, 3, 9, 9, 5, 2, 3, 8, 8, 1, 2, 3, 6, 2, 3], 1) == [6]
+    assert index.draft([7, 1, 2, 3, 9, 9, 5, 2, 3, 8, 8, 1, 2, 3], 1) == [9]
+    assert index.draft([7, 1, 2, 3, 9, 9, 5, 2, 3, 8, 8, 1, 2, 3, 6, 2, 3], 1) == [6]
 
 
 def test_nothing_is_guessed_of_news() -> None:
     """No run of the least length has stood before."""
-    assert NgramIndex(2, 4).guess([1, 2, 3, 4], 3) == []
+    assert NgramIndex(2, 4).draft([1, 2, 3, 4], 3) == []
 
 
 def test_a_repetition_goes_on_for_ever() -> None:
     """Where what followed reaches to the end, it is guessed to go on in circles."""
-    assert NgramIndex(1, 4).guess([5, 6, 5, 6], 5) == [5, 6, 5, 6, 5]
+    assert NgramIndex(1, 4).draft([5, 6, 5, 6], 5) == [5, 6, 5, 6, 5]
 
 
 def test_an_index_grows_with_its_text() -> None:
@@ -31,37 +31,37 @@ def test_an_index_grows_with_its_text() -> None:
     tokens = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9, 3, 2, 3]
     index = NgramIndex(1, 3)
     for end in range(1, len(tokens)):
-        assert index.guess(tokens[:end], 3) == NgramIndex(1, 3).guess(tokens[:end], 3)
+        assert index.draft(tokens[:end], 3) == NgramIndex(1, 3).draft(tokens[:end], 3)
 
 
 def test_right_guesses_make_bold() -> None:
     """Where all guesses are right and cost little, as many are made as may be."""
-    judge = DraftLength(6)
+    draft_length = DraftLengthEstimator(6)
     for _ in range(20):
-        judge.learn(4, 4)
-    assert judge.num_guesses(0.05) == 6
+        draft_length.observe(4, 4)
+    assert draft_length.num_drafts(0.05) == 6
 
 
 def test_guesses_that_lose_are_left_out_and_tried_again() -> None:
     """Wrong ones at a price stop it; one in a while is tried, and it comes back when that is right."""
-    judge = DraftLength(4)
+    draft_length = DraftLengthEstimator(4)
     for _ in range(30):
-        judge.learn(4, 0)
-    asked = [judge.num_guesses(0.3) for _ in range(100)]
+        draft_length.observe(4, 0)
+    asked = [draft_length.num_drafts(0.3) for _ in range(100)]
     assert 2 <= sum(asked) <= 5 and set(asked) == {0, 1}
     for _ in range(30):
-        judge.learn(1, 1)
-    while not (count := judge.num_guesses(0.3)):
+        draft_length.observe(1, 1)
+    while not (count := draft_length.num_drafts(0.3)):
         pass
     assert count > 1
 
 
 def test_dear_guesses_need_to_be_right() -> None:
     """At a rate of one half, guesses that cost a tenth of a step are made, and such that cost one are not."""
-    judge = DraftLength(4)
+    draft_length = DraftLengthEstimator(4)
     for _ in range(40):
-        judge.learn(2, 1)
-    assert judge.num_guesses(0.1) > 0
+        draft_length.observe(2, 1)
+    assert draft_length.num_drafts(0.1) > 0
     for _ in range(2):
-        judge.num_guesses(1.0)
-    assert judge.num_guesses(1.0) == 0
+        draft_length.num_drafts(1.0)
+    assert draft_length.num_drafts(1.0) == 0
