@@ -1,4 +1,4 @@
-"""Requests as they come in: checked, and made into what the engine works on."""
+"""Checks requests, and prepares them for the scheduler."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _NOTHING = SamplingParams()
 
 
 class Admission:
-    """The engine's door. Any thread may come."""
+    """May be called on any thread."""
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
@@ -39,7 +39,7 @@ class Admission:
     def generation(self, request: GenerateRequest, listener: Listener) -> Generation:
         """A request ready to be scheduled.
 
-        Raises: EngineError where it cannot be answered: the field, and what would do.
+        Raises: EngineError where it cannot be served: the field, and what is allowed.
         """
         parts = self._parts
         request = self._checked(request)
@@ -64,12 +64,12 @@ class Admission:
         return kind(request, choices, listener, arrived)
 
     def withdraw(self, generation: Generation) -> None:
-        """Forget a request that nobody has taken."""
+        """Release a request that was not scheduled."""
         for choice in generation.choices:
             self._parts.sampler.release(choice.sequence)
 
     def _checked(self, request: GenerateRequest) -> GenerateRequest:
-        """The request, its answer bounded by the context."""
+        """The request, with `max_tokens` bounded by the context."""
         prompt, params, max_context = request.prompt, request.params, self._parts.max_context
         if not prompt:
             raise invalid("the prompt is empty: it must have at least one token")
@@ -89,8 +89,8 @@ class Admission:
             )
         adapters = self._parts.options.adapters
         if request.adapter is not None and request.adapter not in adapters:
-            known = ", ".join(sorted(adapters)) or "none"
-            raise invalid(f"adapter '{request.adapter}' is not loaded; loaded are: {known}")
+            loaded = ", ".join(sorted(adapters)) or "none"
+            raise invalid(f"adapter '{request.adapter}' is not loaded; loaded are: {loaded}")
         room = max_context - len(prompt)
         return replace(request, params=replace(params, max_tokens=min(params.max_tokens, room)))
 
@@ -99,7 +99,7 @@ class Admission:
         if width < 2:
             return None
         for field in _NOT_WITH_BEAMS:
-            # What a model's folder recommends is meant for sampling: nobody has asked for it here.
+            # The folder's recommendations are meant for sampling: the request did not set them.
             if getattr(params, field) not in (getattr(_NOTHING, field), getattr(self._parts.default_params, field)):
                 raise invalid(f"{field}: beam search has no place for it; sample instead (beam_width 0)")
         if params.n > width:
@@ -126,7 +126,7 @@ class Admission:
 
 
 def _seed_of(seed: int | None, choice: int) -> int:
-    """Of one choice: the first has the request's own."""
+    """The first choice has the request's own seed."""
     if seed is None:
         return int.from_bytes(os.urandom(_SEED_BYTES), "little")
     return (seed + choice * _GOLDEN) & _MASK

@@ -1,4 +1,4 @@
-"""An engine's parts, from a model's folder."""
+"""Builds an engine's parts from a model's folder."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ from engines.paged.text.tokenizer import Tokenizer
 from engines.paged.weights.loader import LoadedModel, load_model
 from engines.paged.weights.lora import load_adapter
 
-Progress = Callable[[str, int, int], None]  # what is being done, done so far, in all
+Progress = Callable[[str, int, int], None]  # stage, done, total
 
-# A context is halved until one fits into memory, but not below so many blocks: that is no context.
+# A context is halved until it fits into memory, down to this many blocks.
 _LEAST_BLOCKS = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What an engine is made of. `max_context` is in tokens, prompt and answer; `default_params` are where a request
-    is silent, as the folder has it."""
+    """An engine's parts. `max_context` is in tokens, prompt and answer; `default_params` are the folder's, for fields
+    that a request leaves out."""
 
     options: EngineOptions
     device: torch.device
@@ -52,8 +52,8 @@ class Parts:
     max_context: int
     sampler: Sampler
     runner: Runner
-    block_store: BlockStore | None  # of blocks that outlive the engine
-    claim: MemoryClaim  # counts for other engines of this machine while this one lives
+    block_store: BlockStore | None  # blocks stored beyond the engine
+    claim: MemoryClaim  # counted by other engines of this machine while this one lives
 
     @property
     def config(self) -> DecoderConfig:
@@ -61,13 +61,13 @@ class Parts:
 
 
 def assemble(directory: Path, options: EngineOptions, progress: Progress | None) -> Parts:
-    """Read and prepare everything, on the thread that will run it.
+    """Read and prepare everything, on the engine's thread.
 
-    Raises: EngineError that names the file, the field or the option, and what would do.
+    Raises: EngineError that names the file, the field or the option, and what is allowed.
     """
     check_options(options)
     device = choose_device(options.device)
-    use_threads(options.threads)  # torch keeps that by thread
+    use_threads(options.threads)  # torch has this setting per thread
     dtype = choose_dtype(options.dtype, read_config(directory).dtype, device)
     ops = choose_ops(options.ops, device, getattr(torch, dtype), deterministic=options.deterministic)
     tokenizer = Tokenizer.load(directory)
@@ -83,7 +83,7 @@ def assemble(directory: Path, options: EngineOptions, progress: Progress | None)
     config = loaded.config
     ops.prepare_attention(config.num_heads, config.num_kv_heads, config.head_size, getattr(torch, dtype))
     adapters = {name: load_adapter(name, path, config, device) for name, path in options.adapters.items()}
-    # Where a draft model was trained on shorter texts than these, its guesses become poor there, and fewer.
+    # Beyond the context that a draft model was trained on, its drafts are worse and become fewer.
     num_positions = options.max_context or config.max_positions
     draft = _load_draft(options.speculation, ops, dtype, config, num_positions, progress)
     if draft is not None:
@@ -177,7 +177,7 @@ def _plan(
     available: int,
     device_type: str,
 ) -> tuple[MemoryPlan, int]:
-    """The memory, and how long a context it holds: where nobody asked for a length, as long as fits."""
+    """The memory plan and the context length: without the option, the longest that fits."""
     more = draft.config.kv_bytes_per_token if draft is not None else 0
     max_context = options.max_context or config.max_positions
     while True:

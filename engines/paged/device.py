@@ -1,4 +1,4 @@
-"""Which device an engine computes on, in which dtype, with how many threads."""
+"""The device of an engine, its dtype, its operations, and the one thread that uses it."""
 
 from __future__ import annotations
 
@@ -26,9 +26,10 @@ _DTYPES = ("auto", "float32", "float16", "bfloat16")
 
 
 def choose_device(name: str) -> torch.device:
-    """Of --device. Raises: EngineError where it is unknown, or not here.
+    """The device of --device. A virtual Mac reports MPS without memory (actions/runner-images issue 9918), so a small
+    allocation is tried.
 
-    A virtual Mac says that it has MPS and gives no memory (actions/runner-images issue 9918): an allocation tells.
+    Raises: EngineError where it is unknown or not available.
     """
     if name not in _DEVICES:
         raise invalid(f"device: '{name}' is none of {', '.join(_DEVICES)}")
@@ -46,7 +47,7 @@ def choose_device(name: str) -> torch.device:
 
 
 def mps_failure() -> str:
-    """Why a few bytes cannot be had on MPS, and read back; "" where they can."""
+    """Why MPS cannot allocate and read a few bytes; "" where it can."""
     try:
         value = torch.ones(1, device="mps").item()
     except RuntimeError as error:  # "MPS backend out of memory (... other allocations: 0 bytes ...)"
@@ -55,7 +56,7 @@ def mps_failure() -> str:
 
 
 def choose_dtype(name: str, stored: str, device: torch.device) -> str:
-    """Of --dtype: `stored`, the folder's own, unless the device is slow at it.
+    """The dtype of --dtype: by default `stored`, the folder's own, unless the device is slow at it.
 
     Raises: EngineError where it is unknown.
     """
@@ -65,12 +66,12 @@ def choose_dtype(name: str, stored: str, device: torch.device) -> str:
         return name
     if stored == "float32" or device.type != "cpu":
         return stored
-    # A processor without instructions for bfloat16 converts each number on its way.
+    # Without bfloat16 instructions a processor converts each number.
     return "bfloat16" if _has_fast_bfloat16() else "float32"
 
 
 def use_threads(count: int | None) -> None:
-    """Have torch's operations on the processor use so many threads; None: the cores this process may use."""
+    """Set torch's number of threads on the processor; None: the cores that this process may use."""
     if count is None:
         count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     torch.set_num_threads(count)
@@ -87,9 +88,8 @@ _NAMES = ("auto", "reference", "native", "metal")
 
 
 def choose_ops(name: str, device: torch.device, dtype: torch.dtype, *, deterministic: bool = False) -> Ops:
-    """Of --ops: `metal` on a Mac; on another processor `native`, which needs a compiler, and `reference` where there is
-    none or on another device. On a Mac each kernel is tried before it is used; those that fail
-    are computed by torch, with a warning.
+    """The operations of --ops: `metal` on a Mac; `native` on another processor, where a compiler is available;
+    `reference` otherwise. On a Mac each kernel is checked first; torch computes those that fail, with a warning.
 
     Raises: EngineError.
     """
@@ -117,28 +117,28 @@ def choose_ops(name: str, device: torch.device, dtype: torch.dtype, *, determini
 
 
 def _use_safe_math() -> None:
-    """Attention and sampling count on -inf and NaN, which fast math does away with. torch reads the variable once a
-    process, when it first compiles a Metal source (MetalShaderLibrary::compileLibrary): any value but "0" is yes."""
+    """Attention and sampling rely on -inf and NaN, which fast math drops. torch reads the variable once a process, when
+    it first compiles a Metal source (MetalShaderLibrary::compileLibrary): any value but "0" enables it."""
     if os.environ.pop(FAST_MATH, "0") != "0":
         _log.warning("%s is ignored: the kernels count on infinities and NaN", FAST_MATH)
 
 
 def _gpu_cores() -> int:
-    """Of this Mac's GPU, where the system tells."""
-    asked = ["ioreg", "-rc", "AGXAccelerator", "-d", "1"]
+    """Of this Mac's GPU, where the system reports it."""
+    command = ["ioreg", "-rc", "AGXAccelerator", "-d", "1"]
     try:
-        told = subprocess.run(asked, capture_output=True, text=True, timeout=5, check=True).stdout
+        output = subprocess.run(command, capture_output=True, text=True, timeout=5, check=True).stdout
     except (OSError, subprocess.SubprocessError):
         return _FEWEST_CORES
-    found = re.search(r'"gpu-core-count"\s*=\s*(\d+)', told)
-    return int(found[1]) if found else _FEWEST_CORES
+    match = re.search(r'"gpu-core-count"\s*=\s*(\d+)', output)
+    return int(match[1]) if match else _FEWEST_CORES
 
 
 Result = TypeVar("Result")
 
 
 class DeviceThread:
-    """Does one thing after another. It ends with the process, or when it is told to."""
+    """Runs tasks one after another. It ends with the process, or by `end`."""
 
     def __init__(self, name: str) -> None:
         self._tasks: queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = queue.SimpleQueue()
@@ -146,13 +146,13 @@ class DeviceThread:
         self._thread.start()
 
     def begin(self, task: Callable[[], Result]) -> Future[Result]:
-        """Have it done, after what was begun before."""
+        """Queue a task."""
         future: Future[Result] = Future()
         self._tasks.put((future, task))
         return future
 
     def end(self) -> None:
-        """Wait until all that was begun is done, and end. On the thread itself: end then, without waiting."""
+        """Wait for all queued tasks, and end. On the thread itself: end without waiting."""
         self._tasks.put(None)
         if self._thread is not threading.current_thread():
             self._thread.join()
@@ -162,6 +162,6 @@ class DeviceThread:
             future, task = item
             try:
                 future.set_result(task())
-            except BaseException as error:  # whoever waits for it raises it
+            except BaseException as error:  # the future's reader raises it
                 future.set_exception(error)
             del item, future, task

@@ -25,13 +25,13 @@ from engines.paged.generation.statistics import EngineStatistics
 from engines.paged.kv_store.kv_transfer import BlockTransfer, KVTransfer
 from engines.paged.scheduling.scheduler import Scheduler
 
-# Nobody's next token comes later than twice what it would, for others' prompts.
+# Prompts at most double the time to any sequence's next token.
 PREFILL_STRETCH = 2.0
 LEAST_PREFILL_ROWS = 16
 
 
 class PagedEngine:
-    """One model, served. `submit` and `cancel` may be called on any thread."""
+    """Serves one model. `submit` and `cancel` may be called on any thread."""
 
     def __init__(self, parts: Parts, thread: DeviceThread) -> None:
         """See `load`. `thread` is the one that assembled the parts."""
@@ -94,13 +94,12 @@ class PagedEngine:
         return f"<PagedEngine {self.config.architecture} on {self._parts.device}: {self._scheduler!r}>"
 
     def start(self) -> None:
-        """Begin to serve."""
         assert self._thread is not None, "it was stopped"
         self._thread.begin(self._loop.run)
 
     def stop(self, grace_seconds: float = 0.0) -> None:
-        """Take no more requests; those under way have so long to end, and are cancelled then. A listener may call this
-        too: then it does not wait."""
+        """Accept no more requests. Active ones have `grace_seconds` to end, then they are cancelled. A listener may
+        call this too; it does not wait then."""
         self._is_stopped = True
         self._loop.stop(grace_seconds)
         if self._thread is not None:
@@ -109,9 +108,9 @@ class PagedEngine:
             self._thread = None
 
     def submit(self, request: GenerateRequest, listener: Listener) -> None:
-        """Have a request answered: the listener is called on the engine's thread, until an output says `is_final`.
+        """Generate: the listener is called on the engine's thread, until an output has `is_final`.
 
-        Raises: EngineError where it cannot be answered: the field, and what would do.
+        Raises: EngineError where the request cannot be served: the field, and what is allowed.
         """
         if self._is_stopped:
             raise unavailable("the engine is being stopped")
@@ -124,11 +123,11 @@ class PagedEngine:
             raise unavailable("the engine is being stopped")
 
     def cancel(self, request_id: str) -> None:
-        """End a request; its listener is told, and its blocks are free before the next step."""
+        """End a request: its listener gets the end, and its blocks are free before the next step."""
         self._loop.cancel(request_id)
 
     def stats(self) -> dict[str, float]:
-        """Gauges and counters of this moment."""
+        """Current gauges and counters."""
         scheduler, statistics = self._scheduler, self.statistics
         pool = scheduler.pool
         return {
@@ -157,7 +156,7 @@ class PagedEngine:
         }
 
     def describe(self) -> dict[str, Any]:
-        """What runs where, for the log and for the model's configuration."""
+        """Device, dtype and memory of this engine, for the log and the model's configuration."""
         memory = self.memory
         return {
             "device": str(self._parts.device),

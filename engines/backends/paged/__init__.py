@@ -1,10 +1,10 @@
-"""Language models from Hugging Face folders, by the paged engine: many requests at a time, told token by token.
+"""Language models from Hugging Face folders, by the paged engine: concurrent requests, streamed token by token.
 
     backend: "paged"
     parameters { key: "MODEL"  value { string_value: "/models/Qwen3-4B" } }
 
-Without MODEL the folder is the version's directory. Its tensors are those of Triton's vLLM backend, and more
-(`completion`), so that clients of that one, and the gateway, find their way; OpenAI's API is the host's.
+Without MODEL the folder is the version's directory. The tensors are those of Triton's vLLM backend and more
+(`autocomplete`), so that its clients and the gateway can use the model; the host serves OpenAI's API.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ __all__ = ["complete", "create"]
 
 
 def create() -> Backend:
-    """An instance: an engine with weights and cache of its own."""
+    """An instance: an engine with its own weights and cache."""
     from engines.backends.paged.backend import PagedBackend
 
     return PagedBackend()

@@ -1,4 +1,4 @@
-"""The tensors of a language model: those of Triton's vLLM backend, and what else may be asked of our own engine.
+"""The tensors of a language model: those of Triton's vLLM backend, and more of our own engine.
 
 Source: triton-inference-server/vllm_backend `src/model.py` (auto_complete_config), `docs/additional_outputs.md`.
 """
@@ -12,14 +12,14 @@ from typing import Any
 from engines.core.errors import EngineError, ErrorCode
 from gateway.protocol.datatypes import CONFIG_DATATYPES
 
-# Says to the host that a request which does not set this input has one answer.
+# Names the input without which a request has one response.
 _STREAM_INPUT = "STREAM_INPUT"
 STREAM = "stream"
 
-# Name -> datatype and length. All are optional: which of the first three is there says what the prompt is.
+# Name -> datatype and length. All are optional; one of the first three is the prompt.
 INPUTS: dict[str, tuple[str, int]] = {
     "text_input": ("BYTES", 1),
-    "messages": ("BYTES", 1),  # JSON in OpenAI's form: a chat, which the model's template makes a prompt of
+    "messages": ("BYTES", 1),  # JSON in OpenAI's form: a chat, rendered by the model's template
     "input_ids": ("INT64", -1),
     "tools": ("BYTES", 1),  # JSON in OpenAI's form, beside messages
     STREAM: ("BOOL", 1),
@@ -35,25 +35,25 @@ INPUTS: dict[str, tuple[str, int]] = {
     "return_num_cached_tokens": ("BOOL", 1),
     "return_token_ids": ("BOOL", 1),
 }
-# A value a choice, but for what is of the prompt.
+# One value per choice, except those of the prompt.
 OUTPUTS: dict[str, tuple[str, int]] = {
     "text_output": ("BYTES", -1),
     "finish_reason": ("BYTES", -1),  # stop, length, or None while the choice goes on
-    "stop_reason": ("BYTES", -1),  # the stop text, or the stop token's id, or None
+    "stop_reason": ("BYTES", -1),  # the stop string, the stop token's id, or None
     "cumulative_logprob": ("FP32", -1),
-    "logprobs": ("BYTES", -1),  # JSON: [{token id: {logprob, rank, decoded_token}}], a token's own first
-    "prompt_logprobs": ("BYTES", 1),  # JSON as logprobs, in the first answer; of the first token there is none
+    "logprobs": ("BYTES", -1),  # JSON: [{token id: {logprob, rank, decoded_token}}], the token itself first
+    "prompt_logprobs": ("BYTES", 1),  # JSON as logprobs, in the first response; the first token has none
     "num_input_tokens": ("UINT32", 1),
-    "num_output_tokens": ("UINT32", -1),  # since the last answer
-    "num_cached_tokens": ("UINT32", 1),  # of the prompt, that needed no work
-    "token_ids": ("BYTES", -1),  # JSON: [ids since the last answer]
+    "num_output_tokens": ("UINT32", -1),  # since the last response
+    "num_cached_tokens": ("UINT32", 1),  # prompt tokens without prefill
+    "token_ids": ("BYTES", -1),  # JSON: [ids since the last response]
 }
 
 
 def complete(config: Any, directory: Path, options: Mapping[str, str]) -> None:
-    """Fill in tensors and the transaction policy; tensors that the configuration has already stay as they are.
+    """Fill in tensors and the transaction policy; tensors in the configuration stay as they are.
 
-    Raises: EngineError where the configuration wants the host to batch, which the engine does itself.
+    Raises: EngineError where the configuration enables the host's batching: the engine batches itself.
     """
     if config.max_batch_size or config.HasField("dynamic_batching") or config.HasField("sequence_batching"):
         raise EngineError(

@@ -1,4 +1,4 @@
-"""An instance of a language model: hands each request to its engine, whose thread answers it."""
+"""An instance of a language model: it submits each request to its engine, whose thread responds."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from engines.core.errors import EngineError, internal
 from engines.paged.model.config_reader import read_config
 
 if TYPE_CHECKING:
-    from engines.backends.paged.prompt_builder import Prompting
+    from engines.backends.paged.prompt_builder import PromptBuilder
 
 _log = logging.getLogger(__name__)
 
@@ -33,16 +33,16 @@ class PagedBackend:
         self.placement: dict[str, Any] = {}
         self._host: HostInterface | None = None
         self._engine: Any = None
-        self._prompting: Prompting
+        self._prompt_builder: PromptBuilder
         self._logprobs: LogprobWriter
-        self._meters: EngineMetrics | None = None
-        self._numbers = count(1)
+        self._metrics: EngineMetrics | None = None
+        self._ids = count(1)
 
     def __repr__(self) -> str:
         return f"<PagedBackend {self._engine!r}>"
 
     def attach(self, host: HostInterface) -> None:
-        """The way to the host: for metrics."""
+        """Give access to the host, for metrics."""
         self._host = host
 
     def initialize(self, spec: InstanceSpec) -> None:
@@ -53,15 +53,15 @@ class PagedBackend:
         if spec.kind == "KIND_GPU":
             _see_one_gpu(spec.device_id)
         folder, options = read_settings(spec)
-        read_config(folder)  # torch takes seconds to come, and a folder of another kind no time to see
+        read_config(folder)  # before torch, whose import takes seconds: a folder of another kind fails at once
         for module in LIBRARIES:
             library(module, "llm")
-        from engines.backends.paged.prompt_builder import Prompting
+        from engines.backends.paged.prompt_builder import PromptBuilder
         from engines.paged.engine import PagedEngine
 
         loading = Loading(spec.name, folder)
         engine = self._engine = PagedEngine.load(folder, options, loading)
-        self._prompting = Prompting(engine.tokenizer, folder, engine.max_context)
+        self._prompt_builder = PromptBuilder(engine.tokenizer, folder, engine.max_context)
         self._logprobs = LogprobWriter(engine.tokenizer.token_bytes)
         engine.start()
         self.placement = engine.describe() | {"folder": str(folder), "adapters": sorted(options.adapters)}
@@ -69,11 +69,11 @@ class PagedBackend:
         loading.end(self.placement)
         if self._host is not None:
             labels = {"model": spec.model, "version": str(spec.version), "model_name": spec.model, "engine": spec.name}
-            self._meters = EngineMetrics(self._host, engine, labels)
-            self._meters.start()
+            self._metrics = EngineMetrics(self._host, engine, labels)
+            self._metrics.start()
 
     def execute(self, requests: Sequence[BackendRequest]) -> None:
-        """Hand them over; the answers come later."""
+        """Submit the requests; responses come later."""
         for request in requests:
             try:
                 self._submit(request)
@@ -84,32 +84,32 @@ class PagedBackend:
                 request.fail(internal(f"the request cannot be read: {type(error).__name__}: {error}"))
 
     def finalize(self) -> None:
-        """Whoever waited for an answer has gone by now."""
+        """Stop the engine. No request waits for it any more."""
         if self._engine is not None:
             self._engine.stop(0.0)
-        if self._meters is not None:
-            self._meters.stop()
+        if self._metrics is not None:
+            self._metrics.stop()
 
     def _submit(self, request: BackendRequest) -> None:
         """Raises: EngineError for what is wrong with a request."""
         arrived = monotonic()
-        asked = read_request(request)
-        id = str(next(self._numbers))
-        generation = self._prompting.generate_request(id, asked, arrived)
-        answering = ResponseStream(
+        parsed = read_request(request)
+        id = str(next(self._ids))
+        generation = self._prompt_builder.generate_request(id, parsed, arrived)
+        stream = ResponseStream(
             request,
-            asked,
+            parsed,
             num_choices=generation.params.n,
-            prompt=self._prompting.text_of(asked, generation) if asked.repeats_prompt else "",
+            prompt=self._prompt_builder.text_of(parsed, generation) if parsed.repeats_prompt else "",
             logprobs=self._logprobs,
             first_token=generation.prompt[0] if generation.prompt else 0,
         )
-        self._engine.submit(generation, answering)
+        self._engine.submit(generation, stream)
         request.when_cancelled(partial(self._engine.cancel, id))
 
 
 def _see_one_gpu(device_id: int) -> None:
-    """Each thread of torch's has a current GPU of its own; where there is one alone, all have that."""
+    """Each of torch's threads has a current GPU of its own; with one visible GPU all have that."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     there = visible.split(",") if visible else [str(number) for number in range(device_id + 1)]
     if device_id < len(there):

@@ -1,4 +1,4 @@
-"""The engine's numbers as metrics of the host: under the names of vLLM's, by which gateways and dashboards know load.
+"""The engine's statistics as metrics of the host, under vLLM's names, which gateways and dashboards use.
 
 Source: vLLM, "Production metrics" (`vllm/v1/metrics/loggers.py`).
 """
@@ -17,7 +17,7 @@ _log = logging.getLogger(__name__)
 
 INTERVAL_SECONDS = 0.25
 
-# Of the engine's numbers -> name, what it tells, kind.
+# The engine's statistic -> metric, help, kind.
 _NUMBERS: dict[str, tuple[str, str, str]] = {
     "num_requests_running": ("vllm:num_requests_running", "Requests that are being generated", "gauge"),
     "num_requests_waiting": ("vllm:num_requests_waiting", "Requests that wait for the engine", "gauge"),
@@ -48,7 +48,7 @@ _NUMBERS: dict[str, tuple[str, str, str]] = {
     "rows_total": ("pointsman_llm_rows_total", "Tokens computed, over all steps", "counter"),
 }
 _VALUES = "pointsman_llm_kv_store_values"
-# Of an engine whose blocks are stored, too.
+# With a store of blocks.
 _STORE_NUMBERS: dict[str, tuple[str, str, str]] = {
     "num_requests_fetching": ("pointsman_llm_requests_fetching", "Requests that wait for stored blocks", "gauge"),
     "kv_store_queries_total": ("vllm:external_prefix_cache_queries_total", "Tokens looked up in the store", "counter"),
@@ -72,8 +72,8 @@ _STORE_NUMBERS: dict[str, tuple[str, str, str]] = {
     "kv_store_values_read_p50_seconds": (f"{_VALUES}_read_p50_seconds", "Of the last reads, the median", "gauge"),
     "kv_store_values_read_p99_seconds": (f"{_VALUES}_read_p99_seconds", "Of the last reads, the slowest", "gauge"),
     **{
-        f"kv_store_values_{name}_total": (f"{_VALUES}_{name}_total", told, "counter")
-        for name, told in (
+        f"kv_store_values_{name}_total": (f"{_VALUES}_{name}_total", help, "counter")
+        for name, help in (
             ("hits", "Values that were read"),
             ("misses", "Values that were asked for and not there"),
             ("bytes_in", "Bytes read"),
@@ -96,7 +96,7 @@ _OUTCOMES = {
     "requests_expired_total": "expired",
 }
 _REQUESTS = ("pointsman_llm_requests_total", "Requests that have ended, by how", "counter")
-# Of the engine's statistics -> name, what it tells.
+# The engine's statistic -> metric, help.
 _HISTOGRAMS = {
     "first_token": ("vllm:time_to_first_token_seconds", "Seconds from a request to its first token"),
     "next_token": ("vllm:inter_token_latency_seconds", "Seconds between a request's tokens"),
@@ -105,14 +105,14 @@ _HISTOGRAMS = {
 
 
 class HostInterface(Protocol):
-    """The host, as an instance reaches it."""
+    """An instance's access to the host."""
 
     def control(self, operation: str, *arguments: Any) -> Any: ...
 
     def measure(self, operation: str, metric: int, value: Any) -> None: ...
 
 
-class Measured(Protocol):
+class MeasuredEngine(Protocol):
     """An engine."""
 
     @property
@@ -122,10 +122,10 @@ class Measured(Protocol):
 
 
 class EngineMetrics:
-    """Tells the host what has changed, several times a second, from a thread of its own."""
+    """Reports changes to the host several times a second, on a thread of its own."""
 
-    def __init__(self, host: HostInterface, engine: Measured, labels: Mapping[str, str]) -> None:
-        """Raises: EngineError where a metric of such a name is another's."""
+    def __init__(self, host: HostInterface, engine: MeasuredEngine, labels: Mapping[str, str]) -> None:
+        """Raises: EngineError where a metric of such a name has another kind."""
         self._host = host
         self._engine = engine
         self._labels = dict(labels)
@@ -135,31 +135,31 @@ class EngineMetrics:
             key: (self._metric(*_REQUESTS, outcome=outcome), _REQUESTS[2]) for key, outcome in _OUTCOMES.items()
         }
         self._histograms = {
-            key: self._metric(name, told, "histogram", getattr(engine.statistics, key).bounds)
-            for key, (name, told) in _HISTOGRAMS.items()
+            key: self._metric(name, help, "histogram", getattr(engine.statistics, key).bounds)
+            for key, (name, help) in _HISTOGRAMS.items()
         }
-        self._told: dict[str, float] = {}
+        self._reported: dict[str, float] = {}
         self._merged: dict[str, tuple[list[int], float]] = {}
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="meters", daemon=True)
 
     def start(self) -> None:
-        self.tell()
+        self.report()
         self._thread.start()
 
     def stop(self) -> None:
-        """What has changed last is told too."""
+        """Report the last changes, and end."""
         self._is_over.set()
         if self._thread.is_alive():
             self._thread.join()
 
-    def tell(self) -> None:
-        """What has changed since the last time."""
+    def report(self) -> None:
+        """Report what has changed since the last time."""
         numbers = self._engine.stats()
         for key, (metric, kind) in self._numbers.items():
-            value, before = numbers.get(key, 0.0), self._told.get(key)
+            value, before = numbers.get(key, 0.0), self._reported.get(key)
             if value != before:
-                self._told[key] = value
+                self._reported[key] = value
                 is_counter = kind == "counter"
                 self._host.measure(
                     "increment" if is_counter else "set",
@@ -177,15 +177,15 @@ class EngineMetrics:
             self._merged[key] = (counts, total)
             self._host.measure("merge", metric, (new, total - total_before))
 
-    def _metric(self, name: str, told: str, kind: str, bounds: tuple[float, ...] | None = None, **labels: str) -> int:
-        family = self._host.control("family", name, told, kind)
+    def _metric(self, name: str, help: str, kind: str, bounds: tuple[float, ...] | None = None, **labels: str) -> int:
+        family = self._host.control("family", name, help, kind)
         number: int = self._host.control("metric", family, self._labels | labels, bounds)
         return number
 
     def _run(self) -> None:
         try:
             while not self._is_over.wait(INTERVAL_SECONDS):
-                self.tell()
-            self.tell()
-        except Exception:  # the host is gone, and this process soon is
-            _log.exception("the metrics of %s are told no more", self._labels)
+                self.report()
+            self.report()
+        except Exception:  # the host has ended, and this process ends soon
+            _log.exception("the metrics of %s are no longer reported", self._labels)

@@ -1,4 +1,4 @@
-"""From what a request asks to what the engine is given: tokens and parameters of sampling."""
+"""Builds the engine's request: tokens of the prompt, and sampling parameters."""
 
 from __future__ import annotations
 
@@ -13,71 +13,71 @@ from engines.paged.base.types import GenerateRequest, SamplingParams
 from engines.paged.sampling.params_parser import read_default_params, read_params
 from engines.paged.text.tokenizer import Tokenizer
 
-# A longer text is first looked at in pieces of so many characters: to make tokens of megabytes takes half a minute and
-# gigabytes, for a prompt that is refused.
+# A longer text is tokenized in parts of this size first: megabytes take half a minute and gigabytes, for a prompt that
+# is refused.
 _PIECE_CHARS = 1 << 16
 # The engine ends an answer where the context is full.
 _UNTIL_FULL = 1 << 30
 
 
-class Prompting:
+class PromptBuilder:
     """Of one model."""
 
     def __init__(self, tokenizer: Tokenizer, folder: Path, max_context: int) -> None:
-        """What its folder recommends holds where a request is silent. `max_context` in tokens.
+        """`folder` has the defaults of sampling. `max_context` in tokens.
 
-        Raises: EngineError where that is malformed.
+        Raises: EngineError where they are malformed.
         """
         self._tokenizer = tokenizer
         self._max_context = max_context
         self._defaults = read_default_params(folder)
-        # A chat that ends after 16 tokens is no chat.
+        # vLLM's and OpenAI's default of 16 tokens is for completions.
         self._chat_defaults = read_default_params(folder, SamplingParams(max_tokens=_UNTIL_FULL))
 
-    def generate_request(self, id: str, asked: ParsedRequest, arrived: float) -> GenerateRequest:
+    def generate_request(self, id: str, parsed: ParsedRequest, arrived: float) -> GenerateRequest:
         """`arrived` is of time.monotonic().
 
-        Raises: EngineError for what is wrong with the prompt, or with a field.
+        Raises: EngineError for an invalid prompt or field.
         """
-        is_chat = isinstance(asked.prompt, Chat)
-        params = read_params(asked.fields, self._chat_defaults if is_chat else self._defaults)
-        if "logprobs" in asked.told and params.logprobs is None:
+        is_chat = isinstance(parsed.prompt, Chat)
+        params = read_params(parsed.fields, self._chat_defaults if is_chat else self._defaults)
+        if "logprobs" in parsed.outputs and params.logprobs is None:
             params = replace(params, logprobs=0)
-        if "cumulative_logprob" in asked.told and params.logprobs is None and not params.beam_width:
-            params = replace(params, logprobs=0)  # its sum is known where each is
-        if "prompt_logprobs" in asked.told and params.prompt_logprobs is None:
+        if "cumulative_logprob" in parsed.outputs and params.logprobs is None and not params.beam_width:
+            params = replace(params, logprobs=0)  # the sum needs each token's
+        if "prompt_logprobs" in parsed.outputs and params.prompt_logprobs is None:
             params = replace(params, prompt_logprobs=0)
-        timeout = asked.timeout_seconds
+        timeout = parsed.timeout_seconds
         return GenerateRequest(
             id=id,
-            prompt=tuple(self._tokens(asked)),
+            prompt=tuple(self._tokens(parsed)),
             params=params,
-            priority=asked.priority,
+            priority=parsed.priority,
             deadline=None if timeout is None else arrived + timeout,
-            adapter=asked.adapter,
-            cache_salt=asked.cache_salt,
+            adapter=parsed.adapter,
+            cache_salt=parsed.cache_salt,
         )
 
-    def text_of(self, asked: ParsedRequest, request: GenerateRequest) -> str:
-        """The prompt as text, for answers that repeat it."""
-        return asked.prompt if isinstance(asked.prompt, str) else self._tokenizer.decode(request.prompt)
+    def text_of(self, parsed: ParsedRequest, request: GenerateRequest) -> str:
+        """The prompt as text, for responses that repeat it."""
+        return parsed.prompt if isinstance(parsed.prompt, str) else self._tokenizer.decode(request.prompt)
 
-    def _tokens(self, asked: ParsedRequest) -> list[int] | tuple[int, ...]:
-        prompt = asked.prompt
+    def _tokens(self, parsed: ParsedRequest) -> list[int] | tuple[int, ...]:
+        prompt = parsed.prompt
         if isinstance(prompt, str):
-            return self._encoded(prompt, asked.adds_special_tokens)
+            return self._encoded(prompt, parsed.adds_special_tokens)
         if isinstance(prompt, Chat):
             return self._encoded(self._rendered(prompt), False)
         return prompt
 
     def _encoded(self, text: str, adds_special_tokens: bool) -> list[int]:
-        """Raises: EngineError for a text that is far too long, before all of it is read."""
+        """Raises: EngineError for a text far beyond the context, before all of it is read."""
         if len(text) > _PIECE_CHARS:
-            # A cut makes a few tokens more than the whole text has: never as many again.
-            left = 2 * self._max_context
+            # Cuts add a few tokens: never as many again.
+            remaining = 2 * self._max_context
             for start in range(0, len(text), _PIECE_CHARS):
-                left -= len(self._tokenizer.encode(text[start : start + _PIECE_CHARS], add_special_tokens=False))
-                if left < 0:
+                remaining -= len(self._tokenizer.encode(text[start : start + _PIECE_CHARS], add_special_tokens=False))
+                if remaining < 0:
                     raise invalid(
                         f"the prompt has {len(text):,} characters, more than {2 * self._max_context} tokens, and the "
                         f"context holds {self._max_context}, the answer included: shorten the prompt, or serve with a "
@@ -86,7 +86,7 @@ class Prompting:
         return self._tokenizer.encode(text, adds_special_tokens)
 
     def _rendered(self, chat: Chat) -> str:
-        """A conversation as its template prints it; one that goes on ends with what has begun."""
+        """A conversation in its template's form; with `continues` it ends with the last message's text."""
         extra: dict[str, Any] = dict(chat.options)
         if reserved := sorted(extra.keys() & {"messages", "tools", "add_generation_prompt", "keep_bos"}):
             raise invalid(f"'chat_template_kwargs' may not have '{reserved[0]}', which the request says elsewhere")

@@ -1,4 +1,4 @@
-"""A request's tensors and parameters as what they ask of the engine.
+"""Parses a request's tensors and parameters.
 
 Source: Triton's vLLM backend, `src/utils/request.py` (_get_input_tensors); the schedule policy extension.
 """
@@ -20,9 +20,9 @@ from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.llm.chat_request_reader import read_messages
 from gateway.protocol.llm.openai_options import read_tools
 
-# Request parameters that are no fields of sampling, wherever they stand.
+# Request parameters that are no sampling fields.
 ADAPTERS = ("adapter", "lora_name")
-# The level of requests that name none: level 1 goes before it, level 200 after it.
+# The level of requests without one: level 1 goes before it, level 200 after it.
 DEFAULT_LEVEL = 100
 _OWN = {*ADAPTERS, "cache_salt", "priority", "timeout", "tell_at_end"}
 # Of chats.
@@ -33,7 +33,7 @@ _NO_PROMPT = (
     "prompt as token ids) must be given"
 )
 _LISTS = "[{"
-# Of vLLM's backend: JSON in the JSON.
+# vLLM's backend has these as JSON in the JSON.
 _GUIDES = ("structured_outputs", "guided_decoding")
 _MICROSECONDS = 1e6
 
@@ -43,15 +43,15 @@ Prompt = str | tuple[int, ...] | Chat
 
 @dataclass(frozen=True, slots=True)
 class ParsedRequest:
-    """One request. `fields` are those of sampling, unread. A higher `priority` goes first. `timeout_seconds` is None
-    where it may take any time."""
+    """One request. `fields` are sampling fields, unparsed. A higher `priority` goes first. `timeout_seconds` None: no
+    limit."""
 
     prompt: Prompt
     fields: Mapping[str, Any]
     streams: bool = False
     repeats_prompt: bool = False
-    told: frozenset[str] = frozenset()  # the outputs that are told beside the text
-    tells_at_end: bool = False  # ... but for what belongs to tokens, once a choice has ended
+    outputs: frozenset[str] = frozenset()  # names of outputs beside the text
+    defers_outputs: bool = False  # ... sent at a choice's end, except those that belong to tokens
     adapter: str | None = None
     cache_salt: str = ""
     priority: int = 0
@@ -76,10 +76,10 @@ def read_request(request: BackendRequest) -> ParsedRequest:
         fields=fields,
         streams=streams,
         repeats_prompt=repeats_prompt,
-        told=frozenset(
+        outputs=frozenset(
             name.removeprefix("return_") for name in inputs if name.startswith("return_") and _flag(inputs, name, False)
         ),
-        tells_at_end=bool(own.get("tell_at_end", False)),
+        defers_outputs=bool(own.get("tell_at_end", False)),
         adapter=_adapter(own),
         cache_salt=_checked(own.get("cache_salt"), str, "cache_salt", ""),
         priority=_priority(request.priority or _checked(own.get("priority"), int, "priority", 0)),
@@ -89,7 +89,7 @@ def read_request(request: BackendRequest) -> ParsedRequest:
 
 
 def _prompt(request: BackendRequest, fields: dict[str, Any]) -> Prompt:
-    """The prompt; fields of a chat template are taken out of `fields`."""
+    """The prompt; options of a chat template are taken out of `fields`."""
     if request.chat is not None:
         return _chat(request.chat, fields)
     inputs = request.inputs
@@ -106,7 +106,7 @@ def _prompt(request: BackendRequest, fields: dict[str, Any]) -> Prompt:
 
 
 def _read_chat(inputs: Mapping[str, Any]) -> ChatValue:
-    """A conversation that a client of V2 sends as JSON."""
+    """A conversation as JSON, from a V2 client."""
     try:
         messages = read_messages(_json(inputs, "messages"))
         tools = read_tools({"tools": _json(inputs, "tools")}) if "tools" in inputs else ()
@@ -128,13 +128,13 @@ def _chat(value: ChatValue, fields: dict[str, Any]) -> Chat:
 
 
 def _sampling_fields(inputs: Mapping[str, Any], parameters: Mapping[str, Scalar]) -> dict[str, Any]:
-    """Those of the JSON text, else the request's parameters: scalars, of which lists and maps stand as their JSON."""
+    """Those of the JSON text, else the request's parameters: scalars, with lists and maps as JSON."""
     if "sampling_parameters" not in inputs:
         return {name: _structured(value) for name, value in parameters.items() if name not in _OWN}
-    read = _json(inputs, "sampling_parameters") if _text(inputs, "sampling_parameters").strip() else {}
-    if not isinstance(read, dict):
+    parsed = _json(inputs, "sampling_parameters") if _text(inputs, "sampling_parameters").strip() else {}
+    if not isinstance(parsed, dict):
         raise invalid("'sampling_parameters' must be the text of a JSON object")
-    return read | {name: _structured(read[name]) for name in _GUIDES if name in read}
+    return parsed | {name: _structured(parsed[name]) for name in _GUIDES if name in parsed}
 
 
 def _structured(value: Scalar) -> Any:
@@ -147,14 +147,14 @@ def _structured(value: Scalar) -> Any:
 
 
 def _adapter(own: Mapping[str, Any]) -> str | None:
-    given = [_checked(own[name], str, name, "") for name in ADAPTERS if name in own]
-    if len(set(given)) > 1:
-        raise invalid(f"'adapter' and 'lora_name' name two adapters, {given[0]} and {given[1]}; give one")
-    return given[0] or None if given else None
+    values = [_checked(own[name], str, name, "") for name in ADAPTERS if name in own]
+    if len(set(values)) > 1:
+        raise invalid(f"'adapter' and 'lora_name' name two adapters, {values[0]} and {values[1]}; give one")
+    return values[0] or None if values else None
 
 
 def _priority(level: int) -> int:
-    """V2's levels: 1 goes first, 0 is none."""
+    """Level 1 goes first, 0 means none."""
     return DEFAULT_LEVEL - level if level > 0 else 0
 
 

@@ -1,7 +1,9 @@
-"""What the engine puts out as answers to a request: one after another where it streams, else one in the end.
+"""Responses of a request: one after another where it streams, else one at the end.
 
-A streamed answer tells of one choice; which, where there are several, its parameter `sequence_index` says.
-Source: Triton's vLLM backend, `src/utils/request.py` (create_response); TensorRT-LLM's `sequence_index`.
+A streamed response has one choice, named by the parameter `sequence_index` where there are several. Log probabilities
+are in the form of Triton's vLLM backend.
+Source: Triton's vLLM backend, `src/utils/request.py` (create_response), `docs/additional_outputs.md`; TensorRT-LLM's
+`sequence_index`; vLLM `logprobs.py`.
 """
 
 from __future__ import annotations
@@ -24,14 +26,14 @@ from engines.paged.base.types import FinishReason, Output, TokenLogprob, Usage
 
 _log = logging.getLogger(__name__)
 
-# What belongs to tokens is told with them.
+# Sent with their tokens.
 _OF_TOKENS = frozenset({"logprobs", "prompt_logprobs", "token_ids"})
 _FAILED = (FinishReason.CANCELLED, FinishReason.DEADLINE, FinishReason.ERROR)
 
 
 @dataclass(slots=True)
-class _News:
-    """What a choice has said and nobody has been told."""
+class _Unsent:
+    """The unsent part of a choice."""
 
     texts: list[str] = field(default_factory=list)
     token_ids: list[int] = field(default_factory=list)
@@ -39,7 +41,7 @@ class _News:
     finish_reason: FinishReason | None = None
     stop: str | int | None = None
     cumulative_logprob: float = 0.0
-    num_tokens: int = 0  # that the next count tells of
+    num_tokens: int = 0  # not yet counted in a response
 
     def add(self, output: Output) -> None:
         self.texts.append(output.text)
@@ -56,29 +58,29 @@ class _News:
 
 
 class ResponseStream:
-    """The engine's listener of one request: called on the engine's thread, it neither blocks nor raises."""
+    """The engine's listener of one request, called on the engine's thread: it neither blocks nor raises."""
 
     def __init__(
         self,
         request: BackendRequest,
-        asked: ParsedRequest,
+        parsed: ParsedRequest,
         *,
         num_choices: int,
         prompt: str,
         logprobs: LogprobWriter,
         first_token: int = 0,
     ) -> None:
-        """`prompt` stands before each choice's text, "" where it is not repeated; `first_token` is the prompt's."""
+        """`prompt` precedes each choice's text, "" where it is not repeated; `first_token` is the prompt's."""
         self._request = request
-        self._streams = asked.streams
-        self._told = asked.told
-        self._at_end = asked.told - _OF_TOKENS if asked.tells_at_end else frozenset()
+        self._streams = parsed.streams
+        self._output_names = parsed.outputs
+        self._deferred = parsed.outputs - _OF_TOKENS if parsed.defers_outputs else frozenset()
         self._logprobs = logprobs
         self._prompt = prompt
-        self._choices = [_News() for _ in range(num_choices)]
+        self._choices = [_Unsent() for _ in range(num_choices)]
         self._first_token = first_token
-        self._prompt_scores: Sequence[TokenLogprob | None] = ()  # that nobody has been told
-        self._failure: EngineError | None = None
+        self._prompt_scores: Sequence[TokenLogprob | None] = ()  # unsent
+        self._error_of: EngineError | None = None
 
     def __repr__(self) -> str:
         ended = sum(choice.finish_reason is not None for choice in self._choices)
@@ -87,47 +89,47 @@ class ResponseStream:
     def __call__(self, output: Output) -> None:
         try:
             self._take(output)
-        except Exception as error:  # whoever else the engine works for goes on
+        except Exception as error:  # other requests go on
             _log.exception("request %r gets no answer", self._request.id)
-            with suppress(Exception):  # the host is gone
+            with suppress(Exception):  # the host has ended
                 self._request.fail(internal(f"the answer cannot be told: {type(error).__name__}: {error}"))
 
     def _take(self, output: Output) -> None:
         if output.finish_reason in _FAILED:
-            self._failure = self._failure or _failure(output)
+            self._error_of = self._error_of or _error_of(output)
         else:
             self._prompt_scores = output.prompt_logprobs or self._prompt_scores
             self._choices[output.choice].add(output)
-            if self._streams and self._failure is None:
-                self._tell_more(output)
+            if self._streams and self._error_of is None:
+                self._send_more(output)
                 return
         if not output.is_final:
             return
-        if self._failure is not None:
-            self._request.fail(self._failure)
+        if self._error_of is not None:
+            self._request.fail(self._error_of)
         else:
-            self._request.respond(self._outputs(self._choices, self._told, output.usage))
+            self._request.respond(self._outputs(self._choices, self._output_names, output.usage))
 
-    def _tell_more(self, output: Output) -> None:
+    def _send_more(self, output: Output) -> None:
         choice = self._choices[output.choice]
-        told = self._told if output.finish_reason is not None else self._told - self._at_end
-        outputs = self._outputs((choice,), told, output.usage)
+        names = self._output_names if output.finish_reason is not None else self._output_names - self._deferred
+        outputs = self._outputs((choice,), names, output.usage)
         parameters = {"sequence_index": output.choice} if len(self._choices) > 1 else None
         self._request.respond(outputs, is_final=output.is_final, parameters=parameters)
         choice.token_ids.clear()
         choice.logprobs.clear()
         self._prompt_scores = ()
-        if "num_output_tokens" in told:
+        if "num_output_tokens" in names:
             choice.num_tokens = 0
 
-    def _outputs(self, choices: Sequence[_News], told: frozenset[str], usage: Usage) -> dict[str, Array]:
+    def _outputs(self, choices: Sequence[_Unsent], names: frozenset[str], usage: Usage) -> dict[str, Array]:
         outputs = {"text_output": _texts([self._prompt + choice.take_text() for choice in choices])}
-        for name in told:
+        for name in names:
             if name != "prompt_logprobs" or self._prompt_scores:
                 outputs[name] = self._output(name, choices, usage)
         return outputs
 
-    def _output(self, name: str, choices: Sequence[_News], usage: Usage) -> Array:
+    def _output(self, name: str, choices: Sequence[_Unsent], usage: Usage) -> Array:
         match name:
             case "finish_reason":
                 reasons = [choice.finish_reason for choice in choices]
@@ -157,7 +159,7 @@ def _texts(texts: Sequence[str]) -> Array:
     return array
 
 
-def _failure(output: Output) -> EngineError:
+def _error_of(output: Output) -> EngineError:
     match output.finish_reason:
         case FinishReason.CANCELLED:
             return EngineError(ErrorCode.CANCELLED, "inference request is cancelled")
@@ -169,42 +171,42 @@ def _failure(output: Output) -> EngineError:
 
 
 _MAX_TOKENS = 65536
-# JSON has no infinity: what cannot come is told as vLLM tells it.
+# JSON has no infinity: vLLM's number for an impossible token.
 _LEAST = -9999.0
 
 
 class LogprobWriter:
-    """Of one model: `bytes_of` tells a token's bytes, by its id."""
+    """Log probabilities as JSON; `bytes_of` returns a token's bytes."""
 
     def __init__(self, bytes_of: Callable[[int], bytes]) -> None:
         self._decoded = lru_cache(_MAX_TOKENS)(lambda token_id: _decoded(bytes_of(token_id)))
 
     def write(self, tokens: Sequence[TokenLogprob]) -> str:
-        """A token's own stands first, then the likeliest at its place. The rank of one that is not among these is the
-        highest that it can have: one more than they are."""
+        """Each token itself comes first, then the likeliest at its place. The rank of a token outside these is one more
+        than they are."""
         return orjson.dumps([self._token(token) for token in tokens]).decode()
 
     def write_prompt(self, first: int, tokens: Sequence[TokenLogprob | None]) -> str:
-        """Those of a prompt that begins with the token `first`, which nothing foretells."""
+        """Those of a prompt whose first token is `first`, which has none."""
         alone = {str(first): {"logprob": None, "rank": None, **self._decoded(first)}}
-        told = [alone if token is None else self._token(token) for token in tokens]
-        return orjson.dumps(told).decode()
+        entries = [alone if token is None else self._token(token) for token in tokens]
+        return orjson.dumps(entries).decode()
 
     def _token(self, token: TokenLogprob) -> dict[str, Any]:
         ranks = {token_id: rank for rank, (token_id, _) in enumerate(token.top, 1)}
         own = token.token_id
-        told = {str(own): self._one(own, token.logprob, ranks.get(own, len(token.top) + 1))}
+        entries = {str(own): self._one(own, token.logprob, ranks.get(own, len(token.top) + 1))}
         for token_id, logprob in token.top:
             if token_id != own:
-                told[str(token_id)] = self._one(token_id, logprob, ranks[token_id])
-        return told
+                entries[str(token_id)] = self._one(token_id, logprob, ranks[token_id])
+        return entries
 
     def _one(self, token_id: int, logprob: float, rank: int) -> dict[str, Any]:
         return {"logprob": max(logprob, _LEAST), "rank": rank, **self._decoded(token_id)}
 
 
 def _decoded(data: bytes) -> dict[str, Any]:
-    """Its text; its bytes too where they are a part of a character, of which there is no text."""
+    """A token's text; also its bytes where they are part of a character."""
     try:
         return {"decoded_token": data.decode()}
     except UnicodeDecodeError:

@@ -1,4 +1,4 @@
-"""A model's folder and its engine's options, as config.pbtxt and --backend-config say them: texts by name.
+"""Reads a model's folder and engine options from config.pbtxt and --backend-config: texts by name.
 
     parameters { key: "MODEL"       value { string_value: "../folder" } }
     parameters { key: "MEMORY_GB"   value { string_value: "12" } }
@@ -28,10 +28,10 @@ from gateway.redis.address import read_address
 _log = logging.getLogger(__name__)
 
 MODEL = "model"
-# What the engine stands on: pip install "pointsman[llm]".
+# The packages of pip install "pointsman[llm]".
 LIBRARIES = ("torch", "tokenizers", "safetensors", "llguidance", "psutil")
 _MODEL_DIRECTORY = "$$TRITON_MODEL_DIRECTORY"
-# What the host reads, and what it writes.
+# Parameters of the host.
 _OTHERS = {"stream_input", "placement", "execution_timeout_seconds", "max_memory_mb", "check_outputs", "metal"}
 _OTHERS |= {"execution_env_path", "neural_engine"}
 _TRUE, _FALSE = ("true", "1", "on", "yes"), ("false", "0", "off", "no")
@@ -40,15 +40,15 @@ _TRUE, _FALSE = ("true", "1", "on", "yes"), ("false", "0", "off", "no")
 def read_settings(spec: InstanceSpec) -> tuple[Path, EngineOptions]:
     """The folder with config.json and weights, and the options.
 
-    Raises: EngineError that names the parameter, and what it takes.
+    Raises: EngineError that names the parameter, and its values.
     """
-    told = {name.replace("-", "_").lower(): value for name, value in spec.host_options.items()}
-    given = {name.lower(): parameter.string_value for name, parameter in spec.config.parameters.items()}
-    known = {each.name for each in fields(EngineOptions)} | {MODEL}
-    if strange := sorted(given.keys() - known - _OTHERS):
-        names = ", ".join(name.upper() for name in sorted(known))
+    defaults = {name.replace("-", "_").lower(): value for name, value in spec.host_options.items()}
+    parameters = {name.lower(): parameter.string_value for name, parameter in spec.config.parameters.items()}
+    option_names = {each.name for each in fields(EngineOptions)} | {MODEL}
+    if strange := sorted(parameters.keys() - option_names - _OTHERS):
+        names = ", ".join(name.upper() for name in sorted(option_names))
         _log.warning("%s: parameter %s means nothing to it; those that do are %s", spec.name, strange[0].upper(), names)
-    texts = {name: text for name, text in (told | given).items() if name in known and text.strip()}
+    texts = {name: text for name, text in (defaults | parameters).items() if name in option_names and text.strip()}
     folder = _path(texts.pop(MODEL, str(spec.version_directory)), spec.directory)
     options = read_options(texts, spec.directory)
     if options.device == "auto" and spec.kind == "KIND_CPU":
@@ -61,13 +61,13 @@ def read_options(texts: Mapping[str, str], base: Path) -> EngineOptions:
 
     Raises: EngineError.
     """
-    read: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for name, text in texts.items():
         try:
-            read[name] = _READERS[name](text.strip(), base)
+            values[name] = _READERS[name](text.strip(), base)
         except ValueError as error:
             raise invalid(f"the parameter {name.upper()} is '{text}', and has to be {error}") from None
-    return EngineOptions(**read)
+    return EngineOptions(**values)
 
 
 def read_adapters(text: str, base: Path) -> dict[str, Path]:
@@ -77,20 +77,19 @@ def read_adapters(text: str, base: Path) -> dict[str, Path]:
     """
     if text.startswith("{"):
         try:
-            told = orjson.loads(text)
+            folders = orjson.loads(text)
         except orjson.JSONDecodeError:
-            told = {"": None}
+            folders = {"": None}
     else:
         pairs = [pair.partition("=") for pair in text.split(",") if pair.strip()]
-        told = {name.strip(): folder.strip() for name, _, folder in pairs}
-    if not all(name and isinstance(folder, str) and folder for name, folder in told.items()):
+        folders = {name.strip(): folder.strip() for name, _, folder in pairs}
+    if not all(name and isinstance(folder, str) and folder for name, folder in folders.items()):
         raise ValueError("NAME=DIR with commas between them, or a JSON object of names and folders")
-    return {name: _path(folder, base) for name, folder in told.items()}
+    return {name: _path(folder, base) for name, folder in folders.items()}
 
 
 def read_speculation(text: str, base: Path) -> Speculation | None:
-    """`ngram` or `draft=DIR`, and behind it `num_tokens=4`, `ngram_max=4`, `ngram_min=2`, with commas between them;
-    `off` is none.
+    """`ngram` or `draft=DIR`, then `num_tokens=4`, `ngram_max=4`, `ngram_min=2`, separated by commas; `off` is none.
 
     Raises: ValueError that says what it has to be.
     """
@@ -146,12 +145,12 @@ def _count(text: str) -> int:
 
 
 def _one_of(*choices: str) -> Callable[[str], str]:
-    def read(text: str) -> str:
+    def values(text: str) -> str:
         if text.lower() not in choices:
             raise ValueError(f"one of {', '.join(choices)}")
         return text.lower()
 
-    return read
+    return values
 
 
 def _quantization(text: str) -> str | None:
@@ -160,7 +159,7 @@ def _quantization(text: str) -> str | None:
 
 
 def _store(text: str) -> str:
-    """A Redis' URL, or `env:NAME`, the environment's variable that has it: parameters are shown to clients.
+    """A Redis' URL, or `env:NAME`, an environment variable that has it: parameters are shown to clients.
 
     Raises: EngineError, which repeats no password.
     """
@@ -176,9 +175,9 @@ def _store(text: str) -> str:
 _Reader = Callable[[str, Path], Any]
 
 
-def _plain(read: Callable[[str], Any]) -> _Reader:
-    """A reader that knows no paths."""
-    return lambda text, base: read(text)
+def _plain(values: Callable[[str], Any]) -> _Reader:
+    """A reader without paths."""
+    return lambda text, base: values(text)
 
 
 _READERS: dict[str, _Reader] = {

@@ -1,1 +1,1 @@
-"""OpenAI's API, and Anthropic's, for the language models of this host: each request is one that V2 could ask too."""
+"""OpenAI's API, and Anthropic's, for this host's language models, by inferences that V2 could express too."""

@@ -1,4 +1,4 @@
-"""The paths of OpenAI's API and of Anthropic's messages.
+"""Handles the paths of OpenAI's API and of Anthropic's messages.
 
 Source: OpenAI API reference; Anthropic API reference; `gateway.protocol.llm`, which reads and writes their bodies.
 """
@@ -28,8 +28,7 @@ from gateway.protocol.llm.canonical import EngineFailed, Event, Generation, Used
 from gateway.protocol.llm.completions_request_reader import read_requests
 from gateway.protocol.llm.errors import anthropic_error, openai_error
 from gateway.protocol.llm.translation import ReplyWriter
-from gateway.protocol.operations import ApiCall as Asked
-from gateway.protocol.operations import LlmApi, Operation
+from gateway.protocol.operations import ApiCall, LlmApi, Operation
 
 _EVENTS = (b"content-type", b"text/event-stream; charset=utf-8")
 _NO_LIMIT = 2**63
@@ -37,7 +36,7 @@ _KINDS = {ErrorCode.NOT_FOUND: "not_found", ErrorCode.UNAVAILABLE: "overloaded",
 
 
 class OpenAIFront:
-    """Answers requests of these APIs, with errors in their form."""
+    """Serves requests of these APIs, with errors in their form."""
 
     def __init__(self, service: Service, limits: ClientLimits) -> None:
         self._service = service
@@ -47,19 +46,19 @@ class OpenAIFront:
     def __repr__(self) -> str:
         return f"<OpenAIFront of {self.models!r}>"
 
-    async def answer(self, exchange: Exchange, asked: Asked) -> None:
-        """Raises: ClientGoneError, and whatever nobody foresaw."""
-        assert asked.api is not None
+    async def answer(self, exchange: Exchange, api_call: ApiCall) -> None:
+        """Raises: ClientGoneError, and unexpected errors."""
+        assert api_call.api is not None
         try:
-            if asked.operation is Operation.MODEL_LIST:
-                body = self.models.listed() if asked.model is None else self.models.one(asked.model)
+            if api_call.operation is Operation.MODEL_LIST:
+                body = self.models.listed() if api_call.model is None else self.models.one(api_call.model)
                 await exchange.reply(200, body, JSON)
-            elif asked.api is LlmApi.EMBEDDINGS:
+            elif api_call.api is LlmApi.EMBEDDINGS:
                 raise GatewayError(ErrorKind.UNSUPPORTED, "the language models of this host make no embeddings")
             else:
-                await self._generate(exchange, asked.api)
+                await self._generate(exchange, api_call.api)
         except (EngineError, GatewayError) as error:
-            status, body = told(error, asked.api)
+            status, body = error_reply(error, api_call.api)
             await exchange.reply(status, body, JSON)
 
     async def _generate(self, exchange: Exchange, api: LlmApi) -> None:
@@ -73,15 +72,15 @@ class OpenAIFront:
         id = f"{codec.id_prefix}{uuid4().hex}"
         requests = [self._request(generation, id, exchange) for generation in generations]
         writer = codec.reply_writer(first, id=id, created=int(time()), model=first.model)
-        asked = [self._ask(request, first.stream) for request in requests]
+        calls = [self._submit(request, first.stream) for request in requests]
         try:
             if first.stream:
-                await _stream(exchange, *asked[0], writer, _reader(first))
+                await _stream(exchange, *calls[0], writer, _reader(first))
             else:
-                await self._whole(exchange, asked, writer, generations)
+                await self._whole(exchange, calls, writer, generations)
         finally:
-            for call, _ in asked:
-                call.cancel()  # where it is not over
+            for call, _ in calls:
+                call.cancel()  # where it has not ended
 
     def _request(self, generation: Generation, id: str, exchange: Exchange) -> InferRequest:
         """Raises: GatewayError."""
@@ -89,7 +88,7 @@ class OpenAIFront:
         trace = trace_of(exchange.headers)
         return infer_request(generation, model=model.served.name, adapter=adapter, id=id, trace=trace)
 
-    def _ask(self, request: InferRequest, streams: bool) -> tuple[InferenceCall, ResponseQueue]:
+    def _submit(self, request: InferRequest, streams: bool) -> tuple[InferenceCall, ResponseQueue]:
         answers = ResponseQueue(asyncio.get_running_loop(), self._limits.max_unsent_bytes if streams else _NO_LIMIT)
         call = InferenceCall(request, answers.take, monotonic_ns())
         answers.overrun = call.cancel
@@ -100,18 +99,18 @@ class OpenAIFront:
     async def _whole(
         self,
         exchange: Exchange,
-        asked: Sequence[tuple[InferenceCall, ResponseQueue]],
+        calls: Sequence[tuple[InferenceCall, ResponseQueue]],
         writer: ReplyWriter,
         generations: Sequence[Generation],
     ) -> None:
-        """One reply, of the choices of one prompt or of several.
+        """One reply with the choices of all prompts.
 
         Raises: EngineError.
         """
         events: list[Event] = []
         used = Used()
         num_choices = generations[0].options.get("n", 1)
-        for number, ((call, answers), generation) in enumerate(zip(asked, generations, strict=True)):
+        for number, ((call, answers), generation) in enumerate(zip(calls, generations, strict=True)):
             await answers.complete(call, exchange.receive, self._limits.disconnect_seconds)
             if answers.is_gone:
                 return
@@ -130,7 +129,7 @@ class OpenAIFront:
 async def _stream(
     exchange: Exchange, call: InferenceCall, answers: ResponseQueue, writer: ReplyWriter, reader: AnswerReader
 ) -> None:
-    """Events as they come. An error before the first makes the status, one after it is an event.
+    """Send events as they come. An error before the first one sets the status, a later one is an event.
 
     Raises: EngineError.
     """
@@ -145,8 +144,8 @@ async def _stream(
                 has_begun = True
                 await exchange.start(200, (_EVENTS,))
             events: list[Event] = reader.read(response) if error is None else [_failed(error)]
-            if told := writer.feed(events):
-                await exchange.more(told)
+            if data := writer.feed(events):
+                await exchange.more(data)
         if answers.is_gone:
             return
         if not has_begun:
@@ -157,7 +156,7 @@ async def _stream(
 
 
 def _reader(generation: Generation, first_choice: int = 0) -> AnswerReader:
-    """Where the model may call tools, its calls are looked for in its text."""
+    """With tools, the text is searched for calls."""
     calls = ToolCallReader(lambda: f"call_{uuid4().hex}") if generation.tools else None
     return AnswerReader(generation, calls, first_choice)
 
@@ -166,8 +165,8 @@ def _failed(error: EngineError) -> EngineFailed:
     return EngineFailed(error.message, _status(error), _KINDS.get(error.code, ""))
 
 
-def told(error: EngineError | GatewayError, api: LlmApi) -> tuple[int, bytes]:
-    """The status and the body of an error that came before anything was sent."""
+def error_reply(error: EngineError | GatewayError, api: LlmApi) -> tuple[int, bytes]:
+    """The status and the body of an error before anything is sent."""
     if isinstance(error, GatewayError):
         code, message = error.kind.value, error.message
     else:
@@ -181,6 +180,6 @@ def told(error: EngineError | GatewayError, api: LlmApi) -> tuple[int, bytes]:
 
 
 def _status(error: EngineError | GatewayError) -> int:
-    """What has no place is the client's to change: at a 501 clients of OpenAI's would try again."""
+    """400 for what is unsupported: OpenAI's clients would retry a 501."""
     status = error.status.http
     return 400 if status == 501 else status

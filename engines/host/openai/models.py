@@ -1,4 +1,4 @@
-"""The language models that serve, as `/v1/models` lists them: by their names, and by those of their adapters."""
+"""The ready language models, as `/v1/models` lists them: by their names, and by those of their adapters."""
 
 from __future__ import annotations
 
@@ -15,38 +15,38 @@ from engines.host.service import Service
 from gateway.protocol.errors import ErrorKind, GatewayError
 
 BACKEND = "paged"
-# Where its engine says what it has loaded.
+# The parameter with the engine's description.
 _PLACEMENT = "PLACEMENT"
 
 
 @dataclass(frozen=True, slots=True)
 class LanguageModel:
-    """A version that serves, and what its engine says of it."""
+    """A ready version, and its engine's description."""
 
     served: HostedModel
-    told: Mapping[str, Any]
+    description: Mapping[str, Any]
 
     @property
     def adapters(self) -> tuple[str, ...]:
-        return tuple(self.told.get("adapters") or ())
+        return tuple(self.description.get("adapters") or ())
 
     def card(self, name: str, since: int) -> dict[str, Any]:
-        """What `/v1/models` says of it by this name."""
+        """Its entry in `/v1/models` under this name."""
         card = {"id": name, "object": "model", "created": since, "owned_by": "pointsman", "root": self.served.name}
         if name != self.served.name:
             card["parent"] = self.served.name
-        if self.told.get("max_context"):
-            card["max_model_len"] = self.told["max_context"]
+        if self.description.get("max_context"):
+            card["max_model_len"] = self.description["max_context"]
         return card
 
 
 class LanguageModels:
-    """Those of a host. `since` is when it was made, in seconds since 1970."""
+    """The host's language models. `since` is the time of creation, in seconds since 1970."""
 
     def __init__(self, service: Service, since: int) -> None:
         self._service = service
         self._since = since
-        self._known: dict[tuple[str, str], LanguageModel] = {}
+        self._cached: dict[tuple[str, str], LanguageModel] = {}
 
     def __repr__(self) -> str:
         return f"<LanguageModels: {[model.served.name for model in self._all()]}>"
@@ -56,9 +56,9 @@ class LanguageModels:
         return next(self._all(), None) is not None
 
     def find(self, name: str) -> tuple[LanguageModel, str | None]:
-        """The model that requests call so, and its adapter where that is the name of one.
+        """The model of this name, or the model and its adapter of this name.
 
-        Raises: GatewayError(NOT_FOUND), and GatewayError(UNSUPPORTED) for a model that is none of language.
+        Raises: GatewayError(NOT_FOUND), and GatewayError(UNSUPPORTED) for another kind of model.
         """
         try:
             served = self._service.model(name, "")
@@ -85,11 +85,11 @@ class LanguageModels:
         return orjson.dumps(self.find(name)[0].card(name, self._since))
 
     def _by_name(self) -> dict[str, LanguageModel]:
-        found: dict[str, LanguageModel] = {}
+        models: dict[str, LanguageModel] = {}
         for model in self._all():
             for name in (model.served.name, *model.adapters):
-                found.setdefault(name, model)
-        return found
+                models.setdefault(name, model)
+        return models
 
     def _all(self) -> Iterator[LanguageModel]:
         for served in self._service.ready_models():
@@ -98,16 +98,16 @@ class LanguageModels:
 
     def _of(self, served: HostedModel) -> LanguageModel:
         key = (served.name, served.version)
-        known = self._known.get(key)
-        if known is None or known.served is not served:  # it was loaded anew
-            known = self._known[key] = LanguageModel(served, _told(served.config))
-        return known
+        cached = self._cached.get(key)
+        if cached is None or cached.served is not served:  # it was reloaded
+            cached = self._cached[key] = LanguageModel(served, _description(served.config))
+        return cached
 
 
-def _told(config: Any) -> Mapping[str, Any]:
-    """What the first of a model's instances says."""
+def _description(config: Any) -> Mapping[str, Any]:
+    """The description by the first of a model's instances."""
     if _PLACEMENT not in config.parameters:
         return {}
     by_instance = json.loads(config.parameters[_PLACEMENT].string_value)
-    told = next(iter(by_instance.values()), None)
-    return told if isinstance(told, dict) else {}
+    description = next(iter(by_instance.values()), None)
+    return description if isinstance(description, dict) else {}

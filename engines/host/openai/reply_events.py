@@ -1,4 +1,4 @@
-"""A language model's answers as the events that replies of every dialect are written from."""
+"""Converts a language model's responses to events, which every API's replies are written from."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ _COUNT_BYTES = 4
 
 
 class AnswerReader:
-    """Reads the answers to one generation: those of a stream one by one, or the one there is."""
+    """Reads the responses of one generation: a stream's one by one, or the only one."""
 
     def __init__(self, generation: Generation, calls: ToolCallReader | None = None, first_choice: int = 0) -> None:
-        """`calls` finds calls of tools in the text, None where there are no tools. `first_choice` is the index of its
-        first choice in the reply."""
+        """`calls` finds tool calls in the text, None without tools. `first_choice` is the index of the first choice in
+        the reply."""
         self._calls = calls
         self._first = first_choice
         self._prompt_logprobs: list[dict[str, Any]] = []
         options = generation.options
         self._alternatives: int = options.get("logprobs", 0)
         self._echo = generation.prompt if options.get("echo") and isinstance(generation.prompt, str) else ""
-        self._begun: set[int] = set()  # choices that have said something
+        self._begun: set[int] = set()  # choices that have text
         self._used = Used()
 
     def __repr__(self) -> str:
         return f"<AnswerReader: {len(self._begun)} choices, {self._used}>"
 
     def read(self, response: InferResponse) -> list[Event]:
-        """What an answer says. Where it streams, it is of the choice that its `sequence_index` names."""
+        """The events of a response; a streamed one has the choice that its `sequence_index` names."""
         events = self._read(response)
         return events if self._calls is None else self._calls.read(events)
 
@@ -59,12 +59,12 @@ class AnswerReader:
 
     @property
     def used(self) -> Used:
-        """Tokens, once all is said."""
+        """Tokens of the whole reply, at its end."""
         return self._used
 
-    def _read_prompt(self, told: str) -> None:
-        """The log probabilities of a prompt that is repeated; nothing foretells its first token."""
-        read = read_logprobs(told, self._alternatives)
+    def _read_prompt(self, text: str) -> None:
+        """Log probabilities of a repeated prompt; its first token has none."""
+        read = read_logprobs(text, self._alternatives)
         if read:
             self._prompt_logprobs = [{**read[0], "top_logprobs": []}, *read[1:]]
 

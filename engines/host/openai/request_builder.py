@@ -1,4 +1,4 @@
-"""A generation, read in whichever dialect, as the inference of a language model of this host."""
+"""Builds the inference request of a generation, for a language model of this host."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.llm.canonical import Generation
 from gateway.protocol.llm.request_fields import bad_request
 
-# For the provider's own records, of which there are none: a reply is the same without them.
+# For a provider's own records: without effect here.
 _WITHOUT_EFFECT = frozenset(
     {"user", "metadata", "prompt_cache_key", "prompt_cache_retention", "safety_identifier", "verbosity", "store"}
 )
 _ADAPTERS = ("adapter", "lora_name", "lora_path")
 _TOLD = ("finish_reason", "stop_reason", "num_input_tokens", "num_output_tokens", "num_cached_tokens")
 _TRUE = b"\x01"
-# V2's level of requests without one, where OpenAI's clients of vLLM say 0; lower goes first in both.
+# V2's level of requests without one, where OpenAI's clients of vLLM have 0; lower goes first in both.
 _LEVEL = 100
 
 
 def infer_request(
     generation: Generation, *, model: str, adapter: str | None, id: str, trace: Mapping[str, str]
 ) -> InferRequest:
-    """`adapter` is the one that the generation's model names, None where it names none.
+    """`adapter` is the one that the generation's model names, or None.
 
     Raises: GatewayError that names the field; EngineError for a chat that is more than text.
     """
@@ -52,7 +52,8 @@ def infer_request(
 
 
 def _prompt(generation: Generation, echoes: bool) -> list[TensorData]:
-    """The prompt, and whether the model repeats it: whoever reads the answers knows its text, unless it is of ids."""
+    """The tensors of the prompt, and whether the model repeats it: the reader of the responses knows its text, unless
+    it is token ids."""
     prompt, alone = generation.prompt, _flag("exclude_input_in_output")
     if isinstance(prompt, str):
         return [_text("text_input", prompt.encode("utf-8", "replace")), alone]
@@ -69,7 +70,7 @@ def _prompt(generation: Generation, echoes: bool) -> list[TensorData]:
 
 
 def _chat(generation: Generation, has_tools: bool) -> ChatValue:
-    """Messages and tools; a developer's message is the system's, which every template knows.
+    """Messages and tools; a developer's message becomes the system's, which every template knows.
 
     Raises: EngineError(UNSUPPORTED) for images, sounds and files.
     """
@@ -78,7 +79,7 @@ def _chat(generation: Generation, has_tools: bool) -> ChatValue:
 
 
 def _parameters(options: dict[str, Any], adapter: str | None) -> dict[str, Scalar]:
-    """What is no field of sampling, taken out of the options."""
+    """Request parameters, taken out of the options."""
     parameters: dict[str, Scalar] = {"tell_at_end": True}
     named = [str(options.pop(name)) for name in _ADAPTERS if options.get(name)]
     named += [adapter] if adapter else []
@@ -94,12 +95,12 @@ def _parameters(options: dict[str, Any], adapter: str | None) -> dict[str, Scala
 
 
 def _level(priority: Any) -> int:
-    """V2's, 0 where the request names none."""
+    """V2's level, 0 without a priority."""
     return max(1, _LEVEL + int(priority)) if priority else 0
 
 
 def _check_tool_choice(options: Mapping[str, Any]) -> None:
-    """A template can tell of tools, or be silent of them: nothing makes the model call one.
+    """A template can list tools or leave them out; nothing forces the model to call one.
 
     Raises: GatewayError(UNSUPPORTED).
     """
@@ -115,7 +116,7 @@ def _text(name: str, data: bytes) -> TensorData:
 def _json(name: str, value: Any) -> TensorData:
     try:
         return _text(name, orjson.dumps(value))
-    except TypeError:  # of what was read as JSON nothing else cannot be written
+    except TypeError:  # all other values come from JSON
         raise bad_request("the request holds a number of more than 64 bits, which nothing here can be") from None
 
 

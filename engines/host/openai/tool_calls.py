@@ -1,12 +1,12 @@
-"""Calls of tools in a model's text, as events of their own.
+"""Finds tool calls in a model's text, and reports them as events.
 
-Qwen's templates, and those that followed Hermes, have the model write each call as JSON between marks:
+Qwen's templates, and others after Hermes, have the model write each call as JSON between tags:
 
     <tool_call>
     {"name": "weather", "arguments": {"city": "Rome"}}
     </tool_call>
 
-Text that begins like a mark is held back until it is one, or none. What stands between marks and is no call stays text.
+Text that may begin a tag is held back until that is decided. Text between tags that is no call stays text.
 Source: NousResearch, "Hermes Function Calling"; Qwen2.5's and Qwen3's chat templates.
 """
 
@@ -25,11 +25,11 @@ BEGIN, END = "<tool_call>", "</tool_call>"
 
 @dataclass(slots=True)
 class _Choice:
-    """What has come of one choice and is not told yet."""
+    """The unsent text of one choice."""
 
-    held: str = ""  # may be the beginning of a mark; between the marks, all that has come
-    space: str = ""  # at the end of the text so far: before a call it is none of the answer's
-    is_inside: bool = False  # between the marks
+    held: str = ""  # may begin a tag; between the tags, everything so far
+    space: str = ""  # at the end of the text so far: dropped before a call
+    is_inside: bool = False  # between the tags
     num_calls: int = 0
 
 
@@ -37,7 +37,7 @@ class ToolCallReader:
     """Takes the calls out of the text of one reply."""
 
     def __init__(self, make_id: Callable[[], str]) -> None:
-        """`make_id` makes the id of a call, which is its own among all."""
+        """`make_id` returns a unique id of a call."""
         self._make_id = make_id
         self._choices: dict[int, _Choice] = {}
 
@@ -45,85 +45,85 @@ class ToolCallReader:
         return f"<ToolCallReader: {sum(choice.num_calls for choice in self._choices.values())} calls>"
 
     def read(self, events: Iterable[Event]) -> list[Event]:
-        """The events, with calls in place of their text. Log probabilities stay with what is left of the text."""
-        told: list[Event] = []
+        """The events, with calls in place of their text. Log probabilities stay with the remaining text."""
+        emitted: list[Event] = []
         for event in events:
             if isinstance(event, TextDelta):
                 choice = self._choices.setdefault(event.index, _Choice())
                 choice.held += event.text
-                self._tell(choice, event, told)
+                self._emit(choice, event, emitted)
             elif isinstance(event, Finished):
-                self._end(self._choices.setdefault(event.index, _Choice()), event, told)
+                self._end(self._choices.setdefault(event.index, _Choice()), event, emitted)
             else:
-                told.append(event)
-        return told
+                emitted.append(event)
+        return emitted
 
-    def _tell(self, choice: _Choice, event: TextDelta, told: list[Event]) -> None:
-        """Whatever can be told by now."""
+    def _emit(self, choice: _Choice, event: TextDelta, emitted: list[Event]) -> None:
+        """Emit all that is decided."""
         while (at := choice.held.find(mark := END if choice.is_inside else BEGIN)) >= 0:
-            piece, choice.held = choice.held[:at], choice.held[at + len(mark) :]
+            part, choice.held = choice.held[:at], choice.held[at + len(mark) :]
             if not choice.is_inside:
-                _tell_text(choice, piece, event.index, told)
-            elif not self._tell_call(choice, piece, event.index, told):
-                _tell_text(choice, f"{BEGIN}{piece}{END}", event.index, told)
+                _emit_text(choice, part, event.index, emitted)
+            elif not self._emit_call(choice, part, event.index, emitted):
+                _emit_text(choice, f"{BEGIN}{part}{END}", event.index, emitted)
             choice.is_inside = not choice.is_inside
-        piece = ""
+        part = ""
         if not choice.is_inside:
-            piece = choice.held[: len(choice.held) - _begun(choice.held, BEGIN)]
-            choice.held = choice.held[len(piece) :]
-        _tell_text(choice, piece, event.index, told, event.logprobs)
+            part = choice.held[: len(choice.held) - _begun(choice.held, BEGIN)]
+            choice.held = choice.held[len(part) :]
+        _emit_text(choice, part, event.index, emitted, event.logprobs)
 
-    def _end(self, choice: _Choice, event: Finished, told: list[Event]) -> None:
-        """What is left, a call that was cut off too, and the end."""
+    def _end(self, choice: _Choice, event: Finished, emitted: list[Event]) -> None:
+        """Emit the rest, including a call that was cut off, and the end."""
         if choice.is_inside:
-            if not self._tell_call(choice, choice.held, event.index, told):
-                _tell_text(choice, BEGIN + choice.held, event.index, told)
+            if not self._emit_call(choice, choice.held, event.index, emitted):
+                _emit_text(choice, BEGIN + choice.held, event.index, emitted)
         else:
-            _tell_text(choice, choice.held, event.index, told)
+            _emit_text(choice, choice.held, event.index, emitted)
         if choice.space and not choice.num_calls:
-            told.append(TextDelta(choice.space, event.index))
+            emitted.append(TextDelta(choice.space, event.index))
         is_call = choice.num_calls and event.reason == "stop"
-        told.append(Finished("tool_calls", event.index) if is_call else event)
+        emitted.append(Finished("tool_calls", event.index) if is_call else event)
 
-    def _tell_call(self, choice: _Choice, text: str, index: int, told: list[Event]) -> bool:
-        """Whether it is a call."""
+    def _emit_call(self, choice: _Choice, text: str, index: int, emitted: list[Event]) -> bool:
+        """Emit a call; False where the text is none."""
         call = _call(text)
         if call is None:
             return False
         name, arguments = call
-        told.append(ToolCallDelta(choice.num_calls, self._make_id(), name, arguments, index))
+        emitted.append(ToolCallDelta(choice.num_calls, self._make_id(), name, arguments, index))
         choice.num_calls += 1
         choice.space = ""
         return True
 
 
-def _tell_text(
+def _emit_text(
     choice: _Choice,
     text: str,
     index: int,
-    told: list[Event],
+    emitted: list[Event],
     logprobs: Sequence[Mapping[str, Any]] | None = None,
 ) -> None:
-    """The text but for space at its end, which waits for what follows."""
+    """Emit text, except white space at its end, which waits for what follows."""
     text = choice.space + text
     body = text.rstrip()
     choice.space = text[len(body) :]
     if body or logprobs:
-        told.append(TextDelta(body, index, logprobs))
+        emitted.append(TextDelta(body, index, logprobs))
 
 
 def _begun(text: str, mark: str) -> int:
-    """How many characters at the end of a text may be the beginning of a mark."""
+    """How many characters at the end of a text may begin a tag."""
     return next((size for size in range(min(len(mark) - 1, len(text)), 0, -1) if mark.startswith(text[-size:])), 0)
 
 
 def _call(text: str) -> tuple[str, str] | None:
-    """The name and the arguments as JSON; None where it is no call."""
+    """The name and the arguments as JSON; None where the text is no call."""
     try:
-        told = orjson.loads(text)
+        parsed = orjson.loads(text)
     except orjson.JSONDecodeError:
         return None
-    if not isinstance(told, dict) or not isinstance(told.get("name"), str):
+    if not isinstance(parsed, dict) or not isinstance(parsed.get("name"), str):
         return None
-    arguments = told.get("arguments", told.get("parameters", {}))
-    return told["name"], arguments if isinstance(arguments, str) else orjson.dumps(arguments).decode()
+    arguments = parsed.get("arguments", parsed.get("parameters", {}))
+    return parsed["name"], arguments if isinstance(arguments, str) else orjson.dumps(arguments).decode()

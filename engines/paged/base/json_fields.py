@@ -1,4 +1,4 @@
-"""Fields of a JSON object, read by type; what is wrong is said with the file's and the field's name."""
+"""Typed reads of a JSON object's fields; errors name the file and the field."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from engines.core.errors import EngineError, invalid
 
 @dataclass(frozen=True, slots=True)
 class Fields:
-    """`values` of one object; `where` is its place as errors tell it: `/models/x/config.json: rope_scaling`. A field
-    that is null counts as one that is not there."""
+    """`values` of one object; `where` is its place in errors: `/models/x/config.json: rope_scaling`. A null field
+    counts as missing."""
 
     where: str
     values: Mapping[str, Any]
@@ -45,7 +45,7 @@ class Fields:
         return Fields(f"{self.where}{self.separator}{name}", value, ".")
 
     def integer(self, *names_and_default: str | int | None, minimum: int = 1) -> int:
-        """The first of these names that is there, else the default, the last argument, where it is an integer."""
+        """The first of these names that is present, else the default (the last argument, where it is an integer)."""
         names = [each for each in names_and_default if isinstance(each, str)]
         default = names_and_default[-1]
         name = next((each for each in names if self.has(each)), names[0])
@@ -104,16 +104,16 @@ class Fields:
 
 
 def read_object(path: Path) -> dict[str, Any]:
-    """A JSON object of a file; nothing where there is no file.
+    """A file's JSON object; empty where there is no file.
 
     Raises: EngineError that names the file.
     """
     if not path.is_file():
         return {}
     try:
-        found = json.loads(path.read_text("utf-8"))
+        values = json.loads(path.read_text("utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise invalid(f"{path} is no JSON: {error}") from error
-    if not isinstance(found, dict):
+    if not isinstance(values, dict):
         raise invalid(f"{path} must be a JSON object")
-    return found
+    return values

@@ -1,4 +1,4 @@
-"""How an engine is set up: what `pointsman llm` takes as options and a model's config.pbtxt as parameters."""
+"""The engine's options: those of `pointsman llm`, and the parameters of a model's config.pbtxt."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from pathlib import Path
 from engines.core.errors import invalid
 
 _METHODS = ("ngram", "draft")
-# Deterministic steps hold prompts in pieces of this: shapes that depend on the prompt alone.
+# Deterministic prompts are computed in chunks of this size: their shapes depend on the prompt alone.
 DETERMINISTIC_CHUNK = 64
 
 
 @dataclass(frozen=True, slots=True)
 class Speculation:
-    """How tokens are guessed ahead. `method` is ngram or draft; a draft model is a folder of the same vocabulary."""
+    """How tokens are drafted. `method` is ngram or draft; a draft model is a folder with the same vocabulary."""
 
     method: str
-    num_tokens: int = 4  # guessed a step; more than about 4 loses where guesses are poor
+    num_tokens: int = 4  # drafted per step; more than about 4 loses where drafts are poor
     draft: Path | None = None
     ngram_max: int = 4  # the longest suffix that is looked up
     ngram_min: int = 2
@@ -26,34 +26,32 @@ class Speculation:
 
 @dataclass(frozen=True, slots=True)
 class EngineOptions:
-    """One engine. None: chosen from the machine and the model, and told when it starts."""
+    """One engine. None: chosen from the machine and the model, and logged at the start."""
 
     device: str = "auto"  # auto (mps, then cuda, then cpu) | mps | cuda | cpu
     ops: str = "auto"  # auto (metal on mps, native on a cpu, else reference) | reference | native | metal
     dtype: str = "auto"  # auto (the folder's; float32 where a CPU has no fast 16 bit) | float32 | float16 | bfloat16
-    memory_gb: float | None = None  # weights + cache + workspace together; None: a share of what is free
-    num_blocks: int | None = None  # of the cache, whatever memory_gb says; None: what memory_gb leaves room for
-    block_size: int = 16  # tokens a block; 16 shares prefixes finely and costs attention little
+    memory_gb: float | None = None  # weights, cache and workspace; None: a share of the free memory
+    num_blocks: int | None = None  # of the cache, at any memory_gb; None: what memory_gb leaves room for
+    block_size: int = 16  # tokens per block; 16 shares prefixes finely and costs attention little
     max_sequences: int = 64  # running at a time
-    max_batch_tokens: int = 512  # rows a step: how long a prompt may delay who decodes
-    max_context: int | None = None  # tokens of prompt and answer; None: the model's, as far as the cache can hold one
-    max_waiting: int = 1024  # requests that wait; more are refused
+    max_batch_tokens: int = 512  # rows per step: bounds how long a prompt delays decoding
+    max_context: int | None = None  # of prompt and answer; None: the model's, as far as the cache can hold one
+    max_waiting: int = 1024  # requests; more are refused
     prefix_cache: bool = True
-    deterministic: bool = False  # greedy text does not depend on what else runs; costs throughput
+    deterministic: bool = False  # greedy text does not depend on other requests; costs throughput
     quantize: str | None = None  # int8 | int4, at load
     quantize_group: int = 64
-    threads: int | None = None  # of a CPU; None: the cores this process may use
-    run_ahead: bool | None = None  # launch a step before the one before is read; None: on a GPU
+    threads: int | None = None  # of a CPU; None: the cores that this process may use
+    run_ahead: bool | None = None  # launch a step before the previous one is read; None: on a GPU
     speculation: Speculation | None = None
-    adapters: Mapping[str, Path] = field(default_factory=dict)  # LoRA, by the name requests give
-    check_logits: bool = True  # NaN in a row fails that request alone, rather than writing noise
-    kv_store: str | None = None  # where blocks outlive the engine, and other engines find them: a Redis' URL
-    kv_ttl: float = 86_400.0  # seconds for which a block is kept there after it was last used
-    kv_codec: str = "raw"  # raw | int8: half of 16 bits' size, and keys and values rounded
-    kv_secret_file: Path | None = None  # what blocks are sealed with, by tenant
-    kv_deadline: float = (
-        1.0  # seconds for which a request waits for stored blocks; longer where computing would take longer
-    )
+    adapters: Mapping[str, Path] = field(default_factory=dict)  # LoRA, by the name in requests
+    check_logits: bool = True  # NaN in a row fails that request alone, instead of producing noise
+    kv_store: str | None = None  # URL of a Redis that keeps blocks beyond this process and for other engines
+    kv_ttl: float = 86_400.0  # seconds that a block is kept after its last use
+    kv_codec: str = "raw"  # raw | int8: half the size of 16 bits, keys and values rounded
+    kv_secret_file: Path | None = None  # seals blocks, by tenant
+    kv_deadline: float = 1.0  # seconds that a request waits for stored blocks; longer where computing takes longer
     kv_fetch: str = "auto"  # auto (where reading is faster than computing, as measured) | always
 
 

@@ -1,9 +1,9 @@
-"""Numbers on their way from the host to the device, while nobody waits for it.
+"""Asynchronous copies between the host and the device.
 
-Metal reads the source of a copy when its stream gets there, long after the call has returned, and until torch 2.13
-nothing kept that memory (pytorch#139550, #189690, #181017). So every source is memory of torch's own, and is kept here
-until the device is known to be through with it. It is never numpy's: torch would let go of that on Metal's completion
-thread, which would have to wait for Python's lock there.
+Metal reads the source of a copy when its stream gets there, long after the call has returned, and until torch 2.13 that
+memory could be freed before (pytorch#139550, #189690, #181017). So every source is torch's own memory, and is kept
+until the device is known to have read it. numpy's memory is never used: torch would free it on Metal's completion
+thread, which would wait for Python's lock there.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch import Tensor
 
 
 class Staging:
-    """Copies to one device, of the thread that the device belongs to."""
+    """Copies to one device, on the thread that uses the device."""
 
     def __init__(self, device: torch.device | str) -> None:
         self.device = torch.device(device)
@@ -28,17 +28,16 @@ class Staging:
         return f"<Staging to {self.device}: {len(self._sources)} sources kept>"
 
     def put(self, values: Sequence[Any], dtype: torch.dtype = torch.float32) -> Tensor:
-        """Numbers, or rows of numbers of one length, as a tensor on the device."""
+        """Numbers, or equally long rows of numbers, as a tensor on the device."""
         return self.copy(torch.tensor(values, dtype=dtype))
 
     def put_tensor(self, tensor: Tensor) -> Tensor:
-        """A tensor of the host's on the device, whatever its memory is and whoever writes that next; returned as it is
-        where the device is the host."""
+        """A host tensor on the device; its memory may be overwritten afterwards. On the CPU the tensor itself."""
         return tensor if self._is_host else self.copy(tensor.clone(memory_format=torch.contiguous_format))
 
     def copy(self, source: Tensor, target: Tensor | None = None) -> Tensor:
-        """A contiguous tensor of the host's on the device: in new memory, or in `target`. Its memory is torch's, and is
-        not written any more."""
+        """A contiguous host tensor on the device: in new memory, or in `target`. Its memory is torch's, and is not
+        written any more."""
         if target is not None:
             target.copy_(source, non_blocking=True)
         elif self._is_host:
@@ -50,8 +49,8 @@ class Staging:
         return target
 
     def take_sources(self) -> list[Tensor]:
-        """The sources of all copies so far. Who takes them keeps them until the device has come to something that it
-        was given later."""
+        """The sources of all copies so far. The caller keeps them until the device has reached work that it was given
+        later."""
         sources, self._sources = self._sources, []
         return sources
 
@@ -60,11 +59,11 @@ _POLL_SECONDS = 20e-6  # a step takes milliseconds
 
 
 class HostCopy:
-    """Tensors that the host will read. The copies are in the device's queue behind what computes them, and before
-    the next step: to wait for them is not to wait for that."""
+    """Tensors on their way to the host. The copies are queued behind what computes them and before the next step, so
+    that waiting for them is not waiting for that step."""
 
     def __init__(self, device: torch.device, *tensors: Tensor) -> None:
-        """`tensors` of the device; without any, `values` waits for what the device was given before."""
+        """`tensors` of the device; without any, `values` waits for the device's earlier work."""
         self._event: Any = None
         if device.type == "cpu":
             self._tensors = tensors
@@ -77,9 +76,9 @@ class HostCopy:
         self._event.record()
 
     def values(self) -> tuple[Tensor, ...]:
-        """The tensors, once they are here."""
+        """The tensors, once they are on the host."""
         if self._event is not None:
-            # Asked again and again, as waiting in Metal's events has hung in some releases (pytorch#196395).
+            # Polled, as waiting for Metal's events has hung in some releases (pytorch#196395).
             while not self._event.query():
                 time.sleep(_POLL_SECONDS)
             self._event = None

@@ -1,4 +1,4 @@
-"""What a request asks of sampling."""
+"""The engine's interface: requests, their sampling parameters, and outputs."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class GrammarSpec:
-    """What the text must be: `kind` is json_schema (a schema as text), json_object (any JSON object), regex, choice
-    (a JSON list of texts as text) or lark (llguidance's grammar)."""
+    """The form of a text: `kind` is json_schema (a schema as text), json_object (any JSON object), regex, choice (a
+    JSON list of texts as text) or lark (llguidance's grammar)."""
 
     kind: str
     text: str = ""
@@ -19,11 +19,10 @@ class GrammarSpec:
 
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
-    """Fields that are at their defaults ask for nothing. `read_params` makes one of a request's fields, and checks
-    it."""
+    """Fields at their defaults have no effect. `read_params` builds and checks it from a request's fields."""
 
     max_tokens: int = 16
-    min_tokens: int = 0  # before that neither EOS nor stop tokens may come
+    min_tokens: int = 0  # neither EOS nor stop tokens come before
     temperature: float = 1.0
     top_k: int = 0
     top_p: float = 1.0
@@ -38,14 +37,14 @@ class SamplingParams:
     ignore_eos: bool = False
     include_stop_str_in_output: bool = False
     skip_special_tokens: bool = True
-    logprobs: int | None = None  # how many alternatives are told beside each token; None: no log probabilities
+    logprobs: int | None = None  # number of alternatives beside each token; None: no log probabilities
     prompt_logprobs: int | None = None
     n: int = 1
     best_of: int | None = None  # None: n
     beam_width: int = 0  # beams of a beam search; 0: sampling
     length_penalty: float = 1.0
     early_stopping: bool = False
-    seed: int | None = None  # None: the engine draws one
+    seed: int | None = None  # None: random
     grammar: GrammarSpec | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)
 
@@ -56,14 +55,14 @@ class SamplingParams:
 
     @property
     def needs_logprobs(self) -> bool:
-        """Whether each token's own log probability must be known."""
+        """Whether each token's log probability must be known."""
         return self.logprobs is not None or (self.best_of or 0) > self.n
 
 
 class FinishReason(Enum):
     """Why a choice has ended."""
 
-    STOP = "stop"  # an end-of-text token, a stop token or a stop text, or the grammar is complete
+    STOP = "stop"  # an end-of-text token, a stop token, a stop string, or a complete grammar
     LENGTH = "length"  # max_tokens, or the model's context is full
     CANCELLED = "cancelled"
     DEADLINE = "deadline"
@@ -86,7 +85,7 @@ class GenerateRequest:
 
 @dataclass(frozen=True, slots=True)
 class TokenLogprob:
-    """One token, its log probability, and the likeliest ones at its place: (token id, log probability), falling."""
+    """A token, its log probability, and the likeliest ones at its place: (token id, log probability), falling."""
 
     token_id: int
     logprob: float
@@ -95,7 +94,7 @@ class TokenLogprob:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Tokens of a request so far, over all its choices; `cached` are those of the prompt that needed no prefill."""
+    """Tokens of a request so far, over all choices; `cached` prompt tokens needed no prefill."""
 
     prompt: int
     completion: int
@@ -104,9 +103,9 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """More of one choice. `text` is what may be told already: text that may become a stop text is held back, and
-    bytes of an unfinished character too. `stop` is the stop text or token that ended it. The last output of a
-    request's last choice has `is_final`; `error` is set where it failed."""
+    """An addition to one choice. `text` excludes what may still become a stop string, and bytes of an unfinished
+    character. `stop` is the stop string or token that ended the choice. The last output of the last choice has
+    `is_final`; `error` is set on a failure."""
 
     choice: int
     text: str = ""
@@ -118,8 +117,8 @@ class Output:
     is_final: bool = False
     error: str = ""
     cumulative_logprob: float = 0.0
-    prompt_logprobs: tuple[TokenLogprob | None, ...] = ()  # in a choice's first output, where asked for
+    prompt_logprobs: tuple[TokenLogprob | None, ...] = ()  # in a choice's first output, where requested
 
 
-# Called on the engine's thread: it must not block, nor raise.
+# Called on the engine's thread: it must neither block nor raise.
 Listener = Callable[[Output], None]

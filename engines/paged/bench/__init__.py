@@ -1,1 +1,1 @@
-"""How fast an engine is on this machine, and how much of what the machine could do that is."""
+"""Measures an engine's speed on this machine, and its share of the machine's memory bandwidth."""

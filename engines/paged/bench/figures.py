@@ -1,7 +1,7 @@
-"""What a step must read from memory: every weight once, and the keys and values of each sequence.
+"""Figures of a measurement: tokens per second, latencies, and the share of the memory's bandwidth.
 
-Decoding few sequences does little arithmetic on each number read, so that this, over the machine's bandwidth, is the
-least time a step can take.
+A step reads every weight once, and the keys and values of each sequence. Decoding few sequences does little arithmetic
+per number read, so that these bytes over the machine's bandwidth bound a step's time.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ def element_bytes(config: DecoderConfig) -> int:
 def weight_bytes_per_step(
     config: DecoderConfig, num_sequences: int, quantize: str | None = None, group: int = 64
 ) -> float:
-    """Of all layers and of the head; of the embedding's table a step reads but a row a sequence. Of a mixture as many
-    experts as so many sequences are expected to choose, each by itself."""
+    """Of all layers and the head; of the embedding's table a step reads one row per sequence. Of a mixture, as many
+    experts as the sequences are expected to choose independently."""
     attention = config.hidden_size * config.head_size * (2 * config.num_heads + 2 * config.num_kv_heads)
     experts = config.experts
     sparse = len(experts.layers) if experts is not None else 0
@@ -37,19 +37,19 @@ def weight_bytes_per_step(
         unchosen = (1 - experts.experts_per_token / experts.num_experts) ** num_sequences
         inner = experts.num_experts * (1 - unchosen) * experts.intermediate_size + experts.shared_intermediate_size
         numbers += sparse * 3 * config.hidden_size * inner * _bytes_per_weight(config, quantize, group)
-        numbers += sparse * config.hidden_size * experts.num_experts * element_bytes(config)  # who chooses
+        numbers += sparse * config.hidden_size * experts.num_experts * element_bytes(config)  # the router
     return numbers
 
 
 def cache_bytes_per_step(config: DecoderConfig, num_sequences: int, context_tokens: float) -> float:
-    """Keys and values that so many sequences of this length read; a layer with a window reads no more than that."""
+    """Keys and values that the sequences read, within each layer's window."""
     per_layer = 2 * config.num_kv_heads * config.head_size * element_bytes(config)
     seen = sum(min(context_tokens, window) if window else context_tokens for window in config.windows)
     return num_sequences * per_layer * seen
 
 
 def _bytes_per_weight(config: DecoderConfig, quantize: str | None, group: int) -> float:
-    """With scales and biases where there are some. Modules that a folder left dense count as the others."""
+    """With scales and biases. Modules that a folder left dense count as quantized."""
     if config.quantization is not None:
         bits, group = config.quantization.bits, config.quantization.group_size
     elif quantize is not None:
@@ -61,7 +61,7 @@ def _bytes_per_weight(config: DecoderConfig, quantize: str | None, group: int) -
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """One batch size: medians over its rounds; latencies over all tokens of all rounds.
+    """Figures of one batch size: medians over its rounds; latencies over all tokens of all rounds.
 
     Decoding is measured while the whole batch decodes: from the last first token to the first last one.
     """
@@ -70,18 +70,18 @@ class Figures:
     tokens_per_second: float  # decoded, of all sequences together
     lowest_tokens_per_second: float
     highest_tokens_per_second: float
-    prompt_tokens_per_second: float  # read, until the last request's first token
+    prompt_tokens_per_second: float  # until the last request's first token
     first_token_p50: float  # seconds
     first_token_p95: float
     token_p50: float  # seconds from one token to the next
     token_p95: float
-    step_bytes: float  # that a step must read
-    bandwidth: float  # bytes a second that it therefore read
-    bandwidth_share: float  # of what the device can; more than 1: out of caches
+    step_bytes: float  # read by a step at least
+    bandwidth: float  # bytes per second read at least
+    bandwidth_share: float  # of the device's; above 1 where caches serve
 
 
 def figures(rounds: Sequence[Round], config: DecoderConfig, quantize: str | None, group: int, best: float) -> Figures:
-    """Of the rounds of one batch size, on a device that moves `best` bytes a second."""
+    """Of the rounds of one batch size, on a device that moves `best` bytes per second."""
     batch, prompt_tokens = rounds[0].batch, rounds[0].prompt_tokens
     rates = [_decode_rate(each) for each in rounds]
     firsts = [timings.token_times[0] - timings.submitted for each in rounds for timings in each.requests]
@@ -107,12 +107,13 @@ def figures(rounds: Sequence[Round], config: DecoderConfig, quantize: str | None
 
 
 def percentile(values: Sequence[float], percent: float) -> float:
-    """One of the values, which need no order."""
+    """One of the values, in any order."""
     return sorted(values)[min(len(values) - 1, int(len(values) * percent / 100))]
 
 
 def _window(measured: Round) -> tuple[float, float]:
-    """When the whole batch decodes; where short answers to many prompts leave no such time, while any does."""
+    """When the whole batch decodes; where there is no such time (short answers to many prompts), when any sequence
+    does."""
     begin = max(timings.token_times[0] for timings in measured.requests)
     end = min(timings.token_times[-1] for timings in measured.requests)
     if begin < end:

@@ -1,4 +1,4 @@
-"""The load: so many requests at once, all alike, and when each of their tokens came."""
+"""The load of a measurement: equal requests, submitted together, and the times of their tokens."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from engines.paged.base.types import GenerateRequest, Listener, Output, Sampling
 
 
 class Engine(Protocol):
-    """What is measured: a PagedEngine, or whatever answers like one."""
+    """A PagedEngine, or anything with its interface."""
 
     def submit(self, request: GenerateRequest, listener: Listener) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
 class RequestTimings:
-    """One request: seconds of one clock."""
+    """One request's times, in seconds of one clock."""
 
     submitted: float
     token_times: tuple[float, ...]
@@ -38,20 +38,20 @@ class Round:
 
 @dataclass(frozen=True, slots=True)
 class BenchLoad:
-    """What each request is: so many random tokens, and so many wanted."""
+    """Size of each request: random prompt tokens, and tokens to generate."""
 
     prompt_tokens: int
     output_tokens: int
     vocabulary: int
 
     def prompts(self, batch: int, seed: int) -> list[tuple[int, ...]]:
-        """Nobody's prefix is another's, nor an earlier round's: the prefix cache finds nothing."""
+        """Prompts without common prefixes, also between rounds: the prefix cache has no hits."""
         dice = random.Random(f"{seed}/{batch}")
         return [tuple(dice.randrange(self.vocabulary) for _ in range(self.prompt_tokens)) for _ in range(batch)]
 
 
 def run_round(engine: Engine, load: BenchLoad, batch: int, seed: int) -> Round:
-    """Submit a batch at once and hear it to its end. Raises: EngineError where a request fails, or ends too early."""
+    """Submit a batch and wait for its end. Raises: EngineError where a request fails, or ends too early."""
     outputs: SimpleQueue[tuple[int, float, Output]] = SimpleQueue()
     times: list[list[float]] = [[] for _ in range(batch)]
     params = SamplingParams(max_tokens=load.output_tokens, temperature=0.0, ignore_eos=True)

@@ -1,4 +1,4 @@
-"""On what figures were made: they mean little without it."""
+"""The machine that figures were measured on, and its memory bandwidth."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from torch import Tensor
 
 
 def describe_machine(device: torch.device) -> dict[str, Any]:
-    """The machine, its chip, its memory, its system, and the versions of what computes."""
+    """The machine, its chip, its memory, its system, and the versions of the software."""
     import psutil
 
     return {
@@ -50,7 +50,7 @@ def _chip() -> str:
 
 
 def _gpu(device: torch.device) -> str | None:
-    """On a Mac the chip's own, with its cores; None where nothing but the processor computes."""
+    """On a Mac the chip with its GPU cores; None without a GPU."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     if device.type != "mps":
@@ -73,16 +73,16 @@ def _version(package: str) -> str | None:
         return None
 
 
-# Far more than caches hold; shared ones of large servers have hundreds of MB, of which one guest gets but a part.
+# Far more than caches hold; a large server's shared cache has hundreds of MB, of which a guest gets a part.
 BUFFER_BYTES = 1 << 30
-# Of what is free: measuring must not be what fills the memory.
+# Of the free memory: a measurement must not fill it.
 FREE_SHARE = 0.25
 ROUNDS = 5
 
 
 @dataclass(frozen=True, slots=True)
 class Bandwidth:
-    """Bytes a second, each round's: `read` sums a buffer, `copy` counts what it reads and what it writes."""
+    """Bytes per second of each round: `read` sums a buffer, `copy` counts bytes read and written."""
 
     buffer_bytes: int
     read: tuple[float, ...]
@@ -90,14 +90,14 @@ class Bandwidth:
 
     @property
     def best(self) -> float:
-        """The fastest round of either: what the memory can do."""
+        """The fastest round of either."""
         return max(*self.read, *self.copy)
 
 
 def measure_bandwidth(
     device: torch.device, free_bytes: int, on_round: Callable[[int, int], None] | None = None
 ) -> Bandwidth:
-    """Measured with the threads that torch has now. `on_round` is told rounds done and all there are."""
+    """Measure with torch's current number of threads. `on_round` gets the number of rounds done and their total."""
     size = max(1 << 20, min(BUFFER_BYTES, int(free_bytes * FREE_SHARE / 2)))
     result = _measure(device, size, on_round)
     _give_back(device)
@@ -112,7 +112,7 @@ def _measure(device: torch.device, size: int, on_round: Callable[[int, int], Non
         read = size / _seconds(lambda: source.sum(), device)
         copied = 2 * size / _seconds(lambda: target.copy_(source), device)
         if number < 0:
-            continue  # pages were touched, kernels made
+            continue  # a warm-up: pages are touched, kernels compiled
         reads.append(read)
         copies.append(copied)
         if on_round is not None:
@@ -121,7 +121,7 @@ def _measure(device: torch.device, size: int, on_round: Callable[[int, int], Non
 
 
 def synchronize(device: torch.device) -> None:
-    """Wait until the device has done what it was given."""
+    """Wait for the device's queued work."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     elif device.type == "mps":
@@ -129,7 +129,7 @@ def synchronize(device: torch.device) -> None:
 
 
 def _give_back(device: torch.device) -> None:
-    """What a device's allocator keeps would be missing to a model."""
+    """Release the allocator's cached memory, which a model needs."""
     if device.type == "cuda":
         torch.cuda.empty_cache()
     elif device.type == "mps":

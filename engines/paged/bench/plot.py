@@ -17,7 +17,7 @@ def can_draw() -> bool:
 
 
 def draw(findings: BenchResult, path: Path) -> None:
-    """Tokens a second with every round as a dot, gaps between tokens as they are spread, and the bandwidth's share.
+    """Tokens per second with every round as a dot, the distribution of gaps between tokens, and the bandwidth's share.
 
     Raises: ImportError, OSError.
     """
@@ -25,7 +25,7 @@ def draw(findings: BenchResult, path: Path) -> None:
     from matplotlib.figure import Figure
 
     sheet = Figure(figsize=(12, 3.8), layout="constrained")
-    FigureCanvasAgg(sheet)  # draws into a file: no display is needed or opened
+    FigureCanvasAgg(sheet)  # draws into a file, without a display
     rates, spread, share = sheet.subplots(1, 3)
     points = findings.points
     places, names = range(len(points)), [str(point.batch) for point in points]

@@ -1,4 +1,4 @@
-"""A whole measurement: the memory's bandwidth, a warm-up, then rounds of every batch size in turn."""
+"""A whole measurement: the memory's bandwidth, a warm-up, then rounds of each batch size in turn."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from engines.paged.cache.memory import available_memory
 from engines.paged.device import DeviceThread, choose_device, use_threads
 from engines.paged.engine import PagedEngine
 
-# What is being done, done so far, in all.
+# stage, done, total
 Progress = Callable[[str, int, int], None]
 
 WARM_UP_SEED = -1
 WARM_UP_TOKENS = 4
-# A report of another form has another number.
+# Changes with the form of the report.
 REPORT_FORMAT = 1
 
 
@@ -46,17 +46,17 @@ class BenchSpec:
 
 @dataclass(frozen=True, slots=True)
 class BenchResult:
-    """What was measured, and on what."""
+    """The figures, and what they were measured on."""
 
     spec: BenchSpec
     machine: dict[str, Any]
-    engine: dict[str, Any]  # as the engine describes itself
+    engine: dict[str, Any]  # PagedEngine.describe
     bandwidth: Bandwidth
     rounds: Sequence[Round]
-    points: Sequence[Figures]  # one a batch size
+    points: Sequence[Figures]  # one per batch size
 
     def to_json(self) -> dict[str, Any]:
-        """Everything, each sample of each round: times in seconds, those of tokens counted from their submission."""
+        """All samples of all rounds, in seconds; token times count from their request's submission."""
         options = {name: value for name, value in asdict(self.spec.options).items() if name != "adapters"}
         return {
             "report": "pointsman llm bench",
@@ -77,7 +77,7 @@ def run_bench(spec: BenchSpec, progress: Progress) -> BenchResult:
     """Measure the machine, load the model, measure it, and end the engine. Raises: EngineError."""
     _check(spec)
     device = choose_device(spec.options.device)
-    thread = DeviceThread("paged-engine")  # whatever computes on a GPU does so on one thread
+    thread = DeviceThread("paged-engine")  # a GPU is used on one thread
     try:
         bandwidth, machine = thread.begin(lambda: _measure_machine(spec.options, device, progress)).result()
         engine = PagedEngine(thread.begin(lambda: assemble(spec.model, sized_options(spec), progress)).result(), thread)
@@ -103,17 +103,17 @@ def run_bench(spec: BenchSpec, progress: Progress) -> BenchResult:
 
 
 def sized_options(spec: BenchSpec) -> EngineOptions:
-    """The wish's options, with seats and cache for the largest batch where they say nothing."""
+    """The options, with seats and cache for the largest batch unless they set them."""
     options = spec.options
     most = max(spec.batches)
-    result = replace(options, max_sequences=max(options.max_sequences, most))
+    results = replace(options, max_sequences=max(options.max_sequences, most))
     if options.memory_gb is None and options.num_blocks is None:
-        # A block more for each, as one is taken ahead of the token that needs it.
+        # One block more per sequence: it is allocated ahead of the token that needs it.
         blocks = most * (-(-spec.context_tokens // options.block_size) + 1)
-        result = replace(result, num_blocks=blocks)
+        results = replace(results, num_blocks=blocks)
     if options.max_context is None:
-        result = replace(result, max_context=spec.context_tokens)
-    return result
+        results = replace(results, max_context=spec.context_tokens)
+    return results
 
 
 def _check(spec: BenchSpec) -> None:
@@ -131,7 +131,7 @@ def _check(spec: BenchSpec) -> None:
 def _measure_machine(
     options: EngineOptions, device: torch.device, progress: Progress
 ) -> tuple[Bandwidth, dict[str, Any]]:
-    """Before a model is loaded, and with the threads that it will have."""
+    """Before a model is loaded, with the engine's number of threads."""
     use_threads(options.threads)
     free = available_memory(device, 0)
     bandwidth = measure_bandwidth(device, free, lambda done, total: progress("memory bandwidth", done, total))
@@ -146,14 +146,14 @@ def _measure(engine: PagedEngine, spec: BenchSpec, progress: Progress) -> list[R
         progress("warming up", done, len(spec.batches))
         run_round(engine, warm, batch, WARM_UP_SEED)
     load = BenchLoad(spec.prompt_tokens, spec.output_tokens, vocabulary)
-    result: list[Round] = []
+    results: list[Round] = []
     total = spec.rounds * len(spec.batches)
     for number in range(spec.rounds):
         for batch in spec.batches:
-            progress(f"{batch} at a time, round {number + 1} of {spec.rounds}", len(result), total)
-            result.append(run_round(engine, load, batch, number))
+            progress(f"{batch} at a time, round {number + 1} of {spec.rounds}", len(results), total)
+            results.append(run_round(engine, load, batch, number))
     progress("measured", total, total)
-    return result
+    return results
 
 
 def _round_json(measured: Round) -> dict[str, Any]:
@@ -164,7 +164,7 @@ def _round_json(measured: Round) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """As JSON has it."""
+    """In JSON's types."""
     if isinstance(value, dict):
         return {str(name): _plain(each) for name, each in value.items()}
     if isinstance(value, list | tuple | set | frozenset):

@@ -1,12 +1,14 @@
-"""Which block belongs to whom. Pure bookkeeping: the memory itself is in `kv_cache`.
+"""The states and holders of cache blocks. Pure bookkeeping: the memory is `memory.KVCache`.
 
 A block is in one of three states:
 
-    used      somebody holds it: its count of references is above 0
-    cached    nobody holds it, but it has a name and its content is whole: whoever asks for that name gets it
+    used      its reference count is above 0
+    cached    it has no holder, but a name and complete content, and is found by its name
     empty     neither
 
-Empty blocks are given out first, then cached ones, the one let go of longest ago first.
+Empty blocks are allocated first, then cached ones, least recently freed first.
+
+A name is a chain of sha256 over the tokens: the same in each process and on each machine.
 """
 
 from __future__ import annotations
@@ -16,10 +18,10 @@ from array import array
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 
-# Blocks that are looked at for a run: a context's worth, in microseconds.
+# Blocks inspected for a run: about a context's worth, in microseconds.
 _LARGEST_SEARCH = 512
 
-NULL_BLOCK = 0  # nobody's: tables are padded with it, and rows that pad a step write there
+NULL_BLOCK = 0  # never allocated: tables are padded with it, and padding rows write there
 
 
 class BlockPool:
@@ -32,18 +34,18 @@ class BlockPool:
         self._references = [0] * num_blocks
         self._names: list[bytes | None] = [None] * num_blocks
         self._by_name: dict[bytes, int] = {}
-        # Both in the order in which they are to be given out.
+        # Both in the order of allocation.
         self._empty: OrderedDict[int, None] = OrderedDict.fromkeys(range(1, num_blocks))
         self._cached: OrderedDict[int, None] = OrderedDict()
-        self._cursor = 1  # where the next run is looked for
-        self.num_evicted = 0  # names that were forgotten for room
+        self._cursor = 1  # where the search for the next run begins
+        self.num_evicted = 0  # names dropped for room
 
     def __repr__(self) -> str:
         return f"<BlockPool {self.num_used} used, {len(self._cached)} cached, {len(self._empty)} empty>"
 
     @property
     def num_free(self) -> int:
-        """Blocks that can be given out."""
+        """Blocks that can be allocated."""
         return len(self._empty) + len(self._cached)
 
     @property
@@ -55,14 +57,14 @@ class BlockPool:
         return self.num_blocks - 1
 
     def references(self, block: int) -> int:
-        """How many hold it."""
+        """The number of holders."""
         return self._references[block]
 
     def allocate(self, count: int, after: int = NULL_BLOCK, room: int = 0) -> list[int]:
-        """Blocks of one's own, neighbours where that can be, as a run is read in one piece: those behind block `after`
-        where they are empty, else such that `room` more are empty behind them, for a sequence to grow into.
+        """Allocate blocks, neighbours where possible, as a run is read in one piece: those behind block `after` where
+        they are empty, else a run with `room` more empty blocks behind it, for the sequence to grow into.
 
-        Raises: ValueError where so many are not free; ask `num_free` first.
+        Raises: ValueError where `count` exceeds `num_free`.
         """
         if count > self.num_free:
             raise ValueError(f"{count} blocks wanted, {self.num_free} free")
@@ -76,19 +78,19 @@ class BlockPool:
         if start is not None:
             blocks += [self._take(block) for block in range(start, start + missing)]
         else:
-            # Those of one sequence were let go of together, the last first: in their order they are a run again.
+            # Blocks of one sequence were freed together, last first: sorted they are a run again.
             blocks += sorted(self._take_any() for _ in range(missing))
         return blocks
 
     def share(self, blocks: Iterable[int]) -> None:
-        """Hold blocks that are used or cached once more."""
+        """Hold used or cached blocks once more."""
         for block in blocks:
             if not self._references[block]:
                 del self._cached[block]
             self._references[block] += 1
 
     def free(self, blocks: Sequence[int]) -> None:
-        """Let go of a sequence's blocks. The last go first, so that the beginning of a prompt stays cached longest."""
+        """Free a sequence's blocks, the last first, so that the beginning of a prompt stays cached longest."""
         for block in reversed(blocks):
             references = self._references[block] - 1
             assert references >= 0, f"block {block} is let go of twice"
@@ -100,26 +102,26 @@ class BlockPool:
                     self._cached[block] = None
 
     def name(self, block: int, name: bytes) -> None:
-        """Say what a used block holds, now that it is full. Where another block has that name, it stays the one."""
+        """Name the content of a used block that is full. Another block of that name keeps it."""
         if self._names[block] is None and self._by_name.setdefault(name, block) == block:
             self._names[block] = name
 
     def find(self, names: Iterable[bytes]) -> list[int]:
-        """The blocks of the longest beginning of this chain that is here."""
-        found = []
+        """The blocks of the longest cached beginning of this chain."""
+        blocks = []
         for name in names:
             block = self._by_name.get(name)
             if block is None:
                 break
-            found.append(block)
-        return found
+            blocks.append(block)
+        return blocks
 
     def num_cached(self, blocks: Iterable[int]) -> int:
-        """How many of these nobody holds: to share them takes so many from `num_free`."""
+        """How many of these have no holder: sharing them reduces `num_free` by as many."""
         return sum(not self._references[block] for block in blocks)
 
     def forget(self) -> None:
-        """Forget all names: what is used stays used."""
+        """Drop all names; used blocks stay used."""
         for block in self._by_name.values():
             self._names[block] = None
         self._by_name.clear()
@@ -127,7 +129,8 @@ class BlockPool:
         self._cached.clear()
 
     def _find_run(self, size: int) -> int | None:
-        """Where so many empty neighbours begin, looked for from where the last one ended; not for long."""
+        """The first block of a run of empty neighbours, searched from the end of the last one; None after a bounded
+        search."""
         length, block = 0, self._cursor
         for _ in range(_LARGEST_SEARCH):
             if block == self.num_blocks:
@@ -159,7 +162,7 @@ class BlockPool:
         return block
 
     def check(self, held: Iterable[Sequence[int]]) -> None:
-        """Raise AssertionError unless the books are in order, given the blocks that each holder has."""
+        """Raises: AssertionError where the bookkeeping does not match the blocks that each holder has."""
         counts = [0] * self.num_blocks
         for blocks in held:
             for block in blocks:
@@ -180,10 +183,10 @@ _SCHEME = b"pointsman kv 1"
 
 
 def root_hash(namespace: str) -> bytes:
-    """What the chain of a sequence begins with. Sequences of different namespaces (adapter, tenant) share nothing."""
+    """The root of a sequence's chain. Sequences of different namespaces (adapter, tenant) share nothing."""
     return hashlib.sha256(_SCHEME + namespace.encode()).digest()
 
 
 def block_hash(parent: bytes, tokens: Sequence[int]) -> bytes:
-    """The name of the block with these tokens behind the one named `parent`."""
+    """The name of the block with these tokens behind the block named `parent`."""
     return hashlib.sha256(parent + array("i", tokens).tobytes()).digest()

@@ -1,8 +1,8 @@
-"""What the engines of one machine (or container) have planned to take of its memory, so that two do not plan for the
-same bytes.
+"""Memory that the engines of one machine (or container) have planned to use, so that two do not plan for the same
+bytes.
 
-A claim is a file that its engine holds a lock on (flock). The kernel releases it when the process ends, so a file that
-can be locked belongs to an engine that has ended, whichever process has its pid by now.
+A claim is a file that its engine holds a lock on (flock). The kernel releases the lock when the process ends, so an
+unlocked file belongs to an ended engine, even where another process has its pid.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from engines.paged.ops.cpp_compiler import cache_root
 
 _log = logging.getLogger(__name__)
 
-# How long an engine waits for another's plan, which takes milliseconds; the other may be stopped by a debugger.
+# How long an engine waits for another's planning, which takes milliseconds unless a debugger stops it.
 LOCK_TIMEOUT_SECONDS = 30.0
 _PAUSE_SECONDS = 0.02
 _SUFFIX = ".claim"
 
 
 class MemoryClaims:
-    """The claims in one folder; by default this user's, of all programs that share memory with this one."""
+    """The claims in one folder; by default this user's, of all processes that share memory with this one."""
 
     def __init__(self, folder: Path | None = None, timeout_seconds: float = LOCK_TIMEOUT_SECONDS) -> None:
         self.folder = folder or cache_root() / "memory" / memory_domain()
@@ -40,10 +40,10 @@ class MemoryClaims:
 
     @contextmanager
     def planning(self) -> Iterator[int]:
-        """Bytes that living engines have claimed. Others wait with their plans until this one has claimed its own, but
-        no longer than their patience: then they plan with the claims that they see, and log that.
+        """Bytes that live engines have claimed. Others wait with their plans until this one has claimed its own, up to
+        the timeout: then they plan with the claims that they see, and log a warning.
 
-        Where the folder cannot be used nobody else is known of, and nobody waits.
+        Where the folder cannot be used, no other engine is counted.
         """
         try:
             lock = self._open_lock()
@@ -57,7 +57,7 @@ class MemoryClaims:
             os.close(lock)
 
     def claim(self, num_bytes: int) -> MemoryClaim:
-        """To be called while planning. The claim holds as long as the object lives, or until it is released."""
+        """Claim bytes while planning. The claim lasts as long as the object, or until it is released."""
         try:
             descriptor, name = tempfile.mkstemp(_SUFFIX, f"{os.getpid()}-", self.folder)
         except OSError:
@@ -67,7 +67,7 @@ class MemoryClaims:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
             os.write(descriptor, b"%d\n" % num_bytes)
         except OSError as error:  # a file system without locks, or a full one
-            _log.debug("other engines are not told of this one's memory: %s", error)
+            _log.debug("the memory of this engine cannot be claimed: %s", error)
             claim.release()
         return claim
 
@@ -84,7 +84,7 @@ class MemoryClaims:
         return descriptor
 
     def _lock(self, descriptor: int) -> bool:
-        """Whether it is locked, within the time that there is."""
+        """Whether the lock was acquired within the timeout."""
         until = time.monotonic() + self._timeout_seconds
         while True:
             try:
@@ -110,13 +110,12 @@ class MemoryClaims:
 
 
 class MemoryClaim:
-    """Bytes of one engine, until it is released or forgotten."""
+    """Bytes of one engine, until it is released or collected."""
 
     def __init__(self, descriptor: int | None, path: Path | None) -> None:
         self._release = weakref.finalize(self, _remove, descriptor, path)
 
     def release(self) -> None:
-        """The memory is free for others."""
         self._release()
 
 
@@ -132,8 +131,10 @@ _CGROUP = Path("/sys/fs/cgroup")
 
 
 def memory_domain() -> str:
-    """A name of letters, digits, '.', '_' and '-': the machine's start, and the inode of the cgroup at the root of what
-    this process sees (cgroup_namespaces(7): a container sees its own there; on a host it is the machine's)."""
+    """An identifier of letters, digits, '.', '_' and '-' for the processes that share memory with this one: the
+    machine's boot, and the inode of the root cgroup that this process sees (cgroup_namespaces(7): a container's own, or
+    the machine's). A cache folder does not identify them: a home folder may be on NFS, and containers may share a
+    volume."""
     try:
         inode = _CGROUP.stat().st_ino
     except OSError:
@@ -142,10 +143,10 @@ def memory_domain() -> str:
 
 
 def _boot() -> str:
-    """What the kernel has drawn at its start; the name of the host where there is none."""
+    """The kernel's random id of this boot; the host name where there is none."""
     try:
         if sys.platform == "darwin":
-            command = ["/usr/sbin/sysctl", "-n", "kern.bootsessionuuid"]  # drawn by XNU at each start
+            command = ["/usr/sbin/sysctl", "-n", "kern.bootsessionuuid"]  # generated by XNU at each boot
             text = subprocess.run(command, capture_output=True, text=True, check=False).stdout
         else:
             text = _BOOT_ID.read_text()

@@ -1,6 +1,6 @@
-"""How the memory that an engine may use is divided, before the first request: weights, cache, workspace.
+"""The memory plan of an engine (weights, cache, workspace), and the cache's tensors.
 
-All of it is taken once. An engine that grows while it serves is what takes Macs down (ENGINE.md A5).
+All memory is taken before the first request: an engine that grows while it serves takes a Mac down (ENGINE.md A5).
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from engines.paged.ops.metal.linear import LEAST_ROWS_OF_TORCH, LEAST_ROWS_TO_UN
 
 GIB = 1 << 30
 MIB = 1 << 20
-# Of what is free when nobody said: the rest is for whoever else works on the machine.
+# Of the free memory, by default: the rest is for other programs.
 DEFAULT_SHARE = {"cuda": 0.9, "mps": 0.8, "cpu": 0.5}
-# Rows of activations that live at one time: hidden, residual, normed, queries, attention, two of the MLP's width.
+# Activations that live at one time: hidden, residual, normed, queries, attention, two of the MLP's width.
 _HIDDEN_WIDTHS = 6
 _FLOAT_BYTES = 4
 _LOGIT_COPIES = 3  # float32 logits, their filtered copy, the noise
-# On a Mac, where nobody said how much: the cache has room for so many whole contexts, or for so many tokens of every
-# seat, whichever is more. A cache is filled with zeros at the start, and stays in memory: beyond this it is taken from
-# other programs and rarely used.
+# On a Mac without --memory-gb the cache has room for this many whole contexts, or this many tokens per seat, whichever
+# is more. A cache is filled with zeros at the start and stays in memory: more would be taken from other programs and
+# rarely used.
 MAC_CONTEXTS, MAC_SEAT_TOKENS = 2, 2048
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryPlan:
-    """Bytes of each part, and what the cache holds."""
+    """Bytes of each part, and the size of the cache."""
 
     budget_bytes: int
     weight_bytes: int
@@ -63,7 +63,7 @@ class MemoryPlan:
 
 
 def readable(num_bytes: int) -> str:
-    """A size as people say it: 1.24 GiB, 37 MiB."""
+    """A size for people: 1.24 GiB, 37 MiB."""
     return f"{num_bytes / GIB:.2f} GiB" if num_bytes >= GIB else f"{max(1, round(num_bytes / MIB))} MiB"
 
 
@@ -76,11 +76,11 @@ def plan_memory(
     draft_bytes_per_token: int = 0,
     device_type: str = "cpu",
 ) -> MemoryPlan:
-    """Divide the budget: --memory-gb, or a share of what is available beside the weights. The cache takes what
-    weights and workspace leave, up to where every seat has a whole context; on a Mac without --memory-gb, up to
-    MAC_CONTEXTS or MAC_SEAT_TOKENS.
+    """Divide the budget: --memory-gb, or a share of what is available beside the weights. The cache takes what weights
+    and workspace leave, up to a whole context per seat; on a Mac without --memory-gb up to MAC_CONTEXTS or
+    MAC_SEAT_TOKENS.
 
-    Raises: EngineError where not even one context fits; it says how much would do.
+    Raises: EngineError where not even one context fits; it names the memory needed.
     """
     element_bytes = 4 if config.dtype == "float32" else 2
     block_bytes = options.block_size * (config.kv_bytes_per_token + draft_bytes_per_token)
@@ -99,11 +99,11 @@ def plan_memory(
         )
     budget = int(options.memory_gb * GIB) if options.memory_gb is not None else available_bytes
     blocks_of_context = -(-max_context // options.block_size)
-    wanted = options.max_sequences * blocks_of_context + 1
+    most_blocks = options.max_sequences * blocks_of_context + 1
     if device_type == "mps" and options.memory_gb is None:
         seats = options.max_sequences * -(-MAC_SEAT_TOKENS // options.block_size)
-        wanted = min(wanted, max(MAC_CONTEXTS * blocks_of_context, seats) + 1)
-    num_blocks = min(wanted, (budget - weight_bytes - workspace) // block_bytes)
+        most_blocks = min(most_blocks, max(MAC_CONTEXTS * blocks_of_context, seats) + 1)
+    num_blocks = min(most_blocks, (budget - weight_bytes - workspace) // block_bytes)
     if options.num_blocks is not None:
         num_blocks = options.num_blocks + 1
     if num_blocks < blocks_of_context + 1:
@@ -119,7 +119,7 @@ def plan_memory(
 
 
 def _unpacked_bytes(config: DecoderConfig, options: EngineOptions, element_bytes: int) -> int:
-    """The scratch into which a prompt's packed matrices are unpacked (ops/metal/linear.py): as large as the largest."""
+    """The scratch for unpacked matrices of prompts (ops/metal/linear.py): as large as the largest."""
     if options.deterministic or not _is_packed(config, options):
         return 0
     rows = max(2 * config.intermediate_size, (config.num_heads + 2 * config.num_kv_heads) * config.head_size)
@@ -127,8 +127,8 @@ def _unpacked_bytes(config: DecoderConfig, options: EngineOptions, element_bytes
 
 
 def _replay_bytes(config: DecoderConfig, options: EngineOptions, bytes_of_row: int) -> int:
-    """The activations and logits of captured decoding steps (ops/metal/replay.py), in a power of two. Where torch
-    multiplies nothing is captured."""
+    """Activations and logits of captured decoding steps (ops/metal/replay.py), rounded up to a power of two. Steps in
+    which torch multiplies are not captured."""
     if options.deterministic:
         return 0
     most_rows = (LEAST_ROWS_TO_UNPACK if _is_packed(config, options) else LEAST_ROWS_OF_TORCH) - 1
@@ -140,11 +140,10 @@ def _is_packed(config: DecoderConfig, options: EngineOptions) -> bool:
 
 
 def available_memory(device: torch.device, weight_bytes: int, claimed_bytes: int = 0) -> int:
-    """What weights, cache and workspace may take together on a device where nobody said; `weight_bytes` are taken
-    already, `claimed_bytes` are other engines' of this machine, taken or not yet.
+    """The memory for weights, cache and workspace without --memory-gb; `weight_bytes` are in use already,
+    `claimed_bytes` belong to other engines of this machine, in use or not yet.
 
-    A Mac's GPU uses the machine's own memory: it has what Metal recommends less what engines have claimed, and never
-    more than is free.
+    A Mac's GPU uses the machine's memory: at most what Metal recommends less the claims, and never more than is free.
     """
     share = DEFAULT_SHARE[device.type]
     if device.type == "cuda":
@@ -156,14 +155,14 @@ def available_memory(device: torch.device, weight_bytes: int, claimed_bytes: int
 
 
 def total_memory(device: torch.device) -> int:
-    """All that engines on a device can have together: a Mac's GPU has what Metal recommends of the machine's."""
+    """All memory that engines on a device can have together; on a Mac's GPU what Metal recommends."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[1])
     return int(torch.mps.recommended_max_memory()) if device.type == "mps" else _ram()[0]
 
 
 def _ram() -> tuple[int, int]:
-    """All and free, of this machine or of the cgroup where that is less."""
+    """Total and free memory of this machine, or of the cgroup where that is less."""
     import psutil
 
     memory = psutil.virtual_memory()
@@ -179,12 +178,12 @@ def _ram() -> tuple[int, int]:
 
 
 class KVCache:
-    """keys and values [layers, blocks, S, G, D]."""
+    """Keys and values of all layers, allocated once: [layers, blocks, S, G, D] each."""
 
     def __init__(self, config: DecoderConfig, num_blocks: int, block_size: int, device: torch.device) -> None:
         shape = (config.num_layers, num_blocks, block_size, config.num_kv_heads, config.head_size)
         dtype = getattr(torch, config.dtype)
-        # Zeros, as what padding points to is read, and weighed with 0: NaN would survive that.
+        # Zeros: padding is read with weight 0, and NaN would survive that.
         self.keys: Tensor = torch.zeros(shape, dtype=dtype, device=device)
         self.values: Tensor = torch.zeros(shape, dtype=dtype, device=device)
 

@@ -1,9 +1,8 @@
-"""Beam search: of all continuations of a few answers, the few likeliest go on.
+"""Beam search: of all continuations of a few answers, the likeliest few go on.
 
-Pure: scores in, moves out. A beam is a sequence in a seat; a move says which beam it goes on from, and with which
-token.
-Source: the search of transformers' `generate(num_beams=..)`: 2 W candidates a step, hypotheses scored by
-sum of log probabilities / length ** length_penalty.
+Pure: scores in, moves out. A beam is a sequence in a seat; a move names the beam to continue from, and the token.
+Source: transformers' `generate(num_beams=..)`: 2 W candidates a step, hypotheses scored by sum of log probabilities /
+length ** length_penalty.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """Seat `beam` goes on from what seat `parent` had, with one more token."""
+    """Seat `beam` continues from the tokens of seat `parent`, with one more token."""
 
     beam: int
     parent: int
@@ -23,12 +22,12 @@ class Move:
 
 @dataclass(frozen=True, slots=True)
 class Hypothesis:
-    """A finished answer: its tokens, the one that ended it left out, and how likely it is."""
+    """A finished answer without the token that ended it."""
 
     tokens: tuple[int, ...]
-    logprob: float  # the sum
+    logprob: float  # sum over its tokens
     score: float
-    has_ended: bool  # by a token that ends it; else it was as long as it may be
+    has_ended: bool  # by an end token; otherwise by its length
 
 
 class BeamSearch:
@@ -52,12 +51,12 @@ class BeamSearch:
 
     @property
     def num_candidates(self) -> int:
-        """Tokens that each beam offers a step: enough that `width` go on where as many end."""
+        """Candidates of each beam in a step: enough that `width` go on where as many end."""
         return 2 * self.width
 
     def offer(self, beam: int, candidates: Sequence[tuple[int, float]]) -> list[Move] | None:
-        """What may follow in a seat: (token, log probability), falling. Moves for all seats once each has offered, None
-        before. Empty when the search is done."""
+        """Take the candidates of a seat: (token, log probability), falling. Returns the moves of all seats once each
+        has offered, None before, an empty list when the search is done."""
         self._offers[beam] = candidates
         if self._offers.keys() != self._live.keys():
             return None
@@ -75,7 +74,7 @@ class BeamSearch:
         for rank, (logprob, parent, token) in enumerate(ranked[: self.num_candidates]):
             tokens = self._live[parent][0]
             if token in self._stop_ids:
-                if rank < self.width:  # further down it would not have gone on either
+                if rank < self.width:  # a lower candidate would not have gone on
                     self._finish(tokens, logprob, has_ended=True)
             elif len(live) < self.width:
                 beam = len(live)
@@ -91,10 +90,10 @@ class BeamSearch:
         return [] if self.is_done else moves
 
     def best(self, count: int) -> list[Hypothesis]:
-        """The likeliest answers so far; unfinished ones where there are too few."""
+        """The likeliest answers so far, unfinished ones where there are too few."""
         unfinished = [self._scored(tokens, logprob, False) for tokens, logprob in self._live.values() if tokens]
-        known = {hypothesis.tokens for hypothesis in self._finished}
-        more = [hypothesis for hypothesis in unfinished if hypothesis.tokens not in known]
+        finished = {hypothesis.tokens for hypothesis in self._finished}
+        more = [hypothesis for hypothesis in unfinished if hypothesis.tokens not in finished]
         rank = sorted(self._finished, key=lambda each: -each.score)
         return (rank + sorted(more, key=lambda each: -each.score))[:count]
 
@@ -105,7 +104,7 @@ class BeamSearch:
             return True
         worst = min(hypothesis.score for hypothesis in self._finished)
         tokens, logprob = self._live[0]
-        # With a penalty above 0, an answer that becomes longer without becoming less likely scores at most this.
+        # With a penalty above 0, this bounds the score of an answer that grows without becoming less likely.
         length = self._max_tokens if self._length_penalty > 0 else len(tokens)
         return bool(worst >= logprob / length**self._length_penalty)
 
@@ -115,6 +114,6 @@ class BeamSearch:
         del self._finished[self.width :]
 
     def _scored(self, tokens: tuple[int, ...], logprob: float, has_ended: bool) -> Hypothesis:
-        # The token that ends an answer counts as one of it.
+        # The end token counts.
         length = len(tokens) + has_ended
         return Hypothesis(tokens, logprob, logprob / max(1, length) ** self._length_penalty, has_ended)

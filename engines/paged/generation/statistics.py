@@ -1,4 +1,4 @@
-"""What the engine has done so far, in numbers under the names that vLLM's dashboards use."""
+"""Counters and histograms of an engine, under the names that vLLM's dashboards use."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ def _seconds() -> Histogram:
 
 @dataclass(slots=True)
 class EngineStatistics:
-    """Counters; only the engine's thread writes."""
+    """Written by the engine's thread alone."""
 
     num_requests: int = 0
-    # Each that has ended is one of these: by itself, by a fault, by whoever asked, or by its deadline.
+    # Each ended request counts once.
     num_finished: int = 0
     num_failed: int = 0
     num_cancelled: int = 0
@@ -27,14 +27,14 @@ class EngineStatistics:
     num_output_tokens: int = 0
     num_steps: int = 0
     num_rows: int = 0
-    num_guessed: int = 0  # by speculation
-    num_right: int = 0  # of those
+    num_guessed: int = 0  # drafted tokens
+    num_right: int = 0  # of those: right
     first_token: Histogram = field(default_factory=_seconds)
     next_token: Histogram = field(default_factory=_seconds)
     step: Histogram = field(default_factory=_seconds)
 
     def count_end(self, reason: FinishReason) -> None:
-        """A request has ended, all of it at once where that was before its time."""
+        """Count an ended request."""
         match reason:
             case FinishReason.ERROR:
                 self.num_failed += 1

@@ -1,8 +1,4 @@
-"""Whether a fetch is cheaper than to compute: tokens / prefill rate > bytes / bandwidth + round trip.
-
-Both are learnt from what reads took. An estimate that says no is never checked, so it fades: after some refusals the
-next fetch is tried, and tells. Pure.
-"""
+"""Blocks in a store of states: their keys and sizes, and whether, how and at what cost they are written and read."""
 
 from __future__ import annotations
 
@@ -25,12 +21,16 @@ from engines.state.interfaces import State, StateStore
 from engines.state.redis_store import RedisStateStore
 
 _WEIGHT = 0.3  # of the newest read
-_FADING = 0.9  # what an estimate is multiplied with where it has said no
-_SMALL_BYTES = 64 << 10  # a read of fewer bytes tells the round trip, one of more the bandwidth
+_FADING = 0.9  # factor of an estimate that has ruled a read out
+_SMALL_BYTES = 64 << 10  # a smaller read measures the round trip, a larger one the bandwidth
 
 
 class ReadCost:
-    """Seconds that reads take. Threads may learn at the same time: an estimate is one number, and the last one wins."""
+    """Estimates the time of reads: a fetch is worth it if tokens / prefill rate > bytes / bandwidth + round trip.
+
+    An estimate that rules reads out is not measured again, so it fades: after some refusals the next fetch is tried.
+    Several threads may update it: each estimate is one number, and the last update wins.
+    """
 
     def __init__(self) -> None:
         self.round_trip_seconds: float | None = None
@@ -40,7 +40,7 @@ class ReadCost:
         return f"<ReadCost {self.round_trip_seconds} s + {self.seconds_per_byte} s a byte>"
 
     def learn(self, num_bytes: int, seconds: float) -> None:
-        """A read of so many bytes took so long."""
+        """Record a read."""
         if num_bytes < _SMALL_BYTES:
             self.round_trip_seconds = _mean(self.round_trip_seconds, seconds)
             return
@@ -48,11 +48,11 @@ class ReadCost:
         self.seconds_per_byte = _mean(self.seconds_per_byte, transfer / num_bytes)
 
     def seconds(self, num_bytes: int) -> float:
-        """What a read will take, 0 as long as nothing is known."""
+        """The expected time of a read, 0 while nothing is measured."""
         return (self.round_trip_seconds or 0.0) + num_bytes * (self.seconds_per_byte or 0.0)
 
     def is_worth(self, num_tokens: int, num_bytes: int, prefill_seconds_per_token: float) -> bool:
-        """Whether to fetch; yes as long as it is not known what prefill takes (0)."""
+        """Whether to fetch; true while the prefill rate is unknown (0)."""
         if not prefill_seconds_per_token or num_tokens * prefill_seconds_per_token > self.seconds(num_bytes):
             return True
         if self.round_trip_seconds is not None:
@@ -67,7 +67,8 @@ def _mean(old: float | None, new: float) -> float:
 
 
 class BlockMemory:
-    """The caches that have a block each under one number: the model's, and a draft model's behind it."""
+    """Copies of blocks out of the cache's memory and into it: the model's cache and, behind it, a draft model's. Used
+    on the engine's thread."""
 
     def __init__(self, caches: Sequence[KVCache], ops: Ops) -> None:
         self._ops = ops
@@ -79,7 +80,7 @@ class BlockMemory:
 
     @property
     def is_asynchronous(self) -> bool:
-        """Whether a copy is made some time after it was asked for, in the device's order."""
+        """Whether copies are made later, in the device's order."""
         return self.device.type != "cpu"
 
     @property
@@ -94,8 +95,7 @@ class BlockMemory:
 
     @torch.inference_mode()
     def copy_out(self, blocks: Sequence[int]) -> HostCopy:
-        """Their content as it is behind all that the device was given so far: keys and values of each cache, [n, 2, L,
-        S, G, D]."""
+        """The content of blocks after the device's queued work: keys and values of each cache, [n, 2, L, S, G, D]."""
         ids = self._ops.staging.put(blocks, torch.int64)
         return HostCopy(self.device, *(self._ops.pack_blocks(cache.keys, cache.values, ids) for cache in self._caches))
 
@@ -108,15 +108,15 @@ class BlockMemory:
             self._ops.unpack_blocks(packed, cache.keys, cache.values, ids)
 
 
-# One read: little enough to come within a deadline over a slow network, enough that round trips do not count.
+# Bytes of one read: few enough for a deadline over a slow network, enough that round trips do not count.
 READ_BYTES = 8 << 20
-# A value is its block and an envelope: what is much larger was not written by us, and is deleted unread.
+# A value is its block and an envelope: a much larger value is not ours, and is deleted unread.
 _MOST_ENVELOPE = 4096
 
 
 @dataclass(frozen=True, slots=True)
 class Filled:
-    """A block that is full: of whose text, its name in the prefix cache, its number in memory."""
+    """A full block: the request that it was computed for, its name in the prefix cache, its number in memory."""
 
     request: GenerateRequest
     name: bytes
@@ -124,12 +124,12 @@ class Filled:
 
 
 class BlockStore:
-    """Any thread may read; `memory` is the engine's thread's."""
+    """Any thread may read; `memory` belongs to the engine's thread."""
 
     def __init__(
         self, store: StateStore, keys: BlockKeys, codec: BlockCodec, memory: BlockMemory, about: str, block_size: int
     ) -> None:
-        """`about` tells people of the store."""
+        """`about` describes the store for the log."""
         self.store = store
         self.memory = memory
         self.about = about
@@ -143,17 +143,17 @@ class BlockStore:
 
     @property
     def block_bytes(self) -> int:
-        """Of one block as it is kept."""
+        """Stored size of one block."""
         return self._codec.num_bytes
 
     # Writing
 
     def should_write(self, filled: Filled) -> bool:
-        """Whether it is worth copying: it was not written lately, and there is room for it to wait."""
+        """Whether a block should be copied: it was not written lately, and the write queue has room."""
         return self.store.wants(self._keys.of(filled.request, filled.name), self.block_bytes)
 
     def put(self, filled: Sequence[Filled], copied: HostCopy) -> None:
-        """Have blocks written, some time soon: `copied` holds them in this order, and all of it is on the host."""
+        """Queue blocks to be written: `copied` holds them in this order, on the host."""
         packed = copied.values()
 
         def put(place: int, each: Filled) -> None:
@@ -169,12 +169,12 @@ class BlockStore:
     # Reading
 
     def is_worth(self, num_blocks: int, prefill_seconds_per_token: float) -> bool:
-        """Whether so many blocks are read sooner than computed, as far as is known."""
+        """Whether `num_blocks` are expected to be read sooner than computed."""
         num_tokens = num_blocks * self.block_size
         return self.cost.is_worth(num_tokens, num_blocks * self.block_bytes, prefill_seconds_per_token)
 
     def find(self, request: GenerateRequest, names: Sequence[bytes]) -> int:
-        """How many blocks of this chain's beginning are there."""
+        """How many blocks of this chain's beginning are stored."""
         started_at = perf_counter()
         keys = [self._keys.of(request, name) for name in names]
         sizes = self.store.sizes(keys)
@@ -185,7 +185,7 @@ class BlockStore:
         return next((place for place, size in enumerate(sizes) if not 0 < size <= largest), len(names))
 
     def read(self, request: GenerateRequest, names: Sequence[bytes]) -> Iterator[list[Tensor]]:
-        """Blocks of a chain in their order, in bounded reads, until one is not there: [n, L, S, G, D] of each array."""
+        """Blocks of a chain in order, in bounded reads, until one is missing: [n, L, S, G, D] of each array."""
         a_read = max(1, READ_BYTES // self.block_bytes)
         for start in range(0, len(names), a_read):
             some = names[start : start + a_read]
@@ -203,7 +203,7 @@ class BlockStore:
                 return
 
 
-# How much of a fetch's deadline one answer of the store may take: a fetch has several.
+# The share of a fetch's deadline that one reply of the store may take: a fetch has several.
 _ANSWER_SHARE = 0.25
 
 
@@ -214,9 +214,9 @@ def open_block_store(
     draft: str | None,
     adapters: Mapping[str, str],
 ) -> BlockStore | None:
-    """`model`, `draft` and `adapters` are fingerprints; None where no store is asked for.
+    """`model`, `draft` and `adapters` are fingerprints; None without the option kv_store.
 
-    Raises: EngineError that says what is wrong with the URL or the secret's file.
+    Raises: EngineError that names the problem with the URL or the secret's file.
     """
     if options.kv_store is None:
         return None

@@ -1,4 +1,4 @@
-"""Blocks as values of the store: as they are, or a byte a number with a scale for each head and token.
+"""Blocks as values of the store: raw, or one byte per number with a scale for each head and token.
 
 Shapes: a block's arrays are [L, S, G, D] each, of T (layers, slots, key-value heads, head size); L, G and D are those
 of the model that an array belongs to.
@@ -21,16 +21,16 @@ CODECS = {"raw": Codec.RAW, "int8": Codec.INT8}
 _SCALE_DTYPE = "float32"
 _LARGEST = 127.0
 _TINY = np.finfo(np.float32).tiny
-# Encoding is numpy's: torch would take more threads for it, which steps need. numpy knows no bfloat16: its bits do.
+# Encoding uses numpy: torch would use more threads, which steps need. numpy has no bfloat16, so its bits are used.
 _BITS = {"float32": torch.int32, "float16": torch.int16, "bfloat16": torch.int16}
-# All ones where a number is infinite or none.
+# All ones in infinities and NaN.
 _EXPONENTS = {"float32": 0x7F800000, "float16": 0x7C00, "bfloat16": 0x7F80}
 
 Array = npt.NDArray[Any]
 
 
 class BlockCodec:
-    """Knows what the arrays of a block are: (L, S, G, D) of each, and their dtype."""
+    """Encodes blocks whose arrays have these shapes (L, S, G, D) and this dtype."""
 
     def __init__(self, shapes: Sequence[tuple[int, ...]], dtype: torch.dtype, codec: Codec) -> None:
         self._shapes = tuple(shapes)
@@ -43,13 +43,13 @@ class BlockCodec:
 
     @property
     def num_bytes(self) -> int:
-        """Of one block as it is kept, without its envelope."""
+        """Stored size of one block, without its envelope."""
         if self._codec is Codec.RAW:
             return sum(prod(shape) * self._dtype.itemsize for shape in self._shapes)
         return sum(prod(shape[:-1]) * (shape[-1] + 4) for shape in self._shapes)
 
     def encode(self, arrays: Sequence[Tensor]) -> State | None:
-        """One block; None where it holds what is no finite number, for that is nothing to share."""
+        """One block; None where it holds an infinity or NaN."""
         parts: list[Part] = []
         for array in arrays:
             bits = array.view(_BITS[self._name]).numpy()
@@ -67,7 +67,7 @@ class BlockCodec:
     def decode(self, states: Sequence[State]) -> list[Tensor]:
         """Blocks, [n, L, S, G, D] of T for each array of a block.
 
-        Raises: ValueError where one is of another form.
+        Raises: ValueError where one has another form.
         """
         if any((state.kind, state.codec) != (ValueKind.BLOCK, self._codec) for state in states):
             raise ValueError("it is no block of this form")

@@ -1,8 +1,7 @@
-"""Under which keys blocks are kept: pointsman:1:kv:{fingerprint}:{block}.
+"""Keys of stored blocks: pointsman:1:kv:{fingerprint}:{block}.
 
-The fingerprint says what a block's numbers depend on beside its tokens; the block's name is the prefix cache's own
-chain of sha256, which has tenant and adapter at its root. Both are the same in each process and on each machine. The
-weights' part is their whole content, hashed in the background while they are loaded (`weights.fingerprint`). Pure.
+The fingerprint covers what a block depends on beside its tokens; the block's name is the prefix cache's chain of
+sha256, with tenant and adapter at its root. Both are the same in each process and on each machine. Pure.
 """
 
 from __future__ import annotations
@@ -17,14 +16,14 @@ from engines.paged.base.types import GenerateRequest
 from engines.state.sealed_value import tenant_secret
 
 PREFIX = "pointsman:1:kv"
-# Of how a block's arrays stand in a value: keys, then values, [layers, S, G, D] each; behind them a draft model's.
+# Of the arrays in a value: keys, then values, [layers, S, G, D] each; behind them a draft model's.
 LAYOUT_VERSION = 1
 
 
 @dataclass(frozen=True, slots=True)
 class BlockIdentity:
-    """What a block's numbers depend on. `model` is the fingerprint of weights, config (rope is in it), dtype and
-    quantization; `draft` a draft model's. Deterministic engines share with their like alone."""
+    """What a block's content depends on. `model` is the fingerprint of weights, config (with rope), dtype and
+    quantization; `draft` a draft model's. Deterministic engines share only among themselves."""
 
     model: str
     dtype: str
@@ -43,8 +42,8 @@ class BlockKeys:
     """Keys of one engine's blocks."""
 
     def __init__(self, identity: BlockIdentity, adapters: Mapping[str, str], secret: bytes | None) -> None:
-        """`adapters`: fingerprints by the names that requests give. With a secret the keys tell nobody without it
-        which texts were seen."""
+        """`adapters`: fingerprints by the names in requests. With a secret the keys do not reveal which texts were
+        seen."""
         self._fingerprints = {name: identity.fingerprint(each) for name, each in adapters.items()}
         self._plain = identity.fingerprint(None)
         self._secret = secret
@@ -53,7 +52,7 @@ class BlockKeys:
         return f"<BlockKeys {PREFIX}:{self._plain[:12]}…>"
 
     def of(self, request: GenerateRequest, name: bytes) -> str:
-        """Of the block with this name, as a request of this adapter and salt computes it."""
+        """The key of the block with this name, for requests of this adapter and salt."""
         fingerprint = self._plain if request.adapter is None else self._fingerprints[request.adapter]
         if self._secret is not None:
             name = hmac.digest(tenant_secret(self._secret, request.cache_salt), name, "sha256")

@@ -1,4 +1,4 @@
-"""Low-rank changes of a decoder's matrices, by row: what a step's rows with LoRA adapters add to each product."""
+"""Low-rank changes of a decoder's matrices by row: what LoRA adapters add to each product of a step."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from engines.paged.base.transfer import Staging
 
 
 class Site(Enum):
-    """Where a decoder multiplies by matrices, as it holds them: what is fused is one site."""
+    """The decoder's matrix products; fused matrices are one site."""
 
     QKV = "self_attn.qkv"
     OUTPUT = "self_attn.o_proj"
@@ -25,7 +25,7 @@ class Site(Enum):
 
 @dataclass(frozen=True, slots=True)
 class LowRank:
-    """What is added to a product: x -> (x @ down.T) @ up.T; down [r, K], up [N, r] with the adapter's scale in it."""
+    """An addition to a product: x -> (x @ down.T) @ up.T; down [r, K], up [N, r] with the adapter's scale in it."""
 
     down: Tensor
     up: Tensor
@@ -36,7 +36,7 @@ class LowRank:
 
 @dataclass(frozen=True, slots=True)
 class Adapter:
-    """One LoRA adapter. `fingerprint` tells its weights, for keys of cached blocks."""
+    """One LoRA adapter. `fingerprint` identifies its weights in keys of cached blocks."""
 
     name: str
     changes: Mapping[tuple[int, Site], LowRank]  # by layer and site
@@ -49,12 +49,12 @@ class Adapter:
 
 @dataclass(frozen=True, slots=True)
 class AdapterRows:
-    """A step's rows by adapter: Batch.adapters. Rows [rows] int64, None where the adapter has all."""
+    """A step's rows by adapter (Batch.adapters): rows [rows] int64, None where the adapter has all."""
 
     parts: tuple[tuple[Adapter, Tensor | None], ...]
 
     def add_(self, products: Tensor, x: Tensor, layer: int, site: Site) -> Tensor:
-        """Add to products [n, N], in place, what the adapters of their rows make of x [n, K]."""
+        """Add the adapters' changes for x [n, K] to products [n, N], in place."""
         for adapter, rows in self.parts:
             change = adapter.changes.get((layer, site))
             if change is None:
@@ -66,7 +66,7 @@ class AdapterRows:
         return products
 
     def deltas(self, x: Tensor, layer: int, site: Site) -> tuple[Tensor, Tensor] | None:
-        """What is added to gate and up [n, N] each; None where no adapter of these rows changes this layer's."""
+        """The changes of gate and up, [n, N] each; None where no adapter of these rows changes this layer's."""
         changes = [adapter.changes[layer, site] for adapter, _ in self.parts if (layer, site) in adapter.changes]
         if not changes:
             return None
@@ -76,7 +76,7 @@ class AdapterRows:
 
 
 def adapter_rows(adapters: Sequence[Adapter | None], query_lens: Sequence[int], staging: Staging) -> AdapterRows | None:
-    """For a batch's sequences, each with its adapter or none and its number of rows: what goes into Batch.adapters."""
+    """The adapter rows of a batch: each sequence's adapter or None, and its number of rows."""
     if not any(adapters):
         return None
     if all(adapter is adapters[0] for adapter in adapters):

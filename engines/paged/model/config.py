@@ -1,4 +1,4 @@
-"""A decoder's shape, as its config.json tells it, in one vocabulary for all families."""
+"""A decoder's shape in one vocabulary for all families."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class RopeScaling:
-    """How positions beyond those of training are rotated; fields that a kind does not use are at their defaults."""
+    """Rotation of positions beyond the trained ones; fields that a kind does not use have their defaults."""
 
     kind: str  # linear | llama3 | yarn
     factor: float
@@ -17,13 +17,13 @@ class RopeScaling:
     high_freq_factor: float = 4.0
     beta_fast: float = 32.0  # yarn
     beta_slow: float = 1.0
-    attention_factor: float = 1.0  # yarn: what cos and sin are multiplied by
+    attention_factor: float = 1.0  # yarn: factor of cos and sin
     truncate: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class Experts:
-    """A mixture of experts. `layers` are those that have it, by index."""
+    """A mixture of experts. `layers` are the indices of the layers that have it."""
 
     num_experts: int
     experts_per_token: int
@@ -35,7 +35,7 @@ class Experts:
 
 @dataclass(frozen=True, slots=True)
 class QuantizationSpec:
-    """MLX's affine quantization: the folder's own, and modules that differ (None: that one is dense)."""
+    """MLX's affine quantization: the folder's, and modules that differ (None: dense)."""
 
     bits: int
     group_size: int
@@ -58,7 +58,7 @@ class DecoderConfig:
     rope_theta: float
     rotary_size: int  # <= head_size
     max_positions: int
-    windows: tuple[int, ...]  # by layer: the sliding window, 0 where all is seen
+    windows: tuple[int, ...]  # by layer: the sliding window, 0 for none
     rope_scaling: RopeScaling | None = None
     tie_embeddings: bool = False
     qkv_bias: bool = False

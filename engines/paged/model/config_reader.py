@@ -1,4 +1,4 @@
-"""A decoder's shape from a Hugging Face folder: config.json and generation_config.json, in every spelling since
+"""Reads a decoder's shape from a Hugging Face folder: config.json and generation_config.json, in every spelling since
 transformers 4, and in MLX's."""
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ DTYPES = ("float32", "float16", "bfloat16")
 
 
 def read_config(directory: Path) -> DecoderConfig:
-    """What config.json says, checked. Where it leaves a field out, transformers' default for the family holds.
+    """The checked content of config.json. For missing fields transformers' defaults of the family hold.
 
-    Raises: EngineError that names file and field: not there, no JSON, of the wrong type, of a size that cannot be, or
-        a kind of model, activation, rotation or quantization that this engine does not have.
+    Raises: EngineError that names file and field: missing, no JSON, of the wrong type or size, or an unsupported kind
+    of model, activation, rotation or quantization.
     """
     fields = Fields.of_file(directory / CONFIG)
     family = family_of(fields)
@@ -97,7 +97,7 @@ def _experts(fields: Fields, family: ModelFamily, num_layers: int) -> Experts | 
 
 
 def _dtype(fields: Fields) -> str:
-    """The weights' own: `dtype`, or `torch_dtype` as it was called before."""
+    """The weights' dtype: `dtype`, formerly `torch_dtype`."""
     name = "dtype" if fields.has("dtype") else "torch_dtype"
     dtype = fields.text(name, "float32").removeprefix("torch.")
     if dtype not in DTYPES:
@@ -107,7 +107,7 @@ def _dtype(fields: Fields) -> str:
 
 def _quantization(fields: Fields) -> QuantizationSpec | None:
     """MLX's `quantization`: {bits, group_size} and, by a module's path, others or false. mlx-lm writes it as
-    `quantization_config` too, where other tools say by `quant_method` what only they read."""
+    `quantization_config` too, where other tools name their own formats by `quant_method`."""
     name = "quantization" if fields.has("quantization") else "quantization_config"
     if not fields.has(name):
         return None
@@ -136,7 +136,7 @@ def _bits_and_group(table: Fields) -> tuple[int, int]:
 
 
 def _eos_token_ids(directory: Path, fields: Fields) -> tuple[int, ...]:
-    """Those of generation_config.json, then config.json's own: chat models end turns with one, texts with another."""
+    """Those of generation_config.json, then config.json's: chat models end turns with one, texts with another."""
     ids: list[int] = []
     if (directory / GENERATION_CONFIG).is_file():
         ids += _token_ids(Fields.of_file(directory / GENERATION_CONFIG), "eos_token_id")
@@ -145,7 +145,7 @@ def _eos_token_ids(directory: Path, fields: Fields) -> tuple[int, ...]:
 
 
 def _token_ids(fields: Fields, name: str) -> list[int]:
-    """One id, a list of them, or none."""
+    """One id, a list of ids, or none."""
     value: Any = fields.values.get(name)
     ids = [] if value is None else value if isinstance(value, list) else [value]
     if not all(isinstance(each, int) and not isinstance(each, bool) and each >= 0 for each in ids):
@@ -157,10 +157,10 @@ KINDS = ("default", "linear", "llama3", "yarn")
 
 
 def read_rope(fields: Fields, default_theta: float, max_positions: int) -> tuple[float, RopeScaling | None, int]:
-    """The base, how it is stretched, and how many positions there are then: `max_position_embeddings`, or the factor
-    times `original_max_position_embeddings` where that is written and is more (Qwen2.5's long contexts).
+    """The base, its scaling, and the number of positions: `max_position_embeddings`, or the factor times
+    `original_max_position_embeddings` where that is given and larger (Qwen2.5's long contexts).
 
-    Raises: EngineError for an unknown kind, one that differs by layer, and sizes that cannot be.
+    Raises: EngineError for an unknown kind, one that differs by layer, and invalid sizes.
     """
     names = [name for name in ("rope_scaling", "rope_parameters") if fields.has(name)]
     if not names:
@@ -206,7 +206,7 @@ def _scaling(rope: Fields, kind: str, original_max: int, max_positions: int) -> 
 
 
 def _attention_factor(rope: Fields, factor: float) -> float:
-    """YaRN's: written, or by `mscale` and `mscale_all_dim` (DeepSeek's), or 0.1 ln(factor) + 1."""
+    """YaRN's: given, or by `mscale` and `mscale_all_dim` (DeepSeek), or 0.1 ln(factor) + 1."""
 
     def scale(mscale: float) -> float:
         return 0.1 * mscale * math.log(factor) + 1.0 if factor > 1 else 1.0

@@ -1,11 +1,11 @@
-"""One decoder for Llama, Mistral, Qwen and their mixtures of experts: a config, a table of operations, and weights.
+"""One decoder for Llama, Mistral, Qwen and their mixtures of experts.
 
     x = embed(tokens)
     for each layer:  x += output(attention(rope(qkv(norm(x)))));  x += mlp(norm(x))
     logits = head(norm(x))
 
-Matrices that read the same input are one: queries, keys and values; gate and up. A residual stays in `residual` and is
-added where the next norm reads it, so that a layer is eight operations.
+Matrices with the same input are fused: queries, keys and values; gate and up. The residual is added where the next norm
+reads it, so that a layer has eight operations.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from engines.paged.ops.interface import Batch, LayerCache, Ops
 
 @dataclass(frozen=True, slots=True)
 class Mlp:
-    """A gated MLP; both are what the operations' `prepare_*` made, the biases of gate and up [N] tensors."""
+    """A gated MLP: results of the operations' `prepare_*`, and the biases of gate and up, [N] tensors."""
 
     gate_up: Any
     down: Any
@@ -34,7 +34,7 @@ class Mlp:
 
 @dataclass(frozen=True, slots=True)
 class MixtureMlp:
-    """Experts, a matrix that chooses among them, and Qwen2-MoE's shared expert with its gate, or None."""
+    """Experts, their router, and Qwen2-MoE's shared expert with its gate, or None."""
 
     router: Any
     experts: Any
@@ -44,7 +44,7 @@ class MixtureMlp:
 
 @dataclass(frozen=True, slots=True)
 class LayerWeights:
-    """Norms [HID] and [D] are tensors on the device, the rest what `prepare_*` made."""
+    """Norms [HID] and [D] are tensors on the device, the rest results of `prepare_*`."""
 
     input_norm: Tensor
     qkv: Any
@@ -64,8 +64,8 @@ class DecoderWeights:
 
 
 class Decoder:
-    """Runs batches through the layers, best under torch.inference_mode(). It holds no state between steps but the
-    rotation's tables, which know positions 0 .. num_positions - 1 (the config's max_positions where None)."""
+    """Runs batches through the layers, best under torch.inference_mode(). Its only state is the rotation's tables, for
+    positions 0 .. num_positions - 1 (None: the config's max_positions)."""
 
     def __init__(
         self, config: DecoderConfig, ops: Ops, weights: DecoderWeights, num_positions: int | None = None
@@ -82,17 +82,17 @@ class Decoder:
         return f"<Decoder {config.architecture}: {config.num_layers} layers of {config.hidden_size}, {self.ops.name}>"
 
     def forward(self, batch: Batch, keys: Tensor, values: Tensor) -> Tensor:
-        """All layers over a batch's rows, whose keys and values are written; keys, values [L, blocks, S, G, D].
-        Returns what the final norm has not seen yet: [n, HID]."""
+        """Run all layers over a batch's rows, and write their keys and values; keys, values [L, blocks, S, G, D].
+        Returns: the input of the final norm, [n, HID]."""
         x, residual = self._run_layers(batch, keys, values)
         return x if residual is None else residual + x
 
     def next_logits(self, batch: Batch, keys: Tensor, values: Tensor) -> Tensor:
-        """`forward` and `logits` of all rows [n, V] float32, without a tensor between the two."""
+        """`forward` and `logits` of all rows [n, V] float32, without a tensor in between."""
         return self._head(*self._run_layers(batch, keys, values))
 
     def _run_layers(self, batch: Batch, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor | None]:
-        """What the last layer adds, and the residual that it is to be added to."""
+        """The last layer's addition, and the residual to add it to."""
         ops, eps = self.ops, self.config.rms_norm_eps
         residual: Tensor | None = None
         x = ops.embed(batch.tokens, self.weights.embedding, batch.last_tokens)
@@ -106,7 +106,7 @@ class Decoder:
         return x, residual
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """Rows of what `forward` returned, [m, HID] -> [m, V] float32."""
+        """Rows of `forward`'s result, [m, HID] -> [m, V] float32."""
         return self._head(hidden, None)
 
     def _head(self, x: Tensor, residual: Tensor | None) -> Tensor:

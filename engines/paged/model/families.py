@@ -1,4 +1,4 @@
-"""The families of decoders, by what config.json's `architectures` calls them: where they differ, as a table.
+"""The supported families of decoders, and their differences as a table.
 
 Source: transformers 5 `models/*/configuration_*.py` (defaults) and `modeling_*.py` (biases, norms, windows, experts).
 """
@@ -17,8 +17,8 @@ LAYER_TYPES = (SLIDING, "full_attention")
 
 @dataclass(frozen=True, slots=True)
 class ExpertFields:
-    """What a mixture calls its sizes. What it does not read from the config is as Mixtral has it: every layer, weights
-    renormalised, nothing shared."""
+    """Names of a mixture's sizes in the config. What is not read is Mixtral's: every layer, renormalised weights, no
+    shared expert."""
 
     num_experts: tuple[str, ...]
     per_token: int
@@ -33,7 +33,7 @@ def no_windows(fields: Fields, num_layers: int) -> tuple[int, ...]:
 
 
 def windows_everywhere(default: int) -> Windows:
-    """Mistral, Mixtral: `sliding_window` in every layer, null for none; `default` where it is not written."""
+    """Mistral, Mixtral: `sliding_window` in every layer, null for none; `default` where it is missing."""
 
     def windows(fields: Fields, num_layers: int) -> tuple[int, ...]:
         is_none = "sliding_window" in fields.values and not fields.has("sliding_window")
@@ -62,7 +62,7 @@ def windows_where_used(is_sliding: Callable[[int, int], bool]) -> Windows:
 
 @dataclass(frozen=True, slots=True)
 class ModelFamily:
-    """One architecture: what its config means, and transformers' defaults for what it may leave out."""
+    """One architecture: how its config is read, and transformers' defaults for missing fields."""
 
     architecture: str
     model_type: str
@@ -70,11 +70,11 @@ class ModelFamily:
     rms_norm_eps: float = 1e-6
     rope_theta: float = 10000.0
     max_positions: int = 32768
-    head_size: int | None = None  # where `head_dim` is not written; None: hidden_size / num_attention_heads
+    head_size: int | None = None  # without `head_dim`; None: hidden_size / num_attention_heads
     qk_norm: bool = False
     reads_attention_bias: bool = False  # `attention_bias`: of queries, keys, values and the output
     reads_mlp_bias: bool = False
-    qkv_bias: bool | str = False  # of queries, keys and values alone; a text: the field that says so, true by default
+    qkv_bias: bool | str = False  # of queries, keys and values alone; a text: the field's name, true by default
     experts: ExpertFields | None = None
 
     def has_qkv_bias(self, fields: Fields) -> bool:
@@ -126,17 +126,17 @@ FAMILIES = {
 
 
 def family_of(fields: Fields) -> ModelFamily:
-    """By the first of `architectures`, or by `model_type` where none is written.
+    """By the first of `architectures`, or by `model_type` where there is none.
 
     Raises: EngineError that lists what is supported.
     """
     architectures = fields.texts("architectures")
     if architectures:
-        name, known = "architectures", FAMILIES.get(architectures[0])
-        given = architectures[0]
+        name, family = "architectures", FAMILIES.get(architectures[0])
+        architecture_name = architectures[0]
     else:
-        name, given = "model_type", fields.text("model_type", "")
-        known = next((family for family in FAMILIES.values() if family.model_type == given), None)
-    if known is None:
-        raise fields.wrong(name, f"'{given}' is not supported; {', '.join(FAMILIES)} are")
-    return known
+        name, architecture_name = "model_type", fields.text("model_type", "")
+        family = next((family for family in FAMILIES.values() if family.model_type == architecture_name), None)
+    if family is None:
+        raise fields.wrong(name, f"'{architecture_name}' is not supported; {', '.join(FAMILIES)} are")
+    return family

@@ -1,7 +1,7 @@
-"""The angles by which positions rotate queries and keys, and how they are stretched beyond training.
+"""The angles by which positions rotate queries and keys, and their scaling beyond the trained positions.
 
 Source: Su et al. (RoPE); `linear` kaiokendev; `llama3` Meta's Llama 3.1; `yarn` Peng et al. (arXiv 2309.00071). The
-order of float32 operations is that of transformers' `modeling_rope_utils`, so that tables are equal to its bit by bit.
+order of float32 operations is that of transformers' `modeling_rope_utils`: the tables are equal bit by bit.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def rope_tables(config: DecoderConfig, num_positions: int) -> tuple[Tensor, Tens
 
 
 def inverse_frequencies(theta: float, size: int, scaling: RopeScaling | None) -> Tensor:
-    """Radians a position of each pair of dimensions: [size / 2] float32."""
+    """Radians per position of each pair of dimensions: [size / 2] float32."""
     powers: Tensor = theta ** (torch.arange(0, size, 2).float() / size)
     frequencies = 1.0 / powers
     match scaling:
@@ -39,21 +39,21 @@ def inverse_frequencies(theta: float, size: int, scaling: RopeScaling | None) ->
 
 
 def _llama3(frequencies: Tensor, scaling: RopeScaling) -> Tensor:
-    """Long waves are stretched by the factor, short ones stay, those between go over smoothly."""
+    """Long waves are stretched by the factor, short ones stay, with a smooth transition."""
     wavelengths = 2 * math.pi / frequencies
-    longest_kept = scaling.original_max_positions / scaling.high_freq_factor
+    longest_unscaled = scaling.original_max_positions / scaling.high_freq_factor
     shortest_stretched = scaling.original_max_positions / scaling.low_freq_factor
     stretched = torch.where(wavelengths > shortest_stretched, frequencies / scaling.factor, frequencies)
     span = scaling.high_freq_factor - scaling.low_freq_factor
     smooth = (scaling.original_max_positions / wavelengths - scaling.low_freq_factor) / span
     between = (1 - smooth) * stretched / scaling.factor + smooth * stretched
-    is_between = ~(wavelengths < longest_kept) & ~(wavelengths > shortest_stretched)
+    is_between = ~(wavelengths < longest_unscaled) & ~(wavelengths > shortest_stretched)
     return torch.where(is_between, between, stretched)
 
 
 def _yarn(powers: Tensor, theta: float, size: int, scaling: RopeScaling) -> Tensor:
     """Dimensions that turn more than beta_fast times within the trained length stay, those below beta_slow turns are
-    stretched by the factor, a ramp lies between."""
+    stretched by the factor, with a ramp between them."""
 
     def dimension_of(turns: float) -> float:
         return size * math.log(scaling.original_max_positions / (turns * 2 * math.pi)) / (2 * math.log(theta))
@@ -62,7 +62,7 @@ def _yarn(powers: Tensor, theta: float, size: int, scaling: RopeScaling) -> Tens
     if scaling.truncate:
         low, high = math.floor(low), math.ceil(high)
     low, high = max(low, 0), min(high, size - 1)
-    high = high + 0.001 if low == high else high  # a ramp of no width would divide by 0
+    high = high + 0.001 if low == high else high  # a ramp of width 0 would divide by 0
     ramp = ((torch.arange(size // 2).float() - low) / (high - low)).clamp(0, 1)
-    kept = 1 - ramp
-    return 1.0 / (scaling.factor * powers) * (1 - kept) + 1.0 / powers * kept
+    keep = 1 - ramp
+    return 1.0 / (scaling.factor * powers) * (1 - keep) + 1.0 / powers * keep

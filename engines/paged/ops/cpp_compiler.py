@@ -1,7 +1,7 @@
-"""C++ compiled when it is needed: a compiler that is here and suits, and a cache on disk.
+"""Compiles C++ on demand, with a suitable compiler of this machine and a cache on disk.
 
-A library's name is the hash of all that went into it: a file that is there is right. It is written beside and renamed,
-under a lock per name: processes that want the same one build it once.
+A library's name is the hash of all its inputs, so an existing file is valid. It is written beside and renamed, under a
+lock per name: processes that need the same library build it once.
 """
 
 from __future__ import annotations
@@ -20,46 +20,46 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-# A library that nobody has loaded for so long is removed when the next one is built.
+# A library unused for this long is removed when the next one is built.
 UNUSED_SECONDS = 30 * 24 * 3600
 
 
 class CompileError(Exception):
-    """The compiler's own words."""
+    """With the compiler's output."""
 
 
 class NoCompilerError(RuntimeError):
-    """There is no compiler here; the message says what would do."""
+    """No suitable compiler; the message names a remedy."""
 
 
 Command = tuple[str, ...]
 Options = tuple[str, ...]
 
-# On macOS without the Command Line Tools compilers of this folder are stubs: one that is called opens a dialog.
+# On macOS without the Command Line Tools the compilers of this folder are stubs that open a dialog.
 _STUBS = Path("/usr/bin")
 _XCODE_SELECT = "/usr/bin/xcode-select"
 
 
 def candidates() -> Iterator[Command]:
-    """Commands that answer as a compiler, best first: $CXX alone where it is set; else clang++, g++ and c++ of PATH,
-    and Zig's clang from the `ziglang` wheel."""
+    """Commands of working compilers, best first: $CXX alone where it is set; else clang++, g++ and c++ of PATH, and
+    Zig's clang from the `ziglang` wheel."""
     for command in _named():
         if not _is_stub(command[0]) and version(command) is not None:
             yield command
 
 
 def compiler() -> Command:
-    """The first that is here.
+    """The first candidate.
 
     Raises: NoCompilerError.
     """
-    return suited()[0]
+    return select_compiler()[0]
 
 
-def suited(probe: str = "", alternatives: Sequence[Options] = ((),)) -> tuple[Command, Options]:
-    """The first compiler that takes the C++ text `probe`, and the first options of `alternatives` with which it does.
+def select_compiler(probe: str = "", alternatives: Sequence[Options] = ((),)) -> tuple[Command, Options]:
+    """The first compiler that accepts the C++ text `probe`, and the first options of `alternatives` with which it does.
 
-    Raises: NoCompilerError, with the words of the first one that was tried.
+    Raises: NoCompilerError, with the output of the first candidate.
     """
     objections = []
     for command in candidates():
@@ -79,7 +79,7 @@ if sys.platform == "darwin":
 
 @functools.cache
 def version(command: Command) -> str | None:
-    """What it says of itself; None of one that cannot be run, or that fails as a stub does."""
+    """The compiler's version text; None where it does not run, or fails as a stub does."""
     try:
         return subprocess.run([*command, "--version"], capture_output=True, text=True, check=True).stdout
     except (OSError, subprocess.CalledProcessError):
@@ -98,7 +98,7 @@ def _named() -> Iterator[Command]:
 
 
 def _is_stub(program: str) -> bool:
-    """`xcode-select -p` fails where no developer tools are chosen, and opens nothing."""
+    """`xcode-select -p` fails where no developer tools are selected, and opens nothing."""
     path = shutil.which(program)
     if sys.platform != "darwin" or path is None or Path(path).parent != _STUBS:
         return False
@@ -110,7 +110,7 @@ def _is_stub(program: str) -> bool:
 
 @functools.cache
 def _objection(command: Command, probe: str, options: Options) -> str:
-    """The first line that a compiler has to say against it; empty where it takes it."""
+    """The first line of the compiler's output where it fails; empty where it succeeds."""
     if not probe and not options:
         return ""
     arguments = [*command, *options, "-x", "c++", "-std=c++17", "-fsyntax-only", "-"]
@@ -123,14 +123,14 @@ def cache_root() -> Path:
 
 
 def build(text: str, options: Sequence[str], folder: Path, *ingredients: str, command: Command | None = None) -> Path:
-    """The shared library of a text, in `folder`; `ingredients` is what else it depends on (headers, the processor).
-    By `command`, or by the first compiler that is here.
+    """The shared library of a text, in `folder`; `ingredients` are further inputs (headers, the processor). Built by
+    `command`, or by the first candidate.
 
     Raises: CompileError, NoCompilerError.
     """
     command = command or compiler()
-    said = "\0".join((text, *ingredients, version(command) or "", *command, *options))
-    target = folder / f"{hashlib.sha256(said.encode()).hexdigest()[:40]}.so"
+    inputs = "\0".join((text, *ingredients, version(command) or "", *command, *options))
+    target = folder / f"{hashlib.sha256(inputs.encode()).hexdigest()[:40]}.so"
     if not target.exists():
         folder.mkdir(parents=True, exist_ok=True)
         with target.with_suffix(".lock").open("w") as lock:

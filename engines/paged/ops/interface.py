@@ -1,4 +1,4 @@
-"""What a backend of the engine computes: one table of operations, and the values that go through it.
+"""The operations of the engine's backends, and the values that go through them.
 
 `reference` defines each in plain torch and serves CPU and CUDA; `native` adds attention of our own on processors;
 `metal` is the same in Metal. Everything above (model, runner, engine) calls these and no other kernels.
@@ -22,7 +22,7 @@ from engines.paged.base.transfer import Staging
 
 @dataclass(frozen=True, slots=True)
 class Dense:
-    """A matrix as it is: `weight` [N, K] of T."""
+    """An unquantized matrix: `weight` [N, K] of T."""
 
     weight: Tensor
 
@@ -54,7 +54,7 @@ Weight = Dense | Quantized
 
 
 class LayerCache(NamedTuple):
-    """Keys and values of one layer: [blocks, S, G, D] each, of T. Block 0 is nobody's: padding points there."""
+    """Keys and values of one layer: [blocks, S, G, D] each, of T. Block 0 is for padding."""
 
     keys: Tensor
     values: Tensor
@@ -80,26 +80,26 @@ class Batch:
     query_starts: Tensor
     context_lens: Tensor
     block_tables: Tensor
-    # The same on the host, for a backend that chooses there how it computes.
+    # The same on the host, for a backend that plans there.
     query_lens_list: Sequence[int]
     context_lens_list: Sequence[int]
     block_tables_list: Sequence[Sequence[int]]
     num_decodes: int  # sequences with one row, at the front
-    # Whether a row's result must be the same to the bit wherever its blocks lie (deterministic mode).
+    # Whether a row's result must be bit-identical at any place of its blocks (deterministic mode).
     is_reproducible: bool = False
-    # The layer that is computed, and keys and values of all, [L, blocks, S, G, D] each; None where nobody has said.
+    # The current layer, and keys and values of all layers, [L, blocks, S, G, D] each, None where they are not known.
     layer: int = 0
     caches: LayerCache | None = None
-    adapters: Any = None  # engines.paged.lora's rows, None where no row has an adapter
-    scratch: dict[str, Any] = field(default_factory=dict)  # what a backend computes once a step for all layers
-    # [seats + 1] int32: a token -1 - i stands for last_tokens[i], which the step before has drawn and the host has not
-    # read; None where all tokens are known.
+    adapters: Any = None  # model.adapters.AdapterRows, None where no row has an adapter
+    scratch: dict[str, Any] = field(default_factory=dict)  # computed once a step for all layers
+    # [seats + 1] int32: a token -1 - i stands for last_tokens[i], sampled by the previous step and not read by the
+    # host; None where all tokens are known.
     last_tokens: Tensor | None = None
 
 
 @dataclass(slots=True)
 class SamplingBatch:
-    """How each of m rows is sampled. Tensors that are None ask for nothing.
+    """How each of m rows is sampled. Tensors that are None have no effect.
 
     temperature  [m] float32   0: the token of the highest logit (lowest id among equals)
     top_k        [m] int32     0: all
@@ -109,7 +109,7 @@ class SamplingBatch:
     repetition, presence, frequency  [m] float32, with seen_in_prompt [m, V] bool and output_counts [m, V] int32
     bias_rows, bias_ids [b] int64, bias_values [b] float32   added to logits[row, id]
     allowed      [m, ceil(V / 32)] int32: bit id % 32 of word id // 32 says whether the token may come
-    last_tokens  [seats + 1] int32, with seats [m] int32: where each token is kept for the next step; seat -1: nowhere
+    last_tokens  [seats + 1] int32, with seats [m] int32: where each token is stored for the next step; seat -1: nowhere
                  (the last place may be overwritten)
     """
 
@@ -130,22 +130,22 @@ class SamplingBatch:
     allowed: Tensor | None = None
     last_tokens: Tensor | None = None
     seats: Tensor | None = None
-    is_greedy: bool = False  # every row: the noise need not be drawn
+    is_greedy: bool = False  # no row needs noise
     is_unfiltered: bool = False  # no row has top-k, top-p or min-p
     needs_logprobs: bool = True  # else the log probabilities are 0, or NaN where the logits have NaN
 
 
 class Ops(Protocol):
-    """One backend. `prepare_*` takes weights once, at load, into whatever form the backend computes with; what it
-    returns is opaque to callers and may be on another device or of another layout."""
+    """One backend. `prepare_*` converts weights once, at load, to the backend's form; the results are opaque to callers
+    and may be on another device or in another layout."""
 
     name: str
     device: torch.device
-    staging: Staging  # how numbers get to the device
-    can_replay: bool  # steps that come again and again are built at fixed addresses, and go by `replay`
+    staging: Staging  # copies to the device
+    can_replay: bool  # whether steps are built at fixed addresses and computed by `replay`
 
     def prepare_attention(self, heads: int, kv_heads: int, head_size: int, dtype: torch.dtype) -> None:
-        """A model has layers of this shape: what attends for it may be made now, before a request waits for it."""
+        """Prepare attention of layers of this shape, before the first request."""
         ...
 
     def prepare_linear(self, weight: Weight, bias: Tensor | None = None) -> Any: ...
@@ -155,7 +155,7 @@ class Ops(Protocol):
     def prepare_embedding(self, weight: Weight) -> Any: ...
 
     def prepare_experts(self, gate: Sequence[Weight], up: Sequence[Weight], down: Sequence[Weight]) -> Any:
-        """One of each for each of E experts."""
+        """One matrix of each kind for each of E experts."""
         ...
 
     def embed(self, tokens: Tensor, embedding: Any, last_tokens: Tensor | None = None) -> Tensor:
@@ -163,8 +163,8 @@ class Ops(Protocol):
         ...
 
     def add_rmsnorm(self, x: Tensor, residual: Tensor | None, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-        """(normed, residual): residual + x (x alone where it is None) is the new residual, which may be the old one's
-        memory; its RMS norm times `weight` is what goes on. [n, K] all, sums in float32."""
+        """(normed, residual): residual + x (x alone where it is None) is the new residual, possibly in the old one's
+        memory; normed is its RMS norm times `weight`. [n, K] all, sums in float32."""
         ...
 
     def linear(self, x: Tensor, linear: Any) -> Tensor:
@@ -172,13 +172,13 @@ class Ops(Protocol):
         ...
 
     def gate_up(self, x: Tensor, gate_up: Any, deltas: tuple[Tensor, Tensor] | None = None) -> Tensor:
-        """x [n, K] -> silu(x @ gate.T) * (x @ up.T) [n, N]. `deltas` [n, N] each are what adapters add to the two
-        products, before the silu."""
+        """x [n, K] -> silu(x @ gate.T) * (x @ up.T) [n, N]. `deltas` [n, N] each are the adapters' additions to the two
+        products."""
         ...
 
     def moe(self, x: Tensor, router_logits: Tensor, experts: Any, top_k: int, renormalize: bool) -> Tensor:
         """Mixture of experts: softmax over router_logits [n, E] in float32, the top k (lowest id among equals), their
-        weights renormalised where asked; sum of weight * down(silu(gate x) * up x). [n, K] -> [n, K]."""
+        weights renormalised if requested; sum of weight * down(silu(gate x) * up x). [n, K] -> [n, K]."""
         ...
 
     def rope_write(
@@ -201,25 +201,24 @@ class Ops(Protocol):
         ...
 
     def attention(self, q: Tensor, cache: LayerCache, batch: Batch, scale: float, window: int) -> Tensor:
-        """Causal attention of each row [n, H, D] to the cached tokens of its own sequence, its own included -> [n, H
-        * D]. Row at position p sees p - window + 1 .. p where `window` > 0, else 0 .. p. Query head h reads
-        key-value head h // (H / G)."""
+        """Causal attention of each row [n, H, D] to the cached tokens of its own sequence, itself included -> [n, H *
+        D]. The row at position p sees p - window + 1 .. p where `window` > 0, else 0 .. p. Query head h reads key-value
+        head h // (H / G)."""
         ...
 
     def sample(self, logits: Tensor, sampling: SamplingBatch) -> tuple[Tensor, Tensor]:
-        """logits [m, V] float32, may be overwritten -> tokens [m] int32 and the log probability of each by the
-        model's own distribution (log softmax of the logits as they came), [m] float32.
+        """logits [m, V] float32, may be overwritten -> tokens [m] int32 and the log probability of each by the model's
+        own distribution (log softmax of the unmodified logits), [m] float32.
 
         In this order: grammar mask, penalties, bias; then, where the temperature is above 0, logits / temperature,
-        top-k, top-p, min-p (each on what the one before left), and argmax(logit + Gumbel noise of (seed, position,
-        id)). Penalties as vLLM's: repetition divides positive and multiplies negative logits of tokens seen in
-        prompt or output; frequency * count and presence are subtracted for tokens of the output. Ties: the lowest id.
+        top-k, top-p, min-p (each on the result of the one before), and argmax(logit + Gumbel noise of (seed, position,
+        id)). Penalties as vLLM's: repetition divides positive and multiplies negative logits of tokens in prompt or
+        output; frequency * count and presence are subtracted for tokens of the output. Ties: the lowest id.
         """
         ...
 
     def copy_blocks(self, keys: Tensor, values: Tensor, pairs: Tensor) -> None:
-        """For each (from, to) in pairs [p, 2] int64: copy the block in all layers. keys, values [L, blocks, S, G,
-        D]."""
+        """Copy blocks in all layers, (from, to) in pairs [p, 2] int64. keys, values [L, blocks, S, G, D]."""
         ...
 
     def pack_blocks(self, keys: Tensor, values: Tensor, ids: Tensor) -> Tensor:
@@ -227,17 +226,17 @@ class Ops(Protocol):
         ...
 
     def unpack_blocks(self, packed: Tensor, keys: Tensor, values: Tensor, ids: Tensor) -> None:
-        """What `pack_blocks` has returned, contiguous, into blocks ids [i] int64, no two of which are the same."""
+        """A contiguous result of `pack_blocks` into blocks ids [i] int64, all different."""
         ...
 
     def replay(self, layout: Hashable, batch: Batch, compute: Callable[[], Tensor]) -> Tensor:
-        """What `compute` returns for a batch of decoding rows.
+        """The result of `compute` for a batch of decoding rows.
 
         A backend may repeat the operations of the first call with this layout instead of calling it: their memory must
-        still be in its place. The next replay overwrites the result.
+        still be in place. The next replay overwrites the result.
         """
         ...
 
     def synchronize(self) -> None:
-        """Wait for what the device has been given."""
+        """Wait for the device's queued work."""
         ...

@@ -1,6 +1,6 @@
-"""Affine-quantized matrices in MLX's layout: packed, unpacked, joined and expanded.
+"""Affine-quantized matrices in MLX's layout: pack, unpack, join and expand.
 
-Words are handled as their bytes, as every machine that torch runs on has the lowest first.
+Words are handled as bytes: every machine that torch runs on is little-endian.
 Source: MLX `mlx/backend/cpu/quantized.cpp`: 32 / bits values a uint32, value i shifted by i * bits, a scale and a bias
 for each group along K; value = scale * q + bias.
 """
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from engines.paged.ops.interface import Dense, Quantized, Weight
 
-# Numbers that are worked on at once, so that what is between stays in a core's cache.
+# Numbers processed at once: intermediate results stay in a core's cache.
 CHUNK = 1 << 18
 
 
@@ -81,8 +81,8 @@ def widen(weight: Quantized, bits: int, group_size: int) -> Quantized:
 
 
 def join(weights: Sequence[Weight]) -> Weight:
-    """Matrices of the same K, one under the other. Quantized ones keep their numbers exactly, in the widest form among
-    them; beside a dense one they are expanded."""
+    """Stack matrices of the same K. Quantized ones keep their numbers exactly, in the widest form among them; beside a
+    dense one they are expanded."""
     if len(weights) == 1:
         return weights[0]
     quantized = [weight for weight in weights if isinstance(weight, Quantized)]

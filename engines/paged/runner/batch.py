@@ -1,4 +1,4 @@
-"""A plan as tensors: written in one buffer on the host, so that a device gets it in one transfer."""
+"""A planned step as tensors: one host buffer, so that it reaches the device in one transfer."""
 
 from __future__ import annotations
 
@@ -13,16 +13,15 @@ from engines.paged.base.transfer import Staging
 from engines.paged.ops.interface import Batch
 from engines.paged.scheduling.sequence import ScheduledChunk
 
-# Block tables of steps at fixed addresses are as wide as a power of two, this one or a higher: few layouts serve all
-# lengths of context.
+# The least width of block tables at fixed addresses; widths are powers of two, so that few layouts serve all lengths.
 _LEAST_WIDTH = 16
 
 
 class StepInputs(NamedTuple):
-    """The rows of a step, and those of them whose next token is drawn.
+    """The rows of a step, and those of them that are sampled.
 
     sampled_rows  [m] int32  None where all rows are
-    seats         [m] int32  where in `last_tokens` each token is kept; -1: nowhere
+    seats         [m] int32  where in `last_tokens` each token is stored; -1: nowhere
     """
 
     batch: Batch
@@ -31,7 +30,7 @@ class StepInputs(NamedTuple):
 
 
 class BatchLayout(NamedTuple):
-    """How many numbers of each kind a step has, in the buffer's order."""
+    """The sizes of a step's tensors, in the buffer's order."""
 
     num_rows: int
     num_sequences: int
@@ -45,8 +44,8 @@ class BatchLayout(NamedTuple):
 
 
 class BatchBuilder:
-    """Builds the tensors of steps. `last_tokens` [seats + 1] int32 has each sequence's newest token, where the step
-    before has left it; its last place is nobody's."""
+    """Builds the tensors of steps. `last_tokens` [seats + 1] int32 has each sequence's newest token; its last place is
+    unused."""
 
     def __init__(self, staging: Staging, block_size: int, last_tokens: Tensor) -> None:
         self._staging = staging
@@ -56,14 +55,14 @@ class BatchBuilder:
         self._memory: Tensor | None = None
 
     def build(self, chunks: Many[ScheduledChunk]) -> StepInputs:
-        """The rows of these pieces, those of one row first, in memory of their own."""
+        """The rows of these chunks, those of one row first, in new memory."""
         layout = _layout_of(chunks)
-        host, is_known = self._write(chunks, layout)
+        host, has_all_tokens = self._write(chunks, layout)
         parts: tuple[Tensor, ...] = self._staging.copy(host).split(layout.sizes)  # type: ignore[no-untyped-call]
-        return self._inputs(chunks, layout, parts, None if is_known else self._last_tokens)
+        return self._inputs(chunks, layout, parts, None if has_all_tokens else self._last_tokens)
 
     def build_fixed(self, chunks: Many[ScheduledChunk]) -> tuple[StepInputs, BatchLayout]:
-        """The same in memory that the next step has, too: steps of one layout lie at the same addresses."""
+        """The same at fixed addresses: steps of one layout use the same memory."""
         exact = _layout_of(chunks)
         layout = exact._replace(width=1 << (max(exact.width, _LEAST_WIDTH) - 1).bit_length())
         host, _ = self._write(chunks, layout)
@@ -74,8 +73,8 @@ class BatchBuilder:
         return self._inputs(chunks, layout, parts, self._last_tokens), layout
 
     def _place(self, layout: BatchLayout) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """A layout's part of the memory that all share, and its pieces. Memory that has become too small stays where
-        it is for the layouts that have it."""
+        """A layout's part of the shared memory, split into its tensors. Layouts that use memory which has become too
+        small stay there."""
         total = sum(layout.sizes)
         if self._memory is None or self._memory.shape[0] < total:
             self._memory = torch.zeros(2 * total, dtype=torch.int32, device=self._staging.device)
@@ -103,15 +102,14 @@ class BatchBuilder:
         return StepInputs(batch, None if layout.num_sampled == layout.num_rows else sampled_rows, seats)
 
     def _write(self, chunks: Many[ScheduledChunk], layout: BatchLayout) -> tuple[Tensor, bool]:
-        """The buffer on the host, and whether the host knows all of its tokens. One that it does not know is -1 - its
-        seat."""
+        """The host buffer, and whether all tokens are known. A token that only the device knows is -1 - its seat."""
         host = torch.zeros(sum(layout.sizes), dtype=torch.int32)
         parts: list[Any] = np.split(host.numpy(), np.cumsum(layout.sizes)[:-1])
         tokens, positions, slots, rows, starts, lens, flat_tables, sampled_rows, seats = parts
         tables = flat_tables.reshape(layout.num_sequences, layout.width)
         block_size = self._block_size
         row = sampled = 0
-        is_known = True
+        has_all_tokens = True
         for index, chunk in enumerate(chunks):
             sequence = chunk.sequence
             blocks, start, count, num_samples = sequence.blocks, chunk.start, chunk.count, chunk.num_samples
@@ -120,14 +118,14 @@ class BatchBuilder:
             starts[index + 1] = end
             lens[index] = start + count
             if count == 1:
-                known = sequence.tokens
-                if start < len(known):
-                    tokens[row] = known[start]
-                elif chunk.drafts:  # of a draft model that goes on from its own guess
+                host_tokens = sequence.tokens
+                if start < len(host_tokens):
+                    tokens[row] = host_tokens[start]
+                elif chunk.drafts:  # a draft model continues from its own draft
                     tokens[row] = chunk.drafts[0]
                 else:
                     tokens[row] = -1 - sequence.slot
-                    is_known = False
+                    has_all_tokens = False
                 positions[row] = start
                 slots[row] = blocks[start // block_size] * block_size + start % block_size
                 rows[row] = index
@@ -139,11 +137,11 @@ class BatchBuilder:
                 rows[row:end] = index
             if num_samples:
                 sampled_rows[sampled : sampled + num_samples] = range(end - num_samples, end)
-                # Those with guesses are read on the host first.
+                # Rows with drafts are read on the host first.
                 seats[sampled : sampled + num_samples] = sequence.slot if num_samples == 1 else -1
                 sampled += num_samples
             row = end
-        return host, is_known
+        return host, has_all_tokens
 
 
 def _layout_of(chunks: Many[ScheduledChunk]) -> BatchLayout:

@@ -1,6 +1,6 @@
-"""Steps on the device: a plan becomes kernels, and tokens that can be read later.
+"""Runs planned steps on the device, and reads their tokens later.
 
-One thread launches steps, and only that one touches the device: two would crash Metal (ENGINE.md B2).
+Only one thread launches steps and touches the device: two would crash Metal (ENGINE.md B2).
 """
 
 from __future__ import annotations
@@ -26,29 +26,29 @@ from engines.paged.scheduling.sequence import ScheduledChunk, SchedulerOutput
 
 @dataclass(slots=True)
 class Sampled:
-    """What one piece has yielded: tokens, the last of them not a guess; none where its prompt is not yet through."""
+    """The result of one chunk: tokens, the last of them not a draft; none while its prompt is incomplete."""
 
     tokens: list[int]
     logprobs: list[float]
-    top: list[tuple[tuple[int, float], ...]]  # by token; empty tuples where none were asked for
-    prompt: list[TokenLogprob] = field(default_factory=list)  # of the rows of its prompt, where asked for
+    top: list[tuple[tuple[int, float], ...]]  # by token; empty where not requested
+    prompt: list[TokenLogprob] = field(default_factory=list)  # of its prompt rows, where requested
 
 
 @dataclass(slots=True)
 class Launched:
-    """A step that the device works on."""
+    """A step that the device computes."""
 
     plan: SchedulerOutput
-    drafts: list[tuple[int, ...]]  # by piece
-    copy: HostCopy  # tokens, log probabilities, and the likeliest ones; nothing where no row was sampled
+    drafts: list[tuple[int, ...]]  # by chunk
+    copy: HostCopy  # tokens, log probabilities and the likeliest ones; empty where no row is sampled
     num_top: int
-    prompts: dict[int, list[TokenLogprob]]  # by index of the piece
-    draft_seconds: float = 0.0  # what a draft model takes for one guess
-    sources: list[Tensor] = field(default_factory=list)  # what the device reads on the host until `copy` is here
+    prompts: dict[int, list[TokenLogprob]]  # by index of the chunk
+    draft_seconds: float = 0.0  # of a draft model, for one token
+    sources: list[Tensor] = field(default_factory=list)  # host memory that the device reads until `copy` is complete
 
 
 class Runner:
-    """The model, its cache, and what each sequence has on the device."""
+    """The model, its cache, and the per-sequence state on the device."""
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class Runner:
 
     @torch.inference_mode()
     def launch(self, plan: SchedulerOutput) -> Launched:
-        """Give the device a step."""
+        """Launch a step."""
         for copies in _apart(plan.copies):
             pairs = self._ops.staging.put(copies, torch.int64)
             self._ops.copy_blocks(self._cache.keys, self._cache.values, pairs)
@@ -110,8 +110,8 @@ class Runner:
         return Launched(plan, drafts, copy, num_top, prompts, draft_seconds, self._ops.staging.take_sources())
 
     def collect(self, launched: Launched) -> list[Sampled]:
-        """What the step has yielded, by piece. Waits until the device is through with it, also where it yields nothing:
-        steps that only read prompts must not pile up before what comes next."""
+        """The results of a step by chunk. Waits until the device is done, also where nothing is sampled: steps that
+        only read prompts must not pile up."""
         results = []
         values = [tensor.tolist() for tensor in launched.copy.values()]
         launched.sources.clear()
@@ -138,15 +138,14 @@ class Runner:
         return results
 
     def drain(self) -> None:
-        """Wait until the device is through with all that it was given: after a failure, before what it reads and writes
-        is let go of."""
-        with suppress(Exception):  # what has failed may fail once more
+        """Wait until the device has done all its work: after a failure, before the memory that it uses is released."""
+        with suppress(Exception):  # the same failure may be raised again
             self._ops.synchronize()
         self._ops.staging.take_sources()
 
     def _is_steady(self, chunks: Many[ScheduledChunk]) -> bool:
-        """Whether each piece is a sequence's next token, and nothing is computed but the model: such steps come again
-        and again."""
+        """Whether each chunk is a sequence's next token and nothing but the model is computed: such steps can be
+        replayed."""
         return (
             self._draft is None
             and not self._deterministic
@@ -169,7 +168,7 @@ class Runner:
     def _compute(
         self, chunks: Many[ScheduledChunk], prompts: dict[int, list[TokenLogprob]]
     ) -> tuple[Tensor | None, Tensor | None]:
-        """Logits of the rows that are sampled, and the seats of their tokens; None where no row is."""
+        """Logits of the sampled rows, and the seats of their tokens; None where no row is sampled."""
         parts = [(chunk,) for chunk in chunks] if self._deterministic else [chunks]
         logits, seats = [], []
         for first, part in enumerate(parts):
@@ -185,7 +184,7 @@ class Runner:
     def _forward(
         self, inputs: StepInputs, chunks: Many[ScheduledChunk], prompts: dict[int, list[TokenLogprob]], first: int
     ) -> Tensor | None:
-        """Compute the rows of these pieces: the hidden states of those that are sampled, None where none is."""
+        """Compute the rows of these chunks: the hidden states of the sampled ones, None where there are none."""
         batch, sampled_rows, seats = inputs
         batch.adapters = self._sampler.adapters(chunks)
         batch.is_reproducible = self._deterministic
@@ -214,26 +213,28 @@ def _apart(copies: Many[tuple[int, int]]) -> list[list[tuple[int, int]]]:
     return parts
 
 
-_ROWS = 64  # logits of a whole prompt at once would be hundreds of megabytes
+_ROWS = 64  # logits of a whole prompt would take hundreds of megabytes
 
 
 def score_prompts(
     decoder: Decoder, hidden: Tensor, chunks: Many[ScheduledChunk], first: int
 ) -> dict[int, list[TokenLogprob]]:
-    """By index of the piece (counted from `first`): its prompt's tokens behind each of its rows. hidden [n, HID]."""
+    """Log probabilities of the prompt's tokens, by index of the chunk (counted from `first`). hidden [n, HID]."""
     scores: dict[int, list[TokenLogprob]] = {}
     begin = 0
     for index, chunk in enumerate(chunks, first):
         params, sequence = chunk.sequence.request.params, chunk.sequence
-        count = min(chunk.end, sequence.num_prompt - 1) - chunk.start  # rows that a token of the prompt follows
+        count = min(chunk.end, sequence.num_prompt - 1) - chunk.start  # rows followed by a prompt token
         if params.prompt_logprobs is not None and count > 0 and sequence.choice == 0:
-            told: list[TokenLogprob] = []
+            logprobs: list[TokenLogprob] = []
             for start in range(0, count, _ROWS):
                 size = min(_ROWS, count - start)
                 rows = hidden[begin + start : begin + start + size]
                 position = chunk.start + start
-                told += _scores(decoder.logits(rows), sequence.tokens[position + 1 :][:size], params.prompt_logprobs)
-            scores[index] = told
+                logprobs += _scores(
+                    decoder.logits(rows), sequence.tokens[position + 1 :][:size], params.prompt_logprobs
+                )
+            scores[index] = logprobs
         begin += chunk.count
     return scores
 

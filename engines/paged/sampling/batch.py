@@ -1,4 +1,12 @@
-"""The columns of a batch that are the same from step to step while the same sequences go on."""
+"""The sampling tensors of a step, rebuilt only where something has changed since the previous step.
+
+batches = SamplingBatches(vocab_size, staging, eos_ids, encode)
+state = batches.admit(sequence, params, seed, matcher)       # on any thread
+entries = [SampledRows(state, position, drafts), ...]
+tokens, logprobs = ops.sample(logits, batches.build(entries))
+batches.count(entries, tokens)
+batches.release(state)
+"""
 
 from __future__ import annotations
 
@@ -17,8 +25,8 @@ from engines.paged.sampling.sequence_sampling import Bias, Encode, SequenceSampl
 
 
 class SampledRows(NamedTuple):
-    """Rows of one sequence: one, and one for each draft. The first draws the token at `position`, the row behind
-    draft j that at position + j, as if the drafts up to it were in the text."""
+    """Rows of one sequence: one, and one for each draft. The first samples the token at `position`, the row behind
+    draft j the one at position + j, as if the drafts up to it were in the text."""
 
     state: SequenceSampling
     position: int
@@ -26,7 +34,7 @@ class SampledRows(NamedTuple):
 
 
 class SamplingTensors(NamedTuple):
-    """See SamplingBatch. The last three say what more the rows ask for."""
+    """See SamplingBatch. The last three say which further tensors the rows need."""
 
     temperature: Tensor
     top_k: Tensor
@@ -42,30 +50,30 @@ class SamplingTensors(NamedTuple):
 
 
 class SamplingTensorCache:
-    """The columns of the batch before, if the next has the same rows."""
+    """The tensors of the previous batch, if the next has the same rows."""
 
     def __init__(self, staging: Staging) -> None:
         self._put = staging.put
-        self._shape: list[tuple[SequenceSampling, int]] = []  # sequences, and drafts of each
+        self._shape: list[tuple[SequenceSampling, int]] = []  # sequences, and the number of drafts of each
         self._columns: SamplingTensors | None = None
         self._positions: list[int] = []
         self._position_tensor = torch.zeros(0, dtype=torch.int64, device=staging.device)
-        self.version = 0  # another one for other rows
+        self.version = 0  # changes with the rows
 
     def forget(self) -> None:
-        """Let go of sequences that have ended."""
+        """Drop sequences that have ended."""
         self._shape, self._columns = [], None
         self.version += 1
 
     def columns_of(self, entries: Sequence[SampledRows]) -> SamplingTensors:
         shape = [(entry.state, len(entry.drafts)) for entry in entries]
         if self._columns is None or shape != self._shape:
-            self._shape, self._columns = shape, self._made(entries)
+            self._shape, self._columns = shape, self._build(entries)
             self.version += 1
         return self._columns
 
     def positions_of(self, entries: Sequence[SampledRows]) -> Tensor:
-        """Most steps are the one before, a token further: then nothing goes to the device."""
+        """Most steps are the previous one, one token further: nothing goes to the device then."""
         positions = [entry.position + j for entry in entries for j in range(1 + len(entry.drafts))]
         if [each - 1 for each in positions] == self._positions:
             self._position_tensor = self._position_tensor + 1
@@ -74,7 +82,7 @@ class SamplingTensorCache:
         self._positions = positions
         return self._position_tensor
 
-    def _made(self, entries: Sequence[SampledRows]) -> SamplingTensors:
+    def _build(self, entries: Sequence[SampledRows]) -> SamplingTensors:
         states = rows_of(entries)
         params = [state.params for state in states]
         drawn = [state for state in states if state.temperature > 0]
@@ -109,15 +117,15 @@ class _Penalties(NamedTuple):
 
 
 class SamplingBatches:
-    """All but `admit` are of one thread, the one that uses the device."""
+    """Everything but `admit` is used on the device's thread."""
 
     def __init__(self, vocab_size: int, staging: Staging, eos_ids: frozenset[int], encode: Encode) -> None:
-        """`vocab_size` of the logits. `encode` tells the tokens of a text, without special ones, for bad_words."""
+        """`vocab_size` of the logits. `encode` returns the tokens of a text without special ones, for bad_words."""
         self._vocab_size, self._staging = vocab_size, staging
         self._eos_ids, self._encode = eos_ids, encode
         self._table = PenaltyTable(vocab_size, staging)
         self._cache, self._plain_cache = SamplingTensorCache(staging), SamplingTensorCache(staging)
-        self._version = 0  # of the rows that the next two belong to
+        self._version = 0  # of the rows of the next two
         self._penalties: _Penalties | None = None
         self._bias: tuple[Tensor, Tensor, Tensor] | None = None
         self._banned: list[frozenset[int]] = []
@@ -125,8 +133,8 @@ class SamplingBatches:
     def admit(
         self, history: TokenHistory, params: SamplingParams, seed: int, matcher: TokenMasker | None = None
     ) -> SequenceSampling:
-        """A sequence that will be sampled; `seed` in 0 .. 2^64 - 1. Where its `needs_host`, rows are asked for only
-        when `writing.tokens` has all tokens before them."""
+        """Register a sequence; `seed` in 0 .. 2^64 - 1. Where the result `needs_host`, its rows may be built only when
+        `history.tokens` has all tokens before them."""
         return SequenceSampling(history, params, seed, matcher, self._eos_ids, self._encode)
 
     def release(self, state: SequenceSampling) -> None:
@@ -137,8 +145,7 @@ class SamplingBatches:
         self._plain_cache.forget()
 
     def build(self, entries: Sequence[SampledRows], plain: bool = False) -> SamplingBatch:
-        """The rows of these sequences, in their order. `plain`: temperature and filters alone, as for the guesses of a
-        draft model."""
+        """The rows of these sequences, in order. `plain`: temperature and filters alone, for a draft model."""
         cache = self._plain_cache if plain else self._cache
         columns = cache.columns_of(entries)
         batch = SamplingBatch(
@@ -147,7 +154,7 @@ class SamplingBatches:
             columns.top_p,
             columns.min_p,
             columns.seeds,
-            columns.seeds if columns.is_greedy else cache.positions_of(entries),  # greedy rows look at neither
+            columns.seeds if columns.is_greedy else cache.positions_of(entries),  # greedy rows use neither
             is_greedy=columns.is_greedy,
             is_unfiltered=columns.is_unfiltered,
             needs_logprobs=columns.needs_logprobs,
@@ -165,8 +172,8 @@ class SamplingBatches:
         return batch
 
     def count(self, entries: Sequence[SampledRows], tokens: Tensor) -> None:
-        """What was sampled stands in the texts now: tokens [m] on the device, in the order of the batch's rows. Rows
-        with drafts are counted when the host knows which of them were right."""
+        """Count sampled tokens: tokens [m] on the device, in the order of the batch's rows. Rows with drafts are
+        counted when the host knows which drafts were right."""
         if not any(entry.state.is_penalized for entry in entries):
             return
         seats, rows, row = [], [], 0
@@ -196,7 +203,7 @@ class SamplingBatches:
             batch.seen_in_prompt = self._table.seen_by(penalties.seats)
 
     def _keep_count(self, entry: SampledRows) -> None:
-        """Have its seat count the tokens before the position: no fewer, and none that were taken back."""
+        """Have its seat count exactly the tokens before the position."""
         state, history = entry.state, entry.state.history
         if state.seat < 0:
             state.seat, state.num_counted = self._table.admit(history.tokens[: history.num_prompt]), 0
@@ -249,7 +256,7 @@ class SamplingBatches:
         )
 
     def _allowed(self, entries: Sequence[SampledRows]) -> Tensor:
-        """Rows without a grammar are free. Ids that a grammar's tokenizer does not have cannot come."""
+        """Rows without a grammar are unrestricted. Ids that a grammar's tokenizer does not have are forbidden."""
         num_words = -(-self._vocab_size // _WORD_BITS)
         allowed = np.full((sum(1 + len(entry.drafts) for entry in entries), num_words), -1, np.int32)
         row = 0
@@ -263,7 +270,7 @@ class SamplingBatches:
         return self._staging.put_tensor(torch.from_numpy(allowed))
 
     def _unless(self, values: list[float], nothing: float) -> Tensor | None:
-        """None where all values ask for nothing."""
+        """None where no value has an effect."""
         return self._staging.put(values) if any(value != nothing for value in values) else None
 
 

@@ -1,6 +1,6 @@
-"""Values of a request's fields: each reader takes a field's name and what was sent, and returns what it means.
+"""Readers of a request's field values: each takes a field's name and its value, and returns the parsed value.
 
-A number or a flag may come as its text, as parameters of V2 requests do, which know no numbers with a point.
+A number or a flag may be a text, as in parameters of V2 requests, which have no fractions.
 Raises: EngineError that names the field, the value, and what is right.
 """
 
@@ -16,13 +16,13 @@ from engines.core.errors import EngineError, invalid
 Reader = Callable[[str, Any], Any]
 
 _MAX_SHOWN = 60  # characters of a wrong value in its error
-# Each is looked for at every token: a thousand of a thousand characters cost more than the model.
+# Each is looked for at every token: a thousand of a thousand characters would cost more than the model.
 MAX_TEXTS, MAX_TEXT_CHARS = 64, 1024
 MAX_IDS = 100_000  # of a list or a map
 
 
 def wrong(name: str, value: Any, right: str) -> EngineError:
-    """`right` says what would do, as "a number of at least 0"."""
+    """`right` completes "it must be ...", as "a number of at least 0"."""
     try:
         shown = json.dumps(value, ensure_ascii=False)
     except (TypeError, ValueError):
@@ -36,23 +36,23 @@ def number(low: float = -math.inf, high: float = math.inf, *, above: bool = Fals
     right = "a number" + _bounds(low, high, above)
 
     def read(name: str, value: Any) -> float:
-        found = _numeric(value, float)
-        if found is None or not math.isfinite(found) or not low <= found <= high or (above and found == low):
+        parsed = _numeric(value, float)
+        if parsed is None or not math.isfinite(parsed) or not low <= parsed <= high or (above and parsed == low):
             raise wrong(name, value, right)
-        return float(found)
+        return float(parsed)
 
     return read
 
 
 def whole(low: int, high: int | None = None) -> Reader:
-    """A whole number; one with a point whose fraction is 0 is one."""
+    """A whole number, also as a float without a fraction."""
     right = "a whole number" + _bounds(low, math.inf if high is None else high, False)
 
     def read(name: str, value: Any) -> int:
-        found = _numeric(value, int)
-        if found is None or found != math.floor(found) or found < low or (high is not None and found > high):
+        parsed = _numeric(value, int)
+        if parsed is None or parsed != math.floor(parsed) or parsed < low or (high is not None and parsed > high):
             raise wrong(name, value, right)
-        return int(found)
+        return int(parsed)
 
     return read
 
@@ -67,18 +67,18 @@ def flag(name: str, value: Any) -> bool:
 
 def texts(name: str, value: Any) -> tuple[str, ...]:
     """One text or several, none of them empty."""
-    found = [value] if isinstance(value, str) else value
-    if not isinstance(found, list | tuple) or not all(isinstance(each, str) and each for each in found):
+    parsed = [value] if isinstance(value, str) else value
+    if not isinstance(parsed, list | tuple) or not all(isinstance(each, str) and each for each in parsed):
         raise wrong(name, value, "a text or a list of texts, none of them empty")
-    if len(found) > MAX_TEXTS or any(len(each) > MAX_TEXT_CHARS for each in found):
+    if len(parsed) > MAX_TEXTS or any(len(each) > MAX_TEXT_CHARS for each in parsed):
         raise wrong(name, value, f"at most {MAX_TEXTS} texts of at most {MAX_TEXT_CHARS} characters each")
-    return tuple(dict.fromkeys(found))
+    return tuple(dict.fromkeys(parsed))
 
 
 def ids(name: str, value: Any) -> tuple[int, ...]:
     """One token id or several."""
-    found = value if isinstance(value, list | tuple) else [value]
-    read = [_numeric(each, int) for each in found]
+    parsed = value if isinstance(value, list | tuple) else [value]
+    read = [_numeric(each, int) for each in parsed]
     if len(read) > MAX_IDS or any(each is None or each < 0 or each != math.floor(each) for each in read):
         raise wrong(name, value, "a token id or a list of them, whole numbers of at least 0")
     return tuple(dict.fromkeys(int(each) for each in read if each is not None))
@@ -89,13 +89,13 @@ def biases(name: str, value: Any) -> dict[int, float]:
     right = "an object of token ids, each with a number between -100 and 100"
     if not isinstance(value, Mapping) or len(value) > MAX_IDS:
         raise wrong(name, value, right)
-    found: dict[int, float] = {}
+    parsed: dict[int, float] = {}
     for key, bias in value.items():
         token_id, amount = _numeric(key, int), _numeric(bias, float)
         if token_id is None or token_id < 0 or amount is None or not -100 <= amount <= 100:
             raise wrong(f"{name}[{key}]", bias, right)
-        found[int(token_id)] = float(amount)
-    return found
+        parsed[int(token_id)] = float(amount)
+    return parsed
 
 
 def text(name: str, value: Any) -> str:
@@ -109,27 +109,27 @@ def anything(name: str, value: Any) -> Any:
 
 
 def one_of(*values: Any) -> Reader:
-    """For a field of another engine, which is taken where it asks for nothing."""
-    told = " or ".join(json.dumps(value) for value in values)
+    """For another engine's field, accepted only where it has no effect."""
+    choices = " or ".join(json.dumps(value) for value in values)
 
     def read(name: str, value: Any) -> Any:
         if value not in values:
-            raise wrong(name, value, f"{told}, as this engine does nothing else")
+            raise wrong(name, value, f"{choices}, as this engine does nothing else")
         return value
 
     return read
 
 
 def _numeric(value: Any, kind: type) -> float | int | None:
-    """The number that a value is or that its text says; None where it is none. Of `kind` where a text says it, so that
-    long whole numbers stay whole."""
+    """The number of a value or of its text, None where it is none. A text is read as an integer first, so that long
+    integers stay exact."""
     if isinstance(value, str):
         for each in (int, kind):
             try:
-                found: float | int = each(value)
+                parsed: float | int = each(value)
             except ValueError:
                 continue
-            return found if math.isfinite(found) else None
+            return parsed if math.isfinite(parsed) else None
         return None
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None

@@ -1,8 +1,7 @@
-"""Texts that must be what a grammar says: what may come next, as bits, and whether the text is whole.
+"""Constrains texts to a grammar, by llguidance: which tokens may come next, and whether the text is complete.
 
-llguidance walks the grammar and the tokenizer's vocabulary together; this is its border. One `GrammarCompiler` a model,
-one `Matcher` a sequence.
-Source: llguidance 1.9 (`LLMatcher`, `LLParserLimits`; docs/json_schema.md for what of JSON schema it knows).
+One `GrammarCompiler` a model, one `Matcher` a sequence.
+Source: llguidance 1.9 (`LLMatcher`, `LLParserLimits`; docs/json_schema.md for the supported part of JSON schema).
 """
 
 from __future__ import annotations
@@ -21,24 +20,24 @@ from engines.paged.base.types import GrammarSpec
 from engines.paged.sampling.vocabulary import read_vocabulary
 from engines.paged.text.tokenizer import Tokenizer
 
-# A grammar is compiled in about a millisecond a kilobyte, while its sender waits.
+# A grammar compiles in about a millisecond per kilobyte, while its client waits.
 MAX_GRAMMAR_CHARS = 256 * 1024
 MAX_CHOICES = 10_000
-# Grammars that were asked for last, ready to be begun: most services have a handful.
+# Compiled grammars kept, most recently used first to stay: most services have a handful.
 MAX_CACHED = 64
-# Between tokens of JSON there may be space for reading, but no end of it: models that are not sure of a value fill
-# their answer with newlines. A schema's own "x-guidance" goes before this.
+# Bounds white space between tokens of JSON: models that are unsure of a value fill their answer with newlines. A
+# schema's own "x-guidance" takes precedence.
 _JSON_OPTIONS: Any = {"whitespace_pattern": r"[\x20\x0A\x0D\x09]{1,64}"}
-# States that a lexer may have, at up to 2 KB each; llguidance's own limit would be half a gigabyte.
+# Up to 2 KB each; llguidance's own limit would take half a gigabyte.
 _MAX_LEXER_STATES = 50_000
 _MAX_REASON_CHARS = 500
 
 
 class Matcher:
-    """How far one sequence has come in its grammar. Of one thread at a time."""
+    """The position of one sequence in its grammar. Used by one thread at a time."""
 
     def __init__(self, walked: Any, eos_ids: frozenset[int], size: int) -> None:
-        """`size` of the vocabulary: an id beyond it would break what has been walked so far."""
+        """`size` of the vocabulary: an id beyond it would corrupt the matcher."""
         self._walked = walked
         self._eos_ids = eos_ids
         self._size = size
@@ -49,44 +48,44 @@ class Matcher:
 
     @property
     def is_complete(self) -> bool:
-        """Whether the text is whole and nothing can be added to it."""
+        """Whether the text is complete and nothing can follow."""
         return bool(self._walked.is_stopped()) and not self._walked.is_error()
 
     @property
     def may_end(self) -> bool:
-        """Whether the text would be whole if it ended here."""
+        """Whether the text would be complete if it ended here."""
         return bool(self._walked.is_accepting())
 
     def masks(self, drafts: Sequence[int] = ()) -> Any:
-        """Which tokens may come, and which after each of the drafts: a numpy array [1 + drafts, words] int32, bit id
-        % 32 of word id // 32. EOS may where the text may end. Behind a draft that cannot come, all may: that row is for
-        nothing. Never raises: where the grammar has become too hard, `accept` does."""
+        """Which tokens may come, and which after each draft: a numpy array [1 + drafts, words] int32, bit id % 32 of
+        word id // 32. EOS is allowed where the text may end. The row behind an invalid draft allows all. Never raises:
+        where the grammar has become too complex, `accept` does."""
         masks = [self._mask()]
-        taken = 0
+        num_consumed = 0
         for draft in drafts[: self.num_valid(drafts)]:
             if draft in self._eos_ids:
                 break
             self._walked.consume_token(draft)
-            taken += 1
+            num_consumed += 1
             masks.append(self._mask())
-        if taken:
-            self._walked.rollback(taken)
+        if num_consumed:
+            self._walked.rollback(num_consumed)
         free = np.full_like(masks[0], -1)
-        return np.stack([*masks, *[free] * (len(drafts) - taken)])
+        return np.stack([*masks, *[free] * (len(drafts) - num_consumed)])
 
     def accept(self, token_id: int) -> None:
-        """The next token has come.
+        """Advance by one token.
 
-        Raises: EngineError where it cannot, or the grammar is too hard to go on.
+        Raises: EngineError where it is not allowed, or the grammar is too complex to go on.
         """
         if not self._walked.consume_token(token_id):
             raise invalid(f"the text cannot follow its grammar: {_short(self._walked.get_error())}")
 
     def num_valid(self, token_ids: Sequence[int]) -> int:
-        """How many of these, from the first on, can come next; ids that the tokenizer does not have cannot, though a
-        model's logits may be wider and a draft model guess them."""
-        known = list(takewhile(lambda token_id: token_id < self._size, token_ids))
-        return int(self._walked.validate_tokens(known)) if known else 0
+        """How many of these tokens, from the first on, may come next; ids that the tokenizer does not have may not,
+        though a model's logits may include them."""
+        cached = list(takewhile(lambda token_id: token_id < self._size, token_ids))
+        return int(self._walked.validate_tokens(cached)) if cached else 0
 
     def rollback(self, count: int) -> None:
         """Take back the last tokens."""
@@ -94,7 +93,7 @@ class Matcher:
             raise invalid(f"the text's last {count} tokens cannot be taken back: {_short(self._walked.get_error())}")
 
     def fork(self) -> Matcher:
-        """Another one that has come as far."""
+        """A copy at the same position."""
         return Matcher(self._walked.deep_copy(), self._eos_ids, self._size)
 
     def _mask(self) -> Any:
@@ -102,10 +101,10 @@ class Matcher:
 
 
 class GrammarCompiler:
-    """Of one tokenizer. Any thread may call it; what is compiled once is only copied after."""
+    """Of one tokenizer. Any thread may call it; a compiled grammar is cached and copied."""
 
     def __init__(self, tokenizer: Tokenizer, eos_ids: frozenset[int] | None = None) -> None:
-        """`eos_ids` are the tokenizer's own unless told otherwise."""
+        """`eos_ids`: None for the tokenizer's own."""
         self._tokenizer = tokenizer
         self._eos_ids = tokenizer.eos_ids if eos_ids is None else eos_ids
         self._vocabulary: Any = None
@@ -116,7 +115,7 @@ class GrammarCompiler:
         return f"<GrammarCompiler: {len(self._cache)} grammars>"
 
     def prepare(self) -> None:
-        """Read the vocabulary now, which takes about a second for a large one, and not with the first grammar."""
+        """Read the vocabulary now, which takes about a second for a large one, instead of with the first grammar."""
         with self._lock:
             if self._vocabulary is None:
                 self._vocabulary = read_vocabulary(self._tokenizer, self._eos_ids)
@@ -124,19 +123,19 @@ class GrammarCompiler:
     def compile(self, spec: GrammarSpec) -> Matcher:
         """A matcher at the beginning of a text.
 
-        Raises: EngineError that says what is wrong with the grammar, or that this model can follow none.
+        Raises: EngineError that names the problem of the grammar, or says that this model supports none.
         """
         with self._lock:
-            if (known := self._cache.get(spec)) is not None:
+            if (cached := self._cache.get(spec)) is not None:
                 self._cache.move_to_end(spec)
-                return known.fork()
+                return cached.fork()
         self.prepare()
-        made = Matcher(_compiled(spec, self._vocabulary), self._eos_ids, self._vocabulary.vocab_size)
+        matcher = Matcher(_compiled(spec, self._vocabulary), self._eos_ids, self._vocabulary.vocab_size)
         with self._lock:
-            self._cache[spec] = made
+            self._cache[spec] = matcher
             while len(self._cache) > MAX_CACHED:
                 self._cache.popitem(last=False)
-            return made.fork()
+            return matcher.fork()
 
 
 def _compiled(spec: GrammarSpec, vocabulary: Any) -> Any:
@@ -151,10 +150,10 @@ def _compiled(spec: GrammarSpec, vocabulary: Any) -> Any:
     except (ValueError, RecursionError) as error:
         raise invalid(f"{spec.kind}: {_short(str(error))}") from error
     limits = LLParserLimits(max_lexer_states=_MAX_LEXER_STATES, verbose_errors=False)
-    made = LLMatcher(vocabulary, source, log_level=0, limits=limits)
-    if made.is_error():
-        raise invalid(f"{spec.kind}: {_short(made.get_error())}")
-    return made
+    matcher = LLMatcher(vocabulary, source, log_level=0, limits=limits)
+    if matcher.is_error():
+        raise invalid(f"{spec.kind}: {_short(matcher.get_error())}")
+    return matcher
 
 
 def _schema(text: str) -> str:
@@ -174,7 +173,7 @@ def _regex(text: str) -> str:
 
 
 def _choice(text: str) -> str:
-    """A grammar of the texts, each as a literal."""
+    """A grammar of literals."""
     texts = json.loads(text)
     if not isinstance(texts, list) or not texts or not all(isinstance(each, str) for each in texts):
         raise ValueError("it must be a list of one text or more")
@@ -184,7 +183,7 @@ def _choice(text: str) -> str:
 
 
 def _lark(text: str) -> str:
-    """llguidance's grammar; one in llama.cpp's GBNF, which has ::= for rules, is translated."""
+    """llguidance's grammar; llama.cpp's GBNF, which has ::= for rules, is translated."""
     from llguidance import LLMatcher
     from llguidance.gbnf_to_lark import GbnfToLarkError, gbnf_to_lark
 
@@ -206,5 +205,5 @@ _SOURCES: dict[str, Callable[[str], str]] = {
 
 
 def _short(reason: str) -> str:
-    told = reason.strip()
-    return told if len(told) <= _MAX_REASON_CHARS else told[:_MAX_REASON_CHARS] + "..."
+    text = reason.strip()
+    return text if len(text) <= _MAX_REASON_CHARS else text[:_MAX_REASON_CHARS] + "..."

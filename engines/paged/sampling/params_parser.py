@@ -1,4 +1,4 @@
-"""What a request asks of sampling, by whatever names it has it: vLLM's, OpenAI's, TensorRT-LLM's, transformers'.
+"""Parses sampling parameters under vLLM's, OpenAI's, TensorRT-LLM's and transformers' names.
 
 Source: vLLM `SamplingParams` and `docs/serving/openai_compatible_server`; OpenAI, "Create completion" and "Create chat
 completion"; TensorRT-LLM backend, `inflight_batcher_llm` inputs; transformers `GenerationConfig`.
@@ -32,7 +32,7 @@ from engines.paged.sampling.field_values import (
 from engines.paged.sampling.grammar_fields import GRAMMAR_FIELDS, read_grammar
 from gateway.protocol.llm.sampling_fields import SAMPLING_FIELDS, FieldType, SamplingField
 
-# As in vLLM: what is so near to 0 would overflow in the division, and means greedy.
+# As in vLLM: a temperature so near to 0 would overflow in the division, and means greedy.
 _GREEDY_BELOW = 1e-5
 _MAX_LOGPROBS = 20
 # -1 asks for no seed in vLLM.
@@ -64,11 +64,11 @@ FIELDS: Mapping[str, tuple[str, Reader]] = {
     "vllm_xargs": ("extra", anything),
 }
 
-# Fields that say something together, and are read apart.
+# Fields that are read together.
 _LOGPROBS = ("logprobs", "top_logprobs", "prompt_logprobs")
 _MODES = ("do_sample", "use_beam_search")
 
-# Fields of other engines, which are taken where they ask for nothing.
+# Other engines' fields, accepted only where they have no effect.
 IDLE_FIELDS: Mapping[str, Reader] = {
     "pad_id": anything,
     "detokenize": one_of(True),
@@ -87,29 +87,30 @@ _KNOWN = (*FIELDS, *_LOGPROBS, *_MODES, *GRAMMAR_FIELDS, *IDLE_FIELDS)
 
 
 def read_params(fields: Mapping[str, Any], defaults: SamplingParams | None = None) -> SamplingParams:
-    """A request's parameters; what it does not say is as `defaults` have it. A field of None says nothing.
+    """A request's parameters, `defaults` where it has no field. None counts as no field.
 
-    Raises: EngineError that names the field, its value, and what would do; of an unknown field, the nearest known one.
+    Raises: EngineError that names the field, its value, and what is allowed; for an unknown field the nearest known
+    one.
     """
     defaults = defaults or SamplingParams()
-    given = {name: value for name, value in fields.items() if value is not None}
+    present = {name: value for name, value in fields.items() if value is not None}
     read: dict[str, Any] = {}
-    names: dict[str, str] = {}  # of what was read: the field that said it
-    for name, value in given.items():
+    names: dict[str, str] = {}  # the request's field that each was read from
+    for name, value in present.items():
         if name not in _KNOWN:
             raise _unknown(name)
         if name in IDLE_FIELDS:
             IDLE_FIELDS[name](name, value)
         if name in FIELDS:
             field, reader = FIELDS[name]
-            found = reader(name, value)
-            if field in read and isinstance(found, tuple):
-                found = tuple(dict.fromkeys((*read[field], *found)))
-            elif field in read and read[field] != found:
+            parsed = reader(name, value)
+            if field in read and isinstance(parsed, tuple):
+                parsed = tuple(dict.fromkeys((*read[field], *parsed)))
+            elif field in read and read[field] != parsed:
                 raise invalid(f"{name}: it is the same as {names[field]}, which says something else: send one of them")
-            read[field], names[field] = found, name
-    read |= _logprobs(given) | _modes(given, read, defaults)
-    if (grammar := read_grammar(given)) is not None:
+            read[field], names[field] = parsed, name
+    read |= _logprobs(present) | _modes(present, read, defaults)
+    if (grammar := read_grammar(present)) is not None:
         read["grammar"] = grammar
     params = _normal(replace(defaults, **read))
     _check(params, names)
@@ -117,18 +118,18 @@ def read_params(fields: Mapping[str, Any], defaults: SamplingParams | None = Non
 
 
 def read_default_params(folder: Path, defaults: SamplingParams | None = None) -> SamplingParams:
-    """What a model's generation_config.json recommends where a request is silent: temperature, top_p, top_k, min_p,
-    repetition_penalty, max_new_tokens; `do_sample: false` is greedy.
+    """The recommendations of a model's generation_config.json: temperature, top_p, top_k, min_p, repetition_penalty,
+    max_new_tokens; `do_sample: false` is greedy.
 
     Raises: EngineError that names the file and the field.
     """
     defaults = defaults or SamplingParams()
     path = folder / "generation_config.json"
-    told = read_object(path)
+    config = read_object(path)
     names = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "max_new_tokens", "do_sample")
-    wanted = {name: told[name] for name in names if told.get(name) is not None}
+    recommended = {name: config[name] for name in names if config.get(name) is not None}
     try:
-        return read_params(wanted, defaults)
+        return read_params(recommended, defaults)
     except Exception as error:
         raise invalid(f"{path}: {error}") from error
 
@@ -139,33 +140,33 @@ def _unknown(name: str) -> Exception:
     return invalid(f"{name}: no such field; {hint}")
 
 
-def _logprobs(given: Mapping[str, Any]) -> dict[str, int | None]:
+def _logprobs(present: Mapping[str, Any]) -> dict[str, int | None]:
     """`logprobs` is a number, or true or false beside `top_logprobs`."""
     read: dict[str, int | None] = {}
     count = whole(0, _MAX_LOGPROBS)
     for name in ("logprobs", "prompt_logprobs"):
-        if name in given:
-            value = given[name]
+        if name in present:
+            value = present[name]
             is_flag = isinstance(value, bool) or (isinstance(value, str) and value.lower() in ("true", "false"))
             read[name] = (0 if flag(name, value) else None) if is_flag else count(name, value)
-    if "top_logprobs" in given and (top := count("top_logprobs", given["top_logprobs"])):
+    if "top_logprobs" in present and (top := count("top_logprobs", present["top_logprobs"])):
         if read.get("logprobs") is None:
             raise wrong("top_logprobs", top, "0 or absent where logprobs is not true")
         read["logprobs"] = top
     return read
 
 
-def _modes(given: Mapping[str, Any], read: Mapping[str, Any], defaults: SamplingParams) -> dict[str, Any]:
-    """`do_sample: false` is greedy, true is not where the default is; `use_beam_search` has as many beams as `best_of`,
-    else `n`, says."""
+def _modes(present: Mapping[str, Any], read: Mapping[str, Any], defaults: SamplingParams) -> dict[str, Any]:
+    """`do_sample: false` is greedy; true restores sampling where the default is greedy; `use_beam_search` takes
+    `best_of`, else `n`, as its width."""
     modes: dict[str, Any] = {}
-    if "do_sample" in given:
-        if not flag("do_sample", given["do_sample"]):
+    if "do_sample" in present:
+        if not flag("do_sample", present["do_sample"]):
             modes["temperature"] = 0.0
         elif "temperature" not in read and not defaults.temperature:
             modes["temperature"] = 1.0
-    if "use_beam_search" in given:
-        if not flag("use_beam_search", given["use_beam_search"]):
+    if "use_beam_search" in present:
+        if not flag("use_beam_search", present["use_beam_search"]):
             modes["beam_width"] = 0
         elif "beam_width" not in read:
             modes["beam_width"] = read.get("best_of") or read.get("n", 1)
@@ -175,7 +176,7 @@ def _modes(given: Mapping[str, Any], read: Mapping[str, Any], defaults: Sampling
 
 
 def _normal(params: SamplingParams) -> SamplingParams:
-    """The several ways to ask for nothing made one."""
+    """Values without effect in one form."""
     return replace(
         params,
         temperature=params.temperature if params.temperature >= _GREEDY_BELOW else 0.0,
@@ -186,7 +187,7 @@ def _normal(params: SamplingParams) -> SamplingParams:
 
 
 def _check(params: SamplingParams, names: Mapping[str, str]) -> None:
-    """What must hold between fields."""
+    """Constraints between fields."""
     if params.min_tokens > params.max_tokens:
         most = f"at most {names.get('max_tokens', 'max_tokens')}, {params.max_tokens}"
         raise wrong(names.get("min_tokens", "min_tokens"), params.min_tokens, most)

@@ -1,5 +1,4 @@
-"""Which tokens stand in each sequence's prompt and how often in its answer: what penalties look at, kept on the
-device."""
+"""The tokens of each sequence's prompt, and their counts in its answer, on the device: the data of penalties."""
 
 from __future__ import annotations
 
@@ -15,7 +14,7 @@ _FIRST_SEATS = 8
 
 
 class PenaltyTable:
-    """Seats for sequences with penalties. Memory is taken as they come: 5 bytes a token of the vocabulary each."""
+    """Seats for sequences with penalties. Memory grows with their number: 5 bytes per token of the vocabulary each."""
 
     def __init__(self, vocab_size: int, staging: Staging) -> None:
         self._vocab_size, self._staging = vocab_size, staging
@@ -29,7 +28,7 @@ class PenaltyTable:
         return f"<PenaltyTable: {max(seats - 1, 0) - len(self._free)} seats taken, {len(self._free)} free>"
 
     def admit(self, prompt: Sequence[int]) -> int:
-        """A seat for a sequence whose answer has not begun."""
+        """A seat for a sequence whose answer is empty."""
         if not self._free:
             self._grow()
         seat = self._free.pop()
@@ -49,17 +48,16 @@ class PenaltyTable:
             self._counts[seat].index_put_((ids,), torch.ones_like(ids, dtype=torch.int32), accumulate=True)
 
     def forget(self, seat: int) -> None:
-        """Count the answer anew."""
+        """Reset the counts of the answer."""
         self._counts[seat].zero_()
 
     def count(self, seats: Tensor, tokens: Tensor) -> None:
-        """Count one sampled token for each of several seats [k] int64; tokens [k], on the device and not read."""
+        """Count one sampled token for each of several seats [k] int64; tokens [k], not read by the host."""
         ones = torch.ones_like(tokens, dtype=torch.int32)
         self._counts.index_put_((seats, tokens.to(torch.int64)), ones, accumulate=True)
 
     def counts_of(self, seats: Tensor, drafts: Sequence[tuple[int, Sequence[int]]]) -> Tensor:
-        """How often each token came, for rows of these seats [m]: [m, V] int32. `drafts`: (row, tokens that are guessed
-        to stand before what that row draws)."""
+        """Counts of each token for rows of these seats [m]: [m, V] int32. `drafts`: (row, drafted tokens before it)."""
         counts = self._counts[seats]
         rows = [row for row, tokens in drafts for _ in tokens]
         if rows:
@@ -69,10 +67,10 @@ class PenaltyTable:
         return counts
 
     def seen_by(self, seats: Tensor) -> Tensor:
-        """Which tokens stand in the prompt: [m, V] bool."""
+        """Which tokens the prompt has: [m, V] bool."""
         return self._seen[seats]
 
-    @torch.inference_mode(False)  # else it could be written in that mode alone
+    @torch.inference_mode(False)  # otherwise it could only be written in that mode
     def _grow(self) -> None:
         seats = self._counts.shape[0]
         more = max(_FIRST_SEATS, seats)

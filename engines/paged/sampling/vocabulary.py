@@ -1,4 +1,4 @@
-"""A model's tokens as llguidance asks for them."""
+"""A model's vocabulary in llguidance's form."""
 
 from __future__ import annotations
 
@@ -9,13 +9,12 @@ from engines.paged.text.tokenizer import Tokenizer
 
 _MARK = b"\xff"  # begins llguidance's names of special tokens; no text has this byte
 _NO_END = b"<|end|>"
-# What stands before a text that begins in the middle of one: a tokenizer puts its sign for a space before this.
+# Precedes a text that begins in the middle of another: a tokenizer puts its sign for a space before this.
 _BEFORE = "\x02"
 
 
 def read_vocabulary(tokenizer: Tokenizer, eos_ids: frozenset[int]) -> Any:
-    """An LLTokenizer. Where the model has no EOS, an id that it does not have stands for one: its texts end where
-    nothing may come.
+    """An LLTokenizer. Where the model has no EOS, an unused id stands for one: its texts end where nothing may follow.
 
     Raises: EngineError where no grammar can be followed.
     """
@@ -33,24 +32,24 @@ def read_vocabulary(tokenizer: Tokenizer, eos_ids: frozenset[int]) -> Any:
 
 
 class Vocabulary:
-    """The bytes of each token, special ones by their names, and the tokens of bytes: where a grammar leaves only one
-    text, the model is to write that as its tokenizer would."""
+    """The bytes of each token, special ones by name, and the tokens of bytes: where a grammar allows only one text, the
+    model writes it in its tokenizer's own tokens."""
 
     def __init__(self, tokenizer: Tokenizer, eos_id: int) -> None:
         self.bos_token_id = None
         self.eos_token_id = eos_id
         self._special = tokenizer.special_ids | {eos_id}
         self.special_token_ids = sorted(self._special)
-        told = [tokenizer.token_bytes(token_id) for token_id in range(max(tokenizer.vocab_size, eos_id + 1))]
-        self.tokens = [b"" if each.startswith(_MARK) else each for each in told]
+        data = [tokenizer.token_bytes(token_id) for token_id in range(max(tokenizer.vocab_size, eos_id + 1))]
+        self.tokens = [b"" if each.startswith(_MARK) else each for each in data]
         self.tokens[eos_id] = self.tokens[eos_id] or _NO_END
         self._tokenizer = tokenizer
         texts = [(each, i) for i, each in enumerate(self.tokens) if each and i not in self._special]
-        self._ids = dict(reversed(texts))  # the lowest of ids that are the same bytes
+        self._ids = dict(reversed(texts))  # the lowest id of equal bytes
         self._longest = max((len(each) for each, _ in texts), default=0)
 
     def __call__(self, text: bytes | str) -> list[int]:
-        """Tokens whose bytes are this text and no other: the tokenizer's own where they are."""
+        """Tokens whose bytes are exactly this text: the tokenizer's own where possible."""
         written = text if isinstance(text, bytes) else text.encode()
         try:
             read = written.decode()
@@ -66,13 +65,13 @@ class Vocabulary:
         return self._tokenizer.encode(text, add_special_tokens=False) if text else []
 
     def _greedy(self, text: bytes) -> list[int]:
-        """The longest token, again and again, up to where none goes on."""
+        """The longest matching token again and again, as far as one matches."""
         ids, start = [], 0
         while start < len(text):
-            pieces = (text[start : start + length] for length in range(self._longest, 0, -1))
-            piece = next((each for each in pieces if each in self._ids), None)
-            if piece is None:
+            parts = (text[start : start + length] for length in range(self._longest, 0, -1))
+            part = next((each for each in parts if each in self._ids), None)
+            if part is None:
                 break
-            ids.append(self._ids[piece])
-            start += len(piece)
+            ids.append(self._ids[part])
+            start += len(part)
         return ids

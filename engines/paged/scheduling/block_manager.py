@@ -1,4 +1,4 @@
-"""Who has which blocks, and what of them others may share."""
+"""The blocks of sequences, and which of them others may share."""
 
 from __future__ import annotations
 
@@ -8,17 +8,18 @@ from collections.abc import Sequence as Many
 from engines.paged.cache.block_pool import NULL_BLOCK, BlockPool
 from engines.paged.scheduling.sequence import Sequence, SequenceStatus
 
-# Blocks kept empty behind a new sequence, while there are enough: longer answers go on elsewhere.
+# Blocks left empty behind a new sequence where there are enough; a longer answer continues elsewhere.
 _LARGEST_ROOM = 64
-# Told of blocks that are full of a sequence's tokens: which name each has.
+# Called with a sequence, the name of a full block, and the block.
 OnFull = Callable[[Sequence, bytes, int], None]
 
 
 class BlockManager:
-    """The blocks of sequences: taken from a pool, named once they are full, shared, copied before they are written."""
+    """Allocates blocks from a pool, names them once they are full, shares them, and copies them before they are
+    written."""
 
     def __init__(self, pool: BlockPool, block_size: int, *, shares: bool, chunk_tokens: int | None) -> None:
-        """`shares`: equal beginnings are computed once. `chunk`: only whole chunks of prompts are shared."""
+        """`shares`: equal prefixes are computed once. `chunk_tokens`: only whole chunks of prompts are shared."""
         if chunk_tokens is not None and chunk_tokens % block_size:
             raise ValueError(f"chunks of {chunk_tokens} tokens are not whole blocks of {block_size}")
         self.pool = pool
@@ -31,13 +32,13 @@ class BlockManager:
         return -(-num_tokens // self.block_size)
 
     def fits(self, sequence: Sequence, reserve: int) -> bool:
-        """Whether blocks for all tokens of a waiting sequence are free, and `reserve` beside."""
+        """Whether blocks for all tokens of a waiting sequence are free, and `reserve` more."""
         shared, _ = self._cached_prefix(sequence)
-        wanted = self.num_blocks(sequence.num_tokens) - len(shared) + self.pool.num_cached(shared)
-        return wanted + reserve <= self.pool.num_free
+        num_needed = self.num_blocks(sequence.num_tokens) - len(shared) + self.pool.num_cached(shared)
+        return num_needed + reserve <= self.pool.num_free
 
     def occupy(self, sequence: Sequence) -> None:
-        """Give a sequence blocks for all its tokens: those that hold them already, and new ones."""
+        """Give a sequence blocks for all its tokens: cached ones, then new ones."""
         shared, num_computed = self._cached_prefix(sequence)
         self.pool.share(shared)
         missing = self.num_blocks(sequence.num_tokens) - len(shared)
@@ -51,7 +52,7 @@ class BlockManager:
                 self.on_full(sequence, name, block)
 
     def chain(self, sequence: Sequence) -> tuple[list[bytes], int]:
-        """The names of those blocks of a sequence that others may have computed, and how many of the first are here."""
+        """The names of the blocks that a sequence may share, and how many of the first are cached."""
         if not self._shares or sequence.scores_prompt or sequence.choice:
             return [], 0
         names = sequence.names((sequence.num_tokens - 1) // self.block_size)
@@ -61,19 +62,20 @@ class BlockManager:
         return names, len(self.pool.find(names))
 
     def adopt(self, names: Many[bytes], first: int, reserve: int) -> list[tuple[int, int]]:
-        """Blocks for what comes from outside: the names of a chain from place `first` on, as far as they are not here
-        and `reserve` blocks stay free. (place, block) of each, to be filled before the next step. Nobody holds them:
-        they are found by their names, like all that is cached."""
+        """Allocate blocks for stored content: the names of a chain from place `first` on that are not cached, as long
+        as `reserve` blocks stay free.
+        Returns: (place, block) of each, to be filled before the next step. Like all cached blocks they have no holder
+        and are found by name."""
         here = [self.pool.find((name,)) for name in names]
-        held = [block for found in here for block in found]
-        self.pool.share(held)  # the chain's own blocks make no room for those behind them
+        held = [block for cached in here for block in cached]
+        self.pool.share(held)  # they must not be evicted for the blocks behind them
         missing = [place for place in range(first, len(names)) if not here[place]]
         del missing[max(0, self.pool.num_free - reserve) :]
         blocks = self.pool.allocate(len(missing))
         for place, block in zip(missing, blocks, strict=True):
             self.pool.name(block, names[place])
             here[place] = [block]
-        self.pool.free([block for found in here for block in found])
+        self.pool.free([block for cached in here for block in cached])
         return list(zip(missing, blocks, strict=True))
 
     def has_room(self, sequence: Sequence, end: int) -> bool:
@@ -82,7 +84,7 @@ class BlockManager:
         return missing + is_shared <= self.pool.num_free
 
     def extend(self, sequence: Sequence, end: int) -> tuple[int, int] | None:
-        """Have blocks of one's own to write positions up to `end`; what must be copied first, (from, to)."""
+        """Allocate blocks to write positions up to `end`; the copy to make first, (from, to), or None."""
         missing, is_shared = self._missing(sequence, end)
         copy = None
         if is_shared:
@@ -97,13 +99,13 @@ class BlockManager:
         return copy
 
     def release(self, sequence: Sequence) -> None:
-        """Free all of them."""
+        """Free all blocks of a sequence."""
         self.pool.free(sequence.blocks)
         sequence.blocks = []
         sequence.num_computed = sequence.num_named = 0
 
     def publish_full(self, sequence: Sequence) -> None:
-        """Name the blocks that are full of known tokens, so that others find them."""
+        """Name the blocks that are full of known tokens, so that other sequences find them."""
         if not self._shares or sequence.status is not SequenceStatus.RUNNING:
             return
         num_tokens = min(sequence.num_computed, len(sequence.tokens))
@@ -119,15 +121,15 @@ class BlockManager:
             sequence.num_named = full
 
     def move(self, moves: list[tuple[Sequence, Sequence, list[int]]]) -> None:
-        """Let sequences go on from others of their request (beams): (sequence, whose blocks it takes over, its tokens
-        from now on). What two of them write into a block of both, each writes into a copy."""
-        taken = [(list(parent.blocks), parent.num_computed) for _, parent, _ in moves]
-        for blocks, _ in taken:
+        """Continue sequences from others of their request (beams): (sequence, parent, its tokens from now on). A block
+        that two of them write is copied."""
+        inherited = [(list(parent.blocks), parent.num_computed) for _, parent, _ in moves]
+        for blocks, _ in inherited:
             self.pool.share(blocks)
-        for (sequence, _, tokens), (blocks, num_computed) in zip(moves, taken, strict=True):
+        for (sequence, _, tokens), (blocks, num_computed) in zip(moves, inherited, strict=True):
             sequence.rewrite(tokens)
             if sequence.status is not SequenceStatus.RUNNING:
-                self.pool.free(blocks)  # it waits for room, and computes everything anew
+                self.pool.free(blocks)  # it waits for room, and recomputes everything
                 continue
             self.pool.free(sequence.blocks)
             sequence.blocks = blocks
@@ -135,15 +137,15 @@ class BlockManager:
             sequence.num_named = min(sequence.num_named, sequence.num_computed // self.block_size)
 
     def check(self, running: Iterable[Sequence]) -> None:
-        """Raise AssertionError unless the books are in order."""
+        """Raises: AssertionError where the bookkeeping is inconsistent."""
         self.pool.check([sequence.blocks for sequence in running])
         for sequence in running:
             assert sequence.num_computed <= len(sequence.blocks) * self.block_size, sequence
             assert len(sequence.blocks) <= self.num_blocks(max(sequence.max_tokens, sequence.num_tokens)), sequence
 
     def _cached_prefix(self, sequence: Sequence) -> tuple[list[int], int]:
-        """Blocks that hold its first tokens already, and how many tokens these are; the last one is always computed
-        anew, for what follows it."""
+        """Blocks that hold the first tokens of a sequence, and how many tokens these are. The last token is always
+        recomputed, for the logits that follow it."""
         parent = sequence.parent
         if (
             parent is not None
@@ -162,8 +164,8 @@ class BlockManager:
         return blocks, len(blocks) * self.block_size
 
     def _missing(self, sequence: Sequence, end: int) -> tuple[int, bool]:
-        """Blocks to allocate so that positions up to `end` can be written, and whether the first one written is
-        another's too and must be copied."""
+        """How many blocks to allocate so that positions up to `end` can be written, and whether the first one written
+        is shared and must be copied."""
         first = sequence.num_computed // self.block_size
         is_shared = first < len(sequence.blocks) and self.pool.references(sequence.blocks[first]) > 1
         return max(0, self.num_blocks(end) - len(sequence.blocks)), is_shared

@@ -1,17 +1,17 @@
-"""Who computes what in the next step, by one rule: each sequence catches up with its tokens, within a budget of rows.
+"""Plans steps by one rule: each sequence catches up with its tokens, within a budget of rows.
 
-A sequence that decodes lacks one token, one that was just admitted lacks its prompt; one that was preempted lacks
-all its tokens again. So there are no phases, and a step may hold all kinds:
+A decoding sequence lacks one token, a newly admitted one its prompt, a preempted one all its tokens. So there are no
+phases, and a step may hold all kinds:
 
-    1. those that lack one row get it: nobody's decoding waits for a prompt;
-    2. running sequences that lack more share what is left of the budget, in their order;
-    3. then waiting ones are admitted, while there is a seat, and blocks for all their tokens. One whose beginning may
-       be found outside (`exchange_with`) is looked up there first, and steps aside for those behind it meanwhile.
+    1. sequences that lack one row get it: decoding never waits for a prompt;
+    2. running sequences that lack more share the rest of the budget, in their order;
+    3. waiting sequences are admitted while there is a seat, and blocks for all their tokens. One whose beginning may be
+       in the store (`connect_store`) is looked up there first, and lets those behind it pass meanwhile.
 
-Where blocks run out, the sequence that is least urgent (lowest priority, then youngest) gives up its blocks and waits
-again. Their content stays cached as long as nobody needs the room, so that catching up again is mostly a look-up.
+Where blocks run out, the least urgent sequence (lowest priority, then youngest) is preempted: it gives up its blocks
+and waits again. Their content stays cached while the room is not needed, so that catching up is mostly a look-up.
 
-Pure: no clock, no torch, no dice.
+Pure: no clock, no torch, no random numbers.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from engines.paged.cache.block_pool import BlockPool
 from engines.paged.scheduling.block_manager import BlockManager, OnFull
 from engines.paged.scheduling.sequence import ScheduledChunk, SchedulerOutput, Sequence, SequenceStatus, WaitingQueue
 
-# Asked of a waiting sequence, with the names of its blocks and how many of the first are here: whether it is to wait
+# Called with a waiting sequence, the names of its blocks, and how many of the first are cached: whether it is to wait
 # for more of them, until `fetched` is called.
 LookUp = Callable[[Sequence, list[bytes], int], bool]
 
 
 class Scheduler:
-    """The running and the waiting, and whose the blocks are."""
+    """The running and the waiting sequences, and their blocks."""
 
     def __init__(
         self,
@@ -41,8 +41,8 @@ class Scheduler:
         prefix_cache: bool = True,
         chunk_tokens: int | None = None,
     ) -> None:
-        """`chunk` (deterministic mode): prompts are cut at its multiples only, answers are caught up with token by
-        token, and only what was computed so is ever shared; a multiple of the block size."""
+        """`chunk_tokens` (deterministic mode): prompts are cut at its multiples only, answers are recomputed token by
+        token, and only blocks computed so are shared; a multiple of the block size."""
         self.pool = pool
         self.block_manager = BlockManager(pool, block_size, shares=prefix_cache, chunk_tokens=chunk_tokens)
         self.max_sequences = max_sequences
@@ -52,33 +52,33 @@ class Scheduler:
         self.waiting = WaitingQueue()
         self.fetching: set[Sequence] = set()
         self._look_up: LookUp | None = None
-        self._hurried: set[Sequence] = set()  # those with a deadline
+        self._hurried: set[Sequence] = set()  # sequences with a deadline
         self._slots = list(range(max_sequences - 1, -1, -1))
-        self._chunks: dict[Sequence, ScheduledChunk] = {}  # of the plan that is being made
+        self._chunks: dict[Sequence, ScheduledChunk] = {}  # of the step being planned
         self._copies: dict[Sequence, tuple[int, int]] = {}
         self.num_preemptions = 0
         self.num_prompt_tokens = 0  # of admitted prompts
-        self.num_cached_tokens = 0  # of those: found in the cache
+        self.num_cached_tokens = 0  # of those: cached
 
     def __repr__(self) -> str:
         fetching = f"{len(self.fetching)} fetching, " if self.fetching else ""
         return f"<Scheduler {len(self.running)} running, {len(self.waiting)} waiting, {fetching}{self.pool!r}>"
 
     def connect_store(self, look_up: LookUp, on_full: OnFull) -> None:
-        """Know of blocks outside: ask there before a sequence is admitted, and tell of those that are full."""
+        """Look sequences up in a store before they are admitted, and report full blocks to it."""
         self._look_up = look_up
         self.block_manager.on_full = on_full
 
     def add(self, sequence: Sequence) -> None:
-        """Have a sequence wait for its turn."""
+        """Queue a sequence."""
         sequence.status = SequenceStatus.WAITING
         self.waiting.add(sequence)
         if sequence.request.deadline is not None:
             self._hurried.add(sequence)
 
     def finish(self, sequence: Sequence, reason: FinishReason) -> None:
-        """End a sequence, wherever it is. Its blocks are free at once: steps that were launched before run before any
-        that could write there."""
+        """End a sequence in any state. Its blocks are free at once: steps launched before run before any step that
+        could overwrite them."""
         if sequence.status is SequenceStatus.RUNNING:
             self.running.remove(sequence)
             self._release_seat(sequence)
@@ -91,26 +91,26 @@ class Scheduler:
         sequence.drafts = []
 
     def fetched(self, sequence: Sequence) -> None:
-        """What was found outside for a sequence is in the cache: it waits for room now, unless it has ended."""
+        """The stored blocks of a sequence are in the cache: it waits for room, unless it has ended."""
         if sequence.status is SequenceStatus.FETCHING:
             self.fetching.discard(sequence)
             self.add(sequence)
 
     def expired(self, now: float) -> list[Sequence]:
-        """Those whose deadline is over."""
+        """Sequences whose deadline has passed."""
         return [each for each in self._hurried if (each.request.deadline or 0) <= now]
 
     # A step
 
     def plan(self, prefill_rows: int | None = None) -> SchedulerOutput | None:
-        """The next step, None where there is nothing to compute. `prefill_rows` bounds the rows of prompts while
-        somebody decodes."""
+        """The next step, None where there is nothing to compute. `prefill_rows` bounds prompt rows beside decoding
+        rows."""
         self._chunks, self._copies = {}, {}
         budget = self.max_batch_tokens
         catching_up = []
         for sequence in tuple(self.running):
             if sequence.status is not SequenceStatus.RUNNING:
-                continue  # preempted for one before it
+                continue  # preempted for an earlier one
             lacking = self._lacking(sequence)
             if lacking > 1:
                 catching_up.append(sequence)
@@ -135,7 +135,7 @@ class Scheduler:
         return self._close()
 
     def advance(self, chunk: ScheduledChunk, tokens: list[int]) -> None:
-        """A piece has been computed, and yielded these tokens: of guesses, those that were right and one more."""
+        """Add the tokens that a computed chunk has yielded: the drafts that were right and one more."""
         sequence = chunk.sequence
         if chunk.num_samples:
             sequence.num_in_flight -= 1
@@ -147,7 +147,7 @@ class Scheduler:
         self.block_manager.publish_full(sequence)
 
     def move(self, moves: list[tuple[Sequence, Sequence, list[int]]]) -> None:
-        """Let sequences go on from others, see `BlockManager.move`; those that have no seat wait for one."""
+        """Continue sequences from others, see `BlockManager.move`; those without a seat wait for one."""
         self.block_manager.move(moves)
         for sequence, _, _ in moves:
             sequence.is_resting = False
@@ -155,25 +155,25 @@ class Scheduler:
                 self.add(sequence)
 
     def rest(self, sequence: Sequence) -> None:
-        """A sequence has nothing to compute before it is moved: it keeps its seat while nobody else needs that."""
+        """A sequence has nothing to compute before it is moved: it keeps its seat until that is needed."""
         sequence.is_resting = True
         if sequence.status is SequenceStatus.WAITING:
             self.waiting.remove(sequence)
 
-    # Its parts
+    # Parts of a step
 
     def _lacking(self, sequence: Sequence) -> int:
         """Rows that a running sequence lacks and that can be computed now."""
         if sequence.num_in_flight and (sequence.needs_host or sequence.num_tokens >= sequence.max_tokens):
-            return 0  # its token must be known first, or nothing may follow it
+            return 0  # the next token must be known first, or the sequence is at its full length
         return sequence.num_tokens - sequence.num_computed
 
     def _decode(self, sequence: Sequence, budget: int) -> int:
         drafts = sequence.drafts[: budget - 1]
-        room = sequence.max_tokens - sequence.num_tokens - 1  # behind the token that the step yields for sure
+        room = sequence.max_tokens - sequence.num_tokens - 1  # behind the one token that is certain
         drafts = drafts[: max(0, room)]
         if drafts and not self.block_manager.has_room(sequence, sequence.num_computed + 1 + len(drafts)):
-            drafts = []  # nobody is sent away for a guess
+            drafts = []  # no sequence is preempted for a draft
         if not self._allocate(sequence, sequence.num_computed + 1 + len(drafts)):
             return 0
         return self._schedule(sequence, 1 + len(drafts), 1 + len(drafts), tuple(drafts))
@@ -187,7 +187,7 @@ class Scheduler:
                 1 if prompt_remaining <= 0 else min(prompt_remaining, self._chunk_tokens - start % self._chunk_tokens)
             )
             if count > budget and any(chunk.count > 1 for chunk in self._chunks.values()):
-                return 0  # one chunk a step goes beside those that decode, however little is left
+                return 0  # one chunk per step goes beside decoding rows, at any budget
         if not self._allocate(sequence, start + count):
             return 0
         return self._schedule(sequence, count, 1 if count == lacking else 0)
@@ -197,11 +197,12 @@ class Scheduler:
         return count
 
     def _starts_fetch(self, sequence: Sequence) -> bool:
-        """Whether a waiting sequence steps aside, as its beginning is looked for outside: once each time it waits."""
+        """Whether a waiting sequence steps aside while its beginning is looked up in the store: once each time it
+        waits."""
         if self._look_up is None or sequence.was_looked_up or sequence.num_in_flight:
             return False
         if len(self.running) + len(self.fetching) >= self.max_sequences:
-            return False  # what is found may be gone before there is a seat
+            return False  # fetched blocks may be evicted before there is a seat
         sequence.was_looked_up = True
         names, num_here = self.block_manager.chain(sequence)
         if num_here == len(names) or not self._look_up(sequence, names, num_here):
@@ -214,8 +215,8 @@ class Scheduler:
     def _admit(self, sequence: Sequence) -> bool:
         """Give a waiting sequence a seat and blocks for all its tokens."""
         if sequence.num_in_flight:
-            return False  # it was preempted while a step computes its next token: that one must be known first
-        # Each that runs may want its next block soon, and should get it without sending anybody away.
+            return False  # preempted while a step computes its next token, which must be known first
+        # Each running sequence may need a block soon, and should get it without a preemption.
         while len(self.running) >= self.max_sequences or not self.block_manager.fits(sequence, len(self.running)):
             if not self._preempt_for(sequence):
                 return False
@@ -231,7 +232,7 @@ class Scheduler:
         return True
 
     def _preempt_for(self, sequence: Sequence) -> bool:
-        """Preempt somebody less urgent than a waiting sequence, where there is one and it would help."""
+        """Preempt a sequence of lower priority than a waiting one; whether there is any."""
         priority = sequence.request.priority
         lower = [each for each in self.running if each.request.priority < priority]
         if not lower:
@@ -241,7 +242,7 @@ class Scheduler:
         return True
 
     def _is_stuck(self) -> bool:
-        """Whether all that run wait for one that waits for room: beams for another beam of theirs."""
+        """Whether all running sequences wait for one that waits for room: beams for another beam of their request."""
         return (
             not self._chunks
             and bool(self.running)
@@ -249,8 +250,8 @@ class Scheduler:
         )
 
     def _allocate(self, sequence: Sequence, end: int) -> bool:
-        """Have blocks to write positions up to `end`, by sending others away where there is no other way; False
-        where it was this sequence that had to go."""
+        """Allocate blocks to write positions up to `end`, preempting others where necessary; False where the sequence
+        itself was preempted."""
         while not self.block_manager.has_room(sequence, end):
             victim = self._least_urgent(self.running)
             self._preempt(victim)
@@ -283,7 +284,7 @@ class Scheduler:
         sequence.slot = -1
 
     def _close(self) -> SchedulerOutput | None:
-        """The plan as it is now, counted as computed: the device runs steps in the order in which they are launched."""
+        """The planned step, counted as computed: the device runs steps in the order of their launch."""
         chunks = sorted(self._chunks.values(), key=lambda chunk: chunk.count > 1)
         copies = tuple(self._copies.values())
         self._chunks, self._copies = {}, {}
@@ -300,7 +301,7 @@ class Scheduler:
     # Invariants
 
     def check(self) -> None:
-        """Raise AssertionError unless everything adds up."""
+        """Raises: AssertionError where the bookkeeping is inconsistent."""
         self.block_manager.check(self.running)
         for sequence in self.waiting:
             assert not sequence.blocks and sequence.slot == -1 and sequence.status is SequenceStatus.WAITING, sequence

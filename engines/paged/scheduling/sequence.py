@@ -1,4 +1,4 @@
-"""One choice of one request on its way: what the scheduler and the engine know of it."""
+"""Sequences, the queue that they wait in, and the steps that compute them."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from engines.paged.cache.block_pool import block_hash, root_hash
 
 
 class SequenceStatus(Enum):
-    """Where a sequence is. Preempted ones wait again."""
+    """Preempted sequences wait again."""
 
     WAITING = "waiting"
-    FETCHING = "fetching"  # its beginning is looked for outside, and it waits for that, not for room
+    FETCHING = "fetching"  # its beginning is looked up in the store
     RUNNING = "running"
     FINISHED = "finished"
 
 
 class Sequence:
-    """Tokens of a prompt and of one answer to it.
+    """The tokens of a prompt and of one choice.
 
-    `tokens` are those that the host knows. `num_in_flight` more are being sampled by a step that was launched and
-    not yet read; `num_computed` counts positions whose keys and values are in the cache or on their way there.
+    `tokens` are known to the host. `num_in_flight` more are being sampled by a step that is launched and not yet read.
+    `num_computed` counts positions whose keys and values are in the cache or will be after the launched steps.
     """
 
     __slots__ = (
@@ -54,7 +54,7 @@ class Sequence:
     )
 
     def __init__(self, request: GenerateRequest, choice: int, arrival: int, block_size: int) -> None:
-        """`arrival` counts submissions: who came first goes first among equals."""
+        """`arrival` counts submissions: among equals the first goes first."""
         self.request = request
         self.choice = choice
         self.arrival = arrival
@@ -66,18 +66,18 @@ class Sequence:
         self.blocks: list[int] = []
         self.num_computed = 0
         self.num_in_flight = 0
-        self.num_named = 0  # blocks at its front that have been named in the pool
-        self.num_cached = 0  # tokens of the prompt that needed no prefill
+        self.num_named = 0  # first blocks that are named in the pool
+        self.num_cached = 0  # prompt tokens that needed no prefill
         self.num_preempted = 0
-        self.drafts: list[int] = []  # guesses of what comes next, for the next step to verify
-        self.slot = -1  # of the per-sequence state on the device, while running
-        # Whether the next step needs this one's token on the host (a grammar, guesses): then nothing runs ahead.
+        self.drafts: list[int] = []  # for the next step to verify
+        self.slot = -1  # of its state on the device, while running
+        # Whether the next step needs the last token on the host (a grammar, drafts): no step is launched ahead then.
         self.needs_host = False
-        # Whether it has told what may follow, and goes on once others have (beams): sent away, it needs no seat.
+        # Whether it waits for the other beams of its request: it needs no seat then.
         self.is_resting = False
-        self.was_looked_up = False  # outside, since it waits
-        self.prefetch: Any = None  # what was asked outside before its turn
-        self.parent: Sequence | None = None  # whose prompt's blocks can be shared: another choice of the request
+        self.was_looked_up = False  # in the store, since it waits
+        self.prefetch: Any = None  # the look-up made before it was scheduled
+        self.parent: Sequence | None = None  # another choice, whose prompt blocks can be shared
         self._names = [root_hash(f"{request.adapter or ''}\0{request.cache_salt}")]
 
     def __repr__(self) -> str:
@@ -88,7 +88,7 @@ class Sequence:
 
     @property
     def num_tokens(self) -> int:
-        """Those in flight included."""
+        """Tokens in flight included."""
         return len(self.tokens) + self.num_in_flight
 
     @property
@@ -97,13 +97,13 @@ class Sequence:
 
     @property
     def scores_prompt(self) -> bool:
-        """Whether the log probabilities of its prompt are yet to be told: then all of it is computed."""
+        """Whether log probabilities of its prompt are still due: all of it is computed then."""
         is_requested = self.request.params.prompt_logprobs is not None
         return is_requested and not self.choice and len(self.tokens) == self.num_prompt
 
     @property
     def max_tokens(self) -> int:
-        """How long it may become, prompt and answer."""
+        """Length limit of prompt and answer."""
         return self.num_prompt + self.request.params.max_tokens
 
     def names(self, num_blocks: int) -> list[bytes]:
@@ -115,23 +115,23 @@ class Sequence:
         return names[1 : num_blocks + 1]
 
     def rewrite(self, tokens: list[int]) -> None:
-        """Give it other tokens behind its prompt, as a beam that goes on from another."""
-        kept = 0
+        """Replace the tokens of its answer, for a beam that continues from another."""
+        num_equal = 0
         for mine, other in zip(self.tokens, tokens, strict=False):
             if mine != other:
                 break
-            kept += 1
+            num_equal += 1
         self.tokens = tokens
-        del self._names[kept // self.block_size + 1 :]
+        del self._names[num_equal // self.block_size + 1 :]
 
 
 class WaitingQueue:
-    """By priority, then by arrival: who was preempted stands where it stood before."""
+    """Waiting sequences by priority, then by arrival: a preempted one returns to its place."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[int, int, int, Sequence]] = []
         self._members: set[Sequence] = set()
-        self._pushed: set[Sequence] = set()  # whoever is in the heap: some have left the line since
+        self._pushed: set[Sequence] = set()  # all in the heap, some of which have left the queue
 
     def __len__(self) -> int:
         return len(self._members)
@@ -146,7 +146,7 @@ class WaitingQueue:
             heapq.heappush(self._heap, (-sequence.request.priority, sequence.arrival, sequence.choice, sequence))
 
     def remove(self, sequence: Sequence) -> None:
-        """One that does not wait any more; it need not be at the front."""
+        """Remove a sequence at any place."""
         self._members.discard(sequence)
         while self._heap and self._heap[0][3] not in self._members:
             self._pushed.discard(heapq.heappop(self._heap)[3])
@@ -159,7 +159,7 @@ class WaitingQueue:
 @dataclass(frozen=True, slots=True)
 class ScheduledChunk:
     """Rows of one sequence: positions start .. start + count - 1. The last `num_samples` of them yield tokens; of
-    several, all but the first row are guesses (`drafts`) that the tokens before them verify."""
+    several, all but the first row are `drafts` that the tokens before them verify."""
 
     sequence: Sequence
     start: int
@@ -174,7 +174,7 @@ class ScheduledChunk:
 
 @dataclass(frozen=True, slots=True)
 class SchedulerOutput:
-    """Pieces of one row come first. `copies`: blocks to copy before anything is computed, (from, to)."""
+    """One step. Chunks of one row come first. `copies`: blocks to copy before anything is computed, (from, to)."""
 
     chunks: tuple[ScheduledChunk, ...]
     copies: tuple[tuple[int, int], ...]
@@ -185,7 +185,7 @@ class SchedulerOutput:
 
     @property
     def num_decoding(self) -> int:
-        """Sequences that decode, guesses or not."""
+        """Sequences that decode, with drafts or without."""
         return sum(chunk.count == 1 + len(chunk.drafts) for chunk in self.chunks)
 
     @property

@@ -1,4 +1,8 @@
-"""What each token is in bytes, as far as a tokenizer's decoder lets that be told of one token alone."""
+"""Tokens to bytes, and text of tokens as they come: never half a character, and in sum the text of all tokens.
+
+`tokenizers` has a DecodeStream, which raises where bytes that are no UTF-8 follow a whole character, has no end, and
+decodes a growing list while it waits. The detokenizers here do neither, at the same cost for every token.
+"""
 
 from __future__ import annotations
 
@@ -12,17 +16,17 @@ from typing import Any, Protocol
 import tokenizers
 
 _BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
-_SPACE = "\u2581"  # a sentencepiece's space
+_SPACE = "\u2581"  # sentencepiece's space
 
 
 class TokenKind(Enum):
-    BYTES = "bytes"  # each token is some bytes, and a text is their sequence: GPT-2's ByteLevel
-    FALLBACK = "fallback"  # tokens are text, and some are a byte each: sentencepiece's <0x0A>
+    BYTES = "bytes"  # a text is the sequence of its tokens' bytes: GPT-2's ByteLevel
+    FALLBACK = "fallback"  # tokens are text, some are one byte each: sentencepiece's <0x0A>
     TEXT = "text"  # anything else
 
 
 class TokenTable:
-    """The tokens of one tokenizer."""
+    """The bytes of a tokenizer's tokens, as far as its decoder defines them for a single token."""
 
     def __init__(self, backend: tokenizers.Tokenizer) -> None:
         self._backend = backend
@@ -45,11 +49,11 @@ class TokenTable:
 
     @property
     def is_sequence(self) -> bool:
-        """Whether a text's bytes are those of its tokens, one after the other (but for a space at its beginning)."""
+        """Whether a text's bytes are those of its tokens in order (except a space at its beginning)."""
         return self.kind is not TokenKind.TEXT or self._has_spaces
 
     def is_byte(self, token_id: int) -> bool:
-        """Whether a fallback's token stands for one byte, which may be a part of a character."""
+        """Whether a fallback token stands for one byte, which may be part of a character."""
         token = self._backend.id_to_token(token_id)
         return token is not None and _BYTE.fullmatch(token) is not None
 
@@ -74,16 +78,15 @@ class TokenTable:
 
 
 def _decoders(backend: tokenizers.Tokenizer) -> list[dict[str, Any]]:
-    """What the decoder is made of, by its own JSON."""
+    """The decoder's parts, from its JSON."""
     if backend.decoder is None:
         return []
-    told = json.loads(backend.decoder.__getstate__())
-    return list(told["decoders"]) if told["type"] == "Sequence" else [told]
+    state = json.loads(backend.decoder.__getstate__())
+    return list(state["decoders"]) if state["type"] == "Sequence" else [state]
 
 
 def _from_byte_level(token: str) -> bytes:
-    """A token of printable letters that stand for bytes; one with any other letter, as some added ones, is its own
-    text."""
+    """A token of printable letters that stand for bytes; one with another letter (some added ones) is its own text."""
     try:
         return bytes([_BYTE_OF[letter] for letter in token])
     except KeyError:
@@ -91,7 +94,7 @@ def _from_byte_level(token: str) -> bytes:
 
 
 def _byte_letters() -> dict[str, int]:
-    """GPT-2's letter for each byte: the byte's own where that can be printed, else one of those from 256 on."""
+    """GPT-2's letter of each byte: the byte itself where it is printable, else one from 256 on."""
     printed = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in printed]
     return {chr(byte): byte for byte in printed} | {chr(256 + i): byte for i, byte in enumerate(others)}
@@ -100,31 +103,31 @@ def _byte_letters() -> dict[str, int]:
 _BYTE_OF = _byte_letters()
 
 
-_UNKNOWN = "\ufffd"  # what bytes that are no UTF-8 are decoded to
-# A character has at most four bytes: what still ends in U+FFFD after as many tokens will not become one.
+_UNKNOWN = "\ufffd"  # replaces bytes that are no UTF-8
+# A character has at most four bytes: a text that ends in U+FFFD after as many tokens does not become one.
 _MOST_TOKENS_OF_A_CHARACTER = 4
 
 
 class Detokenizer(Protocol):
-    """Of one sequence."""
+    """The text of one sequence."""
 
     def push(self, token_ids: Iterable[int]) -> str:
-        """What the tokens add to the text; bytes of an unfinished character wait for the next."""
+        """The text that these tokens add; bytes of an unfinished character wait for the next token."""
         ...
 
     def flush(self) -> str:
-        """What waits, at the end: a U+FFFD where it is no character."""
+        """The remaining text at the end, U+FFFD for an unfinished character."""
         ...
 
 
 def make_detokenizer(backend: tokenizers.Tokenizer, table: TokenTable, skipped: frozenset[int]) -> Detokenizer:
-    """`skipped` are ids that are no text: special tokens, where they are not to be seen."""
-    made = ByteDetokenizer if table.kind is TokenKind.BYTES else WindowDetokenizer
-    return made(backend, table, skipped)
+    """`skipped` token ids produce no text: special tokens, unless they are to be seen."""
+    detokenizer = ByteDetokenizer if table.kind is TokenKind.BYTES else WindowDetokenizer
+    return detokenizer(backend, table, skipped)
 
 
 class ByteDetokenizer:
-    """Where a text is the sequence of its tokens' bytes."""
+    """For texts that are the sequence of their tokens' bytes."""
 
     def __init__(self, _backend: tokenizers.Tokenizer, table: TokenTable, skipped: frozenset[int]) -> None:
         self._table, self._skipped = table, skipped
@@ -139,16 +142,15 @@ class ByteDetokenizer:
 
 
 class WindowDetokenizer:
-    """Where only the tokenizer knows: what new tokens add is what its text of them and the last ones before has more
-    than that of the last ones alone. A run of bytes waits for the token after it, as the run is decoded whole or not
-    at all."""
+    """For any tokenizer: new tokens add what the text of the last tokens and the new ones has beyond that of the last
+    ones alone. A run of byte tokens waits for the token after it, as the run is decoded as a whole or not at all."""
 
     def __init__(self, backend: tokenizers.Tokenizer, table: TokenTable, skipped: frozenset[int]) -> None:
         self._backend, self._table, self._skipped = backend, table, skipped
-        self._context: list[int] = []  # the tokens of the last text that was told
-        self._emitted = ""  # their text alone
+        self._context: list[int] = []  # the tokens of the last emitted text
+        self._emitted = ""  # the text of `_context`
         self._waiting: list[int] = []
-        self._ready = 0  # of those that wait, which no later token changes
+        self._ready = 0  # waiting tokens whose text no later token changes
 
     def push(self, token_ids: Iterable[int]) -> str:
         has_bytes = self._table.kind is TokenKind.FALLBACK

@@ -1,4 +1,4 @@
-"""Texts that end an answer: found however the text is cut, and what may become one is held back until it is none."""
+"""The text of one choice as its tokens come, up to a stop string."""
 
 from __future__ import annotations
 
@@ -10,23 +10,24 @@ from engines.paged.text.tokenizer import Tokenizer
 
 
 class StopTexts:
-    """Of one sequence. The text that ends first ends the answer; of several that end together, the longest."""
+    """Finds stop strings of one sequence across token borders. The one that ends first ends the text; of several that
+    end together, the longest."""
 
     def __init__(self, stops: Sequence[str], include: bool = False) -> None:
-        """`include`: the stop text itself is told, too. No stop is empty."""
+        """`include`: the stop string is part of the text. No stop string is empty."""
         self._stops = sorted(stops, key=len, reverse=True)
         self._include = include
         self._held = ""
-        # What a text may end in that is not to be told yet.
+        # Endings of a text that must be held back.
         self._beginnings = frozenset(stop[:length] for stop in stops for length in range(1, len(stop)))
         self._longest = max(map(len, stops), default=1) - 1
 
     def push(self, text: str) -> tuple[str, str | None]:
-        """(what may be told, the stop text that has come): after a stop nothing more is to be pushed."""
+        """(text to emit, the stop string found or None); nothing may be pushed after a stop string."""
         text = self._held + text
-        found = [(start + len(stop), stop) for stop in self._stops if (start := text.find(stop)) >= 0]
-        if found:
-            end, stop = min(found, key=lambda each: each[0])
+        matches = [(start + len(stop), stop) for stop in self._stops if (start := text.find(stop)) >= 0]
+        if matches:
+            end, stop = min(matches, key=lambda each: each[0])
             self._held = ""
             return text[: end if self._include else end - len(stop)], stop
         held = self._length_held(text)
@@ -34,12 +35,12 @@ class StopTexts:
         return text[: len(text) - held], None
 
     def pass_by(self, text: str) -> str:
-        """Text that cannot end an answer, with what was held back before it."""
+        """Text that cannot end a choice, behind the text held back before it."""
         text, self._held = self._held + text, ""
         return text
 
     def flush(self) -> str:
-        """What was held back, at the end."""
+        """The text held back, at the end."""
         return self.pass_by("")
 
     def _length_held(self, text: str) -> int:
@@ -49,9 +50,9 @@ class StopTexts:
         return 0
 
 
-class Told(NamedTuple):
-    """Text that may be told, the stop text that ended it, and how many of the tokens given belong to it: those after
-    the one that completed the stop text do not."""
+class TextUpdate(NamedTuple):
+    """Text to emit, the stop string that ended it, and how many of the pushed tokens belong to it: those up to the one
+    that completed the stop string."""
 
     text: str
     stop: str | None = None
@@ -59,30 +60,30 @@ class Told(NamedTuple):
 
 
 class TextStream:
-    """Detokenizes, and looks for stop texts. After one is found, or a flush, it has ended."""
+    """Detokenizes and looks for stop strings. It ends with a stop string or a flush."""
 
     def __init__(self, tokenizer: Tokenizer, params: SamplingParams) -> None:
         self._detokenizer = tokenizer.detokenizer(params.skip_special_tokens)
         self._stops = StopTexts(params.stop, params.include_stop_str_in_output) if params.stop else None
 
-    def push(self, token_ids: Sequence[int], may_stop: bool = True) -> Told:
-        """`may_stop` is False for tokens that come before a request's min_tokens: stop texts in them end nothing."""
+    def push(self, token_ids: Sequence[int], may_stop: bool = True) -> TextUpdate:
+        """`may_stop` is False for tokens before min_tokens: stop strings in them have no effect."""
         if self._stops is None:
-            return Told(self._detokenizer.push(token_ids), None, len(token_ids))
+            return TextUpdate(self._detokenizer.push(token_ids), None, len(token_ids))
         if not may_stop:
-            return Told(self._stops.pass_by(self._detokenizer.push(token_ids)), None, len(token_ids))
-        told: list[str] = []
+            return TextUpdate(self._stops.pass_by(self._detokenizer.push(token_ids)), None, len(token_ids))
+        parts: list[str] = []
         for i, token_id in enumerate(token_ids):
             text, stop = self._stops.push(self._detokenizer.push((token_id,)))
-            told.append(text)
+            parts.append(text)
             if stop is not None:
-                return Told("".join(told), stop, i + 1)
-        return Told("".join(told), None, len(token_ids))
+                return TextUpdate("".join(parts), stop, i + 1)
+        return TextUpdate("".join(parts), None, len(token_ids))
 
-    def flush(self) -> Told:
-        """The rest, at the end of the tokens; characters that a wait held back may complete a stop text yet."""
+    def flush(self) -> TextUpdate:
+        """The remaining text; an unfinished character may complete a stop string."""
         rest = self._detokenizer.flush()
         if self._stops is None:
-            return Told(rest)
+            return TextUpdate(rest)
         text, stop = self._stops.push(rest)
-        return Told(text, stop) if stop is not None else Told(text + self._stops.flush())
+        return TextUpdate(text, stop) if stop is not None else TextUpdate(text + self._stops.flush())

@@ -1,4 +1,4 @@
-"""A model's tokenizer, from its Hugging Face folder: text to tokens and back, and conversations as prompts."""
+"""A model's tokenizer and chat templates, from its Hugging Face folder."""
 
 from __future__ import annotations
 
@@ -22,8 +22,7 @@ _NOTHING: frozenset[int] = frozenset()
 
 
 class Tokenizer:
-    """`vocab_size` is one more than the highest id, `eos_ids` are tokens that end a text, `special_ids` those that are
-    no text. Any thread may call it."""
+    """`vocab_size` is the highest id + 1, `eos_ids` end a text, `special_ids` are no text. Any thread may call it."""
 
     def __init__(
         self,
@@ -32,8 +31,7 @@ class Tokenizer:
         template: Template | None = None,
         eos_ids: Iterable[int] = (),
     ) -> None:
-        """`config` is of tokenizer_config.json: its bos_token and eos_token are known by their texts. `eos_ids` are
-        those that end a text besides eos_token."""
+        """`config` is tokenizer_config.json, for bos_token and eos_token. `eos_ids` end a text besides eos_token."""
         backend.no_padding()
         backend.no_truncation()
         self.backend = backend
@@ -52,7 +50,7 @@ class Tokenizer:
     def load(cls, folder: Path) -> Tokenizer:
         """The tokenizer of a Hugging Face folder.
 
-        Raises: EngineError that names the file that is not there, or not what it should be.
+        Raises: EngineError that names the missing or malformed file.
         """
         path = folder / "tokenizer.json"
         if not path.is_file():
@@ -71,10 +69,10 @@ class Tokenizer:
         return f"<Tokenizer: {self.vocab_size} tokens, {self.table.kind.value}, ends with {sorted(self.eos_ids)}>"
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
-        """`add_special_tokens`: with those that the folder's post-processor puts around a text, as BOS; one that the
-        text begins with already is not doubled.
+        """`add_special_tokens`: with those of the folder's post-processor, as BOS; one that the text already begins
+        with is not doubled.
 
-        Raises: EngineError where the text has halves of surrogate pairs.
+        Raises: EngineError where the text has unpaired surrogates.
         """
         try:
             ids: list[int] = self.backend.encode(text, add_special_tokens=add_special_tokens).ids
@@ -84,7 +82,7 @@ class Tokenizer:
         return ids[1:] if is_doubled and ids[:2] == [self.bos_id] * 2 else ids
 
     def decode(self, token_ids: Sequence[int], skip_special_tokens: bool = True) -> str:
-        """The text of tokens. Ids that no token has are no text."""
+        """The text of tokens. Unknown ids have none."""
         skipped = self._skipped(skip_special_tokens)
         ids = [each for each in token_ids if each not in skipped]
         return str(self.backend.decode(ids, skip_special_tokens=False))
@@ -100,8 +98,8 @@ class Tokenizer:
         add_generation_prompt: bool = True,
         **extra: Any,
     ) -> str:
-        """A conversation as the folder's template prints it, BOS included where it prints that. `extra` are what else
-        the template knows, as enable_thinking; strftime_now is the clock it may ask for the date.
+        """A conversation by the folder's template, with BOS where the template prints it. `extra` are further variables
+        of the template, as enable_thinking; strftime_now is its clock.
 
         Raises: EngineError where the folder has no template, or the template refuses the conversation.
         """
@@ -113,20 +111,6 @@ class Tokenizer:
                 return self._template.render(messages, tools, add_generation_prompt, keep_bos=True, **extra)
             except GatewayError as error:
                 raise invalid(str(error)) from error
-
-    def encode_chat(
-        self,
-        messages: Sequence[Message | Mapping[str, Any]],
-        tools: Sequence[Tool | Mapping[str, Any]] = (),
-        add_generation_prompt: bool = True,
-        **extra: Any,
-    ) -> list[int]:
-        """A conversation as tokens: those of the template's text and no others, as in `transformers`."""
-        return self.encode(self.render_chat(messages, tools, add_generation_prompt, **extra), add_special_tokens=False)
-
-    def token_text(self, token_id: int) -> str:
-        """One token as text; bytes that are no character alone are U+FFFD."""
-        return self.table.bytes_of(token_id).decode("utf-8", "replace")
 
     def token_bytes(self, token_id: int) -> bytes:
         return self.table.bytes_of(token_id)
@@ -153,10 +137,9 @@ def _eos_ids(folder: Path) -> list[int]:
 
 
 def _add_missing(backend: tokenizers.Tokenizer, config: Mapping[str, Any]) -> None:
-    """Tokens that a tokenizer_config.json adds to a tokenizer.json that lacks them, where their ids are the next
-    ones."""
-    told = config.get("added_tokens_decoder")
-    numbered = {int(number): token for number, token in told.items()} if isinstance(told, dict) else {}
+    """Add tokens of a tokenizer_config.json that tokenizer.json lacks, where their ids are the next ones."""
+    added = config.get("added_tokens_decoder")
+    numbered = {int(number): token for number, token in added.items()} if isinstance(added, dict) else {}
     for number, token in sorted(numbered.items()):
         content = _text_of(token)
         if content and backend.token_to_id(content) is None and number == backend.get_vocab_size():
@@ -179,10 +162,10 @@ _FILE, _OLD_FILE, _MORE = "chat_template.jinja", "chat_template.json", "addition
 
 
 def read_chat_template(folder: Path, config: Mapping[str, Any]) -> Template | None:
-    """The folder's templates, None where it has none. As in `transformers`: files go before the tokenizer's
-    configuration, which `config` is, and `chat_template.json` is asked last.
+    """The folder's templates, None where it has none. As in `transformers`: files take precedence over the tokenizer's
+    configuration, `config`, and `chat_template.json` comes last.
 
-    Raises: EngineError where one is no template.
+    Raises: EngineError for an invalid template.
     """
     files = [folder / _FILE, *sorted((folder / _MORE).glob("*.jinja"))]
     sources = {_DEFAULT if path.name == _FILE else path.stem: _read(path) for path in files if path.is_file()}
@@ -202,10 +185,10 @@ def read_chat_template(folder: Path, config: Mapping[str, Any]) -> Template | No
 
 def _old(path: Path) -> Any:
     try:
-        found = json.loads(_read(path))
+        parsed = json.loads(_read(path))
     except ValueError as error:
         raise invalid(f"{path} is no JSON: {error}") from error
-    return found.get("chat_template") if isinstance(found, dict) else found
+    return parsed.get("chat_template") if isinstance(parsed, dict) else parsed
 
 
 def _read(path: Path) -> str:

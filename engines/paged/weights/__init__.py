@@ -1,4 +1,4 @@
-"""Weights: safetensors folders of all families, MLX's quantized ones too; quantization at load; LoRA adapters."""
+"""Weights from safetensors folders of all families and of MLX; quantization at load; LoRA adapters."""
 
 from engines.paged.weights.loader import LoadedModel, LoadReport, load_model
 

@@ -1,4 +1,4 @@
-"""A decoder's weights, layer by layer, under the names that each family and each tool gives them."""
+"""Builds a decoder's weights layer by layer, from the names that each family and tool uses."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from engines.paged.ops.interface import Ops, Weight
 from engines.paged.ops.packing import join, moved
 from engines.paged.weights.weight_reader import WeightReader
 
-# How the matrices of one expert are called: gate, up, down.
+# Names of an expert's matrices: gate, up, down.
 _QWEN_NAMES = ("gate_proj", "up_proj", "down_proj")
 _MIXTRAL_NAMES = ("w1", "w3", "w2")
 
 
 def build(config: DecoderConfig, tensors: WeightReader, ops: Ops) -> DecoderWeights:
-    """Each layer's tensors are read, joined and given to the operations before the next layer's are read."""
+    """Read, join and prepare each layer's tensors before the next layer's are read."""
     root = "" if "embed_tokens.weight" in tensors.files else "model."  # a model saved without its head has no prefix
-    # What embedding and head share is on the device once.
+    # A table shared by embedding and head is on the device once.
     table = moved(tensors.matrix(f"{root}embed_tokens", config.vocab_size, config.hidden_size), ops.device)
     embedding = ops.prepare_embedding(table)
     layers = [_layer(config, tensors, ops, f"{root}layers.{at}", at) for at in range(config.num_layers)]
@@ -79,7 +79,8 @@ def _mlp(config: DecoderConfig, tensors: WeightReader, ops: Ops, path: str, feat
 
 
 def _mixture(config: DecoderConfig, tensors: WeightReader, ops: Ops, path: str) -> MixtureMlp:
-    """Mixtral's is `block_sparse_moe`, Qwen's `mlp`; transformers 5 calls both `mlp` in memory, and so may a tool."""
+    """Mixtral's block is `block_sparse_moe`, Qwen's `mlp`; transformers 5 uses `mlp` for both in memory, and a tool may
+    write that."""
     experts = config.experts
     assert experts is not None
     router_path = tensors.first_of(f"{path}.mlp.gate", f"{path}.block_sparse_moe.gate")
@@ -98,9 +99,9 @@ def _mixture(config: DecoderConfig, tensors: WeightReader, ops: Ops, path: str) 
 def _experts(
     config: DecoderConfig, experts: Experts, tensors: WeightReader, block: str
 ) -> tuple[Sequence[Weight], Sequence[Weight], Sequence[Weight]]:
-    """Gate, up and down of each expert, from whichever of these the files have:
+    """Gate, up and down of each expert, from the first of these forms in the files:
 
-    1. `switch_mlp.gate_proj` and so on: one tensor for all experts each (MLX)
+    1. `switch_mlp.gate_proj` etc.: one tensor for all experts each (MLX)
     2. `experts.gate_up_proj`: gate above up, all experts in one tensor (transformers 5 in memory)
     3. `experts.3.gate_proj` or, Mixtral's, `experts.3.w1`: one by one
     """

@@ -1,4 +1,4 @@
-"""What loading tells of itself: what quantizing cost, what the weights take, what of the files was not read."""
+"""Loads a decoder from a folder; reports quantization losses, the size of the weights, and unread tensors."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from engines.paged.weights.weight_reader import Progress, Scheme, WeightReader
 
 _LAYER = re.compile(r"(?:.*\.)?layers\.(\d+)\.(.+)")
 _NUMBER = re.compile(r"\.\d+(?=\.|$)")
-# Tables that old folders carry along: they follow from the config.
+# Tables in old folders that follow from the config.
 _DERIVED = re.compile(r".*\.(rotary_emb\.inv_freq|self_attn\.bias|self_attn\.masked_bias)$")
 
 
 @dataclass(frozen=True, slots=True)
 class KindLoss:
-    """The error of quantizing all modules of a kind, relative to them (roots of mean squares), and of the worst one."""
+    """The relative error of quantizing all modules of a kind (roots of mean squares), and of the worst one."""
 
     relative: float
     worst: str
@@ -56,10 +56,10 @@ def _kind_loss(modules: Mapping[str, Loss]) -> KindLoss:
 
 
 def unread(config: DecoderConfig, tensors: WeightReader) -> tuple[str, ...]:
-    """What the files have and the decoder has no use for: layers after the last (for guessing ahead), a head beside
-    tied embeddings, other towers.
+    """Tensors of the files that the decoder does not use: layers after the last (for speculation), a head beside tied
+    embeddings, other towers.
 
-    Raises: EngineError where it is within a layer: the model is then another than config.json says.
+    Raises: EngineError for one within a layer: the model is not what config.json describes.
     """
     unused = [name for name in tensors.unused if not _DERIVED.match(name)]
     for name in unused:
@@ -70,10 +70,10 @@ def unread(config: DecoderConfig, tensors: WeightReader) -> tuple[str, ...]:
 
 
 def held_bytes(held: Any) -> int:
-    """What tensors take, wherever in dataclasses, objects, lists and tables they are; shared memory counts once."""
+    """Bytes of all tensors in dataclasses, objects, lists and tables; shared memory counts once."""
     storages: dict[tuple[str, int], int] = {}
     for tensor in _tensors(held):
-        if tensor.is_mkldnn:  # its memory cannot be asked for
+        if tensor.is_mkldnn:  # its memory size cannot be queried
             storages["blocked", id(tensor)] = tensor.numel() * tensor.element_size()
         else:
             storages["plain", tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
@@ -102,8 +102,8 @@ DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.
 
 @dataclass(frozen=True, slots=True)
 class LoadReport:
-    """What loading did. `losses` says what quantizing cost, by kind of module (self_attn.q_proj); `left_dense` are
-    those whose rows no group divides; `unused` tensors of the files belong to nothing that this decoder has."""
+    """`losses` of quantization by kind of module (self_attn.q_proj); `left_dense`: modules whose rows no group divides;
+    `unused`: tensors that this decoder does not have."""
 
     seconds: float
     file_bytes: int
@@ -114,18 +114,18 @@ class LoadReport:
 
     @property
     def quantization(self) -> str | None:
-        """What quantizing cost, in words; None where nothing was quantized at load."""
+        """The losses of quantization as a text; None where nothing was quantized at load."""
         if not self.losses:
             return None
         kind, worst = max(self.losses.items(), key=lambda each: each[1].worst_relative)
         num_modules = sum(each.num_modules for each in self.losses.values())
-        told = f"{num_modules} modules, off by at most {worst.worst_relative:.2%} ({worst.worst}, of {kind})"
-        return told + (f"; {len(self.left_dense)} left as they are" if self.left_dense else "")
+        summary = f"{num_modules} modules, off by at most {worst.worst_relative:.2%} ({worst.worst}, of {kind})"
+        return summary + (f"; {len(self.left_dense)} left as they are" if self.left_dense else "")
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
-    """`config.dtype` is the one computed in; `weight_bytes` is what the weights take where they are computed with."""
+    """`config.dtype` is the one computed in; `weight_bytes` is the size of the prepared weights."""
 
     config: DecoderConfig
     decoder: Decoder
@@ -144,12 +144,13 @@ def load_model(
     num_positions: int | None = None,
     progress: Progress | None = None,
 ) -> LoadedModel:
-    """Read config and weights, quantize them where asked (int8 or int4, in groups of 32, 64 or 128), and prepare them.
+    """Read config and weights, quantize them where requested (int8 or int4, in groups of 32, 64 or 128), and prepare
+    them.
 
-    `dtype`: float32, float16 or bfloat16; None: the folder's. `num_positions`: how long a sequence may become, where
-    that is less than the config says. `progress` is called with bytes read and all there are.
+    `dtype`: float32, float16 or bfloat16; None: the folder's. `num_positions`: the longest sequence, where that is less
+    than the config's. `progress` is called with bytes read and total.
 
-    Raises: EngineError that names what is wrong, and in which file.
+    Raises: EngineError that names the problem and the file.
     """
     started = time.perf_counter()
     config = read_config(directory)

@@ -1,8 +1,8 @@
-"""LoRA adapters as PEFT writes them: adapter_config.json and adapter_model.safetensors, beside a base of any format.
+"""LoRA adapters in PEFT's format (adapter_config.json, adapter_model.safetensors), for a base of any format.
 
-A module's change is B A x, times alpha / r, or alpha / sqrt(r) with `use_rslora`. Where the decoder has several modules
-in one matrix (queries, keys, values; gate, up), their A are one above the other and their B stand in blocks beside each
-other, so that a row's change is two products however many modules an adapter has.
+A module's change is B A x, times alpha / r, or alpha / sqrt(r) with `use_rslora`. Where the decoder has fused several
+modules into one matrix (queries, keys, values; gate, up), their A are stacked and their B are blocks of one matrix, so
+that a row's change is two products for any number of modules.
 Source: PEFT `tuners/lora/config.py`, `layer.py`, `utils/save_and_load.py`.
 """
 
@@ -32,7 +32,8 @@ TARGETS = "q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, down_proj"
 
 @dataclass(frozen=True, slots=True)
 class _Target:
-    """A module as the decoder has it: its matrix, which rows of it, of how many, and how many features come in."""
+    """A module's place in the decoder: its matrix, the first and number of its rows, the matrix's rows, and its input
+    size."""
 
     site: Site
     first_row: int
@@ -42,10 +43,10 @@ class _Target:
 
 
 def load_adapter(name: str, directory: Path, config: DecoderConfig, device: torch.device) -> Adapter:
-    """One adapter for a decoder of this config, in the dtype that is computed in.
+    """One adapter for a decoder of this config, in the decoder's dtype.
 
-    Raises: EngineError that names file and field or tensor: what PEFT has beside plain LoRA (DoRA, biases, saved
-        modules, embeddings, experts), modules the decoder does not have, sizes that do not fit, missing halves.
+    Raises: EngineError that names file and field or tensor: unsupported features of PEFT (DoRA, biases, saved modules,
+    embeddings, experts), modules that the decoder does not have, wrong sizes, missing halves.
     """
     fields = Fields.of_file(directory / CONFIG)
     _refuse_other_kinds(fields)
@@ -104,8 +105,8 @@ def _target(path: Path, module: str, config: DecoderConfig) -> tuple[int, _Targe
         raise invalid(f"{path}: {module}: the base has {config.num_layers} layers")
     targets = _targets(config, layer)
     if match["target"] not in targets:
-        known = ", ".join(targets)
-        raise invalid(f"{path}: {module}: adapters of this module are not supported; of this layer's {known} they are")
+        names = ", ".join(targets)
+        raise invalid(f"{path}: {module}: adapters of this module are not supported; of this layer's {names} they are")
     return layer, targets[match["target"]]
 
 
@@ -155,7 +156,7 @@ def _misshapen(path: Path, module: str, half: str, tensor: Tensor, expected: tup
 
 
 def _scale(fields: Fields, module: str, rank: int) -> float:
-    """alpha / r, as written or, by `alpha_pattern`, for modules whose path ends so."""
+    """alpha / r, as given, or by `alpha_pattern` for modules whose path matches."""
     alpha = fields.number("lora_alpha", 8.0)
     if fields.has("alpha_pattern"):
         patterns = fields.table("alpha_pattern")

@@ -1,7 +1,7 @@
-"""Affine quantization as MLX does it, and what of a matrix it loses.
+"""MLX's affine quantization, and its loss.
 
-Source: MLX `mlx/backend/cpu/quantized.cpp` (`quantize`): the end of a group's range that is further from 0 is met
-exactly, and 0 too where the range goes over it.
+Source: MLX `mlx/backend/cpu/quantized.cpp` (`quantize`): the end of a group's range that is further from 0 is exact,
+and so is 0 where the range includes it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _SMALLEST_SCALE = 1e-7
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """What quantization did to one matrix: sums of squares of the error and of the matrix."""
+    """The loss of one matrix: sums of squares of the error and of the matrix."""
 
     error: float
     total: float
@@ -33,8 +33,8 @@ class Loss:
 
 
 def quantize(weight: Tensor, bits: int, group_size: int, dtype: torch.dtype | None = None) -> tuple[Quantized, Loss]:
-    """weight [N, K], K a multiple of the group -> its quantized form, scales and biases of `dtype` (the weight's where
-    None), and the loss, measured against what will be computed with."""
+    """weight [N, K], K a multiple of the group -> its quantized form, scales and biases of `dtype` (None: the
+    weight's), and the loss of the numbers that are computed with."""
     rows = max(1, CHUNK // weight.shape[1])
     chunks = [_quantize(chunk, bits, group_size, dtype or weight.dtype) for chunk in torch.split(weight, rows)]
     parts = [quantized for quantized, _ in chunks]
@@ -67,8 +67,9 @@ def _quantize(weight: Tensor, bits: int, group_size: int, dtype: torch.dtype) ->
 
 
 def regroup_bits(packed: Tensor, bits: int) -> tuple[Tensor, int]:
-    """Words of 2, 3, 5 or 6 bits a value as MLX packs them, the lowest bits first and across words, to 4 or 8 bits a
-    value: [N, K * bits / 32] -> [N, K * wider / 32] and how many bits these are. 4 and 8 stay."""
+    """Words of 2, 3, 5 or 6 bits a value in MLX's packing (lowest bits first, across words) to 4 or 8 bits a value: [N,
+    K
+    * bits / 32] -> [N, K * wider / 32], and the new number of bits. 4 and 8 stay."""
     if bits in (4, 8):
         return packed, bits
     wider = 4 if bits < 4 else 8

@@ -1,4 +1,4 @@
-"""A folder's tensors as a decoder wants them: of the right shape and dtype, quantized where asked, each checked."""
+"""Reads a folder's tensors in the decoder's form: checked, of the right shape and dtype, quantized where requested."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ class Scheme:
 
 
 class WeightReader:
-    """Reads tensors by module, remembers which it read and what quantizing cost.
+    """Reads tensors by module, and records which were read and the losses of quantization.
 
-    Raises: EngineError that names file and tensor: not there, of another shape, of a dtype that is not supported, with
-        NaN or infinity in it, or with numbers that `dtype` cannot hold.
+    Raises: EngineError that names file and tensor: missing, of another shape, of an unsupported dtype, with NaN or
+    infinity, or with numbers that `dtype` cannot hold.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class WeightReader:
         self.files = files
         self.dtype = dtype
         self.losses: dict[str, Loss] = {}
-        self.left_dense: list[str] = []  # what `scheme` could not quantize, as its rows are no multiple of the group
+        self.left_dense: list[str] = []  # not quantized, as their rows are no multiple of the group
         self._stored = stored
         self._scheme = scheme
         self._progress = progress
@@ -61,7 +61,7 @@ class WeightReader:
         return sorted(set(self.files) - self._used)
 
     def first_of(self, *names: str) -> str:
-        """The first of these modules or tensors that the files have, be it as a weight."""
+        """The first of these modules or tensors in the files, with or without `.weight`."""
         for name in names:
             if name in self.files or f"{name}.weight" in self.files:
                 return name
@@ -75,17 +75,17 @@ class WeightReader:
         return self.matrices(module, (rows, columns), f"{module}.weight", is_quantizable)[0]
 
     def stacked(self, module: str, count: int, rows: int, columns: int) -> Sequence[Weight]:
-        """As many matrices as there are experts, in one tensor [count, rows, columns], with or without `.weight`."""
+        """The matrices of all experts in one tensor [count, rows, columns], with or without `.weight`."""
         name = f"{module}.weight" if f"{module}.weight" in self.files else module
         return self.matrices(module, (count, rows, columns), name)
 
     def halves(self, name: str, count: int, rows: int, columns: int) -> tuple[Sequence[Weight], Sequence[Weight]]:
-        """Two matrices one above the other, for each of `count`: [count, 2 * rows, columns]."""
+        """Two stacked matrices for each of `count`: [count, 2 * rows, columns]."""
         both = self.matrices(name, (count, 2 * rows, columns), name)
         return [split(each, 0, rows) for each in both], [split(each, rows, 2 * rows) for each in both]
 
     def matrices(self, module: str, shape: tuple[int, ...], name: str, is_quantizable: bool = True) -> Sequence[Weight]:
-        """Of shape [.., rows, columns]: a list of as many as there are in front."""
+        """The matrices of a tensor [.., rows, columns], as a list."""
         columns = shape[-1]
         if f"{module}.scales" in self.files:
             return self._stored_quantized(module, shape)
@@ -125,10 +125,10 @@ class WeightReader:
         return weights
 
     def _dense(self, name: str, shape: tuple[int, ...]) -> Tensor:
-        """A copy of `dtype`, all of it finite."""
+        """A copy in `dtype`, checked to be finite."""
         stored = self._take(name, shape, tuple(FLOATS))
         tensor = stored.to(self.dtype, copy=True)
-        # A sum is not finite where a number is not, and is read at once; it may overflow of itself, so look again.
+        # A sum is not finite where a number is not, and is read at once; it may also overflow, so look again.
         if not torch.isfinite(tensor.sum()) and not torch.isfinite(tensor).all():
             if not torch.isfinite(stored).all():
                 raise self.files.wrong(name, "there is NaN or infinity in it: the weights are damaged")

@@ -1,11 +1,11 @@
-"""Attention over pages: which rows go to which kernel.
+"""Attention over pages: the choice of the kernel for each row.
 
-    decode   a row at a time; sequences of few rows (a new token, or some that were guessed ahead)
+    decode   one row at a time; sequences of few rows (a new token, or drafts)
     split    the same over partitions of 512 keys, where rows are too few to occupy the GPU
     prefill  tiles of 32 rows of one sequence
 
-In deterministic mode all rows go to prefill, whose result for a row depends on that row alone: it is the same to the
-bit whether the row comes in a prompt, in a chunk of it, behind a cached prefix, as a new token or as a guess.
+In deterministic mode all rows go to prefill, whose result for a row depends on that row alone: it is bit-identical for
+a row in a prompt, in a chunk of it, behind a cached prefix, as a new token or as a draft.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ from engines.core.errors import invalid
 from engines.paged.ops.interface import Batch, LayerCache
 from engines.paged.ops.metal.kernels import KernelFamily, check
 
-# Rows of a sequence that decode reads the keys for one by one; more share them in a tile, of which 32 would be idle.
+# A sequence with more rows shares its keys in a tile, which is mostly idle for fewer.
 MAX_DECODE_ROWS = 8
 TILE_ROWS = 32  # kernels/attention_prefill.metal: QUERY_ROWS
 PARTITION = 512  # kernels/attention_decode.metal
-# Groups a core wants to have waiting, before it is worth reading partial results again (vllm-metal's measurement).
+# Groups waiting per core, below which partial results pay (vllm-metal's measurement).
 GROUPS_A_CORE = 8
 # Bytes of a tile of keys: two such groups fit the 32 KB of a core.
 MAX_TILE_BYTES = 16 * 1024
 
 
 def num_partitions(max_context: int) -> int:
-    """Parts that a long context is read in; kernels are chosen by nothing else of its length."""
+    """Partitions of a context; kernels depend on nothing else of its length."""
     return -(-max_context // PARTITION)
 
 
 @dataclass(frozen=True, slots=True)
 class AttentionPlan:
-    """Of one step: rows that decode, and tiles of those that prefill."""
+    """Of one step: the rows that decode, and the tiles of those that prefill."""
 
     rows: Tensor | None  # [r] int32
     max_context: int  # of the decoding rows
@@ -50,7 +50,6 @@ class AttentionOps(KernelFamily):
     _counting: Tensor | None = None
 
     def attention(self, q: Tensor, cache: LayerCache, batch: Batch, scale: float, window: int) -> Tensor:
-        """See the contract."""
         check("the cache", cache.keys, q.dtype)
         if q.shape[2] % 8:
             raise invalid(f"heads of {q.shape[2]}: Metal's kernels of attention take multiples of 8")
@@ -63,7 +62,7 @@ class AttentionOps(KernelFamily):
         return out
 
     def plan_attention(self, batch: Batch) -> AttentionPlan:
-        """Made at the step's first layer, for all."""
+        """Made at the step's first layer, for all layers."""
         plan: AttentionPlan | None = batch.scratch.get("metal attention")
         if plan is None:
             plan = batch.scratch["metal attention"] = self._plan(batch)

@@ -1,4 +1,4 @@
-"""What the startup check computes by each operation: small, and of every path that a kernel has."""
+"""The cases of the startup check: small inputs for every path of every kernel."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from torch import Tensor
 from engines.paged.ops.interface import Batch, Dense, LayerCache, Ops, Quantized, SamplingBatch, Weight
 from engines.paged.ops.packing import pack
 
-# Methods that stand and fall together: what one prepares another computes with. The two groups of attention share a
-# method: which one a step needs, its sequences say (composed_ops.py).
+# Methods replaced together, as one prepares what another computes with. The two groups of attention share a method: the
+# step's sequences decide (self_check.ComposedOps).
 GROUPS: dict[str, tuple[str, ...]] = {
     "embed": ("prepare_embedding", "embed"),
     "add_rmsnorm": ("add_rmsnorm",),
@@ -31,7 +31,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
 
 
 class RandomNumbers:
-    """Random numbers, the same on every device: they are made on the CPU."""
+    """Random numbers, generated on the CPU, and so the same on every device."""
 
     def __init__(self, device: torch.device, dtype: torch.dtype, seed: int = 0) -> None:
         self.device, self.dtype = device, dtype
@@ -55,7 +55,7 @@ class RandomNumbers:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """`make` computes, from numbers that are the same on each device, what must agree."""
+    """`make` computes results, from numbers that are the same on each device."""
 
     group: str
     name: str
@@ -80,7 +80,7 @@ STEPS = (
 
 
 def cases(dtype: torch.dtype) -> Iterator[Case]:
-    """All of them, for weights and rows of `dtype`."""
+    """All cases, for weights and rows of `dtype`."""
     for bits in (0, 4, 8):
         yield Case("embed", f"{bits} bits", dtype, _embed, (bits,))
         for rows in (1, 3, 8, 40):
@@ -128,7 +128,7 @@ def _add_rmsnorm(numbers: RandomNumbers, ops: Ops) -> Sequence[Tensor]:
 
 
 def _batch(sequences: Sequence[tuple[int, int]], slots: int, device: torch.device) -> Batch:
-    """Of (rows, context) for each sequence; blocks are dealt one to each in turn, from block 1 on."""
+    """Of (rows, context) for each sequence; each in turn gets a block, from block 1 on."""
     widths = [-(-context // slots) for _, context in sequences]
     tables = [[0] * max(widths) for _ in sequences]
     block = 1
@@ -209,7 +209,7 @@ def _sample(numbers: RandomNumbers, ops: Ops, temperature: float) -> Sequence[Te
 
 
 def _replay(numbers: RandomNumbers, ops: Ops) -> Sequence[Tensor]:
-    """A step's beginning and end, captured once and replayed for other tokens."""
+    """The beginning and end of a step, captured once and replayed for other tokens."""
     embedding = ops.prepare_embedding(numbers.matrix(50, 128, 0))
     head, norm = ops.prepare_linear(numbers.matrix(72, 128, 0)), numbers.normal(128)
     batch = _batch(((1, 18), (1, 40)), 16, ops.device)
@@ -219,11 +219,11 @@ def _replay(numbers: RandomNumbers, ops: Ops) -> Sequence[Tensor]:
         x, _ = ops.add_rmsnorm(x, residual, norm, 1e-6)
         return ops.linear(x, head).float()
 
-    found = []
+    results = []
     for _ in range(3):
         batch.tokens.copy_(numbers.ints(0, 50, 2))
-        found.append(ops.replay("check", batch, compute).clone())
-    return found
+        results.append(ops.replay("check", batch, compute).clone())
+    return results
 
 
 def _copy_blocks(numbers: RandomNumbers, ops: Ops) -> Sequence[Tensor]:

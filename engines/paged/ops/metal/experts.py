@@ -1,4 +1,4 @@
-"""A mixture of experts: routing, and the products with the experts that were chosen."""
+"""A mixture of experts: routing, and the products with the chosen experts."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from engines.paged.ops.metal.linear import (
 )
 from engines.paged.ops.packing import join
 
-MOST_EXPERTS = 1024  # what the threadgroup memory of moe_sort holds
+MOST_EXPERTS = 1024  # the capacity of moe_sort's threadgroup memory
 SORT_THREADS = 1024
 
 
 @dataclass(frozen=True, slots=True)
 class PackedExperts:
-    """gate_up [E, 2 I, K], rows of gate and up in turn; down [E, K, I]."""
+    """gate_up [E, 2 I, K], rows of gate and up alternating; down [E, K, I]."""
 
     gate_up: Matrix
     down: Matrix
@@ -37,9 +37,9 @@ class PackedExperts:
 
 
 class ExpertOps(MatrixFamily):
-    """Few rows go by gemv: each (row, choice) reads its own expert's matrix, which is what must be read anyway while
-    the choices fall on different experts. Many rows are sorted by expert and go by tiles. Either way a row's result is
-    summed in the order of its choices, whatever the other rows are."""
+    """Few rows go by gemv: each (row, choice) reads its own expert's matrix, which is necessary anyway while the
+    choices fall on different experts. Many rows are sorted by expert and go by tiles. Both sum a row's results in the
+    order of its choices, independently of other rows."""
 
     def prepare_experts(self, gate: Sequence[Weight], up: Sequence[Weight], down: Sequence[Weight]) -> PackedExperts:
         if not 0 < len(gate) <= MOST_EXPERTS:
@@ -80,7 +80,7 @@ class ExpertOps(MatrixFamily):
         (n, top_k), y = chosen.shape, torch.empty_like(x)
         gate_up, down = experts.gate_up, experts.down
         assignments = n * top_k
-        # Each expert's last tile may be part of one, but no more tiles than assignments have any.
+        # Each expert may have one partial tile, but there are no more tiles than assignments.
         most_tiles = min(assignments // TILE + experts.num_experts, assignments)
         order, tiles = self.new(assignments, dtype=torch.int32), self.new(most_tiles, 3, dtype=torch.int32)
         gated, parts = (
@@ -107,7 +107,7 @@ class ExpertOps(MatrixFamily):
         return y
 
     def _stack(self, weights: Sequence[Weight]) -> Matrix:
-        """Matrices of one shape, one behind the other, in one format."""
+        """Stack matrices of one shape in one format."""
         rows, width = weights[0].shape
         joined = self.matrix(join(list(weights)))
         return Matrix(*joined.buffers, joined.bits, joined.group_size, (rows, width))

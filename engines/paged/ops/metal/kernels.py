@@ -1,4 +1,4 @@
-"""Loads families of kernels, and runs them: the one place that calls what `torch.mps.compile_shader` returns."""
+"""Loads families of kernels and runs them: the only caller of what `torch.mps.compile_shader` returns."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _INCLUDE = re.compile(r'#include "(\w+)\.metal"')
 
 @cache
 def kernel_text(family: str) -> str:
-    """kernels/{family}.metal with what it includes of its folder in place; lines are numbered as in the files."""
+    """kernels/{family}.metal with its includes in place; lines are numbered as in the files."""
     lines = [f'#line 1 "{family}.metal"']
     for number, line in enumerate((KERNELS / f"{family}.metal").read_text(encoding="ascii").split("\n"), 1):
         if included := _INCLUDE.fullmatch(line.strip()):
@@ -38,7 +38,7 @@ def kernel_text(family: str) -> str:
 
 
 def header(constants: Mapping[str, Constant]) -> str:
-    """Constants as Metal declares them. A dtype (or a type's name) becomes a type, with its vectors: T, T2, T4."""
+    """Constants as Metal declarations. A dtype (or a type's name) becomes a type, with its vectors: T, T2, T4."""
     lines = ['#line 1 "header"']
     for name, value in constants.items():
         if isinstance(value, str | torch.dtype):
@@ -53,12 +53,12 @@ def header(constants: Mapping[str, Constant]) -> str:
 
 
 def source(family: str, constants: Mapping[str, Constant]) -> str:
-    """What is compiled: prelude, header, family."""
+    """The compiled text: prelude, header, family."""
     return kernel_text("prelude") + "\n" + header(constants) + kernel_text(family)
 
 
 class Library:
-    """One family, specialised. Function objects are made once: torch makes a new one at each access."""
+    """One family, specialised. Function objects are cached: torch makes a new one at each access."""
 
     def __init__(self, owner: Kernels, family: str, compiled: Any) -> None:
         self._owner, self.family, self._compiled = owner, family, compiled
@@ -72,8 +72,8 @@ class Library:
     def run(self, name: str, groups: tuple[int, ...], group_size: int, *args: Any) -> None:
         """Dispatch groups (1 to 3 numbers) of `group_size` threads in a row; args are buffers 0, 1, ...
 
-        Ints arrive as int64, of which `constant uint&` and `constant int&` read the low half; floats as float. A kernel
-        is told no strides: tensors must be contiguous. Decoding calls this some hundred times a step, so it is short.
+        Ints arrive as int64, of which `constant uint&` and `constant int&` read the low half; floats as float. Kernels
+        get no strides: tensors must be contiguous. Decoding calls this some hundred times a step, so it is short.
         """
         owner = self._owner
         if get_ident() != owner.thread:
@@ -90,17 +90,17 @@ class Library:
 
 
 class Kernels:
-    """All families that are in use. `dispatches` counts kernels run, by name."""
+    """All families in use. `dispatches` counts the kernels run, by name."""
 
     def __init__(self, compile_shader: Callable[[str], Any], device: torch.device) -> None:
         self._compile, self.device = compile_shader, device
         self._libraries: dict[tuple[Any, ...], Library] = {}
         self.thread: int | None = None
-        self.capture: Capture | None = None  # sees each kernel that is run
+        self.capture: Capture | None = None  # records each kernel that is run
         self.dispatches: defaultdict[str, int] = defaultdict(int)
 
     def load(self, family: str, **constants: Constant) -> Library:
-        """kernels/{family}.metal with these constants; compiled at the first call, a look-up afterwards."""
+        """kernels/{family}.metal with these constants; compiled at the first call, cached afterwards."""
         key = (family, *constants.values())
         library = self._libraries.get(key)
         if library is None:
@@ -108,7 +108,7 @@ class Kernels:
         return library
 
     def run_captured(self, step: CapturedStep) -> Tensor:
-        """What a step returns that was captured of these kernels."""
+        """The result of a captured step."""
         if get_ident() != self.thread:
             self.take_thread()
         for name, count in step.kernels.items():
@@ -116,34 +116,34 @@ class Kernels:
         return step.run()
 
     def take_thread(self) -> None:
-        """torch's MPS crashes where two threads use it: the first one to run a kernel is the only one."""
+        """torch's MPS crashes where two threads use it: only the first one to run a kernel may."""
         assert self.thread is None, "Metal's kernels are run by one thread alone, and this is another one"
         self.thread = get_ident()
 
     def release_thread(self) -> None:
-        """Another thread takes over: the one that ran kernels so far has ended, or will run none again."""
+        """Allow another thread: the one that ran kernels so far runs no more."""
         self.thread = None
 
 
 class KernelFamily:
-    """A base of MetalOps, which makes these fields. Sizes come from the tensors: a family loads its library by them."""
+    """A base of MetalOps, which sets these fields. Sizes come from the tensors: a family loads its library by them."""
 
     kernels: Kernels
     device: torch.device
     staging: Staging
 
     def new(self, *size: int, dtype: torch.dtype) -> Tensor:
-        """Memory for a result; nothing is in it yet."""
+        """Uninitialised memory for a result."""
         return torch.empty(size, dtype=dtype, device=self.device)
 
     def weight(self, tensor: Tensor) -> Tensor:
-        """A weight as kernels read it: contiguous, on the device, of a dtype that Metal has."""
+        """A weight in the kernels' form: contiguous, on the device, of a dtype that Metal has."""
         if tensor.dtype not in METAL_TYPES:
             raise invalid(f"Metal computes in float32, float16 or bfloat16, not in {tensor.dtype}")
         return tensor.to(self.device).contiguous()
 
 
 def check(name: str, tensor: Tensor, dtype: torch.dtype) -> None:
-    """A kernel is compiled for the dtypes of its arguments: they must be of one."""
+    """A kernel is compiled for the dtypes of its arguments."""
     if tensor.dtype != dtype:
         raise ValueError(f"{name} is of {tensor.dtype} where {dtype} is expected")

@@ -1,4 +1,4 @@
-"""Matrices as the kernels take them: dense, or packed in MLX's layout."""
+"""Matrices, dense or packed in MLX's layout: products, the gated pair of an MLP, and embeddings."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from engines.paged.ops.packing import join
 
 @dataclass(frozen=True, slots=True)
 class Matrix:
-    """W [N, K], or E of them one behind the other; if packed, with its scales and biases (dense: itself thrice)."""
+    """W [N, K], or E of them stacked; if packed, with its scales and biases (dense: itself three times)."""
 
     weight: Tensor
     scales: Tensor
@@ -56,7 +56,7 @@ class MatrixFamily(KernelFamily):
 
 
 def interleave(joined: Weight) -> Weight:
-    """Two matrices of N rows, one above the other, as row 0 of the first, row 0 of the second, row 1 of the first .."""
+    """Two stacked matrices of N rows with their rows alternating."""
     if isinstance(joined, Dense):
         return Dense(_in_turn(joined.weight))
     packed, scales, biases = _in_turn(joined.packed), _in_turn(joined.scales), _in_turn(joined.biases)
@@ -77,26 +77,26 @@ def _check_format(weight: Quantized) -> None:
 
 # Up to here each row of W is read once for all rows of x, and a tile of 32 would be three quarters empty.
 MOST_GEMV_ROWS = 8
-# Rows of W that a threadgroup of gemv makes: 2 simdgroups of 4 each.
+# Rows of W per threadgroup of gemv: 2 simdgroups of 4 each.
 GEMV_GROUP_ROWS, GEMV_THREADS = 8, 64
-# Kernels are there for 1, 2, 4 and 8 rows of x at a time: the one to take, by how many there are.
+# Kernels exist for 1, 2, 4 and 8 rows of x at a time: the kernel by the number of rows.
 GEMV_KERNEL_ROWS = (1, 1, 2, 4, 4, 8, 8, 8, 8)
 TILE, TILE_THREADS = 32, 128
-# From here on torch multiplies by dense matrices on a Mac. Up to a tile's rows `qmm` reads W but once as well, and a
-# step that decodes for many stays free of MPSGraph, whose operations cost 20 us of the processor and end the encoder.
+# From here on torch multiplies by dense matrices on a Mac. Up to a tile's rows `qmm` reads W only once as well, and a
+# decoding step avoids MPSGraph, whose operations take 20 us of the processor and end the encoder.
 LEAST_ROWS_OF_TORCH = TILE + 1
 # From here on a packed matrix is unpacked and multiplied by torch on a Mac: if torch's product is half again as fast as
 # tiles of 32 (ENGINE.md, A3), writing and reading 2 bytes a weight pays from some 150 rows on. Not yet measured.
 LEAST_ROWS_TO_UNPACK = 256
-# Values of the scratch that matrices are unpacked into, 128 MiB of 16 bits: larger ones (a head) stay packed.
+# Values of the scratch for unpacked matrices, 128 MiB of 16 bits: larger ones (a head) stay packed.
 MOST_UNPACKED = 64 * 1024 * 1024
 
 
 class LinearOps(MatrixFamily):
-    """Three ways to one product:
+    """Three kinds of products:
 
-    1. `gemv` for up to 8 rows, and in deterministic mode for all: a row's sum is always made in one order then, at the
-       price of reading W once for each 8 rows of a prompt;
+    1. `gemv` for up to 8 rows, and in deterministic mode for all: it sums a row in one order always, but reads W
+       once for each 8 rows of a prompt;
     2. torch's own product for more rows on a Mac's GPU, where W is dense or worth unpacking;
     3. `qmm`, tiles of 32 rows, for the rest.
     """
@@ -147,7 +147,7 @@ class LinearOps(MatrixFamily):
         return self._gate(products, None) if is_gated else products
 
     def _unpack(self, matrix: Matrix) -> Tensor:
-        """W as dense numbers, in memory that the next one overwrites: the device does one thing after the other."""
+        """W as dense numbers, in memory that the next one overwrites: the device works in order."""
         (num_rows, width), words = matrix.shape, matrix.weight.shape[1]
         size = num_rows * width
         if self._unpacked is None or self._unpacked.numel() < size or self._unpacked.dtype != matrix.dtype:
@@ -157,7 +157,7 @@ class LinearOps(MatrixFamily):
         return weight
 
     def _gate(self, products: Tensor, deltas: tuple[Tensor, Tensor] | None) -> Tensor:
-        """products [n, 2 N], gates and ups in turn -> [n, N]."""
+        """products [n, 2 N], gates and ups alternating -> [n, N]."""
         n, width = products.shape[0], products.shape[1] // 2
         y = self.new(n, width, dtype=products.dtype)
         gate_delta, up_delta = deltas or (products, products)

@@ -1,4 +1,4 @@
-"""The residual stream and its norms."""
+"""MetalOps: all families of kernels as one backend, and the families of norms, rotary positions and blocks."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NORM_THREADS = 256  # kernels/norm.metal: NORM_THREADS
 
 class NormOps(KernelFamily):
     def add_rmsnorm(self, x: Tensor, residual: Tensor | None, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-        """See the contract: the residual is written in place."""
+        """The residual is written in place."""
         n, width = x.shape
         check("the norm's weight", weight, x.dtype)
         y = self.new(n, width, dtype=x.dtype)
@@ -50,7 +50,7 @@ class RopeOps(KernelFamily):
         k_norm: Tensor | None,
         eps: float,
     ) -> Tensor:
-        """See the contract. The rotation is in float32 whatever T is, and rounded once."""
+        """The rotation is in float32 at any T, and rounded once."""
         n = qkv.shape[0]
         groups, size = cache.keys.shape[-2:]
         heads = qkv.shape[1] // size - 2 * groups
@@ -64,7 +64,7 @@ class RopeOps(KernelFamily):
             (-(-(heads + 2 * groups) // HEADS_A_GROUP), n),
             HEADS_A_GROUP * 32,
             *(q, cache.keys, cache.values, qkv),
-            *((q_norm, k_norm) if normed else (qkv, qkv)),  # buffers that nothing reads
+            *((q_norm, k_norm) if normed else (qkv, qkv)),  # unused buffers
             *(cos, sin, batch.positions, batch.slots, float(eps)),
         )
         return q
@@ -77,14 +77,13 @@ class BlockOps(KernelFamily):
     """keys, values [L, blocks, S, G, D]; ids and pairs int64 on the device."""
 
     def copy_blocks(self, keys: Tensor, values: Tensor, pairs: Tensor) -> None:
-        """See the contract; no block may be both copied from and copied to in one call."""
+        """No block may be both copied from and copied to in one call."""
         check("pairs", pairs, torch.int64)
         library, groups = self._blocks(keys, pairs.shape[0])
         if pairs.shape[0]:
             library.run("copy_blocks", groups, BLOCK_THREADS, keys, values, pairs, keys.shape[1])
 
     def pack_blocks(self, keys: Tensor, values: Tensor, ids: Tensor) -> Tensor:
-        """See the contract: each block of all layers is in one piece."""
         check("ids", ids, torch.int64)
         packed = self.new(ids.shape[0], 2, keys.shape[0], *keys.shape[2:], dtype=keys.dtype)
         library, groups = self._blocks(keys, ids.shape[0])
@@ -93,7 +92,6 @@ class BlockOps(KernelFamily):
         return packed
 
     def unpack_blocks(self, packed: Tensor, keys: Tensor, values: Tensor, ids: Tensor) -> None:
-        """See the contract."""
         check("ids", ids, torch.int64)
         check("packed", packed, keys.dtype)
         if packed.shape != (ids.shape[0], 2, keys.shape[0], *keys.shape[2:]):
@@ -110,10 +108,11 @@ class BlockOps(KernelFamily):
 
 
 class MetalOps(EmbeddingOps, NormOps, LinearOps, ExpertOps, RopeOps, AttentionOps, SamplingOps, BlockOps):
-    """`compile_shader` is torch.mps.compile_shader with device mps, or what calls kernels like it on another device.
+    """`compile_shader` is torch.mps.compile_shader with device mps, or a function with its interface for another
+    device.
 
-    gpu_cores        decides whether a few long contexts are split over more groups
-    is_deterministic a row's result does not depend on what else is in its step, nor on how its prompt was cut
+        gpu_cores         decides whether a few long contexts are split over more groups
+        is_deterministic  a row's result depends neither on the other rows of its step nor on the chunks of its prompt
     """
 
     name = "metal"
@@ -133,17 +132,17 @@ class MetalOps(EmbeddingOps, NormOps, LinearOps, ExpertOps, RopeOps, AttentionOp
         self._captured = CapturedSteps(self.device)
 
     def prepare_attention(self, heads: int, kv_heads: int, head_size: int, dtype: torch.dtype) -> None:
-        """Kernels are compiled when the first step asks for them."""
+        """Kernels are compiled at the first step that needs them."""
 
     def replay(self, layout: Hashable, batch: Batch, compute: Callable[[], Tensor]) -> Tensor:
-        """See the contract. Kernels of attention are chosen by the longest context, too."""
+        """Kernels of attention depend on the longest context, too."""
         layout = (layout, num_partitions(max(batch.context_lens_list)))
-        is_known, step = self._captured.find(layout)
+        is_seen, step = self._captured.find(layout)
         if step is not None:
             return self.kernels.run_captured(step)
-        if is_known:
+        if is_seen:
             return compute()
-        self.plan_attention(batch)  # tensors of its own, that stay
+        self.plan_attention(batch)  # its tensors outlive the step
         with Capture() as self.kernels.capture:
             try:
                 returned = compute()
@@ -154,7 +153,7 @@ class MetalOps(EmbeddingOps, NormOps, LinearOps, ExpertOps, RopeOps, AttentionOp
 
     @property
     def num_dispatches(self) -> int:
-        """Kernels run since the start."""
+        """Kernels run so far."""
         return sum(self.kernels.dispatches.values())
 
     def synchronize(self) -> None:

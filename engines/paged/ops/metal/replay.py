@@ -1,13 +1,12 @@
-"""Steps that come again and again: what the first one does is captured, and replayed for the others.
+"""Captures a step at its first computation, and replays it for later steps of the same layout.
 
-Decoding calls some hundred kernels a step, each with the same arguments as in the step before: the same weights, the
-same cache, and inputs that are overwritten in place. To make those calls costs Python far more than the calls
-themselves: shapes are looked at, memory is taken for each result, arguments are checked. A captured step is the bare
-calls (as a CUDA graph is), and its results lie in memory that is planned once: two share a place where one is written
-after the other was last read.
+Decoding calls some hundred kernels a step, with the same arguments as in the previous step: the same weights, the same
+cache, and inputs that are overwritten in place. Preparing those calls takes Python far longer than the calls
+themselves: shapes are read, memory is allocated for each result, arguments are checked. A captured step is the bare
+calls (like a CUDA graph), with its results in memory that is planned once: two results share a place where one is
+written after the other was last read.
 
-What cannot be captured is computed as ever: a step in which torch itself computes with what a kernel has written, but
-for a change of type.
+A step in which torch itself computes with a kernel's result, except for a change of type, is not captured.
 """
 
 from __future__ import annotations
@@ -23,9 +22,9 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-# Layouts that are kept; the one that was used longest ago makes room.
+# Cached layouts; the least recently used one is dropped.
 MAX_CAPTURED = 128
-# Where a result may begin: what Metal asks of a buffer's offset, and a vector's width.
+# Where a result may begin: Metal's alignment of a buffer's offset, and a vector's width.
 _ALIGNMENT_BYTES = 256
 
 _aten = torch.ops.aten
@@ -64,25 +63,25 @@ class _Call(NamedTuple):
 
 
 class Capture(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Sees what a computation does: kernels tell of themselves (`add`), torch's own operations come by here."""
+    """Records a computation: kernels report themselves (`add`), torch's operations are intercepted."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.calls: list[_Call] = []
         self.kernels: Counter[str] = Counter()
-        self.refusal = ""  # why it cannot be replayed
-        # By id. A result's tensor is not kept, so that its memory serves the next: an id may come again.
+        self.refusal = ""  # why the step cannot be replayed
+        # By id. A result's tensor is not referenced, so that its memory serves the next: an id may occur again.
         self._results: dict[int, tuple[weakref.ref[Tensor], _Result]] = {}
 
     def add(self, name: str, function: Callable[..., Any], args: tuple[Any, ...], **options: Any) -> None:
-        """A kernel that is run."""
+        """Record a kernel."""
         self.kernels[name] += 1
         self._note(function, args, options)
 
     def result_of(self, tensor: Any) -> _Result | None:
-        """What a tensor is of the step's own results."""
-        found = self._results.get(id(tensor))
-        return None if found is None or found[0]() is not tensor else found[1]
+        """The step's result that a tensor is, or None."""
+        entry = self._results.get(id(tensor))
+        return None if entry is None or entry[0]() is not tensor else entry[1]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
@@ -90,9 +89,9 @@ class Capture(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if func in _ALLOCATIONS:
             self._register(out, _Result(out.shape, out.dtype))
         elif args and out is args[0] and not func._schema.is_mutable:
-            pass  # `contiguous` or `to` of what is so already
+            pass  # `contiguous` or `to` without effect
         elif func is _aten.detach.default and read:
-            self._register(out, read[0])  # what torch.empty hands out where Python has seen its result
+            self._register(out, read[0])  # torch.empty's result under a dispatch mode
         elif func.overloadpacket in _CONVERSIONS and read and out.device == args[0].device:
             self._register(out, _Result(out.shape, out.dtype))
             self._note(_aten.copy_.default, (out, args[0]), {})
@@ -105,16 +104,15 @@ class Capture(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _note(self, function: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any]) -> None:
         place = len(self.calls)
-        given = tuple(self.result_of(arg) or arg if isinstance(arg, Tensor) else arg for arg in args)
-        for arg in given:
+        resolved = tuple(self.result_of(arg) or arg if isinstance(arg, Tensor) else arg for arg in args)
+        for arg in resolved:
             if isinstance(arg, _Result):
                 arg.first, arg.last = place if arg.first is None else arg.first, place
-        self.calls.append(_Call(function, given, options))
+        self.calls.append(_Call(function, resolved, options))
 
 
 def _plan(calls: Sequence[_Call], returned: _Result) -> int:
-    """Give results their offsets in one piece of memory; its size in bytes. What is returned keeps its place to the
-    end."""
+    """Assign results their offsets in one memory; its size in bytes. The returned result keeps its place to the end."""
     returned.last = len(calls)
     placed: list[_Result] = []
     for result in dict.fromkeys(arg for call in calls for arg in call.args if isinstance(arg, _Result)):
@@ -127,7 +125,7 @@ def _plan(calls: Sequence[_Call], returned: _Result) -> int:
 
 
 class CapturedStep:
-    """The calls of a step, and what it returns."""
+    """The calls of a step, and the result that it returns."""
 
     def __init__(self, capture: Capture, returned: _Result, memory: Tensor) -> None:
         results = {arg for call in capture.calls for arg in call.args if isinstance(arg, _Result)}
@@ -143,39 +141,39 @@ class CapturedStep:
         return f"<CapturedStep of {len(self._calls)} calls>"
 
     def run(self) -> Tensor:
-        """Give the device all of it."""
+        """Dispatch all calls."""
         for call in self._calls:
             call()
         return self.returned
 
 
 class CapturedSteps:
-    """Captured steps by their layout, in memory that all of them share: the device runs one after another."""
+    """Captured steps by layout, in one shared memory: the device runs them in order."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self._steps: dict[Hashable, CapturedStep | None] = {}  # those used last behind; None: cannot be replayed
+        self._steps: dict[Hashable, CapturedStep | None] = {}  # least recently used first; None: cannot be replayed
         self._memory: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self._steps)
 
     def find(self, layout: Hashable) -> tuple[bool, CapturedStep | None]:
-        """Whether a step of this layout has been seen, and what was captured of it."""
+        """Whether a step of this layout has been seen, and its capture."""
         if layout not in self._steps:
             return False, None
         step = self._steps[layout] = self._steps.pop(layout)
         return True, step
 
     def keep(self, layout: Hashable, capture: Capture, returned: Tensor) -> None:
-        """Have a step that was just computed replayed from now on, where that is possible."""
+        """Replay a step that was just computed from now on, where possible."""
         result = capture.result_of(returned)
         if capture.refusal or result is None:
             self._steps[layout] = None
         else:
             num_bytes = _plan(capture.calls, result)
             if self._memory is None or self._memory.numel() < num_bytes:
-                # Those that have less are captured again when they come, so that there is one memory, and no more.
+                # Captures in the smaller memory are dropped and captured again, so that there is one memory.
                 self._steps.clear()
                 self._memory = None
                 size = 1 << (num_bytes - 1).bit_length()
@@ -186,8 +184,8 @@ class CapturedSteps:
 
 
 def _is_view(func: Any) -> bool:
-    """Whether it returns another look at its argument. One that torch composes of others may copy as well, whatever
-    its schema says (`contiguous`, `to`, `reshape`): what it has copied would not change with its source."""
+    """Whether it returns a view of its argument. An operation that torch composes of others may copy in spite of its
+    schema (`contiguous`, `to`, `reshape`): the copy would not follow its source."""
     if torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd"):
         return False
     returned = func._schema.returns

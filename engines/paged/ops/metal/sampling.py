@@ -1,4 +1,4 @@
-"""Choosing tokens on the device, so that a step is given to it before the one before is read."""
+"""Sampling on the device, so that a step can be launched before the previous one is read."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from torch import Tensor
 from engines.paged.ops.interface import SamplingBatch
 from engines.paged.ops.metal.kernels import KernelFamily, Library, check
 
-# What is asked of the kernel `adjust`, as sample.metal has it.
+# Flags of the kernel `adjust`, as in sample.metal.
 MASK, REPETITION, PRESENCE, FREQUENCY, TEMPERATURE, NOISE = (1 << bit for bit in range(6))
 ADJUST_IDS, ADJUST_THREADS = 4, 256  # ids a thread, threads a group
 SAMPLE_THREADS = 1024
 
 
 class SamplingOps(KernelFamily):
-    """One kernel where all rows are greedy as they come; another before it where anything is asked of the logits or
-    noise is drawn for all of them; bias comes between the two halves of that one."""
+    """One kernel where all rows are greedy and unmodified; another before it where logits are adjusted or noise is
+    added to all of them; a bias comes between the two halves of that one."""
 
     def sample(self, logits: Tensor, sampling: SamplingBatch) -> tuple[Tensor, Tensor]:
         check("logits", logits, torch.float32)
@@ -35,20 +35,20 @@ class SamplingOps(KernelFamily):
         return tokens, logprobs
 
     def _scores(self, library: Library, logits: Tensor, sampling: SamplingBatch) -> Tensor:
-        """What tokens are chosen by; the logits themselves where nothing is asked of them."""
-        asked, drawn = _asked(sampling), _drawn(sampling)
+        """The scores that tokens are chosen by; the logits themselves where nothing adjusts them."""
+        flags, noise = _adjustments(sampling), _noise_flags(sampling)
         rows, ids, values = sampling.bias_rows, sampling.bias_ids, sampling.bias_values
         if rows is None or ids is None or values is None or not rows.shape[0]:
-            return self._adjust(library, logits, sampling, asked | drawn) if asked | drawn else logits
-        scores = self._adjust(library, logits, sampling, asked)
+            return self._adjust(library, logits, sampling, flags | noise) if flags | noise else logits
+        scores = self._adjust(library, logits, sampling, flags)
         entries, vocabulary = rows.shape[0], logits.shape[1]
         library.run("add_bias", (-(-entries // 64),), 64, scores, rows, ids, values, entries, vocabulary)
-        return self._adjust(library, scores, sampling, drawn) if drawn else scores
+        return self._adjust(library, scores, sampling, noise) if noise else scores
 
-    def _adjust(self, library: Library, logits: Tensor, sampling: SamplingBatch, asked: int) -> Tensor:
+    def _adjust(self, library: Library, logits: Tensor, sampling: SamplingBatch, flags: int) -> Tensor:
         scores = torch.empty_like(logits)
         m, vocabulary = logits.shape
-        # Of a field that is None nothing is read, but a buffer must be bound.
+        # A field that is None is not read, but a buffer must be bound.
         floats, counts, bytes_ = sampling.temperature, sampling.top_k, sampling.temperature.view(torch.uint8)
         library.run(
             "adjust",
@@ -57,24 +57,24 @@ class SamplingOps(KernelFamily):
             *(scores, logits, _or(sampling.allowed, counts)),
             *(_or(each, floats) for each in (sampling.repetition, sampling.presence, sampling.frequency)),
             *(_or(sampling.seen_in_prompt, bytes_), _or(sampling.output_counts, counts)),
-            *(floats, sampling.seeds, sampling.positions, asked, vocabulary),
+            *(floats, sampling.seeds, sampling.positions, flags, vocabulary),
         )
         return scores
 
 
-def _asked(sampling: SamplingBatch) -> int:
-    """Of the logits, whatever is drawn of them."""
-    asked = MASK if sampling.allowed is not None else 0
+def _adjustments(sampling: SamplingBatch) -> int:
+    """Flags of the adjustments of logits."""
+    flags = MASK if sampling.allowed is not None else 0
     if sampling.output_counts is not None:
         if sampling.repetition is not None and sampling.seen_in_prompt is not None:
-            asked |= REPETITION
-        asked |= PRESENCE if sampling.presence is not None else 0
-        asked |= FREQUENCY if sampling.frequency is not None else 0
-    return asked
+            flags |= REPETITION
+        flags |= PRESENCE if sampling.presence is not None else 0
+        flags |= FREQUENCY if sampling.frequency is not None else 0
+    return flags
 
 
-def _drawn(sampling: SamplingBatch) -> int:
-    """Filters look at scores without noise: theirs is added to the few that are left."""
+def _noise_flags(sampling: SamplingBatch) -> int:
+    """Flags of the noise. Filters need scores without noise: it is added to the few that remain."""
     if sampling.is_greedy:
         return 0
     return TEMPERATURE | NOISE if sampling.is_unfiltered else TEMPERATURE

@@ -1,4 +1,15 @@
-"""Metal's operations, those that fail on this machine taken from another backend."""
+"""The startup check: whether this machine's GPU computes what the reference does.
+
+Each operation is tried on small inputs. One that raises or disagrees is replaced by the reference's on the same device,
+with a warning that names it: the engine is slower, and right. The replacement is tried by the same cases, as torch's
+MPS has been silently wrong in several releases; where it is wrong too, the engine refuses to start. Where dispatches do
+not run in order, all operations are replaced.
+
+The verdict is stored in the cache folder for later starts. Its file depends on torch, the system, the GPU, the sources
+of the kernels and of the code that runs and checks them, and the options. Failures may have passing causes (memory of
+another program, a GPU reset) and expire after a day. A wrong replacement is never stored. Without a readable or
+writable file each start checks.
+"""
 
 from __future__ import annotations
 
@@ -25,12 +36,12 @@ from engines.paged.ops.metal.kernels import KERNELS
 from engines.paged.ops.metal.ops import MetalOps
 from engines.paged.ops.reference import ReferenceOps
 
-# Both compute the contract's `attention`: sequences of few rows by the one, prompts by the other.
+# Both compute `attention`: sequences of few rows, and prompts.
 DECODE, PREFILL = "attention_decode", "attention_prefill"
 
 
 class ComposedOps:
-    """`replaced` says which groups of operations (check_cases.GROUPS) `fallback` computes, and why."""
+    """Metal's operations; `fallback` computes the groups (check_cases.GROUPS) in `replaced`, which has the reasons."""
 
     def __init__(self, metal: MetalOps, fallback: Ops, replaced: Mapping[str, str]) -> None:
         self.replaced = dict(replaced)
@@ -44,13 +55,13 @@ class ComposedOps:
         return f"<ComposedOps {self._metal!r} but for {', '.join(sorted(self.replaced))}>"
 
     def attention(self, q: Tensor, cache: LayerCache, batch: Batch, scale: float, window: int) -> Tensor:
-        """A step goes to the fallback as a whole where one of the kernels that it needs is replaced."""
+        """A whole step goes to the fallback where one of its kernels is replaced."""
         ops = self._fallback if self._needed(batch) & self.replaced.keys() else self._metal
         return ops.attention(q, cache, batch, scale, window)
 
     def _needed(self, batch: Batch) -> set[str]:
-        """The groups by which this step's attention is computed. In deterministic mode a row's result may not change
-        with its step, so that both kernels stand or fall together."""
+        """The groups of this step's attention. In deterministic mode a row's result may not change with its step, so
+        both kernels are replaced together."""
         if self._metal.is_deterministic or batch.is_reproducible:
             return {DECODE, PREFILL}
         return {PREFILL if length > MAX_DECODE_ROWS else DECODE for length in batch.query_lens_list}
@@ -58,7 +69,7 @@ class ComposedOps:
 
 FAILURES_LAST_SECONDS = 24 * 3600
 _OPS = Path(__file__).parents[1]
-# What decides how kernels are run and judged, beside their own sources.
+# Sources that decide how kernels are run and checked, beside the kernels.
 _SOURCES = ((KERNELS, "*.metal"), (_OPS, "*.py"), (_OPS / "metal", "*.py"), (_OPS / "reference", "*.py"))
 
 _log = logging.getLogger(__name__)
@@ -66,12 +77,12 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class VerdictFile:
-    """Groups of operations that failed, and why, as `{"failed": {group: reason}}`."""
+    """Failed groups of operations and the reasons, as `{"failed": {group: reason}}`."""
 
     path: Path
 
     def read(self) -> dict[str, str] | None:
-        """None where there is no verdict that holds."""
+        """None where there is no valid verdict."""
         try:
             failed = json.loads(self.path.read_text("utf-8"))["failed"]
             age = time.time() - self.path.stat().st_mtime
@@ -84,7 +95,7 @@ class VerdictFile:
         return failed
 
     def write(self, failed: Mapping[str, str]) -> None:
-        """Whole or not at all: other processes may read it meanwhile."""
+        """Atomically: other processes may read it meanwhile."""
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             with tempfile.NamedTemporaryFile("w", dir=self.path.parent, encoding="utf-8", delete=False) as file:
@@ -95,7 +106,7 @@ class VerdictFile:
 
 
 def verdict_file(ops: MetalOps, dtypes: Sequence[torch.dtype]) -> VerdictFile:
-    """Where the verdict on these operations, on this machine, is kept."""
+    """The verdict's file for these operations on this machine."""
     options = (ops.name, ops.gpu_cores, ops.is_deterministic, *map(str, dtypes))
     facts = (torch.__version__, platform.platform(), platform.version(), gpu_name(), *map(str, options))
     digest = hashlib.sha256("\0".join(facts).encode())
@@ -106,7 +117,7 @@ def verdict_file(ops: MetalOps, dtypes: Sequence[torch.dtype]) -> VerdictFile:
 
 
 def gpu_name() -> str:
-    """Of this Mac, "Apple M2 Pro"; elsewhere, and where this torch has no word for it, the processor's."""
+    """Of this Mac, "Apple M2 Pro"; elsewhere, or with an older torch, the processor's."""
     if torch.backends.mps.is_available() and hasattr(torch.backends.mps, "get_name"):
         return torch.backends.mps.get_name()
     return platform.processor()
@@ -114,7 +125,7 @@ def gpu_name() -> str:
 
 ORDERING_ROUNDS = 1000
 ORDERING_NUMBERS = 4096
-# How far results may lie from the reference's, for each 1 of their largest: roundings of T, and sums in another order.
+# Largest difference from the reference, relative to the largest result: rounding of T, and other orders of sums.
 TOLERANCES = {torch.float32: 1e-4, torch.float16: 8e-3, torch.bfloat16: 6e-2}
 
 
@@ -125,11 +136,10 @@ def checked(
     replacement: Ops | None = None,
     verdict: VerdictFile | None = None,
 ) -> Ops:
-    """These operations, those that fail the check replaced. It uses the GPU and lets go of it, before the engine's
-    thread comes.
+    """These operations, with those that fail replaced. Uses the GPU and releases it, before the engine's thread comes.
 
-    replacement  computes what fails, itself checked; None: the reference on the same device
-    verdict      trusted where it holds a verdict, and written where it does not; None: checked each time
+        replacement  computes what fails, itself checked; None: the reference on the same device
+        verdict      used where it is valid, else written; None: checked each time
 
     Raises: EngineError where the replacement is wrong too.
     """
@@ -150,22 +160,22 @@ def checked(
 
 
 def find_failures(ops: MetalOps, dtypes: Sequence[torch.dtype]) -> dict[str, str]:
-    """Groups of operations (check_cases.GROUPS) that do not agree with the reference, and the first reason for each."""
+    """Groups of operations (check_cases.GROUPS) that disagree with the reference, and the first reason for each."""
     if reason := _disorder(ops):
         return dict.fromkeys(GROUPS, reason)
     return disagreements(cast(Ops, ops), dtypes, GROUPS)
 
 
 def disagreements(ops: Ops, dtypes: Sequence[torch.dtype], groups: Collection[str]) -> dict[str, str]:
-    """Which of these groups `ops` computes otherwise than the reference on the CPU, and the first reason for each."""
+    """Which of these groups `ops` computes differently from the reference on the CPU, and the first reason for each."""
     failed: dict[str, str] = {}
     reference = ReferenceOps("cpu")
     for dtype in dtypes:
         for case in cases(dtype):
             if case.group == "replay" and failed:
-                continue  # of operations that are right alone; steps with others are not captured anyway
-            wanted = case.group in groups and case.group not in failed
-            if wanted and (reason := _disagreement(case, ops, reference)):
+                continue  # replay is checked only where all operations are right: mixed steps are not captured
+            is_due = case.group in groups and case.group not in failed
+            if is_due and (reason := _disagreement(case, ops, reference)):
                 failed[case.group] = f"{case.name} in {str(dtype).removeprefix('torch.')}: {reason}"
     return failed
 
@@ -186,7 +196,7 @@ def _disagreement(case: Case, ops: Ops, reference: ReferenceOps) -> str:
     expected = case.compute(cast(Ops, reference))
     try:
         results = [result.cpu() for result in case.compute(ops)]
-    except (RuntimeError, SyntaxError, TypeError, ValueError) as error:  # what torch.mps and Metal's compiler raise
+    except (RuntimeError, SyntaxError, TypeError, ValueError) as error:  # the errors of torch.mps and Metal's compiler
         return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
     for result, right in zip(results, expected, strict=True):
         if case.is_exact:
@@ -198,7 +208,7 @@ def _disagreement(case: Case, ops: Ops, reference: ReferenceOps) -> str:
 
 
 def _distance(result: Tensor, right: Tensor) -> str | None:
-    """What is said of a result too far from the right one; None of one near enough."""
+    """The message for a result too far from the right one, None for one near enough."""
     if not bool(result.isfinite().all()):
         return "a result is not a number"
     allowed = TOLERANCES[right.dtype] * max(1.0, float(right.abs().max()))
@@ -207,7 +217,7 @@ def _distance(result: Tensor, right: Tensor) -> str | None:
 
 
 def _disorder(ops: MetalOps) -> str:
-    """Runs two dependent kernels in turn; empty where every dispatch has seen what the one before wrote."""
+    """Run two dependent kernels alternately; empty where every dispatch has seen the previous one's result."""
     try:
         a = torch.arange(ORDERING_NUMBERS, dtype=torch.int32, device=ops.device)
         b = torch.empty_like(a)

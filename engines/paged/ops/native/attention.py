@@ -1,4 +1,8 @@
-"""The kernel, compiled for one shape of attention and loaded."""
+"""`native`: the reference's operations, with our own compiled attention of decoding sequences on processors.
+
+Torch's kernel is called once per sequence and layer, and is slow at one row; ours takes all rows of a step in one call,
+and reads each key and value once.
+"""
 
 from __future__ import annotations
 
@@ -23,9 +27,9 @@ from engines.paged.ops.reference import ReferenceOps
 _SOURCE = Path(__file__).with_name("attention.cpp")
 _TYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
 _LANES = 16
-# What a compiler must know beside C++: clang 14 has no _Float16 on most processors.
+# Features that a compiler needs beside C++: clang 14 has no _Float16 on most processors.
 _PROBES = {torch.float16: "float to_float(_Float16 value) { return (float)value; }"}
-# All that this processor can: Apple's clang refused -march=native on arm64 for years.
+# All instructions of this processor: Apple's clang refused -march=native on arm64 for years.
 _MACHINES = (("-march=native",), ("-mcpu=native",), ())
 
 
@@ -57,10 +61,9 @@ class Kernel:
 
 
 def load_kernel(heads: int, kv_heads: int, head_size: int, dtype: torch.dtype) -> Kernel:
-    """The kernel for so many query and key-value heads.
+    """The kernel for these query and key-value heads.
 
-    Raises: ValueError for a shape that it is not made for; CompileError, NoCompilerError; OSError where it cannot be
-    loaded.
+    Raises: ValueError for an unsupported shape; CompileError, NoCompilerError; OSError where it cannot be loaded.
     """
     if head_size % _LANES:
         raise ValueError(f"heads of {head_size} are no multiple of {_LANES}")
@@ -69,24 +72,24 @@ def load_kernel(heads: int, kv_heads: int, head_size: int, dtype: torch.dtype) -
     defined = (f"-DD={head_size}", f"-DG={kv_heads}", f"-DR={heads // kv_heads}", f"-DTYPE={_TYPES[dtype]}")
     language = ("-x", "c++", "-std=c++17", "-shared", "-fPIC", "-fno-exceptions", "-fno-rtti", "-w")
     folder = cpp_compiler.cache_root() / "native"
-    command, machine = cpp_compiler.suited(_PROBES.get(dtype, ""), _MACHINES)
+    command, machine = cpp_compiler.select_compiler(_PROBES.get(dtype, ""), _MACHINES)
     options = (*language, "-O3", *machine, *defined)
     return Kernel(cpp_compiler.build(_SOURCE.read_text(), options, folder, _processor(), command=command), kv_heads)
 
 
 def _processor() -> str:
-    """What -march=native depends on: a folder may be shared by machines."""
+    """The input of -march=native: machines may share a cache folder."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:  # a Mac, whose kernel's version names the chip: RELEASE_ARM64_T6020
+    except OSError:  # a Mac's kernel version names the chip: RELEASE_ARM64_T6020
         return f"{platform.machine()} {platform.processor()} {platform.version()}"
     return "\n".join(sorted({line for line in lines if line.startswith(("model name", "flags", "Features"))}))
 
 
 @functools.cache
 def _parallel() -> tuple[str, ctypes.c_void_p | None]:
-    """Which function of attention.cpp shares out its work, and by what: libdispatch on a Mac, elsewhere the OpenMP that
-    torch has its threads of; None where torch has another."""
+    """The function of attention.cpp that distributes the work, and its runtime: libdispatch on a Mac, elsewhere torch's
+    own OpenMP; None where torch uses another."""
     if sys.platform == "darwin":
         return "attend_by_dispatch", ctypes.cast(ctypes.CDLL(None).dispatch_apply_f, ctypes.c_void_p)
     return "attend_by_openmp", _gomp_parallel()
@@ -111,7 +114,7 @@ class Decoding:
 
     tables   [s, M] int32   block ids
     rows     [s] int32      of the batch
-    firsts   [s] int32      the first token that is seen
+    firsts   [s] int32      the first visible token
     lengths  [s] int32      tokens in the cache
     """
 
@@ -122,7 +125,7 @@ class Decoding:
 
     @classmethod
     def of(cls, sequences: Sequence[tuple[int, Sequence[int], int, int]]) -> Decoding:
-        """Of (row, block ids, first token seen, tokens)."""
+        """Of (row, block ids, first visible token, tokens)."""
         width = max(len(table) for _, table, _, _ in sequences)
         tables = [[*table, *[0] * (width - len(table))] for _, table, _, _ in sequences]
         columns = [[sequence[at] for sequence in sequences] for at in (0, 2, 3)]
@@ -134,7 +137,7 @@ class Decoding:
 
 
 class NativeDecode:
-    """Attends for all decoding rows of a step by one call a layer."""
+    """Attends for all decoding rows of a step in one call per layer."""
 
     def __init__(self, kernel: Kernel) -> None:
         self._kernel = kernel
@@ -153,20 +156,20 @@ class NativeDecode:
         call.row_stride = q.stride(0)
         call.num_sequences, call.table_stride = plan.tables.shape
         call.block_size = keys.shape[1]
-        # A sequence is read in one piece, unless there are too few to keep all threads busy.
+        # A sequence is one piece of work, unless there are too few for all threads.
         call.splits = 1 if plan.num_sequences >= 2 * threads else self._kernel.kv_heads
         call.scale = scale
         self._kernel(call, threads)
 
 
-# By how much it may differ from torch in float32: rounding of the result.
+# Largest difference from torch in float32: the result's rounding.
 _TOLERANCES = {torch.float32: 1e-4, torch.bfloat16: 2e-2, torch.float16: 4e-3}
-# More than a piece of the cache, and no whole number of blocks.
+# More than one part of the cache, and no whole number of blocks.
 _TOKENS, _BLOCK_SIZE, _NUM_BLOCKS = 300, 16, 24
 
 
 def check_kernel(decode: NativeDecode, heads: int, kv_heads: int, head_size: int, dtype: torch.dtype) -> None:
-    """Attend once, and compare.
+    """Compare the kernel with torch.
 
     Raises: CompileError.
     """
@@ -193,8 +196,8 @@ _log = logging.getLogger(__name__)
 
 
 class NativeOps(ReferenceOps):
-    """Operations on this processor. `is_required`: a kernel that cannot be had is an error; else torch's takes its
-    place, and the log says why."""
+    """Operations on this processor. `is_required`: an unavailable kernel is an error; otherwise torch takes its place,
+    and the log names the reason."""
 
     name = "native"
 

@@ -1,4 +1,5 @@
-"""Every operation in plain torch: the definition the other backends are compared with, and what CPU and CUDA run."""
+"""Every operation in plain torch: the definition that other backends are compared with, and the backend of CPU and
+CUDA."""
 
 from engines.paged.ops.reference.ops import ReferenceOps
 

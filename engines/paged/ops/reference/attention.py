@@ -1,10 +1,10 @@
-"""Attention over pages, by torch's scaled dot product; on MPS by plain products (plain.py).
+"""Attention over pages by torch's scaled dot product; on MPS by plain matrix products.
 
-    plan     once a step and window: which sequences go together, which cached blocks they read, what is masked, and
-             where a decoding sequence's blocks are neighbours: views of them in all layers
-    read     once a layer: a run of neighbouring blocks is read where it lies, other blocks are gathered into a buffer
-    attend   one call of torch's kernel for each group of decoding sequences, one for each piece of a prefill
-    scatter  the calls' results into the rows of the batch
+    plan     once a step and window: groups of sequences, the cached blocks that they read, masks, and views of the
+             blocks of decoding sequences whose blocks are neighbours, in all layers
+    read     once a layer: a run of neighbouring blocks is read in place, other blocks are gathered into a buffer
+    attend   one call of torch's kernel for each group of decoding sequences, one for each tile of a prefill
+    scatter  results into the rows of the batch
 
 The H / G query heads that share a key-value head go through the kernel as heads of a batch of G, over keys whose head
 axis has stride 0: nothing is repeated in memory.
@@ -22,23 +22,23 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from engines.paged.ops.interface import Batch, LayerCache
 
-# A decoding sequence is attended in a call of its own from here: below, a call more (some 40 us) costs more than going
-# with the others. Above, what is gathered for one stays in a core's cache until it is multiplied: 16 sequences of 208
+# A decoding sequence gets a call of its own from here on: for shorter ones a further call (some 40 us) costs more than
+# joining a group. What is gathered for one sequence stays in a core's cache until it is multiplied: 16 sequences of 208
 # to 512 tokens took half the time of gathering them all first (measured, one thread).
 ALONE_TOKENS = 128
-# As many tokens are gathered for one call, for the same reason.
+# Tokens gathered for one call, for the same reason.
 TOGETHER_TOKENS = 1024
-# Decoding sequences are gathered together while the longest is at most this many times the shortest, in blocks: what
-# is padded is read and multiplied for nothing.
+# Decoding sequences are grouped while the longest is at most this many times the shortest, in blocks: padding is read
+# and multiplied in vain.
 PADDING_FACTOR = 1.5
-# Rows of a prefill that are masked together. A piece reads keys up to its last row, so that smaller pieces skip more of
-# what no row sees; below 256 the kernel's own blocks are no longer full.
+# Prefill rows that are masked together. A tile reads keys up to its last row, so that smaller tiles skip more invisible
+# keys; below 256 rows the kernel's own blocks are not full.
 TILE_ROWS = 256
 
 
-# scaled_dot_product_attention, or what computes the same of q, keys and values.
+# scaled_dot_product_attention, or a function that computes the same of q, keys and values.
 DotProduct = Callable[..., Tensor]
-Decoding = Any  # what a decoder makes of a step's sequences
+Decoding = Any  # a decoder's plan of a step
 PlanDecoding = Callable[[Sequence[tuple[int, Sequence[int], int, int]]], Decoding]
 
 
@@ -46,7 +46,7 @@ class DecodeAttention(Protocol):
     """Attends for sequences with one row each."""
 
     def plan(self, sequences: Sequence[tuple[int, Sequence[int], int, int]]) -> Decoding:
-        """Once a step: of each sequence its row, block ids, first token that is seen, and tokens."""
+        """Once a step, of each sequence: its row, block ids, first visible token, and tokens."""
         ...
 
     def __call__(self, q: Tensor, keys: Tensor, values: Tensor, plan: Decoding, scale: float, out: Tensor) -> None:
@@ -67,7 +67,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class QueryTile:
-    """Query rows that go through the kernel at once: `rows` of the batch, `keys` of the span, `mask` [rows, keys]."""
+    """Query rows of one kernel call: `rows` of the batch, `keys` of the span, `mask` [rows, keys]."""
 
     rows: slice
     keys: slice
@@ -91,13 +91,13 @@ class GroupAttention:
     ids: Tensor  # [s * blocks] int64
     num_sequences: int
     mask: Tensor  # [s, 1, 1, blocks * S] of T: 0, or -inf where the sequence has no such token
-    hidden: Tensor  # those slots of all sequences, counted through, int64: zeroed, as NaN would get past a mask
+    hidden: Tensor  # indices of those slots over all sequences, int64: zeroed, as NaN would get past a mask
 
 
 @dataclass(frozen=True, slots=True)
 class ViewAttention:
-    """Decoding sequences whose blocks are neighbours: their rows, and by layer and sequence the keys and values
-    [1, G, tokens, D] where they lie."""
+    """Decoding sequences whose blocks are neighbours: their rows, and by layer and sequence views of the keys and
+    values [1, G, tokens, D]."""
 
     rows: tuple[int, ...]
     keys: tuple[tuple[Tensor, ...], ...]
@@ -109,12 +109,12 @@ class ReferenceAttentionPlan:
     together: tuple[GroupAttention, ...]
     alone: tuple[SingleAttention, ...]
     viewed: ViewAttention | None
-    decoding: Decoding | None = None  # what a decoder takes, in place of all others with one row
+    decoding: Decoding | None = None  # the decoder's plan for all decoding sequences
 
 
 class PagedAttention:
-    """Holds the buffer that blocks are gathered into, so that it is allocated once and not in every layer. `decoders`
-    attend for decoding sequences in torch's stead, each for one shape: query heads, key-value heads, their size, T."""
+    """Owns the buffer that blocks are gathered into, allocated once for all layers. `decoders` attend for decoding
+    sequences instead of torch, each for one shape: query heads, key-value heads, their size, T."""
 
     def __init__(self, device: torch.device) -> None:
         self._dot_product: DotProduct = plain_attention if device.type == "mps" else scaled_dot_product_attention
@@ -179,7 +179,7 @@ class PagedAttention:
         return gathered
 
     def _view_attention(self, q: Tensor, viewed: ViewAttention, layer: int, scale: float) -> list[Tensor]:
-        """[1, G, H / G, D] for each of the rows: nothing is made here but what the kernel makes."""
+        """[1, G, H / G, D] for each of the rows, without further tensors."""
         keys, values = viewed.keys[layer], viewed.values[layer]
         queries = q.view(q.shape[0], 1, keys[0].shape[1], -1, q.shape[2]).unbind(0)
         return [
@@ -203,14 +203,14 @@ class PagedAttention:
 def make_plan(
     batch: Batch, window: int, block_size: int, dtype: torch.dtype, plan_decoding: PlanDecoding | None = None
 ) -> ReferenceAttentionPlan:
-    """How a batch is attended; see the head of this file. With `plan_decoding` somebody else takes what decodes."""
+    """Plan a batch as the module describes. With `plan_decoding` a decoder takes the decoding sequences."""
     device = batch.tokens.device
     alone, to_gather = [], []
     decoding: list[tuple[int, Sequence[int], int, int]] = []
     viewed: list[tuple[int, int, int]] = []  # row, first slot, slots' end
     row = 0
     for sequence, (rows, tokens) in enumerate(zip(batch.query_lens_list, batch.context_lens_list, strict=True)):
-        seen = max(0, tokens - rows - window + 1) if window else 0  # the first token that any row sees
+        seen = max(0, tokens - rows - window + 1) if window else 0  # the first visible token of any row
         if rows == 1 and plan_decoding is not None:
             decoding.append((row, batch.block_tables_list[sequence][: -(-tokens // block_size)], seen, tokens))
             row += 1
@@ -233,8 +233,8 @@ def make_plan(
             alone.append(SingleAttention(span, _tiles(row, rows, tokens, seen, window, dtype, device)))
         row += rows
     views = _views(batch.caches, viewed) if batch.caches is not None and viewed else None
-    planned = plan_decoding(decoding) if plan_decoding is not None and decoding else None
-    return ReferenceAttentionPlan(_groups(to_gather, block_size, dtype, device), tuple(alone), views, planned)
+    decode_plan = plan_decoding(decoding) if plan_decoding is not None and decoding else None
+    return ReferenceAttentionPlan(_groups(to_gather, block_size, dtype, device), tuple(alone), views, decode_plan)
 
 
 def _views(caches: LayerCache, sequences: list[tuple[int, int, int]]) -> ViewAttention:
@@ -250,7 +250,7 @@ def _views(caches: LayerCache, sequences: list[tuple[int, int, int]]) -> ViewAtt
 def _tiles(
     row: int, rows: int, tokens: int, seen: int, window: int, dtype: torch.dtype, device: torch.device
 ) -> tuple[QueryTile, ...]:
-    """A sequence's `rows` rows from `row` on, whose keys are tokens `seen` .. `tokens`."""
+    """The tiles of a sequence's `rows` rows from `row` on, whose keys are tokens `seen` .. `tokens`."""
     if rows == 1:
         return (QueryTile(slice(row, row + 1), slice(None), None),)
     first_position = tokens - rows
@@ -275,7 +275,7 @@ def _tiles(
 def _groups(
     decodes: list[tuple[Sequence[int], int, int, int]], block_size: int, dtype: torch.dtype, device: torch.device
 ) -> tuple[GroupAttention, ...]:
-    """Sequences (blocks, row, first slot seen, slots' end), brought together by length."""
+    """Group sequences (blocks, row, first visible slot, slots' end) by length."""
     groups: list[list[tuple[Sequence[int], int, int, int]]] = []
     for decode in sorted(decodes, key=lambda decode: len(decode[0])):
         width = len(decode[0])
@@ -308,7 +308,7 @@ def _together(
     )
 
 
-# Rows of a prompt whose scores are made at once.
+# Prompt rows whose scores are computed at once.
 _PLAIN_TILE_ROWS = 256
 
 
@@ -320,10 +320,13 @@ def plain_attention(
     is_causal: bool = False,
     scale: float = 1.0,
 ) -> Tensor:
-    """What scaled_dot_product_attention computes of the same arguments, in float32 where these have 16 bits.
+    """The result of scaled_dot_product_attention by two matrix products and a softmax, in float32 for 16-bit arguments.
 
-    q [a, b, rows, D], keys and values [a, b, tokens, D], which have stride 0 over b where all of b share them;
-    attn_mask [.., rows or 1, tokens] is added. Causal: row i sees tokens 0 .. i.
+    torch's own has been silently wrong on MPS in several releases: leaking causal masks (pytorch#195910), reads out of
+    bounds (#169222), strided keys (#163597, #163598), broadcast ones (#189631).
+
+    q [a, b, rows, D], keys and values [a, b, tokens, D], with stride 0 over b where all of b share them; attn_mask [..,
+    rows or 1, tokens] is added. Causal: row i sees tokens 0 .. i.
     """
     dtype = torch.promote_types(q.dtype, torch.float32)
     shared = keys.stride(1) == 0 and values.stride(1) == 0

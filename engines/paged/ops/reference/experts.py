@@ -1,4 +1,4 @@
-"""A mixture of experts: which experts a row goes to, and what they make of it."""
+"""A mixture of experts: routing, and the experts' products."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def route(router_logits: Tensor, top_k: int, renormalize: bool) -> tuple[Tensor,
 
 
 def mix(x: Tensor, router_logits: Tensor, experts: Sequence[Expert], top_k: int, renormalize: bool) -> Tensor:
-    """Rows are brought together by expert, each expert works once on all of its rows, and a row's results are summed
-    in the order of its weights, in float32: the sum does not depend on which other rows there are."""
+    """Rows are grouped by expert, each expert runs once on all its rows, and a row's results are summed in the order of
+    its weights, in float32: the sum does not depend on the other rows."""
     weights, chosen = route(router_logits, top_k, renormalize)
     order = chosen.flatten().argsort(stable=True)
     counts = chosen.flatten().bincount(minlength=len(experts)).tolist()

@@ -1,7 +1,8 @@
-"""Which tokens may be drawn: top-k, top-p and min-p, each on what the one before left; among equals the lower ids stay.
+"""The filters of sampling: top-k, top-p and min-p, each on the result of the one before; among equals the lower ids
+stay.
 
-Told twice: for rows on any device by sorting them, the definition; and for one row on the processor, where almost all
-of the vocabulary is left out before anything is sorted.
+Two implementations: for rows on any device by sorting, the definition; and for one row on the processor, where almost
+all of the vocabulary is dropped before anything is sorted.
 """
 
 from __future__ import annotations
@@ -13,10 +14,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-# Where top-p looks for its tokens: those with at least this probability, which are at most a thousand, then at most
-# thirty thousand. Text seldom needs the second.
+# Least probabilities of the candidates of top-p: at most a thousand tokens, then at most thirty thousand, which text
+# seldom needs.
 _LIKELY, _UNLIKELY = 1e-3, 1 / 30_000
-# A sum that lacks less than this of p has reached it: half of 110 equals are half of all, however sums are rounded.
+# A sum this close to p has reached it: half of 110 equals are half of all, at any rounding of sums.
 EQUAL_SUMS = 1e-9
 
 
@@ -25,24 +26,24 @@ def is_filtering(top_k: int, top_p: float, min_p: float, vocabulary: int) -> boo
 
 
 def keep_(scores: Tensor, top_k: Tensor, top_p: Tensor, min_p: Tensor) -> Tensor:
-    """Scores [m, V] (logits / temperature) with -inf at all that is left out. In place; on any device, by one stable
-    sort, so that the host waits for nothing."""
+    """Scores [m, V] (logits / temperature) with -inf for filtered tokens. In place; on any device, by one stable sort,
+    so that the host does not wait."""
     values, ids = scores.sort(dim=1, descending=True, stable=True)
     ranks = torch.arange(scores.shape[1], device=scores.device)
     has_top_k = (top_k > 0)[:, None]
-    kept = ~has_top_k | (ranks < top_k[:, None])
-    # MPS knows no float64.
+    keep = ~has_top_k | (ranks < top_k[:, None])
+    # MPS has no float64.
     wide = torch.float32 if scores.device.type == "mps" else torch.float64
-    left = values.to(wide).masked_fill(~kept, -torch.inf)
-    before = left.softmax(1).cumsum(1).roll(1, dims=1)
+    remaining = values.to(wide).masked_fill(~keep, -torch.inf)
+    before = remaining.softmax(1).cumsum(1).roll(1, dims=1)
     before[:, 0] = 0
-    kept &= (top_p[:, None] >= 1) | (before < top_p[:, None].to(wide) - EQUAL_SUMS) | (ranks == 0)
-    kept &= (min_p[:, None] <= 0) | (values >= values[:, :1] + min_p[:, None].log())
-    return scores.masked_fill_(~torch.zeros_like(kept).scatter_(1, ids, kept), -torch.inf)
+    keep &= (top_p[:, None] >= 1) | (before < top_p[:, None].to(wide) - EQUAL_SUMS) | (ranks == 0)
+    keep &= (min_p[:, None] <= 0) | (values >= values[:, :1] + min_p[:, None].log())
+    return scores.masked_fill_(~torch.zeros_like(keep).scatter_(1, ids, keep), -torch.inf)
 
 
-def kept_ids(scores: Any, top_k: int, top_p: float, min_p: float) -> Any:
-    """The same for one row, a numpy array [V] of float32 -> the ids that stay, rising, int64."""
+def filtered_ids(scores: Any, top_k: int, top_p: float, min_p: float) -> Any:
+    """The same for one row, a numpy array [V] of float32 -> the remaining ids, rising, int64."""
     largest = scores.max()
     ids = _top_k(scores, top_k) if 0 < top_k < scores.shape[0] else None
     if top_p < 1:
@@ -55,7 +56,7 @@ def kept_ids(scores: Any, top_k: int, top_p: float, min_p: float) -> Any:
 
 def _top_k(scores: Any, top_k: int) -> Any:
     least = torch.from_numpy(scores).topk(top_k, sorted=False).values.min().item()
-    if least == -math.inf:  # fewer than k may come at all
+    if least == -math.inf:  # fewer than k tokens are allowed
         return np.flatnonzero(scores > least)
     ids = np.flatnonzero(scores >= least)
     if ids.shape[0] == top_k:
@@ -65,8 +66,8 @@ def _top_k(scores: Any, top_k: int) -> Any:
 
 
 def _top_p(scores: Any, largest: Any, top_p: float) -> Any:
-    """Of the whole vocabulary. What is less likely than (1 - p) / 2V is together less than (1 - p) / 2, and so never
-    among the tokens whose sum reaches p."""
+    """Of the whole vocabulary. Tokens less likely than (1 - p) / 2V sum to less than (1 - p) / 2, and are never among
+    those whose sum reaches p."""
     log_total = torch.from_numpy(scores).to(torch.float64).logsumexp(0).item()
     surely = (1 - top_p) / (2 * scores.shape[0])
     for least in (_LIKELY, _UNLIKELY, surely):

@@ -1,8 +1,8 @@
-"""The noise that tokens are drawn by: a pure function of (seed, position, token id), with no state.
+"""The noise of sampling: a pure function of (seed, position, token id), without state.
 
-The same request draws the same token at a position whatever stands beside it in the batch, however its prompt was cut,
-whether it was preempted, and whether the position was reached by speculation. All backends compute the same integers;
-the floats made of them agree within a few units in the last place.
+A request samples the same token at a position in any batch, with any chunks of its prompt, after a preemption, and
+under speculation. All backends compute the same integers; the floats made of them agree within a few units in the last
+place.
 
 All arithmetic is modulo 2^64 on unsigned numbers:
 
@@ -21,12 +21,12 @@ All arithmetic is modulo 2^64 on unsigned numbers:
                               x = swap(x * x + y)
                               return (x * x + z) >> 32
 
-Why a key for each position rather than position << 32 in the counter: the lower halves of counter * key would then be
-equal at all positions, which costs a round of mixing between them. Squares is made for small counters under one
-irregular key, and splitmix64 makes of any seed and position an irregular one. Counter 0 is left out, whose first round
-is 0 under every key.
-Why v near 0 makes the large values: an argmax looks at these, and there a float32 keeps all 32 bits. log1p(-v) may be
-computed as -v * (log(w) / (w - 1)) with w = 1 - max(v, 2^-24), where the arithmetic is not re-associated (Kahan).
+Each position has a key of its own, as with position << 32 in the counter the lower halves of counter * key would be
+equal at all positions, and cost a round of mixing between them. Squares is designed for small counters under one
+irregular key, which splitmix64 provides for any seed and position. Counter 0 is left out: its first round is 0 under
+every key. v near 0 gives the large values: an argmax depends on these, and there a float32 keeps all 32 bits. log1p(-v)
+may be computed as -v * (log(w) / (w - 1)) with w = 1 - max(v, 2^-24), where the arithmetic is not re-associated
+(Kahan).
 
 Source: Widynski, "Squares: A Fast Counter-Based RNG", arXiv:2004.06278 (4 rounds, 32 bits); Steele et al., "Fast
 Splittable Pseudorandom Number Generators" (splitmix64); Maddison et al., "A* Sampling" (the Gumbel-max trick).
@@ -44,7 +44,7 @@ from torch import Tensor
 _MASK = (1 << 64) - 1
 _GOLDEN = 0x9E3779B97F4A7C15
 _MIX_1, _MIX_2 = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
-# Ids worked on at a time: four buffers of 8 bytes an id are 512 KiB, which stay in a core's second cache.
+# Ids processed at a time: four buffers of 8 bytes an id are 512 KiB, which fit a core's second cache.
 _CHUNK = 16 * 1024
 _HALF_WORD = np.uint64(32)
 _LARGEST_V = 1 - 2.0**-24
@@ -91,7 +91,7 @@ def noise_at(keys: Tensor, ids: Tensor) -> Tensor:
 
 
 def add_noise_(scores: Tensor, keys: Tensor) -> Tensor:
-    """Add to each score the noise of its id, in place: scores [m, V] float32, keys [m] int64."""
+    """Add the noise of its id to each score, in place: scores [m, V] float32, keys [m] int64."""
     if scores.device.type == "cpu":
         for row, key in zip(scores.unbind(0), keys.tolist(), strict=True):
             add_row_noise_(row, key & _MASK)
@@ -120,12 +120,12 @@ def _signed(word: int) -> int:
     return word - (1 << 64) if word >> 63 else word
 
 
-# The same for one row on the processor, by numpy, which has unsigned words and is twice as fast at them as torch.
-# Written in place over buffers of a chunk: 25 passes over memory that stays near.
+# One row on the processor, by numpy, which has unsigned words and is twice as fast with them as torch: 25 passes in
+# place over buffers of a chunk, which stay in the cache.
 
 
 def noise_of(ids: Any, keys: Any) -> Any:
-    """The noise of some ids, each under its row's key: numpy arrays of int64 and uint64 -> float32."""
+    """The noise of some ids under their rows' keys: numpy arrays of int64 and uint64 -> float32."""
     noise = torch.zeros(ids.shape[0])
     for start in range(0, ids.shape[0], _CHUNK):
         part, key = noise[start : start + _CHUNK], keys[start : start + _CHUNK]
@@ -137,7 +137,7 @@ def noise_of(ids: Any, keys: Any) -> Any:
 
 
 def add_row_noise_(row: Tensor, key: int) -> None:
-    """Add to each score of a row [V] the noise of its id."""
+    """Add the noise of its id to each score of a row [V]."""
     for start in range(0, row.shape[0], _CHUNK):
         part = row[start : start + _CHUNK]
         y = _BUFFERS.y[: part.shape[0]]
@@ -147,12 +147,12 @@ def add_row_noise_(row: Tensor, key: int) -> None:
 
 
 class _Buffers(threading.local):
-    """What a chunk's noise is computed in, a set a thread: memory of this size is otherwise mapped anew for each row.
-    `y` is where the counters times the key are given."""
+    """Buffers of a chunk's noise, one set per thread: memory of this size would be mapped again for each row. `y` holds
+    the counters times the key."""
 
     def __init__(self) -> None:
         self.y, self.z, self.x, self.swapped = (np.empty(_CHUNK, np.uint64) for _ in range(4))
-        # numpy's, as tensors of torch.inference_mode could not be written outside of it.
+        # numpy's, as tensors of torch.inference_mode could not be written outside of it
         self.v, self.w = (np.empty(_CHUNK, np.float32) for _ in range(2))
 
 
@@ -166,7 +166,7 @@ def _add_noise(part: Tensor, key: Any) -> None:
 
 
 def _squares(y: Any, key: Any) -> Any:
-    """squares32, its counters times the key given, in a buffer that the next call overwrites."""
+    """squares32 of counters times the key, in a buffer that the next call overwrites."""
     z, x, swapped = (buffer[: y.shape[0]] for buffer in (_BUFFERS.z, _BUFFERS.x, _BUFFERS.swapped))
     np.add(y, key, out=z)
     np.multiply(y, y, out=x)
@@ -181,7 +181,7 @@ def _squares(y: Any, key: Any) -> Any:
 
 
 def _subtract_log_exponential(part: Tensor, bits: Tensor) -> None:
-    """part -= log(-log1p(-v)), with log1p as the module's text has it: torch's own costs three times as much."""
+    """part -= log(-log1p(-v)), with log1p as the module describes: torch's own takes three times as long."""
     v, w = (torch.from_numpy(buffer[: part.shape[0]]) for buffer in (_BUFFERS.v, _BUFFERS.w))
     v.copy_(bits).add_(0.5).mul_(2.0**-32).clamp_(max=_LARGEST_V)
     torch.clamp(v, min=2.0**-24, out=w)

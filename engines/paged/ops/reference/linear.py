@@ -1,10 +1,25 @@
-"""Dense products on a processor with its matrix library's own layout of the weights, made once at load.
+"""Matrix products of the reference.
 
-torch hands a plain matrix to oneDNN (or MKL) row by row, which then reorders or walks it badly for few rows at a time.
-In oneDNN's blocked layout the same product reads memory nearly as fast as there is.
+A quantized matrix is expanded at load, to T. On a processor with AVX-512 or AVX2 a 4-bit one of bfloat16 is kept beside
+it for torch's packed kernel, which reads a quarter of the bytes but has no tile instructions: it serves few rows.
+Without `keeps_expanded` (little memory) many rows expand the packed matrix in parts.
 
-What was measured (torch 2.13, two threads of a Sapphire Rapids that reads 24 GB/s; GB/s of weights read from memory,
-4096 x 768; plain -> blocked):
+Measured (torch 2.13, one thread of a Sapphire Rapids at AVX-512, 4096 x 1024, groups of 64, best of 15, us):
+
+    rows                     1      4     16     64    512
+    float32               1090   2200   2800   4700
+    bfloat16               550    580    600   1000   4500
+    4-bit kernel           210    410   1600  10500          bfloat16; with float32 7300 for one row
+    8-bit kernel           410    720   2000   7500          one scale a row: it has no groups
+    expand, then bfloat16        4800   4800   5500  10000   4 bits; 8 bits are much the same
+
+So: the 4-bit kernel for up to 4 rows (2 at AVX2, where a row takes twice as long), everything else dense; 8 bits always
+dense. In bfloat16 products differ from those of the exactly expanded matrix by less than 1 % of the largest (bfloat16's
+rounding is 0.4 %), in float32 by less than 1e-5.
+
+A dense matrix is stored in oneDNN's blocked layout, made once at load: torch hands a plain matrix to oneDNN (or MKL),
+which reorders or reads it badly for few rows at a time. Measured (two threads that read 24 GB/s; GB/s of weights read
+from memory, 4096 x 768; plain -> blocked):
 
     rows          1             4             16            64           512
     bfloat16   9.9 -> 15.0   10.2 -> 15.7   9.8 -> 15.3    8.1 -> 11.4   3.3 -> 3.1
@@ -23,13 +38,13 @@ from torch import Tensor
 from engines.paged.ops.interface import Dense, Quantized, Weight
 from engines.paged.ops.packing import dequantize, join, moved, unpack
 
-# Rows that the layout is chosen for: of what was tried, these were best for few rows and no worse for many.
+# The number of rows that the layout is made for: the best for few rows and no worse for many.
 _ROWS = {torch.bfloat16: 64, torch.float32: 16}
 
 
 @dataclass(frozen=True, slots=True)
 class BlockedLinear:
-    """x -> x @ weight.T + bias. `weight` is oneDNN's, [N, K] in a layout of its own."""
+    """x -> x @ weight.T + bias; weight [N, K] in oneDNN's layout."""
 
     weight: Tensor
     bias: Tensor | None
@@ -40,14 +55,14 @@ class BlockedLinear:
 
 
 def can_block(device: torch.device, dtype: torch.dtype) -> bool:
-    """Whether oneDNN is there and computes in this dtype as it is."""
+    """Whether oneDNN computes in this dtype here."""
     if device.type != "cpu" or dtype not in _ROWS or not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
         return False
     return dtype == torch.float32 or bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
 def block(weight: Tensor) -> Tensor:
-    """[N, K] in oneDNN's layout; the original is not needed any more."""
+    """[N, K] in oneDNN's layout; the original is not needed afterwards."""
     with torch.inference_mode(False), torch.no_grad():
         blocked: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), _ROWS[weight.dtype])
     return blocked
@@ -55,9 +70,9 @@ def block(weight: Tensor) -> Tensor:
 
 # Rows for which torch's 4-bit kernel is faster than a dense product, by the processor's instructions.
 _KERNEL_ROWS = {"AVX512": 4, "AVX2": 2}
-# Rows for which it is faster than expanding: a row costs some 100 us there, expanding 5000 (4096 x 1024).
+# Rows for which it is faster than expanding: a row takes some 100 us, expanding 5000 (4096 x 1024).
 _KERNEL_ROWS_PACKED = 32
-# Numbers expanded at once: 1 MiB of bfloat16 stays in a core's cache between expanding and multiplying.
+# Numbers expanded at once: 1 MiB of bfloat16 stays in a core's cache until it is multiplied.
 _PIECE = 1 << 19
 
 
@@ -74,7 +89,7 @@ class Linear:
 
 @dataclass(frozen=True, slots=True)
 class PackedLinear:
-    """The same with a matrix that stays packed and is expanded to the rows' dtype each time, some rows at once."""
+    """The same with a packed matrix, expanded to the rows' dtype each time, in parts."""
 
     weight: Quantized
     bias: Tensor | None
@@ -91,8 +106,8 @@ class PackedLinear:
 
 @dataclass(frozen=True, slots=True)
 class Int4Linear:
-    """Up to `few_rows` rows by torch's 4-bit kernel, more by `many`. `packed` is as the kernel wants it, scales_zeros
-    [K / group, N, 2] with value = scale * (q - 8) + zero."""
+    """Up to `few_rows` rows by torch's 4-bit kernel, more by `many`. `packed` is in the kernel's form, scales_zeros [K
+    / group, N, 2] with value = scale * (q - 8) + zero."""
 
     packed: Tensor
     scales_zeros: Tensor
@@ -125,7 +140,7 @@ class GateUp:
 
 @dataclass(frozen=True, slots=True)
 class Embedding:
-    """Rows of a table by token; a quantized one stays packed and its rows are expanded as they are read."""
+    """Rows of a table by token; a quantized table stays packed, and its rows are expanded as they are read."""
 
     weight: Weight
     dtype: torch.dtype
@@ -159,7 +174,7 @@ def _dense(weight: Tensor, bias: Tensor | None) -> Linear | BlockedLinear:
 
 
 def _rows_by_kernel(weight: Quantized, dtype: torch.dtype, device: torch.device, keeps_expanded: bool) -> int:
-    """How many rows the 4-bit kernel serves: none where it is not there, or not fast."""
+    """How many rows the 4-bit kernel serves: 0 where it is missing or slow."""
     fast = _KERNEL_ROWS.get(torch.backends.cpu.get_cpu_capability(), 0)
     is_suited = weight.bits == 4 and weight.shape[0] % 16 == 0 and weight.shape[1] % 64 == 0
     if device.type != "cpu" or dtype != torch.bfloat16 or not fast or not is_suited:
@@ -201,8 +216,8 @@ def expand_rows(weight: Quantized, rows: slice, dtype: torch.dtype) -> Tensor:
 
 @cache
 def _fours(dtype: torch.dtype, device: torch.device) -> Tensor:
-    """The four 4-bit values in each 16-bit word, lowest first: [65536], of a type as wide as four of `dtype`, because
-    torch looks single elements up in a tenth of the time of rows."""
+    """The four 4-bit values of each 16-bit word, lowest first: [65536], of a type as wide as four of `dtype`, because
+    torch's look-up of single elements takes a tenth of the time of rows."""
     words = torch.arange(1 << 16, device=device).unsqueeze(1)
     values = ((words >> torch.arange(0, 16, 4, device=device)) & 15).to(dtype)
     return values.view(torch.complex128 if dtype.itemsize == 4 else torch.int64).flatten()

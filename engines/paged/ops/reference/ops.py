@@ -17,9 +17,8 @@ from engines.paged.ops.reference.sampling import sample
 
 
 class ReferenceOps:
-    """Operations on `device`. `dtype` is T, what weights are brought to; None: the one they come in. `keeps_expanded`:
-    quantized matrices are held in T too, for speed; False: packed alone, about 1 byte a weight at 4 bits (linear.py).
-    """
+    """Operations on `device`. `dtype` is T, None: the weights' own. `keeps_expanded`: quantized matrices are stored in
+    T too, for speed; False: packed alone, about 1 byte a weight at 4 bits (linear.py)."""
 
     name = "reference"
     can_replay = False
@@ -36,8 +35,7 @@ class ReferenceOps:
     def __repr__(self) -> str:
         return f"<ReferenceOps on {self.device}, {self.dtype or 'dtype of the weights'}>"
 
-    def prepare_attention(self, heads: int, kv_heads: int, head_size: int, dtype: torch.dtype) -> None:
-        """Torch needs none."""
+    def prepare_attention(self, heads: int, kv_heads: int, head_size: int, dtype: torch.dtype) -> None: ...
 
     def prepare_linear(self, weight: Weight, bias: Tensor | None = None) -> matrices.AnyLinear:
         return matrices.prepare_linear(weight, bias, self.device, self.dtype, self.keeps_expanded)
@@ -133,7 +131,7 @@ class ReferenceOps:
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """x [n, heads, D] by cos and sin [n, 1, R], the first half of sin negated -> float32; what is past R stays."""
+    """x [n, heads, D] by cos and sin [n, 1, R], the first half of sin negated -> float32; dimensions from R on stay."""
     rotary = cos.shape[-1]
     x = x.float()
     head = x[..., :rotary]
@@ -142,7 +140,7 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 def _of_rows(batch: Batch, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
-    """The rows' own cos and signed sin in both halves, once a step."""
+    """The rows' cos and signed sin in both halves, once a step."""
     key = f"rotation {id(cos)}"
     if key not in batch.scratch:
         cos, sin = cos[batch.positions], sin[batch.positions]

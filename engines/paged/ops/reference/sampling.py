@@ -1,8 +1,8 @@
-"""Choosing tokens, in plain torch and numpy: the definition of `Ops.sample`, and how CPU and CUDA do it.
+"""Sampling in plain torch and numpy: the definition of `Ops.sample`, for CPU and CUDA.
 
-A row's token is a function of its logits and its own fields alone. On the processor each row pays for what it asks: a
-greedy one for an argmax, a filtered one for the noise of the tokens that are left. On other devices all rows go
-together, and the host waits for nothing.
+A row's token is a function of its logits and its own fields alone. On the processor each row is processed by its own
+fields: an argmax for a greedy row, the noise of the remaining tokens for a filtered one. On other devices all rows are
+processed together, and the host does not wait.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ import torch
 from torch import Tensor
 
 from engines.paged.ops.interface import SamplingBatch
-from engines.paged.ops.reference.filters import is_filtering, keep_, kept_ids
+from engines.paged.ops.reference.filters import filtered_ids, is_filtering, keep_
 from engines.paged.ops.reference.gumbel_noise import add_noise_, add_row_noise_, noise_of, row_key, row_keys
 
 _MASK = (1 << 64) - 1
-# A vocabulary whose rows together make one piece of noise faster than each its own.
+# For a smaller vocabulary one array of noise for all rows is faster than one for each.
 _SMALL = 2048
 
 
 def sample(logits: Tensor, sampling: SamplingBatch) -> tuple[Tensor, Tensor]:
-    """See `Ops.sample`: logits [m, V] float32 -> tokens [m] int32, log probabilities [m] float32. The logits stay as
-    they came."""
+    """See `Ops.sample`: logits [m, V] float32 -> tokens [m] int32, log probabilities [m] float32. The logits are not
+    modified."""
     adjusted = adjust_(logits.clone(), sampling) if is_adjusting(sampling) else logits
     choose = _choose_by_row if logits.device.type == "cpu" else _choose_together
     tokens = choose(adjusted, sampling)
@@ -50,28 +50,28 @@ def top_logprobs(logits: Tensor, k: int) -> tuple[Tensor, Tensor]:
 
 
 def _top_by_row(logits: Tensor, k: int) -> Tensor:
-    """Those that are not below the k-th, sorted by value; ids rise where values are equal."""
+    """Tokens not below the k-th, sorted by value; ids rise where values are equal."""
     least = logits.topk(k, sorted=False).values.amin(1).numpy()
     chosen = np.empty((logits.shape[0], k), np.int64)
     for i, row in enumerate(logits.numpy()):
         ids = np.flatnonzero(row >= least[i])
-        if ids.shape[0] < k:  # not numbers: whichever are told, their log probabilities are none either
+        if ids.shape[0] < k:  # NaN: any ids, whose log probabilities are NaN too
             ids = np.arange(k)
         chosen[i] = ids[np.argsort(-row[ids], kind="stable")[:k]]
     return torch.from_numpy(chosen)
 
 
 def _top_together(logits: Tensor, k: int) -> Tensor:
-    # A float's bits, as an integer, rise with it where it is positive and fall where it is negative. With the id below
-    # them no two are equal.
+    # A float's bits, as an integer, rise with a positive float and fall with a negative one. With the id in the lower
+    # half no two are equal.
     bits = logits.contiguous().view(torch.int32)
     ordered = torch.where(bits < 0, bits ^ 0x7FFFFFFF, bits).to(torch.int64) << 32
     return (ordered - torch.arange(logits.shape[1], device=logits.device)).topk(k, dim=1).indices
 
 
 def _log_totals(logits: Tensor) -> Tensor:
-    """By rows on the processor, where torch may share one row among threads and not many: a sum's last bits would tell
-    how many rows there were."""
+    """By row on the processor, where torch may split a single row among threads: the last bits of a sum would depend on
+    the number of rows."""
     if logits.device.type == "cpu" and logits.shape[0] > 1:
         return torch.stack([row.logsumexp(0) for row in logits.unbind(0)])
     return logits.logsumexp(1)
@@ -91,14 +91,14 @@ def _choose_together(logits: Tensor, sampling: SamplingBatch) -> Tensor:
 def _choose_by_row(logits: Tensor, sampling: SamplingBatch) -> Tensor:
     rows = logits.numpy()
     if sampling.is_greedy:
-        # numpy's is ten times as fast as torch's here; both tell the first of equals.
+        # numpy's is ten times as fast as torch's here; both return the first of equals.
         return torch.from_numpy(rows.argmax(1).astype(np.int32))
     with np.errstate(all="ignore"):
         return torch.from_numpy(_draws(rows, sampling))
 
 
 def _draws(rows: Any, sampling: SamplingBatch) -> Any:
-    """Rows of numpy. What filters leave of all rows goes through the noise together: it is a handful a row."""
+    """numpy rows. The few remaining tokens of all filtered rows get their noise together."""
     tokens = np.empty(rows.shape[0], np.int32)
     filtered: list[tuple[int, Any, Any, int]] = []
     for i, (temperature, top_k, top_p, min_p, seed, position) in enumerate(_controls(sampling)):
@@ -106,10 +106,10 @@ def _draws(rows: Any, sampling: SamplingBatch) -> Any:
             tokens[i] = rows[i].argmax()
             continue
         scores = rows[i] / np.float32(temperature)
-        if not math.isfinite(scores.max()):  # nothing may come, or the temperature is next to 0
+        if not math.isfinite(scores.max()):  # no token is allowed, or the temperature is next to 0
             tokens[i] = scores.argmax()
         elif scores.shape[0] <= _SMALL or is_filtering(top_k, top_p, min_p, scores.shape[0]):
-            ids = kept_ids(scores, top_k, top_p, min_p)
+            ids = filtered_ids(scores, top_k, top_p, min_p)
             filtered.append((i, ids, scores[ids], row_key(seed & _MASK, position)))
         else:
             add_row_noise_(torch.from_numpy(scores), row_key(seed & _MASK, position))
@@ -120,7 +120,7 @@ def _draws(rows: Any, sampling: SamplingBatch) -> Any:
 
 
 def _draw_filtered(filtered: list[tuple[int, Any, Any, int]], tokens: Any) -> None:
-    """Of each (row, ids, their scores, key) one id into `tokens`."""
+    """Sample one id of each (row, ids, their scores, key) into `tokens`."""
     sizes = [ids.shape[0] for _, ids, _, _ in filtered]
     keys = np.repeat(np.array([key for _, _, _, key in filtered], np.uint64), sizes)
     noise = noise_of(np.concatenate([ids for _, ids, _, _ in filtered]), keys)
@@ -156,8 +156,7 @@ def is_adjusting(sampling: SamplingBatch) -> bool:
 
 
 def adjust_(logits: Tensor, sampling: SamplingBatch) -> Tensor:
-    """Logits [m, V] in place, in the order that `Ops.sample` states. Rows whose fields ask for nothing stay as they
-    are, to the bit."""
+    """Adjust logits [m, V] in place, in the order of `Ops.sample`. Rows without such fields stay bit-identical."""
     if sampling.allowed is not None:
         _forbid_(logits, sampling.allowed)
     _penalize_(logits, sampling)
@@ -167,7 +166,7 @@ def adjust_(logits: Tensor, sampling: SamplingBatch) -> Tensor:
 
 
 def _forbid_(logits: Tensor, allowed: Tensor) -> None:
-    """Tokens whose bit is not set cannot come. allowed [m, ceil(V / 32)] int32."""
+    """Forbid tokens whose bit is not set. allowed [m, ceil(V / 32)] int32."""
     size = logits.shape[1]
     if logits.device.type == "cpu":
         for row, words in zip(logits.numpy(), allowed.numpy(), strict=True):

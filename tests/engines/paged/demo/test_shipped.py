@@ -137,7 +137,7 @@ def test_the_paged_engine_tells_the_same_story(model: PreTrainedModel, tokenizer
     engine = PagedEngine.load(FOLDER, EngineOptions(device="cpu", dtype="float32", threads=1, memory_gb=0.5))
     engine.start()
     try:
-        prompt = engine.tokenizer.encode_chat(FOX)
+        prompt = engine.tokenizer.encode(engine.tokenizer.render_chat(FOX), False)
         assert prompt == tokenizer.apply_chat_template(FOX, add_generation_prompt=True, return_dict=False)
         answer = answer_of(engine, prompt, max_tokens=500, ignore_eos=False)
     finally:

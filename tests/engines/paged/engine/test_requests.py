@@ -319,7 +319,7 @@ def test_whoever_is_taken_is_told_of_the_end(engine_of: Make, llama: Path) -> No
     for thread in threads:
         thread.join()
     assert all(answer.done.is_set() for answer in taken)
-    assert not engine._parts.sampler._drawings
+    assert not engine._parts.sampler._states
 
 
 def test_an_engine_that_never_ran_tells_its_requests(llama: Path) -> None:

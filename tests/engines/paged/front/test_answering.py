@@ -35,12 +35,12 @@ def _plain(value: Any) -> Any:
     return value.decode() if isinstance(value, bytes) else value
 
 
-def told(outputs: list[Output], *, n: int = 1, prompt: str = "", first: int = 0, **asked: Any) -> Stream:
+def told(steps: list[Output], *, n: int = 1, prompt: str = "", first: int = 0, **asked: Any) -> Stream:
     stream = Stream(inputs={})
     writer = LogprobWriter(lambda token_id: bytes([token_id]))
     request = ParsedRequest("", {}, **asked)
     answering = ResponseStream(stream, request, num_choices=n, prompt=prompt, logprobs=writer, first_token=first)
-    for output in outputs:
+    for output in steps:
         answering(output)
     return stream
 
@@ -55,7 +55,7 @@ TWO = [more("Hel", 72), more("lo", 111, 33, finish_reason=STOP, stop="!", is_fin
 
 def test_a_stream_is_told_as_it_comes() -> None:
     """Each output is an answer; what was asked beside the text stands in each, counts since the one before."""
-    assert told(TWO, streams=True, told=frozenset(COUNTS)).told == [
+    assert told(TWO, streams=True, outputs=frozenset(COUNTS)).told == [
         (
             {
                 "text_output": ["Hel"],
@@ -85,7 +85,7 @@ def test_a_stream_is_told_as_it_comes() -> None:
 
 def test_what_can_wait_is_told_at_the_end() -> None:
     """With `tell_at_end` the text is alone until a choice has ended; token ids stay with their tokens."""
-    stream = told(TWO, streams=True, tells_at_end=True, told=frozenset({"num_output_tokens", "token_ids"}))
+    stream = told(TWO, streams=True, defers_outputs=True, outputs=frozenset({"num_output_tokens", "token_ids"}))
     assert [outputs for outputs, _, _ in stream.told] == [
         {"text_output": ["Hel"], "token_ids": ["[72]"]},
         {"text_output": ["lo"], "token_ids": ["[111, 33]"], "num_output_tokens": [3]},
@@ -94,7 +94,7 @@ def test_what_can_wait_is_told_at_the_end() -> None:
 
 def test_a_whole_answer_is_one() -> None:
     """Without a stream all is told in the end, behind the prompt where that is wanted."""
-    (answer,) = told(TWO, prompt="Say: ", told=frozenset({"finish_reason", "num_output_tokens", "token_ids"})).told
+    (answer,) = told(TWO, prompt="Say: ", outputs=frozenset({"finish_reason", "num_output_tokens", "token_ids"})).told
     outputs = {"finish_reason": ["stop"], "num_output_tokens": [3], "token_ids": ["[72, 111, 33]"]}
     assert answer == ({"text_output": ["Say: Hello"]} | outputs, None, True)
 
@@ -111,7 +111,7 @@ def test_choices_of_a_stream_are_told_by_their_index() -> None:
         ({"text_output": ["b"]}, {"sequence_index": 1}, False),
         ({"text_output": ["c"]}, {"sequence_index": 0}, True),
     ]
-    whole = told(outputs, n=2, prompt="> ", told=frozenset({"finish_reason"})).told
+    whole = told(outputs, n=2, prompt="> ", outputs=frozenset({"finish_reason"})).told
     assert whole == [({"text_output": ["> ac", "> b"], "finish_reason": ["stop", "length"]}, None, True)]
 
 
@@ -119,7 +119,7 @@ def test_logprobs_are_written_as_vllm_writes_them() -> None:
     """A token's own stands first, with its rank among the likeliest; bytes that are no text are told as such."""
     scores = (TokenLogprob(65, -1.0, ((66, -0.5), (65, -1.0))), TokenLogprob(0xC3, float("-inf"), ((66, 0.0),)))
     outputs = [more("A", 65, 0xC3, logprobs=scores, finish_reason=STOP, is_final=True, cumulative_logprob=-1.0)]
-    (answer,) = told(outputs, told=frozenset({"logprobs", "cumulative_logprob"})).told
+    (answer,) = told(outputs, outputs=frozenset({"logprobs", "cumulative_logprob"})).told
     assert answer[0]["cumulative_logprob"] == [-1.0]
     first, second = json.loads(answer[0]["logprobs"][0])
     assert list(first) == ["65", "66"]
@@ -135,7 +135,7 @@ def test_logprobs_are_written_as_vllm_writes_them() -> None:
 def test_a_prompts_logprobs_are_told_with_the_first_answer() -> None:
     """Of its first token there is none, which stands there by its text."""
     first = more("a", 1, prompt_logprobs=(None, TokenLogprob(66, -2.0)))
-    stream = told([first, TWO[1]], streams=True, told=frozenset({"prompt_logprobs"}), first=65)
+    stream = told([first, TWO[1]], streams=True, outputs=frozenset({"prompt_logprobs"}), first=65)
     assert [sorted(outputs) for outputs, _, _ in stream.told] == [["prompt_logprobs", "text_output"], ["text_output"]]
     assert json.loads(stream.told[0][0]["prompt_logprobs"][0]) == [
         {"65": {"logprob": None, "rank": None, "decoded_token": "A"}},

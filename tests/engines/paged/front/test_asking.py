@@ -46,7 +46,7 @@ def test_flags_say_what_is_told() -> None:
     )
     assert read.streams
     assert not read.repeats_prompt
-    assert read.told == {"finish_reason", "logprobs"}
+    assert read.outputs == {"finish_reason", "logprobs"}
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_what_is_no_field_of_sampling() -> None:
         {"adapter": "sql", "cache_salt": "s", "priority": 3, "timeout": 1_500_000, "tell_at_end": True}, **HELLO
     )
     assert (read.adapter, read.cache_salt, read.priority, read.timeout_seconds) == ("sql", "s", 97, 1.5)
-    assert read.tells_at_end
+    assert read.defers_outputs
     assert not read.fields
     written = json.dumps({"lora_name": "sql", "cache_salt": "s", "add_special_tokens": False, "n": 2})
     read = asked(**HELLO, sampling_parameters=texts(written))

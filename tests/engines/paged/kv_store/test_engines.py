@@ -135,7 +135,7 @@ def test_who_was_looked_up_before_his_turn_does_not_wait(
         Sequence(GenerateRequest(name, tuple(PROMPT), SamplingParams(), cache_salt=name), 0, 1, BLOCK) for name in "ab"
     )
     transfer.prefetch(known)
-    assert known.prefetch.found.result(10) == 0
+    assert known.prefetch.num_found.result(10) == 0
     scheduler.add(known)
     plan = scheduler.plan()
     assert plan is not None and [chunk.sequence for chunk in plan.chunks] == [known]

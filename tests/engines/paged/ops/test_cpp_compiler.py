@@ -70,11 +70,11 @@ def test_compiler_that_lacks_a_type_is_passed_over(monkeypatch: pytest.MonkeyPat
     """Each compiler is tried with what is needed, and the first that does it is taken."""
     first, second = script(tmp_path / "clang++", refuses("_Float16")), script(tmp_path / "g++", f'exec {REAL} "$@"')
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    assert cpp_compiler.suited("float f(_Float16 x) { return (float)x; }") == ((str(second),), ())
-    assert cpp_compiler.suited("float f(float x) { return x; }") == ((str(first),), ())
+    assert cpp_compiler.select_compiler("float f(_Float16 x) { return (float)x; }") == ((str(second),), ())
+    assert cpp_compiler.select_compiler("float f(float x) { return x; }") == ((str(first),), ())
     monkeypatch.setenv("CXX", str(first))
     with pytest.raises(NoCompilerError, match=re.escape(f"({first}: error: _Float16 is not supported)")):
-        cpp_compiler.suited("float f(_Float16 x) { return (float)x; }")
+        cpp_compiler.select_compiler("float f(_Float16 x) { return (float)x; }")
 
 
 @pytest.mark.parametrize(
@@ -86,4 +86,4 @@ def test_options_that_a_compiler_refuses_are_dropped(
     """Of several sets of options the first that the compiler takes: Apple's knows -mcpu=native for -march=native."""
     command = script(tmp_path / "c++", refuses(refused))
     monkeypatch.setenv("CXX", str(command))
-    assert cpp_compiler.suited("", (("-march=native",), ("-O1",), ())) == ((str(command),), expected)
+    assert cpp_compiler.select_compiler("", (("-march=native",), ("-O1",), ())) == ((str(command),), expected)

@@ -9,7 +9,7 @@ from scipy import stats
 
 from engines.paged.ops.interface import SamplingBatch
 from engines.paged.ops.reference import sampling as reference
-from engines.paged.ops.reference.filters import keep_, kept_ids
+from engines.paged.ops.reference.filters import filtered_ids, keep_
 from engines.paged.ops.reference.sampling import logprobs_of, sample, top_logprobs, unpacked
 
 
@@ -83,7 +83,7 @@ FILTERS = [
 def test_what_filters_leave(probabilities, top_k, top_p, min_p, left):
     """top-k keeps k, top-p the fewest whose sum reaches p, min-p what is likely beside the likeliest; equals by id."""
     scores = torch.tensor(probabilities).log()
-    assert kept_ids(scores.numpy(), top_k, top_p, min_p).tolist() == left
+    assert filtered_ids(scores.numpy(), top_k, top_p, min_p).tolist() == left
     kept = keep_(scores[None].clone(), torch.tensor([top_k]), torch.tensor([top_p]), torch.tensor([min_p]))
     assert kept.isfinite().nonzero()[:, 1].tolist() == left
 
@@ -104,12 +104,12 @@ def test_fast_filters_are_the_slow_ones(seed, size, spread, steps, top_k, top_p,
     scores = torch.randn(1, size, generator=torch.Generator().manual_seed(seed)) * spread
     scores = scores if steps is None else (scores / steps).round() * steps
     slow = keep_(scores.clone(), torch.tensor([top_k]), torch.tensor([top_p]), torch.tensor([min_p]))
-    assert kept_ids(scores[0].numpy(), top_k, top_p, min_p).tolist() == slow[0].isfinite().nonzero()[:, 0].tolist()
+    assert filtered_ids(scores[0].numpy(), top_k, top_p, min_p).tolist() == slow[0].isfinite().nonzero()[:, 0].tolist()
 
 
 def test_flat_vocabulary():
     """top-p of a vocabulary of equals keeps the lower ids, however large the vocabulary."""
-    assert kept_ids(np.zeros(100_000, np.float32), 0, 0.5, 0.0).tolist() == list(range(50_000))
+    assert filtered_ids(np.zeros(100_000, np.float32), 0, 0.5, 0.0).tolist() == list(range(50_000))
 
 
 MIXED = {

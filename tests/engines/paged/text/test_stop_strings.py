@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engines.paged.base.types import SamplingParams
-from engines.paged.text.stream import StopTexts, TextStream, Told
+from engines.paged.text.stream import StopTexts, TextStream, TextUpdate
 from engines.paged.text.tokenizer import Tokenizer
 from tests.engines.paged.text import tiny_tokenizers
 
@@ -99,8 +99,8 @@ def test_a_stream_without_stops():
     """Tokens are told at once; what is no character yet, at the end."""
     choice = stream()
     tokens = ids("a🙂")
-    assert choice.push(tokens[:-1]) == Told("a", None, len(tokens) - 1)
-    assert choice.flush() == Told("\ufffd")
+    assert choice.push(tokens[:-1]) == TextUpdate("a", None, len(tokens) - 1)
+    assert choice.flush() == TextUpdate("\ufffd")
 
 
 def test_a_stream_before_its_min_tokens():
@@ -115,14 +115,14 @@ def test_the_end_tells_what_was_held_back():
     """The beginning of a stop text that never came whole is told at the end."""
     choice = stream(stop=("END",))
     assert choice.push(ids("aEN")).text == "a"
-    assert choice.flush() == Told("EN")
+    assert choice.flush() == TextUpdate("EN")
 
 
 def test_bytes_at_the_end_may_complete_a_stop_text():
     """A stop text may end in what is only at the end known to be no character."""
     choice = stream(stop=("a\ufffd",))
     assert choice.push(ids("a🙂")[:-1]).text == ""
-    assert choice.flush() == Told("", "a\ufffd")
+    assert choice.flush() == TextUpdate("", "a\ufffd")
 
 
 def test_special_tokens_are_seen_where_asked_for():
