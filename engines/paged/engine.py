@@ -20,8 +20,7 @@ from engines.paged.cache.block_pool import BlockPool
 from engines.paged.device import DeviceThread
 from engines.paged.generation.loop import EngineLoop
 from engines.paged.generation.prefill_pacing import Pacing
-from engines.paged.generation.request_table import RequestTable
-from engines.paged.generation.statistics import EngineStatistics
+from engines.paged.generation.request_table import EngineStatistics, RequestTable
 from engines.paged.kv_store.kv_transfer import BlockTransfer, KVTransfer
 from engines.paged.scheduling.scheduler import Scheduler
 

@@ -8,71 +8,55 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from engines.paged.generation.statistics import EngineStatistics
 from gateway.protocol.prometheus_text import Histogram
+
+if TYPE_CHECKING:
+    from engines.paged.engine import PagedEngine
 
 _log = logging.getLogger(__name__)
 
 INTERVAL_SECONDS = 0.25
 
-# The engine's statistic -> metric, help, kind.
-_NUMBERS: dict[str, tuple[str, str, str]] = {
-    "num_requests_running": ("vllm:num_requests_running", "Requests that are being generated", "gauge"),
-    "num_requests_waiting": ("vllm:num_requests_waiting", "Requests that wait for the engine", "gauge"),
-    "kv_cache_usage": ("vllm:kv_cache_usage_perc", "Share of the cache's blocks that is in use, 1 is all", "gauge"),
-    "kv_cache_blocks_used": ("pointsman_llm_kv_blocks_used", "Blocks of the cache that are in use", "gauge"),
-    "kv_cache_blocks": ("pointsman_llm_kv_blocks", "Blocks of the cache", "gauge"),
-    "prompt_tokens_total": ("vllm:prompt_tokens_total", "Tokens of prompts, cached ones too", "counter"),
-    "generation_tokens_total": ("vllm:generation_tokens_total", "Tokens generated", "counter"),
-    "prefix_cache_queries_total": ("vllm:prefix_cache_queries_total", "Tokens looked up in the cache", "counter"),
+# The engine's statistic -> metric, help. Statistics that end in `_total` are counters, the others gauges.
+_STATISTICS = {
+    "num_requests_running": ("vllm:num_requests_running", "Requests that are being generated"),
+    "num_requests_waiting": ("vllm:num_requests_waiting", "Requests that wait for the engine"),
+    "kv_cache_usage": ("vllm:kv_cache_usage_perc", "Share of the cache's blocks that is in use, 1 is all"),
+    "kv_cache_blocks_used": ("pointsman_llm_kv_blocks_used", "Blocks of the cache that are in use"),
+    "kv_cache_blocks": ("pointsman_llm_kv_blocks", "Blocks of the cache"),
+    "prompt_tokens_total": ("vllm:prompt_tokens_total", "Tokens of prompts, cached ones too"),
+    "generation_tokens_total": ("vllm:generation_tokens_total", "Tokens generated"),
+    "prefix_cache_queries_total": ("vllm:prefix_cache_queries_total", "Tokens looked up in the cache"),
     "prefill_tokens_total": (
         "pointsman_llm_prefill_tokens_total",
         "Tokens of prompts that were computed: neither cached nor stored",
-        "counter",
     ),
-    "prefix_cache_hits_total": ("vllm:prefix_cache_hits_total", "Tokens that were in the cache", "counter"),
-    "num_preemptions_total": ("vllm:num_preemptions_total", "Requests whose blocks others needed", "counter"),
-    "spec_decode_num_draft_tokens_total": (
-        "vllm:spec_decode_num_draft_tokens_total",
-        "Tokens guessed by speculation",
-        "counter",
-    ),
-    "spec_decode_num_accepted_tokens_total": (
-        "vllm:spec_decode_num_accepted_tokens_total",
-        "Tokens guessed right",
-        "counter",
-    ),
-    "steps_total": ("pointsman_llm_steps_total", "Steps of the engine", "counter"),
-    "rows_total": ("pointsman_llm_rows_total", "Tokens computed, over all steps", "counter"),
+    "prefix_cache_hits_total": ("vllm:prefix_cache_hits_total", "Tokens that were in the cache"),
+    "num_preemptions_total": ("vllm:num_preemptions_total", "Requests whose blocks others needed"),
+    "spec_decode_num_draft_tokens_total": ("vllm:spec_decode_num_draft_tokens_total", "Tokens guessed by speculation"),
+    "spec_decode_num_accepted_tokens_total": ("vllm:spec_decode_num_accepted_tokens_total", "Tokens guessed right"),
+    "steps_total": ("pointsman_llm_steps_total", "Steps of the engine"),
+    "rows_total": ("pointsman_llm_rows_total", "Tokens computed, over all steps"),
 }
-_VALUES = "pointsman_llm_kv_store_values"
+_STORE, _VALUES = "pointsman_llm_kv_store", "kv_store_values"
 # With a store of blocks.
-_STORE_NUMBERS: dict[str, tuple[str, str, str]] = {
-    "num_requests_fetching": ("pointsman_llm_requests_fetching", "Requests that wait for stored blocks", "gauge"),
-    "kv_store_queries_total": ("vllm:external_prefix_cache_queries_total", "Tokens looked up in the store", "counter"),
-    "kv_store_hits_total": ("vllm:external_prefix_cache_hits_total", "Tokens that were loaded from it", "counter"),
-    "kv_store_declined_total": (
-        "pointsman_llm_kv_store_declined_tokens_total",
-        "Tokens not looked up, as computing them is faster",
-        "counter",
-    ),
-    "kv_store_given_up_total": (
-        "pointsman_llm_kv_store_given_up_total",
-        "Fetches that were not through by their deadline",
-        "counter",
-    ),
+_STORE_STATISTICS = {
+    "num_requests_fetching": ("pointsman_llm_requests_fetching", "Requests that wait for stored blocks"),
+    "kv_store_queries_total": ("vllm:external_prefix_cache_queries_total", "Tokens looked up in the store"),
+    "kv_store_hits_total": ("vllm:external_prefix_cache_hits_total", "Tokens that were loaded from it"),
+    "kv_store_declined_total": (f"{_STORE}_declined_tokens_total", "Tokens not looked up, as computing them is faster"),
+    "kv_store_given_up_total": (f"{_STORE}_given_up_total", "Fetches that were not through by their deadline"),
     "kv_store_saved_seconds_total": (
-        "pointsman_llm_kv_store_saved_seconds_total",
+        f"{_STORE}_saved_seconds_total",
         "Seconds of prefill that loaded tokens would have taken",
-        "counter",
     ),
-    "kv_store_paused": ("pointsman_llm_kv_store_paused", "1 while Redis is left alone, after failures", "gauge"),
-    "kv_store_values_read_p50_seconds": (f"{_VALUES}_read_p50_seconds", "Of the last reads, the median", "gauge"),
-    "kv_store_values_read_p99_seconds": (f"{_VALUES}_read_p99_seconds", "Of the last reads, the slowest", "gauge"),
+    "kv_store_paused": (f"{_STORE}_paused", "1 while Redis is left alone, after failures"),
+    f"{_VALUES}_read_p50_seconds": (f"{_STORE}_values_read_p50_seconds", "Of the last reads, the median"),
+    f"{_VALUES}_read_p99_seconds": (f"{_STORE}_values_read_p99_seconds", "Of the last reads, the slowest"),
     **{
-        f"kv_store_values_{name}_total": (f"{_VALUES}_{name}_total", help, "counter")
+        f"{_VALUES}_{name}_total": (f"{_STORE}_values_{name}_total", help)
         for name, help in (
             ("hits", "Values that were read"),
             ("misses", "Values that were asked for and not there"),
@@ -95,7 +79,7 @@ _OUTCOMES = {
     "requests_cancelled_total": "cancelled",
     "requests_expired_total": "expired",
 }
-_REQUESTS = ("pointsman_llm_requests_total", "Requests that have ended, by how", "counter")
+_REQUESTS = ("pointsman_llm_requests_total", "Requests that have ended, by how")
 # The engine's statistic -> metric, help.
 _HISTOGRAMS = {
     "first_token": ("vllm:time_to_first_token_seconds", "Seconds from a request to its first token"),
@@ -112,27 +96,18 @@ class HostInterface(Protocol):
     def measure(self, operation: str, metric: int, value: Any) -> None: ...
 
 
-class MeasuredEngine(Protocol):
-    """An engine."""
-
-    @property
-    def statistics(self) -> EngineStatistics: ...
-
-    def stats(self) -> dict[str, float]: ...
-
-
 class EngineMetrics:
     """Reports changes to the host several times a second, on a thread of its own."""
 
-    def __init__(self, host: HostInterface, engine: MeasuredEngine, labels: Mapping[str, str]) -> None:
+    def __init__(self, host: HostInterface, engine: PagedEngine, labels: Mapping[str, str]) -> None:
         """Raises: EngineError where a metric of such a name has another kind."""
         self._host = host
         self._engine = engine
         self._labels = dict(labels)
-        known = _NUMBERS | (_STORE_NUMBERS if "kv_store_queries_total" in engine.stats() else {})
-        self._numbers = {key: (self._metric(*named), named[2]) for key, named in known.items()}
-        self._numbers |= {
-            key: (self._metric(*_REQUESTS, outcome=outcome), _REQUESTS[2]) for key, outcome in _OUTCOMES.items()
+        table = _STATISTICS | (_STORE_STATISTICS if "kv_store_queries_total" in engine.stats() else {})
+        self._metrics = {key: self._metric(*row, _kind(key)) for key, row in table.items()}
+        self._metrics |= {
+            key: self._metric(*_REQUESTS, "counter", outcome=outcome) for key, outcome in _OUTCOMES.items()
         }
         self._histograms = {
             key: self._metric(name, help, "histogram", getattr(engine.statistics, key).bounds)
@@ -155,17 +130,15 @@ class EngineMetrics:
 
     def report(self) -> None:
         """Report what has changed since the last time."""
-        numbers = self._engine.stats()
-        for key, (metric, kind) in self._numbers.items():
-            value, before = numbers.get(key, 0.0), self._reported.get(key)
+        statistics = self._engine.stats()
+        for key, metric in self._metrics.items():
+            value, before = statistics.get(key, 0.0), self._reported.get(key)
             if value != before:
                 self._reported[key] = value
-                is_counter = kind == "counter"
-                self._host.measure(
-                    "increment" if is_counter else "set",
-                    metric,
-                    float(value - (before or 0.0) if is_counter else value),
-                )
+                if _kind(key) == "counter":
+                    self._host.measure("increment", metric, float(value - (before or 0.0)))
+                else:
+                    self._host.measure("set", metric, float(value))
         for key, metric in self._histograms.items():
             self._merge(key, metric, getattr(self._engine.statistics, key))
 
@@ -189,3 +162,7 @@ class EngineMetrics:
             self.report()
         except Exception:  # the host has ended, and this process ends soon
             _log.exception("the metrics of %s are no longer reported", self._labels)
+
+
+def _kind(statistic: str) -> str:
+    return "counter" if statistic.endswith("_total") else "gauge"

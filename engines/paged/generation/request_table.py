@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from engines.core.errors import EngineError
@@ -12,10 +13,10 @@ from engines.paged.base.types import FinishReason
 from engines.paged.generation.choice import Choice
 from engines.paged.generation.generation import BeamGeneration, Generation
 from engines.paged.generation.prefill_pacing import Pacing
-from engines.paged.generation.statistics import EngineStatistics
 from engines.paged.runner.runner import Launched, Sampled
 from engines.paged.scheduling.scheduler import Scheduler
 from engines.paged.scheduling.sequence import ScheduledChunk, Sequence, SequenceStatus
+from gateway.protocol.prometheus_text import Histogram
 
 _log = logging.getLogger(__name__)
 
@@ -222,3 +223,42 @@ class RequestTable:
             del self._generations[generation.request.id]
         for choice in generation.choices:
             self._owners.pop(choice.sequence, None)
+
+
+_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+
+
+def _seconds() -> Histogram:
+    return Histogram(_SECONDS)
+
+
+@dataclass(slots=True)
+class EngineStatistics:
+    """Written by the engine's thread alone."""
+
+    num_requests: int = 0
+    # Each ended request counts once.
+    num_finished: int = 0
+    num_failed: int = 0
+    num_cancelled: int = 0
+    num_expired: int = 0
+    num_output_tokens: int = 0
+    num_steps: int = 0
+    num_rows: int = 0
+    num_guessed: int = 0  # drafted tokens
+    num_right: int = 0  # of those: right
+    first_token: Histogram = field(default_factory=_seconds)
+    next_token: Histogram = field(default_factory=_seconds)
+    step: Histogram = field(default_factory=_seconds)
+
+    def count_end(self, reason: FinishReason) -> None:
+        """Count an ended request."""
+        match reason:
+            case FinishReason.ERROR:
+                self.num_failed += 1
+            case FinishReason.CANCELLED:
+                self.num_cancelled += 1
+            case FinishReason.DEADLINE:
+                self.num_expired += 1
+            case _:
+                self.num_finished += 1

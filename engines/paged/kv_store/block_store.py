@@ -13,8 +13,7 @@ from engines.paged.base.options import EngineOptions
 from engines.paged.base.transfer import HostCopy
 from engines.paged.base.types import GenerateRequest
 from engines.paged.cache.memory import KVCache
-from engines.paged.kv_store.codec import CODECS, BlockCodec
-from engines.paged.kv_store.keys import BlockIdentity, BlockKeys
+from engines.paged.kv_store.codec import CODECS, BlockCodec, BlockIdentity, BlockKeys
 from engines.paged.ops.interface import Ops
 from engines.state.factory import open_store, read_secret
 from engines.state.interfaces import State, StateStore

@@ -1,12 +1,20 @@
-"""Blocks as values of the store: raw, or one byte per number with a scale for each head and token.
+"""Keys and values of stored blocks.
 
-Shapes: a block's arrays are [L, S, G, D] each, of T (layers, slots, key-value heads, head size); L, G and D are those
-of the model that an array belongs to.
+A key is pointsman:1:kv:{fingerprint}:{block}. The fingerprint covers what a block depends on beside its tokens; the
+block's name is the prefix cache's chain of sha256, with tenant and adapter at its root. Both are the same in each
+process and on each machine.
+
+A value is a block as it is, or one byte per number with a scale for each head and token. Its arrays are [L, S, G, D]
+each, of T (layers, slots, key-value heads, head size); L, G and D are those of the model that an array belongs to.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import hashlib
+import hmac
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from math import prod
 from typing import Any
 
@@ -15,7 +23,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from engines.paged.base.types import GenerateRequest
 from engines.state.interfaces import Codec, Part, State, ValueKind
+from engines.state.sealed_value import tenant_secret
 
 CODECS = {"raw": Codec.RAW, "int8": Codec.INT8}
 _SCALE_DTYPE = "float32"
@@ -96,3 +106,47 @@ def _as_float32(bits: Array, dtype: str) -> Array:
 
 def _part(array: Array, dtype: str) -> Part:
     return Part(dtype, array.shape, np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+
+
+PREFIX = "pointsman:1:kv"
+# Of the arrays in a value: keys, then values, [layers, S, G, D] each; behind them a draft model's.
+LAYOUT_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class BlockIdentity:
+    """What a block's content depends on. `model` is the fingerprint of weights, config (with rope), dtype and
+    quantization; `draft` a draft model's. Deterministic engines share only among themselves."""
+
+    model: str
+    dtype: str
+    block_size: int
+    codec: str
+    deterministic: bool = False
+    draft: str | None = None
+
+    def fingerprint(self, adapter: str | None) -> str:
+        """Hexadecimal sha256; `adapter` is the fingerprint of a LoRA adapter's weights."""
+        facts = [LAYOUT_VERSION, self.model, self.dtype, self.block_size, self.codec, self.deterministic, self.draft]
+        return hashlib.sha256(json.dumps([*facts, adapter]).encode()).hexdigest()
+
+
+class BlockKeys:
+    """Keys of one engine's blocks."""
+
+    def __init__(self, identity: BlockIdentity, adapters: Mapping[str, str], secret: bytes | None) -> None:
+        """`adapters`: fingerprints by the names in requests. With a secret the keys do not reveal which texts were
+        seen."""
+        self._fingerprints = {name: identity.fingerprint(each) for name, each in adapters.items()}
+        self._plain = identity.fingerprint(None)
+        self._secret = secret
+
+    def __repr__(self) -> str:
+        return f"<BlockKeys {PREFIX}:{self._plain[:12]}…>"
+
+    def of(self, request: GenerateRequest, name: bytes) -> str:
+        """The key of the block with this name, for requests of this adapter and salt."""
+        fingerprint = self._plain if request.adapter is None else self._fingerprints[request.adapter]
+        if self._secret is not None:
+            name = hmac.digest(tenant_secret(self._secret, request.cache_salt), name, "sha256")
+        return f"{PREFIX}:{fingerprint}:{name.hex()}"

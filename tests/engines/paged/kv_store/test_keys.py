@@ -9,7 +9,7 @@ import pytest
 
 from engines.paged.base.types import GenerateRequest, SamplingParams
 from engines.paged.cache.block_pool import block_hash, root_hash
-from engines.paged.kv_store.keys import BlockIdentity, BlockKeys
+from engines.paged.kv_store.codec import BlockIdentity, BlockKeys
 
 NUMBERS = BlockIdentity("ab" * 32, "bfloat16", 16, "raw")
 NAME = block_hash(root_hash("\0"), list(range(16)))
