@@ -264,7 +264,7 @@ class ProcessInstance:
     def _reschedule(self, call: InferenceCall) -> None:
         """Schedule a call again, as the model requests."""
         if self._resubmit is None:
-            call.fail(unavailable(f"model instance '{self.name}' cannot have its requests scheduled anew here"))
+            call.fail(unavailable(f"model instance '{self.name}' cannot reschedule its requests here"))
         else:
             self._resubmit(call)
 

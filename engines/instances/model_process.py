@@ -199,9 +199,9 @@ class ModelProcess:
                 await self.begin()
                 break
             except EngineError as error:
-                log.error("%s: is not started anew: %s", self.name, error.message)
+                log.error("%s: restart failed: %s", self.name, error.message)
                 await self._end()
-        log.info("%s: is started anew", self.name)
+        log.info("%s: has been restarted", self.name)
         for instance in self.instances:
             self._on_change(instance)
 
@@ -218,7 +218,7 @@ class ModelProcess:
         """Restart the process, unless calls are in progress."""
         if self._stops or self._replacement is not None or any(each.num_calls for each in self.instances):
             return
-        log.warning("%s: is started anew: %s", self.name, reason)
+        log.warning("%s: is restarted: %s", self.name, reason)
         for instance in self.instances:
             instance.make_unready()
 

@@ -90,7 +90,7 @@ def virtual_python(root: Path) -> str:
     if version is not None and version != _VERSION:
         raise invalid(
             f"{ENVIRONMENT_PARAMETER} '{root}' has Python {version}, and this host runs Python {_VERSION}, which its "
-            f"models must run too: make it anew with `python{_VERSION} -m venv`"
+            f"models must run too: create it again with `python{_VERSION} -m venv`"
         )
     return str(executable)
 

@@ -1,15 +1,14 @@
-"""A value as bytes: sealed when it is written, so that whoever reads it knows that it is whole, and whose it is.
+"""The sealed form of a value: its reader verifies that it is complete, and whose it is.
 
     bytes  0 ..  4   magic, "PMST"
            4 ..  8   version, kind, codec, number of parts: a byte each
            8 .. 12   crc32 of the key, bytes 4 .. 8 and all from 12 on
-          12 .. 44   HMAC-SHA256 of the key, bytes 4 .. 8 and all from 44 on; zeros where there is no secret
-          44 ..      of each part: dtype (8 bytes, zeros behind), number of axes (u8), axes (u32 each), length (u64)
+          12 .. 44   HMAC-SHA256 of the key, bytes 4 .. 8 and all from 44 on; zeros without a secret
+          44 ..      of each part: dtype (8 bytes, zero-padded), number of axes (u8), axes (u32 each), length (u64)
              ..      the parts' bytes, one after another
 
-The key is part of what is sealed, so that no value can stand in another's place. The checksum finds what was cut or
-flipped on the way; the HMAC finds what somebody without the secret has written (a poisoned cache). Numbers are
-little-endian. Pure.
+The seal covers the key, so that no value can replace another. The checksum detects truncated and changed bytes; the
+HMAC detects values written without the secret (a poisoned cache). Numbers are little-endian. Pure.
 """
 
 from __future__ import annotations

@@ -70,7 +70,7 @@ class WriteBehind:
             self._remember(keys)
 
     def forget(self, keys: Iterable[str]) -> None:
-        """These values are missing, whoever wrote them."""
+        """These values are missing in the store."""
         with self._changed:
             for key in keys:
                 self._recent.pop(key, None)

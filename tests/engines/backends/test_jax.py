@@ -68,7 +68,7 @@ def test_all_batch_sizes_are_compiled_into_few_buckets_when_the_model_is_loaded(
 
 
 def test_a_sequence_carries_its_state_as_inputs_and_outputs(start):
-    """Two sequences step together; each goes on from its own state, which nobody has to ask for."""
+    """Two sequences step together, each with its own state, which the client does not request."""
     model = """
 def apply(params, inputs):
     total = inputs["total"] + inputs["x"]

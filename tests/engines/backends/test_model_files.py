@@ -1,4 +1,4 @@
-"""What stands before every backend: a library that is missing is a load error that says what to install."""
+"""A missing library is a load error with the package to install."""
 
 import importlib
 import subprocess
@@ -42,7 +42,7 @@ def test_a_model_whose_framework_is_missing_fails_to_load_and_says_what_to_insta
 
 
 def test_backends_are_imported_without_their_frameworks():
-    """Importing all of them, and asking each for its conventions, loads no framework."""
+    """Importing all of them, and reading their conventions, loads no framework."""
     names = ", ".join(BACKENDS)
     code = f"""
 import importlib, sys

@@ -59,7 +59,7 @@ def loaded(directory, text='name: "net"', **more):
 
 
 def test_a_configuration_is_completed_from_the_model(linear):
-    """An open first axis is the batch: four at most, batched dynamically, unless the configuration says more."""
+    """An open first axis is the batch: at most four, batched dynamically, unless configured."""
     config = configuration('name: "net"')
     onnxruntime.complete(config, linear)
     tensors = """
@@ -307,7 +307,7 @@ def test_providers_follow_the_configuration_the_kind_and_what_is_there(available
     ],
 )
 def test_open_shapes_stay_on_the_cpu_of_a_mac_unless_coreml_is_asked_for(text, chosen):
-    """By the kind alone CoreML gets no model with open shapes; one that asks for CoreML does."""
+    """By the kind alone CoreML gets no model with open shapes; a configuration that names it does."""
     assert providers.choose(MAC, "KIND_GPU", 0, configuration(text), lambda: False) == chosen
 
 

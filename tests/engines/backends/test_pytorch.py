@@ -328,7 +328,7 @@ def test_torchscript_cannot_complete_a_configuration(net, tmp_path):
 
 
 def test_all_work_for_metal_is_done_by_one_thread():
-    """Two threads that use Metal crash torch: whoever calls, one thread runs it, and errors come back."""
+    """Two threads that use Metal crash torch: one thread runs all calls, and errors reach the caller."""
     import threading
 
     seen = set()
@@ -365,7 +365,8 @@ def on_meta(monkeypatch):
 
 
 def test_a_model_that_fails_on_its_gpu_at_first_runs_on_the_cpu(net, start, on_meta, caplog):
-    """The first request, be it the warm-up's, is answered; later ones go to the CPU at once, and the log says why."""
+    """The first request, even the warm-up's, gets its response; later ones run on the CPU at once, and the log has the
+    reason."""
     backend = start(lambda path: save_eager(net, path), kind="KIND_GPU")
     assert backend.placement["device"] == "meta"
     (request,) = answers(backend, {"image": batch(2)})
@@ -447,7 +448,7 @@ def test_a_copy_that_the_cpu_cannot_hold_is_tried_once(net, start, on_meta, monk
 
 
 def test_a_gpu_without_a_datatype_of_the_model_is_not_taken(net, start, on_meta, caplog):
-    """Metal has no FP64: the CPU runs such a model, and a device that is asked for by name is refused."""
+    """Metal has no FP64: the CPU runs such a model, and a device that is configured by name is rejected."""
     text = CONFIG.replace("TYPE_FP32", "TYPE_FP64")
     backend = start(lambda path: save_eager(net, path), text, kind="KIND_GPU")
     assert backend.placement["device"] == "cpu"

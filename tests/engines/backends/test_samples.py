@@ -1,4 +1,4 @@
-"""The sample models: what is shipped and what scripts write is served, and says what it should."""
+"""The sample models, shipped or written by scripts, are served with the right results."""
 
 import importlib.util
 import shutil
@@ -65,7 +65,7 @@ def no_states(made, *keys):
 
 
 def test_a_mamba_fed_byte_by_byte_says_what_it_says_of_the_whole_text(mamba):
-    """Its state carries all that it needs, whatever the pieces are and whoever is beside it in the batch."""
+    """Its state is complete, for any split of the text and any other requests in the batch."""
     made, params, backend = mamba
     texts = {1: list(b"state space"), 2: list(b"models")}
     whole = np.full((2, 11), -1)
@@ -139,7 +139,7 @@ def test_texts_of_a_batch_are_filled_up_to_one_length():
 
 
 def random_weights(torch, layers):
-    """A checkpoint of BERT's names, of 50 words and so many layers."""
+    """A checkpoint with BERT's names, 50 words and `num_layers` layers."""
     linears = {"attention.self.query": (384, 384), "attention.self.key": (384, 384), "attention.self.value": (384, 384)}
     linears |= {"attention.output.dense": (384, 384), "intermediate.dense": (1536, 384), "output.dense": (384, 1536)}
     shapes = {"embeddings.word_embeddings": (50, 384), "embeddings.position_embeddings": (512, 384)}
@@ -160,7 +160,7 @@ def random_weights(torch, layers):
 
 
 def embedded(torch, weights, layers, ids, mask):
-    """What the network says, by torch."""
+    """The network's result in torch."""
     functional = torch.nn.functional
 
     def linear(x, name):
@@ -191,7 +191,7 @@ def embedded(torch, weights, layers, ids, mask):
 
 
 def test_the_embedding_is_berts(tmp_path):
-    """The ONNX that is written node by node says what torch says of the same weights."""
+    """The ONNX graph, written node by node, equals torch with the same weights."""
     torch = pytest.importorskip("torch")
     pytest.importorskip("onnxruntime")
     save_file = pytest.importorskip("safetensors.torch").save_file

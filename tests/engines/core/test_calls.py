@@ -33,14 +33,14 @@ class Asker:
     ],
 )
 def test_a_call_that_is_over_holds_on_to_nobody(end) -> None:  # type: ignore[no-untyped-def]
-    """Its end is told once, and its tensors go at once: they do not wait for the garbage collector."""
+    """Its end is reported once, and its tensors are freed at once, without the garbage collector."""
     asker = Asker()
     gc.collect()
     gc.disable()
     try:
         end(asker.call)
         end(asker.call)
-        assert asker.taken == [True, True]  # the sink, and whoever counts
+        assert asker.taken == [True, True]  # the sink, and the counter
         gone = weakref.ref(asker)
         del asker
         assert gone() is None

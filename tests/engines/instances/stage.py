@@ -62,17 +62,17 @@ def tensor(name: str, values: Any, datatype: str | None = None) -> TensorData:
     return TensorData(name, datatype, array.shape, encode_bytes(array) if datatype == "BYTES" else array.tobytes())
 
 
-def array_of(told: TensorData) -> Array:
-    assert isinstance(told.data, bytes | memoryview)
-    if told.datatype == "BYTES":
-        return decode_bytes(bytes(told.data), told.shape)
-    return np.frombuffer(told.data, numpy_datatype(told.datatype)).reshape(told.shape)
+def array_of(tensor: TensorData) -> Array:
+    assert isinstance(tensor.data, bytes | memoryview)
+    if tensor.datatype == "BYTES":
+        return decode_bytes(bytes(tensor.data), tensor.shape)
+    return np.frombuffer(tensor.data, numpy_datatype(tensor.datatype)).reshape(tensor.shape)
 
 
 def texts(response: InferResponse, output: str = "text") -> list[str]:
     assert response.error is None, response.error
-    found = next(each for each in response.outputs if each.name == output)
-    return [element.decode() for element in array_of(found).ravel()]
+    match = next(each for each in response.outputs if each.name == output)
+    return [element.decode() for element in array_of(match).ravel()]
 
 
 def request(*inputs: TensorData, outputs: Sequence[str] = (), **fields: Any) -> InferRequest:
@@ -82,10 +82,10 @@ def request(*inputs: TensorData, outputs: Sequence[str] = (), **fields: Any) -> 
 class Answers:
     """What comes of a call, in order; `call` is it."""
 
-    def __init__(self, asked: InferRequest, **fields: Any) -> None:
+    def __init__(self, requests: InferRequest, **fields: Any) -> None:
         self.responses: list[InferResponse] = []
         self.is_over = threading.Event()
-        self.call = InferenceCall(asked, self._take)
+        self.call = InferenceCall(requests, self._take)
         for name, value in fields.items():
             setattr(self.call, name, value)
 
@@ -136,9 +136,9 @@ class Stage:
         self._sets.append(started)
         return started
 
-    def execute(self, running: InstanceSet, *asked: InferRequest, instance: int = 0, **fields: Any) -> list[Answers]:
+    def execute(self, running: InstanceSet, *requests: InferRequest, instance: int = 0, **fields: Any) -> list[Answers]:
         """Run these as one batch, once the instance is free."""
-        answers = [Answers(each, **fields) for each in asked]
+        answers = [Answers(each, **fields) for each in requests]
         one = running.instances[instance]
 
         async def act() -> None:

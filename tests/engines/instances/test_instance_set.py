@@ -56,7 +56,7 @@ def environment(path: str) -> str:
     ],
 )
 def test_environments_that_cannot_be_used(tmp_path: Path, path: str, settings: str | None, message: str) -> None:
-    """The text says what is wrong, and what to do instead."""
+    """The error has the reason and a cure."""
     if settings is not None:
         (tmp_path / "env" / "bin").mkdir(parents=True)
         (tmp_path / "env" / "bin" / "python").touch()
@@ -66,9 +66,9 @@ def test_environments_that_cannot_be_used(tmp_path: Path, path: str, settings: s
 
 
 def test_instances_share_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each gets its part of the threads, unless the environment says otherwise."""
+    """Each gets its part of the threads, unless the environment sets the number."""
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.setenv("MKL_NUM_THREADS", "7")
-    made = interpreter_for(config(""), Path("/"), 1000).environment
-    assert made["OMP_NUM_THREADS"] == "1" and "MKL_NUM_THREADS" not in made
+    created = interpreter_for(config(""), Path("/"), 1000).environment
+    assert created["OMP_NUM_THREADS"] == "1" and "MKL_NUM_THREADS" not in created
     assert threads_each(1) >= threads_each(2) >= 1

@@ -120,7 +120,7 @@ ENDS = [
 
 @pytest.mark.parametrize(("name", "message"), ENDS, ids=[name for name, _ in ENDS])
 def test_an_instance_that_ends_comes_back(stage: Stage, tough: InstanceSet, name: str, message: str) -> None:
-    """Its call fails, the other instance goes on, whoever schedules is told when it goes and when it is there again."""
+    """Its call fails, the other instance continues, and the scheduler is notified of its end and its return."""
     before, other = pid(stage, tough), pid(stage, tough, 1)
     stage.changes.clear()
     failing = act(stage, tough, name)
@@ -134,7 +134,7 @@ def test_an_instance_that_ends_comes_back(stage: Stage, tough: InstanceSet, name
 def test_one_that_grows_is_replaced_between_executions(
     stage: Stage, tough: InstanceSet, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """No call fails of it, and the log says why."""
+    """No call fails, and the log has the reason."""
     before = pid(stage, tough)
     for _ in range(8):
         assert texts(act(stage, tough, "grows").one()) == [str(before)]
@@ -142,7 +142,7 @@ def test_one_that_grows_is_replaced_between_executions(
             break
     assert pid(stage, tough) != before
     (line,) = [each for each in caplog.messages if "MAX_MEMORY_MB" in each]
-    assert line.startswith("tough_0_0: is started anew: it occupies ")
+    assert line.startswith("tough_0_0: is restarted: it occupies ")
 
 
 def test_a_cancelled_request_is_told(stage: Stage, tough: InstanceSet, caplog: pytest.LogCaptureFixture) -> None:

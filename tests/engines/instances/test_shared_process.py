@@ -1,4 +1,4 @@
-"""Instances of a backend that wants them in one process: a thread for each, one life for all."""
+"""Instances of a backend that share one process: a thread for each."""
 
 import json
 import logging
@@ -81,7 +81,7 @@ def test_one_process_and_a_thread_for_each(stage: Stage, spec: ModelSpec) -> Non
 
 
 def test_what_a_backend_tells(stage: Stage, spec: ModelSpec, caplog: pytest.LogCaptureFixture) -> None:
-    """Its log lines are the host's, and what runs where stands in the configuration; its options reach completion."""
+    """Its log lines are the host's, the placement is in the configuration, and its options reach the completion."""
     caplog.set_level(logging.INFO, "engines.models")
     running = stage.start(spec, backend_options={"completes-with": "options"})
     assert running.config.parameters["completed"].string_value == "options"

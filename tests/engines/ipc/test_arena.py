@@ -70,7 +70,7 @@ def test_views_stay_valid_while_the_file_grows_and_after_it_is_closed() -> None:
 
 
 def test_there_is_a_limit() -> None:
-    """The error says what is used; what is freed can be used again."""
+    """The error names the used bytes; freed blocks are used again."""
     arena = Arena(open_shared_file(2 * GROWTH_BYTES), 2 * GROWTH_BYTES)
     offset, _ = arena.put(b"x" * GROWTH_BYTES)
     with pytest.raises(ArenaFullError, match=f"{GROWTH_BYTES} of {2 * GROWTH_BYTES} bytes are used"):
@@ -154,7 +154,7 @@ def test_a_random_walk(pair: tuple[Arena, Mapping]) -> None:
             data = dice.randbytes(dice.choice([1, 63, 64, 65, 5000, 70000]))
             offset, size = arena.put(data)
             assert size == len(data) and offset % 64 == 0
-            assert not any(offset < other + len(kept) and other < offset + size for other, (kept, _) in held.items())
+            assert not any(offset < other + len(held) and other < offset + size for other, (held, _) in held.items())
             held[offset] = data, memoryview(mapping.view(offset, size))
     assert all(bytes(view) == data for data, view in held.values())
     held.clear()

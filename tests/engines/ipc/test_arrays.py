@@ -21,14 +21,14 @@ NAME = "pointsman_test_region"
 
 @pytest.fixture
 def region() -> Iterator[Region]:
-    made = Region(NAME, create=True, size=4096)
-    yield made
-    made.close()
-    made.unlink()
+    region = Region(NAME, create=True, size=4096)
+    yield region
+    region.close()
+    region.unlink()
 
 
 def test_both_see_the_same_bytes(region: Region) -> None:
-    """With and without the slash that POSIX wants."""
+    """With and without the leading slash of POSIX."""
     memory = ClientMemory()
     for key in (NAME, f"/{NAME}"):
         view = memory.view(SharedMemory(key, 100, 4))
@@ -39,7 +39,7 @@ def test_both_see_the_same_bytes(region: Region) -> None:
 
 
 def test_a_region_made_anew_is_mapped_anew(region: Region) -> None:
-    """Its old memory is not what the client sees any more."""
+    """The client does not see its old memory any more."""
     memory = ClientMemory()
     memory.view(SharedMemory(NAME, 0, 4))
     region.unlink()
@@ -50,7 +50,7 @@ def test_a_region_made_anew_is_mapped_anew(region: Region) -> None:
 
 
 def test_a_region_of_the_same_name_and_size_is_mapped_again(region: Region, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where fstat tells no object from another, as on macOS; what was read before stays readable."""
+    """Also where fstat identifies no object, as on macOS; arrays that were read before stay readable."""
 
     def fstat(descriptor: int) -> SimpleNamespace:
         return SimpleNamespace(st_dev=0, st_ino=0, st_size=real(descriptor).st_size)
@@ -77,14 +77,14 @@ def test_a_region_of_the_same_name_and_size_is_mapped_again(region: Region, monk
     ],
 )
 def test_what_is_not_there_is_refused(region: Region, key: str, offset: int, size: int, message: str) -> None:
-    """The text says what there is."""
+    """The error names the region's size."""
     with pytest.raises(EngineError, match=message):
         ClientMemory().view(SharedMemory(key, offset, size))
 
 
 @given(st.lists(st.binary(max_size=20), max_size=8))
 def test_bytes_round_trip(elements: list[bytes]) -> None:
-    """Each element stands behind its length."""
+    """Each element has a length prefix."""
     array = np.empty(len(elements), object)
     array[:] = elements
     data = encode_bytes(array)
@@ -101,7 +101,7 @@ def test_bytes_round_trip(elements: list[bytes]) -> None:
     ],
 )
 def test_bytes_that_are_none(data: bytes, shape: tuple[int, ...], message: str) -> None:
-    """The request is told what is wrong."""
+    """The request gets the reason."""
     with pytest.raises(EngineError, match=message):
         decode_bytes(data, shape)
 
@@ -132,6 +132,6 @@ def test_arrays_of_any_size_and_order(ends: tuple[ArrayStore, ArrayStore], size:
 @pytest.mark.parametrize("shape", [(0, 2**62), (0, 2**63 - 1), (2**64 - 1, 0), (-2, -2), (4,)])
 @pytest.mark.parametrize("datatype", ["INT32", "BYTES"])
 def test_shapes_of_no_array(ends: tuple[ArrayStore, ArrayStore], shape: tuple[int, ...], datatype: str) -> None:
-    """However a client gets them past the host's checks, its request is told, and the instance lives."""
+    """If a client gets them past the host's checks, its request fails, and the instance lives."""
     with pytest.raises(EngineError):
         ends[1].read(("x", datatype, shape, b""))

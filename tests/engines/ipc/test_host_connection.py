@@ -1,4 +1,4 @@
-"""A backend that holds requests is told when nobody wants an answer any more."""
+"""A backend that holds requests is notified of cancellations."""
 
 import os
 from collections.abc import Iterator
@@ -22,38 +22,38 @@ def ends() -> Iterator[tuple[HostConnection, int]]:
         os.close(descriptor)
 
 
-def say(host: int, kind: int, *rest: object) -> None:
+def send(host: int, kind: int, *rest: object) -> None:
     os.write(host, encode((kind, (), *rest)))
 
 
 def test_who_waits_for_work_tells_of_a_cancellation(ends: tuple[HostConnection, int]) -> None:
-    """It is told with the message that brings it, once, and of its own request alone."""
+    """The callback runs once, with the message, and only for its request."""
     connection, host = ends
-    told: list[int] = []
+    calls: list[int] = []
     for request in (1, 2):
-        connection.when_cancelled(request, lambda request=request: told.append(request))
-    say(host, protocol.CANCEL, 2)
-    say(host, protocol.CANCEL, 2)
-    say(host, protocol.STOP)
+        connection.when_cancelled(request, lambda request=request: calls.append(request))
+    send(host, protocol.CANCEL, 2)
+    send(host, protocol.CANCEL, 2)
+    send(host, protocol.STOP)
     assert connection.next_work()[0] == protocol.STOP
-    assert told == [2]
+    assert calls == [2]
 
 
 def test_a_request_that_is_cancelled_already_is_told_at_once(ends: tuple[HostConnection, int]) -> None:
-    """Whoever asks late misses nothing."""
+    """A late registration misses nothing."""
     connection, host = ends
-    say(host, protocol.CANCEL, 1)
+    send(host, protocol.CANCEL, 1)
     assert connection.is_cancelled(1)
-    told: list[int] = []
-    connection.when_cancelled(1, lambda: told.append(1))
-    assert told == [1]
+    calls: list[int] = []
+    connection.when_cancelled(1, lambda: calls.append(1))
+    assert calls == [1]
 
 
 def test_a_request_that_is_over_is_not_told_of(ends: tuple[HostConnection, int]) -> None:
-    """A cancellation that comes behind the last answer concerns nobody."""
+    """A cancellation after the last response has no effect."""
     connection, host = ends
     connection.when_cancelled(1, lambda: pytest.fail("nobody listens any more"))
     connection.forget(1)
-    say(host, protocol.CANCEL, 1)
-    say(host, protocol.STOP)
+    send(host, protocol.CANCEL, 1)
+    send(host, protocol.STOP)
     connection.next_work()

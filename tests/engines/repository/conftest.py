@@ -29,11 +29,11 @@ def explicit_triton(triton_root: Path, tmp_path_factory: pytest.TempPathFactory)
 
 @pytest.fixture(params=["repository", pytest.param("triton", marks=pytest.mark.triton)])
 def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Server]:
-    made: RepositoryServer | TritonServer
+    created: RepositoryServer | TritonServer
     if request.param == "repository":
-        made = RepositoryServer(tmp_path)
+        created = RepositoryServer(tmp_path)
     else:
         process = request.getfixturevalue("explicit_triton")
-        made = TritonServer(request.getfixturevalue("triton_root"), process)
-    yield made
-    made.close()
+        created = TritonServer(request.getfixturevalue("triton_root"), process)
+    yield created
+    created.close()

@@ -49,7 +49,7 @@ class Server(Protocol):
         """Of the first input, as the configuration tells that is in use."""
         ...
 
-    def said(self, name: str, version: str = "") -> str:
+    def status(self, name: str, version: str = "") -> str:
         """OK, or what is answered to whoever asks for this version."""
         ...
 
@@ -99,15 +99,15 @@ class RepositoryServer(Roots):
     def load(self, name: str, config: Mapping[str, Any] | str | None = None, **files: bytes) -> str:
         text = json.dumps(config) if isinstance(config, Mapping) else config
         given = {f"file:{path.replace('__', '/')}": data for path, data in files.items()}
-        with _refusal() as said:
+        with _refusal() as outcome:
             self.runner.run(self.repository.load(name, text, given))
-        return said[0]
+        return outcome[0]
 
     def unload(self, name: str, *, unload_dependents: bool = False) -> str:
-        with _refusal() as said:
+        with _refusal() as outcome:
             self.runner.run(self.repository.unload(name, unload_dependents))
         self.runner.run(self.repository._lifecycle.wait_for_unloads())
-        return said[0]
+        return outcome[0]
 
     def index(self) -> list[str]:
         self.runner.run(self.repository._lifecycle.wait_for_unloads())
@@ -116,10 +116,10 @@ class RepositoryServer(Roots):
     def dims(self, name: str) -> list[int]:
         return list(self.repository.get(name).config.input[0].dims)
 
-    def said(self, name: str, version: str = "") -> str:
-        with _refusal() as said:
+    def status(self, name: str, version: str = "") -> str:
+        with _refusal() as outcome:
             self.repository.get(name, version)
-        return said[0]
+        return outcome[0]
 
     @property
     def is_ready(self) -> bool:
@@ -128,11 +128,11 @@ class RepositoryServer(Roots):
 
 @contextlib.contextmanager
 def _refusal() -> Iterator[list[str]]:
-    said = [OK]
+    outcome = [OK]
     try:
-        yield said
+        yield outcome
     except EngineError as error:
-        said[0] = f"{error.status.http} {error.message}"
+        outcome[0] = f"{error.status.http} {error.message}"
 
 
 class TritonServer(Roots):
@@ -177,7 +177,7 @@ class TritonServer(Roots):
     def dims(self, name: str) -> list[int]:
         return self.client.get_model_config(name)["input"][0]["dims"]
 
-    def said(self, name: str, version: str = "") -> str:
+    def status(self, name: str, version: str = "") -> str:
         return self._try(self.client.get_model_config, name, version)
 
     @property

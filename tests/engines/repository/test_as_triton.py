@@ -14,25 +14,24 @@ BROKEN = "version {} is at UNAVAILABLE state: Internal: ValueError: broken;"
 
 
 def test_load_and_unload(server: Server) -> None:
-    """A model that was never loaded has a name alone; one that was unloaded says so, and does not stand in the way of
-    the server's readiness."""
+    """A model that was never loaded has only a name; an unloaded one has a reason, and the server stays ready."""
     server.write("plain")
     assert server.index() == ["plain"]
-    assert server.said("plain") == "404 Request for unknown model: 'plain' is not found"
+    assert server.status("plain") == "404 Request for unknown model: 'plain' is not found"
     assert server.load("plain") == OK
     assert server.index() == ["plain 1 READY"]
-    assert server.said("plain", "1") == OK
-    assert server.said("plain", "0") == "404 Request for unknown model: 'plain' version 0 is not found"
+    assert server.status("plain", "1") == OK
+    assert server.status("plain", "0") == "404 Request for unknown model: 'plain' version 0 is not found"
     assert server.unload("plain") == OK
     assert server.index() == ["plain 1 UNAVAILABLE unloaded"]
-    assert server.said("plain") == "404 Request for unknown model: 'plain' has no available versions"
-    assert server.said("plain", "1") == "503 Request for unknown model: 'plain' version 1 is not at ready state"
-    assert server.said("plain", "9") == "404 Request for unknown model: 'plain' version 9 is not found"
+    assert server.status("plain") == "404 Request for unknown model: 'plain' has no available versions"
+    assert server.status("plain", "1") == "503 Request for unknown model: 'plain' version 1 is not at ready state"
+    assert server.status("plain", "9") == "404 Request for unknown model: 'plain' version 9 is not found"
     assert server.is_ready
 
 
 def test_models_that_cannot_be_read(server: Server) -> None:
-    """No such model, one that is there twice, one whose configuration is wrong or says another name."""
+    """An unknown model, one in two repositories, one with a wrong configuration or another name in it."""
     server.write("misspelt", 'backend: "python"\nmax_batch: 3')
     server.write("misnamed", 'name: "other"\n' + PYTHON)
     server.write("negative", PYTHON + "max_batch_size: -1")
@@ -69,20 +68,20 @@ def test_versions(server: Server) -> None:
     for name in ("none", "empty"):
         text = f"at least one version must be available under the version policy of model '{name}'"
         assert server.load(name) == f"400 load failed for model '{name}': {text}\n"
-        assert server.said(name) == f"404 Request for unknown model: '{name}' has no available versions"
+        assert server.status(name) == f"404 Request for unknown model: '{name}' has no available versions"
     assert server.index() == ["every 1 READY", "latest 10 READY", "some 1 READY"]
     assert not server.is_ready
 
 
 def test_a_reload_that_fails(server: Server) -> None:
-    """What serves goes on serving, and no reason is told; the next load tries again."""
+    """The previous version serves, without a reason in the index; the next load tries again."""
     version = server.write("again") / "1"
     assert server.load("again") == OK
     (version / "broken").touch()
     for _ in range(2):
         assert server.load("again") == f"400 load failed for model 'again': {BROKEN.format(1)}\n"
         assert server.index() == ["again 1 READY"]
-        assert server.said("again") == OK
+        assert server.status("again") == OK
     (version / "broken").unlink()
     assert server.load("again") == OK
 
@@ -103,15 +102,15 @@ def test_a_new_version(server: Server) -> None:
 
 
 def test_a_model_that_is_removed(server: Server) -> None:
-    """It serves on until it is unloaded, though the index does not list it any more."""
+    """It serves until it is unloaded, although the index does not list it any more."""
     server.write("gone")
     assert server.load("gone") == OK
     server.remove("gone")
     assert server.index() == []
     assert server.load("gone") == POLL_FAILED.format("gone")
-    assert server.said("gone") == OK
+    assert server.status("gone") == OK
     assert server.unload("gone") == OK
-    assert server.said("gone") == "404 Request for unknown model: 'gone' has no available versions"
+    assert server.status("gone") == "404 Request for unknown model: 'gone' has no available versions"
 
 
 def test_a_configuration_in_the_request(server: Server) -> None:
@@ -161,7 +160,7 @@ def test_files_in_the_request_that_are_wrong(server: Server) -> None:
 
 
 def test_an_ensemble_brings_its_models(server: Server) -> None:
-    """They are loaded with it, and go with it where that is asked for and nobody else wanted them."""
+    """They are loaded with it, and unloaded with it on request if nothing else needs them."""
     server.write("first")
     server.write("second")
     server.write("chain", ensemble("first", "second"))
@@ -198,7 +197,7 @@ def test_an_ensemble_whose_models_do_not_serve(server: Server) -> None:
     server.write("typed", ensemble("sound").replace("TYPE_FP32", "TYPE_BOOL", 1))
     server.write("round", ensemble("about"))
     server.write("about", ensemble("round"))
-    for name, said in (
+    for name, reason in (
         ("lacking", "ensemble lacking contains models that are not available or ambiguous: missing"),
         (
             "failing",
@@ -213,7 +212,7 @@ def test_an_ensemble_whose_models_do_not_serve(server: Server) -> None:
         ),
         ("round", "circular dependency between ensembles: round -> ... -> about -> round"),
     ):
-        assert server.load(name) == f"400 load failed for model '{name}': {said}\n"
+        assert server.load(name) == f"400 load failed for model '{name}': {reason}\n"
     assert server.load("round") == "500 failed to load 'round', no version is available"
     failed = "faulty 1 UNAVAILABLE Internal: ValueError: broken"
     assert server.index() == ["about", "failing", failed, "lacking", "round", "sound 1 READY", "strict", "typed"]
@@ -224,7 +223,7 @@ def test_what_is_wrong_in_a_model_itself(server: Server) -> None:
     labels = server.write("unlabelled", PYTHON.replace('name: "y"', 'name: "y", label_filename: "no.txt"'))
     server.write("sizeless", 'backend: "python" input [ { name: "x", data_type: TYPE_FP32, dims: [ 0 ] } ]')
     server.write("pinned", "instance_group [ { kind: KIND_CPU, gpus: [ 0 ] } ]" + PYTHON)
-    for name, said in (
+    for name, reason in (
         (
             "unlabelled",
             f"Internal: failed to open text file for read {labels}/no.txt: No such file or directory",
@@ -240,7 +239,9 @@ def test_what_is_wrong_in_a_model_itself(server: Server) -> None:
             "more GPUs",
         ),
     ):
-        assert server.load(name) == f"400 load failed for model '{name}': version 1 is at UNAVAILABLE state: {said};\n"
+        assert (
+            server.load(name) == f"400 load failed for model '{name}': version 1 is at UNAVAILABLE state: {reason};\n"
+        )
     assert len(server.index()) == 3
 
 

@@ -1,7 +1,7 @@
-"""The configuration that a model answers with, as a real Triton answers it.
+"""The served configuration of a model equals a real Triton's.
 
-Nothing is left out of the comparison: where a configuration says its inputs and outputs, the answers are equal
-to the last field. What a backend completes is compared where the backends are (tests/engines/conformance).
+The comparison is complete for configurations with inputs and outputs. Configurations that a backend completes are
+compared with the backends (tests/engines/conformance).
 """
 
 import asyncio

@@ -46,7 +46,7 @@ def test_who_depends_on_a_model(names: list[str], expected: set[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    "name, said",
+    "name, error_text",
     [
         ("a", None),
         ("e", None),
@@ -54,12 +54,12 @@ def test_who_depends_on_a_model(names: list[str], expected: set[str]) -> None:
         ("g", "ensemble g contains models that are not available or ambiguous: missing, zzz"),
         ("c1", "circular dependency between ensembles: c1 -> ... -> c2 -> c1"),
         ("self", "circular dependency between ensembles: self -> ... -> self -> self"),
-        ("h", None),  # it is told when the others are settled
+        ("h", None),  # after the others
     ],
 )
-def test_what_keeps_an_ensemble_from_loading(name: str, said: str | None) -> None:
+def test_what_keeps_an_ensemble_from_loading(name: str, error_text: str | None) -> None:
     """A model that is not there, or the ensemble itself among those that it needs."""
-    assert problem(name, CONFIGS) == said
+    assert problem(name, CONFIGS) == error_text
 
 
 DECOUPLED = "model_transaction_policy { decoupled: true }"
@@ -141,12 +141,12 @@ WRONG = [
 ]
 
 
-@pytest.mark.parametrize("text, models, said", WRONG)
-def test_what_is_refused(text: str, models: dict[str, str], said: str) -> None:
+@pytest.mark.parametrize("text, models, error_text", WRONG)
+def test_what_is_refused(text: str, models: dict[str, str], error_text: str) -> None:
     """Names that a model lacks, datatypes and shapes that do not meet, batches too large; in Triton's words."""
     with pytest.raises(ConfigError) as caught:
         check_mapping(read(text), {name: read(config) for name, config in models.items()})
-    assert caught.value.message == said
+    assert caught.value.message == error_text
 
 
 RIGHT = [

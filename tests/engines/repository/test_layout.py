@@ -67,8 +67,8 @@ def test_labels_that_are_missing(tmp_path: Path) -> None:
     with pytest.raises(EngineError) as caught:
         read_labels(read('output [ { name: "y", label_filename: "no.txt" } ]'), tmp_path)
     assert caught.value.code is ErrorCode.INTERNAL
-    said = f"failed to open text file for read {tmp_path}/no.txt: No such file or directory"
-    assert caught.value.message == said
+    error_text = f"failed to open text file for read {tmp_path}/no.txt: No such file or directory"
+    assert caught.value.message == error_text
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,7 @@ def test_the_versions_of_a_model(tmp_path: Path) -> None:
     ],
 )
 def test_a_version_policy(policy: str, versions: list[int]) -> None:
-    """The latest so many, all, or those that are named and there."""
+    """The latest ones, all, or the named ones that exist."""
     assert wanted_versions(read(f"version_policy {{ {policy} }}"), [10, 1, 9]) == versions
 
 

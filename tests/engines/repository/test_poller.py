@@ -14,7 +14,7 @@ from tests.engines.repository.test_repository import run, started, touch, until
 
 @run
 async def test_a_poll_follows_the_files(root: Path, loader: FakeLoader) -> None:
-    """New models and versions are loaded, changed ones anew, those that are gone unloaded, and others left alone."""
+    """New models and versions are loaded, changed ones reloaded, removed ones unloaded, others not touched."""
     write_model(root, "a")
     write_model(root, "b")
     repository = await started(root, loader, Mode.POLL)
@@ -38,7 +38,7 @@ async def test_a_poll_follows_the_files(root: Path, loader: FakeLoader) -> None:
 
 @run
 async def test_polls_come_by_themselves(root: Path, loader: FakeLoader) -> None:
-    """Every so many seconds."""
+    """Every interval."""
     repository = await started(root, loader, Mode.POLL, poll_seconds=0.005)
     write_model(root, "late")
     await until(lambda: brief(repository.index()) == ["late 1 READY"])
@@ -47,7 +47,7 @@ async def test_polls_come_by_themselves(root: Path, loader: FakeLoader) -> None:
 
 @run
 async def test_a_configuration_that_becomes_wrong(root: Path, loader: FakeLoader) -> None:
-    """The model serves on as it was, and why is told until it is right again."""
+    """The model goes on serving, with a reason until the configuration is right again."""
     directory = write_model(root, "m")
     repository = await started(root, loader, Mode.POLL)
     (directory / "config.pbtxt").write_text("bogus: 3")

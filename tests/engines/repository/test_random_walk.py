@@ -90,7 +90,7 @@ class Walk:
             write_model(self.root, name, None, (version,))
 
     def check(self) -> None:
-        """At any moment: what answers is alive and one of its name, and the index tells of it."""
+        """At any moment: a served model is loaded and has the name, and the index lists it."""
         lifecycle = self.repository._lifecycle
         for name in (*MODELS, *ENSEMBLES):
             versions = lifecycle.versions(name) or {}
@@ -108,8 +108,8 @@ class Walk:
                     self.repository.get(name)
 
     async def settle(self) -> None:
-        """When all has ended: nothing is on its way, nothing lives that does not serve, nothing is held; and a last
-        load of everything brings everything up."""
+        """At the end: nothing is in progress, every loaded model serves, nothing is held; and a last load of everything
+        succeeds."""
         while self.under_way:
             await asyncio.wait(set(self.under_way))
         while self.repository._operations:

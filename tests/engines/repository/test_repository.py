@@ -93,18 +93,18 @@ async def test_a_start_tells_what_failed(root: Path, loader: FakeLoader) -> None
 
 
 @pytest.mark.parametrize(
-    "roots, options, said",
+    "roots, options, error_text",
     [
         (["nowhere"], {}, "repository path is not a valid directory: 'nowhere'"),
         (["."], {"startup_models": ("*", "a")}, "Wildcard model name '*' must be the ONLY startup model"),
     ],
 )
-def test_a_start_that_is_refused(roots: list[str], options: dict[str, Any], said: str) -> None:
+def test_a_start_that_is_refused(roots: list[str], options: dict[str, Any], error_text: str) -> None:
     """A root that is no directory, and a wildcard that is not alone."""
     repository = Repository(roots, FakeLoader(), mode=Mode.EXPLICIT, **options)
     with pytest.raises(EngineError) as caught:
         asyncio.run(repository.start())
-    assert said in caught.value.message
+    assert error_text in caught.value.message
 
 
 @pytest.mark.parametrize("mode", [Mode.NONE, Mode.POLL])
@@ -132,7 +132,7 @@ async def test_versions_are_asked_for_by_text(root: Path, loader: FakeLoader) ->
     repository = await started(root, loader, startup_models=["m"])
     for text, version in (("", 10), ("1", 1), ("02", 2), ("2x", 2)):
         assert repository.get("m", text).spec.version == version
-    for text, said in (
+    for text, error_text in (
         ("abc", "failed to get model version from specified version string 'abc' (details: stol), "),
         ("9" * 30, "(details: stol), version should be an integral value > 0"),
         ("-1", "invalid model version specified '-1' , version should be an integral value > 0"),
@@ -140,7 +140,7 @@ async def test_versions_are_asked_for_by_text(root: Path, loader: FakeLoader) ->
         with pytest.raises(EngineError) as caught:
             repository.get("m", text)
         assert caught.value.code is ErrorCode.INVALID_ARG
-        assert said in caught.value.message
+        assert error_text in caught.value.message
     assert repository.ready_versions("m") == [1, 2, 10]
     assert [model.spec.version for model in repository.ready_models()] == [1, 2, 10]
     await repository.close()
@@ -148,7 +148,7 @@ async def test_versions_are_asked_for_by_text(root: Path, loader: FakeLoader) ->
 
 @run
 async def test_a_specification(root: Path, loader: FakeLoader) -> None:
-    """A loader is told of one version: where it is, its configuration with instance groups, its labels."""
+    """A loader gets one version: its directories, its configuration with instance groups, its labels."""
     config = PYTHON.replace('name: "y"', 'name: "y", label_filename: "labels.txt"')
     (write_model(root, "m", config) / "labels.txt").write_text("cat\ndog\n")
     repository = await started(root, loader, startup_models=["m"], gpus=(0, 1))
@@ -318,7 +318,7 @@ async def test_an_ensemble_ends_before_its_models(root: Path, loader: FakeLoader
 
 @run
 async def test_a_load_is_tried_again_where_that_is_asked_for(root: Path, loader: FakeLoader) -> None:
-    """As often as the host says."""
+    """As often as the host is configured."""
     write_model(root, "m")
     loader.broken["m"] = internal("not yet")
     repository = await started(root, loader, load_retries=2)
@@ -330,7 +330,7 @@ async def test_a_load_is_tried_again_where_that_is_asked_for(root: Path, loader:
 
 @run
 async def test_an_end_does_not_wait_for_loads(root: Path, loader: FakeLoader) -> None:
-    """They are given up; what serves is unloaded; nothing is taken any more."""
+    """Loads are cancelled; serving models are unloaded; changes are rejected."""
     for name in ("a", "b"):
         write_model(root, name)
     loader.gates["b"] = asyncio.Event()

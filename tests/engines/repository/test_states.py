@@ -46,7 +46,7 @@ def test_every_state_has_a_row() -> None:
 
 
 def test_reasons() -> None:
-    """A failure is told with its code, as Triton writes it; what was unloaded says so, and counts as wanted."""
+    """A failure has Triton's text of its code; an unloaded version has its reason, and does not prevent readiness."""
     failed = version_at(Event.LOAD)
     failed.fail(invalid("it is wrong"))
     assert (failed.reason, failed.is_as_wanted, failed.source) == ("Invalid argument: it is wrong", False, None)
@@ -64,5 +64,5 @@ def test_whatever_a_load_raises_is_the_models_failure() -> None:
     """An error of the host's own keeps its code; any other becomes an internal one that names its kind."""
     error = EngineError(ErrorCode.UNSUPPORTED, "no")
     assert as_engine_error(error) is error
-    made = as_engine_error(KeyError("x"))
-    assert (made.code, made.message) == (ErrorCode.INTERNAL, "KeyError: 'x'")
+    created = as_engine_error(KeyError("x"))
+    assert (created.code, created.message) == (ErrorCode.INTERNAL, "KeyError: 'x'")

@@ -14,7 +14,7 @@ from engines.repository.storage import LocalRoot, RemoteRoot, open_root
 
 @pytest.fixture
 def store() -> Iterator[tuple[Any, str]]:
-    """A file system in memory, and a place in it that is nobody else's."""
+    """A file system in memory with a directory for this test."""
     fsspec = pytest.importorskip("fsspec")
     files = fsspec.filesystem("memory")
     place = f"/{uuid.uuid4().hex}/models"

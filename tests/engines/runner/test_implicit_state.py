@@ -48,16 +48,16 @@ def listed(arrays: dict[str, Any]) -> dict[str, list[float]]:
 
 
 def test_a_sequence_goes_on_elsewhere(server: RedisServer, tmp_path: Path) -> None:
-    """It begins as the configuration says; another process finds what the step before has left, in its dtypes and
-    shapes, and may write into it."""
+    """It begins with the configured state; another process reads the previous step's state with its dtypes and shapes,
+    and may write into it."""
     here, there = states(server, tmp_path), states(server, tmp_path)
     assert listed(here.inputs("k", is_start=True, sequence=5)) == {"total": [0, 0], "seen": [0]}
     here.keep("k", dict(A_STEP), sequence=5)
-    found = there.inputs("other", is_start=False, sequence=5)
-    assert listed(found) == {"total": [1.5, 2.5], "seen": [7, 8, 9]}
-    assert [array.dtype for array in found.values()] == [np.float32, np.int64]
-    found["total"] += 1
-    there.keep("other", {"total_out": found["total"]}, sequence=5)
+    stored = there.inputs("other", is_start=False, sequence=5)
+    assert listed(stored) == {"total": [1.5, 2.5], "seen": [7, 8, 9]}
+    assert [array.dtype for array in stored.values()] == [np.float32, np.int64]
+    stored["total"] += 1
+    there.keep("other", {"total_out": stored["total"]}, sequence=5)
     assert listed(here.inputs("k", is_start=False, sequence=5)) == {"total": [2.5, 3.5], "seen": [7, 8, 9]}
 
 
@@ -79,7 +79,7 @@ def test_a_sequence_that_nobody_knows_must_start(server: RedisServer, tmp_path: 
 
 
 def test_a_step_whose_state_is_not_kept_counts_for_nothing(server: RedisServer, tmp_path: Path) -> None:
-    """The client is told, and may ask it again: the state before it is still there."""
+    """The client gets an error and may repeat the step: the previous state is still stored."""
     here = states(server, tmp_path)
     here.inputs("k", is_start=True, sequence=5)
     here.keep("k", dict(A_STEP), sequence=5)
@@ -92,7 +92,7 @@ def test_a_step_whose_state_is_not_kept_counts_for_nothing(server: RedisServer, 
 
 
 def test_a_store_that_does_not_answer_is_told(server: RedisServer, tmp_path: Path) -> None:
-    """As one to try again: nobody says that the sequence is unknown."""
+    """It gets an error to try again, not one of an unknown sequence."""
     here = states(server, tmp_path)
     server.kill()
     with pytest.raises(EngineError, match="ask again") as failure:
@@ -138,11 +138,11 @@ WRONG = [
 ]
 
 
-@pytest.mark.parametrize("text, said", WRONG)
-def test_a_wrong_parameter_is_named(text: str, said: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("text, error_text", WRONG)
+def test_a_wrong_parameter_is_named(text: str, error_text: str, tmp_path: Path) -> None:
     """With what it has to be, when the model loads."""
     (tmp_path / "1").mkdir()
-    with pytest.raises(EngineError, match=said):
+    with pytest.raises(EngineError, match=error_text):
         states_of(spec(tmp_path, configuration(CONFIG + text)))
 
 

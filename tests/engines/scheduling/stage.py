@@ -127,7 +127,7 @@ def answer_of(call: InferenceCall) -> InferResponse:
     return InferResponse((TensorData("OUT", "BYTES", (1,), call.request.id.encode()),))
 
 
-class Heard:
+class RecordedReplies:
     """The sink of a call: what came, and when it was over."""
 
     def __init__(self, log: list[str] | None = None) -> None:
@@ -150,35 +150,35 @@ class Heard:
         return self.responses[-1].error if self.responses else None
 
     @property
-    def says(self) -> str:
+    def outcomes(self) -> str:
         """ "waits", "answered", or "CODE: the error"."""
         if not self.is_over:
             return "waits"
         return f"{self.error.code.name}: {self.error.message}" if self.error else "answered"
 
 
-class Asking:
+class SchedulerClient:
     """A client: makes calls, and keeps what it hears."""
 
     def __init__(self, submit: Callable[[InferenceCall], None], clock: HandClock) -> None:
         self._submit = submit
         self._clock = clock
         self.calls: dict[str, InferenceCall] = {}
-        self.heard: dict[str, Heard] = {}
+        self.replies: dict[str, RecordedReplies] = {}
         self.order: list[str] = []  # of ids, as they ended
 
-    def ask(self, id: str, *, rows: int = 1, inputs: Sequence[TensorData] = (), **more: Any) -> InferenceCall:
-        heard = Heard(self.order)
-        heard.id = id
-        call = InferenceCall(InferRequest("m", id=id, inputs=tuple(inputs), **more), heard, self._clock.now_ns())
+    def submit(self, id: str, *, rows: int = 1, inputs: Sequence[TensorData] = (), **more: Any) -> InferenceCall:
+        replies = RecordedReplies(self.order)
+        replies.id = id
+        call = InferenceCall(InferRequest("m", id=id, inputs=tuple(inputs), **more), replies, self._clock.now_ns())
         call.batch_size = rows
         self.calls[id] = call
-        self.heard[id] = heard
+        self.replies[id] = replies
         self._submit(call)
         return call
 
-    def says(self, *ids: str) -> list[str]:
-        return [self.heard[id].says for id in ids or self.heard]
+    def outcomes(self, *ids: str) -> list[str]:
+        return [self.replies[id].outcomes for id in ids or self.replies]
 
 
 CANCELLED = "CANCELLED: inference request is cancelled"

@@ -4,20 +4,20 @@ import pytest
 
 from engines.core.messages import InferResponse, SharedMemory, TensorData
 from engines.scheduling.factory import scheduler_for
-from tests.engines.scheduling.stage import CANCELLED, MS, US, Asking, FakeInstance, HandClock, config
+from tests.engines.scheduling.stage import CANCELLED, MS, US, FakeInstance, HandClock, SchedulerClient, config
 
 TIMED_OUT = "UNAVAILABLE: Request timeout expired"
 
 
 class Batching:
-    """A model with dynamic batching, whose instance is at work until the test says so."""
+    """A model with dynamic batching, whose instance is busy until the test ends its work."""
 
     def __init__(self, batching: str, more: str = "", max_batch_size: int = 8, num_instances: int = 1) -> None:
         self.clock = HandClock()
         self.instances = [FakeInstance(f"m_0_{number}") for number in range(num_instances)]
         text = f'name: "m" max_batch_size: {max_batch_size} dynamic_batching {{ {batching} }} {more}'
         self.scheduler = scheduler_for(config(text), self.instances, self.clock)
-        self.client = Asking(self.scheduler.submit, self.clock)
+        self.client = SchedulerClient(self.scheduler.submit, self.clock)
 
     @property
     def instance(self) -> FakeInstance:
@@ -26,7 +26,7 @@ class Batching:
     def occupy(self) -> None:
         """Give each instance something to do, so that what comes waits."""
         for number, instance in enumerate(self.instances):
-            self.client.ask(f"busy{number}", rows=8)
+            self.client.submit(f"busy{number}", rows=8)
             self.clock.move(0)
             assert instance.running
 
@@ -59,7 +59,7 @@ def test_what_waits_is_batched(batching, rows, batches):
     stage = Batching(batching)
     stage.occupy()
     for name, number in zip("abcdefghijk", rows, strict=False):
-        stage.client.ask(name, rows=int(number))
+        stage.client.submit(name, rows=int(number))
     assert stage.run() == ["busy0", *batches]
     assert stage.scheduler.num_pending == 0
 
@@ -68,25 +68,25 @@ def test_without_a_delay_nothing_waits_for_company():
     """A call that finds a free instance runs at once, alone."""
     stage = Batching("preferred_batch_size: [4]", num_instances=2)
     for name in "abc":
-        stage.client.ask(name)
+        stage.client.submit(name)
     assert [instance.ids for instance in stage.instances] == [[["a"]], [["b"]]]
 
 
 def test_a_model_without_a_batch_axis_runs_one_call_at_a_time():
     """max_batch_size 0."""
     stage = Batching("", max_batch_size=0)
-    stage.client.ask("a")
-    stage.client.ask("b")
-    stage.client.ask("c")
+    stage.client.submit("a")
+    stage.client.submit("b")
+    stage.client.submit("c")
     assert stage.run() == ["a", "b", "c"]
 
 
 def test_a_batch_waits_for_a_preferred_size_until_the_delay_is_over():
     """max_queue_delay_microseconds, counted from the oldest call."""
     stage = Batching("preferred_batch_size: [3] max_queue_delay_microseconds: 100")
-    stage.client.ask("a")
+    stage.client.submit("a")
     stage.clock.move(60 * US)
-    stage.client.ask("b")
+    stage.client.submit("b")
     assert stage.instance.ids == []
     stage.clock.move(39 * US)
     assert stage.instance.ids == []
@@ -95,7 +95,7 @@ def test_a_batch_waits_for_a_preferred_size_until_the_delay_is_over():
 
     stage.instance.answer()
     for name in "cde":
-        stage.client.ask(name)
+        stage.client.submit(name)
     assert stage.instance.ids[1:] == [["c", "d", "e"]]
     assert stage.clock.num_timers == 0
 
@@ -104,9 +104,9 @@ def test_the_delay_counts_while_instances_are_at_work():
     """What has waited long enough for an instance waits no longer for company."""
     stage = Batching("preferred_batch_size: [4] max_queue_delay_microseconds: 100")
     stage.occupy()
-    stage.client.ask("a")
+    stage.client.submit("a")
     stage.clock.move(200 * US)
-    stage.client.ask("b")
+    stage.client.submit("b")
     assert stage.run() == ["busy0", "a+b"]
 
 
@@ -115,7 +115,7 @@ def test_after_the_delay_a_batch_may_grow_past_the_preferred_size():
     stage = Batching("preferred_batch_size: [2] max_queue_delay_microseconds: 100")
     stage.occupy()
     for name in "abc":
-        stage.client.ask(name)
+        stage.client.submit(name)
     stage.clock.move(100 * US)
     assert stage.run() == ["busy0", "a+b+c"]
 
@@ -123,8 +123,8 @@ def test_after_the_delay_a_batch_may_grow_past_the_preferred_size():
 def test_a_batch_that_waits_goes_when_the_next_call_does_not_fit():
     """It cannot grow any more."""
     stage = Batching("preferred_batch_size: [8] max_queue_delay_microseconds: 100", num_instances=2)
-    stage.client.ask("a", rows=5)
-    stage.client.ask("b", rows=4)
+    stage.client.submit("a", rows=5)
+    stage.client.submit("b", rows=4)
     assert stage.instances[0].ids == [["a"]]
     assert stage.instances[1].ids == []
     stage.clock.move(100 * US)
@@ -134,12 +134,12 @@ def test_a_batch_that_waits_goes_when_the_next_call_does_not_fit():
 def test_a_cancelled_call_leaves_the_batch_that_waits():
     """The rest goes on waiting for a preferred size."""
     stage = Batching("preferred_batch_size: [2] max_queue_delay_microseconds: 100")
-    stage.client.ask("a")
+    stage.client.submit("a")
     stage.client.calls["a"].cancel()
-    assert (stage.client.says(), stage.clock.num_timers) == ([CANCELLED], 0)
-    stage.client.ask("b")
+    assert (stage.client.outcomes(), stage.clock.num_timers) == ([CANCELLED], 0)
+    stage.client.submit("b")
     assert stage.instance.ids == []
-    stage.client.ask("c")
+    stage.client.submit("c")
     assert stage.instance.ids == [["b", "c"]]
 
 
@@ -178,21 +178,21 @@ REGION = SharedMemory("/region", 0, 4)
     ],
 )
 def test_only_like_calls_share_a_batch(inputs, calls, batches):
-    """What must be the same is what Triton asks for."""
+    """Triton's conditions decide which inputs must be equal."""
     stage = Batching("", more=inputs)
     stage.occupy()
     for name, tensors in zip("abcdef", calls, strict=False):
-        stage.client.ask(name, inputs=tensors)
+        stage.client.submit(name, inputs=tensors)
     assert stage.run() == ["busy0", *batches]
 
 
 def test_an_unlike_call_sends_off_the_batch_that_waits():
     """Those that came before it would wait for nothing."""
     stage = Batching("preferred_batch_size: [8] max_queue_delay_microseconds: 100", more=FP % ("-1", ""))
-    stage.client.ask("a", inputs=[x(1, 2)])
-    stage.client.ask("b", inputs=[x(1, 2)])
+    stage.client.submit("a", inputs=[x(1, 2)])
+    stage.client.submit("b", inputs=[x(1, 2)])
     assert stage.instance.ids == []
-    stage.client.ask("c", inputs=[x(1, 3)])
+    stage.client.submit("c", inputs=[x(1, 3)])
     assert stage.instance.ids == [["a", "b"]]
 
 
@@ -200,7 +200,7 @@ POLICY = "default_queue_policy { %s }"
 
 
 @pytest.mark.parametrize(
-    "policy, timeouts_us, after_us, says",
+    "policy, timeouts_us, after_us, outcomes",
     [
         ("default_timeout_microseconds: 100", [0, 0], 100, ["waits", "waits"]),
         ("default_timeout_microseconds: 100", [0, 0], 101, [TIMED_OUT, TIMED_OUT]),
@@ -212,16 +212,16 @@ POLICY = "default_queue_policy { %s }"
         ("max_queue_size: 1", [0, 0], 0, ["waits", "UNAVAILABLE: [request id: b] Exceeds maximum queue size"]),
     ],
 )
-def test_queue_policies(policy, timeouts_us, after_us, says):
+def test_queue_policies(policy, timeouts_us, after_us, outcomes):
     """A call that waits too long is rejected at that time, though every instance is at work; a full queue takes none.
     A request may shorten the timeout where that is allowed, and never lengthen it."""
     stage = Batching(POLICY % policy)
     stage.occupy()
     for name, timeout_us in zip("ab", timeouts_us, strict=True):
-        stage.client.ask(name, timeout_us=timeout_us)
+        stage.client.submit(name, timeout_us=timeout_us)
     stage.clock.move(after_us * US)
-    assert stage.client.says("a", "b") == says
-    assert stage.scheduler.num_pending == says.count("waits")
+    assert stage.client.outcomes("a", "b") == outcomes
+    assert stage.scheduler.num_pending == outcomes.count("waits")
     stage.run()
 
 
@@ -229,9 +229,9 @@ def test_delayed_calls_run_after_those_in_time():
     """timeout_action DELAY."""
     stage = Batching("preferred_batch_size: [1] " + POLICY % "timeout_action: DELAY default_timeout_microseconds: 100")
     stage.occupy()
-    stage.client.ask("a")
+    stage.client.submit("a")
     stage.clock.move(200 * US)
-    stage.client.ask("b")
+    stage.client.submit("b")
     assert stage.run() == ["busy0", "b", "a"]
 
 
@@ -241,12 +241,12 @@ def test_a_deadline_breaks_up_the_batch_that_waits():
         "preferred_batch_size: [8] max_queue_delay_microseconds: 5000 "
         + POLICY % "default_timeout_microseconds: 500 allow_timeout_override: true"
     )
-    stage.client.ask("a", timeout_us=10)
-    stage.client.ask("b")
+    stage.client.submit("a", timeout_us=10)
+    stage.client.submit("b")
     stage.clock.move(20 * US)
-    assert stage.client.says() == [TIMED_OUT, "waits"]
+    assert stage.client.outcomes() == [TIMED_OUT, "waits"]
     stage.clock.move(2 * MS)
-    assert stage.client.says() == [TIMED_OUT, TIMED_OUT]
+    assert stage.client.outcomes() == [TIMED_OUT, TIMED_OUT]
     assert stage.instance.ids == []
 
 
@@ -255,12 +255,12 @@ def test_priorities_run_first():
     stage = Batching("preferred_batch_size: [1] priority_levels: 3 default_priority_level: 2")
     stage.occupy()
     for name, priority in zip("abcdef", [3, 2, 0, 1, 9, 1], strict=True):
-        stage.client.ask(name, priority=priority)
+        stage.client.submit(name, priority=priority)
     assert stage.run() == ["busy0", "d", "f", "b", "c", "e", "a"]
 
 
 def test_a_priority_may_have_a_policy_of_its_own():
-    """priority_queue_policy stands before default_queue_policy."""
+    """priority_queue_policy takes precedence over default_queue_policy."""
     stage = Batching(
         "preferred_batch_size: [1] priority_levels: 2 default_priority_level: 2 "
         "default_queue_policy { max_queue_size: 1 } "
@@ -268,11 +268,11 @@ def test_a_priority_may_have_a_policy_of_its_own():
     )
     stage.occupy()
     for name, priority in zip("abcde", [1, 1, 1, 2, 2], strict=True):
-        stage.client.ask(name, priority=priority)
+        stage.client.submit(name, priority=priority)
     full = "UNAVAILABLE: [request id: {}] Exceeds maximum queue size"
-    assert stage.client.says(*"abcde") == ["waits", "waits", full.format("c"), "waits", full.format("e")]
+    assert stage.client.outcomes(*"abcde") == ["waits", "waits", full.format("c"), "waits", full.format("e")]
     stage.clock.move(1 * MS)
-    assert stage.client.says(*"abd") == [TIMED_OUT, TIMED_OUT, "waits"]
+    assert stage.client.outcomes(*"abd") == [TIMED_OUT, TIMED_OUT, "waits"]
 
 
 def test_a_higher_priority_changes_the_batch_that_waits():
@@ -280,8 +280,8 @@ def test_a_higher_priority_changes_the_batch_that_waits():
     stage = Batching(
         "preferred_batch_size: [3] max_queue_delay_microseconds: 100 priority_levels: 2 default_priority_level: 2"
     )
-    stage.client.ask("a")
-    stage.client.ask("b", priority=1)
+    stage.client.submit("a")
+    stage.client.submit("b", priority=1)
     stage.clock.move(100 * US)
     assert stage.instance.ids == [["b", "a"]]
 
@@ -290,11 +290,11 @@ def test_responses_keep_the_order_of_their_calls():
     """preserve_ordering: what is answered early is kept until those before it are answered."""
     stage = Batching("preserve_ordering: true", num_instances=3)
     for name in "abc":
-        stage.client.ask(name)
+        stage.client.submit(name)
     second, third = stage.instances[1], stage.instances[2]
     third.answer()
     second.answer()
-    assert stage.client.says() == ["waits", "waits", "waits"]
+    assert stage.client.outcomes() == ["waits", "waits", "waits"]
     stage.instances[0].answer()
     assert stage.client.order == ["a", "b", "c"]
 
@@ -302,13 +302,13 @@ def test_responses_keep_the_order_of_their_calls():
 def test_order_is_kept_response_by_response():
     """Of a decoupled model, those of the first call go through as they come."""
     stage = Batching("preserve_ordering: true", num_instances=2)
-    first, second = stage.client.ask("a"), stage.client.ask("b")
-    heard = stage.client.heard
+    first, second = stage.client.submit("a"), stage.client.submit("b")
+    replies = stage.client.replies
     second.respond(InferResponse(), is_final=False)
     first.respond(InferResponse(), is_final=False)
-    assert (len(heard["a"].responses), len(heard["b"].responses)) == (1, 0)
+    assert (len(replies["a"].responses), len(replies["b"].responses)) == (1, 0)
     first.finish()
-    assert len(heard["b"].responses) == 1
+    assert len(replies["b"].responses) == 1
     second.respond(InferResponse(), is_final=True)
     assert stage.client.order == ["a", "b"]
 
@@ -316,8 +316,8 @@ def test_order_is_kept_response_by_response():
 def test_without_preserve_ordering_answers_go_as_they_come():
     """Triton's default."""
     stage = Batching("", num_instances=2)
-    stage.client.ask("a")
-    stage.client.ask("b")
+    stage.client.submit("a")
+    stage.client.submit("b")
     stage.instances[1].answer()
     assert stage.client.order == ["b"]
 
@@ -328,11 +328,11 @@ def test_stopping_fails_what_waits():
         "preferred_batch_size: [3] max_queue_delay_microseconds: 100 "
         "default_queue_policy { default_timeout_microseconds: 1000 }"
     )
-    stage.client.ask("a")
+    stage.client.submit("a")
     stage.scheduler.stop()
-    stage.client.ask("b")
+    stage.client.submit("b")
     stopped = "Server is stopping, scheduler for model has stopped accepting new inference requests"
-    assert stage.client.says() == [f"UNAVAILABLE: [request id: {name}] {stopped}" for name in "ab"]
+    assert stage.client.outcomes() == [f"UNAVAILABLE: [request id: {name}] {stopped}" for name in "ab"]
     assert stage.clock.num_timers == 0
 
 
@@ -340,10 +340,10 @@ def test_a_crash_fails_its_batch_alone():
     """The next batch waits for an instance."""
     stage = Batching("")
     stage.occupy()
-    stage.client.ask("a")
-    stage.client.ask("b")
+    stage.client.submit("a")
+    stage.client.submit("b")
     stage.instance.crash()
-    assert stage.client.says() == ["INTERNAL: crashed", "waits", "waits"]
+    assert stage.client.outcomes() == ["INTERNAL: crashed", "waits", "waits"]
     stage.instance.is_up = True
     stage.scheduler.instance_changed(stage.instance)
     assert stage.run() == ["busy0", "a+b"]

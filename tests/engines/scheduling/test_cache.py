@@ -1,4 +1,4 @@
-"""The response cache: what it takes for the same, what it keeps, and what stands in front of a scheduler."""
+"""The response cache: its keys, its contents, and the scheduler behind it."""
 
 from dataclasses import replace
 
@@ -10,7 +10,7 @@ from engines.core.messages import InferRequest, InferResponse, SharedMemory, Ten
 from engines.scheduling.cache import CachedScheduler, ResponseCache, cached, is_cached, key_of
 from engines.scheduling.cache_stores import ENTRY_BYTES, LocalStore, RedisStore, decode, encode
 from engines.scheduling.factory import scheduler_for
-from tests.engines.scheduling.stage import CANCELLED, MS, Asking, FakeInstance, HandClock, S, answer_of, config
+from tests.engines.scheduling.stage import CANCELLED, MS, FakeInstance, HandClock, S, SchedulerClient, answer_of, config
 
 X = TensorData("X", "FP32", (1, 2), b"12345678")
 Y = TensorData("Y", "BYTES", (1,), b"\x01\0\0\0y")
@@ -27,7 +27,7 @@ REGION = SharedMemory("/region", 0, 8)
     ],
 )
 def test_like_requests(other):
-    """Neither who asks nor in which order counts."""
+    """The client and the order of inputs do not matter."""
     assert key_of(other, "1") == key_of(REQUEST, "1")
 
 
@@ -61,7 +61,7 @@ def test_unlike_requests(other, version):
     ],
 )
 def test_requests_that_have_no_key(request_):
-    """Shared memory may change at any time, and is to be written anew each time."""
+    """Shared memory may change at any time, and must be written each time."""
     assert key_of(request_, "1") is None
 
 
@@ -77,7 +77,7 @@ def test_requests_that_have_no_key(request_):
     ],
 )
 def test_models_that_use_the_cache(more, is_so):
-    """Those that ask for it, and whose answers hang on nothing but their request."""
+    """Those that enable it, and whose responses depend on nothing but the request."""
     assert is_cached(config(more)) is is_so
 
 
@@ -115,9 +115,9 @@ def test_the_cache_keeps_data_of_its_own():
     memory[:] = b"after!"
     cache.put("b", InferResponse(error=invalid("no")))
     cache.put("c", InferResponse((TensorData("O", "UINT8", (8,), REGION),)))
-    kept = found_in(store, "a")
-    assert kept is not None
-    assert kept.outputs[0].data == b"before"
+    stored = found_in(store, "a")
+    assert stored is not None
+    assert stored.outputs[0].data == b"before"
     assert (found_in(store, "b"), found_in(store, "c")) == (None, None)
 
 
@@ -128,7 +128,7 @@ def test_responses_survive_redis(written):
 
 
 class FakeRedis:
-    """A Redis whose answers the test gives, by going on with the coroutines that it has been asked in."""
+    """A Redis whose replies the test controls, by resuming its coroutines."""
 
     def __init__(self) -> None:
         self.values: dict[str, bytes] = {}
@@ -158,8 +158,8 @@ class FakeRedis:
                 coroutine.send(None)
 
 
-class Told:
-    """What the statistics are told."""
+class RecordedStatistics:
+    """Records the reported statistics."""
 
     def __init__(self) -> None:
         self.log: list[tuple[str, str, int]] = []
@@ -177,60 +177,60 @@ class Cached:
     def __init__(self, more: str = "", redis: FakeRedis | None = None) -> None:
         self.clock = HandClock()
         self.instances = [FakeInstance("m_0_0"), FakeInstance("m_0_1")]
-        self.told = Told()
+        self.statistics = RecordedStatistics()
         model = config(f"name: 'm' max_batch_size: 8 response_cache {{ enable: true }} {more}")
         inner = scheduler_for(model, self.instances, self.clock)
         store = RedisStore(redis, self.clock, redis.spawn) if redis else LocalStore(1 << 20)
-        self.scheduler = cached(model, "1", inner, ResponseCache(store), self.clock, self.told)
+        self.scheduler = cached(model, "1", inner, ResponseCache(store), self.clock, self.statistics)
         assert isinstance(self.scheduler, CachedScheduler)
-        self.client = Asking(self.scheduler.submit, self.clock)
+        self.client = SchedulerClient(self.scheduler.submit, self.clock)
 
-    def ask(self, id: str, data: bytes) -> InferenceCall:
-        return self.client.ask(id, inputs=[TensorData("X", "UINT8", (1, len(data)), data)])
+    def submit(self, id: str, data: bytes) -> InferenceCall:
+        return self.client.submit(id, inputs=[TensorData("X", "UINT8", (1, len(data)), data)])
 
     def answer(self, id: str) -> TensorData:
-        return self.client.heard[id].responses[0].outputs[0]
+        return self.client.replies[id].responses[0].outputs[0]
 
 
 def test_the_same_is_computed_once():
     """The second time the answer comes from the cache, at once."""
     stage = Cached()
-    stage.ask("a", b"1")
+    stage.submit("a", b"1")
     stage.instances[0].answer()
-    stage.ask("b", b"1")
-    stage.ask("c", b"2")
-    assert stage.client.says() == ["answered", "answered", "waits"]
+    stage.submit("b", b"1")
+    stage.submit("c", b"2")
+    assert stage.client.outcomes() == ["answered", "answered", "waits"]
     assert stage.answer("b") == stage.answer("a")
-    assert stage.told.log == [("miss", "a", 0), ("hit", "b", 0)]
+    assert stage.statistics.log == [("miss", "a", 0), ("hit", "b", 0)]
 
 
 def test_errors_are_not_kept():
     """The next one may do better."""
     stage = Cached()
-    stage.ask("a", b"1")
+    stage.submit("a", b"1")
     stage.instances[0].crash()
-    stage.ask("b", b"1")
+    stage.submit("b", b"1")
     stage.instances[1].answer()
-    assert stage.client.says() == ["INTERNAL: crashed", "answered"]
-    assert stage.told.log == [("miss", "b", 0)]
+    assert stage.client.outcomes() == ["INTERNAL: crashed", "answered"]
+    assert stage.statistics.log == [("miss", "b", 0)]
 
 
 def test_a_model_without_the_cache_keeps_its_scheduler():
-    """Nothing stands in the way of its calls."""
+    """Its calls have no overhead."""
     clock = HandClock()
     inner = scheduler_for(config(""), [], clock)
-    assert cached(config(""), "1", inner, ResponseCache(LocalStore(1)), clock, Told()) is inner
-    assert cached(config("response_cache { enable: true }"), "1", inner, None, clock, Told()) is inner
+    assert cached(config(""), "1", inner, ResponseCache(LocalStore(1)), clock, RecordedStatistics()) is inner
+    assert cached(config("response_cache { enable: true }"), "1", inner, None, clock, RecordedStatistics()) is inner
 
 
 def test_answers_of_the_cache_stand_in_line():
-    """preserve_ordering: they wait for those that were asked before."""
+    """preserve_ordering: they wait for earlier requests."""
     stage = Cached("dynamic_batching { preserve_ordering: true }")
-    stage.ask("a", b"1")
+    stage.submit("a", b"1")
     stage.instances[0].answer()
-    stage.ask("b", b"2")
-    stage.ask("c", b"1")
-    assert stage.client.says() == ["answered", "waits", "waits"]
+    stage.submit("b", b"2")
+    stage.submit("c", b"1")
+    assert stage.client.outcomes() == ["answered", "waits", "waits"]
     stage.instances[0].answer()
     assert stage.client.order == ["a", "b", "c"]
 
@@ -239,19 +239,19 @@ def test_redis_is_shared():
     """What one host has put there, another finds."""
     redis = FakeRedis()
     stage = Cached(redis=redis)
-    stage.ask("a", b"1")
-    assert (stage.client.says(), stage.scheduler.num_pending, stage.instances[0].batches) == (["waits"], 1, [])
+    stage.submit("a", b"1")
+    assert (stage.client.outcomes(), stage.scheduler.num_pending, stage.instances[0].batches) == (["waits"], 1, [])
     redis.go_on()
     stage.instances[0].answer()
     redis.go_on()
 
     other = Cached(redis=redis)
-    other.ask("b", b"1")
+    other.submit("b", b"1")
     other.clock.move(3 * MS)
     redis.go_on()
-    assert other.client.says() == ["answered"]
+    assert other.client.outcomes() == ["answered"]
     assert other.answer("b").data == b"a"
-    assert other.told.log == [("hit", "b", 3 * MS)]
+    assert other.statistics.log == [("hit", "b", 3 * MS)]
     assert other.clock.num_timers == 0
 
 
@@ -264,21 +264,21 @@ def test_a_redis_that_fails_costs_a_miss(fault):
         redis.error = ConnectionError("refused")
     if fault == "nonsense":
         redis.values = dict.fromkeys(["pointsman:response:1:" + str(key_of(_request(b"1"), "1"))], b"\xff\0\0\0{")
-    stage.ask("a", b"1")
+    stage.submit("a", b"1")
     if fault == "slow":
         stage.clock.move(50 * MS)
     else:
         redis.go_on()
     assert stage.instances[0].ids == [["a"]]
     stage.instances[0].answer()
-    stage.ask("b", b"1")
+    stage.submit("b", b"1")
     assert stage.instances[0].ids == [["a"], ["b"]]
     redis.go_on()
-    assert stage.client.says() == ["answered", "waits"]
+    assert stage.client.outcomes() == ["answered", "waits"]
 
     stage.clock.move(S)
-    stage.ask("c", b"1")
-    assert stage.client.says("c") == ["waits"]
+    stage.submit("c", b"1")
+    assert stage.client.outcomes("c") == ["waits"]
     assert len(redis.waiting) == 1
     redis.go_on()
 
@@ -291,14 +291,14 @@ def test_a_call_may_be_cancelled_while_it_is_looked_up():
     """It ends at once, and runs nowhere."""
     redis = FakeRedis()
     stage = Cached(redis=redis)
-    stage.ask("a", b"1").cancel()
-    assert stage.client.says() == [CANCELLED]
+    stage.submit("a", b"1").cancel()
+    assert stage.client.outcomes() == [CANCELLED]
     redis.go_on()
     assert (stage.instances[0].batches, stage.scheduler.num_pending) == ([], 0)
 
 
 def test_what_is_written_to_redis_is_bounded():
-    """A Redis that takes no more gets no more."""
+    """A slow Redis gets no further writes."""
     redis = FakeRedis()
     clock = HandClock()
     store = RedisStore(redis, clock, redis.spawn)

@@ -6,7 +6,7 @@ from engines.core.calls import InferenceCall
 from engines.core.errors import EngineError, ErrorCode, invalid
 from engines.core.messages import InferResponse, SharedMemory, TensorData, WantedOutput
 from engines.scheduling.ensemble import Ensemble
-from tests.engines.scheduling.stage import CANCELLED, Asking, HandClock, config
+from tests.engines.scheduling.stage import CANCELLED, HandClock, SchedulerClient, config
 
 
 def x(name: str = "IN", shape: tuple[int, ...] = (1, 2), data: bytes = b"data") -> TensorData:
@@ -14,10 +14,10 @@ def x(name: str = "IN", shape: tuple[int, ...] = (1, 2), data: bytes = b"data") 
 
 
 class Models:
-    """The models of an ensemble: they keep what they are asked, until the test answers it."""
+    """The models of an ensemble: they hold their requests until the test responds."""
 
     def __init__(self) -> None:
-        self.asked: dict[str, list[InferenceCall]] = {}
+        self.requests: dict[str, list[InferenceCall]] = {}
         self.missing: set[str] = set()
         self.versions: list[str] = []
         self.configs: dict[str, str] = {}
@@ -26,7 +26,7 @@ class Models:
         if model in self.missing:
             raise EngineError(ErrorCode.UNAVAILABLE, f"Request for unknown model: '{model}' is not found")
         self.versions.append(version)
-        return lambda call: self.asked.setdefault(model, []).append(call)
+        return lambda call: self.requests.setdefault(model, []).append(call)
 
     def config_of(self, model: str, version: str):
         return config(self.configs.get(model, "max_batch_size: 8 input { name: 'i' dims: [2] }"))
@@ -34,7 +34,7 @@ class Models:
     def answer(
         self, model: str, *outputs: TensorData, number: int = 0, is_final: bool = True, **parameters
     ) -> InferenceCall:
-        call = self.asked[model][number]
+        call = self.requests[model][number]
         assert not call.is_over
         call.compute_infer_ns = 10
         call.respond(InferResponse(outputs, parameters), is_final=is_final)
@@ -56,13 +56,15 @@ class Stage:
         text += "".join(f"output {{ name: '{name}' data_type: TYPE_INT8 dims: [2] }} " for name in outputs.split())
         self.models = Models()
         self.scheduler = Ensemble(config(text), self.models.submit_to, self.models.config_of)
-        self.client = Asking(self.scheduler.submit, HandClock())
+        self.client = SchedulerClient(self.scheduler.submit, HandClock())
 
-    def ask(self, id: str = "1", *inputs: TensorData, outputs: tuple[WantedOutput, ...] = (), **more) -> InferenceCall:
-        return self.client.ask(id, inputs=inputs or (x(),), outputs=outputs, **more)
+    def submit(
+        self, id: str = "1", *inputs: TensorData, outputs: tuple[WantedOutput, ...] = (), **more
+    ) -> InferenceCall:
+        return self.client.submit(id, inputs=inputs or (x(),), outputs=outputs, **more)
 
     def outputs(self, id: str = "1") -> list[tuple[TensorData, ...]]:
-        return [response.outputs for response in self.client.heard[id].responses]
+        return [response.outputs for response in self.client.replies[id].responses]
 
 
 CHAIN = step("a", {"i": "IN"}, {"o": "T"}) + step("b", {"i": "T"}, {"o": "OUT"})
@@ -76,49 +78,49 @@ NO_STANDING = {"sequence_id": 0, "sequence_start": False, "sequence_end": False}
 
 
 def test_steps_follow_their_tensors():
-    """Each is asked by its own names, with the very data that the one before has answered."""
+    """Each request has the model's own names and the data of the previous response."""
     stage = Stage(CHAIN)
-    call = stage.ask()
+    call = stage.submit()
     made = b"made by a"
-    asked = stage.models.asked["a"][0].request
-    assert (asked.inputs, asked.outputs) == ((x("i"),), (WantedOutput("o"),))
-    assert "b" not in stage.models.asked
+    requests = stage.models.requests["a"][0].request
+    assert (requests.inputs, requests.outputs) == ((x("i"),), (WantedOutput("o"),))
+    assert "b" not in stage.models.requests
 
     stage.models.answer("a", TensorData("o", "FP32", (1, 9), made), TensorData("other", "FP32", (1,), b""))
-    asked = stage.models.asked["b"][0].request
-    assert asked.inputs == (TensorData("i", "FP32", (1, 9), made),)
-    assert asked.inputs[0].data is made
+    requests = stage.models.requests["b"][0].request
+    assert requests.inputs == (TensorData("i", "FP32", (1, 9), made),)
+    assert requests.inputs[0].data is made
 
     stage.models.answer("b", x("o"))
-    assert stage.client.says() == ["answered"]
-    assert stage.client.heard["1"].responses == [InferResponse((x("OUT"),), NO_STANDING)]
+    assert stage.client.outcomes() == ["answered"]
+    assert stage.client.replies["1"].responses == [InferResponse((x("OUT"),), NO_STANDING)]
     assert call.compute_infer_ns == 20
 
 
 def test_steps_run_as_soon_as_they_can():
     """Those that do not need each other at the same time; one that needs two when it has both."""
     stage = Stage(FAN)
-    stage.ask()
+    stage.submit()
     stage.models.answer("a", x("o"), x("p"))
-    assert set(stage.models.asked) == {"a", "b", "c"}
+    assert set(stage.models.requests) == {"a", "b", "c"}
     stage.models.answer("c", x("o", data=b"c's"))
-    assert "d" not in stage.models.asked
+    assert "d" not in stage.models.requests
     stage.models.answer("b", x("o", data=b"b's"))
-    assert stage.models.asked["d"][0].request.inputs == (x("i", data=b"b's"), x("j", data=b"c's"))
+    assert stage.models.requests["d"][0].request.inputs == (x("i", data=b"b's"), x("j", data=b"c's"))
     stage.models.answer("d", x("o"))
-    assert stage.client.says() == ["answered"]
+    assert stage.client.outcomes() == ["answered"]
 
 
 @pytest.mark.parametrize("wanted, models", [("B", {"a", "b"}), ("T", {"a"}), ("B OUT", {"a", "b", "c", "d"})])
 def test_steps_that_no_wanted_output_needs_are_skipped(wanted, models):
     """As Triton does it: the client names outputs, and only their way is run."""
     stage = Stage(FAN, outputs="OUT B T")
-    stage.ask(outputs=tuple(WantedOutput(name) for name in wanted.split()))
+    stage.submit(outputs=tuple(WantedOutput(name) for name in wanted.split()))
     for model in "abcd":
-        if model in stage.models.asked:
+        if model in stage.models.requests:
             stage.models.answer(model, x("o"), x("p"))
-    assert set(stage.models.asked) == models
-    assert stage.client.says() == ["answered"]
+    assert set(stage.models.requests) == models
+    assert stage.client.outcomes() == ["answered"]
     assert {tensor.name for tensor in stage.outputs()[0]} == set(wanted.split())
 
 
@@ -133,26 +135,26 @@ def test_what_is_said_beside_the_tensors_goes_to_each_step():
         "sequence_start": True,
         "trace": {"traceparent": "00-1-2-01"},
     }
-    stage.ask("7", **said)
+    stage.submit("7", **said)
     stage.models.answer("a", x("o"))
     for model in "ab":
-        request = stage.models.asked[model][0].request
+        request = stage.models.requests[model][0].request
         assert {name: getattr(request, name) for name in said} == said
         assert (request.id, request.sequence_end) == ("7", False)
-    assert [stage.models.asked[model][0].request.version for model in "ab"] == ["3", ""]
+    assert [stage.models.requests[model][0].request.version for model in "ab"] == ["3", ""]
     assert stage.models.versions == ["3", ""]
 
 
 def test_a_step_may_say_where_the_next_one_stands_in_a_sequence():
     """Parameters of a response override the request's."""
     stage = Stage(CHAIN)
-    stage.ask(sequence_id=5, sequence_start=True)
+    stage.submit(sequence_id=5, sequence_start=True)
     stage.models.answer("a", x("o"), sequence_id=9, sequence_end=True)
-    request = stage.models.asked["b"][0].request
+    request = stage.models.requests["b"][0].request
     assert (request.sequence_id, request.sequence_start, request.sequence_end) == (9, False, True)
     stage.models.answer("b", x("o"))
     said = {"sequence_id": 9, "sequence_start": False, "sequence_end": True}
-    assert stage.client.heard["1"].responses[0].parameters == said
+    assert stage.client.replies["1"].responses[0].parameters == said
 
 
 @pytest.mark.parametrize(
@@ -169,39 +171,39 @@ def test_a_step_may_say_where_the_next_one_stands_in_a_sequence():
 def test_such_parameters_have_types(parameters, text):
     """Others fail the ensemble in Triton's words."""
     stage = Stage(CHAIN)
-    stage.ask()
+    stage.submit()
     stage.models.answer("a", x("o"), **parameters)
-    assert stage.client.says() == [f"INVALID_ARG: in ensemble 'e', {text}"]
+    assert stage.client.outcomes() == [f"INVALID_ARG: in ensemble 'e', {text}"]
 
 
 def test_an_optional_input_may_be_missing():
-    """Its step is asked without it; so is one whose model has left out an output."""
+    """Its step runs without it; so does one whose model has omitted an output."""
     stage = Stage(
         step("a", {"i": "IN", "j": "MORE"}, {"o": "T", "p": "U"}) + step("b", {"i": "T", "j": "U"}, {"o": "OUT"}),
         inputs="IN MORE?",
     )
-    stage.ask()
-    assert stage.models.asked["a"][0].request.inputs == (x("i"),)
+    stage.submit()
+    assert stage.models.requests["a"][0].request.inputs == (x("i"),)
     stage.models.answer("a", x("o"))
-    assert stage.models.asked["b"][0].request.inputs == (x("i"),)
+    assert stage.models.requests["b"][0].request.inputs == (x("i"),)
     stage.models.answer("b")
-    assert (stage.client.says(), stage.outputs()) == (["answered"], [()])
+    assert (stage.client.outcomes(), stage.outputs()) == (["answered"], [()])
 
-    stage.ask("2", x(), x("MORE", data=b"more"))
-    assert stage.models.asked["a"][1].request.inputs == (x("i"), x("j", data=b"more"))
+    stage.submit("2", x(), x("MORE", data=b"more"))
+    assert stage.models.requests["a"][1].request.inputs == (x("i"), x("j", data=b"more"))
 
 
 def test_one_tensor_may_be_two_inputs():
     """Of one model, and of several."""
     stage = Stage(step("a", {"i": "IN", "j": "IN"}, {"o": "T"}) + step("b", {"i": "T", "j": "IN"}, {"o": "OUT"}))
-    stage.ask()
-    assert stage.models.asked["a"][0].request.inputs == (x("i"), x("j"))
+    stage.submit()
+    assert stage.models.requests["a"][0].request.inputs == (x("i"), x("j"))
     stage.models.answer("a", x("o", data=b"a's"))
-    assert stage.models.asked["b"][0].request.inputs == (x("i", data=b"a's"), x("j"))
+    assert stage.models.requests["b"][0].request.inputs == (x("i", data=b"a's"), x("j"))
 
 
 @pytest.mark.parametrize(
-    "text, rows, given, asked",
+    "text, rows, given, requests",
     [
         # From one that batches to one that does not.
         ("max_batch_size: 0 input { name: 'i' dims: [2] }", 1, (1, 2), (2,)),
@@ -210,20 +212,20 @@ def test_one_tensor_may_be_two_inputs():
         ("max_batch_size: 4 input { name: 'i' dims: [2] }", 3, (3, 2), (3, 2)),
     ],
 )
-def test_shapes_on_the_way_from_a_batch(text, rows, given, asked):
+def test_shapes_on_the_way_from_a_batch(text, rows, given, requests):
     """A batch axis of 1 is taken away for a model without one."""
     stage = Stage(step("a", {"i": "IN"}, {"o": "OUT"}))
     stage.models.configs["a"] = text
-    stage.ask("1", x(shape=given), rows=rows)
-    assert stage.models.asked["a"][0].request.inputs[0].shape == asked
+    stage.submit("1", x(shape=given), rows=rows)
+    assert stage.models.requests["a"][0].request.inputs[0].shape == requests
 
 
 def test_shapes_on_the_way_into_a_batch():
     """A batch axis of 1 is added for a model with one, and taken away from the answer."""
     stage = Stage(step("a", {"i": "IN"}, {"o": "OUT"}), more="max_batch_size: 0")
-    stage.ask("1", x(shape=(2,)))
-    assert stage.models.asked["a"][0].request.inputs[0].shape == (1, 2)
-    assert stage.models.asked["a"][0].batch_size == 1
+    stage.submit("1", x(shape=(2,)))
+    assert stage.models.requests["a"][0].request.inputs[0].shape == (1, 2)
+    assert stage.models.requests["a"][0].batch_size == 1
     stage.models.answer("a", x("o", shape=(1, 2)))
     assert stage.outputs()[0][0].shape == (2,)
 
@@ -231,78 +233,78 @@ def test_shapes_on_the_way_into_a_batch():
 def test_the_batch_size_goes_along():
     """Steps are calls of as many rows."""
     stage = Stage(CHAIN)
-    stage.ask("1", x(shape=(5, 2)), rows=5)
-    assert stage.models.asked["a"][0].batch_size == 5
+    stage.submit("1", x(shape=(5, 2)), rows=5)
+    assert stage.models.requests["a"][0].batch_size == 5
 
 
 @pytest.mark.parametrize(
-    "error, says",
+    "error, outcomes",
     [
         (invalid("no"), "INVALID_ARG: in ensemble 'e', no"),
         (EngineError(ErrorCode.UNAVAILABLE, "later"), "UNAVAILABLE: in ensemble 'e', later"),
     ],
 )
-def test_an_error_of_a_step_fails_the_ensemble(error, says):
-    """At once, with its code; steps that run meanwhile go on for nobody, and no more are sent off."""
+def test_an_error_of_a_step_fails_the_ensemble(error, outcomes):
+    """At once, with its code; running steps end without effect, and no more are started."""
     stage = Stage(FAN)
-    stage.ask()
+    stage.submit()
     stage.models.answer("a", x("o"), x("p"))
-    stage.models.asked["b"][0].fail(error)
-    assert stage.client.says() == [says]
-    assert not stage.models.asked["c"][0].is_cancelled
+    stage.models.requests["b"][0].fail(error)
+    assert stage.client.outcomes() == [outcomes]
+    assert not stage.models.requests["c"][0].is_cancelled
     stage.models.answer("c", x("o"))
-    assert "d" not in stage.models.asked
+    assert "d" not in stage.models.requests
 
 
 def test_a_model_that_is_not_there_fails_the_ensemble():
-    """Before any step runs, in the words of whoever knows of it."""
+    """Before any step runs, with the repository's error."""
     stage = Stage(CHAIN)
     stage.models.missing.add("b")
-    stage.ask()
-    assert stage.models.asked == {}
-    assert stage.client.says() == ["UNAVAILABLE: in ensemble 'e', Request for unknown model: 'b' is not found"]
+    stage.submit()
+    assert stage.models.requests == {}
+    assert stage.client.outcomes() == ["UNAVAILABLE: in ensemble 'e', Request for unknown model: 'b' is not found"]
 
 
 def test_an_ensemble_that_cannot_go_on_says_so():
     """A model that ends without an answer."""
     stage = Stage(CHAIN)
-    stage.ask()
-    stage.models.asked["a"][0].finish()
-    assert stage.client.says() == [
+    stage.submit()
+    stage.models.requests["a"][0].finish()
+    assert stage.client.outcomes() == [
         "INVALID_ARG: in ensemble 'e', [request id: 1] unexpected deadlock, at least one output is not set while no "
         "more ensemble steps can be made"
     ]
 
 
 def test_an_unknown_input_is_refused():
-    """As Triton says it."""
+    """With Triton's text."""
     stage = Stage(CHAIN)
-    stage.ask("1", x(), x("WHAT"))
-    assert stage.client.says() == [
+    stage.submit("1", x(), x("WHAT"))
+    assert stage.client.outcomes() == [
         "INVALID_ARG: in ensemble 'e', [request id: 1] unexpected input 'WHAT' in request header that does not map to "
         "any ensemble inputs"
     ]
 
 
 def test_cancelling_reaches_the_steps_that_run():
-    """The client is told at once."""
+    """The client gets its error at once."""
     stage = Stage(FAN)
-    call = stage.ask()
+    call = stage.submit()
     stage.models.answer("a", x("o"), x("p"))
     call.cancel()
-    assert stage.client.says() == [CANCELLED]
-    assert [stage.models.asked[model][0].is_cancelled for model in "abc"] == [False, True, True]
+    assert stage.client.outcomes() == [CANCELLED]
+    assert [stage.models.requests[model][0].is_cancelled for model in "abc"] == [False, True, True]
     for model in "bc":
-        stage.models.asked[model][0].fail_cancelled()
-    assert "d" not in stage.models.asked
+        stage.models.requests[model][0].fail_cancelled()
+    assert "d" not in stage.models.requests
 
 
 def test_a_call_that_is_cancelled_before_it_comes_asks_nobody():
     """Its client has lost interest while the request was read."""
     stage = Stage(CHAIN)
-    client = Asking(lambda call: (call.cancel(), stage.scheduler.submit(call)), HandClock())
-    client.ask("1", inputs=(x(),))
-    assert (client.says(), stage.models.asked) == ([CANCELLED], {})
+    client = SchedulerClient(lambda call: (call.cancel(), stage.scheduler.submit(call)), HandClock())
+    client.submit("1", inputs=(x(),))
+    assert (client.outcomes(), stage.models.requests) == ([CANCELLED], {})
 
 
 DECOUPLED = "max_batch_size: 8 model_transaction_policy { decoupled: true }"
@@ -311,38 +313,38 @@ DECOUPLED = "max_batch_size: 8 model_transaction_policy { decoupled: true }"
 def test_a_decoupled_step_makes_several_answers():
     """Each goes on by itself; the ensemble is over when all steps are."""
     stage = Stage(CHAIN, more=DECOUPLED)
-    stage.ask()
+    stage.submit()
     for number in range(3):
         stage.models.answer("a", x("o", data=b"%d" % number), is_final=False)
     stage.models.answer("b", x("o", data=b"B1"), number=1)
-    stage.models.asked["a"][0].finish()
+    stage.models.requests["a"][0].finish()
     stage.models.answer("b", x("o", data=b"B0"), number=0)
-    assert stage.client.says() == ["waits"]
+    assert stage.client.outcomes() == ["waits"]
     stage.models.answer("b", x("o", data=b"B2"), number=2)
-    assert stage.client.says() == ["answered"]
+    assert stage.client.outcomes() == ["answered"]
     assert [outputs[0].data for outputs in stage.outputs()] == [b"B1", b"B0", b"B2"]
-    assert [call.request.inputs[0].data for call in stage.models.asked["b"]] == [b"0", b"1", b"2"]
+    assert [call.request.inputs[0].data for call in stage.models.requests["b"]] == [b"0", b"1", b"2"]
 
 
 def test_tensors_of_one_answer_stay_together():
     """Two ways from a decoupled step meet by number, whatever the order on the way."""
     stage = Stage(FAN, more=DECOUPLED)
-    stage.ask()
+    stage.submit()
     for n in range(2):
         stage.models.answer("a", x("o", data=b"T%d" % n), x("p", data=b"U%d" % n), is_final=n == 1)
     for n in range(2):
         stage.models.answer("b", x("o", data=b"B%d" % n), number=n)
         stage.models.answer("c", x("o", data=b"C%d" % n), number=n)
-    met = [tuple(tensor.data for tensor in call.request.inputs) for call in stage.models.asked["d"]]
+    met = [tuple(tensor.data for tensor in call.request.inputs) for call in stage.models.requests["d"]]
     assert met == [(b"B0", b"C0"), (b"B1", b"C1")]
 
 
 def test_a_decoupled_ensemble_may_answer_nothing():
     """It just ends."""
     stage = Stage(CHAIN, more=DECOUPLED)
-    stage.ask()
-    stage.models.asked["a"][0].finish()
-    assert (stage.client.heard["1"].is_over, stage.outputs()) == (True, [])
+    stage.submit()
+    stage.models.requests["a"][0].finish()
+    assert (stage.client.replies["1"].is_over, stage.outputs()) == (True, [])
 
 
 def test_requests_in_flight_to_a_step_may_be_limited():
@@ -353,22 +355,22 @@ def test_requests_in_flight_to_a_step_may_be_limited():
         f"model_transaction_policy {{ decoupled: true }} ensemble_scheduling {{ {CHAIN} max_inflight_requests: 2 }}"
     )
     stage.scheduler = Ensemble(config(text), stage.models.submit_to, stage.models.config_of)
-    stage.client = Asking(stage.scheduler.submit, HandClock())
-    first = stage.ask()
+    stage.client = SchedulerClient(stage.scheduler.submit, HandClock())
+    first = stage.submit()
     for number in range(4):
         stage.models.answer("a", x("o", data=b"%d" % number), is_final=number == 3)
-    asked = stage.models.asked["b"]
-    assert (len(asked), stage.scheduler.num_pending) == (2, 2)
+    requests = stage.models.requests["b"]
+    assert (len(requests), stage.scheduler.num_pending) == (2, 2)
     stage.models.answer("b", x("o"), number=0)
-    assert (len(asked), stage.scheduler.num_pending) == (3, 1)
+    assert (len(requests), stage.scheduler.num_pending) == (3, 1)
     first.cancel()
-    asked[1].fail_cancelled()
-    asked[2].fail_cancelled()
-    assert (len(asked), stage.scheduler.num_pending) == (3, 0)
+    requests[1].fail_cancelled()
+    requests[2].fail_cancelled()
+    assert (len(requests), stage.scheduler.num_pending) == (3, 0)
 
-    stage.ask("2")
+    stage.submit("2")
     stage.models.answer("a", x("o"), number=1)
-    assert len(asked) == 4
+    assert len(requests) == 4
 
 
 def test_ensembles_may_be_nested():
@@ -378,23 +380,23 @@ def test_ensembles_may_be_nested():
         config(f"name: 'outer' input {{ name: 'IN' }} output {{ name: 'OUT' }} ensemble_scheduling {{ {CHAIN} }}"),
         lambda model, version: inner.scheduler.submit if model == "b" else inner.models.submit_to(model, version),
     )
-    client = Asking(outer.submit, HandClock())
-    client.ask("1", inputs=[x()])
+    client = SchedulerClient(outer.submit, HandClock())
+    client.submit("1", inputs=[x()])
     inner.models.answer("a", TensorData("o", "INT8", (1, 2), b"o"))
-    assert client.says() == [
+    assert client.outcomes() == [
         "INVALID_ARG: in ensemble 'outer', in ensemble 'e', [request id: 1] unexpected input 'i' in request header "
         "that does not map to any ensemble inputs"
     ]
 
 
 def test_outputs_in_shared_memory_are_written_by_their_step():
-    """The client's region goes to the step that makes the output, unless its classes are asked for."""
+    """The step that produces the output gets the client's region, unless its classes are requested."""
     stage = Stage(CHAIN, outputs="OUT T")
     region = SharedMemory("/region", 0, 8)
-    stage.ask(outputs=(WantedOutput("OUT", shared_memory=region), WantedOutput("T", 2, region)))
-    assert stage.models.asked["a"][0].request.outputs == (WantedOutput("o"),)
+    stage.submit(outputs=(WantedOutput("OUT", shared_memory=region), WantedOutput("T", 2, region)))
+    assert stage.models.requests["a"][0].request.outputs == (WantedOutput("o"),)
     stage.models.answer("a", x("o"))
-    assert stage.models.asked["b"][0].request.outputs == (WantedOutput("o", shared_memory=region),)
+    assert stage.models.requests["b"][0].request.outputs == (WantedOutput("o", shared_memory=region),)
 
 
 def test_steps_that_are_answered_at_once():
@@ -409,18 +411,18 @@ def test_steps_that_are_answered_at_once():
         config(f"name: 'e' input {{ name: 'IN' }} output {{ name: 'OUT' }} ensemble_scheduling {{ {FAN} }}"),
         lambda model, version: submit,
     )
-    client = Asking(ensemble.submit, HandClock())
-    client.ask("1", inputs=[x()])
-    assert (client.says(), done) == (["answered"], ["a", "b", "c", "d"])
+    client = SchedulerClient(ensemble.submit, HandClock())
+    client.submit("1", inputs=[x()])
+    assert (client.outcomes(), done) == (["answered"], ["a", "b", "c", "d"])
 
 
 def test_a_stopped_ensemble_takes_no_more():
     """What runs goes on."""
     stage = Stage(CHAIN)
-    stage.ask()
+    stage.submit()
     stage.scheduler.stop()
-    stage.ask("2")
+    stage.submit("2")
     stage.models.answer("a", x("o"))
     stage.models.answer("b", x("o"))
-    assert stage.client.says("1") == ["answered"]
-    assert stage.client.says("2")[0].startswith("UNAVAILABLE: [request id: 2] Server is stopping")
+    assert stage.client.outcomes("1") == ["answered"]
+    assert stage.client.outcomes("2")[0].startswith("UNAVAILABLE: [request id: 2] Server is stopping")

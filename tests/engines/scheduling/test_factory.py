@@ -3,7 +3,7 @@
 import pytest
 
 from engines.scheduling.factory import DefaultScheduler, scheduler_for
-from tests.engines.scheduling.stage import CANCELLED, Asking, FakeInstance, HandClock, config
+from tests.engines.scheduling.stage import CANCELLED, FakeInstance, HandClock, SchedulerClient, config
 
 STOPPED = (
     "UNAVAILABLE: [request id: {}] Server is stopping, scheduler for model has stopped accepting new inference requests"
@@ -19,15 +19,15 @@ def test_without_batching_each_call_runs_alone(clock):
     """Calls wait while all instances are at work, and the next one starts when one is free, in order."""
     first, second = FakeInstance("m_0_0"), FakeInstance("m_0_1")
     scheduler = scheduler_for(config('name: "m" max_batch_size: 8'), [first, second], clock)
-    client = Asking(scheduler.submit, clock)
+    client = SchedulerClient(scheduler.submit, clock)
     for name in "abcd":
-        client.ask(name)
+        client.submit(name)
     assert (first.ids, second.ids, scheduler.num_pending) == ([["a"]], [["b"]], 2)
 
     second.answer()
     first.answer()
     assert (first.ids, second.ids, scheduler.num_pending) == ([["a"], ["d"]], [["b"], ["c"]], 0)
-    assert client.says() == ["answered", "answered", "waits", "waits"]
+    assert client.outcomes() == ["answered", "answered", "waits", "waits"]
     assert client.calls["a"].started_ns == clock.now
 
 
@@ -35,12 +35,12 @@ def test_a_cancelled_call_leaves_the_queue_at_once(clock):
     """One that waits fails as cancelled and is never run; one that runs is its instance's to end."""
     instance = FakeInstance()
     scheduler = DefaultScheduler([instance], clock)
-    client = Asking(scheduler.submit, clock)
+    client = SchedulerClient(scheduler.submit, clock)
     for name in "abc":
-        client.ask(name)
+        client.submit(name)
     client.calls["b"].cancel()
     client.calls["a"].cancel()
-    assert client.says() == ["waits", CANCELLED, "waits"]
+    assert client.outcomes() == ["waits", CANCELLED, "waits"]
     assert scheduler.num_pending == 1
 
     instance.answer()
@@ -50,22 +50,22 @@ def test_a_cancelled_call_leaves_the_queue_at_once(clock):
 def test_a_call_cancelled_before_it_comes_is_not_run(clock):
     """Its client has lost interest while the request was read."""
     instance = FakeInstance()
-    client = Asking(lambda call: (call.cancel(), DefaultScheduler([instance], clock).submit(call)), clock)
-    client.ask("a")
-    assert (client.says(), instance.batches) == ([CANCELLED], [])
+    client = SchedulerClient(lambda call: (call.cancel(), DefaultScheduler([instance], clock).submit(call)), clock)
+    client.submit("a")
+    assert (client.outcomes(), instance.batches) == ([CANCELLED], [])
 
 
 def test_an_instance_that_goes_is_not_used_until_it_is_back(clock):
-    """Calls wait for an instance that is started anew."""
+    """Calls wait for an instance that is restarted."""
     instance = FakeInstance()
     scheduler = DefaultScheduler([instance], clock)
-    client = Asking(scheduler.submit, clock)
-    client.ask("a")
-    client.ask("b")
+    client = SchedulerClient(scheduler.submit, clock)
+    client.submit("a")
+    client.submit("b")
     instance.crash()
     scheduler.instance_changed(instance)
-    client.ask("c")
-    assert client.says() == ["INTERNAL: crashed", "waits", "waits"]
+    client.submit("c")
+    assert client.outcomes() == ["INTERNAL: crashed", "waits", "waits"]
 
     instance.is_up = True
     scheduler.instance_changed(instance)
@@ -73,18 +73,18 @@ def test_an_instance_that_goes_is_not_used_until_it_is_back(clock):
     assert instance.ids == [["a"], ["b"]]
     instance.answer()
     instance.answer()
-    assert client.says() == ["INTERNAL: crashed", "answered", "answered"]
+    assert client.outcomes() == ["INTERNAL: crashed", "answered", "answered"]
 
 
 def test_an_idle_instance_that_goes_is_not_used(clock):
-    """It is told of by `instance_changed`, or found out when it would be used."""
+    """It is reported by `instance_changed`, or noticed before its use."""
     gone, silent, other = FakeInstance("m_0_0"), FakeInstance("m_0_1"), FakeInstance("m_0_2")
     scheduler = DefaultScheduler([gone, silent, other], clock)
-    client = Asking(scheduler.submit, clock)
+    client = SchedulerClient(scheduler.submit, clock)
     gone.is_up = silent.is_up = False
     scheduler.instance_changed(gone)
-    client.ask("a")
-    client.ask("b")
+    client.submit("a")
+    client.submit("b")
     assert (gone.batches, silent.batches, other.ids) == ([], [], [["a"]])
 
 
@@ -93,8 +93,8 @@ def test_an_instance_that_is_not_there_yet_is_used_once_it_is(clock):
     instance = FakeInstance()
     instance.is_up = False
     scheduler = DefaultScheduler([instance], clock)
-    client = Asking(scheduler.submit, clock)
-    client.ask("a")
+    client = SchedulerClient(scheduler.submit, clock)
+    client.submit("a")
     instance.is_up = True
     scheduler.instance_changed(instance)
     assert instance.ids == [["a"]]
@@ -104,25 +104,25 @@ def test_stopping_fails_what_waits(clock):
     """What runs ends, what waits or comes later fails as unavailable."""
     instance = FakeInstance()
     scheduler = DefaultScheduler([instance], clock)
-    client = Asking(scheduler.submit, clock)
-    client.ask("a")
-    client.ask("b")
+    client = SchedulerClient(scheduler.submit, clock)
+    client.submit("a")
+    client.submit("b")
     scheduler.stop()
-    client.ask("")
+    client.submit("")
     instance.answer()
-    assert client.says() == ["answered", STOPPED.format("b"), STOPPED.format("<id_unknown>")]
+    assert client.outcomes() == ["answered", STOPPED.format("b"), STOPPED.format("<id_unknown>")]
 
 
 def test_a_thousand_calls_that_are_answered_at_once(clock):
     """An instance that is done before `execute` returns takes no stack for each call that waits."""
     instance = FakeInstance()
     scheduler = DefaultScheduler([instance], clock)
-    client = Asking(scheduler.submit, clock)
+    client = SchedulerClient(scheduler.submit, clock)
     for number in range(3000):
-        client.ask(str(number))
+        client.submit(str(number))
     instance.is_instant = True
     instance.answer()
-    assert set(client.says()) == {"answered"}
+    assert set(client.outcomes()) == {"answered"}
     assert client.order == [str(number) for number in range(3000)]
 
 
@@ -136,7 +136,7 @@ def test_an_instance_that_raises_costs_its_call_only(clock):
             super().execute(calls, done)
 
     scheduler = DefaultScheduler([Raising(is_instant=True)], clock)
-    client = Asking(scheduler.submit, clock)
-    client.ask("a")
-    client.ask("b")
-    assert client.says() == ["INTERNAL: failed to hand the request to the model instance: no one there", "answered"]
+    client = SchedulerClient(scheduler.submit, clock)
+    client.submit("a")
+    client.submit("b")
+    assert client.outcomes() == ["INTERNAL: failed to hand the request to the model instance: no one there", "answered"]

@@ -5,7 +5,7 @@ import pytest
 from engines.core.errors import EngineError
 from engines.scheduling.factory import scheduler_for
 from engines.scheduling.rate_limiter import GLOBAL, PER_DEVICE, RateLimiter
-from tests.engines.scheduling.stage import CANCELLED, Asking, FakeInstance, HandClock, config
+from tests.engines.scheduling.stage import CANCELLED, FakeInstance, HandClock, SchedulerClient, config
 
 
 class Model:
@@ -16,7 +16,7 @@ class Model:
         self.instances = [FakeInstance(f"{name}_0_{n}", device_id=int(d)) for n, d in enumerate(devices)]
         text = f'name: "{name}" instance_group {{ count: {len(devices)} rate_limiter {{ {limits} }} }} {more}'
         self.scheduler = scheduler_for(config(text), self.instances, self.clock, limiter=limiter)
-        self.client = Asking(self.scheduler.submit, self.clock)
+        self.client = SchedulerClient(self.scheduler.submit, self.clock)
 
     @property
     def running(self) -> list[str]:
@@ -33,8 +33,8 @@ def test_what_needs_a_resource_waits_for_it():
     a, b = Model(limiter, "a", GLOBAL_R % 1, "00"), Model(limiter, "b", GLOBAL_R % 2)
     free = Model(limiter, "free", "")
     for model in (a, b, free):
-        model.client.ask("1")
-        model.client.ask("2")
+        model.client.submit("1")
+        model.client.submit("2")
     assert (a.running, b.running, free.running) == (["1", "2"], [], ["1"])
     assert repr(limiter) == "<RateLimiter: R@global 2/2; 1 waiting>"
     a.instances[0].answer()
@@ -43,7 +43,7 @@ def test_what_needs_a_resource_waits_for_it():
     assert (a.running, b.running) == ([], ["1"])
     b.instances[0].answer()
     b.instances[0].answer()
-    assert set(a.client.says() + b.client.says()) == {"answered"}
+    assert set(a.client.outcomes() + b.client.outcomes()) == {"answered"}
     assert repr(limiter) == "<RateLimiter: R@global 0/2; 0 waiting>"
 
 
@@ -51,7 +51,7 @@ def test_devices_have_resources_of_their_own():
     """An instance takes from the device that it is on."""
     model = Model(RateLimiter(), "a", DEVICE_R % 1, "001")
     for number in "123":
-        model.client.ask(number)
+        model.client.submit(number)
     assert [len(instance.running) for instance in model.instances] == [1, 0, 1]
     assert model.scheduler.num_pending == 1
     model.instances[0].answer()
@@ -63,8 +63,8 @@ def test_a_large_demand_is_met_in_the_end():
     limiter = RateLimiter({(GLOBAL, "R"): 2})
     small, large = Model(limiter, "small", GLOBAL_R % 1, "00"), Model(limiter, "large", GLOBAL_R % 2)
     for number in "1234":
-        small.client.ask(number)
-    large.client.ask("L")
+        small.client.submit(number)
+    large.client.submit("L")
     small.instances[0].answer()
     assert (small.running, large.running) == (["2"], [])
     small.instances[1].answer()
@@ -79,23 +79,23 @@ def test_priorities_share_executions():
     often = Model(limiter, "often", GLOBAL_R % 1 + " priority: 1")
     seldom = Model(limiter, "seldom", GLOBAL_R % 1 + " priority: 2")
     for number in range(30):
-        often.client.ask(str(number))
-        seldom.client.ask(str(number))
+        often.client.submit(str(number))
+        seldom.client.submit(str(number))
     for _ in range(18):
         (often if often.running else seldom).instances[0].answer()
     assert (len(often.instances[0].batches), len(seldom.instances[0].batches)) in ((12, 7), (13, 6))
 
 
 def test_what_is_cancelled_while_it_waits_takes_nothing():
-    """Resources are for those who have something to run."""
+    """Resources are granted only to instances with work."""
     limiter = RateLimiter()
     a, b = Model(limiter, "a", GLOBAL_R % 1), Model(limiter, "b", GLOBAL_R % 1)
     c = Model(limiter, "c", GLOBAL_R % 1)
     for model in (a, b, c):
-        model.client.ask("1")
+        model.client.submit("1")
     b.client.calls["1"].cancel()
     a.instances[0].answer()
-    assert (b.client.says(), c.running) == ([CANCELLED], ["1"])
+    assert (b.client.outcomes(), c.running) == ([CANCELLED], ["1"])
 
 
 @pytest.mark.parametrize("ending", ["crash", "stop", "go"])
@@ -104,9 +104,9 @@ def test_what_ends_gives_back(ending):
     limiter = RateLimiter()
     a, b = Model(limiter, "a", GLOBAL_R % 1), Model(limiter, "b", GLOBAL_R % 1)
     waiting = Model(limiter, "w", GLOBAL_R % 1)
-    a.client.ask("1")
-    b.client.ask("1")
-    waiting.client.ask("1")
+    a.client.submit("1")
+    b.client.submit("1")
+    waiting.client.submit("1")
     if ending == "crash":
         a.instances[0].crash()
         b.instances[0].answer()
@@ -125,9 +125,9 @@ def test_a_batch_is_made_when_the_resource_is_free():
     limiter = RateLimiter()
     a = Model(limiter, "a", GLOBAL_R % 1)
     b = Model(limiter, "b", GLOBAL_R % 1, more="max_batch_size: 8 dynamic_batching {}")
-    a.client.ask("1")
+    a.client.submit("1")
     for number in "123":
-        b.client.ask(number)
+        b.client.submit(number)
     assert b.running == []
     a.instances[0].answer()
     assert b.running == ["1", "2", "3"]
@@ -139,8 +139,8 @@ def test_sequences_wait_for_resources_too(batching):
     limiter = RateLimiter()
     a = Model(limiter, "a", GLOBAL_R % 1)
     b = Model(limiter, "b", GLOBAL_R % 1, more=f"max_batch_size: 4 sequence_batching {{ {batching} }}")
-    a.client.ask("1")
-    b.client.ask("s", sequence_id=1, sequence_start=True)
+    a.client.submit("1")
+    b.client.submit("s", sequence_id=1, sequence_start=True)
     assert b.running == []
     a.instances[0].answer()
     assert b.running == ["s"]
@@ -182,7 +182,7 @@ def test_demands_that_cannot_be_met_are_load_errors(given, limits, text):
         assert error.value.message == text
         assert repr(limiter) == "<RateLimiter: no resources; 0 waiting>"
     else:
-        Model(limiter, "a", limits).client.ask("1")
+        Model(limiter, "a", limits).client.submit("1")
 
 
 def test_without_a_limiter_resources_mean_nothing():
@@ -191,7 +191,7 @@ def test_without_a_limiter_resources_mean_nothing():
     instances = [FakeInstance("a_0_0"), FakeInstance("a_0_1")]
     text = 'name: "a" instance_group { count: 2 rate_limiter { %s } }' % (GLOBAL_R % 1)
     scheduler = scheduler_for(config(text), instances, clock)
-    client = Asking(scheduler.submit, clock)
-    client.ask("1")
-    client.ask("2")
+    client = SchedulerClient(scheduler.submit, clock)
+    client.submit("1")
+    client.submit("2")
     assert all(instance.running for instance in instances)

@@ -1,4 +1,4 @@
-"""Sequence batching: who runs where and when, and what the model is told of it."""
+"""Sequence batching: instances and times of execution, and the control inputs of the model."""
 
 import struct
 
@@ -7,7 +7,7 @@ import pytest
 from engines.core.errors import EngineError
 from engines.core.messages import SharedMemory, TensorData
 from engines.scheduling.factory import scheduler_for
-from tests.engines.scheduling.stage import CANCELLED, MS, US, Asking, FakeInstance, HandClock, S, config
+from tests.engines.scheduling.stage import CANCELLED, MS, US, FakeInstance, HandClock, S, SchedulerClient, config
 
 NO_START = (
     "INVALID_ARG: inference request for sequence {} to model 'm' must specify the START flag on the first request of "
@@ -17,7 +17,7 @@ GONE = "UNAVAILABLE: model instance 'm_0_0' has gone, and its sequences with it"
 
 
 class Sequences:
-    """A model of sequences, whose instances are at work until the test says so."""
+    """A model of sequences, whose instances are busy until the test ends their work."""
 
     def __init__(self, batching: str, more: str = "max_batch_size: 4", num_instances: int = 1) -> None:
         self.clock = HandClock()
@@ -29,7 +29,7 @@ class Sequences:
             self.clock,
             drop_state=lambda instance, key: self.dropped.append((instance.name, key)),
         )
-        self.client = Asking(self.scheduler.submit, self.clock)
+        self.client = SchedulerClient(self.scheduler.submit, self.clock)
 
     @property
     def instance(self) -> FakeInstance:
@@ -37,7 +37,7 @@ class Sequences:
 
     @property
     def batches(self) -> list[str]:
-        """Those of all instances; a place that nobody fills is "-"."""
+        """The batches of all instances; an idle row is "-"."""
         return [
             "+".join(call.request.id or "-" for call in batch)
             for instance in self.instances
@@ -46,7 +46,7 @@ class Sequences:
 
     def step(self, id: str, sequence: int | str, flags: str = "", **more) -> None:
         """A request of a sequence: S starts it, E ends it."""
-        self.client.ask(id, sequence_id=sequence, sequence_start="S" in flags, sequence_end="E" in flags, **more)
+        self.client.submit(id, sequence_id=sequence, sequence_start="S" in flags, sequence_end="E" in flags, **more)
 
     def run(self) -> list[str]:
         """Answer all there is."""
@@ -62,7 +62,7 @@ BOTH = pytest.mark.parametrize("strategy", ["direct {}", "oldest { max_candidate
 
 @BOTH
 @pytest.mark.parametrize(
-    "sequence, flags, rows, says",
+    "sequence, flags, rows, outcomes",
     [
         (0, "S", 1, "INVALID_ARG: inference request to model 'm' must specify a non-zero or non-empty correlation ID"),
         ("", "S", 1, "INVALID_ARG: inference request to model 'm' must specify a non-zero or non-empty correlation ID"),
@@ -77,23 +77,23 @@ BOTH = pytest.mark.parametrize("strategy", ["direct {}", "oldest { max_candidate
         ),
     ],
 )
-def test_requests_that_are_no_part_of_a_sequence(strategy, sequence, flags, rows, says):
+def test_requests_that_are_no_part_of_a_sequence(strategy, sequence, flags, rows, outcomes):
     """They are refused in Triton's words."""
     stage = Sequences(strategy)
     stage.step("a", sequence, flags, rows=rows)
-    assert (stage.client.says(), stage.batches) == ([says], [])
+    assert (stage.client.outcomes(), stage.batches) == ([outcomes], [])
 
 
 @BOTH
 def test_a_sequence_is_over_with_its_end(strategy):
-    """A request after it has to start anew."""
+    """A later request must start a new one."""
     stage = Sequences(strategy)
     stage.step("a", 7, "S")
     stage.step("b", 7)
     stage.step("c", 7, "E")
     stage.step("d", 7)
     assert stage.run() == ["a", "b", "c"]
-    assert stage.client.says() == ["answered", "answered", "answered", NO_START.format(7)]
+    assert stage.client.outcomes() == ["answered", "answered", "answered", NO_START.format(7)]
     stage.step("e", 7, "SE")
     assert stage.run()[3:] == ["e"]
 
@@ -113,7 +113,7 @@ def test_a_sequence_stays_on_its_instance(strategy):
         {call.request.sequence_id for batch in i.batches for call in batch if call.request.id} for i in stage.instances
     ]
     assert ran_on == [{1, 3}, {2, 4}]
-    assert set(stage.client.says()) == {"answered"}
+    assert set(stage.client.outcomes()) == {"answered"}
 
 
 def test_direct_sequences_keep_their_places():
@@ -190,7 +190,7 @@ def test_controls(strategy, more, shape):
     for id, flags in (("a", "S"), ("b", ""), ("c", "E"), ("d", "SE")):
         stage.step(id, 1 << 33 | 9, flags)
     stage.run()
-    told = {}
+    statistics = {}
     for id, call in stage.client.calls.items():
         start, end, ready, corrid = call.controls
         assert [(t.name, t.datatype, t.shape) for t in call.controls] == [
@@ -200,8 +200,10 @@ def test_controls(strategy, more, shape):
             ("C", "INT32", shape),
         ]
         assert corrid.data == struct.pack("<i", 9)
-        told[id] = struct.unpack("<i", start.data) + struct.unpack("<f", end.data) + struct.unpack("<?", ready.data)
-    assert told == {"a": (7, 0.0, True), "b": (0, 0.0, True), "c": (0, 1.0, True), "d": (7, 1.0, True)}
+        statistics[id] = (
+            struct.unpack("<i", start.data) + struct.unpack("<f", end.data) + struct.unpack("<?", ready.data)
+        )
+    assert statistics == {"a": (7, 0.0, True), "b": (0, 0.0, True), "c": (0, 1.0, True), "d": (7, 1.0, True)}
 
 
 @pytest.mark.parametrize(
@@ -222,7 +224,9 @@ def test_correlation_ids(datatype, sequence, data):
     )
     stage.step("a", sequence, "S")
     if data is None:
-        assert stage.client.says()[0].startswith("INVALID_ARG: inference request for sequence chat to model 'm' must")
+        assert stage.client.outcomes()[0].startswith(
+            "INVALID_ARG: inference request for sequence chat to model 'm' must"
+        )
     else:
         assert stage.client.calls["a"].controls[0].data == data
 
@@ -240,7 +244,7 @@ REGION = SharedMemory("/region", 0, 12)
     ],
 )
 def test_what_fills_a_place(tensor, data):
-    """Inputs of zeros like those of a request that runs, controls that say that nobody is ready, and no state kept."""
+    """Inputs of zeros like those of a running request, controls of a row that is not ready, and no stored state."""
     stage = Sequences(
         """direct {}
         control_input { name: "S" control { kind: CONTROL_SEQUENCE_START int32_false_true: [0, 1] } }
@@ -280,17 +284,17 @@ def test_sequences_wait_for_slots(strategy):
     stage.step("5b", 5)
     stage.step("6b", 6, "E")
     stage.run()
-    assert stage.client.says("5a", "5b", "6a", "6b") == ["waits"] * 4
+    assert stage.client.outcomes("5a", "5b", "6a", "6b") == ["waits"] * 4
     assert stage.scheduler.num_pending == 4
     stage.step("6x", 6)  # that sequence is complete
-    assert stage.client.says("6x") == [NO_START.format(6)]
+    assert stage.client.outcomes("6x") == [NO_START.format(6)]
 
     stage.step("2b", 2, "E")
     stage.run()
-    assert stage.client.says("5a", "5b", "6a", "6b") == ["answered", "answered", "waits", "waits"]
+    assert stage.client.outcomes("5a", "5b", "6a", "6b") == ["answered", "answered", "waits", "waits"]
     stage.step("5c", 5, "E")
     stage.run()
-    assert stage.client.says("5c", "6a", "6b") == ["answered"] * 3
+    assert stage.client.outcomes("5c", "6a", "6b") == ["answered"] * 3
     assert stage.scheduler.num_pending == 0
 
 
@@ -305,12 +309,12 @@ def test_a_silent_sequence_loses_its_slot(strategy):
     stage.step("2a", 2, "S")
     stage.run()
     stage.clock.move(4 * MS)
-    assert stage.client.says("2a") == ["waits"]
+    assert stage.client.outcomes("2a") == ["waits"]
     stage.clock.move(1 * MS)
     stage.run()
-    assert stage.client.says("2a") == ["answered"]
+    assert stage.client.outcomes("2a") == ["answered"]
     stage.step("1c", 1)
-    assert stage.client.says("1c") == [NO_START.format(1)]
+    assert stage.client.outcomes("1c") == [NO_START.format(1)]
 
 
 @BOTH
@@ -322,7 +326,7 @@ def test_an_idle_sequence_runs_what_it_has(strategy):
     stage.clock.move(1 * MS)
     stage.step("1c", 1)
     assert stage.run() == ["1a", "1b"]
-    assert stage.client.says() == ["answered", "answered", NO_START.format(1)]
+    assert stage.client.outcomes() == ["answered", "answered", NO_START.format(1)]
 
 
 def test_silence_is_a_second_where_nothing_is_said():
@@ -335,7 +339,7 @@ def test_silence_is_a_second_where_nothing_is_said():
     stage.run()
     stage.clock.move(S)
     stage.step("c", 1)
-    assert stage.client.says() == ["answered", "answered", NO_START.format(1)]
+    assert stage.client.outcomes() == ["answered", "answered", NO_START.format(1)]
 
 
 def test_a_sequence_in_the_backlog_may_time_out():
@@ -348,11 +352,11 @@ def test_a_sequence_in_the_backlog_may_time_out():
     stage.step("4a", 4, "S")
     stage.clock.move(500 * US)
     expired = "UNAVAILABLE: timeout of the corresponding sequence has been expired"
-    assert stage.client.says() == ["waits", expired, expired, "waits", "waits"]
+    assert stage.client.outcomes() == ["waits", expired, expired, "waits", "waits"]
     stage.clock.move(1500 * US)
-    assert stage.client.says("3a", "4a") == [expired, "waits"]
+    assert stage.client.outcomes("3a", "4a") == [expired, "waits"]
     stage.step("2c", 2)
-    assert stage.client.says("2c") == [NO_START.format(2)]
+    assert stage.client.outcomes("2c") == [NO_START.format(2)]
 
 
 @BOTH
@@ -371,7 +375,7 @@ def test_a_sequence_may_start_anew(strategy):
 
 @BOTH
 def test_state_keys(strategy):
-    """Each sequence has its own, none is used again, and the instance is told of those that end without saying so."""
+    """Each sequence has its own, none is reused, and the instance is notified of ends without a final request."""
     stage = Sequences(
         strategy
         + " max_sequence_idle_microseconds: 1000 state { input_name: 'I' output_name: 'O' data_type: TYPE_INT32 }"
@@ -394,9 +398,9 @@ def test_a_cancelled_request_ends_its_sequence(strategy):
     for id, flags in (("a", "S"), ("b", ""), ("c", ""), ("d", "E")):
         stage.step(id, 1, flags)
     stage.client.calls["c"].cancel()
-    assert stage.client.says() == ["waits", "waits", CANCELLED, CANCELLED]
+    assert stage.client.outcomes() == ["waits", "waits", CANCELLED, CANCELLED]
     stage.step("e", 1)
-    assert stage.client.says("e") == [NO_START.format(1)]
+    assert stage.client.outcomes("e") == [NO_START.format(1)]
     assert stage.run() == ["a", "b"]
     stage.step("f", 1, "SE")
     assert stage.run() == ["a", "b", "f"]
@@ -410,7 +414,7 @@ def test_a_cancelled_request_ends_its_sequence_in_the_backlog():
     stage.step("2b", 2)
     stage.step("3a", 3, "S")
     stage.client.calls["2b"].cancel()
-    assert stage.client.says() == ["waits", CANCELLED, CANCELLED, "waits"]
+    assert stage.client.outcomes() == ["waits", CANCELLED, CANCELLED, "waits"]
     stage.step("1b", 1, "E")
     assert stage.run() == ["1a", "1b", "3a"]
 
@@ -427,14 +431,14 @@ def test_an_instance_takes_its_sequences_along(strategy):
     stage.step("1c", 1)
     stage.step("2b", 2)
     stage.instances[1].answer()
-    assert stage.client.says("1a", "1b", "1c", "2a") == ["INTERNAL: crashed", GONE, NO_START.format(1), "answered"]
+    assert stage.client.outcomes("1a", "1b", "1c", "2a") == ["INTERNAL: crashed", GONE, NO_START.format(1), "answered"]
     stage.step("3a", 3, "S")
 
     stage.instance.is_up = True
     stage.scheduler.instance_changed(stage.instance)
     stage.step("4a", 4, "S")
     stage.run()
-    assert stage.client.says("2b", "3a", "4a") == ["answered"] * 3
+    assert stage.client.outcomes("2b", "3a", "4a") == ["answered"] * 3
     assert "4a" in stage.instance.ids[-1]
 
 
@@ -461,9 +465,9 @@ def test_stopping_fails_what_waits(strategy):
     stage.scheduler.stop()
     stage.step("9a", 9, "S")
     stage.run()
-    assert stage.client.says("1a") == ["answered"]
+    assert stage.client.outcomes("1a") == ["answered"]
     stopped = "Server is stopping, scheduler for model has stopped accepting new inference requests"
-    assert stage.client.says()[1:] == [f"UNAVAILABLE: {stopped}"] * 8
+    assert stage.client.outcomes()[1:] == [f"UNAVAILABLE: {stopped}"] * 8
     assert stage.clock.num_timers == 0
     assert stage.scheduler.num_pending == 0
 
@@ -477,7 +481,7 @@ def test_a_long_sequence_that_is_answered_at_once(strategy):
         stage.step(str(number), 1)
     stage.instance.is_instant = True
     stage.instance.answer()
-    assert set(stage.client.says()) == {"answered"}
+    assert set(stage.client.outcomes()) == {"answered"}
     assert stage.client.order[1:] == [str(number) for number in range(2000)]
 
 
@@ -490,10 +494,10 @@ def test_iterative_sequences_are_refused():
 def test_a_sequence_may_have_begun_elsewhere():
     """Where a model's states are kept outside, a request without START is taken: the instance looks its state up."""
     state = 'state [ { input_name: "s" output_name: "s_out" data_type: TYPE_FP32 dims: [ 1 ] } ]'
-    kept = 'max_batch_size: 4 parameters { key: "STATE_STORE" value { string_value: "local" } }'
-    it = Sequences(f"direct {{}} {state}", kept)
+    stored = 'max_batch_size: 4 parameters { key: "STATE_STORE" value { string_value: "local" } }'
+    it = Sequences(f"direct {{}} {state}", stored)
     it.step("a", 5)
     assert it.run() == ["a"]
     plain = Sequences(f"direct {{}} {state}")
     plain.step("a", 5)
-    assert plain.client.says() == [NO_START.format(5)]
+    assert plain.client.outcomes() == [NO_START.format(5)]

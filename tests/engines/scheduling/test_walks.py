@@ -10,7 +10,7 @@ from engines.core.messages import InferResponse, TensorData, WantedOutput
 from engines.scheduling.ensemble import Ensemble
 from engines.scheduling.factory import scheduler_for
 from engines.scheduling.rate_limiter import GLOBAL, RateLimiter
-from tests.engines.scheduling.stage import MS, US, Asking, FakeInstance, HandClock, config
+from tests.engines.scheduling.stage import MS, US, FakeInstance, HandClock, SchedulerClient, config
 
 NUM_STEPS = 400
 
@@ -24,7 +24,7 @@ class Walk:
         self.config = config(text)
         self.instances = [FakeInstance(f"m_0_{number}") for number in range(num_instances)]
         self.scheduler = scheduler_for(self.config, self.instances, self.clock, limiter=limiter)
-        self.client = Asking(self.scheduler.submit, self.clock)
+        self.client = SchedulerClient(self.scheduler.submit, self.clock)
         self.number = 0
 
     def go(self) -> None:
@@ -34,7 +34,7 @@ class Walk:
         match self.chance.choices(range(7), weights=[12, 8, 2, 4, 1, 1, 1])[0]:
             case 0:
                 self.number += 1
-                self.ask(str(self.number))
+                self.submit(str(self.number))
             case 1 if running:
                 self.chance.choice(running).answer()
             case 2 if self.client.calls:
@@ -55,9 +55,9 @@ class Walk:
                     instance.is_up = False
                     self.scheduler.instance_changed(instance)
 
-    def ask(self, id: str) -> None:
+    def submit(self, id: str) -> None:
         shape = (1, self.chance.choice([2, 2, 2, 3]))
-        self.client.ask(
+        self.client.submit(
             id,
             rows=self.chance.choice([1, 1, 2, 3]) if self.config.max_batch_size else 1,
             inputs=[TensorData("X", "FP32", shape, bytes(4 * shape[1]))],
@@ -84,14 +84,14 @@ class Walk:
         assert self.scheduler.num_pending == waiting - at_work
 
     def check_end(self) -> None:
-        assert "waits" not in self.client.says()
+        assert "waits" not in self.client.outcomes()
         assert self.scheduler.num_pending == 0
         # Sinks assert that no call ends twice; and none has run twice.
         ran = [call.request.id for instance in self.instances for batch in instance.batches for call in batch]
         ran = [id for id in ran if id]
         assert len(ran) == len(set(ran))
-        for id, says in zip(self.client.heard, self.client.says(), strict=True):
-            assert (id in ran) or says != "answered"
+        for id, outcomes in zip(self.client.replies, self.client.outcomes(), strict=True):
+            assert (id in ran) or outcomes != "answered"
 
 
 BATCHING = """
@@ -157,7 +157,7 @@ def test_one_at_a_time(seed):
 
 
 class SequenceWalk(Walk):
-    """Clients that play by the rules, mostly, and remember to whom they talk."""
+    """Clients that mostly follow the rules, and know their sequences."""
 
     def __init__(self, text: str, seed: int) -> None:
         super().__init__(text, seed)
@@ -165,7 +165,7 @@ class SequenceWalk(Walk):
         self.life: dict[str, tuple[int, int]] = {}  # of each request: its sequence, and which one of that name
         self.lives: dict[int, int] = defaultdict(int)
 
-    def ask(self, id: str) -> None:
+    def submit(self, id: str) -> None:
         sequence = self.chance.randrange(1, 8)
         is_start = sequence not in self.open or self.chance.random() < 0.05
         is_end = self.chance.random() < 0.2
@@ -176,7 +176,7 @@ class SequenceWalk(Walk):
             self.open.discard(sequence)
         self.life[id] = sequence, self.lives[sequence]
         shape = (1, self.chance.choice([2, 2, 2, 3]))
-        self.client.ask(
+        self.client.submit(
             id,
             inputs=[TensorData("X", "FP32", shape, bytes(4 * shape[1]))],
             sequence_id=sequence,
@@ -184,8 +184,8 @@ class SequenceWalk(Walk):
             sequence_end=is_end,
             timeout_us=self.chance.choice([0, 0, 800]),
         )
-        if self.client.heard[id].is_over and self.client.heard[id].error:
-            self.open.discard(sequence)  # the client starts anew
+        if self.client.replies[id].is_over and self.client.replies[id].error:
+            self.open.discard(sequence)  # the client starts again
 
 
 SEQUENCES = """
@@ -276,7 +276,7 @@ def test_resources_are_never_exceeded(seed):
 
 
 class Graph:
-    """A random ensemble, whose models answer what their inputs were called on the way here."""
+    """A random ensemble, whose models respond with the path of their inputs."""
 
     def __init__(self, chance: random.Random) -> None:
         self.steps: list[tuple[list[str], list[str]]] = []
@@ -316,26 +316,26 @@ def test_an_ensemble_makes_what_its_graph_says(seed):
     """Whatever the order in which its steps are answered; each step runs once, and only if it is needed."""
     chance = random.Random(seed)
     graph = Graph(chance)
-    asked: list[InferenceCall] = []
-    ensemble = Ensemble(config(graph.config()), lambda model, version: asked.append)
-    client = Asking(ensemble.submit, HandClock())
-    client.ask(
+    requests: list[InferenceCall] = []
+    ensemble = Ensemble(config(graph.config()), lambda model, version: requests.append)
+    client = SchedulerClient(ensemble.submit, HandClock())
+    client.submit(
         "1",
         inputs=[TensorData("in0", "UINT8", (1,), b"0"), TensorData("in1", "UINT8", (1,), b"1")],
         outputs=tuple(WantedOutput(name) for name in graph.wanted),
     )
     ran = []
-    while asked:
-        call = asked.pop(chance.randrange(len(asked)))
+    while requests:
+        call = requests.pop(chance.randrange(len(requests)))
         number = int(call.request.model)
         ran.append(number)
         inputs = [tensor.data for tensor in sorted(call.request.inputs, key=lambda tensor: tensor.name)]
         made = [model_of(number, output, inputs) for output in range(len(graph.steps[number][1]))]
         outputs = tuple(TensorData(f"o{n}", "UINT8", (len(data),), data) for n, data in enumerate(made))
         call.respond(InferResponse(outputs), is_final=True)
-    assert client.says() == ["answered"]
+    assert client.outcomes() == ["answered"]
     expected = graph.compute()
-    (response,) = client.heard["1"].responses
+    (response,) = client.replies["1"].responses
     assert {tensor.name: tensor.data for tensor in response.outputs} == {name: expected[name] for name in graph.wanted}
     needed = {n for n in range(len(graph.steps)) if any(b"%d." % n in expected[name] for name in graph.wanted)}
     assert sorted(ran) == sorted(needed)

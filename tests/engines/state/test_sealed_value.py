@@ -60,7 +60,7 @@ def test_a_cut_is_found(state: State, secret: bytes | None, data: st.DataObject)
 
 @given(st.binary(max_size=200), secrets)
 def test_noise_is_no_value(noise: bytes, secret: bytes | None) -> None:
-    """Bytes that nobody of us has written are refused, never read."""
+    """Bytes of other writers are rejected, never read."""
     with pytest.raises(CorruptError):
         unseal(KEY, noise, secret)
 
@@ -79,7 +79,7 @@ def test_a_value_opens_for_its_own_secret_alone(state: State) -> None:
 
 
 def test_a_value_stands_for_its_own_key_alone() -> None:
-    """Moved to another key it is no value, so that nobody is answered from another text's blocks."""
+    """Under another key it is corrupt, so that no reply comes from another text's blocks."""
     value = seal(KEY, State(ValueKind.BLOCK, (Part("int8", (2,), b"ab"),)), SECRET)
     with pytest.raises(CorruptError):
         unseal(KEY + "0", value, SECRET)

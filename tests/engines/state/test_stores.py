@@ -56,17 +56,17 @@ def test_what_is_written_is_found(opened: Opened) -> None:
 def test_what_is_put_comes_some_time(opened: Opened) -> None:
     """Made when it is written, and once: the same key again is the same value."""
     store = opened()
-    made = []
+    created = []
 
     def make() -> State:
-        made.append(1)
+        created.append(1)
         return value(b"one")
 
     assert store.put("a", 3, make)
     assert store.flush(5)
     assert not store.put("a", 3, make) and not store.wants("a", 3)
     assert text_of(store.get(["a"])[0]) == b"one"
-    assert made == [1]
+    assert created == [1]
 
 
 def test_what_was_read_need_not_be_put(opened: Opened) -> None:
@@ -87,7 +87,7 @@ def test_what_is_not_worth_keeping_is_not_kept(opened: Opened) -> None:
 
 
 def test_what_is_deleted_is_gone(opened: Opened) -> None:
-    """And whoever asks is told so."""
+    """And reads as missing."""
     store = opened()
     store.write("a", value(b"one"))
     store.delete(["a", "never there"])
@@ -104,7 +104,7 @@ def test_tenants_open_their_own(opened: Opened) -> None:
 
 
 def test_a_value_has_its_time() -> None:
-    """It begins anew with each use, and what is over is gone."""
+    """It starts again with each use; an expired value is gone."""
     now = 0.0
     store = LocalStateStore(ttl_seconds=10, clock=lambda: now)
     store.write("a", value(b"one"))
@@ -117,7 +117,7 @@ def test_a_value_has_its_time() -> None:
 
 
 def test_redis_is_told_the_time(redis_server: RedisServer) -> None:
-    """Of each value, in milliseconds, anew with each use."""
+    """For each value, in milliseconds, again with each use."""
     store = open_store(redis_server.url, ttl_seconds=100, deadline_seconds=5.0)
     store.write("a", value(b"one"))
     store.put("b", 3, lambda: value(b"two"))

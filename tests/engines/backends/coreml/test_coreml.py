@@ -70,7 +70,7 @@ def made(tmp_path_factory):
     ]
 )
 def tools(request):
-    """coremltools, or what stands in for it."""
+    """coremltools, or its replacement."""
     return ct if request.param == "CoreML" else FakeCoreMLTools(ct, lambda inputs: {"y": expected(inputs["x"])})
 
 

@@ -7,7 +7,7 @@ from engines.core.errors import EngineError
 
 
 class Stage:
-    """Predictions that take so many seconds by unit: the first one five times as long."""
+    """Predictions with a duration by unit: the first one takes five times as long."""
 
     def __init__(self, seconds, load_seconds=1.0):
         self.now = 0.0

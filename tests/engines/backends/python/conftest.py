@@ -9,6 +9,6 @@ from tests.engines.instances.stage import Stage
 
 @pytest.fixture(scope="module")
 def stage() -> Iterator[Stage]:
-    made = Stage()
-    yield made
-    made.close()
+    created = Stage()
+    yield created
+    created.close()

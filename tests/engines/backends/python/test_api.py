@@ -26,7 +26,7 @@ from tests.engines.instances.stage import (
     texts,
 )
 
-# Runs the text that it is sent as the body of a function of `request`, which returns what is to be told as JSON.
+# Runs the received text as the body of a function of `request`; the result is returned as JSON.
 RUNNER = """
 def initialize(self, args):
     self.args = args
@@ -52,7 +52,7 @@ MORE_INPUTS = (
 
 
 class Control:
-    """A host whose models are those of `infer`."""
+    """A host with the models of `infer`."""
 
     def __init__(self) -> None:
         self.loaded: list[Any] = []
@@ -207,7 +207,7 @@ def test_other_models_answer(stage: Stage, runner: InstanceSet) -> None:
         "ready."
     )
     refused = run(stage, runner, BLS + "return told(ask('gone').exec())")
-    assert refused == "Model gone - Error when running inference: no model gone"  # by whoever was to take it
+    assert refused == "Model gone - Error when running inference: no model gone"  # from the scheduler
     refused = run(stage, runner, BLS + "return told(texts().exec())")
     assert refused.startswith("Model repeater - Error when running inference: Model repeater is using the decoupled.")
 
@@ -225,7 +225,7 @@ def test_other_models_answer_with_large_tensors(stage: Stage, runner: InstanceSe
 
 
 def test_streams_of_other_models(stage: Stage, runner: InstanceSet) -> None:
-    """As an iterator, which may be let go of early."""
+    """As an iterator, which may be closed early."""
     code = BLS + "return [told(each) for each in texts().exec(decoupled=True)]"
     assert run(stage, runner, code.replace("tolist()", "astype(str).tolist()"))[:3] == [{"text_output": ["hi"]}] * 3
     assert (
@@ -239,7 +239,7 @@ def test_streams_of_other_models(stage: Stage, runner: InstanceSet) -> None:
 
 
 def test_inferences_at_the_same_time(stage: Stage, runner: InstanceSet) -> None:
-    """Awaited in the model's own loop, and asked for by its threads."""
+    """Awaited in the model's loop, and called by its threads."""
     code = (
         BLS
         + """
@@ -364,7 +364,7 @@ def streamer(stage: Stage, tmp_path_factory: pytest.TempPathFactory) -> Instance
 
 @pytest.mark.parametrize(("act", "expected"), STREAMS, ids=[act for act, _ in STREAMS])
 def test_decoupled_models(stage: Stage, streamer: InstanceSet, act: str, expected: list[str]) -> None:
-    """Answers come when they are sent, and an end comes always, even where nobody could send one any more."""
+    """Responses arrive when they are sent, and the end always arrives, even if no sender is left."""
     (answers,) = stage.execute(streamer, request(tensor("text", [act])))
     told = [
         f"error: {each.error.message.partition(chr(10))[0]}" if each.error else texts(each)[0]
@@ -374,7 +374,7 @@ def test_decoupled_models(stage: Stage, streamer: InstanceSet, act: str, expecte
 
 
 def test_rescheduled_requests_come_again(stage: Stage, tmp_path: Path) -> None:
-    """To whoever schedules."""
+    """They go back to the scheduler."""
     code = """
     def execute(self, requests):
         self.count = getattr(self, "count", 0) + 1
@@ -426,7 +426,7 @@ def test_implicit_state(stage: Stage, tmp_path: Path) -> None:
     assert step("b", 1) == 106
     stage.do(lambda: running.forget("b"))
     assert step("b", 1) == 101
-    assert [step("", 1), step("", 1)] == [101, 101]  # of a step without a sequence nobody keeps anything
+    assert [step("", 1), step("", 1)] == [101, 101]  # the state of a step without a sequence is not stored
 
 
 def test_configurations_are_completed(stage: Stage, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What a Python model does wrong is told as Triton tells it, to those whom it concerns alone."""
+"""Errors of Python models have Triton's texts, and affect only their own requests."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,7 +9,7 @@ from engines.core.errors import EngineError, ErrorCode
 from engines.instances import InstanceSet
 from tests.engines.instances.stage import TEXT_CONFIG, Stage, model, request, tensor, texts
 
-# Each does something else by the name that its request asks for.
+# Each does what its request names.
 ACTOR = """
 def execute(self, requests):
     return getattr(self, pb.get_input_tensor_by_name(requests[0], "text").as_numpy()[0].decode())(requests)
@@ -205,7 +205,7 @@ def test_failures_have_triton_s_texts(stage: Stage, actor: InstanceSet, act: str
 
 @pytest.mark.parametrize(("act", "expected"), PASSES, ids=[act for act, _ in PASSES])
 def test_oddities_that_pass(stage: Stage, actor: InstanceSet, act: str, expected: list[str]) -> None:
-    """Outputs that nobody asked for are left out; what comes after the answer is lost."""
+    """Outputs that are not requested are dropped; so is anything after the response."""
     response = stage.ask(actor, tensor("text", [act]))
     assert response.error is None
     assert (texts(response) if response.outputs else []) == expected
@@ -266,7 +266,7 @@ def test_a_model_that_does_not_load(stage: Stage, tmp_path: Path, code: str, mes
 
 
 def test_a_model_without_its_file(stage: Stage, tmp_path: Path) -> None:
-    """It says where it was looked for."""
+    """The error names the path."""
     spec = model(tmp_path / "empty", "")
     (spec.version_directory / "model.py").unlink()
     with pytest.raises(EngineError, match=r"Python model file not found in '.*/empty/1/model.py'"):

@@ -134,14 +134,14 @@ RIGHT = [
 ]
 
 
-@pytest.mark.parametrize("text, said", WRONG)
-def test_what_is_refused(text: str, said: str) -> None:
+@pytest.mark.parametrize("text, error_text", WRONG)
+def test_what_is_refused(text: str, error_text: str) -> None:
     """The text is Triton's."""
     config = read(text)
     set_defaults(config)
     with pytest.raises(ConfigError) as caught:
         check(config)
-    assert caught.value.message == said
+    assert caught.value.message == error_text
 
 
 @pytest.mark.parametrize("text", RIGHT)
@@ -214,12 +214,12 @@ WRONG_TENSORS = [
 ]
 
 
-@pytest.mark.parametrize("text, said", WRONG_TENSORS)
-def test_what_is_refused_of_tensors(text: str, said: str) -> None:
+@pytest.mark.parametrize("text, error_text", WRONG_TENSORS)
+def test_what_is_refused_of_tensors(text: str, error_text: str) -> None:
     """The text is Triton's."""
     with pytest.raises(ConfigError) as caught:
         check_tensors(read(text))
-    assert caught.value.message == said
+    assert caught.value.message == error_text
 
 
 @pytest.mark.parametrize(
@@ -233,7 +233,7 @@ def test_what_is_refused_of_tensors(text: str, said: str) -> None:
     ],
 )
 def test_tensors_that_are_not_refused(text: str) -> None:
-    """A reshape keeps the elements between its variable sizes; an empty one stands for a single element."""
+    """A reshape keeps the elements between its variable sizes; an empty one means a single element."""
     config = read(text)
     check_tensors(config)
     check_tensors(config, is_complete=False)
@@ -241,7 +241,7 @@ def test_tensors_that_are_not_refused(text: str) -> None:
 
 @pytest.mark.parametrize("missing", ['name: "x" dims: [ 1 ]', 'name: "x" data_type: TYPE_FP32', 'name: "x"'])
 def test_what_the_model_may_still_complete(missing: str) -> None:
-    """A datatype or dims that are missing are wrong only once the model has been asked."""
+    """A missing datatype or missing dims are an error only after the model has completed them."""
     config = read(f"{PYTHON} input [ {{ {missing} }} ]")
     check_tensors(config, is_complete=False)
     with pytest.raises(ConfigError, match="must specify"):

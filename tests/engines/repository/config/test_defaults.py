@@ -61,7 +61,7 @@ def test_a_backend_is_completed(text: str, files: list[str], expected: tuple[str
 
 
 def test_a_name_may_tell_the_backend(tmp_path: Path) -> None:
-    """A model called `model.identity` asks for the backend `identity`, as in Triton."""
+    """A model named `model.identity` uses the backend `identity`, as in Triton."""
     config = read("")
     complete_backend(config, "model.identity", tmp_path)
     assert (config.backend, config.default_model_filename) == ("identity", "model.identity")
@@ -69,8 +69,8 @@ def test_a_name_may_tell_the_backend(tmp_path: Path) -> None:
 
 def test_a_model_that_nothing_tells_of(tmp_path: Path) -> None:
     """It is refused in Triton's words."""
-    said = "Could not determine backend for model 'm' with no backend in model configuration"
-    with pytest.raises(ConfigError, match=said):
+    error_text = "Could not determine backend for model 'm' with no backend in model configuration"
+    with pytest.raises(ConfigError, match=error_text):
         complete_backend(read(""), "m", tmp_path)
 
 
@@ -154,7 +154,7 @@ def test_instance_groups(text: str, backend: str, gpus: tuple[int, ...], expecte
 
 
 @pytest.mark.parametrize(
-    "group, gpus, said",
+    "group, gpus, error_text",
     [
         ("kind: KIND_GPU", (), "instance group m_0 of model m has kind KIND_GPU but no GPUs are available"),
         ("kind: KIND_GPU, gpus: [ 3 ]", (0, 1), "m_0 of model m specifies invalid or unsupported gpu id 3"),
@@ -163,20 +163,20 @@ def test_instance_groups(text: str, backend: str, gpus: tuple[int, ...], expecte
         ('profile: [ "0" ]', (), "specifies profile field which is only supported for TensorRT models"),
     ],
 )
-def test_instance_groups_that_are_refused(group: str, gpus: tuple[int, ...], said: str) -> None:
+def test_instance_groups_that_are_refused(group: str, gpus: tuple[int, ...], error_text: str) -> None:
     """In Triton's words."""
     config = read(f'name: "m" backend: "python" instance_group [ {{ {group} }} ]')
     set_instance_groups(config, gpus)
     with pytest.raises(ConfigError) as caught:
         check_instance_groups(config, gpus)
-    assert said in caught.value.message
+    assert error_text in caught.value.message
 
 
 @pytest.mark.parametrize(
     "backend, kind", [("pytorch", GPU), ("onnxruntime", GPU), ("coreml", GPU), ("jax", GPU), ("python", CPU)]
 )
 def test_instances_on_a_mac(backend: str, kind: str) -> None:
-    """Frameworks take Metal where nothing else is said; a python model would take it for CUDA, and does not get it."""
+    """Frameworks use Metal by default; python models use the CPU, because they would expect CUDA."""
     config = read(f'name: "m" backend: "{backend}"')
     set_instance_groups(config, (0,), is_metal=True)
     (group,) = config.instance_group

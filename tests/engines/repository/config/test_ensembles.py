@@ -49,14 +49,14 @@ WRONG = [
 ]
 
 
-@pytest.mark.parametrize("text, said", WRONG)
-def test_what_is_refused(text: str, said: str) -> None:
+@pytest.mark.parametrize("text, error_text", WRONG)
+def test_what_is_refused(text: str, error_text: str) -> None:
     """Steps and maps that are incomplete; tensors that are unknown, unused, written twice, or go in a circle."""
     config = read(text)
     set_defaults(config)
     with pytest.raises(ConfigError) as caught:
         check(config)
-    assert caught.value.message == said
+    assert caught.value.message == error_text
 
 
 @pytest.mark.parametrize(

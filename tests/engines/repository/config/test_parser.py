@@ -28,21 +28,21 @@ WRONG_TEXTS = [
 
 
 def test_a_configuration_is_protobuf_text() -> None:
-    """What config.pbtxt says is in the message."""
+    """The message has the contents of config.pbtxt."""
     config = read(ADDER)
     assert (config.name, config.max_batch_size, list(config.input[0].dims)) == ("adder", 8, [-1, 4])
     assert config.parameters["mode"].string_value == "fast"
 
 
-@pytest.mark.parametrize("text, said", WRONG_TEXTS)
-def test_what_is_wrong_in_a_file_is_told_with_its_place(text: str, said: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("text, error_text", WRONG_TEXTS)
+def test_what_is_wrong_in_a_file_is_told_with_its_place(text: str, error_text: str, tmp_path: Path) -> None:
     """The error names the file, the line and the column, what is wrong there and what would be right."""
     path = tmp_path / "config.pbtxt"
     path.write_text(text)
     with pytest.raises(ConfigError) as caught:
         read(path)
     assert caught.value.message.startswith(f"{path}:")
-    assert said in caught.value.message
+    assert error_text in caught.value.message
 
 
 def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
@@ -74,7 +74,7 @@ def test_only_enum_values_change_their_case() -> None:
 
 
 @pytest.mark.parametrize(
-    "text, said",
+    "text, error_text",
     [
         ("{", "Expecting property name"),
         ("", "Expecting value"),
@@ -87,11 +87,11 @@ def test_only_enum_values_change_their_case() -> None:
         ("[" * 100_000, "recursion"),
     ],
 )
-def test_json_that_is_no_configuration_is_refused(text: str, said: str) -> None:
+def test_json_that_is_no_configuration_is_refused(text: str, error_text: str) -> None:
     """In Triton's words, and then what is wrong with it."""
     with pytest.raises(ConfigError, match=r"^Invalid config override: ") as caught:
         read_json(text)
-    assert said in caught.value.message
+    assert error_text in caught.value.message
 
 
 @pytest.mark.parametrize(
