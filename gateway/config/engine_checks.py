@@ -1,4 +1,4 @@
-"""What the keys of one engine say together: an error where they contradict each other, a warning where one is idle."""
+"""Checks of an engine's keys together: contradictions are errors, keys without effect are warnings."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gateway.yaml.readers import Reading
 
 
 def check_engine(engine: EngineSpec, node: Map, location: Location, reading: Reading) -> None:
-    """Report what is wrong with a sound spec; `node` is where it was read, `location` where its name stands."""
+    """Report what is wrong with a valid spec; `node` is its YAML node, `location` that of its name."""
     _check_endpoints(engine, location, reading)
     _check_protocol(engine, node, reading)
     _check_tls(engine, location, reading)
@@ -21,9 +21,15 @@ def check_engine(engine: EngineSpec, node: Map, location: Location, reading: Rea
 
 
 def _check_endpoints(engine: EngineSpec, location: Location, reading: Reading) -> None:
-    for spoken, said in (("grpc", "an address for gRPC"), ("rest", "an address for REST")):
-        if 0 < sum(getattr(endpoint, f"speaks_{spoken}") for endpoint in engine.endpoints) < len(engine.endpoints):
-            what = f"some endpoints of engine {engine.name!r} have {said} and others have none: give it to all, or none"
+    for protocol_name, message in (("grpc", "an address for gRPC"), ("rest", "an address for REST")):
+        if (
+            0
+            < sum(getattr(endpoint, f"speaks_{protocol_name}") for endpoint in engine.endpoints)
+            < len(engine.endpoints)
+        ):
+            what = (
+                f"some endpoints of engine {engine.name!r} have {message} and others have none: give it to all, or none"
+            )
             reading.error(location, what)
     seen = set()
     for endpoint in engine.endpoints:
@@ -34,8 +40,8 @@ def _check_endpoints(engine: EngineSpec, location: Location, reading: Reading) -
 
 def _check_protocol(engine: EngineSpec, node: Map, reading: Reading) -> None:
     if not engine.protocol.traits.has_grpc and any(endpoint.speaks_grpc for endpoint in engine.endpoints):
-        said = f"engine {engine.name!r} speaks {engine.protocol.value}, which has no gRPC: give its http URL alone"
-        reading.error(node.entries["endpoints"].location, said)
+        message = f"engine {engine.name!r} speaks {engine.protocol.value}, which has no gRPC: give its http URL alone"
+        reading.error(node.entries["endpoints"].location, message)
 
 
 def _check_tls(engine: EngineSpec, location: Location, reading: Reading) -> None:
@@ -48,7 +54,7 @@ def _check_tls(engine: EngineSpec, location: Location, reading: Reading) -> None
 
 
 def _idle_keys(engine: EngineSpec, node: Map) -> list[tuple[str, str]]:
-    """Keys that stand there for nothing, each with the reason."""
+    """Keys without effect, each with the reason."""
     given: Collection[str] = node.entries
     protocol, traits, load = engine.protocol, engine.protocol.traits, engine.load
     found = [
@@ -56,10 +62,10 @@ def _idle_keys(engine: EngineSpec, node: Map) -> list[tuple[str, str]]:
         for key in given
         if (meant_for := protocols_with(key)) and protocol not in meant_for
     ]
-    told = {key for key, _ in found}
+    idle = {key for key, _ in found}
     if "chat_template" in given and traits.has_dialects and "chat" in engine.dialects:
         found.append(("chat_template", "its 'dialects' have chat, so the engine applies its own"))
-    if "load" in given and "load" not in told:
+    if "load" in given and "load" not in idle:
         if load.source == "metrics" and not engine.health.interval:
             found.append(("load", "metrics are asked for with the probes, and health.interval is 0"))
         elif load.source != "metrics" and load.path != type(load)().path:
@@ -68,7 +74,7 @@ def _idle_keys(engine: EngineSpec, node: Map) -> list[tuple[str, str]]:
             found.append(("load", f"balance {engine.balance.value} asks for no load; it is shown only"))
     if "affinity" in given and engine.balance is not Balance.SESSION:
         found.append(("affinity", f"it is for balance session, and this is {engine.balance.value}"))
-    if "prefix" in given and "prefix" not in told and engine.balance is not Balance.PREFIX:
+    if "prefix" in given and "prefix" not in idle and engine.balance is not Balance.PREFIX:
         found.append(("prefix", f"it is for balance prefix, and this is {engine.balance.value}"))
     if engine.balance is Balance.PREFIX and not traits.generates_text:
         found.append(("balance", f"requests to a {protocol.value} engine have no prompt, so this is least_outstanding"))

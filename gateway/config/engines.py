@@ -27,10 +27,10 @@ from gateway.yaml.nodes import Map, Node
 from gateway.yaml.problems import Location, suggest
 from gateway.yaml.readers import Reading, Record, keyed, one_or_many, scalar
 
-# What an openai engine may take as it stands: OpenAI's endpoints, and Anthropic's.
+# The APIs that an openai engine may accept unchanged: OpenAI's and Anthropic's.
 DIALECTS = ("chat", "completions", "embeddings", "responses", "messages")
 
-# TorchServe's service envelopes, as its models are archived or its configuration says.
+# TorchServe's service envelopes, as set in a model archive or the configuration.
 ENVELOPES = ("body", "json", "kserve", "kservev2")
 
 
@@ -150,7 +150,7 @@ _AFFINITY = Record(
 
 
 def _endpoint(node: Node, reading: Reading) -> EndpointSpec | None:
-    """Read `{url, grpc, weight}`, or a URL alone; a gRPC server's URL says both."""
+    """Read `{url, grpc, weight}` or a URL; a gRPC URL gives both."""
     if isinstance(node, Map):
         endpoint = _ENDPOINT(node, reading)
     else:
@@ -198,7 +198,7 @@ _ENGINE = Record(
 
 
 def read_engine(name: str, location: Location, node: Node, reading: Reading) -> EngineSpec | None:
-    """Read one engine; `location` is where its name stands."""
+    """Read one engine; `location` is that of its name."""
     engine = _ENGINE.read(node, reading, name=name, location=location)
     if engine is not None:
         assert isinstance(node, Map)

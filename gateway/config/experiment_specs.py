@@ -1,7 +1,6 @@
-"""What rule files declare of experiments: arms, layers, ramps, guardrails, shadows. Made whole by `config`.
+"""Declarations of experiments in rule files: arms, layers, ramps, guardrails, shadows. Created by `config`.
 
-Times are seconds (float), shares are fractions of 1 (float). Each field says its meaning, its unit and why its default
-is what it is.
+Times are seconds (float), shares are fractions of 1 (float). Each field documents its meaning, unit and default.
 """
 
 from __future__ import annotations
@@ -23,9 +22,9 @@ class ArmSpec:
 
 @dataclass(frozen=True, slots=True)
 class GuardrailSpec:
-    """What an arm may not do to users, compared with the control arm in the same time; one of the bounds is set.
+    """A bound on harm by an arm, compared with the control in the same period; exactly one of the bounds is set.
 
-    `metric`: error_rate; latency, first_token, per_token (means, or with _p50, _p90, _p95, _p99 behind them; seconds);
+    `metric`: error_rate; latency, first_token, per_token (means, or quantiles with _p50, _p90, _p95, _p99; seconds);
     output_tokens; feedback:NAME (the mean of a value that clients send).
     """
 
@@ -52,7 +51,7 @@ class RampSpec:
     """One arm's share grows by steps, as long as it does no harm."""
 
     steps: tuple[float, ...]  # shares of the experiment's units, growing
-    arm: str  # the one that grows; what the others lose is the control's
+    arm: str  # the growing arm; the control has the rest
     min_requests: int = 200  # of that arm in a step, before the next one: fewer show next to nothing
     min_time: float = 60.0  # seconds in a step, before the next one
     auto_start: bool = False  # at once when the rules are activated; else an operator starts it
@@ -67,7 +66,7 @@ class BanditSpec:
     min_share: float = 0.05  # of each arm: one that gets nothing can never show that it has improved
     max_share: float = 0.95
     every: float = 30.0  # seconds between changes of weights
-    half_life: float = 3600.0  # seconds after which what was seen counts half: engines change
+    half_life: float = 3600.0  # seconds after which evidence counts half, because engines change
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,15 +126,15 @@ class ToleranceSpec:
 
 @dataclass(frozen=True, slots=True)
 class ShadowSpec:
-    """A route's requests are sent to a second engine as well, whose answers nobody reads but the shadow report."""
+    """A route's requests are also sent to a second engine, whose replies only the shadow report uses."""
 
     engine: str
-    model: str | None = None  # None: the name that the route's own engine is asked with
+    model: str | None = None  # None: the model name of the route's own engine
     sample: float = 0.01  # of requests
-    max_in_flight: int = 4  # mirrored at the same time; what is beyond is not mirrored, but counted
+    max_in_flight: int = 4  # concurrent copies; more are counted, not sent
     max_bytes: int = 4 * 1024 * 1024  # of a request or an answer; longer ones are not mirrored, but counted
     timeout: float = 60.0
     top_k: int = 5  # of the last axis, compared as sets
-    excerpts: int = 0  # characters of texts, and of what was asked, that reports show: they are users' own
+    excerpts: int = 0  # characters of users' texts that reports show
     tolerance: ToleranceSpec = ToleranceSpec()
     location: Location | None = field(default=None, compare=False)

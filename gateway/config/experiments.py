@@ -17,7 +17,7 @@ _SHA256 = re.compile(r"[0-9a-fA-F]{64}")
 
 
 def _hashed(text: str) -> str:
-    """A key's SHA-256. A key itself is a secret, and stands in no rule file; nor in what is told of it."""
+    """A key's SHA-256. The key itself is a secret and appears neither in rule files nor in messages."""
     if not _SHA256.fullmatch(text):
         what = "a key stands here by its SHA-256, 64 hexadecimal digits"
         raise ValueError(f"{what}: `printf %s 'the key' | sha256sum` tells it")
@@ -57,7 +57,7 @@ _UNITS = ("session", "request", "header:NAME", "parameter:NAME")
 
 
 def _unit(text: str) -> str:
-    """What keeps its arm; a header's name is put in lower case."""
+    """The unit of an experiment; a header name is lower-cased."""
     kind, separator, name = text.partition(":")
     if text in ("session", "request"):
         return text
@@ -69,7 +69,7 @@ def _unit(text: str) -> str:
 
 
 def _share(text: str) -> float:
-    """A share of units, from nobody to all."""
+    """A share of units, 0 to 1."""
     value = value_parsers.share(text)
     if not 0 <= value <= 1:
         raise ValueError(f"{text} is out of range: a share is from 0 to 1, or from 0% to 100%")
@@ -109,7 +109,7 @@ _LAYER = Record(
 
 
 def read_experiment(name: str, location: Location, node: Node, reading: Reading) -> ExperimentSpec | None:
-    """Read one experiment; `location` is where its name stands."""
+    """Read one experiment; `location` is that of its name."""
     experiment = _EXPERIMENT.read(node, reading, name=name, location=location)
     if experiment is None:
         return None
@@ -120,14 +120,14 @@ def read_experiment(name: str, location: Location, node: Node, reading: Reading)
         reading.error(location, f"the weights of experiment {name!r} sum to zero: no arm can be chosen")
     arms = [arm.name for arm in experiment.arms]
     if experiment.control and experiment.control not in arms:
-        told = f"experiment {name!r} has no arm {experiment.control!r} to be its control"
-        reading.error(location, told + suggest(experiment.control, arms))
+        message = f"experiment {name!r} has no arm {experiment.control!r} to be its control"
+        reading.error(location, message + suggest(experiment.control, arms))
     assert isinstance(node, Map)
     return ramps.check_ramp(experiment, node, reading)
 
 
 def read_layer(name: str, location: Location, node: Node, reading: Reading) -> LayerSpec | None:
-    """Read one layer; `location` is where its name stands."""
+    """Read one layer; `location` is that of its name."""
     return _LAYER.read(node, reading, name=name, location=location)
 
 
@@ -139,10 +139,12 @@ def check_layers(experiments: Mapping[str, ExperimentSpec], layers: Mapping[str,
         for experiment in members:
             if experiment.unit != layer.unit:
                 assert experiment.location is not None
-                told = f"experiment {experiment.name!r} has unit '{experiment.unit}', and its layer {layer.name!r} has"
-                reading.error(experiment.location, f"{told} '{layer.unit}': one unit chooses in a layer")
+                message = (
+                    f"experiment {experiment.name!r} has unit '{experiment.unit}', and its layer {layer.name!r} has"
+                )
+                reading.error(experiment.location, f"{message} '{layer.unit}': one unit chooses in a layer")
         taken = layer.holdout + sum(experiment.share for experiment in members)
         if taken > 1 + _ROUNDING:
             names = ", ".join(f"{experiment.name} {experiment.share:.4g}" for experiment in members)
-            told = f"layer {layer.name!r} has no room for all: holdout {layer.holdout:.4g}, {names} are {taken:.4g}"
-            reading.error(layer.location, f"{told} of 1 together; set their 'share'")
+            message = f"layer {layer.name!r} has no room for all: holdout {layer.holdout:.4g}, {names} are {taken:.4g}"
+            reading.error(layer.location, f"{message} of 1 together; set their 'share'")

@@ -1,4 +1,4 @@
-"""The `limits:` section: how much of what whose requests may have, in all workers together."""
+"""The `limits:` section: rates and concurrency of requests, shared by all workers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _AMOUNTS = ("requests_per_second", "tokens_per_minute", "concurrency")
 
 
 def _per(text: str) -> str:
-    """What has an allowance of its own; a header's name is put in lower case."""
+    """A key of a limit's accounts; a header name is lower-cased."""
     kind, separator, name = text.partition(":")
     if text in _PER[:-1]:
         return text

@@ -1,4 +1,4 @@
-"""What an experiment's verdict and its traffic over time depend on: `metric`, `goal`, `alpha`, `guardrails`, `ramp`,
+"""The keys of an experiment's evaluation and traffic over time: `metric`, `goal`, `alpha`, `guardrails`, `ramp`,
 `bandit`."""
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def _metric(text: str) -> str:
 
 
 def _metric_of_bandits(text: str) -> str:
-    """What comes out one way or the other, request by request."""
+    """Whether a metric is binary per request."""
     if _metric(text) != "error_rate" and not text.startswith(_FEEDBACK):
         raise ValueError(f"a bandit goes by error_rate, or by feedback:NAME of 0 and 1, not by {text}")
     return text
@@ -61,7 +61,7 @@ def _alpha(text: str) -> float:
 
 
 def _bound_of(metric: str, bound: str) -> Callable[[str], float]:
-    """How a guardrail's bound is written: in the metric's own unit, but for ratios."""
+    """The parser of a guardrail's bound: in the metric's unit, except for ratios."""
     if bound in _RATIOS:
         return values.above_zero(values.number)
     if metric == "error_rate":
@@ -81,21 +81,21 @@ _GUARDRAIL: Record[dict[str, str]] = Record(
 
 
 def _guardrail(node: Node, reading: Reading) -> GuardrailSpec | None:
-    told = _GUARDRAIL(node, reading)
-    if told is None:
+    guardrail = _GUARDRAIL(node, reading)
+    if guardrail is None:
         return None
     assert isinstance(node, Map)
-    metric = told.pop("metric")
-    if len(told) != 1:
-        has = f"has {' and '.join(told)}: it can have one of them" if told else f"needs one of {', '.join(_BOUNDS)}"
+    metric = guardrail.pop("metric")
+    if len(guardrail) != 1:
+        has = f"has {' and '.join(guardrail)}: it can have one of them" if guardrail else f"needs one of {', '.join(_BOUNDS)}"
         reading.error(node.location, f"the guardrail on {metric} {has}")
         return None
-    ((bound, _),) = told.items()
+    ((bound, _),) = guardrail.items()
     value = scalar(_bound_of(metric, bound))(node.entries[bound].node, reading)
     if value is None:
         return None
     if value < 0 and bound != "max":
-        reading.error(node.entries[bound].node.location, f"{told[bound]} is negative: {bound} is 0 at the least")
+        reading.error(node.entries[bound].node.location, f"{guardrail[bound]} is negative: {bound} is 0 at the least")
         return None
     return GuardrailSpec(metric, **{bound: value}, location=node.location)
 

@@ -19,7 +19,7 @@ from gateway.yaml.readers import Reading, Record, expected, keyed, one_or_many, 
 _DEVIATION = re.compile(r"(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,2})?", re.ASCII)
 _LEAST_BYTES = 1024  # less than a head, and nothing would be mirrored
 _MOST_BYTES = 256 * 1024 * 1024
-_MOST_EXCERPT = 2000  # characters: a report has twenty of them, and is kept in memory
+_MOST_EXCERPT = 2000  # characters: a report holds twenty of them in memory
 
 
 def _sample(text: str) -> float:

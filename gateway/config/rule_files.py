@@ -16,7 +16,7 @@ _SUFFIXES = (".yaml", ".yml")
 
 @dataclass(frozen=True, slots=True)
 class RuleFile:
-    """One file as it was when it was read."""
+    """One file as it was read."""
 
     path: Path
     content: bytes
@@ -37,7 +37,7 @@ def read_files(paths: Sequence[Path]) -> tuple[list[RuleFile], list[Problem]]:
 
 
 def files_of(texts: Mapping[str, str]) -> list[RuleFile]:
-    """The files that these texts would be; half a surrogate pair is reported by whoever reads them."""
+    """Rule files from texts; invalid surrogates are reported when they are parsed."""
     return [RuleFile(Path(name), text.encode("utf-8", "surrogatepass")) for name, text in texts.items()]
 
 
@@ -101,10 +101,10 @@ class RuleFiles:
         seen, self._seen = self._seen, self._look()
         return seen != self._seen
 
-    def wait(self, is_asked: threading.Event, seconds: float) -> None:
-        """Return when they have changed, looked at each so many seconds, or when asked to. Asked or not, what is there
-        then counts as seen."""
-        while not is_asked.wait(seconds):
+    def wait(self, wake: threading.Event, seconds: float) -> None:
+        """Return when the files have changed (checked every `seconds`) or the event is set; either way the current
+        state counts as seen."""
+        while not wake.wait(seconds):
             if self.changed():
                 return
         self.changed()
@@ -114,7 +114,7 @@ class RuleFiles:
         before = _stamps(self._places)
         files, problems = read_files(self._paths)
         places = (*self._paths, *(file.path for file in files))
-        # What changes while it is read has other stamps after than before; what is missing may be anywhere.
+        # A file that changes while it is read has other stamps afterwards; a missing one may be anywhere.
         is_settled = places == self._places and not problems and _are_settled(before, now)
         self._places, self._num_unread = places, 0
         self._stamps = before if is_settled else ()

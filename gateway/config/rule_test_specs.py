@@ -1,4 +1,4 @@
-"""Requests as people tell them, and test cases in rule files: what the rules must say of such a request."""
+"""Request descriptions and test cases in rule files."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ class TensorSpec:
     name: str
     datatype: str
     shape: tuple[int, ...]
-    bytes: int | None = None  # None: what the shape takes; of BYTES, whose elements have any length, 0
+    bytes: int | None = None  # None: the size of the shape; 0 for BYTES, whose elements have any length
 
 
 @dataclass(frozen=True, slots=True)
 class RequestSpec:
-    """What the rules may ask of a request, under the names that `match:` has for it."""
+    """The facts of a request that rules may use, under their names in `match:`."""
 
     model: str
     version: str | None = None
@@ -37,11 +37,11 @@ class RequestSpec:
 
 @dataclass(frozen=True, slots=True)
 class ExpectSpec:
-    """What the rules must say; what is None may be anything."""
+    """The expected decision; None accepts anything."""
 
     route: str | None = None
     engine: str | None = None
-    model: str | None = None  # as the engine is asked for it
+    model: str | None = None  # as sent to the engine
     experiment: str | None = None
     arm: str | None = None
     no_route: bool = False  # the request is refused
@@ -60,4 +60,4 @@ class RuleTestSpec:
     request: RequestSpec
     expect: ExpectSpec
     location: Location | None = field(default=None, compare=False)
-    places: Mapping[str, Location] = field(default_factory=dict, compare=False)  # where each expectation stands
+    places: Mapping[str, Location] = field(default_factory=dict, compare=False)  # the location of each expectation

@@ -1,4 +1,4 @@
-"""The `tests:` section: requests, and what the rules must say of them."""
+"""The `tests:` section: requests and expected decisions."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Rule files read whole: every file, every finding, and the specs of all of them together, or none.
+"""Reads rule files as a whole: all files and findings, and the specs of all of them, or none.
 
-Engines, experiments and routes of several files are one set; routes keep the order of the files. Top-level keys that
-begin with `x-` are passed over: they are a place for anchors.
+Engines, experiments and routes of several files form one set; routes keep the file order. Top-level keys that begin
+with `x-` are ignored: they are a place for anchors.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class LoadedRules:
     rules: RulesSpec | None
     problems: tuple[Problem, ...]
     files: tuple[Path, ...]
-    texts: Mapping[str, str] = field(default_factory=dict)  # what was read, by file; without what is no text
+    texts: Mapping[str, str] = field(default_factory=dict)  # file contents by name; without files that are not text
 
     @property
     def errors(self) -> tuple[Problem, ...]:
@@ -64,17 +64,17 @@ class _Gathered:
 
 
 def load_rules(paths: Sequence[Path], environment: Mapping[str, str] | None = None) -> LoadedRules:
-    """Read the rule files that the paths name: files, or directories with *.yaml and *.yml in name order.
+    """Read rule files: files, or directories with *.yaml and *.yml in name order.
 
-    `environment` fills `${VAR}`; None means the process's own. Never raises for what stands in files.
+    `environment` fills `${VAR}`; None means the process's own. Never raises for file contents.
     """
     files, problems = read_files(paths)
     return _load(files, problems, environment, paths)
 
 
 def load_texts(texts: Mapping[str, str], environment: Mapping[str, str] | None = None) -> LoadedRules:
-    """Read rule files as if they stood on the disk under these names, in this order; what they name beside themselves,
-    such as a chat template, is looked for on the disk."""
+    """Read texts as rule files of these names, in this order; files that they refer to, such as chat templates, are
+    read from disk."""
     return _load(files_of(texts), [], environment, [Path(name) for name in texts])
 
 
@@ -86,7 +86,7 @@ def _load(
         _read_file(file, os.environ if environment is None else environment, gathered)
     _check_together(gathered, paths)
     names = {str(file.path): order for order, file in enumerate(files)}
-    found = dict.fromkeys(gathered.reading.problems)  # what stands behind an anchor is found at each use
+    found = dict.fromkeys(gathered.reading.problems)  # findings behind an anchor repeat at each use
     ordered = tuple(sorted(found, key=lambda problem: _order(problem, names)))
     texts = {str(file.path): file.content.decode("utf-8", "replace") for file in files}
     return LoadedRules(_rules(gathered, files), ordered, tuple(file.path for file in files), texts)
@@ -203,7 +203,7 @@ def _read_routes(section: Node, reading: Reading) -> list[RouteSpec]:
 
 
 def _check_together(gathered: _Gathered, paths: Sequence[Path]) -> None:
-    """Check what only all files together can tell."""
+    """Check what depends on all files together."""
     reading = gathered.reading
     for route, earlier in find_unreachable(gathered.routes):
         assert route.location is not None

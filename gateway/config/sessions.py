@@ -1,4 +1,4 @@
-"""The `session:` section of a route, and what it asks of the engines behind it."""
+"""The `session:` section of a route and its requirements on the route's engines."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def check_history(
     experiments: Mapping[str, ExperimentSpec],
     reading: Reading,
 ) -> None:
-    """Find routes whose engines cannot be told a conversation; names that nobody has declared are others' findings."""
+    """Find routes whose engines cannot receive a conversation; undeclared names are reported elsewhere."""
     for route in routes:
         history = route.session.history
         if history is None or history.engine_holds_state:

@@ -1,6 +1,6 @@
-"""What is fixed when the gateway starts: one value, handed to each worker as it is.
+"""Settings, fixed when the gateway starts: one value, passed to each worker.
 
-Times are seconds, sizes are bytes. `pointsman serve --help` shows the same sentences.
+Times are seconds, sizes are bytes. `pointsman serve --help` shows the same descriptions.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class ListenerTls:
-    """TLS on the listener: PEM files; `client_ca` asks clients for a certificate signed by it."""
+    """TLS on the listener: PEM files; `client_ca` requires client certificates signed by it."""
 
     cert: str
     key: str
@@ -25,9 +25,9 @@ class Limits:
     max_header_bytes: int = 64 * 1024  # request line and headers together: 431 beyond
     max_body_bytes: int = 64 * 1024 * 1024  # Triton's own default: 413 beyond
     # How much may wait in memory for a slow reader, each way and connection, before the sender is paused. A socket read
-    # brings up to 256 KiB at once and may stand on top of it.
+    # reads up to 256 KiB at once, in addition.
     high_water_bytes: int = 256 * 1024
-    window_bytes: int = 1024 * 1024  # the same for each HTTP/2 stream: what a client may send before it is taken
+    window_bytes: int = 1024 * 1024  # the same for each HTTP/2 stream: what a client may send before it is consumed
     retry_body_bytes: int = 1024 * 1024  # longer bodies are streamed on and cannot be tried a second time
     header_timeout: float = 15.0  # from a request's first byte (or the connection's start) to the end of its head
     idle_timeout: float = 75.0  # a connection without a request is closed after this
@@ -46,33 +46,33 @@ class Settings:
     grpc_port: int = 8001
     admin_port: int = 8002
     admin_host: str = "127.0.0.1"
-    admin_keys: Path | None = None  # who may use the admin API; without it everybody on this host, and nobody else
-    open_metrics: bool = False  # /metrics asks for no key, though all else does
+    admin_keys: Path | None = None  # who may use the admin API; without it everybody on this host, and only they
+    open_metrics: bool = False  # /metrics needs no key even if there are keys
     workers: int = 1
-    drain_timeout: float = 30.0  # how long requests in flight may go on after SIGTERM
-    # A worker that answers nothing for so long is started anew; 0 switches this off. A loop that stands still for
-    # seconds (a starved machine) may come back, one that does for half a minute serves nobody.
+    drain_timeout: float = 30.0  # how long active requests may continue after SIGTERM
+    # A worker that does not respond for this long is restarted; 0 disables this. An event loop that stalls for
+    # seconds (a starved machine) may recover; half a minute is too long.
     hang_timeout: float = 30.0
     access_log: bool = False
     log_format: str = "text"  # text | json
     tls: ListenerTls | None = None
     limits: Limits = field(default_factory=Limits)
-    # Whether /v2/health/ready asks for a healthy endpoint behind every route (all) or behind at least one (any).
+    # Whether /v2/health/ready requires a healthy endpoint behind every route (all) or behind at least one (any).
     ready_when: str = "all"  # all | any
     name_decision: bool = True  # x-pointsman-route, -engine and -arm on each reply
-    trust_forwarded: bool = False  # keep the x-forwarded-* that came in (behind another proxy) instead of starting anew
-    # embedded, off, or a URL (gateway.redis.address), which may hold a password: no repr shows it
+    trust_forwarded: bool = False  # keep incoming x-forwarded-* (behind another proxy) instead of replacing them
+    # embedded, off, or a URL (gateway.redis.address), which may contain a password: never shown in a repr
     redis: str = field(default="embedded", repr=False)
-    redis_deadline: float = 0.005  # longest wait for Redis while a request waits; it goes on without it then
-    # What the embedded Redis may hold. Half a million sessions take less.
+    redis_deadline: float = 0.005  # longest wait of a request for Redis; it proceeds without it then
+    # The memory of the embedded Redis. Half a million sessions need less.
     redis_memory_bytes: int = 256 * 1024 * 1024
     # Requests of experiments that a worker remembers by their ids, for `POST /feedback`: about 110 bytes each. Half as
     # many are certain; 0: feedback is taken by session alone.
     feedback_requests: int = 50_000
-    # How often experiments are judged, and ramps go on. A collapsing arm is seen within a second whatever this says.
+    # The interval of evaluations and ramp steps. A collapsing arm is detected within a second regardless.
     experiment_tick: float = 5.0
-    # Headers and parameters (lower case) whose values no recording and no live tail has, though rules ask for them.
+    # Headers and parameters (lower case) whose values are never recorded or streamed, even if rules use them.
     redact: tuple[str, ...] = ("authorization", "cookie", "x-api-key", "api_key", "token", "password")
-    # Where the embedded Redis keeps its file, and the gateway rule versions, recordings and its audit; None: a
+    # The folder of the embedded Redis, rule versions, recordings and audit; None: a
     # folder of the user's state.
     data_dir: Path | None = None

@@ -1,7 +1,6 @@
-"""What rule files declare, as values: made whole by `config.rules`, never edited.
+"""Declarations of rule files as values: created by `config.rules`, immutable.
 
-Times are seconds (float), sizes are bytes (int). Each field says its meaning, its unit and why its default is what it
-is.
+Times are seconds (float), sizes are bytes (int). Each field documents its meaning, unit and default.
 """
 
 from __future__ import annotations
@@ -57,10 +56,10 @@ class HealthSpec:
 
 @dataclass(frozen=True, slots=True)
 class BreakerSpec:
-    """Passive ejection: what requests themselves tell of an endpoint.
+    """Passive ejection: what requests show about an endpoint.
 
-    Only transport failures (connect, reset, no answer in time) and `statuses` count: a 4xx is the caller's fault and a
-    500 is mostly one model's, so neither says that the endpoint is gone.
+    Only transport failures (connect, reset, timeout) and `statuses` count: a 4xx is the caller's fault and a 500 is
+    mostly one model's, so neither means that the endpoint is down.
     """
 
     failures: int = 5  # in a row, until the endpoint is left out; 0 switches the breaker off
@@ -70,11 +69,10 @@ class BreakerSpec:
 
 @dataclass(frozen=True, slots=True)
 class RetrySpec:
-    """When a failed try goes to another endpoint.
+    """When a failed attempt is retried at another endpoint.
 
-    Where nothing has reached an engine (the connection was refused) any request is tried again. Where it may have,
-    only an idempotent one: `safe` holds GET and HEAD alone, `infer` says that this engine's inferences without a
-    sequence may run twice.
+    Any request that did not reach an engine (refused connection) is retried. If it may have, only an idempotent one is:
+    `safe` means GET and HEAD, `infer` that this engine's inferences without a sequence may run twice.
     """
 
     attempts: int = 2  # retries after the first try; 0 switches retries off
@@ -89,10 +87,10 @@ class ConnectionSpec:
 
     max_connections: int = 512
     max_pending: int = 1024  # requests that may wait for a connection; more are answered `overloaded`
-    idle_timeout: float = 55.0  # idle connections are closed before common engines' 60 s; 0 keeps none
+    idle_timeout: float = 55.0  # idle connections are closed before common engines' 60 s; 0 disables reuse
     connect_timeout: float = 2.0
     max_streams: int = 100  # gRPC calls on one HTTP/2 connection before another one is made
-    window_bytes: int = 1024 * 1024  # what a gRPC stream may bring before the client has taken it
+    window_bytes: int = 1024 * 1024  # the flow-control window of a gRPC stream
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,18 +106,18 @@ class TlsSpec:
 
 @dataclass(frozen=True, slots=True)
 class LoadSpec:
-    """What engines tell of their own load, for balancing: other gateways and workers send them requests too."""
+    """Load that engines report, for balancing: other gateways and workers send them requests too."""
 
-    source: str = "none"  # none | metrics: asked with each probe | orca: told with each reply, where it is asked for
+    source: str = "none"  # none | metrics: read with each probe | orca: read from each reply, on request
     path: str = "/metrics"  # where metrics are, as vLLM's; `:8002/metrics` where they have a port of their own
 
 
 @dataclass(frozen=True, slots=True)
 class PrefixSpec:
-    """`balance: prefix`: requests whose prompts begin alike go where that beginning was seen, per worker."""
+    """`balance: prefix`: prompts with equal beginnings go where that beginning was seen, per worker."""
 
     block_bytes: int = 256  # of the prompt, compared as one; about 64 tokens
-    max_blocks: int = 256  # of one prompt; what stands behind them decides nothing
+    max_blocks: int = 256  # of one prompt; later blocks are ignored
     max_entries: int = 200_000  # blocks remembered, about 120 bytes each; those not seen for longest go first
     ttl: float = 600.0  # seconds that a block is remembered: engines forget too
     imbalance: int = 8  # requests more than the least busy endpoint, from which on load decides
@@ -128,7 +126,7 @@ class PrefixSpec:
 
 @dataclass(frozen=True, slots=True)
 class AffinitySpec:
-    """`balance: session`: when a new session goes elsewhere than hashing says, its endpoint having too much to do."""
+    """`balance: session`: when a new session avoids its hashed endpoint because that is overloaded."""
 
     imbalance: int = 8  # requests more than the least busy endpoint, from which on load decides
     imbalance_ratio: float = 1.5  # and this many times as many
@@ -152,8 +150,9 @@ class EngineSpec:
     # Of language models
     base_path: str = "/v1"  # where OpenAI's API begins; no slash at its end, empty where it begins at the root
     dialects: tuple[str, ...] = ("chat", "completions", "embeddings")  # of OpenAI's API and Anthropic's, passed through
-    always_stream: bool = False  # ask for a stream even where the client wants none: some notice only then that it left
-    unsupported: str = "refuse"  # refuse | drop: what the engine has no place for when a request is translated
+    # Request a stream even if the client wants none: some engines notice a disconnect only then
+    always_stream: bool = False
+    unsupported: str = "refuse"  # refuse | drop: request fields that the engine does not support, in a translation
     # For engines without a chat endpoint: the text of a Jinja file or of a tokenizer_config.json, named by its path
     chat_template: str | None = field(default=None, repr=False)
     envelope: str = "body"  # how a TorchServe's handlers take their input: body | json | kserve | kservev2
@@ -170,7 +169,7 @@ class EngineSpec:
 
 @dataclass(frozen=True, slots=True)
 class InputMatch:
-    """Conditions on one input tensor; all given ones must hold of the same tensor."""
+    """Conditions on one input tensor; all of them must hold for the same tensor."""
 
     names: tuple[str, ...] = ()  # globs
     datatypes: tuple[str, ...] = ()
@@ -181,9 +180,9 @@ class InputMatch:
 
 @dataclass(frozen=True, slots=True)
 class MatchSpec:
-    """Conditions of a route; all given ones must hold, and within one a list means any of.
+    """Conditions of a route; all of them must hold, and within one a list means any of.
 
-    Texts are globs (`*`, `?`, `[...]`), compared with case.
+    Texts are globs (`*`, `?`, `[...]`), case-sensitive.
     """
 
     model: tuple[str, ...] = ()
@@ -199,27 +198,28 @@ class MatchSpec:
 
 @dataclass(frozen=True, slots=True)
 class HistorySpec:
-    """`session: {history: ...}`: a session's turns are kept in Redis, and each request is completed with them."""
+    """`session: {history: ...}`: conversations are stored in Redis and complete each request."""
 
-    max_turns: int = 100  # messages, whoever said them; the oldest exchanges go first
-    max_tokens: int = 8000  # as engines counted them, else estimated; about what a small model's context holds
+    max_turns: int = 100  # messages of all roles; the oldest exchanges are dropped first
+    max_tokens: int = 8000  # counted by engines or estimated; about a small model's context
     max_bytes: int = 1_000_000  # of one conversation in Redis, pictures included
     ttl: float = 86400.0  # seconds after the last exchange
-    system: str = "keep"  # keep | request: a system message is said once, or by each request anew
+    system: str = "keep"  # keep | request: system messages are stored, or sent with each request
     on_overflow: str = "drop_oldest"  # | refuse: a request that does not fit any more
-    prompts: str = "message"  # | text: what a prompt is (V2, completions): the user's message, or more of one text
+    # | text: a prompt (V2, completions) is the user's message, or the continuation of one text
+    prompts: str = "message"
     required: bool = False  # refuse what cannot be completed, since Redis does not answer
-    patience: float = 0.05  # seconds to wait for Redis: who goes on without his turns has lost more than 50 ms
-    engine_holds_state: bool = False  # nothing is kept: the engine gets the session's id instead
+    patience: float = 0.05  # seconds to wait for Redis: losing the history is worse than 50 ms
+    engine_holds_state: bool = False  # nothing is stored: the engine receives the session's id instead
     session_field: str | None = None  # the body's field for that id; None: the protocol's own, where it has one
 
 
 @dataclass(frozen=True, slots=True)
 class ReplaySpec:
-    """`session: {sequences: replay}`: the inputs of Triton's sequences are kept, and where one's endpoint is gone,
-    another one is told them and goes on with it."""
+    """`session: {sequences: replay}`: the inputs of Triton's sequences are stored and replayed at another endpoint when
+    theirs is lost."""
 
-    max_steps: int = 1000  # inputs of one sequence: to tell them again takes about as long as it took at first
+    max_steps: int = 1000  # inputs of one sequence: replaying takes about as long as the first time
     max_bytes: int = 16 * 1024 * 1024  # of one sequence's inputs, in Redis or in memory
     ttl: float = 600.0  # seconds after the last input; Triton itself forgets a sequence after one second by default
     patience: float = 0.25  # seconds that a request waits for Redis, and is refused then: it would go the wrong way
@@ -227,7 +227,7 @@ class ReplaySpec:
 
 @dataclass(frozen=True, slots=True)
 class SessionSpec:
-    """`session:` of a route: what is kept for those who come again."""
+    """`session:` of a route: state that is kept between requests."""
 
     history: HistorySpec | None = None
     replay: ReplaySpec | None = None  # None: a sequence ends with its endpoint
@@ -235,25 +235,25 @@ class SessionSpec:
 
 @dataclass(frozen=True, slots=True)
 class RouteSpec:
-    """One rule: when `match` holds, go to `engine` or to an arm of `experiment`."""
+    """One rule: if `match` holds, go to `engine` or to an arm of `experiment`."""
 
     name: str
     match: MatchSpec
     engine: str | None = None
     experiment: str | None = None
-    model: str | None = None  # the model's name there; None keeps the requested one
-    resume: bool = False  # a generation that breaks off goes on elsewhere, from what the client has read
+    model: str | None = None  # the model's name at the engine; None: the requested name
+    resume: bool = False  # a generation that breaks off continues elsewhere
     session: SessionSpec = SessionSpec()
-    shadow: ShadowSpec | None = None  # a second engine that is asked as well, to be compared
+    shadow: ShadowSpec | None = None  # a second engine that gets copies, for comparison
     location: Location | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class LimitSpec:
-    """How much requests may have, in all workers of all gateways that share a Redis.
+    """A limit on requests, shared by all workers of all gateways of one Redis.
 
-    Each combination of what `per` names has an allowance of its own; requests that do not say (no tenant, no key) have
-    one together. Only inferences count.
+    Each combination of the values of `per` has its own allowance; requests without a value (no tenant, no key) share
+    one. Only inferences count.
     """
 
     name: str
@@ -263,9 +263,7 @@ class LimitSpec:
     burst: int | None = None  # requests at once after a pause; None: as many as a second brings, and at least 1
     tokens_per_minute: int | None = None  # of language models, prompts and completions; a minute's worth at once
     concurrency: int | None = None  # requests at the same time
-    max_wait: float = (
-        0.0  # seconds that a request may wait for its turn; 0: what is beyond the limit is refused at once
-    )
+    max_wait: float = 0.0  # seconds that a request may wait for its turn; 0: refuse at once
     location: Location | None = field(default=None, compare=False)
 
     @property
@@ -275,7 +273,7 @@ class LimitSpec:
 
     @property
     def told(self) -> str:
-        """What it allows, in words."""
+        """The limit in words."""
         amounts = []
         if self.requests_per_second is not None:
             amounts.append(f"{self.requests_per_second:g} requests per second")
@@ -288,7 +286,7 @@ class LimitSpec:
 
 @dataclass(frozen=True, slots=True)
 class IdentitySpec:
-    """Where requests say whose they are."""
+    """Where requests carry their identity."""
 
     session_header: str = "x-session-id"
     # Read where the head names none: V2's parameters, and of OpenAI's bodies the scalar fields and the metadata

@@ -36,7 +36,7 @@ def read_template(node: Node, reading: Reading) -> str | None:
         reading.error(node.location, f"chat template {written!r} cannot be used: {error}")
         return None
     beside = path.with_name(_TOKENIZER)
-    if path.suffix != ".json" and beside.is_file():  # a Jinja file's special tokens stand there
+    if path.suffix != ".json" and beside.is_file():  # with a Jinja file's special tokens
         with suppress(OSError, ValueError, RecursionError):
             config = json.loads(beside.read_text("utf-8"))
             if isinstance(config, dict):

@@ -1,4 +1,4 @@
-"""Parsers of values that only rules have: text in, a value out, or a ValueError that says what is expected."""
+"""Parsers of values that only rules have: text in, a value out, or a ValueError that describes what is expected."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ def host_port(text: str) -> str:
 
 def _check_authority(authority: str, what: str) -> str | None:
     """The port's digits, None where there is no port."""
-    found = _AUTHORITY.fullmatch(authority)
-    if found is None:
+    match = _AUTHORITY.fullmatch(authority)
+    if match is None:
         raise ValueError(f"{what} is not a host with an optional port")
-    port: str | None = found[1]
+    port: str | None = match[1]
     if port is not None and not 1 <= int(port) <= 65535:
         raise ValueError(f"{what} has port {port}: 1 to 65535")
     return port
@@ -69,8 +69,7 @@ def weight(text: str) -> float:
 
 
 def text(text: str) -> str:
-    """Any text that may stand in a header: not empty, no control characters, Latin-1. It may be a secret, so what is
-    wrong with it is told without it."""
+    """A header value: not empty, no control characters, Latin-1. It may be a secret, so errors do not quote it."""
     if not text:
         raise ValueError("an empty text stands here")
     if _CONTROL.search(text):
@@ -90,7 +89,7 @@ def header_name(text: str) -> str:
 
 
 def base_path(text: str) -> str:
-    """Where an API begins at an engine; `/` alone stands for no path at all, which is an empty text."""
+    """The base path of an engine's API; `/` means none."""
     if text == "/":
         return ""
     if path(text).endswith("/"):

@@ -1,1 +1,1 @@
-"""Rules tried out before anybody is served by them: requests as people tell them, tests, traffic that was recorded."""
+"""Dry runs of rules: request descriptions, rule tests, recorded traffic."""

@@ -1,6 +1,6 @@
-"""What is told of a recording of traffic, and how its file tells it.
+"""Recordings of traffic and their file format; requests described by people.
 
-A recording is a file of JSON lines: what it is, then a decision a line, then how it ended.
+A recording is a file of JSON lines: a header, one decision per line, and a trailer.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from gateway.routing.table import Table
 
 
 def facts_of(request: RequestSpec, identity: IdentitySpec) -> Facts:
-    """What a gateway would know of it; its session and its tenant stand in the headers that rules have for them.
+    """The facts of the request as a gateway would see them; session and tenant come from the headers of the rules.
 
-    Raises: ValueError where `force` is not EXPERIMENT=ARM.
+    Raises: ValueError if `force` is not EXPERIMENT=ARM.
     """
     headers = {name.lower(): value for name, value in request.header.items()}
     if request.session is not None:
@@ -55,12 +55,12 @@ def _forced(text: str) -> Forced:
 
 @dataclass(frozen=True, slots=True)
 class RoutingOutcome:
-    """Where a request goes. `by_chance` says that another one of the same facts may get another arm; `engines` are all
-    to which it may go then, or does where it concerns all (load, stats)."""
+    """The decision on a request. `by_chance`: equal facts may get another arm; `engines`: all possible engines, or all
+    targets of a fleet operation (load, statistics)."""
 
     route: str | None  # None: it is refused
     engine: str | None = None
-    model: str | None = None  # as the engine is asked for it
+    model: str | None = None  # as sent to the engine
     experiment: str | None = None
     arm: str | None = None
     by_chance: bool = False
@@ -72,8 +72,8 @@ NO_ROUTE = RoutingOutcome(None)
 
 
 def outcome_of(table: Table, facts: Facts, throw: Callable[[], float] = lambda: 0.0) -> RoutingOutcome:
-    """What a table says of these facts; its body is known, or has nothing to say. `throw` is asked where only chance
-    decides."""
+    """The table's decision on these facts, whose body is known or irrelevant. `throw` is called only for random
+    assignment."""
     throws: list[float] = []
 
     def chance() -> float:
@@ -108,16 +108,16 @@ NAME = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}"
 
 
 class RecordingError(Exception):
-    """There can be no such recording; the message says why."""
+    """The recording cannot be started; the message says why."""
 
 
 class NoRecordingError(Exception):
-    """There is no such recording; the message says which there are."""
+    """There is no such recording; the message lists the existing ones."""
 
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """What is told of one. `ended` is why it takes no more, empty while it does."""
+    """The state of a recording. `ended` is the reason why it has ended, empty while it runs."""
 
     name: str
     started: float  # seconds since 1970
@@ -125,34 +125,34 @@ class Recording:
     share: float
     seconds: float
     max_facts: int
-    rules: str  # digest of those in force when it began
+    rules: str  # digest of the rules at its start
     number: int
-    headers: tuple[str, ...] = ()  # those of whose values anything is recorded
+    headers: tuple[str, ...] = ()  # headers whose values are recorded
     facts: int = 0
-    skipped: int = 0  # over the rate at which workers tell
+    skipped: int = 0  # above the workers' maximum rate
     bytes: int = 0
     ended: str = ""
 
 
 def read_recording(path: Path) -> Recording | None:
-    """What a file's first and last line tell; None where it cannot be read."""
+    """The first and last line of a file; None if it cannot be read."""
     try:
         with path.open("rb") as file:
-            told = json.loads(file.readline())
+            data = json.loads(file.readline())
             size = file.seek(0, 2)
             file.seek(max(0, size - 4096))
             last = file.read().splitlines()[-1]
-        told.pop("recording")
-        made = Recording(**{**told, "name": path.stem, "headers": tuple(told["headers"]), "bytes": size})
+        data.pop("recording")
+        made = Recording(**{**data, "name": path.stem, "headers": tuple(data["headers"]), "bytes": size})
     except (OSError, ValueError, KeyError, TypeError, IndexError, AttributeError):
         return None
     return replace(made, **_ending(last))
 
 
 def _ending(last: bytes) -> dict[str, Any]:
-    """What the last line tells; a recording whose gateway was killed has none."""
+    """The last line; missing if the gateway was killed."""
     try:
-        told = json.loads(last)
-        return {"ended": str(told["end"]), "facts": int(told["facts"]), "skipped": int(told["skipped"])}
+        data = json.loads(last)
+        return {"ended": str(data["end"]), "facts": int(data["facts"]), "skipped": int(data["skipped"])}
     except (ValueError, KeyError, TypeError):
         return {"ended": "its gateway was killed"}

@@ -20,7 +20,7 @@ from gateway.routing.table import Table, used_headers, used_parameters
 Json = dict[str, Any]
 
 _MAX_EXAMPLES = 5
-# Kinds of changes that are told one by one; there are no more kinds in files that people write.
+# Kinds of changes that are listed separately; real files have fewer.
 _MAX_KINDS = 200
 
 
@@ -39,7 +39,7 @@ class Fact:
 
 
 def read_facts(lines: Iterable[str | bytes]) -> Iterator[Fact]:
-    """The facts of a recording; its first and its last line tell of itself.
+    """The facts of a recording, without its first and last line.
 
     Raises: RecordingSpoiltError.
     """
@@ -47,18 +47,18 @@ def read_facts(lines: Iterable[str | bytes]) -> Iterator[Fact]:
         if line[-1:] not in ("\n", b"\n"):
             return  # it is being written
         try:
-            told = json.loads(line)
+            fields = json.loads(line)
             if number == 1:
-                if told.get("recording") != 1:
+                if fields.get("recording") != 1:
                     raise ValueError("it does not begin as a recording of this version does")
-            elif "end" not in told:
-                yield _fact(told)
+            elif "end" not in fields:
+                yield _fact(fields)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise RecordingSpoiltError(f"line {number} cannot be read: {error!r}") from error
 
 
-def _fact(told: Mapping[str, Any]) -> Fact:
-    known = told["facts"]
+def _fact(fields: Mapping[str, Any]) -> Fact:
+    known = fields["facts"]
     forced = known.get("force")
     body = None
     if known["body"]:
@@ -67,17 +67,17 @@ def _fact(told: Mapping[str, Any]) -> Fact:
         )
         body = BodyFacts(known["parameter"], tuple(inputs), known["has_image"])
     facts = Facts(
-        told["model"],
-        told["version"],
-        told["protocol"],
-        Operation(told["operation"]),
+        fields["model"],
+        fields["version"],
+        fields["protocol"],
+        Operation(fields["operation"]),
         known["header"],
         body,
-        told["session"],
+        fields["session"],
         forced=Forced(*forced.split("=", 1)) if forced else None,
     )
-    then = RoutingOutcome(told["route"], told["engine"], None, told["experiment"], told["arm"])
-    return Fact(told["id"], facts, then, frozenset(known.get("left_out", ())))
+    then = RoutingOutcome(fields["route"], fields["engine"], None, fields["experiment"], fields["arm"])
+    return Fact(fields["id"], facts, then, frozenset(known.get("left_out", ())))
 
 
 @dataclass(slots=True)
@@ -89,19 +89,19 @@ class MovedRequests:
 
 
 class Replay:
-    """Decides facts by candidate rules, and by others, or as it was when they were recorded."""
+    """Evaluates facts by candidate rules and by the current ones, or the recorded decisions."""
 
     def __init__(self, candidate: RulesSpec, against: RulesSpec | None = None) -> None:
         self._candidate = Table(candidate)
         self._against = Table(against) if against is not None else None
-        self._asked = used_parameters(candidate)
+        self._used = used_parameters(candidate)
         self._headers = used_headers(candidate)
         self._changes: dict[str, dict[tuple[str, str], MovedRequests]] = {"route": {}, "engine": {}, "arm": {}}
         self._tests: Counter[str] = Counter()
         self._nanoseconds: list[int] = []
 
     def unrecorded(self, first_line: str | bytes) -> list[str]:
-        """The headers that the candidate asks for and of which the recording has nothing: they count as missing.
+        """The headers that the candidate uses and the recording lacks: they count as missing.
 
         Raises: RecordingSpoiltError.
         """
@@ -118,7 +118,7 @@ class Replay:
         after = self._decide(self._candidate, fact, throw)
         self._nanoseconds.append(perf_counter_ns() - started)
         before = self._decide(self._against, fact, throw) if self._against is not None else fact.then
-        if after is None or before is None or fact.left_out & self._asked:
+        if after is None or before is None or fact.left_out & self._used:
             self._tests["unknown"] += 1
             return
         if after.route is None and before.route is not None:
@@ -135,7 +135,7 @@ class Replay:
         return self._tests["changed"]
 
     def report(self) -> Json:
-        """What has been found; times are microseconds for each decision."""
+        """The findings; times are microseconds per decision."""
         times = sorted(self._nanoseconds)
         return {
             "facts": self._tests["facts"],
@@ -155,7 +155,7 @@ class Replay:
         }
 
     def _decide(self, table: Table, fact: Fact, throw: float) -> RoutingOutcome | None:
-        """None where the rules ask for what was not recorded."""
+        """None if the rules need facts that were not recorded."""
         try:
             return outcome_of(table, fact.facts, lambda: throw)
         except ValueError:
@@ -177,7 +177,7 @@ class Replay:
         change = changes.setdefault(key, MovedRequests())
         change.count += 1
         if len(change.examples) < _MAX_EXAMPLES:
-            change.examples.append(_told(fact))
+            change.examples.append(_fields_of(fact))
         return True
 
 
@@ -185,7 +185,7 @@ def _arm(outcome: RoutingOutcome) -> str | None:
     return f"{outcome.experiment}: {outcome.arm or 'not its own'}" if outcome.experiment is not None else None
 
 
-def _told(fact: Fact) -> Json:
+def _fields_of(fact: Fact) -> Json:
     facts = fact.facts
     return {
         "id": fact.id,

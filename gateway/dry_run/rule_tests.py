@@ -15,7 +15,7 @@ from gateway.yaml.problems import Location, Problem
 
 
 def tested(loaded: LoadedRules) -> LoadedRules:
-    """What has been read, without its rules where a test of theirs fails."""
+    """The rules, without those that fail a test of their own."""
     if loaded.rules is None or not loaded.rules.tests:
         return loaded
     failed = failed_tests(loaded.rules)
@@ -25,8 +25,7 @@ def tested(loaded: LoadedRules) -> LoadedRules:
 
 
 def failed_tests(rules: RulesSpec) -> list[Problem]:
-    """Each test that fails, at the place of what it expects, with what the rules say instead. Weights are the rules'
-    own."""
+    """Failed tests, at the location of the expectation, with the actual decision. Weights are the rules'."""
     table = Table(rules)
     found = (_run(test, table) for test in rules.tests)
     return [problem for problem in found if problem is not None]
@@ -65,7 +64,7 @@ def _difference(test: RuleTestSpec, outcome: RoutingOutcome, facts: Facts, table
 
 
 def _by_chance(test: RuleTestSpec, outcome: RoutingOutcome) -> tuple[str, str]:
-    """Only what is so for each arm can be expected of a request that gets one by chance."""
+    """For a request that is assigned at random, only what is the same for all arms can be expected."""
     expect, experiment = test.expect, outcome.experiment
     unless = f"by chance, since the request has no unit of experiment {experiment!r}: give it one, or expect no more"
     if expect.arm is not None:

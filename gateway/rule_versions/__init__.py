@@ -1,1 +1,1 @@
-"""Versions of the rules: what each is, where they are kept, and how rule files are edited without disturbing them."""
+"""Versions of the rules: their store, and edits of rule files that preserve all other bytes."""

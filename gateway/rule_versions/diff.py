@@ -10,9 +10,9 @@ _LINE_END = re.compile(r"(?<=\n)")
 
 
 def diff_texts(before: Mapping[str, str], after: Mapping[str, str], was: str, is_: str) -> list[dict[str, str]]:
-    """Every file that differs: `name` and its unified `diff`; one that was not, or is no more, is all new or all gone.
+    """Every file that differs: `name` and its unified `diff`; an added or removed file counts as a whole.
 
-    `was` and `is_` are named beside the files.
+    `was` and `is_` label the two sides.
     """
     names = dict.fromkeys((*before, *after))
     return [

@@ -1,8 +1,7 @@
 """Edits of rule files by name: an arm's weight, an engine's endpoint, a limit's amount. All other lines stay.
 
-Each takes the texts by file name and puts the edited one in its place. What a `${VAR}` gives or an anchor shares with
-others is not edited: the message says what to do instead. Whether the rules are good afterwards is judged by whoever
-reads them.
+Each edit returns the texts by file name. A value from `${VAR}` or shared by an anchor is not edited: the message says
+what to do instead. The caller validates the result.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ LIMIT_FIELDS = ("requests_per_second", "burst", "tokens_per_minute", "concurrenc
 
 
 def set_weights(texts: RuleTexts, experiment: str, weights: Mapping[str, float]) -> None:
-    """Give arms of an experiment other weights; those that are not named keep theirs.
+    """Set weights of an experiment's arms; others keep theirs.
 
     Raises: EditError.
     """
@@ -144,7 +143,7 @@ def _roots(texts: RuleTexts) -> Iterator[tuple[str, str, Span]]:
 
 
 def _named(texts: RuleTexts, section: str, name: str) -> tuple[str, str, Span]:
-    """The file and its text in which this section has this name, and what stands under the name."""
+    """The file and text that contain this name in this section, and its node."""
     kind = section.removesuffix("s")
     known: list[str] = []
     for file, text, root in _roots(texts):
@@ -202,7 +201,7 @@ def _endpoint(text: str, endpoints: Span, engine: str, url: str) -> tuple[int, S
 
 
 def _address(endpoint: Span) -> str | None:
-    """The URL as the rules read it, with what the environment gives; None where it stands elsewhere."""
+    """The URL with environment variables filled in; None if it is not in the file."""
     url = endpoint.get("url") if endpoint.kind == "map" else endpoint
     if url is None or url.kind != "scalar":
         return None
@@ -220,7 +219,7 @@ def _plain_url(url: str) -> str:
 
 
 def _in_flow(scalar: Span, one: str) -> str:
-    """A scalar as it may stand between braces: what was plain in a line of its own need not be so there."""
+    """A scalar quoted for flow style, where more characters are special."""
     if scalar.kind == "scalar" and scalar.is_plain:
         return '"' + one.replace("\\", "\\\\").replace('"', '\\"') + '"'
     return one

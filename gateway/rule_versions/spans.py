@@ -1,7 +1,7 @@
-"""A YAML text as nodes that know from where to where they are written, so that one can be changed and all else stays.
+"""A YAML text as nodes with their spans, so that one can be changed without touching anything else.
 
-The same parser reads the rules. Round-trip dumpers keep comments, yet align and wrap anew what they do not touch; here
-a change is a splice, and what lies outside of it is the same bytes.
+Uses the parser of the rules. Round-trip dumpers keep comments but reformat other lines; here a change is a splice, and
+all other bytes stay the same.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Span:
         return zip(self.children[::2], self.children[1::2], strict=True)
 
     def get(self, key: str) -> Span | None:
-        """The value of a key that stands in this map itself; what `<<` brings in stands elsewhere."""
+        """The value of a key in this map itself, not from `<<`."""
         if self.kind != "map":
             return None
         return next((value for name, value in self.pairs() if name.value == key and name.kind == "scalar"), None)

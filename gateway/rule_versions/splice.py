@@ -9,7 +9,7 @@ from math import isfinite
 from gateway.rule_versions.spans import Span
 from gateway.rule_versions.version import EditError
 
-# What YAML reads as this very text, wherever it stands; all else is quoted.
+# Texts that YAML reads unchanged in any position; all others are quoted.
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_./-]*")
 _WORDS = {"true", "false", "yes", "no", "on", "off", "null", "y", "n"}
 
@@ -105,7 +105,7 @@ def set_entry(text: str, entries: Span, key: str, value: str | int | float, what
 
 
 def remove_entry(text: str, entries: Span, key: str, what: str) -> str:
-    """The text without a map's key; as it is where the map itself has none."""
+    """The text without a map's key; unchanged if the map itself lacks it."""
     at = next((at for at, (name, _) in enumerate(entries.pairs()) if name.value == key), None)
     if at is None:
         return text

@@ -1,6 +1,7 @@
-"""Where versions are kept: a file each in a folder, or in memory where there is none.
+"""The store of versions: one file each in a folder, or memory without one; and the names of their files.
 
-Texts are as written, `${VAR}` and all: what the environment gives, such as a key, is never kept. The last 200 stay.
+Texts are stored as written, including `${VAR}`: values from the environment, such as keys, are never stored. The last
+200 versions are kept.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ def _path(name: str, known: Sequence[str]) -> str:
 
 _log = logging.getLogger("pointsman")
 
-KEPT = 200
+MAX_VERSIONS = 200
 
 
 class VersionStore:
@@ -95,22 +96,22 @@ class VersionStore:
         return found
 
     def texts(self, number: int) -> dict[str, str]:
-        """What its files say, by name and in order.
+        """The texts of its files, by name and in order.
 
-        Raises: NoSuchVersion, also where its file is gone or spoilt.
+        Raises: NoSuchVersion, also if its file is missing or damaged.
         """
         version = self.get(number)
         if number in self._texts:
             return dict(self._texts[number])
         try:
-            told = json.loads(self._path(number).read_text("utf-8", "surrogatepass"))["texts"]
-            return {name: str(told[name]) for name in version.files}
+            stored = json.loads(self._path(number).read_text("utf-8", "surrogatepass"))["texts"]
+            return {name: str(stored[name]) for name in version.files}
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise NoSuchVersion(f"version {number} cannot be read any more: {error}") from error
 
     def before(self, version: Version) -> Version | None:
-        """What was there before a version, and says something else; None where nothing was, or is kept. Of one that was
-        made by going back it is what was there before the one that it has gone back to."""
+        """The version to roll back to: the last earlier one with other texts, None if there is none. After a rollback
+        it is the one before the restored version."""
         there = self._first(version)
         while earlier := [each for each in self._known.values() if each.number < there.number]:
             there = self._first(earlier[-1])
@@ -119,28 +120,28 @@ class VersionStore:
         return None
 
     def _first(self, version: Version) -> Version:
-        """Where somebody stands who has gone back: at the version that was there first."""
+        """The original version behind a chain of rollbacks."""
         while version.is_return and version.of in self._known:
             version = self._known[version.of]
         return version
 
     def add(self, version: Version, texts: Mapping[str, str]) -> Version:
-        """Keep a version under the next free number; tells it with that number."""
+        """Store a version under the next free number, and return it with that number."""
         while True:
             numbered = replace(version, number=self._last + 1)
             self._last += 1
             try:
                 if self._write(numbered, texts, is_new=True):
                     break
-            except FileExistsError:  # another gateway keeps its versions in the same folder
+            except FileExistsError:  # another gateway uses the same folder
                 continue
         self._known[numbered.number] = numbered
-        for number in list(self._known)[:-KEPT]:
+        for number in list(self._known)[:-MAX_VERSIONS]:
             self._forget(number)
         return numbered
 
     def rebase(self, number: int, base: str, base_files: Sequence[str], texts: Mapping[str, str]) -> Version:
-        """The files on disk say something else now, or have other names, and this version stays in force."""
+        """The files on disk have changed or were renamed, and this version stays active."""
         rebased = replace(self.get(number), base=base, base_files=tuple(base_files), files=tuple(texts))
         self._write(rebased, texts, is_new=False)
         self._known[number] = rebased
@@ -156,25 +157,25 @@ class VersionStore:
             self._folder = None
             return
         self._last = numbered[-1][0] if numbered else 0  # one that cannot be read has its number all the same
-        for number, path in numbered[-KEPT:]:
+        for number, path in numbered[-MAX_VERSIONS:]:
             try:
                 self._known[number] = read_version(json.loads(path.read_text("utf-8", "surrogatepass")))
             except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
                 _log.warning("rule version %s is passed over: %s", path, error)
 
     def _write(self, version: Version, texts: Mapping[str, str], *, is_new: bool) -> bool:
-        """Keep it; a folder that takes nothing more leaves it in memory.
+        """Store it; if the folder cannot be written, it stays in memory.
 
-        Raises: FileExistsError where it is new, and a file has its number.
+        Raises: FileExistsError if it is new and its number is taken.
         """
         if self._folder is None:
             self._texts[version.number] = texts
             return True
-        told = json.dumps(write_version(version) | {"texts": dict(texts)}, indent=1)
+        stored = json.dumps(write_version(version) | {"texts": dict(texts)}, indent=1)
         try:
             self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             with NamedTemporaryFile("w", dir=self._folder, prefix=".", encoding="utf-8", delete=False) as file:
-                file.write(told)
+                file.write(stored)
                 file.flush()
                 os.fsync(file.fileno())
             try:

@@ -1,4 +1,4 @@
-"""A version of the rules: who put which texts in force, when and why."""
+"""Versions of the rules: texts with author, reason and time; and the errors of activations and edits."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gateway.yaml.problems import Problem
 
 
 class RulesRefused(Exception):  # noqa: N818 - an answer, not a fault
-    """New rules have mistakes, so those in force stay; each problem has its place."""
+    """New rules are invalid, so the active ones stay; each problem has its location."""
 
     def __init__(self, problems: Sequence[Problem]) -> None:
         self.problems = tuple(problems)
@@ -20,11 +20,11 @@ class RulesRefused(Exception):  # noqa: N818 - an answer, not a fault
 
 
 class EditError(Exception):
-    """An edit cannot be done in the files as they are written; the message says why, and what can be done."""
+    """The files cannot be edited as requested; the message says why, and what to do instead."""
 
 
 class NoSuchVersion(Exception):  # noqa: N818
-    """There is no such version, or none any more; the message says which there are."""
+    """There is no such version any more; the message lists the existing ones."""
 
 
 SOURCES = ("files", "api", "experiment")
@@ -32,8 +32,8 @@ SOURCES = ("files", "api", "experiment")
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """`base` is the digest of the files on disk when it was made, `base_files` are their names: it stays in force over
-    a restart as long as those files say the same."""
+    """`base` is the digest of the files on disk when it was created, `base_files` are their names: it stays active
+    across a restart while those files are unchanged."""
 
     number: int
     time: float  # seconds since 1970
@@ -44,8 +44,8 @@ class Version:
     base: str
     files: tuple[str, ...]  # names, in their order
     base_files: tuple[str, ...] = ()
-    of: int | None = None  # the version whose texts it has again
-    is_return: bool = False  # made by rolling back: what was there before it is what was there before that one
+    of: int | None = None  # the version whose texts it restores
+    is_return: bool = False  # created by a rollback: its predecessor is that of the restored version
 
     @property
     def is_exported(self) -> bool:
@@ -61,28 +61,28 @@ def write_version(version: Version) -> dict[str, Any]:
     return asdict(version)
 
 
-def read_version(told: Mapping[str, Any]) -> Version:
+def read_version(data: Mapping[str, Any]) -> Version:
     """Raises: KeyError, TypeError, ValueError where it is none."""
     return Version(
-        number=int(told["number"]),
-        time=float(told["time"]),
-        author=str(told["author"]),
-        reason=str(told["reason"]),
-        source=str(told["source"]),
-        digest=str(told["digest"]),
-        base=str(told["base"]),
-        files=tuple(map(str, told["files"])),
-        base_files=tuple(map(str, told.get("base_files", ()))),
-        of=int(told["of"]) if told.get("of") is not None else None,
-        is_return=told.get("is_return") is True,
+        number=int(data["number"]),
+        time=float(data["time"]),
+        author=str(data["author"]),
+        reason=str(data["reason"]),
+        source=str(data["source"]),
+        digest=str(data["digest"]),
+        base=str(data["base"]),
+        files=tuple(map(str, data["files"])),
+        base_files=tuple(map(str, data.get("base_files", ()))),
+        of=int(data["of"]) if data.get("of") is not None else None,
+        is_return=data.get("is_return") is True,
     )
 
 
 def placed(texts: Mapping[str, str], then: Sequence[str], now: Sequence[str]) -> dict[str, str]:
-    """Texts under the names that files have here and now.
+    """Texts under the file names of this gateway.
 
-    `then` and `now` are the names of the same files on disk, where the texts were written and here: a gateway may be
-    started in another folder, and another one has other folders. What is none of them stands beside the first.
+    `then` and `now` are the names of the same files on disk, when the texts were written and now: gateways may run in
+    different folders. Other files are placed beside the first one.
     """
     names = dict(zip(then, now, strict=True)) if len(then) == len(now) else {}
     beside = Path(now[0]).parent if now else Path()

@@ -66,7 +66,7 @@ Node = Scalar | Items | Map | Broken
 
 
 def describe(node: Node) -> str:
-    """What stands there, to end the sentence "expected a list, found ..."."""
+    """A description of the node, for "expected a list, found ..."."""
     match node:
         case Map():
             return "a map"
@@ -79,7 +79,7 @@ def describe(node: Node) -> str:
 
 
 def read_yaml(text: str, file: str, environment: Mapping[str, str], problems: list[Problem]) -> Node:
-    """Read one YAML document; what is wrong with it goes to `problems`, and stands as `Broken` in the result."""
+    """Parse one YAML document; findings go to `problems`, and invalid parts become `Broken`."""
     start = Location(file, 1, 1)
     try:
         _check_depth(text)

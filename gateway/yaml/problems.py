@@ -10,7 +10,7 @@ from enum import Enum
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """Where in a file something stands; line and column count from 1."""
+    """A place in a file; line and column count from 1."""
 
     file: str
     line: int
@@ -21,7 +21,7 @@ class Location:
 
 
 class Severity(Enum):
-    """An error refuses what was read as a whole; a warning lets it pass."""
+    """An error rejects the whole input; a warning does not."""
 
     ERROR = "error"
     WARNING = "warning"

@@ -1,7 +1,7 @@
-"""Readers: from a node to a value, with every finding kept.
+"""Readers: from a node to a value, with all findings collected.
 
-A reader takes a node and the `Reading`, and answers a value, or None after it has reported why there is none. Nobody
-raises, so one reading finds all that is wrong.
+A reader takes a node and the `Reading`, and returns a value, or None after it has reported the reason. Readers do not
+raise, so one pass reports everything that is wrong.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """A name of what is declared elsewhere: whether it exists is known when all files are read."""
+    """A reference to a name that is declared elsewhere; checked when all files are read."""
 
     kind: str
     name: str
@@ -32,7 +32,7 @@ class Reading:
     problems: list[Problem] = field(default_factory=list)
     declared: dict[str, dict[str, Location]] = field(default_factory=dict)  # kind -> name -> place
     references: list[Reference] = field(default_factory=list)
-    is_partial: bool = False  # a file or a section was unreadable: what is missing may stand there
+    is_partial: bool = False  # a file or a section was unreadable and may contain what is missing
 
     def error(self, location: Location, message: str) -> None:
         self.problems.append(Problem(location, message))
@@ -85,7 +85,7 @@ def reference(kind: str) -> Reader[str]:
 
 
 def one_or_many(item: Reader[T]) -> Reader[tuple[T, ...]]:
-    """Read a list that is not empty; one value alone stands for a list of one."""
+    """Read a non-empty list; a single value counts as a list of one."""
 
     def read(node: Node, reading: Reading) -> tuple[T, ...] | None:
         if not isinstance(node, Items):
@@ -101,7 +101,7 @@ def one_or_many(item: Reader[T]) -> Reader[tuple[T, ...]]:
 
 
 def keyed(parse_key: Callable[[str], str], item: Reader[T]) -> Reader[dict[str, T]]:
-    """Read a map whose keys are free, as of headers."""
+    """Read a map with arbitrary keys, such as header names."""
 
     def read(node: Node, reading: Reading) -> dict[str, T] | None:
         if not isinstance(node, Map):
@@ -121,7 +121,7 @@ def keyed(parse_key: Callable[[str], str], item: Reader[T]) -> Reader[dict[str, 
 
 
 def expected(node: Node, what: str, reading: Reading) -> None:
-    """Report that something else stands here; what is broken is reported already."""
+    """Report an unexpected node; broken ones are already reported."""
     if not isinstance(node, Broken):
         reading.error(node.location, f"expected {what}, found {describe(node)}")
 
@@ -140,7 +140,7 @@ class Record(Generic[T]):
         return self.read(node, reading)
 
     def read(self, node: Node, reading: Reading, **given: object) -> T | None:
-        """Read the map and make the spec of what stands there and what is `given`; None where something is wrong."""
+        """Read the map and create the spec from it and `given`; None if something is wrong."""
         if not isinstance(node, Map):
             expected(node, f"{self.what} (a map)", reading)
             return None
@@ -153,7 +153,7 @@ class Record(Generic[T]):
         return self.make(**values, **given)
 
     def _missing(self, node: Map) -> list[str]:
-        """Required keys that are not there, nor misspelt: that is one mistake, told at the key."""
+        """Required keys that are missing and not misspelt: a misspelt key is one finding, at the key."""
         misspelt = {nearest(key, self.fields) for key in node.entries if key not in self.fields}
         return [key for key in self.required if key not in node.entries and key not in misspelt]
 

@@ -1,4 +1,4 @@
-"""Values as files write them: text in, a value out, or a ValueError whose message says what is expected."""
+"""Parsers of scalar values: text in, a value out, or a ValueError that describes what is expected."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ _BYTES |= {"kB": 10**3, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KiB": 2**10, "Mi
 
 def duration(text: str) -> float:
     """Seconds: `30s`, `500ms`, `2m`, `1h`; a bare number is seconds."""
-    found = _DURATION.fullmatch(text)
-    if found is None:
+    match = _DURATION.fullmatch(text)
+    if match is None:
         raise ValueError(f"{text!r} is not a duration: write 30s, 500ms, 2m, 1h or a number of seconds")
-    return float(found[1]) * _SECONDS[found[2]]
+    return float(match[1]) * _SECONDS[match[2]]
 
 
 def size(text: str) -> int:
     """Bytes: `64MiB` (2^20), `1MB` (10^6); a bare number is bytes."""
-    found = _SIZE.fullmatch(text)
-    if found is None or found[2] not in _BYTES:
+    match = _SIZE.fullmatch(text)
+    if match is None or match[2] not in _BYTES:
         raise ValueError(f"{text!r} is not a size: write 64MiB, 1MB or a number of bytes")
-    return int(found[1]) * _BYTES[found[2]]
+    return int(match[1]) * _BYTES[match[2]]
 
 
 def number(text: str) -> float:

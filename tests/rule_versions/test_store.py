@@ -39,7 +39,7 @@ def test_a_version_is_told_as_it_was_kept(store: VersionStore) -> None:
 
 def test_the_oldest_go(store: VersionStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """No more are kept than the last ones, and numbers go on."""
-    monkeypatch.setattr(store_module, "KEPT", 3)
+    monkeypatch.setattr(store_module, "MAX_VERSIONS", 3)
     for number in range(5):
         add(store, str(number))
     assert [each.number for each in store.versions] == [3, 4, 5]
