@@ -87,7 +87,8 @@ def _guardrail(node: Node, reading: Reading) -> GuardrailSpec | None:
     assert isinstance(node, Map)
     metric = guardrail.pop("metric")
     if len(guardrail) != 1:
-        has = f"has {' and '.join(guardrail)}: it can have one of them" if guardrail else f"needs one of {', '.join(_BOUNDS)}"
+        needs = f"needs one of {', '.join(_BOUNDS)}"
+        has = f"has {' and '.join(guardrail)}: it can have one of them" if guardrail else needs
         reading.error(node.location, f"the guardrail on {metric} {has}")
         return None
     ((bound, _),) = guardrail.items()
