@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import typer
+
+from engines.cli.options import SERVER, option
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
@@ -19,69 +21,62 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+_BUDGET, _SETTINGS, _LOAD = "Budget", "Settings to try", "Load"
+
 _DEFAULT_URL = "http://127.0.0.1:8000"
 _NUMBERS = "LIST"
 _INTERRUPTED = 130  # the shell's status of a command ended by Ctrl-C
 
 
+def _list(help_text: str) -> Any:
+    return option(_SETTINGS, help_text, metavar=_NUMBERS, show_default=False)
+
+
 def analyze(
     model: Annotated[str, typer.Option(help="The model's name.", show_default=False)],
     url: Annotated[
-        str, typer.Option(metavar="URL", help="A Triton-compatible server's REST port, in explicit model control.")
+        str, option(SERVER, "A Triton-compatible server's REST port, in explicit model control.", metavar="URL")
     ] = _DEFAULT_URL,
     model_repository: Annotated[
-        str | None, typer.Option(metavar="DIR", help="Start an engine host on this repository, instead of --url.")
+        str | None, option(SERVER, "Start an engine host on this repository, instead of --url.", metavar="DIR")
     ] = None,
     latency_budget_ms: Annotated[
-        float | None, typer.Option(min=0.001, help="Highest p99 latency of the recommended configuration.")
+        float | None, option(_BUDGET, "Highest p99 latency of the recommended configuration.", min=0.001)
     ] = None,
     memory_budget_mb: Annotated[
-        float | None,
-        typer.Option(min=1, help="Most memory of the server with its processes (MiB); it must run on this machine."),
+        float | None, option(_BUDGET, "Most memory of the server with its processes (MiB); it must run here.", min=1)
     ] = None,
     search: Annotated[
         Literal["quick", "grid"],
-        typer.Option(help="quick: optimize one setting after another; grid: every combination."),
+        option(_SETTINGS, "quick: optimize one setting after another; grid: every combination."),
     ] = "quick",
-    instances: Annotated[
-        str, typer.Option(metavar=_NUMBERS, help="Instance counts to try: 1,2,4.", show_default=False)
-    ] = "",
-    max_batch_size: Annotated[
-        str, typer.Option(metavar=_NUMBERS, help="Values of max_batch_size to try: 1,8,32.", show_default=False)
-    ] = "",
+    instances: Annotated[str, _list("Instance counts to try: 1,2,4.")] = "",
+    max_batch_size: Annotated[str, _list("Values of max_batch_size to try: 1,8,32.")] = "",
     queue_delay_us: Annotated[
-        str,
-        typer.Option(
-            metavar=_NUMBERS,
-            help="Delays of the dynamic batcher to try, in microseconds, none for no batcher: none,0,500.",
-            show_default=False,
-        ),
+        str, _list("Delays of the dynamic batcher to try, in microseconds, none for no batcher: none,0,500.")
     ] = "",
-    preferred: Annotated[
-        str,
-        typer.Option(metavar=_NUMBERS, help="Sets of preferred batch sizes to try: 4,8;16.", show_default=False),
-    ] = "",
-    concurrency: Annotated[str, typer.Option(metavar=_NUMBERS, help="Concurrent requests.")] = "1,2,4,8,16,32,64",
-    request_batch: Annotated[int, typer.Option(min=1, help="Inferences in each request.")] = 1,
+    preferred: Annotated[str, _list("Sets of preferred batch sizes to try: 4,8;16.")] = "",
+    concurrency: Annotated[str, option(_LOAD, "Concurrent requests.", metavar=_NUMBERS)] = "1,2,4,8,16,32,64",
+    request_batch: Annotated[int, option(_LOAD, "Inferences in each request.", min=1)] = 1,
     shape: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="INPUT:DIMS", help="Dims of an input with an axis of any length: tokens:128. May be repeated."
+        option(
+            _LOAD, "Dims of an input with an axis of any length: tokens:128. May be repeated.", metavar="INPUT:DIMS"
         ),
     ] = None,
     input_file: Annotated[
         Path | None,
-        typer.Option(
-            metavar="JSON", help="Requests to send: a V2 inference request or a list of them, instead of random ones."
+        option(
+            _LOAD,
+            "Requests to send: a V2 inference request or a list of them, instead of random ones.",
+            metavar="JSON",
         ),
     ] = None,
-    warmup_seconds: Annotated[float, typer.Option(min=0.0, help="Seconds of load before the measurement.")] = 1.0,
+    warmup_seconds: Annotated[float, option(_LOAD, "Seconds of load before the measurement.", min=0.0)] = 1.0,
     window_seconds: Annotated[
-        float, typer.Option(min=0.01, help="Seconds of a window; three that agree are a measurement.")
+        float, option(_LOAD, "Seconds of a window; three that agree are a measurement.", min=0.01)
     ] = 1.0,
-    max_windows: Annotated[
-        int, typer.Option(min=3, help="Windows after which a measurement ends without agreement.")
-    ] = 10,
+    max_windows: Annotated[int, option(_LOAD, "Windows after which a measurement ends without agreement.", min=3)] = 10,
     output: Annotated[
         Path | None, typer.Option(metavar="DIR", help="The folder of the results.", show_default="analyze-MODEL")
     ] = None,

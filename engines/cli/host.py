@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from engines.cli.options import SERVER, ListenOn, ReadyFile, boolean, by_name, read, resources
+from engines.cli.options import SERVER, ListenOn, ReadyFile, boolean, by_name, option, port_option, read, resources
 
 _REPOSITORY, _HTTP, _GRPC = "Model repository", "REST", "gRPC"
 _METRICS, _TRACING, _LOGGING, _RUNNING = "Metrics", "Tracing", "Logging", "Scheduling and backends"
@@ -18,24 +18,16 @@ _MAX_MESSAGE_BYTES = 2**31 - 1
 Flag = str
 
 
-def _option(panel: str, help_text: str, *names: str, **more: Any) -> Any:
-    return typer.Option(*names, help=help_text, rich_help_panel=panel, **more)
-
-
 def _flag(panel: str, help_text: str) -> Any:
-    return _option(panel, help_text, metavar="BOOL")
+    return option(panel, help_text, metavar="BOOL")
 
 
 def _texts(panel: str, metavar: str, help_text: str) -> Any:
-    return _option(panel, f"{help_text} May be repeated.", metavar=metavar, show_default=False)
-
-
-def _port(panel: str, server: str) -> Any:
-    return _option(panel, f"The {server} port; 0 takes a free one.", min=0, max=65535)
+    return option(panel, f"{help_text} May be repeated.", metavar=metavar, show_default=False)
 
 
 def _address(panel: str, server: str) -> Any:
-    return _option(panel, f"The address of the {server} port; default: --host.", metavar="ADDRESS")
+    return option(panel, f"The address of the {server} port; default: --host.", metavar="ADDRESS")
 
 
 def host(
@@ -50,7 +42,7 @@ def host(
     ],
     model_control_mode: Annotated[
         Literal["none", "poll", "explicit"],
-        _option(
+        option(
             _REPOSITORY,
             "none: load all models at the start. poll: load and unload with the files. explicit: load by request, and "
             "--load-model at the start.",
@@ -60,17 +52,17 @@ def host(
         list[str] | None, _texts(_REPOSITORY, "NAME", "Load the model at the start, in explicit mode; * loads all.")
     ] = None,
     repository_poll_secs: Annotated[
-        float, _option(_REPOSITORY, "The interval between checks of the files, in poll mode.", min=0.01)
+        float, option(_REPOSITORY, "The interval between checks of the files, in poll mode.", min=0.01)
     ] = 15.0,
     model_config_name: Annotated[
         str,
-        _option(
+        option(
             _REPOSITORY, "Read configs/NAME.pbtxt of a model, where present, instead of config.pbtxt.", metavar="NAME"
         ),
     ] = "",
     disable_auto_complete_config: Annotated[
         bool,
-        _option(
+        option(
             _REPOSITORY,
             "Do not complete configurations from the models' files.",
             "--disable-auto-complete-config",
@@ -83,25 +75,25 @@ def host(
         Flag, _flag(_REPOSITORY, "Exit where a model fails to load at the start; if false, serve the others.")
     ] = "true",
     listen_on: ListenOn = "127.0.0.1",
-    name: Annotated[str, _option(SERVER, "The server's name in /v2.", "--id")] = "pointsman-host",
+    name: Annotated[str, option(SERVER, "The server's name in /v2.", "--id")] = "pointsman-host",
     exit_timeout_secs: Annotated[
-        float, _option(SERVER, "Time for requests in flight to end after SIGTERM.", min=0)
+        float, option(SERVER, "Time for requests in flight to end after SIGTERM.", min=0)
     ] = 30.0,
     ready_file: ReadyFile = None,
     receive_timeout_secs: Annotated[
         float,
-        _option(SERVER, "Close a client that stops sending a request for this time; 0 disables the timeout.", min=0),
+        option(SERVER, "Close a client that stops sending a request for this time; 0 disables the timeout.", min=0),
     ] = 60.0,
     send_timeout_secs: Annotated[
         float,
-        _option(SERVER, "Close a client that reads nothing of its reply for this time; 0 disables the timeout.", min=0),
+        option(SERVER, "Close a client that reads nothing of its reply for this time; 0 disables the timeout.", min=0),
     ] = 60.0,
     allow_client_shm: Annotated[Flag, _flag(SERVER, "Let clients register POSIX shared memory.")] = "true",
     allow_http: Annotated[Flag, _flag(_HTTP, "Serve REST.")] = "true",
-    http_port: Annotated[int, _port(_HTTP, "REST")] = 8100,
+    http_port: Annotated[int, port_option(_HTTP, "REST")] = 8100,
     http_address: Annotated[str | None, _address(_HTTP, "REST")] = None,
     http_header_forward_pattern: Annotated[
-        str, _option(_HTTP, "Headers whose names match become parameters of requests.", metavar="REGEX")
+        str, option(_HTTP, "Headers whose names match become parameters of requests.", metavar="REGEX")
     ] = "",
     http_restricted_api: Annotated[
         list[str] | None,
@@ -110,29 +102,29 @@ def host(
         ),
     ] = None,
     http_max_input_size: Annotated[
-        int, _option(_HTTP, "The longest request body, also decompressed.", min=1, metavar="BYTES")
+        int, option(_HTTP, "The longest request body, also decompressed.", min=1, metavar="BYTES")
     ] = 64 * _MEBIBYTE,
     allow_grpc: Annotated[Flag, _flag(_GRPC, "Serve gRPC.")] = "true",
-    grpc_port: Annotated[int, _port(_GRPC, "gRPC")] = 8101,
+    grpc_port: Annotated[int, port_option(_GRPC, "gRPC")] = 8101,
     grpc_address: Annotated[str | None, _address(_GRPC, "gRPC")] = None,
     grpc_header_forward_pattern: Annotated[
-        str, _option(_GRPC, "Metadata whose names match becomes parameters of requests.", metavar="REGEX")
+        str, option(_GRPC, "Metadata whose names match becomes parameters of requests.", metavar="REGEX")
     ] = "",
     grpc_restricted_protocol: Annotated[
         list[str] | None,
         _texts(_GRPC, "APIS:KEY=VALUE", "These APIs require the metadata triton-grpc-protocol-KEY with this value."),
     ] = None,
     grpc_infer_response_compression_level: Annotated[
-        Literal["none", "low", "medium", "high"], _option(_GRPC, "The compression of replies to inferences.")
+        Literal["none", "low", "medium", "high"], option(_GRPC, "The compression of replies to inferences.")
     ] = "none",
     grpc_max_message_size: Annotated[
         int,
-        _option(
+        option(
             _GRPC, "The longest request message, also decompressed.", min=1, max=_MAX_MESSAGE_BYTES, metavar="BYTES"
         ),
     ] = _MAX_MESSAGE_BYTES,
     allow_metrics: Annotated[Flag, _flag(_METRICS, "Serve Prometheus metrics.")] = "true",
-    metrics_port: Annotated[int, _port(_METRICS, "metrics")] = 8102,
+    metrics_port: Annotated[int, port_option(_METRICS, "metrics")] = 8102,
     metrics_address: Annotated[str | None, _address(_METRICS, "metrics")] = None,
     trace_config: Annotated[
         list[str] | None,
@@ -143,12 +135,12 @@ def host(
             "triton,log-frequency=N, opentelemetry,url=URL.",
         ),
     ] = None,
-    log_verbose: Annotated[int, _option(_LOGGING, "Log debug lines from 1 on.", min=0)] = 0,
+    log_verbose: Annotated[int, option(_LOGGING, "Log debug lines from 1 on.", min=0)] = 0,
     log_info: Annotated[Flag, _flag(_LOGGING, "Log lines of level info.")] = "true",
     log_warning: Annotated[Flag, _flag(_LOGGING, "Log warnings.")] = "true",
     log_error: Annotated[Flag, _flag(_LOGGING, "Log errors.")] = "true",
-    log_format: Annotated[Literal["default", "ISO8601"], _option(_LOGGING, "The format of times.")] = "default",
-    log_file: Annotated[str, _option(_LOGGING, "Log to this file instead of stderr.", metavar="PATH")] = "",
+    log_format: Annotated[Literal["default", "ISO8601"], option(_LOGGING, "The format of times.")] = "default",
+    log_file: Annotated[str, option(_LOGGING, "Log to this file instead of stderr.", metavar="PATH")] = "",
     backend_config: Annotated[
         list[str] | None,
         _texts(_RUNNING, "BACKEND,SETTING=VALUE", "A setting of a backend, or of all without BACKEND."),
@@ -159,7 +151,7 @@ def host(
     ] = None,
     rate_limit: Annotated[
         Literal["off", "execution_count"],
-        _option(_RUNNING, "execution_count: instances run when the resources of their groups are free."),
+        option(_RUNNING, "execution_count: instances run when the resources of their groups are free."),
     ] = "off",
     rate_limit_resource: Annotated[
         list[str] | None,

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from engines.cli.options import ENGINE, SERVER, Device, Dtype, ListenOn, Ops, ReadyFile, Threads
+from engines.cli.options import ENGINE, SERVER, Device, Dtype, ListenOn, Ops, ReadyFile, Threads, option, port_option
 
 _MEMORY, _STORE, _ANSWERS, _LOGGING = "Memory", "Stored blocks", "Answers", "Logging"
 
@@ -18,10 +18,6 @@ llm = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-
-
-def _port(front: str) -> str:
-    return f"The {front} port; 0 takes a free one."
 
 
 @llm.callback()
@@ -37,15 +33,11 @@ def serve(
     ] = None,
     name: Annotated[str, typer.Option(help="The model's name in requests.", show_default="the folder's name")] = "",
     listen_on: ListenOn = "127.0.0.1",
-    http_port: Annotated[
-        int,
-        typer.Option("--http-port", "--port", min=0, max=65535, help=_port("REST"), rich_help_panel=SERVER),
-    ] = 8100,
-    grpc_port: Annotated[int, typer.Option(min=0, max=65535, help=_port("gRPC"), rich_help_panel=SERVER)] = 8101,
-    metrics_port: Annotated[int, typer.Option(min=0, max=65535, help=_port("metrics"), rich_help_panel=SERVER)] = 8102,
+    http_port: Annotated[int, port_option(SERVER, "REST", "--http-port", "--port")] = 8100,
+    grpc_port: Annotated[int, port_option(SERVER, "gRPC")] = 8101,
+    metrics_port: Annotated[int, port_option(SERVER, "metrics")] = 8102,
     exit_timeout_secs: Annotated[
-        float,
-        typer.Option(min=0, help="Time for answers to end after Ctrl-C or SIGTERM.", rich_help_panel=SERVER),
+        float, option(SERVER, "Time for answers to end after Ctrl-C or SIGTERM.", min=0)
     ] = 30.0,
     ready_file: ReadyFile = None,
     device: Device = "auto",
@@ -54,117 +46,86 @@ def serve(
     threads: Threads = None,
     speculate: Annotated[
         str,
-        typer.Option(
+        option(
+            ENGINE,
+            "Speculative decoding: ngram (from the text so far), or draft=DIR (a small model of the same vocabulary), "
+            "optionally with ,num_tokens=4. Answers do not change.",
             metavar="HOW",
-            help="Speculative decoding: ngram (from the text so far), or draft=DIR (a small model of the same "
-            "vocabulary), optionally with ,num_tokens=4. Answers do not change.",
-            rich_help_panel=ENGINE,
         ),
     ] = "off",
-    max_sequences: Annotated[int, typer.Option(min=1, help="Concurrent generations.", rich_help_panel=ENGINE)] = 64,
+    max_sequences: Annotated[int, option(ENGINE, "Concurrent generations.", min=1)] = 64,
     max_batch_tokens: Annotated[
-        int,
-        typer.Option(
-            min=1,
-            help="Tokens of a step: more of them process prompts faster, and delay other requests more.",
-            rich_help_panel=ENGINE,
-        ),
+        int, option(ENGINE, "Tokens of a step: more of them process prompts faster, and delay other requests.", min=1)
     ] = 512,
-    max_waiting: Annotated[
-        int, typer.Option(min=1, help="Requests that wait; more are rejected (503).", rich_help_panel=ENGINE)
-    ] = 1024,
+    max_waiting: Annotated[int, option(ENGINE, "Requests that wait; more are rejected (503).", min=1)] = 1024,
     memory_gb: Annotated[
         float | None,
-        typer.Option(
-            min=0.001,
-            help="For weights, cache and workspace together.",
-            show_default="a share of what is free",
-            rich_help_panel=_MEMORY,
+        option(
+            _MEMORY, "For weights, cache and workspace together.", min=0.001, show_default="a share of the free memory"
         ),
     ] = None,
     max_context: Annotated[
         int | None,
-        typer.Option(
+        option(
+            _MEMORY,
+            "Tokens of a prompt with its answer.",
             min=1,
-            help="Tokens of a prompt with its answer.",
             show_default="the model's, as far as memory holds one",
-            rich_help_panel=_MEMORY,
         ),
     ] = None,
     quantize: Annotated[
-        Literal["none", "int8", "int4"],
-        typer.Option(help="Round the weights when they are loaded.", rich_help_panel=_MEMORY),
+        Literal["none", "int8", "int4"], option(_MEMORY, "Round the weights when they are loaded.")
     ] = "none",
-    quantize_group: Annotated[
-        int, typer.Option(min=1, help="Weights that share a scale.", rich_help_panel=_MEMORY)
-    ] = 64,
-    block_size: Annotated[int, typer.Option(min=1, help="Tokens a block of the cache.", rich_help_panel=_MEMORY)] = 16,
-    prefix_cache: Annotated[
-        bool, typer.Option(help="Cache common prefixes of prompts.", rich_help_panel=_MEMORY)
-    ] = True,
+    quantize_group: Annotated[int, option(_MEMORY, "Weights that share a scale.", min=1)] = 64,
+    block_size: Annotated[int, option(_MEMORY, "Tokens of a block of the cache.", min=1)] = 16,
+    prefix_cache: Annotated[bool, option(_MEMORY, "Cache common prefixes of prompts.")] = True,
     kv_store: Annotated[
         str,
-        typer.Option(
+        option(
+            _STORE,
+            "A Redis that stores computed prompts, for restarts of this server and for other servers of the same "
+            "model: redis://host:6379/0, with user:password@ before the host where required, rediss:// over TLS, "
+            "unix:///socket, redis+sentinel://, redis+cluster://.",
             metavar="URL",
             envvar="POINTSMAN_KV_STORE",
-            help="A Redis that stores computed prompts, for restarts of this server and for other servers "
-            "of the same model: redis://host:6379/0, with user:password@ before the host where required, "
-            "rediss:// over TLS, unix:///socket, redis+sentinel://, redis+cluster://.",
             show_default="none",
-            rich_help_panel=_STORE,
         ),
     ] = "",
-    kv_ttl: Annotated[
-        str, typer.Option(metavar="TIME", help="The lifetime of a block after its last use.", rich_help_panel=_STORE)
-    ] = "24h",
+    kv_ttl: Annotated[str, option(_STORE, "The lifetime of a block after its last use.", metavar="TIME")] = "24h",
     kv_codec: Annotated[
-        Literal["raw", "int8"],
-        typer.Option(help="int8: half the bytes (of 16 bits); texts may differ.", rich_help_panel=_STORE),
+        Literal["raw", "int8"], option(_STORE, "int8: half the bytes (of 16 bits); texts may differ.")
     ] = "raw",
     kv_secret_file: Annotated[
         Path | None,
-        typer.Option(
+        option(
+            _STORE,
+            "Seal blocks with this secret (HMAC), so that foreign ones are not read.",
             metavar="FILE",
-            help="Seal blocks with this secret (HMAC), so that foreign ones are not read.",
             show_default=False,
-            rich_help_panel=_STORE,
         ),
     ] = None,
     kv_deadline: Annotated[
         str,
-        typer.Option(
-            metavar="TIME",
-            help="A request waits this long for blocks, but no longer than computing takes.",
-            rich_help_panel=_STORE,
-        ),
+        option(_STORE, "A request waits this long for blocks, but no longer than computing takes.", metavar="TIME"),
     ] = "1s",
     kv_fetch: Annotated[
-        Literal["auto", "always"],
-        typer.Option(help="auto: read blocks where measured to be faster than computing.", rich_help_panel=_STORE),
+        Literal["auto", "always"], option(_STORE, "auto: read blocks where measured to be faster than computing.")
     ] = "auto",
     adapter: Annotated[
         list[str] | None,
-        typer.Option(
+        option(
+            _ANSWERS,
+            "A LoRA adapter; requests use NAME as the model. May be repeated.",
             metavar="NAME=DIR",
-            help="A LoRA adapter; requests use NAME as the model. May be repeated.",
             show_default=False,
-            rich_help_panel=_ANSWERS,
         ),
     ] = None,
     deterministic: Annotated[
         bool,
-        typer.Option(
-            "--deterministic",
-            help="Greedy text does not depend on other requests; costs throughput.",
-            rich_help_panel=_ANSWERS,
-        ),
+        option(_ANSWERS, "Greedy text does not depend on other requests; costs throughput.", "--deterministic"),
     ] = False,
-    log_info: Annotated[
-        bool, typer.Option("--log-info", help="Also log lines of the host.", rich_help_panel=_LOGGING)
-    ] = False,
-    log_file: Annotated[
-        str, typer.Option(metavar="PATH", help="Log to this file instead of stderr.", rich_help_panel=_LOGGING)
-    ] = "",
+    log_info: Annotated[bool, option(_LOGGING, "Also log lines of the host.", "--log-info")] = False,
+    log_file: Annotated[str, option(_LOGGING, "Log to this file instead of stderr.", metavar="PATH")] = "",
 ) -> None:
     """Serve a language model from a Hugging Face folder: OpenAI's API, Triton's V2 (REST and gRPC), metrics.
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from engines.cli.options import ENGINE, Device, Dtype, Ops, Threads
+from engines.cli.options import ENGINE, Device, Dtype, Ops, Quantize, QuantizeGroup, Threads, option
 
 if TYPE_CHECKING:
     from engines.paged.base.options import EngineOptions
@@ -20,50 +20,34 @@ def bench(
     model: Annotated[
         Path, typer.Option(metavar="DIR", help="The folder, as `pointsman llm` takes it.", show_default=False)
     ],
-    batches: Annotated[
-        str, typer.Option(metavar="LIST", help="Numbers of concurrent sequences to measure.", rich_help_panel=_LOAD)
-    ] = "1,8,32",
-    prompt_tokens: Annotated[int, typer.Option(min=1, help="Tokens of each prompt.", rich_help_panel=_LOAD)] = 128,
-    tokens: Annotated[int, typer.Option(min=2, help="Tokens of each answer.", rich_help_panel=_LOAD)] = 64,
-    rounds: Annotated[
-        int, typer.Option(min=1, help="Rounds of each batch; medians are shown.", rich_help_panel=_LOAD)
-    ] = 3,
-    quick: Annotated[
-        bool, typer.Option("--quick", help="One short round, for a rough figure.", rich_help_panel=_LOAD)
-    ] = False,
+    batches: Annotated[str, option(_LOAD, "Numbers of concurrent sequences to measure.", metavar="LIST")] = "1,8,32",
+    prompt_tokens: Annotated[int, option(_LOAD, "Tokens of each prompt.", min=1)] = 128,
+    tokens: Annotated[int, option(_LOAD, "Tokens of each answer.", min=2)] = 64,
+    rounds: Annotated[int, option(_LOAD, "Rounds of each batch; medians are shown.", min=1)] = 3,
+    quick: Annotated[bool, option(_LOAD, "One short round, for a rough figure.", "--quick")] = False,
     device: Device = "auto",
     ops: Ops = "auto",
     dtype: Dtype = "auto",
-    quantize: Annotated[
-        Literal["none", "int8", "int4"],
-        typer.Option(help="Round the weights when they are loaded.", rich_help_panel=ENGINE),
-    ] = "none",
-    quantize_group: Annotated[
-        int, typer.Option(min=1, help="Weights that share a scale.", rich_help_panel=ENGINE)
-    ] = 64,
+    quantize: Quantize = "none",
+    quantize_group: QuantizeGroup = 64,
     threads: Threads = None,
     memory_gb: Annotated[
         float | None,
-        typer.Option(
+        option(
+            ENGINE,
+            "For weights, cache and workspace together.",
             min=0.001,
-            help="For weights, cache and workspace together.",
             show_default="what the largest batch needs",
-            rich_help_panel=ENGINE,
         ),
     ] = None,
-    deterministic: Annotated[
-        bool, typer.Option("--deterministic", help="Measure what determinism costs.", rich_help_panel=ENGINE)
-    ] = False,
-    plot: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE.png", help="Also draw the figures to this file.", rich_help_panel=_RESULTS),
-    ] = None,
+    deterministic: Annotated[bool, option(ENGINE, "Measure the cost of determinism.", "--deterministic")] = False,
+    plot: Annotated[Path | None, option(_RESULTS, "Also draw the figures to this file.", metavar="FILE.png")] = None,
     report: Annotated[
         Path | None,
-        typer.Option(
+        option(
+            _RESULTS,
+            "Write the machine, the model's shape, the memory plan and every sample to this file.",
             metavar="FILE.json",
-            help="Write the machine, the model's shape, the memory plan and every sample to this file.",
-            rich_help_panel=_RESULTS,
         ),
     ] = None,
 ) -> None:

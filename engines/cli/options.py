@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import typer
 
@@ -71,33 +71,30 @@ def resources(texts: Iterable[str]) -> dict[tuple[int, str], int]:
 
 SERVER, ENGINE = "Server", "Engine"
 
-ListenOn = Annotated[
-    str, typer.Option("--host", help="The address of all ports; 0.0.0.0 for all interfaces.", rich_help_panel=SERVER)
-]
+
+def option(panel: str, help_text: str, *names: str, **more: Any) -> Any:
+    """An option in a panel of `--help`; `more` are arguments of `typer.Option`."""
+    return typer.Option(*names, help=help_text, rich_help_panel=panel, **more)
+
+
+def port_option(panel: str, server: str, *names: str) -> Any:
+    return option(panel, f"The {server} port; 0 takes a free one.", *names, min=0, max=65535)
+
+
+ListenOn = Annotated[str, option(SERVER, "The address of all ports; 0.0.0.0 for all interfaces.", "--host")]
 ReadyFile = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="PATH",
-        help="Write ports and pid to this file, as JSON, once requests are served.",
-        rich_help_panel=SERVER,
-    ),
+    Path | None, option(SERVER, "Write ports and pid to this file, as JSON, once requests are served.", metavar="PATH")
 ]
 # Of the paged engine.
-Device = Annotated[
-    Literal["auto", "mps", "cuda", "cpu"],
-    typer.Option(help="The device; auto takes an available GPU.", rich_help_panel=ENGINE),
-]
+Device = Annotated[Literal["auto", "mps", "cuda", "cpu"], option(ENGINE, "The device; auto takes an available GPU.")]
 Ops = Annotated[
-    Literal["auto", "reference", "native", "metal"],
-    typer.Option(
-        help="The kernels: metal on a Mac; native on a processor with a compiler; else torch.",
-        rich_help_panel=ENGINE,
-    ),
+    Literal["auto", "reference", "native", "metal", "sim"],
+    option(ENGINE, "The kernels: metal on a Mac; native on a processor with a compiler; else torch."),
 ]
 Dtype = Annotated[
     Literal["auto", "float32", "float16", "bfloat16"],
-    typer.Option(help="auto: the folder's, unless it is slow on the device.", rich_help_panel=ENGINE),
+    option(ENGINE, "auto: the folder's, unless it is slow on the device."),
 ]
-Threads = Annotated[
-    int | None, typer.Option(min=1, help="Threads of a CPU.", show_default="all cores", rich_help_panel=ENGINE)
-]
+Threads = Annotated[int | None, option(ENGINE, "Threads of a CPU.", min=1, show_default="all cores")]
+Quantize = Annotated[Literal["none", "int8", "int4"], option(ENGINE, "Round the weights when they are loaded.")]
+QuantizeGroup = Annotated[int, option(ENGINE, "Weights that share a scale.", min=1)]
