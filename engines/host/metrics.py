@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from engines.core.processes import memory_of_one
 from engines.host.devices import device_memory, system_usage
-from engines.host.statistics import Duration, Statistics
+from engines.host.statistics import Duration
 from engines.scheduling.cache import ResponseCache
 from gateway.protocol import prometheus_text
 from gateway.protocol.prometheus_text import MetricSample, PrometheusFamily
@@ -21,62 +21,36 @@ if TYPE_CHECKING:
 Event = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Event]]
 Send = Callable[[Event], Awaitable[None]]
-Counter = tuple[str, str, Callable[[Statistics], float]]
+# Name, help text, and the attribute of the statistics: a number, or a Duration as its microseconds or its count.
+Counter = tuple[str, str, str]
 
 _COUNTERS: tuple[Counter, ...] = (
-    (
-        "inference_request_success",
-        "Number of successful inference requests, all batch sizes",
-        lambda s: s.success.count,
-    ),
-    (
-        "inference_count",
-        "Number of inferences performed (does not include cached requests)",
-        lambda s: s.inference_count,
-    ),
+    ("inference_request_success", "Number of successful inference requests, all batch sizes", "success"),
+    ("inference_count", "Number of inferences performed (does not include cached requests)", "inference_count"),
     (
         "inference_exec_count",
         "Number of model executions performed (does not include cached requests)",
-        lambda s: s.execution_count,
+        "execution_count",
     ),
-    (
-        "inference_request_duration_us",
-        "Cumulative inference request duration in microseconds (includes cached requests)",
-        lambda s: _us(s.success),
-    ),
-    (
-        "inference_queue_duration_us",
-        "Cumulative inference queuing duration in microseconds (includes cached requests)",
-        lambda s: _us(s.queue),
-    ),
-    (
-        "inference_compute_input_duration_us",
-        "Cumulative compute input duration in microseconds (does not include cached requests)",
-        lambda s: _us(s.compute_input),
-    ),
-    (
-        "inference_compute_infer_duration_us",
-        "Cumulative compute inference duration in microseconds (does not include cached requests)",
-        lambda s: _us(s.compute_infer),
-    ),
-    (
-        "inference_compute_output_duration_us",
-        "Cumulative inference compute output duration in microseconds (does not include cached requests)",
-        lambda s: _us(s.compute_output),
+    *(
+        (f"inference_{name}_duration_us", f"Cumulative {text} duration in microseconds ({cached})", attribute)
+        for name, text, cached, attribute in (
+            ("request", "inference request", "includes cached requests", "success"),
+            ("queue", "inference queuing", "includes cached requests", "queue"),
+            ("compute_input", "compute input", "does not include cached requests", "compute_input"),
+            ("compute_infer", "compute inference", "does not include cached requests", "compute_infer"),
+            ("compute_output", "inference compute output", "does not include cached requests", "compute_output"),
+        )
     ),
 )
 _CACHE_COUNTERS: tuple[Counter, ...] = (
-    ("cache_num_hits_per_model", "Number of cache hits per model", lambda s: s.cache_hits.count),
-    (
-        "cache_hit_duration_per_model",
-        "Total cache hit duration per model, in microseconds",
-        lambda s: _us(s.cache_hits),
-    ),
-    ("cache_num_misses_per_model", "Number of cache misses per model", lambda s: s.cache_misses.count),
+    ("cache_num_hits_per_model", "Number of cache hits per model", "cache_hits"),
+    ("cache_hit_duration_per_model", "Total cache hit duration per model, in microseconds", "cache_hits"),
+    ("cache_num_misses_per_model", "Number of cache misses per model", "cache_misses"),
     (
         "cache_miss_duration_per_model",
         "Total cache miss (insert+lookup) duration per model, in microseconds",
-        lambda s: _us(s.cache_misses),
+        "cache_misses",
     ),
 )
 
@@ -167,8 +141,13 @@ def _machine() -> Iterator[PrometheusFamily]:
 
 
 def _counter(counter: Counter, models: Iterable[HostedModel]) -> PrometheusFamily:
-    name, text, value = counter
-    samples = [MetricSample(value(model.statistics), _labels(model)) for model in models]
+    name, text, attribute = counter
+    samples = []
+    for model in models:
+        value: int | Duration = getattr(model.statistics, attribute)
+        if isinstance(value, Duration):
+            value = value.ns // 1000 if "_duration" in name else value.count
+        samples.append(MetricSample(value, _labels(model)))
     return PrometheusFamily(f"nv_{name}", text, "counter", samples=samples)
 
 
@@ -178,10 +157,6 @@ def _gauge(name: str, text: str, samples: list[MetricSample]) -> PrometheusFamil
 
 def _labels(model: HostedModel) -> dict[str, str]:
     return {"model": model.name, "version": model.version, **model.metric_tags}
-
-
-def _us(duration: Duration) -> int:
-    return duration.ns // 1000
 
 
 class MetricsApp:
