@@ -38,14 +38,6 @@ class Answering(Protocol):
 Direct = Callable[[Mapping[bytes, bytes], bytes, SendReply], Answering]
 
 
-class DirectApplication(Protocol):
-    """An ASGI application that answers some requests directly."""
-
-    def direct(self, method: str, path: str, headers: Mapping[bytes, bytes]) -> Direct | None:
-        """What answers such a request; None where it is to come by ASGI."""
-        ...
-
-
 class PreparedRequest:
     """What requests with the same head have in common. `length` is the body's, None where it is chunked."""
 
