@@ -19,7 +19,7 @@ from gateway.experiments.commands import CommandRefused
 from gateway.experiments.controller import ExperimentController
 from gateway.experiments.experiment_state import ExperimentState
 from gateway.experiments.runs import RunState
-from gateway.protocol.session_id import bounded
+from gateway.protocol.sequence import bounded
 from gateway.redis.errors import StoreError
 from gateway.redis.script import Command
 from gateway.routing.assignment import arm_token

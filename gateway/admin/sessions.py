@@ -16,7 +16,7 @@ from gateway.admin.redis_errors import PATIENCE_SECONDS, HasStore, answered, sto
 from gateway.config.specs import RulesSpec
 from gateway.events.event_types import SessionMoved, write_item
 from gateway.events.redis_stream import add
-from gateway.protocol.session_id import bounded
+from gateway.protocol.sequence import bounded
 from gateway.redis.script import Command
 from gateway.routing.assignment import arm_of_token
 from gateway.sessions.redis_keys import session_key

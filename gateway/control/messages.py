@@ -10,9 +10,8 @@ from gateway.config.settings import Settings
 from gateway.config.specs import RulesSpec
 from gateway.observability.active_request import LiveRequest
 from gateway.observability.metrics import CountersSnapshot
-from gateway.protocol.engine_load import Load
+from gateway.protocol.engine_load import Load, Readiness
 from gateway.protocol.feedback import Rating
-from gateway.protocol.readiness import Readiness
 from gateway.redis.address import RedisAddress
 from gateway.shadow.comparison.report import RouteReport
 

@@ -34,7 +34,7 @@ from gateway.conversations.turns import (
 )
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.llm.canonical import Generation, Message, Text, Used
-from gateway.protocol.llm.chat_request_writer import written_message
+from gateway.protocol.llm.chat_request import written_message
 from gateway.redis.errors import StoreError
 from gateway.redis.script import Command
 

@@ -23,7 +23,7 @@ from gateway.conversations.prompt_assembly import NOTHING, StoredHistory
 from gateway.conversations.turns import RetentionLimits, Turn, read, read_system, written, written_system
 from gateway.protocol.errors import GatewayError
 from gateway.protocol.llm.canonical import Message
-from gateway.protocol.session_id import bounded
+from gateway.protocol.sequence import bounded
 from gateway.redis.address import RedisTopology
 from gateway.redis.bounded_client import Store
 from gateway.redis.errors import StoreError

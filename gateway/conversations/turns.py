@@ -19,8 +19,7 @@ import orjson
 
 from gateway.config.specs import HistorySpec
 from gateway.protocol.llm.canonical import Media, Message, Reasoning, Text
-from gateway.protocol.llm.chat_request_reader import read_messages
-from gateway.protocol.llm.chat_request_writer import written_message
+from gateway.protocol.llm.chat_request import read_messages, written_message
 
 
 @dataclass(frozen=True, slots=True)

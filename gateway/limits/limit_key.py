@@ -7,7 +7,7 @@ from hashlib import sha256
 from typing import Protocol
 
 from gateway.config.specs import IdentitySpec, LimitSpec
-from gateway.protocol.session_id import read_name
+from gateway.protocol.sequence import read_name
 
 # One value for each entry of `per`, in its order.
 LimitKey = bytes | tuple[bytes, ...]

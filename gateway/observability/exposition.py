@@ -18,9 +18,8 @@ from gateway.observability.shadow_metrics import ShadowCounts, shadow_metrics
 from gateway.observability.store_metrics import store_metrics
 from gateway.observability.token_metrics import LABELS, labels_of, token_metrics
 from gateway.protocol import prometheus_text
-from gateway.protocol.engine_load import Load
+from gateway.protocol.engine_load import Load, Readiness
 from gateway.protocol.prometheus_text import PrometheusFamily
-from gateway.protocol.readiness import Readiness
 
 _PLACE = ("engine", "endpoint")
 

@@ -1,4 +1,4 @@
-"""What engines tell of their own load: in Prometheus' text, and in ORCA's reply header.
+"""What engines report of themselves: readiness, and load in Prometheus' text or in ORCA's reply header.
 
 Sources: the metrics' names are those of vLLM (also before 0.10), SGLang, llama.cpp's server, TGI, Triton and our engine
 host. ORCA: xds.data.orca.v3 and gRPC's proposal A51; the header's forms are Triton's and vLLM's.
@@ -8,10 +8,28 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from enum import Enum
 from math import isfinite
 from typing import Any
 
 import orjson
+
+
+class Readiness(Enum):
+    """Triton is not ready while any model of it loads, and for good once one has failed to load; its other models serve
+    on. So a server that answers is never as far gone as one that does not."""
+
+    READY = "ready"
+    UNREADY = "unready"  # it answers, but says that it is not ready: used where nothing better is left
+    DOWN = "down"  # it does not answer: never used
+
+    @property
+    def badness(self) -> int:
+        """0 for the best condition, more for each worse one."""
+        return _FROM_BEST_TO_WORST.index(self)
+
+
+_FROM_BEST_TO_WORST = tuple(Readiness)
 
 
 @dataclass(frozen=True, slots=True)

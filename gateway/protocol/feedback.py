@@ -10,7 +10,7 @@ from typing import Any
 import orjson
 
 from gateway.protocol.errors import ErrorKind, GatewayError
-from gateway.protocol.session_id import bounded
+from gateway.protocol.sequence import bounded
 
 # What is larger is no feedback.
 MAX_BYTES = 16 * 1024

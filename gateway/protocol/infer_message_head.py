@@ -11,7 +11,6 @@ import struct
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from gateway.protocol.body_facts import NO_BODY, BodyFacts, InputFacts, Scalar
 from gateway.protocol.datatypes import data_bytes
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.protobuf_wire import (
@@ -28,6 +27,7 @@ from gateway.protocol.protobuf_wire import (
     skip,
     write_varint,
 )
+from gateway.protocol.v2_facts import NO_BODY, BodyFacts, InputFacts, Scalar
 
 __all__ = [
     "MODEL_TAG",

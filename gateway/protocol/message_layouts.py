@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from gateway.protocol.infer_message_head import MODEL_TAG, Names, read_names
+from gateway.protocol.infer_message_head import MODEL_TAG, Names, fields, read_names, write_varint
 from gateway.protocol.protobuf_wire import BYTES, read_tag, read_varint
 
 # How often a size must come before it is worth a pattern, and how many are remembered.
@@ -96,3 +96,36 @@ def _pattern_of(data: bytes, at: int, end: int) -> re.Pattern[bytes] | None:
         at += size
     pieces += [b"(?P<%b>)" % name for name in missing.values()]
     return re.compile(b"".join(pieces), re.DOTALL)
+
+
+ERROR_TAG = 0x0A  # what a response begins with that tells of an error
+_ERROR_TAG = bytes([ERROR_TAG])
+_RESPONSE_TAG = b"\x12"
+_ID_TAG = b"\x1a"  # of ModelInferResponse
+
+
+def error_response(text: str, request_id: bytes) -> bytes:
+    """A response that tells of an error; its `infer_response` says which request failed, as Triton's does."""
+    told = _field(_ERROR_TAG, text.encode("utf-8"))
+    return told + (_field(_RESPONSE_TAG, _field(_ID_TAG, request_id)) if request_id else b"")
+
+
+def is_error(message: bytes) -> bool:
+    """Whether a response tells of an error."""
+    return message[:1] == _ERROR_TAG
+
+
+def response_names(message: bytes) -> Names:
+    """Whom a response answers; an error tells the request's id at most.
+
+    Raises: GatewayError(BAD_REQUEST) where it is no protobuf message.
+    """
+    found = Names(b"", b"", b"", ())
+    for number, _, value in fields(message):
+        if number == 2 and isinstance(value, bytes):
+            found = read_names(value, 0, len(value))
+    return found
+
+
+def _field(tag: bytes, content: bytes) -> bytes:
+    return tag + write_varint(len(content)) + content

@@ -1,21 +1,46 @@
-"""Read from a V2 body what rules may ask of it: parameters, and what the inputs say of themselves.
+"""Facts of a request's body that rules can match, and their reader for V2's JSON: parameters and input tensors.
 
-Tensors' values are parsed, since JSON has no way around it, and dropped. A binary request has its values behind the
-JSON: the caller cuts at Inference-Header-Content-Length and hands over the JSON alone.
+Tensors' values are parsed, since JSON allows no other way, and dropped. A binary request has its values behind the
+JSON: the caller cuts at Inference-Header-Content-Length and passes the JSON alone.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, TypeGuard
 
 import orjson
 
-from gateway.protocol.body_facts import NO_BODY, BodyFacts, InputFacts, Scalar
 from gateway.protocol.datatypes import data_bytes
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.operations import INFERENCE_OPERATIONS, Operation
+
+Scalar = str | int | float | bool
+
+
+@dataclass(frozen=True, slots=True)
+class InputFacts:
+    """One input tensor as its JSON head declares it; `num_bytes` is the size of its data."""
+
+    name: str
+    datatype: str
+    shape: tuple[int, ...]
+    num_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class BodyFacts:
+    """What stands in the body: read only when a rule that could still match asks for it."""
+
+    parameters: Mapping[str, Scalar] = field(default_factory=dict)
+    inputs: tuple[InputFacts, ...] = ()
+    has_image: bool = False  # some message has an image in it
+
+
+NO_BODY = BodyFacts()
+
 
 # numpy's limit; without one, the product of a million axes keeps the event loop for minutes.
 MAX_RANK = 64

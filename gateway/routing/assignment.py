@@ -15,8 +15,8 @@ from hmac import compare_digest
 from typing import NamedTuple
 
 from gateway.config.experiment_specs import ExperimentSpec, ForcingSpec
-from gateway.protocol.body_facts import BodyFacts
 from gateway.protocol.errors import ErrorKind, GatewayError
+from gateway.protocol.v2_facts import BodyFacts
 from gateway.routing.layers import Membership, Positions
 from gateway.routing.layout import NUM_POSITIONS, REST, IntervalLayout, Span
 from gateway.yaml.problems import suggest

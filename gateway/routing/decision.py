@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from gateway.config.specs import HistorySpec, ReplaySpec
-from gateway.protocol.body_facts import NO_BODY, BodyFacts, InputFacts, Scalar
 from gateway.protocol.operations import Operation
+from gateway.protocol.v2_facts import NO_BODY, BodyFacts, InputFacts, Scalar
 from gateway.routing.assignment import Forced
 
 __all__ = ["NO_BODY", "BodyFacts", "Facts", "InputFacts", "Scalar"]

@@ -10,7 +10,7 @@ from typing import Generic, TypeVar
 
 from gateway.config.globs import is_exact
 from gateway.config.specs import InputMatch, MatchSpec
-from gateway.protocol.body_facts import BodyFacts, InputFacts, Scalar
+from gateway.protocol.v2_facts import BodyFacts, InputFacts, Scalar
 from gateway.routing.decision import Facts
 
 Subject = TypeVar("Subject")

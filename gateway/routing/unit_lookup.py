@@ -8,8 +8,7 @@ from typing import NamedTuple
 
 from gateway.config.specs import IdentitySpec
 from gateway.protocol.operations import INFERENCE_OPERATIONS
-from gateway.protocol.sequence import Sequence
-from gateway.protocol.session_id import bounded
+from gateway.protocol.sequence import Sequence, bounded
 from gateway.routing.decision import Facts, Scalar
 from gateway.routing.matchers import as_text
 

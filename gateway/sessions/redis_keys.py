@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import re
 
-from gateway.protocol.sequence import Sequence
-from gateway.protocol.session_id import digest_of
+from gateway.protocol.sequence import Sequence, digest_of
 
 PREFIX = "pointsman:1:"
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gateway.dataplane.context.capture import Capture
-from gateway.protocol.body_facts import BodyFacts, InputFacts
 from gateway.protocol.errors import GatewayError
 from gateway.protocol.infer_message_head import facts_or_none, read_names
 from gateway.protocol.llm.model_name import find_model
 from gateway.protocol.operations import OF_V2, ApiCall, LlmApi, Operation, read_path
-from gateway.protocol.v2_facts import read_body_facts
+from gateway.protocol.v2_facts import BodyFacts, InputFacts, read_body_facts
 from gateway.shadow.comparison.reply import plain
 from gateway.wire.http1.head import read_request_head
 

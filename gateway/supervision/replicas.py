@@ -19,7 +19,7 @@ from typing import Any
 
 from gateway.events.event_bus import EventBus
 from gateway.events.event_types import ConditionChanged, EndpointDrained, ExperimentChanged, RulesActivated
-from gateway.protocol.readiness import Readiness
+from gateway.protocol.engine_load import Readiness
 from gateway.redis.address import RedisAddress
 from gateway.redis.asyncio_util import end
 from gateway.redis.bounded_client import Store, StoreError

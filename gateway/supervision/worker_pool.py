@@ -37,7 +37,7 @@ from gateway.control.messages import (
 )
 from gateway.net.backoff import Backoff
 from gateway.observability.active_request import LiveRequest
-from gateway.protocol.readiness import Readiness
+from gateway.protocol.engine_load import Readiness
 from gateway.redis.address import RedisAddress
 from gateway.supervision.ports import ReservedPort
 from gateway.supervision.worker_counters import Tally

@@ -9,8 +9,7 @@ from urllib.parse import urlsplit
 from gateway.config.specs import EndpointSpec, EngineSpec
 from gateway.net.http1_client import Http1Pool
 from gateway.net.http2_client import Http2Pool
-from gateway.protocol.engine_load import Load
-from gateway.protocol.readiness import Readiness
+from gateway.protocol.engine_load import Load, Readiness
 from gateway.upstream.breaker import Breaker
 from gateway.upstream.tls import client_tls
 

@@ -7,7 +7,7 @@ from time import monotonic
 from types import MappingProxyType
 
 from gateway.config.specs import Balance, EndpointSpec, EngineSpec
-from gateway.protocol.readiness import Readiness
+from gateway.protocol.engine_load import Readiness
 from gateway.upstream.adapter import Adapter
 from gateway.upstream.balancing import by_session, chooser
 from gateway.upstream.endpoint import NOT_READY, Endpoint

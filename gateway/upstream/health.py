@@ -12,8 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from gateway.config.specs import EngineSpec, HealthSpec
-from gateway.protocol.engine_load import Load
-from gateway.protocol.readiness import Readiness
+from gateway.protocol.engine_load import Load, Readiness
 from gateway.upstream.probe import EndpointProbe, asker_for
 
 _log = logging.getLogger(__name__)

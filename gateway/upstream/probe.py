@@ -8,10 +8,9 @@ from typing import Protocol
 from urllib.parse import quote, urlsplit
 
 from gateway.config.specs import EndpointSpec, EngineSpec
-from gateway.protocol.engine_load import Load, read_metrics
+from gateway.protocol.engine_load import Load, Readiness, read_metrics
 from gateway.protocol.engine_protocols import GrpcCheck
 from gateway.protocol.errors import ErrorKind, GatewayError
-from gateway.protocol.readiness import Readiness
 from gateway.upstream.discovery import read_models
 from gateway.upstream.endpoint import Endpoint
 from gateway.upstream.engine import extra_fields

@@ -27,8 +27,7 @@ from gateway.observability.exposition import ExpositionState
 from gateway.observability.limit_stats import AccountSnapshot, LimitSnapshot
 from gateway.observability.metrics import Metrics, SeriesKey, add_up
 from gateway.observability.session_stats import SessionUse
-from gateway.protocol.engine_load import Load
-from gateway.protocol.readiness import Readiness
+from gateway.protocol.engine_load import Load, Readiness
 from gateway.rule_versions.version import Version
 from tests.experiments.making import Workforce
 

@@ -37,8 +37,8 @@ from gateway.config.specs import (
 )
 from gateway.dry_run import rule_tests
 from gateway.dry_run.rule_tests import failed_tests
-from gateway.protocol.body_facts import NO_BODY, BodyFacts, InputFacts
 from gateway.protocol.operations import Operation
+from gateway.protocol.v2_facts import NO_BODY, BodyFacts, InputFacts
 from gateway.routing.decision import Decision, Facts
 from gateway.routing.table import Table
 

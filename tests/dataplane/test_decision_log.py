@@ -6,8 +6,8 @@ from typing import Any
 
 from gateway.config.rules import load_texts
 from gateway.dataplane.context.decision_log import CUT, DecisionSampler, Known
-from gateway.protocol.body_facts import BodyFacts, InputFacts
 from gateway.protocol.operations import Operation
+from gateway.protocol.v2_facts import BodyFacts, InputFacts
 from gateway.routing.assignment import Forced
 from gateway.routing.decision import Facts, Target
 from gateway.routing.table import used_headers, used_parameters

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.protocol.readiness import Readiness
+from gateway.protocol.engine_load import Readiness
 from tests.dataplane.stage import OK, Engine, Heard, answer_ok, get, post, rules, run, stage, until
 
 Reader, Writer = asyncio.StreamReader, asyncio.StreamWriter

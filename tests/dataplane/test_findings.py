@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gateway.protocol.engine_load import Load
-from gateway.protocol.readiness import Readiness
+from gateway.protocol.engine_load import Load, Readiness
 from tests.dataplane.stage import Engine, load, rules, run, stage
 
 READY, DOWN = Readiness.READY, Readiness.DOWN

@@ -4,7 +4,7 @@ import asyncio
 import json
 from pathlib import Path
 
-from gateway.protocol.readiness import Readiness
+from gateway.protocol.engine_load import Readiness
 from tests.dataplane.stage import Engine, Heard, get, post, run, stage
 
 Reader, Writer = asyncio.StreamReader, asyncio.StreamWriter

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.protocol.readiness import Readiness
+from gateway.protocol.engine_load import Readiness
 from tests.dataplane.stage import Engine, Reply, Stage, load, post, rules, run, stage
 
 INFER = "/v2/models/m/infer"

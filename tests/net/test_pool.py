@@ -10,8 +10,8 @@ import pytest
 
 from gateway.config.specs import ConnectionSpec, EndpointSpec, EngineSpec, HealthSpec
 from gateway.net.http1_client import Http1Pool
+from gateway.protocol.engine_load import Readiness
 from gateway.protocol.local_network import HINT
-from gateway.protocol.readiness import Readiness
 from gateway.upstream.health import Prober
 from tests.net.stage import Caller
 

@@ -10,8 +10,7 @@ from gateway.observability.exposition import ExpositionState, render
 from gateway.observability.metrics import LATENCY_BOUNDS, Metrics, SeriesKey, add_up
 from gateway.observability.redis_stats import StoreUse
 from gateway.observability.session_stats import SessionUse
-from gateway.protocol.engine_load import Load
-from gateway.protocol.readiness import Readiness
+from gateway.protocol.engine_load import Load, Readiness
 
 SPLIT = SeriesKey("split", "new", "mac", "http://c:1")
 SPLIT_LABELS = {"route": "split", "arm": "new", "engine": "mac", "endpoint": "http://c:1"}

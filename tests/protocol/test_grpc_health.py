@@ -6,9 +6,9 @@ from concurrent import futures
 
 import grpc
 import pytest
-from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_services.v1 import health_pb2, health_pb2_grpc
 
-from gateway.protocol import grpc_health
+from gateway.protocol import grpc_services
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.grpc_methods import SERVICE
 
@@ -16,11 +16,11 @@ from gateway.protocol.grpc_methods import SERVICE
 @pytest.mark.parametrize(
     ("data", "status"),
     [
-        (grpc_health.SERVING, "SERVING"),
-        (grpc_health.NOT_SERVING, "NOT_SERVING"),
-        (grpc_health.SERVICE_UNKNOWN, "SERVICE_UNKNOWN"),
-        (grpc_health.write_status(True), "SERVING"),
-        (grpc_health.write_status(False), "NOT_SERVING"),
+        (grpc_services.SERVING, "SERVING"),
+        (grpc_services.NOT_SERVING, "NOT_SERVING"),
+        (grpc_services.SERVICE_UNKNOWN, "SERVICE_UNKNOWN"),
+        (grpc_services.write_status(True), "SERVING"),
+        (grpc_services.write_status(False), "NOT_SERVING"),
     ],
 )
 def test_answers(data: bytes, status: str) -> None:
@@ -33,7 +33,7 @@ def test_answers(data: bytes, status: str) -> None:
 @pytest.mark.parametrize("service", ["", SERVICE, "grpc.health.v1.Health", "models.ü", "x" * 300])
 def test_services_are_read(service: str) -> None:
     """A request names a service; the empty name is the whole server."""
-    assert grpc_health.read_service(health_pb2.HealthCheckRequest(service=service).SerializeToString()) == service
+    assert grpc_services.read_service(health_pb2.HealthCheckRequest(service=service).SerializeToString()) == service
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ def test_services_are_read(service: str) -> None:
 )
 def test_unusual_requests(data: bytes, service: str) -> None:
     """What protobuf allows is read as protobuf reads it."""
-    assert grpc_health.read_service(data) == service
+    assert grpc_services.read_service(data) == service
     assert health_pb2.HealthCheckRequest.FromString(data).service == service
 
 
@@ -54,7 +54,7 @@ def test_unusual_requests(data: bytes, service: str) -> None:
 def test_malformed_requests(data: bytes) -> None:
     """What is no protobuf message is refused."""
     with pytest.raises(GatewayError) as refused:
-        grpc_health.read_service(data)
+        grpc_services.read_service(data)
     assert refused.value.kind is ErrorKind.BAD_REQUEST
 
 
@@ -64,21 +64,21 @@ def test_malformed_requests(data: bytes) -> None:
 )
 def test_known_services(service: str, is_known: bool) -> None:
     """The gateway speaks for itself as a whole, for Triton's service and for this one."""
-    assert grpc_health.is_known(service) is is_known
+    assert grpc_services.is_known(service) is is_known
 
 
 def test_a_client_checks_health() -> None:
     """gRPC's own stub understands the answers on a server made of these pieces."""
 
     def check(request: bytes, context: grpc.ServicerContext) -> bytes:
-        service = grpc_health.read_service(request)
-        if not grpc_health.is_known(service):
-            error = grpc_health.unknown_service(service)
+        service = grpc_services.read_service(request)
+        if not grpc_services.is_known(service):
+            error = grpc_services.unknown_service(service)
             assert error.status.grpc == grpc.StatusCode.NOT_FOUND.value[0]
             context.abort(grpc.StatusCode.NOT_FOUND, error.message)
-        return grpc_health.write_status(service == "")
+        return grpc_services.write_status(service == "")
 
-    _, service, method = grpc_health.CHECK_PATH.decode().split("/")
+    _, service, method = grpc_services.CHECK_PATH.decode().split("/")
     server = grpc.server(futures.ThreadPoolExecutor(1))
     handler = grpc.unary_unary_rpc_method_handler(check)
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, {method: handler}),))
@@ -101,7 +101,7 @@ def test_checks_need_no_schemas() -> None:
     """A gateway that is asked for its health does not load protobuf for it."""
     script = (
         "import sys\nfrom gateway.protocol import grpc_health\n"
-        "assert grpc_health.is_known(grpc_health.read_service(b'')) and grpc_health.write_status(True)\n"
+        "assert grpc_services.is_known(grpc_services.read_service(b'')) and grpc_services.write_status(True)\n"
         "print([name for name in sys.modules if name.startswith('google')])"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)

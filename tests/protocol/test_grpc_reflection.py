@@ -13,7 +13,7 @@ from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoRe
 from grpc_reflection.v1alpha.reflection import ReflectionServicer
 
 from gateway.protocol import protobuf
-from gateway.protocol.grpc_reflection import PACKAGES, PATHS, answer
+from gateway.protocol.grpc_services import PACKAGES, PATHS, answer
 
 ALPHA = "grpc.reflection.v1alpha"
 OK, INVALID_ARGUMENT, NOT_FOUND = 0, 3, 5

@@ -8,7 +8,6 @@ from google.protobuf.message import DecodeError
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
-from gateway.protocol.body_facts import NO_BODY, BodyFacts, InputFacts
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.infer_message_head import (
     Names,
@@ -21,6 +20,7 @@ from gateway.protocol.infer_message_head import (
 )
 from gateway.protocol.protobuf import message
 from gateway.protocol.protobuf_wire import write_varint
+from gateway.protocol.v2_facts import NO_BODY, BodyFacts, InputFacts
 
 Request = message("inference.ModelInferRequest")
 TEXT = st.sampled_from(["", "a", "model", "ä", "m" * 126, "m" * 128, "m" * 300])

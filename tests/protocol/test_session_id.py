@@ -2,8 +2,7 @@
 
 import pytest
 
-from gateway.protocol.sequence import Sequence, name_of
-from gateway.protocol.session_id import bounded, may_stand_in_a_field, read_name
+from gateway.protocol.sequence import Sequence, bounded, may_stand_in_a_field, name_of, read_name
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.protocol.body_facts import NO_BODY, BodyFacts, InputFacts
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.operations import Operation
-from gateway.protocol.v2_facts import read_body_facts, read_parameters
+from gateway.protocol.v2_facts import NO_BODY, BodyFacts, InputFacts, read_body_facts, read_parameters
 
 INFERS = [
     (b'{"inputs":[]}', BodyFacts()),

@@ -6,9 +6,9 @@ import orjson
 import pytest
 
 from gateway.dataplane.context.capture import Capture, CapturedFacts
-from gateway.protocol.body_facts import InputFacts
 from gateway.protocol.operations import Operation
 from gateway.protocol.protobuf import message
+from gateway.protocol.v2_facts import InputFacts
 from gateway.shadow.captured_request import read_request
 
 

@@ -13,8 +13,7 @@ import pytest
 from gateway.config.settings import Settings
 from gateway.control.channel import ChildProcess
 from gateway.control.messages import Counters, Message
-from gateway.protocol.engine_load import Load
-from gateway.protocol.readiness import Readiness
+from gateway.protocol.engine_load import Load, Readiness
 from gateway.supervision import worker_pool
 from gateway.supervision.ports import ReservedPort
 from gateway.supervision.worker_pool import StartError, WorkerPool

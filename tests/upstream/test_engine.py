@@ -16,7 +16,7 @@ from gateway.config.specs import (
     PrefixSpec,
     TlsSpec,
 )
-from gateway.protocol.readiness import Readiness
+from gateway.protocol.engine_load import Readiness
 from gateway.upstream.endpoint import Endpoint
 from gateway.upstream.engine import Engine
 from gateway.upstream.tls import endpoint_tls

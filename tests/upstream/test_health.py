@@ -12,9 +12,8 @@ import pytest
 import trustme
 
 from gateway.config.specs import EndpointSpec, EngineSpec, HealthSpec, LoadSpec, TlsSpec
-from gateway.protocol.engine_load import Load
+from gateway.protocol.engine_load import Load, Readiness
 from gateway.protocol.engine_protocols import EngineProtocol
-from gateway.protocol.readiness import Readiness
 from gateway.upstream import health as health_module
 from gateway.upstream.health import EndpointHealth, Findings, Prober
 

@@ -10,9 +10,8 @@ import pytest
 from h2.errors import ErrorCodes
 
 from gateway.config.specs import EndpointSpec, EngineSpec, HealthSpec, LoadSpec
-from gateway.protocol.engine_load import Load
+from gateway.protocol.engine_load import Load, Readiness
 from gateway.protocol.engine_protocols import EngineProtocol
-from gateway.protocol.readiness import Readiness
 from gateway.upstream.probe import asker_for
 from tests.dataplane.grpc.peers import Call, GrpcEngine
 from tests.dataplane.stage import Engine, Heard, run, until

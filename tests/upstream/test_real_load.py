@@ -10,8 +10,7 @@ import pytest
 
 from gateway.config.specs import EndpointSpec, EngineSpec, LoadSpec
 from gateway.demo.triton import TritonProcess
-from gateway.protocol.engine_load import Load
-from gateway.protocol.readiness import Readiness
+from gateway.protocol.engine_load import Load, Readiness
 from gateway.upstream.probe import asker_for
 from tests.dataplane.stage import run
 

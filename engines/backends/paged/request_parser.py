@@ -17,7 +17,7 @@ from engines.backends.paged.chat import Chat, ChatValue, chat_value
 from engines.core.errors import EngineError, ErrorCode, invalid
 from engines.core.messages import Scalar
 from gateway.protocol.errors import ErrorKind, GatewayError
-from gateway.protocol.llm.chat_request_reader import read_messages
+from gateway.protocol.llm.chat_request import read_messages
 from gateway.protocol.llm.openai_options import read_tools
 
 # Request parameters that are no sampling fields.

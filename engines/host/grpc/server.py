@@ -18,7 +18,7 @@ from engines.host.grpc.service_calls import ControlCall, HealthCall, ReflectionC
 from engines.host.service import Service
 from gateway.net.http2_transport import Http2Server, Http2Timeouts
 from gateway.net.server import ConnectionServer
-from gateway.protocol import grpc_health, grpc_reflection
+from gateway.protocol import grpc_services
 from gateway.protocol.grpc_methods import RPCS_BY_PATH
 from gateway.protocol.operations import Operation
 from gateway.wire.http2 import frames
@@ -38,10 +38,10 @@ _CALLS: dict[bytes, tuple[Operation, Callable[[CallOwner, Stream, Head], StreamR
 _CALLS |= {
     b"/inference.GRPCInferenceService/ModelInfer": (Operation.INFER, InferCall),
     b"/inference.GRPCInferenceService/ModelStreamInfer": (Operation.INFER, StreamInferCall),
-    grpc_health.CHECK_PATH: (Operation.SERVER_READY, HealthCall),
-    grpc_health.WATCH_PATH: (Operation.SERVER_READY, HealthCall),
+    grpc_services.CHECK_PATH: (Operation.SERVER_READY, HealthCall),
+    grpc_services.WATCH_PATH: (Operation.SERVER_READY, HealthCall),
 }
-_CALLS |= dict.fromkeys(grpc_reflection.PATHS, (Operation.SERVER_METADATA, ReflectionCall))
+_CALLS |= dict.fromkeys(grpc_services.PATHS, (Operation.SERVER_METADATA, ReflectionCall))
 
 
 class GrpcServer(ConnectionServer):

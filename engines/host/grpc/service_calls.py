@@ -15,7 +15,7 @@ from engines.host.grpc.call import BaseCall, UnaryCall
 from engines.host.grpc.call_head import Head
 from engines.host.grpc.replies import UNAVAILABLE, StatusError
 from engines.host.grpc.server_context import CallOwner
-from gateway.protocol import grpc_health, grpc_reflection
+from gateway.protocol import grpc_services
 from gateway.protocol.errors import GatewayError
 from gateway.protocol.protobuf import message, parse
 from gateway.wire.grpc import MessageReader
@@ -78,11 +78,11 @@ class HealthCall(TaskCall):
     __slots__ = ()
 
     def answer(self, data: bytes, at: int, end: int) -> None:
-        service = grpc_health.read_service(data[at:end])
-        is_known = grpc_health.is_known(service)
-        if self.head.plan.path == grpc_health.CHECK_PATH:
+        service = grpc_services.read_service(data[at:end])
+        is_known = grpc_services.is_known(service)
+        if self.head.plan.path == grpc_services.CHECK_PATH:
             if not is_known:
-                raise grpc_health.unknown_service(service)
+                raise grpc_services.unknown_service(service)
             self.run(self._check())
         else:
             self.run(self._watch(is_known))
@@ -96,7 +96,7 @@ class HealthCall(TaskCall):
     async def _watch(self, is_known: bool) -> None:
         last_status = b""
         while not self.is_over:
-            status = await self._status() if is_known else grpc_health.SERVICE_UNKNOWN
+            status = await self._status() if is_known else grpc_services.SERVICE_UNKNOWN
             if status != last_status and not self.is_over:
                 last_status = status
                 self.write([status])
@@ -106,12 +106,12 @@ class HealthCall(TaskCall):
 
     async def _status(self) -> bytes:
         if self.front.is_draining:
-            return grpc_health.write_status(False)
+            return grpc_services.write_status(False)
         try:
             answer = await self.front.service.rpc("ServerReady", message("inference.ServerReadyRequest")())
         except EngineError:  # the host starts or stops
-            return grpc_health.write_status(False)
-        return grpc_health.write_status(answer.ready)
+            return grpc_services.write_status(False)
+        return grpc_services.write_status(answer.ready)
 
 
 class ReflectionCall(BaseCall):
@@ -149,9 +149,9 @@ class ReflectionCall(BaseCall):
         self._requests.clear()
 
     def _answer(self) -> None:
-        package = grpc_reflection.PATHS[self.head.plan.path]
+        package = grpc_services.PATHS[self.head.plan.path]
         while self._requests and not self.stream.is_waiting and not self.is_over:
-            self.write([grpc_reflection.answer(package, self._requests.popleft())])
+            self.write([grpc_services.answer(package, self._requests.popleft())])
         if not self._requests and not self.is_over:
             if self._has_ended:
                 self.succeed()

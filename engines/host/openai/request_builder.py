@@ -12,7 +12,7 @@ from engines.backends.paged.chat import ChatValue, chat_value
 from engines.core.messages import InferRequest, Scalar, TensorData
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.llm.canonical import Generation
-from gateway.protocol.llm.request_fields import bad_request
+from gateway.protocol.llm.json_fields import bad_request
 
 # For a provider's own records: without effect here.
 _WITHOUT_EFFECT = frozenset(

@@ -29,8 +29,8 @@ from gateway.limits.pending import Grant, Pending
 from gateway.net.timer_wheel import Slot
 from gateway.observability.arms import Meter
 from gateway.observability.metrics import RequestSeries
+from gateway.protocol.engine_load import Readiness
 from gateway.protocol.errors import ErrorKind, GatewayError
-from gateway.protocol.readiness import Readiness
 from gateway.protocol.sequence import Sequence
 from gateway.sessions.sequence_log import Input
 from gateway.upstream.endpoint import Endpoint

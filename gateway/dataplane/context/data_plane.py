@@ -42,7 +42,7 @@ from gateway.observability.metrics import CountersSnapshot as Counters
 from gateway.observability.metrics import Metrics
 from gateway.observability.redis_stats import StoreUse
 from gateway.observability.session_stats import SessionUse
-from gateway.protocol.readiness import Readiness
+from gateway.protocol.engine_load import Readiness
 from gateway.routing.decision import Target
 from gateway.routing.table import used_parameters
 from gateway.sessions.redis_sequence_log import RedisSequenceLog

@@ -15,10 +15,10 @@ from typing import Any, NamedTuple
 
 from gateway.dataplane.context.head_reader import Request
 from gateway.dataplane.context.request_body import RequestBody, decoded
-from gateway.protocol.body_facts import NO_BODY, BodyFacts, Scalar
 from gateway.protocol.errors import GatewayError
-from gateway.protocol.llm.facts import read_generation_facts
+from gateway.protocol.llm.request_facts import read_generation_facts
 from gateway.protocol.operations import FLEET_OPERATIONS, INFERENCE_OPERATIONS, OF_V2
+from gateway.protocol.v2_facts import NO_BODY, BodyFacts, Scalar
 from gateway.routing.decision import Facts, Target
 
 Json = dict[str, Any]

@@ -16,7 +16,7 @@ from gateway.dataplane.context.prepared_head import PreparedHead
 from gateway.dataplane.context.server_timing import Timing
 from gateway.dataplane.context.snapshot import Snapshot
 from gateway.protocol.errors import ErrorKind, GatewayError
-from gateway.protocol.session_id import read_name, read_text
+from gateway.protocol.sequence import read_name, read_text
 from gateway.wire.http1.head import Field, RequestHead, read_length, read_request_head
 from gateway.wire.memo import Memo
 

@@ -22,7 +22,7 @@ from gateway.protocol.operations import (
     Operation,
     read_path,
 )
-from gateway.protocol.session_id import read_text
+from gateway.protocol.sequence import read_text
 from gateway.routing.assignment import Forced
 from gateway.routing.decision import BodyFacts, Decision, Facts, Undecided
 from gateway.upstream.engine import Engine

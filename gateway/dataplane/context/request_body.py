@@ -6,10 +6,9 @@ import zlib
 
 from gateway.dataplane.context.head_reader import Request
 from gateway.dataplane.context.prepared_head import PreparedHead
-from gateway.protocol.body_facts import NO_BODY, BodyFacts
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.operations import Operation
-from gateway.protocol.v2_facts import read_body_facts
+from gateway.protocol.v2_facts import NO_BODY, BodyFacts, read_body_facts
 from gateway.routing.decision import Decision, Undecided
 from gateway.wire.http1.body import LAST_CHUNK, encode_chunk
 

@@ -13,8 +13,8 @@ from typing import TypeGuard
 
 from gateway.config.specs import Balance
 from gateway.dataplane.context.snapshot import Lane
+from gateway.protocol.engine_load import Readiness
 from gateway.protocol.errors import ErrorKind, GatewayError
-from gateway.protocol.readiness import Readiness
 from gateway.protocol.sequence import Sequence, name_of
 from gateway.sessions.sequence_log import SequenceLog
 from gateway.sessions.session import Session

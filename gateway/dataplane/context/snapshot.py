@@ -18,9 +18,8 @@ from gateway.limits.limit import Limit
 from gateway.observability.arm_stats import NUM_BUCKETS
 from gateway.observability.arms import Meter
 from gateway.observability.metrics import Metrics, RequestSeries, SeriesKey
-from gateway.protocol.engine_load import Load
+from gateway.protocol.engine_load import Load, Readiness
 from gateway.protocol.operations import OF_TEXT, ApiCall, LlmApi
-from gateway.protocol.readiness import Readiness
 from gateway.routing.assignment import Split, encoded
 from gateway.routing.decision import Decision, Target
 from gateway.routing.route import Route

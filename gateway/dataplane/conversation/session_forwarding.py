@@ -20,7 +20,7 @@ from gateway.dataplane.context.request_body import told_json_bytes
 from gateway.dataplane.context.snapshot import Lane
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.operations import OF_V2
-from gateway.protocol.session_id import may_stand_in_a_field
+from gateway.protocol.sequence import may_stand_in_a_field
 
 _PARAMETER = "session_id"  # V2's
 _PARAMETERS = "parameters"

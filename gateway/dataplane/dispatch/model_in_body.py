@@ -14,8 +14,8 @@ from gateway.dataplane.dispatch.deferred_handler import WaitingForWhole
 from gateway.dataplane.dispatch.session_lookup import SessionLookup
 from gateway.dataplane.rest.generation_proxy import GenerationExchange
 from gateway.protocol.errors import ErrorKind, GatewayError
-from gateway.protocol.llm.facts import read_generation_facts
 from gateway.protocol.llm.model_name import ModelName, find_model, renamed
+from gateway.protocol.llm.request_facts import read_generation_facts
 from gateway.routing.decision import Decision, Undecided
 
 # What a model may be called; what is remembered of a request holds its name.

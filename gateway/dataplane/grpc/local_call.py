@@ -14,7 +14,7 @@ from gateway.dataplane.context.snapshot import Lane
 from gateway.dataplane.grpc.interfaces import CallClient, CallHandler
 from gateway.dataplane.grpc.reply_headers import OPENING, TRAILERS_OK, deadline_passed, fell_silent, request_id_literal
 from gateway.net.timer_wheel import Slot
-from gateway.protocol import grpc_health, grpc_reflection
+from gateway.protocol import grpc_services
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.wire.grpc import MessageReader, decompress, framed
 from gateway.wire.http1.head import Field
@@ -230,10 +230,10 @@ class HealthCall(LocalCall):
         self._exists = False
 
     def _requests_ended(self) -> None:
-        service = grpc_health.read_service(self._only_message())
-        self._exists = grpc_health.is_known(service)
+        service = grpc_services.read_service(self._only_message())
+        self._exists = grpc_services.is_known(service)
         if not self._is_watching and not self._exists:
-            raise grpc_health.unknown_service(service)
+            raise grpc_services.unknown_service(service)
         self._report()
         if not self._is_watching:
             self._succeed()
@@ -249,7 +249,7 @@ class HealthCall(LocalCall):
     def _report(self) -> None:
         plane = self._client.plane
         is_serving = plane.snapshot.is_ready(plane.settings.ready_when) and not plane.is_draining
-        status = grpc_health.write_status(is_serving) if self._exists else grpc_health.SERVICE_UNKNOWN
+        status = grpc_services.write_status(is_serving) if self._exists else grpc_services.SERVICE_UNKNOWN
         if status != self._last_status:
             self._last_status = status
             self._write(status)
@@ -280,13 +280,13 @@ class ReflectionCall(LocalCall):
 
     def _answer(self) -> None:
         while self._requests and not self._stream.is_waiting and not self._is_over:
-            self._write(grpc_reflection.answer(self._package, self._requests.popleft()))
+            self._write(grpc_services.answer(self._package, self._requests.popleft()))
         if self._has_ended and not self._requests:
             self._succeed()
 
 
 SERVICE_CALLS: dict[bytes, Callable[[CallClient, Stream, CallHead], CallHandler]] = {
-    grpc_health.CHECK_PATH: partial(HealthCall, is_watching=False),
-    grpc_health.WATCH_PATH: partial(HealthCall, is_watching=True),
-    **{path: partial(ReflectionCall, package=package) for path, package in grpc_reflection.PATHS.items()},
+    grpc_services.CHECK_PATH: partial(HealthCall, is_watching=False),
+    grpc_services.WATCH_PATH: partial(HealthCall, is_watching=True),
+    **{path: partial(ReflectionCall, package=package) for path, package in grpc_services.PATHS.items()},
 }

@@ -6,11 +6,11 @@ from functools import partial
 
 from gateway.dataplane.context.call_head import CallHead
 from gateway.dataplane.context.decision_log import Known
-from gateway.protocol.body_facts import NO_BODY, BodyFacts
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.infer_message_head import Names, NamesReader, facts_or_none, read_names, renamed
-from gateway.protocol.llm.prompt import prompt_of_message
+from gateway.protocol.llm.request_facts import prompt_of_message
 from gateway.protocol.message_layouts import read_repeated
+from gateway.protocol.v2_facts import NO_BODY, BodyFacts
 from gateway.wire.grpc import PREFIX, PREFIX_BYTES, decompress, framed, too_long
 
 # To hold more than this until the reply comes doubles the price of passing it on: memory that is let go at once is

@@ -22,7 +22,7 @@ from gateway.net.timer_wheel import Slot
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.grpc_status import OK, http_status
 from gateway.protocol.infer_message_head import Names, renamed
-from gateway.protocol.stream_messages import error_response
+from gateway.protocol.message_layouts import error_response
 from gateway.wire.grpc import PREFIX_BYTES, framed
 from gateway.wire.http2.fields import Block
 from gateway.wire.http2.stream import Stream

@@ -15,8 +15,8 @@ from collections.abc import Hashable, Mapping
 from gateway.dataplane.context.call_head import CallTarget
 from gateway.dataplane.grpc.interfaces import BackendStream
 from gateway.dataplane.grpc.reply_headers import OPENING, TRAILERS_OK, RelayedBlock, request_id_literal
+from gateway.protocol.message_layouts import is_error, response_names
 from gateway.protocol.mlserver.stream import begins_as_tritons, is_bare_response, wrapped
-from gateway.protocol.stream_messages import is_error, response_names
 from gateway.wire.grpc import MessageReader, decompress, framed
 from gateway.wire.http2.hpack import Steady
 from gateway.wire.http2.stream import Stream

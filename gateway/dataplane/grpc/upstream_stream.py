@@ -15,8 +15,8 @@ from gateway.observability.metrics import RequestSeries
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.grpc_status import DEADLINE_EXCEEDED, OK, http_status
 from gateway.protocol.infer_message_head import Names
-from gateway.protocol.llm.prompt import prompt_of_message
-from gateway.protocol.stream_messages import ERROR_TAG
+from gateway.protocol.llm.request_facts import prompt_of_message
+from gateway.protocol.message_layouts import ERROR_TAG
 from gateway.wire.grpc import PREFIX_BYTES, Boundaries, MessageReader
 from gateway.wire.http2.fields import Block
 from gateway.wire.http2.relay_fast_path import Passage

@@ -26,7 +26,7 @@ from gateway.dataplane.context.snapshot import Lane
 from gateway.net.http1_client import Http1ClientConnection
 from gateway.protocol.engine_load import read_orca
 from gateway.protocol.errors import ErrorKind, GatewayError
-from gateway.protocol.llm.prompt import prompt_of_json
+from gateway.protocol.llm.request_facts import prompt_of_json
 from gateway.protocol.operations import INFERENCE_OPERATIONS
 from gateway.routing.decision import Decision, Undecided
 from gateway.sessions.sequence_log import Input, Sent

@@ -15,11 +15,11 @@ from gateway.dataplane.context.outcome import Generated
 from gateway.dataplane.context.snapshot import Lane
 from gateway.dataplane.rest.exchange import Exchange
 from gateway.limits.limit import expected_tokens, prompt_tokens
+from gateway.protocol.engine_load import Readiness
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.llm.canonical import Used
 from gateway.protocol.llm.usage import ReplyUsage, StreamUsage, whole_usage
 from gateway.protocol.operations import LlmApi
-from gateway.protocol.readiness import Readiness
 from gateway.upstream.engine import Engine
 from gateway.wire.http1.body import LAST_CHUNK, ChunkedDecoder
 from gateway.wire.http1.head import ResponseHead

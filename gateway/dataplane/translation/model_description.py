@@ -20,10 +20,11 @@ from gateway.protocol.engine_protocols import EngineProtocol
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.grpc_status import http_status
 from gateway.protocol.llm.embeddings_v2 import embeddings_metadata
-from gateway.protocol.llm.v2_metadata_for_openai import openai_config, openai_metadata
+from gateway.protocol.llm.infer_text import openai_config, openai_metadata
 from gateway.protocol.operations import LlmApi, Operation
 from gateway.protocol.tfserving.inference import error_text
 from gateway.protocol.tfserving.model_info import (
+    ModelPath,
     Signatures,
     config_of,
     metadata_of,
@@ -32,8 +33,8 @@ from gateway.protocol.tfserving.model_info import (
     read_versions,
     read_versions_message,
     ready_of,
+    target,
 )
-from gateway.protocol.tfserving.model_path import ModelPath, target
 from gateway.protocol.tfserving.rpcs import metadata_call, status_call
 from gateway.protocol.torchserve.translator import ModelTranslator
 from gateway.protocol.torchserve.translator import metadata_of as torchserve_metadata

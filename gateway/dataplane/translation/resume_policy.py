@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gateway.dataplane.attempts.tries import Tries
 from gateway.dataplane.context.snapshot import Lane, Snapshot
-from gateway.protocol.readiness import Readiness
+from gateway.protocol.engine_load import Readiness
 from gateway.upstream.endpoint import Endpoint
 
 # How often one generation goes on elsewhere.

@@ -12,12 +12,11 @@ from gateway.dataplane.translation.translation import Make
 from gateway.dataplane.translation.translator_factory import make_embedding, make_generation
 from gateway.protocol.engine_protocols import EngineProtocol
 from gateway.protocol.errors import ErrorKind, GatewayError
-from gateway.protocol.mlserver.infer_stream import InferStreamTranslator
+from gateway.protocol.mlserver.translator import InferStreamTranslator
 from gateway.protocol.mlserver.translator import translator as mlserver_translator
 from gateway.protocol.operations import ApiCall, LlmApi, Operation
-from gateway.protocol.tfserving.grpc_translator import CallTranslation
-from gateway.protocol.tfserving.inference import InferTranslation
-from gateway.protocol.torchserve.grpc_translator import CallTranslator
+from gateway.protocol.tfserving.inference import CallTranslation, InferTranslation
+from gateway.protocol.torchserve.predictions import CallTranslator
 from gateway.protocol.torchserve.request import Envelope
 from gateway.protocol.torchserve.translator import translator as torchserve_translator
 from gateway.protocol.translator import Translator

@@ -1,7 +1,8 @@
-"""Repository index, load and unload: gRPC's messages and the JSON of Triton's REST.
+"""Control of models and of shared memory: the repository's index, load, unload, and regions (system and CUDA) in gRPC's
+messages and in the JSON of Triton's REST.
 
-Source: Triton's model repository extension; server `src/grpc/grpc_server.cc` RegisterRepository*, `src/http_server.cc`
-HandleRepository*.
+Source: Triton's model repository and shared memory extensions; server `src/grpc/grpc_server.cc` RegisterRepository*,
+`src/http_server.cc` HandleRepository*, HandleSystemSharedMemory, HandleCudaSharedMemory.
 """
 
 from __future__ import annotations
@@ -116,3 +117,54 @@ def _unload_parameter(name: str, parameter: Message) -> Json:
     if choice is None or choice == "bytes_param":
         raise malformed(f"unload parameter '{name}' must be a boolean, a string or a number")
     return getattr(parameter, choice)
+
+
+def write_status_reply(message: Message) -> Json:
+    """An array of regions, by their names."""
+    regions = write_fields(message)["regions"]
+    return [regions[name] for name in sorted(regions)]
+
+
+def read_status_reply(message: Message, reply: Json) -> None:
+    if not isinstance(reply, list) or not all(isinstance(region, dict) for region in reply):
+        raise ValueError("it is no array of regions")
+    read_fields(message, {"regions": {str(region.get("name", "")): region for region in reply}})
+
+
+def write_system_body(message: Message) -> Json:
+    _check_region(message, "system")
+    return {"key": message.key, "offset": message.offset, "byte_size": message.byte_size}
+
+
+def read_system_body(message: Message, body: Json) -> None:
+    _check_region(message, "system")
+    read_fields(message, _members(body, ("key", "byte_size"), ("offset",)))
+
+
+def write_cuda_body(message: Message) -> Json:
+    _check_region(message, "cuda")
+    handle = {"b64": write_base64(message.raw_handle)}
+    return {"raw_handle": handle, "device_id": message.device_id, "byte_size": message.byte_size}
+
+
+def read_cuda_body(message: Message, body: Json) -> None:
+    _check_region(message, "cuda")
+    members = _members(body, ("raw_handle", "device_id", "byte_size"))
+    handle = members.pop("raw_handle")
+    encoded = handle.get("b64") if isinstance(handle, dict) else None
+    if not isinstance(encoded, str):
+        raise malformed("'raw_handle' must be an object with a string 'b64'")
+    message.raw_handle = read_base64("raw_handle", encoded)
+    read_fields(message, members)
+
+
+def _check_region(message: Message, memory: str) -> None:
+    if not message.name:
+        raise malformed(f"'region name' is necessary to register {memory} shared memory region")
+
+
+def _members(body: Json, needed: tuple[str, ...], others: tuple[str, ...] = ()) -> dict[str, Json]:
+    for name in needed:
+        if name not in body:
+            raise malformed(f"Shared memory register request has no '{name}' field")
+    return {name: body[name] for name in (*needed, *others) if name in body}

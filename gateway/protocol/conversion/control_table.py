@@ -1,19 +1,57 @@
-"""What each control RPC is in Triton's REST: its path, its verbs, its body and its reply.
+"""Each control RPC in Triton's REST: its path, filled in from the message's fields and read back, its verbs, body and
+reply.
 
-Source: Triton's `grpc_service.proto`; server `src/http_server.cc`.
+Source: Triton's `grpc_service.proto`; server `src/http_server.cc`: a version is digits only, and a missing member
+leaves no slash behind.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from urllib.parse import unquote
 
+from gateway.protocol.conversion import control_repository as memory
 from gateway.protocol.conversion import control_repository as repository
 from gateway.protocol.conversion import control_settings as settings
-from gateway.protocol.conversion import control_shared_memory as memory
 from gateway.protocol.conversion.control_messages import Json, read_fields, write_fields
-from gateway.protocol.conversion.control_paths import Path
+from gateway.protocol.operations import path_segment
 from gateway.protocol.protobuf import Message
+
+_INNERMOST = re.compile(r"\[([^\[\]]*)\]")
+_FIELD = re.compile(r"\{(\w+)\}")
+
+
+class Path:
+    """`/v2/models/{name}[/versions/{version}]/ready`: a path with fields; what stands in brackets may be missing."""
+
+    __slots__ = ("_pattern", "_template")
+
+    def __init__(self, template: str) -> None:
+        self._template = template
+        pattern = template.replace("[", "(?:").replace("]", ")?").replace("{version}", "(?P<version>[0-9]+)")
+        self._pattern = re.compile(_FIELD.sub(r"(?P<\1>[^/]+)", pattern))
+
+    def __repr__(self) -> str:
+        return f"<Path {self._template}>"
+
+    def fill(self, field: Callable[[str], str]) -> str | None:
+        """The path with percent-encoded fields; None where a field is empty that it cannot do without."""
+
+        def is_whole(part: str) -> bool:
+            return all(field(name) for name in _FIELD.findall(part))
+
+        path, num_left = self._template, 1
+        while num_left:
+            path, num_left = _INNERMOST.subn(lambda found: found[1] if is_whole(found[1]) else "", path)
+        return _FIELD.sub(lambda found: path_segment(field(found[1])), path) if is_whole(path) else None
+
+    def read(self, path: str) -> dict[str, str] | None:
+        """The fields that a path (without its query) tells, decoded; None where it is another path."""
+        found = self._pattern.fullmatch(path)
+        return None if found is None else {name: unquote(text) for name, text in found.groupdict("").items()}
+
 
 _GET, _POST, _BOTH = ("GET",), ("POST",), ("GET", "POST")
 

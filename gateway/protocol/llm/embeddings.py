@@ -17,7 +17,7 @@ from typing import Any
 import orjson
 
 from gateway.protocol.errors import ErrorKind, GatewayError
-from gateway.protocol.llm.request_fields import bad_request, dumped, optional, read_fields, required
+from gateway.protocol.llm.json_fields import bad_request, dumped, optional, read_fields, required
 
 _FORMATS = ("float", "base64")
 _READ = ("model", "input", "encoding_format", "dimensions")

@@ -18,7 +18,7 @@ from typing import Any
 import orjson
 
 from gateway.protocol.conversion import raw_contents
-from gateway.protocol.conversion.errors import refusing, unsupported
+from gateway.protocol.conversion.errors import read_error, refusing, unsupported
 from gateway.protocol.conversion.infer import (
     WantedOutputs,
     infer_request_of_rest,
@@ -30,10 +30,12 @@ from gateway.protocol.conversion.messages import read_response
 from gateway.protocol.conversion.parameters import json_of_request
 from gateway.protocol.conversion.tensors import Raw, element_count, split_elements
 from gateway.protocol.errors import ErrorKind, GatewayError
-from gateway.protocol.llm.embeddings import Embeddings, EmbeddingsRequest
+from gateway.protocol.llm.embeddings import Embeddings, EmbeddingsRequest, read_reply, write_reply, write_request
+from gateway.protocol.llm.errors import openai_error
 from gateway.protocol.llm.sampling_fields import accepted_by
+from gateway.protocol.operations import LlmApi, model_path
 from gateway.protocol.protobuf import message
-from gateway.protocol.translator import RestBody
+from gateway.protocol.translator import EngineRequest, Reply, RestBody, WholeTranslator, in_rest
 
 _VECTORS = ("FP32", "FP64", "FP16", "BF16")
 _PREFERRED = ("embedding", "embeddings", "sentence_embedding")  # where a model has several such outputs
@@ -201,3 +203,56 @@ def _fp32(datatype: str, raw: Raw) -> bytes:
             wide[2::4], wide[3::4] = data[::2], data[1::2]
             return bytes(wide)
     raise ValueError(f"{len(data)} bytes of {datatype} are no vectors")
+
+
+class EmbeddingByInfer(WholeTranslator):
+    """An OpenAI client, and a V2 engine; see `Translator`. `model` is the name there."""
+
+    def __init__(
+        self,
+        request: EmbeddingsRequest,
+        signature: EmbeddingSignature,
+        *,
+        model: str,
+        version: str = "",
+        drop: bool = False,
+    ) -> None:
+        self._request = request
+        self._signature = signature
+        self._path = f"{model_path(model, version)}/infer"
+        self._drop = drop
+
+    def request(self) -> EngineRequest:
+        """Raises: GatewayError(UNSUPPORTED)."""
+        body, lost = write_infer(self._request, self._signature, drop=self._drop)
+        return EngineRequest(self._path, body, api=LlmApi.INFER, dropped=tuple(lost))
+
+    def whole(self, reply: Reply) -> Reply:
+        """Raises: GatewayError(UPSTREAM_PROTOCOL)."""
+        if reply.status != 200:
+            message, code = read_error(reply.body)
+            return Reply(reply.status, openai_error(message, reply.status, code))
+        count = len(self._request.inputs)
+        found = read_infer_reply(reply.body, reply.head_bytes, signature=self._signature, count=count)
+        return Reply(200, write_reply(found, model=self._request.model, base64=self._request.base64))
+
+
+class InferByEmbedding(WholeTranslator):
+    """A V2 client, and an OpenAI engine; see `Translator`. `model` is the name there."""
+
+    def __init__(self, body: bytes, head_bytes: int | None, *, path: str, model: str) -> None:
+        """Raises: GatewayError."""
+        self._request, self._id, self._form = read_infer(body, head_bytes, model=model)
+        self._path = path
+        self._model = model
+
+    def request(self) -> EngineRequest:
+        """What the engine is asked."""
+        return EngineRequest(self._path, write_request(self._request, model=self._model), api=LlmApi.EMBEDDINGS)
+
+    def whole(self, reply: Reply) -> Reply:
+        """Raises: GatewayError(UPSTREAM_PROTOCOL)."""
+        if reply.status != 200:
+            return Reply(reply.status, orjson.dumps({"error": read_error(reply.body)[0]}))
+        found = read_reply(reply.body)
+        return in_rest(write_infer_reply(found, model=self._request.model, id=self._id, form=self._form))

@@ -16,8 +16,7 @@ from gateway.protocol.conversion.errors import refusing
 from gateway.protocol.conversion.sse import event_of
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.llm.canonical import EngineFailed, Event, Generation, TextDelta
-from gateway.protocol.llm.v2_text_reply import ToldText
-from gateway.protocol.llm.v2_text_request import TextRequest, text_request
+from gateway.protocol.llm.v2_text import TextRequest, ToldText, text_request
 
 _PARAMETERS = "parameters"
 

@@ -11,8 +11,7 @@ from typing import Any
 import orjson
 
 from gateway.protocol.errors import ErrorKind, GatewayError
-from gateway.protocol.llm.canonical import Generation, Media
-from gateway.protocol.llm.data_urls import split_data_url
+from gateway.protocol.llm.canonical import Generation, Media, split_data_url
 from gateway.protocol.llm.generate_signature import Flavour, Kind
 from gateway.protocol.llm.sampling_fields import OPTIONS, SAMPLING_FIELDS, accepted_by
 

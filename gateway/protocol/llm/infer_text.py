@@ -12,6 +12,7 @@ from typing import Any
 import orjson
 
 from gateway.protocol.conversion import raw_contents
+from gateway.protocol.conversion.control_messages import read_fields, write_fields
 from gateway.protocol.conversion.errors import about, refusing, unsupported
 from gateway.protocol.conversion.infer import infer_request_of_rest, rest_of_infer_response
 from gateway.protocol.conversion.messages import read_request as read_message
@@ -20,8 +21,7 @@ from gateway.protocol.conversion.tensors import Raw, element_count, json_of_raw,
 from gateway.protocol.errors import ErrorKind
 from gateway.protocol.llm.canonical import EngineFailed, Event, Generation
 from gateway.protocol.llm.generate_client import error_json
-from gateway.protocol.llm.v2_text_reply import ToldText
-from gateway.protocol.llm.v2_text_request import TextRequest, text_request
+from gateway.protocol.llm.v2_text import TextRequest, ToldText, text_request
 from gateway.protocol.protobuf import Message, message
 
 # The outputs that such a model has, and their datatypes.
@@ -116,3 +116,87 @@ def _values(tensor: Message, raw: Raw | None) -> list[Any]:
         return [element.decode() for element in split_elements(raw, count)]
     values: list[Any] = orjson.loads(json_of_raw(tensor.datatype, raw, count))
     return values
+
+
+PLATFORM = "openai"
+VERSION = "1"
+
+# Name -> datatype and length; only the first must be given.
+INPUTS: dict[str, tuple[str, int]] = {
+    "text_input": ("BYTES", 1),
+    "image": ("BYTES", -1),
+    "stream": ("BOOL", 1),
+    "sampling_parameters": ("BYTES", 1),
+    "exclude_input_in_output": ("BOOL", 1),
+    "max_tokens": ("INT32", 1),
+    "min_tokens": ("INT32", 1),
+    "temperature": ("FP32", 1),
+    "top_p": ("FP32", 1),
+    "top_k": ("INT32", 1),
+    "min_p": ("FP32", 1),
+    "seed": ("UINT64", 1),
+    "random_seed": ("UINT64", 1),
+    "stop": ("BYTES", -1),
+    "stop_words": ("BYTES", -1),
+    "bad_words": ("BYTES", -1),
+    "n": ("INT32", 1),
+    "presence_penalty": ("FP32", 1),
+    "frequency_penalty": ("FP32", 1),
+    "repetition_penalty": ("FP32", 1),
+    "return_finish_reason": ("BOOL", 1),
+    "return_stop_reason": ("BOOL", 1),
+    "return_cumulative_logprob": ("BOOL", 1),
+    "return_log_probs": ("BOOL", 1),
+    "return_num_input_tokens": ("BOOL", 1),
+    "return_num_output_tokens": ("BOOL", 1),
+}
+_ONE = frozenset({"num_input_tokens"})
+
+
+def openai_metadata(model: str) -> dict[str, Any]:
+    """The V2 metadata of a model, as `GET /v2/models/MODEL` tells it."""
+    return {
+        "name": model,
+        "versions": [VERSION],
+        "platform": PLATFORM,
+        "inputs": [_tensor(name, datatype, length) for name, (datatype, length) in INPUTS.items()],
+        "outputs": [_tensor(name, datatype, _length(name)) for name, datatype in OUTPUTS.items()],
+    }
+
+
+def openai_config(model: str) -> dict[str, Any]:
+    """Its configuration, as `GET /v2/models/MODEL/config` tells it: decoupled, without batches."""
+    config = message("inference.ModelConfig")()
+    read_fields(
+        config,
+        {
+            "name": model,
+            "platform": PLATFORM,
+            "backend": PLATFORM,
+            "version_policy": {"latest": {"num_versions": 1}},
+            "max_batch_size": 0,
+            "model_transaction_policy": {"decoupled": True},
+            "input": [
+                _config(name, datatype, length) | {"optional": name != "text_input"}
+                for name, (datatype, length) in INPUTS.items()
+            ],
+            "output": [_config(name, datatype, _length(name)) for name, datatype in OUTPUTS.items()],
+        },
+    )
+    return write_fields(config)
+
+
+def _tensor(name: str, datatype: str, length: int) -> dict[str, Any]:
+    return {"name": name, "datatype": datatype, "shape": [length]}
+
+
+def _config(name: str, datatype: str, length: int) -> dict[str, Any]:
+    return {
+        "name": name,
+        "data_type": f"TYPE_{'STRING' if datatype == 'BYTES' else datatype}",
+        "dims": [length],
+    }
+
+
+def _length(output: str) -> int:
+    return 1 if output in _ONE else -1

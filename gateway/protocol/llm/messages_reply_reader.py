@@ -21,8 +21,8 @@ from gateway.protocol.llm.canonical import (
     ToolCallDelta,
     Used,
 )
+from gateway.protocol.llm.json_fields import MALFORMED, misunderstood, read_told, text_in
 from gateway.protocol.llm.messages_request_reader import REDACTED
-from gateway.protocol.llm.reply_fields import MALFORMED, misunderstood, read_told, text_in
 from gateway.protocol.llm.usage import read_usage
 
 _REASONS = {

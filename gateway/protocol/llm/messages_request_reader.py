@@ -11,9 +11,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from gateway.protocol.llm.canonical import Generation, Media, Message, Part, Reasoning, Text, Tool, ToolCall
-from gateway.protocol.llm.data_urls import data_url
-from gateway.protocol.llm.request_fields import (
+from gateway.protocol.llm.canonical import Generation, Media, Message, Part, Reasoning, Text, Tool, ToolCall, data_url
+from gateway.protocol.llm.json_fields import (
     Fields,
     bad_request,
     checked,

@@ -15,10 +15,19 @@ from typing import Any
 import orjson
 
 from gateway.protocol.errors import ErrorKind, GatewayError
-from gateway.protocol.llm.canonical import Generation, Media, Message, Part, Reasoning, Text, Tool, ToolCall
-from gateway.protocol.llm.data_urls import split_data_url
+from gateway.protocol.llm.canonical import (
+    Generation,
+    Media,
+    Message,
+    Part,
+    Reasoning,
+    Text,
+    Tool,
+    ToolCall,
+    split_data_url,
+)
+from gateway.protocol.llm.json_fields import bad_request, dumped
 from gateway.protocol.llm.messages_request_reader import FAILED_RESULT, REDACTED
-from gateway.protocol.llm.request_fields import bad_request, dumped
 from gateway.protocol.llm.sampling_fields import SAMPLING_FIELDS, accepted_by
 from gateway.protocol.operations import LlmApi
 

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from gateway.protocol.llm.request_fields import dumped
+from gateway.protocol.llm.json_fields import dumped
 
 __all__ = ["ModelName", "find_model", "renamed"]
 

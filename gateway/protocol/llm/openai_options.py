@@ -11,7 +11,7 @@ import orjson
 
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.llm.canonical import Tool
-from gateway.protocol.llm.request_fields import Fields, bad_request, checked, objects, optional, required, texts
+from gateway.protocol.llm.json_fields import Fields, bad_request, checked, objects, optional, required, texts
 from gateway.protocol.llm.sampling_fields import READ_APART, SAMPLING_FIELDS
 
 __all__ = ["EXTRAS", "read_options", "read_tool_choice", "read_tools", "written_thinking", "written_tool"]

@@ -13,7 +13,7 @@ from gateway.protocol.conversion.errors import read_error
 from gateway.protocol.conversion.sse import SseReader
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.llm.canonical import EngineFailed, Event, Finished, Started
-from gateway.protocol.llm.request_fields import Fields
+from gateway.protocol.llm.json_fields import Fields
 from gateway.protocol.llm.usage import read_usage
 
 __all__ = ["OpenAIReplyReader", "text_of"]

@@ -11,7 +11,7 @@ import orjson
 
 from gateway.protocol.llm.canonical import EngineFailed, Event, Generation, Started, Used
 from gateway.protocol.llm.errors import openai_error
-from gateway.protocol.llm.request_fields import Fields
+from gateway.protocol.llm.json_fields import Fields
 
 __all__ = ["OpenAIReplyWriter"]
 

@@ -21,7 +21,7 @@ from gateway.protocol.llm.canonical import (
     TextDelta,
     ToolCallDelta,
 )
-from gateway.protocol.llm.reply_fields import MALFORMED, misunderstood, read_told, text_in
+from gateway.protocol.llm.json_fields import MALFORMED, misunderstood, read_told, text_in
 from gateway.protocol.llm.usage import read_usage
 
 # Of failures, which have no status of their own.

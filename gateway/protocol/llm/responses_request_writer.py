@@ -8,10 +8,9 @@ from __future__ import annotations
 from typing import Any
 
 from gateway.protocol.errors import ErrorKind, GatewayError
-from gateway.protocol.llm.canonical import Generation, Media, Message, Part, Reasoning, Text
-from gateway.protocol.llm.data_urls import split_data_url
+from gateway.protocol.llm.canonical import Generation, Media, Message, Part, Reasoning, Text, split_data_url
+from gateway.protocol.llm.json_fields import dumped
 from gateway.protocol.llm.openai_options import written_thinking
-from gateway.protocol.llm.request_fields import dumped
 from gateway.protocol.llm.responses_fields import choice_of, format_of, tool_fields
 from gateway.protocol.llm.sampling_fields import SAMPLING_FIELDS, accepted_by
 from gateway.protocol.operations import LlmApi

@@ -15,7 +15,7 @@ from enum import Enum
 from typing import Any
 
 from gateway.protocol.errors import ErrorKind, GatewayError
-from gateway.protocol.llm.request_fields import NUMBER, Kind
+from gateway.protocol.llm.json_fields import NUMBER, Kind
 from gateway.protocol.operations import LlmApi
 
 _OPENAI = frozenset({LlmApi.CHAT, LlmApi.COMPLETIONS})

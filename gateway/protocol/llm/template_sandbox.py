@@ -1,17 +1,148 @@
-"""jinja as `transformers` sets it up for chat templates, in its immutable sandbox and within bounds.
+"""How much a chat template may do: it comes with a model, from whoever made that, and it runs on the event loop.
 
-jinja2 is loaded where a template is: most gateways have none.
-Source: `transformers` `utils/chat_template_utils.py` (_compile_jinja_template); jinja2, "Sandbox", "Extensions".
+A template pays for each turn of a loop, each call, and each character that it makes or goes over. What no template of
+a chat needs, as a text that is a hundred thousand characters wide, is refused before it is made.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from functools import cache
+import re
+from collections.abc import Callable, Iterable, Iterator
+from functools import cache, wraps
 from typing import TYPE_CHECKING, Any, cast
 
-from gateway.protocol.llm.template_limits import STEP, Bounds
+# In characters: a template goes over a conversation some ten times, and few models' contexts hold a megabyte. What is
+# held at once can be no more than that; what it costs at most is a second or two.
+MAX_WORK = 64 * 1024 * 1024
+STEP = 256  # a turn of a loop or a call, in characters of about as long a time
+MAX_OUTPUT_CHARS = 16 * 1024 * 1024
+MAX_NUMBER = 100_000  # of an argument: a width, a count, an indent
+MAX_BITS = 4096  # of a whole number
+
+_SIZED = (str, list, tuple, dict, range)
+# A width of six digits, or one that another value says.
+_WIDE_PERCENT = re.compile(r"%[^a-zA-Z%]*\d{6}")
+_WIDE_BRACES = re.compile(r"\{[^{}]*(?:\d{6}|\{)")
+
+
+class TooMuchError(Exception):
+    """The template does more than a chat template has to."""
+
+
+class Bounds:
+    """The work of one rendering at a time. Everything below raises TooMuchError."""
+
+    def __init__(self) -> None:
+        self._left = MAX_WORK
+
+    def __repr__(self) -> str:
+        return f"<Bounds: {self._left} characters of work left>"
+
+    def begin(self) -> None:
+        """A rendering begins."""
+        self._left = MAX_WORK
+
+    def spend(self, work: int) -> None:
+        """Pay, in characters."""
+        self._left -= work
+        if self._left < 0:
+            raise TooMuchError("it does more than a chat template may")
+
+    def paid(self, value: Any, besides: int = 0) -> Any:
+        """The value, paid for by its size; an iterator pays as it goes."""
+        if isinstance(value, _SIZED):
+            self.spend(len(value) + besides)
+        elif isinstance(value, Iterator):
+            return self._paying(value)
+        elif besides:
+            self.spend(besides)
+        return value
+
+    def check_operation(self, operator: str, left: Any, right: Any) -> None:
+        """Pay for `left operator right`, before it is made."""
+        if operator == "*":
+            for text, count in ((left, right), (right, left)):
+                if isinstance(text, str | list | tuple) and isinstance(count, int):
+                    self.spend(len(text) * max(0, count))
+            if isinstance(left, int) and isinstance(right, int):
+                _check_bits(left.bit_length() + right.bit_length())
+        elif operator == "**" and isinstance(left, int) and isinstance(right, int):
+            _check_bits(left.bit_length() * max(0, right))
+        elif operator == "%" and isinstance(left, str):
+            self._check_percent(left, right if isinstance(right, tuple) else (right,))
+        elif operator == "+":
+            self.spend(sum(len(side) for side in (left, right) if isinstance(side, _SIZED)))
+
+    def check_arguments(self, values: Iterable[Any]) -> None:
+        """Pay for what is handed in; a number there says how much is to be made."""
+        for value in values:
+            if isinstance(value, int) and abs(value) > MAX_NUMBER:
+                raise TooMuchError(f"{value} is more than an argument in a chat template may be")
+            if isinstance(value, _SIZED):
+                self.spend(len(value))
+
+    def check_method(self, owner: Any, name: str, values: tuple[Any, ...]) -> None:
+        """Pay for a method of a text or a list."""
+        if isinstance(owner, _SIZED):
+            self.spend(len(owner))
+        if isinstance(owner, str):
+            if name == "replace" and len(values) > 1:
+                self.check_replace(owner, *values[:2])
+            elif name == "join" and values:
+                self.check_join(owner, values[0])
+            elif name in ("format", "format_map"):
+                _refuse_width(_WIDE_BRACES.search(owner.replace("{{", "").replace("}}", "")))
+        self.check_arguments(values)
+
+    def check_replace(self, text: Any, old: Any, new: Any) -> None:
+        text, old, new = str(text), str(old), str(new)
+        self.spend(len(text) + (text.count(old) + 1) * len(new))
+
+    def check_join(self, separator: Any, parts: Any) -> None:
+        if isinstance(parts, _SIZED):
+            self.spend(len(str(separator)) * len(parts))
+
+    def filter(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        """The filter, or test, within these bounds."""
+        skipped = 1 if getattr(function, "jinja_pass_arg", None) is not None else 0  # the context, say
+
+        @wraps(function)  # with the mark that says what it must be handed first
+        def bounded(*args: Any, **kwargs: Any) -> Any:
+            value, others = args[skipped], [*args[skipped + 1 :], *kwargs.values()]
+            if isinstance(value, _SIZED):
+                self.spend(len(value))
+            if name == "replace" and len(others) > 1:
+                self.check_replace(value, others[0], others[1])
+            elif name == "join":
+                self.check_join(others[0] if others else "", value)
+            elif name == "format":
+                self._check_percent(str(value), others)
+            self.check_arguments(others)
+            return self.paid(function(*args, **kwargs), STEP)
+
+        return bounded
+
+    def _check_percent(self, form: str, values: Iterable[Any]) -> None:
+        _refuse_width(_WIDE_PERCENT.search(form))
+        self.check_arguments(values)
+        self.spend(len(form))
+
+    def _paying(self, values: Iterator[Any]) -> Iterator[Any]:
+        for value in values:
+            self.spend(STEP)
+            yield value
+
+
+def _refuse_width(found: re.Match[str] | None) -> None:
+    if found is not None:
+        raise TooMuchError(f"a chat template's format is too wide: {found[0][:40]!r}")
+
+
+def _check_bits(bits: int) -> None:
+    if bits > MAX_BITS:
+        raise TooMuchError(f"a chat template's whole number has more than {MAX_BITS} bits")
+
 
 if TYPE_CHECKING:
     from jinja2 import Environment, nodes

@@ -12,7 +12,7 @@ import orjson
 
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.llm.canonical import Media, Message, Reasoning, Text, Tool
-from gateway.protocol.llm.template_limits import MAX_OUTPUT_CHARS, Bounds, TooMuchError
+from gateway.protocol.llm.template_sandbox import MAX_OUTPUT_CHARS, Bounds, TooMuchError
 
 _DEFAULT, _WITH_TOOLS = "default", "tool_use"
 

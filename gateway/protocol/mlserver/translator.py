@@ -1,17 +1,27 @@
-"""The translation of one of Triton's V2 requests for an MLServer, by what it asks."""
+"""The translation of one of Triton's V2 requests for an MLServer, and of MLServer's infer_stream for an engine that has
+generate_stream.
+
+A client of infer_stream sends infer's JSON, and reads an infer response in each event. Its tensors become the members
+of a generate request, whose shapes the engine's configuration gives; each output of the reply has one axis.
+Source: MLServer 1.7.1 `rest/endpoints.py` (`infer_stream`); the generate extension.
+"""
 
 from __future__ import annotations
 
+from typing import Any
+
 import orjson
 
-from gateway.protocol.conversion.errors import unsupported
+from gateway.protocol.conversion.errors import about, refusing, unsupported
 from gateway.protocol.conversion.infer import (
     WantedOutputs,
     infer_request_of_rest,
     infer_response_of_rest,
     rest_of_infer_response,
 )
+from gateway.protocol.conversion.rest_bodies import array, label, parameters, read_object, string
 from gateway.protocol.conversion.sse import SseReader, event_of
+from gateway.protocol.conversion.tensors import flatten
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.mlserver.bodies import error_of, generate_of_inference, inference_of_generate, json_infer_request
 from gateway.protocol.operations import Operation, model_path
@@ -103,3 +113,99 @@ class MLServerInferTranslator(WholeTranslator):
         if self._wanted is None:
             return reply
         return in_rest(rest_of_infer_response(infer_response_of_rest(reply.body, None), self._wanted))
+
+
+_RESERVED = ("id", "model_name", "model_version")
+# What Triton tells of a reply beside its outputs.
+_PARAMETERS = ("sequence_id", "sequence_start", "sequence_end", "triton_final_response")
+_DATATYPES = {str: "BYTES", bool: "BOOL", int: "INT64", float: "FP64"}
+
+
+def generate_of_inference_request(body: bytes) -> bytes:
+    """The generate request of infer's JSON.
+
+    Raises: GatewayError, BAD_REQUEST where it is malformed, UNSUPPORTED where an input has the name of a member that
+    means something else.
+    """
+    with refusing(ErrorKind.BAD_REQUEST):
+        content = read_object(body)
+        told = {name: value for name, value in parameters(content).items() if name not in ("headers", "content_type")}
+        made: dict[str, Any] = {"id": label(content, "id")} if content.get("id") else {}
+        for tensor in array(content, "inputs"):
+            name = string(tensor, "name")
+            if name in ("id", "parameters") or name in made or name in told:
+                raise unsupported(f"input '{name}' has the name of another member of a generate request")
+            with about(f"input '{name}'"):
+                elements = flatten(array(tensor, "data"))
+            made[name] = elements[0] if len(elements) == 1 else elements
+        if told:
+            made["parameters"] = told
+        return orjson.dumps(made)
+
+
+def inference_of_event(data: bytes) -> bytes:
+    """An infer response of an event of generate_stream: an output for each of its keys. An error stays one.
+
+    Raises: GatewayError(UPSTREAM_PROTOCOL) where it is malformed.
+    """
+    with refusing(ErrorKind.UPSTREAM_PROTOCOL):
+        content = read_object(data)
+        if "error" in content:
+            return data
+        made: dict[str, Any] = {key: label(content, key) for key in _RESERVED if key in content}
+        told = {key: content[key] for key in _PARAMETERS if key in content}
+        if told:
+            made["parameters"] = told
+        made["outputs"] = [
+            _output(key, value)
+            for key, value in content.items()
+            if key not in _RESERVED and key not in told and value is not None
+        ]
+        return orjson.dumps(made)
+
+
+def _output(name: str, value: Any) -> dict[str, Any]:
+    elements = flatten(value)
+    kinds = set(map(type, elements))
+    if kinds == {int, float}:
+        kinds = {float}
+    datatype = _DATATYPES.get(kinds.pop()) if len(kinds) == 1 else None
+    if datatype is None:  # nothing of one kind: its JSON is a text
+        datatype, elements = "BYTES", [orjson.dumps(value).decode()]
+    return {"name": name, "shape": [len(elements)], "datatype": datatype, "data": elements}
+
+
+class InferStreamTranslator:
+    """One infer_stream for an engine that has generate_stream."""
+
+    streams = True
+
+    def __init__(self, body: bytes, *, model: str, version: str = "") -> None:
+        self._body = body
+        self._path = model_path(model, version) + "/generate_stream"
+        self._events = SseReader()
+
+    def request(self) -> EngineRequest:
+        """As `Translator.request`."""
+        return EngineRequest(self._path, generate_of_inference_request(self._body))
+
+    def whole(self, reply: Reply) -> Reply:
+        """As `Translator.whole`: an error, as the engine tells it."""
+        return reply
+
+    def feed(self, data: bytes) -> bytes:
+        """As `Translator.feed`."""
+        return b"".join([event_of(inference_of_event(event)) for event in self._events.feed(data)])
+
+    def end(self) -> bytes:
+        """As `Translator.end`.
+
+        Raises: GatewayError(UPSTREAM_PROTOCOL) where the stream ends in the middle of an event.
+        """
+        if self._events.num_waiting:
+            raise GatewayError(ErrorKind.UPSTREAM_PROTOCOL, "the engine's stream ended in the middle of an event")
+        return b""
+
+    def failed(self, message: str, kind: str) -> bytes:
+        """As `Translator.failed`."""
+        return event_of(orjson.dumps({"error": message}))

@@ -24,8 +24,7 @@ from gateway.protocol.conversion.parameters import json_of
 from gateway.protocol.errors import ErrorKind
 from gateway.protocol.protobuf import Message
 from gateway.protocol.tfserving.json_tensors import RawTensor, check
-from gateway.protocol.tfserving.model_info import ServingSignature, Signatures
-from gateway.protocol.tfserving.model_path import ModelPath, target
+from gateway.protocol.tfserving.model_info import ModelPath, ServingSignature, Signatures, target
 
 
 class Method(Enum):

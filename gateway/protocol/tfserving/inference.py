@@ -15,10 +15,9 @@ from gateway.protocol.protobuf import message
 from gateway.protocol.tfserving import examples, predict
 from gateway.protocol.tfserving.infer_request import Method, TFServingRequest, read_asked
 from gateway.protocol.tfserving.json_tensors import RawTensor, read_json
-from gateway.protocol.tfserving.model_info import Signatures
-from gateway.protocol.tfserving.model_path import ModelPath
+from gateway.protocol.tfserving.model_info import ModelPath, Signatures
 from gateway.protocol.tfserving.rpcs import EngineCall, infer_call, read_infer
-from gateway.protocol.translator import EngineRequest, Reply, WholeTranslator, in_rest
+from gateway.protocol.translator import GRPC, EngineRequest, Reply, WholeTranslator, in_rest
 
 _MAX_ERROR_BYTES = 2000
 
@@ -183,3 +182,18 @@ def error_text(body: bytes) -> str:
     if isinstance(told, dict):
         told = told.get("error", told)
     return told if isinstance(told, str) else orjson.dumps(told)[:_MAX_ERROR_BYTES].decode("utf-8", "replace")
+
+
+class CallTranslation(InferTranslation):
+    """A `translating.Translator` whose request is a call: its path is the method's, its body the message."""
+
+    def request(self) -> EngineRequest:
+        """Raises: as `Inference.call`."""
+        call = self.inference.call()
+        return EngineRequest(call.path.decode("ascii"), call.message, GRPC, dropped=self.inference.asked.dropped)
+
+    def whole(self, reply: Reply) -> Reply:
+        """Raises: as `Inference.response_of_call`."""
+        if reply.status != 200:
+            return reply  # `{"error": text}`, which is V2's too
+        return self.rest_of(self.inference.response_of_call(reply.body))

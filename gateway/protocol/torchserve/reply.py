@@ -1,18 +1,69 @@
-"""What a V2 client reads of TorchServe's answer: its bytes in, a serialised ModelInferResponse out."""
+"""TorchServe's answers as a V2 client reads them: bytes in, a serialised ModelInferResponse or an error out.
+
+Errors are {"code", "type", "message"}. Two statuses differ from their usual meaning: a wrong token is 400, and a failed
+handler is 503, as a full queue is. The type of the exception distinguishes them.
+Source: TorchServe 0.12 `TokenAuthorizationHandler.java`, `NettyUtils.java`, `GRPCUtils.java`, `InferenceImpl.java`.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
+import orjson
+
 from gateway.protocol.conversion import raw_contents, triton_json
-from gateway.protocol.conversion.errors import refusing
+from gateway.protocol.conversion.errors import read_error, refusing
 from gateway.protocol.conversion.infer import infer_response_of_rest
 from gateway.protocol.conversion.tensors import Raw, join_elements
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.protobuf import message, parse
 from gateway.protocol.torchserve.json_tensors import Tensor, tensor_of
 from gateway.protocol.torchserve.request import Envelope, TorchServeRequest
-from gateway.protocol.translator import BINARY, JSON
+from gateway.protocol.translator import BINARY, JSON, Reply
+
+_STATUSES = {
+    (400, "InvalidKeyException"): 401,
+    (503, "InternalServerException"): 500,  # the handler failed: another try would fail too
+}
+_GRPC_INTERNAL, _GRPC_NOT_FOUND, _GRPC_UNAVAILABLE, _GRPC_INVALID = 13, 5, 14, 3
+_EXCEPTIONS = {
+    "ModelNotFoundException": _GRPC_NOT_FOUND,
+    "ModelVersionNotFoundException": _GRPC_NOT_FOUND,
+    "BadRequestException": _GRPC_INVALID,
+}
+
+
+def error_of(reply: Reply) -> Reply:
+    """The V2 reply for one of TorchServe's with a status of 400 or above."""
+    message, _ = read_error(reply.body)
+    status = _STATUSES.get((reply.status, _type(reply.body)), reply.status)
+    return Reply(status, error_body(message or f"TorchServe answered with status {reply.status}"))
+
+
+def error_body(message: str) -> bytes:
+    return orjson.dumps({"error": message})
+
+
+def grpc_error(status: int, message: str) -> tuple[int, str]:
+    """The status and text of a failed call, as a V2 client reads them: TorchServe calls most of it INTERNAL, and tells
+    the class of its exception in a second line."""
+    text, _, exception = message.partition("\n")
+    name = exception.rpartition(".")[2] if not exception.endswith(".()") else exception.removesuffix(".()")
+    if status == _GRPC_INTERNAL:
+        status = _EXCEPTIONS.get(name, status)
+    elif status == _GRPC_UNAVAILABLE and name == "InternalServerException":
+        status = _GRPC_INTERNAL
+    return status, text
+
+
+def _type(body: bytes) -> str:
+    try:
+        told = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return ""
+    found = told.get("type") if isinstance(told, dict) else None
+    return found if isinstance(found, str) else ""
+
 
 OUTPUT = "output"
 _PREDICTIONS = "predictions"

@@ -9,9 +9,8 @@ import orjson
 from gateway.protocol.conversion.errors import unsupported
 from gateway.protocol.conversion.infer import WantedOutputs, infer_request_of_rest, rest_of_infer_response
 from gateway.protocol.operations import Operation
-from gateway.protocol.torchserve.errors import error_of
 from gateway.protocol.torchserve.generate import TorchServeGenerateTranslator
-from gateway.protocol.torchserve.reply import OUTPUT, answered
+from gateway.protocol.torchserve.reply import OUTPUT, answered, error_of
 from gateway.protocol.torchserve.request import Envelope, TorchServeRequest, asked, http_request, predictions_path
 from gateway.protocol.translator import EngineRequest, Reply, Translator, WholeTranslator, in_rest
 

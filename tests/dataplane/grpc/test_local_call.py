@@ -9,7 +9,7 @@ import pytest
 from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2
 
-from gateway.protocol.readiness import Readiness
+from gateway.protocol.engine_load import Readiness
 from tests.dataplane.grpc.peers import GrpcClient
 from tests.dataplane.grpc.stage import GrpcStage, grpc_stage
 from tests.dataplane.stage import run, until

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from tritonclient.grpc import service_pb2
 
-from gateway.protocol.readiness import Readiness
+from gateway.protocol.engine_load import Readiness
 from gateway.wire.grpc import framed
 from tests.dataplane.adding import Sums, parameters, step
 from tests.dataplane.grpc.peers import STREAM, UNARY, Call, GrpcClient, GrpcEngine

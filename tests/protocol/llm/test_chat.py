@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from gateway.protocol.llm.canonical import Generation, Media, Message, Reasoning, Text, Tool, ToolCall
-from gateway.protocol.llm.chat_request_reader import read_request
-from gateway.protocol.llm.chat_request_writer import write_request
+from gateway.protocol.llm.chat_request import read_request, write_request
 
 USER = '{"role":"user","content":"hi"}'
 HI = Message("user", (Text("hi"),))

@@ -8,8 +8,7 @@ import pytest
 
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.llm.canonical import Generation, Media, Message
-from gateway.protocol.llm.chat_request_reader import read_request
-from gateway.protocol.llm.chat_request_writer import write_request
+from gateway.protocol.llm.chat_request import read_request, write_request
 
 USER = '{"role":"user","content":"hi"}'
 

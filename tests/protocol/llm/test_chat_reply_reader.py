@@ -20,8 +20,7 @@ from gateway.protocol.llm.canonical import (
     ToolCallDelta,
     Used,
 )
-from gateway.protocol.llm.chat_reply_reader import ChatReplyReader
-from gateway.protocol.llm.chat_reply_writer import ChatReplyWriter
+from gateway.protocol.llm.chat_reply import ChatReplyReader, ChatReplyWriter
 from tests.protocol.llm.chat_streams import BEGUN, STREAMS
 
 

@@ -20,9 +20,12 @@ from gateway.protocol.llm.canonical import (
     ToolCallDelta,
     Used,
 )
-from gateway.protocol.llm.completions_logprobs import from_completions, to_completions
-from gateway.protocol.llm.completions_reply_reader import CompletionsReplyReader
-from gateway.protocol.llm.completions_reply_writer import CompletionsReplyWriter
+from gateway.protocol.llm.completions_reply import (
+    CompletionsReplyReader,
+    CompletionsReplyWriter,
+    from_completions,
+    to_completions,
+)
 
 BOTH_LOGPROBS: dict[str, tuple[dict[str, Any], list[dict[str, Any]]]] = {
     "with alternatives": (

@@ -18,9 +18,8 @@ from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.llm import generate_client, infer_text
 from gateway.protocol.llm.canonical import EngineFailed, Finished, TextDelta, Used
 from gateway.protocol.llm.generate_signature import Kind, flavour_of
-from gateway.protocol.llm.infer_text import InferReplyWriter
-from gateway.protocol.llm.v2_metadata_for_openai import openai_config, openai_metadata
-from gateway.protocol.llm.v2_text_request import TextRequest
+from gateway.protocol.llm.infer_text import InferReplyWriter, openai_config, openai_metadata
+from gateway.protocol.llm.v2_text import TextRequest
 
 REPLY = [TextDelta("Grüße"), Finished("length"), Used(3, 2)]
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gateway.protocol.llm.prompt import prompt_of_json, prompt_of_message
+from gateway.protocol.llm.request_facts import prompt_of_json, prompt_of_message
 from gateway.protocol.protobuf import message
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gateway.protocol.errors import ErrorKind, GatewayError
-from gateway.protocol.llm.template_limits import MAX_OUTPUT_CHARS
+from gateway.protocol.llm.template_sandbox import MAX_OUTPUT_CHARS
 from gateway.protocol.llm.templates import Template, read_template
 
 HI = [{"role": "user", "content": "Hi"}]

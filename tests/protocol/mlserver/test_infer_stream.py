@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from gateway.demo.triton import TritonProcess
 from gateway.protocol.errors import ErrorKind, GatewayError
-from gateway.protocol.mlserver.infer_stream import (
+from gateway.protocol.mlserver.translator import (
     InferStreamTranslator,
     generate_of_inference_request,
     inference_of_event,

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.protocol.message_layouts import error_response
 from gateway.protocol.mlserver.stream import begins_as_tritons, is_bare_response, wrapped
 from gateway.protocol.protobuf import message, parse
-from gateway.protocol.stream_messages import error_response
 from gateway.wire.grpc import framed
 from tests.protocol.conversion.inferences import serialised
 

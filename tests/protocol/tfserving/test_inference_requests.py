@@ -9,7 +9,7 @@ import pytest
 from gateway.protocol.errors import GatewayError
 from gateway.protocol.tfserving import messages
 from gateway.protocol.tfserving.inference import InferTranslation, inference
-from gateway.protocol.tfserving.model_path import target
+from gateway.protocol.tfserving.model_info import target
 from gateway.protocol.tfserving.rpcs import metadata_call, status_call
 from gateway.protocol.translator import Translator
 from tests.protocol.conversion.inferences import Tensor, request_of

@@ -3,7 +3,7 @@
 import pytest
 
 from gateway.protocol.errors import ErrorKind, GatewayError
-from gateway.protocol.tfserving.model_path import ModelPath, target
+from gateway.protocol.tfserving.model_info import ModelPath, target
 
 
 @pytest.mark.parametrize(

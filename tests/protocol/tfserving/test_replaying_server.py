@@ -17,8 +17,8 @@ from gateway.protocol.tfserving.model_info import (
     read_signatures_message,
     read_versions_message,
     ready_of,
+    target,
 )
-from gateway.protocol.tfserving.model_path import target
 from gateway.protocol.tfserving.rpcs import EngineCall, metadata_call, status_call
 from gateway.protocol.translator import Reply
 from tests.protocol.tfserving.exchanges import DOCUMENTED

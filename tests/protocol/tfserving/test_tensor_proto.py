@@ -4,22 +4,21 @@ import pytest
 from hypothesis import given, settings
 
 from gateway.protocol.datatypes import DATATYPES
-from gateway.protocol.tfserving import tensor_proto
-from gateway.protocol.tfserving.datatypes import number_of, of_name, of_number
+from gateway.protocol.tfserving import rpcs
 from gateway.protocol.tfserving.json_tensors import RawTensor
-from gateway.protocol.tfserving.messages import SCHEMA, message, parse
+from gateway.protocol.tfserving.messages import SCHEMA, message, number_of, of_name, of_number, parse
 from tests.protocol.conversion import inferences
 from tests.protocol.tfserving.vectors import SCHEMAS, TENSORS
 
 
 def read(data: bytes) -> tuple[str, tuple[int, ...], bytes]:
-    found = tensor_proto.read("x", data)
+    found = rpcs.read("x", data)
     return found.datatype, found.shape, bytes(found.raw)
 
 
 def write(datatype: str, shape: tuple[int, ...], raw: bytes) -> bytes:
     proto = message("TensorProto")()
-    tensor_proto.fill(proto, RawTensor("x", datatype, shape, raw))
+    rpcs.fill(proto, RawTensor("x", datatype, shape, raw))
     data: bytes = proto.SerializeToString()
     return data
 

@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.operations import Operation
-from gateway.protocol.torchserve.generate import TorchServeGenerateTranslator
+from gateway.protocol.torchserve.generate import MAX_OBJECT_CHARACTERS, TorchServeGenerateTranslator
 from gateway.protocol.torchserve.request import Envelope
-from gateway.protocol.torchserve.text_stream import MAX_OBJECT_CHARACTERS
 from gateway.protocol.torchserve.translator import translator
 from gateway.protocol.translator import JSON, EngineRequest, Reply, Translator
 

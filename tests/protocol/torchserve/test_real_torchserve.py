@@ -12,7 +12,6 @@ import pytest
 from gateway.protocol.conversion.infer import infer_request_of_rest
 from gateway.protocol.operations import Operation
 from gateway.protocol.protobuf import parse
-from gateway.protocol.torchserve.errors import grpc_error
 from gateway.protocol.torchserve.predictions import (
     PING,
     PREDICTIONS,
@@ -20,7 +19,7 @@ from gateway.protocol.torchserve.predictions import (
     prediction,
     predictions_request,
 )
-from gateway.protocol.torchserve.reply import answered
+from gateway.protocol.torchserve.reply import answered, grpc_error
 from gateway.protocol.torchserve.request import Envelope, asked
 from gateway.protocol.torchserve.translator import translator
 from gateway.protocol.translator import Reply, Translator

@@ -10,7 +10,7 @@ from engines.host.openai.reply_events import AnswerReader
 from engines.host.openai.request_builder import infer_request
 from gateway.protocol.conversion.tensors import join_elements, split_elements
 from gateway.protocol.errors import ErrorKind, GatewayError
-from gateway.protocol.llm import chat_request_reader, completions_request_reader
+from gateway.protocol.llm import chat_request, completions_request
 from gateway.protocol.llm.canonical import Finished, Generation, Started, TextDelta, Used
 
 USER = {"role": "user", "content": "Hi"}
@@ -19,11 +19,11 @@ TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "ob
 
 def chat(**fields: Any) -> Generation:
     body = {"model": "m", "messages": [USER], **fields}
-    return chat_request_reader.read_request(json.dumps(body).encode())
+    return chat_request.read_request(json.dumps(body).encode())
 
 
 def completion(**fields: Any) -> Generation:
-    return completions_request_reader.read_request(json.dumps({"model": "m", "prompt": "Once", **fields}).encode())
+    return completions_request.read_request(json.dumps({"model": "m", "prompt": "Once", **fields}).encode())
 
 
 def asked(generation: Generation, adapter: str | None = None) -> InferRequest:
@@ -104,9 +104,9 @@ REFUSED = [
         ErrorKind.BAD_REQUEST,
         "'echo' of a prompt of token",
     ),
-    (lambda: completions_request_reader.read_requests(b"[]"), ErrorKind.BAD_REQUEST, "the body must be a JSON object"),
+    (lambda: completions_request.read_requests(b"[]"), ErrorKind.BAD_REQUEST, "the body must be a JSON object"),
     (
-        lambda: completions_request_reader.read_requests(b'{"prompt": ["a", "b"], "stream": true}'),
+        lambda: completions_request.read_requests(b'{"prompt": ["a", "b"], "stream": true}'),
         ErrorKind.BAD_REQUEST,
         "'prompt' holds 2 prompts, of which a stream can tell one",
     ),
@@ -135,7 +135,7 @@ def test_what_has_no_place_is_refused_by_name(ask: Any, kind: ErrorKind, said: s
 def test_several_prompts_are_several_requests(prompt: Any, prompts: list[Any]) -> None:
     """Each has all that the request says; a list of numbers is one prompt of token ids."""
     body = json.dumps({"model": "m", "prompt": prompt, "n": 2}).encode()
-    read = completions_request_reader.read_requests(body)
+    read = completions_request.read_requests(body)
     assert [(each.prompt, each.options["n"]) for each in read] == [(each, 2) for each in prompts]
 
 

@@ -1,8 +1,9 @@
-"""Requests of OpenAI's completions, read.
+"""Requests of OpenAI's completions, read from clients and written for engines.
 
-A client that does not say `max_tokens` gets 16, as the API has it, whatever the engine.
+A client without `max_tokens` gets 16, as the API has it, whatever the engine. A client of another API gets as many as
+there is room for, which is `null` here.
 
-Source: OpenAI API reference, "Create completion".
+Source: OpenAI API reference, "Create completion"; vLLM's and SGLang's extra parameters.
 """
 
 from __future__ import annotations
@@ -11,11 +12,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.llm.canonical import Generation
-from gateway.protocol.llm.openai_options import read_options, read_stream
-from gateway.protocol.llm.request_fields import Fields, bad_request, optional, read_fields, required
-
-__all__ = ["DEFAULT_MAX_TOKENS", "read_request", "read_requests"]
+from gateway.protocol.llm.json_fields import Fields, bad_request, dumped, optional, read_fields, required
+from gateway.protocol.llm.openai_options import EXTRAS, read_options, read_stream
+from gateway.protocol.llm.sampling_fields import accepted_by, fields_of
+from gateway.protocol.operations import LlmApi
 
 DEFAULT_MAX_TOKENS = 16
 
@@ -67,3 +69,31 @@ def _prompt(given: Any) -> str | Sequence[int]:
     if isinstance(given, list) and given and all(type(token) is int for token in given):
         return given
     raise bad_request("'prompt' must be a string or a list of token ids")
+
+
+ENGINE = "an OpenAI completions engine"
+_KNOWN = fields_of(LlmApi.COMPLETIONS) | EXTRAS
+
+
+def write_request(generation: Generation, *, model: str, drop: bool) -> tuple[bytes, list[str]]:
+    """The body for `/v1/completions`, and the names of dropped options. Of a stream, usage is asked always.
+
+    Raises: GatewayError(UNSUPPORTED) that names what the engine has no place for: messages that no template has made a
+    prompt of, images, tools.
+    """
+    if generation.prompt is None:
+        raise GatewayError(ErrorKind.UNSUPPORTED, f"messages cannot be told to {ENGINE} without a 'chat_template'")
+    if generation.has_media:
+        raise GatewayError(ErrorKind.UNSUPPORTED, f"images, sounds and files cannot be told to {ENGINE}")
+    told = dict(generation.options)
+    if generation.tools:
+        told["tools"] = generation.tools
+    options, lost = accepted_by(told, _KNOWN, engine=ENGINE, drop=drop)
+    body: Fields = {"model": model, "prompt": generation.prompt}
+    if generation.messages:
+        body["max_tokens"] = None
+    body |= options
+    if generation.stream:
+        body["stream"] = True
+        body["stream_options"] = {"include_usage": True}
+    return dumped(body), lost

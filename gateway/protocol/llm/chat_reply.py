@@ -1,0 +1,223 @@
+"""Replies of OpenAI's chat completions, read from engines and written for clients.
+
+Read: a refusal is text, and its reason is content_filter, as in other APIs. Written: the role stands in a choice's
+first chunk, together with its first content, so that nothing is sent before the model answers; reasoning is
+`reasoning_content`.
+
+Sources: OpenAI API reference, "The chat completion object" and "The chat completion chunk object"; `reasoning_content`
+of vLLM, SGLang, llama.cpp and DeepSeek, `reasoning` of vLLM, Ollama, LM Studio and OpenRouter; Mistral's parts of
+content.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import orjson
+
+from gateway.protocol.errors import ErrorKind, GatewayError
+from gateway.protocol.llm.canonical import Event, Finished, Generation, ReasoningDelta, TextDelta, ToolCallDelta
+from gateway.protocol.llm.json_fields import Fields
+from gateway.protocol.llm.openai_reply_reader import OpenAIReplyReader, text_of
+from gateway.protocol.llm.openai_reply_writer import OpenAIReplyWriter
+
+
+class ChatReplyReader(OpenAIReplyReader):
+    """Reads one reply."""
+
+    _whole_key = "message"
+    _chunk_key = "delta"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._calls: dict[int, _Calls] = {}
+        self._refused: set[int] = set()
+
+    def _more(self, index: int, told: Fields, choice: Fields, events: list[Event]) -> None:
+        thought = told.get("reasoning_content") or told.get("reasoning")
+        if isinstance(thought, str) and thought:
+            events.append(ReasoningDelta(thought, index))
+        content = told.get("content")
+        if content and not isinstance(content, str):
+            content = _from_parts(content, index, events)
+        logprobs = _logprobs(choice.get("logprobs"))
+        if refusal := text_of(told.get("refusal")):
+            self._refused.add(index)
+            events.append(TextDelta(refusal, index, logprobs))
+        elif content or logprobs:
+            events.append(TextDelta(content or "", index, logprobs))
+        if calls := told.get("tool_calls"):
+            self._calls.setdefault(index, _Calls()).read(calls, index, events)
+        elif function := told.get("function_call"):
+            self._calls.setdefault(index, _Calls()).read([{"index": 0, "function": function}], index, events)
+
+    def _reason(self, index: int, reason: str) -> str:
+        """Some engines say stop where the model has called a tool, too."""
+        if reason == "stop" and index in self._refused:
+            return "content_filter"
+        if reason == "stop" and index in self._calls:
+            return "tool_calls"
+        return super()._reason(index, reason)
+
+
+class _Calls:
+    """The tool calls of one choice. Engines number them, or give each a new id, or send them whole, one for one."""
+
+    def __init__(self) -> None:
+        self._positions: dict[int, int] = {}  # by the engine's number
+        self._ids: list[str] = []  # by position
+
+    def read(self, calls: Any, index: int, events: list[Event]) -> None:
+        for call in calls if isinstance(calls, list) else ():
+            function = call.get("function") if isinstance(call, dict) else None
+            if not isinstance(function, dict):
+                raise GatewayError(ErrorKind.UPSTREAM_PROTOCOL, "a tool call of the engine's reply has no 'function'")
+            id, name = text_of(call.get("id")), text_of(function.get("name"))
+            position, is_new = self._position(call.get("index"), id, name)
+            arguments = function.get("arguments") or ""
+            if not isinstance(arguments, str):
+                arguments = orjson.dumps(arguments).decode()
+            if is_new:
+                events.append(ToolCallDelta(position, id, name, arguments, index))
+            elif arguments:
+                events.append(ToolCallDelta(position, arguments=arguments, index=index))
+
+    def _position(self, number: Any, id: str, name: str) -> tuple[int, bool]:
+        """Which call it is, and whether it is new."""
+        num_calls = len(self._ids)
+        if type(number) is not int:
+            is_new = bool(name) or not num_calls
+            position = num_calls if is_new else num_calls - 1
+        else:
+            position = self._positions.get(number, num_calls)
+            if position < num_calls and id and name and id != self._ids[position]:
+                position = num_calls  # one number for all of them, as Ollama once had it
+            self._positions[number] = position
+            is_new = position == num_calls
+        if is_new:
+            self._ids.append(id)
+        return position, is_new
+
+
+def _from_parts(content: Any, index: int, events: list[Event]) -> str:
+    """The text of content in parts; thoughts among them are told."""
+    texts: list[str] = []
+    for part in content if isinstance(content, list) else ():
+        if isinstance(part, dict) and part.get("type") == "thinking":
+            thought = part.get("thinking")
+            inner = thought if isinstance(thought, list) else [{"text": thought}]
+            text = "".join([text_of(piece.get("text")) for piece in inner if isinstance(piece, dict)])
+            events.append(ReasoningDelta(text, index))
+        elif isinstance(part, dict) and isinstance(part.get("text"), str):
+            texts.append(part["text"])
+    return "".join(texts)
+
+
+def _logprobs(told: Any) -> list[Fields] | None:
+    if not told or not isinstance(told, dict):
+        return None
+    found = told.get("content") or told.get("refusal")
+    return found if isinstance(found, list) else None
+
+
+class ChatReplyWriter(OpenAIReplyWriter):
+    """Writes one reply."""
+
+    _stream_object = "chat.completion.chunk"
+    _whole_object = "chat.completion"
+
+    def __init__(self, generation: Generation, *, id: str, created: int, model: str) -> None:
+        super().__init__(generation, id=id, created=created, model=model)
+        self._texts: dict[int, bytes] = {}  # of each choice that has begun: a chunk of text, up to the text
+        self._end_of_text = b'},"logprobs":null,"finish_reason":null}]' + self._stop
+        self._called: set[tuple[int, int]] = set()  # choice and position of the calls that have begun
+
+    def _told(self, event: Event) -> bytes:
+        if isinstance(event, TextDelta):
+            begin = self._texts.get(event.index)
+            if begin is not None and event.logprobs is None:
+                return begin + orjson.dumps(event.text) + self._end_of_text
+            return self._delta(event.index, {"content": event.text}, event.logprobs)
+        if isinstance(event, ReasoningDelta):  # what proves it is of its provider's API
+            return self._delta(event.index, {"reasoning_content": event.text}) if event.text else b""
+        if isinstance(event, ToolCallDelta):
+            return self._delta(event.index, {"tool_calls": [self._call(event)]})
+        if isinstance(event, Finished):
+            return self._delta(event.index, {}, None, event.reason)
+        return b""
+
+    def _delta(
+        self,
+        index: int,
+        delta: Fields,
+        logprobs: Sequence[object] | None = None,
+        reason: str | None = None,
+    ) -> bytes:
+        if index not in self._texts:
+            delta = {"role": "assistant", "content": "" if "tool_calls" not in delta else None} | delta
+            self._texts[index] = self._chunk(b'[{"index":%d,"delta":{"content":' % index, b"")
+        choice = {
+            "index": index,
+            "delta": delta,
+            "logprobs": {"content": logprobs, "refusal": None} if logprobs is not None else None,
+            "finish_reason": reason,
+        }
+        return self._chunk(orjson.dumps([choice]), self._stop)
+
+    def _call(self, event: ToolCallDelta) -> Fields:
+        if (event.index, event.position) in self._called:
+            return {"index": event.position, "function": {"arguments": event.arguments}}
+        self._called.add((event.index, event.position))
+        function = {"name": event.name, "arguments": event.arguments}
+        return {"index": event.position, "id": self._call_id(event), "type": "function", "function": function}
+
+    def _call_id(self, event: ToolCallDelta) -> str:
+        """The call's id; a client cannot answer one without."""
+        return event.id or f"call_{self._id}_{event.index}_{event.position}"
+
+    def _choices(self, events: Sequence[Event]) -> list[Fields]:
+        choices: dict[int, _Choice] = {}
+        for event in events:
+            if isinstance(event, TextDelta | ReasoningDelta | ToolCallDelta | Finished):
+                choice = choices.setdefault(event.index, _Choice())
+                if isinstance(event, ToolCallDelta) and event.position not in choice.calls:
+                    choice.calls[event.position] = (self._call_id(event), event.name, [])
+                choice.add(event)
+        return [choice.told(index) for index, choice in sorted((choices or {0: _Choice()}).items())]
+
+
+class _Choice:
+    """A choice of a whole reply."""
+
+    def __init__(self) -> None:
+        self.calls: dict[int, tuple[str, str, list[str]]] = {}  # position -> id, name, arguments
+        self._texts: list[str] = []
+        self._thoughts: list[str] = []
+        self._logprobs: list[object] = []
+        self._reason = "stop"
+
+    def add(self, event: Event) -> None:
+        if isinstance(event, TextDelta):
+            self._texts.append(event.text)
+            self._logprobs += event.logprobs or ()
+        elif isinstance(event, ReasoningDelta):
+            self._thoughts.append(event.text)
+        elif isinstance(event, ToolCallDelta):
+            self.calls[event.position][2].append(event.arguments)
+        elif isinstance(event, Finished):
+            self._reason = event.reason
+
+    def told(self, index: int) -> Fields:
+        text, thought = "".join(self._texts), "".join(self._thoughts)
+        message: Fields = {"role": "assistant", "content": text, "refusal": None}
+        if thought:
+            message["reasoning_content"] = thought
+        if self.calls:
+            message["content"] = text or None
+            message["tool_calls"] = [
+                {"id": id, "type": "function", "function": {"name": name, "arguments": "".join(arguments)}}
+                for _, (id, name, arguments) in sorted(self.calls.items())
+            ]
+        logprobs = {"content": self._logprobs, "refusal": None} if self._logprobs else None
+        return {"index": index, "message": message, "logprobs": logprobs, "finish_reason": self._reason}

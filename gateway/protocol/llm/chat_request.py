@@ -1,0 +1,291 @@
+"""Requests of OpenAI's chat completions, read as clients write them (OpenAI's own, LangChain, by hand), and written for
+engines.
+
+Read: functions of before there were tools become tools, with calls that have made-up ids; several texts in one message
+stay several; a field without a canonical name stays an option by its own name, so that it is never dropped in silence.
+Written: `developer` becomes `system`, which every engine's template knows; the bound is `max_tokens`, since some
+engines do not know `max_completion_tokens`.
+
+Sources: OpenAI API reference, "Create chat completion"; vLLM's `audio_url`, `reasoning` and `thinking` parts; vLLM's
+and SGLang's extra parameters.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+
+from gateway.protocol.errors import ErrorKind, GatewayError
+from gateway.protocol.llm.canonical import (
+    Generation,
+    Media,
+    Message,
+    Part,
+    Reasoning,
+    Text,
+    ToolCall,
+    data_url,
+    split_data_url,
+)
+from gateway.protocol.llm.json_fields import (
+    Fields,
+    bad_request,
+    checked,
+    dumped,
+    objects,
+    optional,
+    read_fields,
+    required,
+)
+from gateway.protocol.llm.openai_options import (
+    EXTRAS,
+    read_options,
+    read_stream,
+    read_tool_choice,
+    read_tools,
+    written_thinking,
+    written_tool,
+)
+from gateway.protocol.llm.sampling_fields import accepted_by, fields_of
+from gateway.protocol.operations import LlmApi
+
+# OpenAI's names of sounds that have another as media types.
+_FORMATS = {"mpeg": "mp3", "wave": "wav"}
+_TEXTS = ("text", "input_text", "output_text")
+
+
+def read_parts(content: Any, where: str) -> list[Part]:
+    """The parts of a message's `content`: a string, a list, or nothing.
+
+    Raises: GatewayError(BAD_REQUEST) that names the part; GatewayError(UNSUPPORTED) for a kind of one engine alone.
+    """
+    if content is None or content == "":
+        return []
+    if isinstance(content, str):
+        return [Text(content)]
+    parts: list[Part] = []
+    for at, part in enumerate(checked(content, list, where)):
+        path = f"{where}[{at}]"
+        parts.append(Text(part) if isinstance(part, str) else _part(checked(part, dict, path), path))
+    return parts
+
+
+def _part(part: Fields, where: str) -> Part:
+    kind = required(part, "type", str, where)
+    if kind in _TEXTS:
+        return Text(required(part, "text", str, where))
+    if kind == "refusal":
+        return Text(required(part, "refusal", str, where))
+    if kind == "thinking":
+        return Reasoning(required(part, "thinking", str, where))
+    if kind in ("image_url", "audio_url"):
+        given = part.get(kind)
+        if isinstance(given, str):  # LangChain's of old
+            given = {"url": given}
+        given = checked(given, dict, f"{where}.{kind}")
+        rest = {name: value for name, value in given.items() if name != "url" and value is not None}
+        return Media(kind.removesuffix("_url"), required(given, "url", str, f"{where}.{kind}"), rest)
+    if kind == "input_audio":
+        given = required(part, kind, dict, where)
+        data, form = (required(given, name, str, f"{where}.{kind}") for name in ("data", "format"))
+        return Media("audio", data if data.startswith("data:") else data_url(f"audio/{form}", data), {"format": form})
+    if kind == "file":
+        given = required(part, kind, dict, where)
+        rest = {name: value for name, value in given.items() if name != "file_data" and value is not None}
+        return Media(kind, optional(given, "file_data", str, f"{where}.{kind}") or "", rest)
+    what = f"'{where}.type' is '{kind}'; only texts, images, sounds and files can be told to another engine"
+    raise GatewayError(ErrorKind.UNSUPPORTED, what)
+
+
+def read_call(call: Fields, where: str) -> ToolCall:
+    """A call in an assistant's message. Its arguments are JSON in a string, or as some clients have it, the object.
+
+    Raises: GatewayError(BAD_REQUEST) that names the field.
+    """
+    if call.get("type", "function") != "function":
+        what = f"'{where}.type' is '{call['type']}'; only calls of functions can be told to another engine"
+        raise GatewayError(ErrorKind.UNSUPPORTED, what)
+    function = required(call, "function", dict, where)
+    arguments = function.get("arguments")
+    if isinstance(arguments, dict):
+        arguments = orjson.dumps(arguments).decode()
+    return ToolCall(
+        optional(call, "id", str, where) or "",
+        required(function, "name", str, f"{where}.function"),
+        checked(arguments or "", str, f"{where}.function.arguments"),
+    )
+
+
+def written_call(call: ToolCall) -> Fields:
+    function = {"name": call.name, "arguments": call.arguments}
+    return {"id": call.id, "type": "function", "function": function}
+
+
+def written_content(parts: tuple[Part, ...]) -> str | list[Fields]:
+    """The `content` of these parts but thoughts, which have a field of their own; a string where it is one text.
+
+    Raises: GatewayError(UNSUPPORTED) for media of which there is no form.
+    """
+    told = [part for part in parts if not isinstance(part, Reasoning)]
+    if not told:
+        return ""
+    if len(told) == 1 and isinstance(told[0], Text):
+        return told[0].text
+    return [{"type": "text", "text": part.text} if isinstance(part, Text) else _media(part) for part in told]
+
+
+def _media(media: Media) -> Fields:
+    if media.kind == "image":
+        return {"type": "image_url", "image_url": {"url": media.url, **media.detail}}
+    if media.kind == "audio":
+        inline = split_data_url(media.url)
+        if inline is None:
+            return {"type": "audio_url", "audio_url": {"url": media.url}}
+        subtype = inline[0].partition("/")[2].removeprefix("x-")
+        form = media.detail.get("format") or _FORMATS.get(subtype, subtype)
+        return {"type": "input_audio", "input_audio": {"data": inline[1], "format": form}}
+    if media.kind == "file" and (not media.url or media.url.startswith("data:")):
+        return {"type": "file", "file": ({"file_data": media.url} if media.url else {}) | dict(media.detail)}
+    what = f"a {media.kind} by its address cannot be told to an OpenAI chat engine; put it into the request (base64)"
+    raise GatewayError(ErrorKind.UNSUPPORTED, what)
+
+
+_ROLES = ("system", "developer", "user", "assistant", "tool")
+
+
+def read_request(body: bytes) -> Generation:
+    """What a client asks of `/v1/chat/completions`.
+
+    Raises: GatewayError(BAD_REQUEST) that names the field; GatewayError(UNSUPPORTED) where a part, a tool or a choice
+    of tools is of a kind that only one engine has.
+    """
+    given = read_fields(body)
+    model = required(given, "model", str)
+    messages = read_messages(given.pop("messages", None))
+    tools, choice = read_tools(given), read_tool_choice(given)
+    stream, include_usage, more = read_stream(given)
+    logprobs = _logprobs(given)
+    del given["model"]
+    options = read_options(given) | logprobs | more
+    if tools or choice.get("tool_choice") not in (None, "auto", "none"):
+        options |= choice
+    return Generation(model, None, messages, tools, options, stream, include_usage)
+
+
+def _logprobs(given: Fields) -> dict[str, Any]:
+    """Whether they are asked, and how many alternatives; these fields are taken out of `given`."""
+    asked, top = optional(given, "logprobs", bool), optional(given, "top_logprobs", int)
+    given.pop("logprobs", None)
+    given.pop("top_logprobs", None)
+    if top and not asked:
+        raise bad_request("'top_logprobs' needs 'logprobs': true")
+    return {"logprobs": top or 0} if asked else {}
+
+
+def read_messages(given: Any) -> tuple[Message, ...]:
+    """The messages of a body.
+
+    Raises: GatewayError as `read_request` does.
+    """
+    if not given:
+        raise bad_request("'messages' is missing; it must be a list of at least one message")
+    messages: list[Message] = []
+    called: dict[str, str] = {}  # function -> made-up id of its last call
+    for where, message in objects(given, "messages"):
+        role = required(message, "role", str, where)
+        if role == "function":
+            name = required(message, "name", str, where)
+            parts = tuple(read_parts(message.get("content"), f"{where}.content"))
+            messages.append(Message("tool", parts, (), called.get(name, f"call_{name}"), name))
+        elif role in _ROLES:
+            messages.append(_message(role, message, where, called))
+        else:
+            raise bad_request(f"'{where}.role' must be one of {', '.join(_ROLES)}, not '{role}'")
+    return tuple(messages)
+
+
+def _message(role: str, message: Fields, where: str, called: dict[str, str]) -> Message:
+    parts = read_parts(message.get("content"), f"{where}.content")
+    calls: list[ToolCall] = []
+    if role == "assistant":
+        for name in ("reasoning_content", "reasoning"):
+            if thought := optional(message, name, str, where):
+                parts.insert(0, Reasoning(thought))
+                break
+        parts += read_parts(optional(message, "refusal", str, where), f"{where}.refusal")
+        calls = [read_call(call, at) for at, call in objects(message.get("tool_calls") or [], f"{where}.tool_calls")]
+        if (before := optional(message, "function_call", dict, where)) is not None:
+            id = f"call_{where.removeprefix('messages[').removesuffix(']')}"
+            call = read_call({"id": id, "function": before}, f"{where}.function_call")
+            called[call.name] = id
+            calls.append(call)
+        if optional(message, "audio", dict, where) is not None and not parts:
+            raise bad_request(f"'{where}.audio' is known to one engine alone; give its text as 'content'")
+    answers = required(message, "tool_call_id", str, where) if role == "tool" else ""
+    return Message(role, tuple(parts), tuple(calls), answers, optional(message, "name", str, where) or "")
+
+
+ENGINE = "an OpenAI chat engine"
+_OF_CHAT_ALONE = {
+    *("chat_template_kwargs", "add_generation_prompt", "continue_final_message", "documents", "mm_processor_kwargs"),
+    *("include_reasoning", "separate_reasoning", "stream_reasoning"),
+    *("verbosity", "service_tier", "store", "prompt_cache_key", "safety_identifier", "prediction"),
+}
+_KNOWN = fields_of(LlmApi.CHAT) | EXTRAS | _OF_CHAT_ALONE
+
+
+def write_request(generation: Generation, *, model: str, drop: bool) -> tuple[bytes, list[str]]:
+    """The body for `/v1/chat/completions`, and the names of the options that were dropped. A prompt becomes one message
+    of the user's. Of a stream, usage is asked always: whether the client reads it is the writer's.
+
+    Raises: GatewayError(UNSUPPORTED) that names what the engine has no place for.
+    """
+    told, approximated = written_thinking(dict(generation.options), drop)
+    options, lost = accepted_by(told, _KNOWN, engine=ENGINE, drop=drop)
+    body: Fields = {"model": model, "messages": written_messages(generation)}
+    if generation.tools:
+        body["tools"] = [written_tool(tool) for tool in generation.tools]
+    if (top := options.pop("logprobs", None)) is not None:
+        body["logprobs"] = True
+        if top:
+            body["top_logprobs"] = top
+    body |= options
+    if generation.stream:
+        body["stream"] = True
+        body["stream_options"] = {"include_usage": True}
+    return dumped(body), approximated + lost
+
+
+def written_messages(generation: Generation) -> list[Fields]:
+    """What is said, as the messages of a body; a prompt as one of the user's.
+
+    Raises: GatewayError(UNSUPPORTED) for token ids, and for media of which there is no form.
+    """
+    if generation.messages:
+        return [written_message(message) for message in generation.messages]
+    if isinstance(generation.prompt, str):
+        return [{"role": "user", "content": generation.prompt}]
+    what = f"a prompt of token ids cannot be told to {ENGINE}; give its text"
+    raise GatewayError(ErrorKind.UNSUPPORTED, what)
+
+
+def written_message(message: Message) -> Fields:
+    """One message of a body.
+
+    Raises: GatewayError(UNSUPPORTED) for media of which there is no form.
+    """
+    role = "system" if message.role == "developer" else message.role
+    content: Any = written_content(message.parts)
+    told: Fields = {"role": role, "content": content}
+    if message.tool_calls:
+        told["content"] = content or None
+        told["tool_calls"] = [written_call(call) for call in message.tool_calls]
+    thought = "".join([part.text for part in message.parts if isinstance(part, Reasoning)])
+    if thought:
+        told["reasoning_content"] = thought
+    if message.name:
+        told["name"] = message.name
+    if role == "tool":
+        told["tool_call_id"] = message.tool_call_id
+    return told
