@@ -72,6 +72,17 @@ INNER_FLOORS = {
         "gateway.protocol.torchserve": 3,
         "gateway.protocol.llm": 4,
     },
+    # the interface and what all backends use; a backend in the process of an instance uses no other, but for CoreML's
+    # cache
+    "engines.backends": {
+        "engines.backends": 0,
+        "engines.backends.coreml": 1,
+        "engines.backends.paged": 1,
+        "engines.backends.python": 1,
+        "engines.backends.pytorch": 1,
+        "engines.backends.onnxruntime": 2,
+    },
+    "engines.repository": {"engines.repository.config": 0, "engines.repository": 1},
     # base modules, fronts, and the process on top
     "engines.host": {
         "engines.host": 0,

@@ -75,10 +75,10 @@ class DynamicBatcher:
         self._rejection_ns = 0
         self._is_stopped = False
         self._is_dispatching = False
-        self._seats = InstancePool(instances, clock, self._dispatch, on_lost, enrol)
+        self._pool = InstancePool(instances, clock, self._dispatch, on_lost, enrol)
 
     def __repr__(self) -> str:
-        return f"<DynamicBatcher: {len(self._queue)} waiting, {self._seats}>"
+        return f"<DynamicBatcher: {len(self._queue)} waiting, {self._pool}>"
 
     @property
     def num_pending(self) -> int:
@@ -91,10 +91,10 @@ class DynamicBatcher:
         if call.is_cancelled:
             call.fail_cancelled()
             return
-        if not self._sizes.delay_ns and not self._queue and (seat := self._seats.take()) is not None:
+        if not self._sizes.delay_ns and not self._queue and (held := self._pool.take()) is not None:
             if self._order is not None:
                 self._order.join(call)
-            self._seats.run(seat, (call,))
+            self._pool.run(held, (call,))
             return
         waiting = Waiting(call, self._clock.now_ns(), self._cancelled)
         if not self._queue.add(waiting):
@@ -104,17 +104,17 @@ class DynamicBatcher:
         self._queued_rows += call.batch_size
         if waiting.deadline_ns:
             self._watch_deadlines(waiting.deadline_ns)
-        if self._seats.free and not self._changes_nothing(waiting):
+        if self._pool.free and not self._changes_nothing(waiting):
             self._dispatch()
 
     def instance_changed(self, instance: Instance) -> None:
-        self._seats.changed(instance)
+        self._pool.changed(instance)
 
     def stop(self) -> None:
         self._is_stopped = True
         for waiting in self._clear():
             waiting.call.fail(stopping(waiting.call))
-        self._seats.close()
+        self._pool.close()
 
     def fail_waiting(self, error: EngineError) -> None:
         """Fail all waiting calls, and go on."""
@@ -134,7 +134,7 @@ class DynamicBatcher:
             self._take_out(waiting)
             self._stop_waiting_for_more()
             waiting.call.fail_cancelled()
-            if self._queue and self._seats.free:
+            if self._queue and self._pool.free:
                 self._dispatch()
 
     def _take_out(self, waiting: Waiting) -> None:
@@ -159,18 +159,18 @@ class DynamicBatcher:
             return
         self._is_dispatching = True
         try:
-            while self._queue and self._seats.free:
+            while self._queue and self._pool.free:
                 self._stop_waiting_for_more()
                 now = self._clock.now_ns()
                 self._reject_late(now)
                 batch = self._form(now)
-                if not batch or (seat := self._seats.take()) is None:
+                if not batch or (held := self._pool.take()) is None:
                     return
                 for waiting in batch:
                     self._take_out(waiting)
                     if self._order is not None:
                         self._order.join(waiting.call)
-                self._seats.run(seat, [waiting.call for waiting in batch])
+                self._pool.run(held, [waiting.call for waiting in batch])
         finally:
             self._is_dispatching = False
 

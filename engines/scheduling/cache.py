@@ -185,10 +185,9 @@ class CachedScheduler:
         if key is None:
             self._scheduler.submit(call)
             return
-        lookup = _Lookup(self, call, key, self._clock.now_ns())
         self._num_looked_up += 1
-        call.on_cancel = lookup.cancel
-        self._cache.get(key, lookup.callback)
+        call.on_cancel = call.fail_cancelled
+        self._cache.get(key, partial(self._looked_up, call, key, self._clock.now_ns()))
 
     def instance_changed(self, instance: Instance) -> None:
         self._scheduler.instance_changed(instance)
@@ -196,11 +195,10 @@ class CachedScheduler:
     def stop(self) -> None:
         self._scheduler.stop()
 
-    def looked_up(self, lookup: _Lookup, response: InferResponse | None) -> None:
+    def _looked_up(self, call: InferenceCall, key: str, since_ns: int, response: InferResponse | None) -> None:
         """A lookup has ended."""
         self._num_looked_up -= 1
-        call = lookup.call
-        took_ns = self._clock.now_ns() - lookup.since_ns
+        took_ns = self._clock.now_ns() - since_ns
         self._cache.looked_up(response is not None, took_ns)
         if call.is_over:
             return
@@ -209,49 +207,23 @@ class CachedScheduler:
             self._statistics.cache_hit(call, took_ns)
             call.respond(response, is_final=True)
             return
-        call.through(partial(_CachingSink, self, call, lookup.key, took_ns))
+        call.through(lambda sink: partial(self._respond, call, key, took_ns, sink))
         self._scheduler.submit(call)
 
-    def keep(self, call: InferenceCall, key: str, response: InferResponse, looked_up_ns: int) -> None:
-        """Store a response in the cache."""
-        before = self._clock.now_ns()
-        self._cache.put(key, response)
-        took_ns = self._clock.now_ns() - before
-        self._cache.insertion_ns += took_ns
-        self._statistics.cache_miss(call, looked_up_ns + took_ns)
-
-
-class _Lookup:
-    __slots__ = ("_scheduler", "call", "key", "since_ns")
-
-    def __init__(self, scheduler: CachedScheduler, call: InferenceCall, key: str, since_ns: int) -> None:
-        self._scheduler = scheduler
-        self.call = call
-        self.key = key
-        self.since_ns = since_ns
-
-    def cancel(self) -> None:
-        self.call.fail_cancelled()
-
-    def callback(self, response: InferResponse | None) -> None:
-        self._scheduler.looked_up(self, response)
-
-
-class _CachingSink:
-    """A sink that stores the response in the cache."""
-
-    __slots__ = ("_call", "_key", "_looked_up_ns", "_scheduler", "_sink")
-
-    def __init__(
-        self, scheduler: CachedScheduler, call: InferenceCall, key: str, looked_up_ns: int, sink: Sink
+    def _respond(
+        self,
+        call: InferenceCall,
+        key: str,
+        looked_up_ns: int,
+        sink: Sink,
+        response: InferResponse | None,
+        is_final: bool,
     ) -> None:
-        self._scheduler = scheduler
-        self._call = call
-        self._key = key
-        self._looked_up_ns = looked_up_ns
-        self._sink = sink
-
-    def __call__(self, response: InferResponse | None, is_final: bool) -> None:
-        if response is not None and response.error is None and is_final and self._call.num_responses == 1:
-            self._scheduler.keep(self._call, self._key, response, self._looked_up_ns)
-        self._sink(response, is_final)
+        """Store the only response of a call in the cache, and pass it on."""
+        if response is not None and response.error is None and is_final and call.num_responses == 1:
+            before = self._clock.now_ns()
+            self._cache.put(key, response)
+            took_ns = self._clock.now_ns() - before
+            self._cache.insertion_ns += took_ns
+            self._statistics.cache_miss(call, looked_up_ns + took_ns)
+        sink(response, is_final)

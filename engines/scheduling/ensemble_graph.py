@@ -44,7 +44,7 @@ class Graph:
             tensor.name: tuple(tensor.reshape.shape if tensor.HasField("reshape") else tensor.dims)
             for tensor in config.output
         }
-        self._made_by = {tensor: step for step in self.steps for tensor in step.outputs.values()}
+        self._producers = {tensor: step for step in self.steps for tensor in step.outputs.values()}
         self._all = self._users(self.dims)
 
     def needed(self, wanted: Collection[str]) -> Mapping[str, list[Step]]:
@@ -53,13 +53,13 @@ class Graph:
 
     def _users(self, wanted: Collection[str]) -> dict[str, list[Step]]:
         needed: set[int] = set()
-        tensors = [name for name in wanted if name in self._made_by]
+        tensors = [name for name in wanted if name in self._producers]
         while tensors:
-            step = self._made_by[tensors.pop()]
+            step = self._producers[tensors.pop()]
             if step.number not in needed:
                 needed.add(step.number)
-                tensors.extend(name for name in step.inputs.values() if name in self._made_by)
-        users: dict[str, list[Step]] = {name: [] for name in self.inputs | self._made_by.keys()}
+                tensors.extend(name for name in step.inputs.values() if name in self._producers)
+        users: dict[str, list[Step]] = {name: [] for name in self.inputs | self._producers.keys()}
         for number in sorted(needed):
             for tensor in dict.fromkeys(self.steps[number].inputs.values()):
                 users.setdefault(tensor, []).append(self.steps[number])
@@ -67,7 +67,7 @@ class Graph:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class SequencePosition:
     """The position of a request in a sequence."""
 
     sequence_id: int | str
@@ -76,17 +76,17 @@ class Standing:
 
 
 class EnsembleTensor:
-    """One tensor. `tensor` is None if an optional one is missing; `standing` None for inputs of the ensemble."""
+    """One tensor. `tensor` is None if an optional one is missing; `position` None for inputs of the ensemble."""
 
-    __slots__ = ("num_uses", "standing", "tensor")
+    __slots__ = ("num_uses", "position", "tensor")
 
-    def __init__(self, tensor: TensorData | None, standing: Standing | None, num_uses: int) -> None:
+    def __init__(self, tensor: TensorData | None, position: SequencePosition | None, num_uses: int) -> None:
         self.tensor = tensor
-        self.standing = standing
+        self.position = position
         self.num_uses = num_uses  # remaining uses; dropped after the last
 
 
-class Line:
+class TensorSeries:
     """The tensors of one name. `rows` is the batch size of the model that writes them, 0 if it does not batch."""
 
     __slots__ = ("next_number", "num_uses", "rows", "tensors")
@@ -97,11 +97,11 @@ class Line:
         self.next_number = 0
         self.rows = 0
 
-    def add(self, tensor: TensorData | None, standing: Standing | None) -> int:
+    def add(self, tensor: TensorData | None, position: SequencePosition | None) -> int:
         number = self.next_number
         self.next_number += 1
         if self.num_uses:
-            self.tensors[number] = EnsembleTensor(tensor, standing, self.num_uses)
+            self.tensors[number] = EnsembleTensor(tensor, position, self.num_uses)
         return number
 
     def use(self, number: int) -> None:
@@ -111,35 +111,35 @@ class Line:
             del self.tensors[number]
 
 
-class Tensors:
+class EnsembleTensors:
     """All lines. `users` are the steps that need each; `wanted` the requested outputs."""
 
-    __slots__ = ("_lines", "_users", "_wanted")
+    __slots__ = ("_series", "_users", "_wanted")
 
     def __init__(self, users: Mapping[str, list[Step]], wanted: Sequence[str]) -> None:
         self._users = users
         self._wanted = wanted
-        self._lines = {name: Line(len(steps) + (name in wanted)) for name, steps in users.items()}
+        self._series = {name: TensorSeries(len(steps) + (name in wanted)) for name, steps in users.items()}
 
     def __contains__(self, name: str) -> bool:
-        return name in self._lines
+        return name in self._series
 
-    def line(self, name: str) -> Line:
-        return self._lines[name]
+    def series(self, name: str) -> TensorSeries:
+        return self._series[name]
 
     def ready_steps(self, new: Sequence[tuple[str, int]]) -> list[tuple[Step, int]]:
         """The steps that can run with these new tensors, and the number of the tensors they take."""
         ready = dict[tuple[int, int], tuple[Step, int]]()
         for name, number in new:
             for step in self._users[name]:
-                if all(number in self._lines[source].tensors for source in step.inputs.values()):
+                if all(number in self._series[source].tensors for source in step.inputs.values()):
                     ready[step.number, number] = step, number
         return [ready[key] for key in sorted(ready)]
 
     def ready_answers(self, new: Sequence[tuple[str, int]]) -> list[int]:
         """The numbers of the responses that are complete with these tensors."""
         numbers = {number for name, number in new if name in self._wanted}
-        return sorted(n for n in numbers if all(n in self._lines[name].tensors for name in self._wanted))
+        return sorted(n for n in numbers if all(n in self._series[name].tensors for name in self._wanted))
 
 
 def fitted(dims: Sequence[int], *, batches: bool, rows: int, shape: tuple[int, ...]) -> tuple[int, ...]:

@@ -10,7 +10,7 @@ from typing import Protocol
 from engines.core.calls import InferenceCall, Submit
 from engines.core.errors import EngineError, invalid
 from engines.core.messages import InferRequest, InferResponse, Scalar, TensorData, WantedOutput
-from engines.scheduling.ensemble_graph import Graph, Standing, Step, Tensors, fitted
+from engines.scheduling.ensemble_graph import EnsembleTensors, Graph, SequencePosition, Step, fitted
 from engines.scheduling.interfaces import tag
 
 # New tensors, by name and number.
@@ -62,8 +62,8 @@ class Run:
         self._call = call
         self._outputs = {output.name: output for output in request.outputs}
         self._wanted = [name for name in ensemble.graph.dims if not self._outputs or name in self._outputs]
-        self._tensors = Tensors(ensemble.graph.needed(self._wanted), self._wanted)
-        self._standing = Standing(request.sequence_id, request.sequence_start, request.sequence_end)
+        self._tensors = EnsembleTensors(ensemble.graph.needed(self._wanted), self._wanted)
+        self._standing = SequencePosition(request.sequence_id, request.sequence_start, request.sequence_end)
         self._targets: list[Target] = []  # of each step
         self._running: set[InferenceCall] = set()
         self._num_in_flight = 0  # steps that have not ended, those too that are still to be sent off
@@ -91,14 +91,14 @@ class Run:
                     f"{tag(self._call)}unexpected input '{tensor.name}' in request header that does not map to any "
                     "ensemble inputs"
                 )
-            line = self._tensors.line(tensor.name)
-            line.rows = rows
-            new.append((tensor.name, line.add(tensor, None)))
+            series = self._tensors.series(tensor.name)
+            series.rows = rows
+            new.append((tensor.name, series.add(tensor, None)))
         for name in self._ensemble.graph.optional:
-            line = self._tensors.line(name)
-            if not line.next_number:
-                line.rows = rows
-                new.append((name, line.add(None, None)))
+            series = self._tensors.series(name)
+            if not series.next_number:
+                series.rows = rows
+                new.append((name, series.add(None, None)))
         return new
 
     def _go_on(self, new: New) -> None:
@@ -129,7 +129,7 @@ class Run:
             )
 
     def _send(self, step: Step, request: InferRequest) -> None:
-        sink = _StepSink(self, step, self._standing_of(request))
+        sink = _StepSink(self, step, self._position_of(request))
         sink.call = call = InferenceCall(request, sink)
         if self._call.is_over:  # it has failed while this step waited
             call.fail_cancelled()
@@ -163,33 +163,33 @@ class Run:
                 self._ensemble.leave(step.number)
 
     def _take_outputs(self, sink: _StepSink, response: InferResponse) -> New:
-        standing = _standing_of(response.parameters, sink.standing)
+        position = _position_of(response.parameters, sink.position)
         stored = {tensor.name: tensor for tensor in response.outputs}
         rows = self._rows(sink.step, sink.call.request)
         new = []
         for name, source in sink.step.outputs.items():
-            line = self._tensors.line(source)
-            line.rows = rows
+            series = self._tensors.series(source)
+            series.rows = rows
             # A missing one may be an optional input of the next model.
-            new.append((source, line.add(stored.get(name), standing)))
+            new.append((source, series.add(stored.get(name), position)))
         return new
 
     def _request(self, step: Step, number: int) -> InferRequest:
         """The request to a step with the tensors of this number."""
         target = self._targets[step.number]
-        inputs, standing = [], None
+        inputs, position = [], None
         for name, source in step.inputs.items():
-            line = self._tensors.line(source)
-            stored = line.tensors[number]
+            series = self._tensors.series(source)
+            stored = series.tensors[number]
             if stored.tensor is not None:
                 shape = stored.tensor.shape
                 if name in target.dims:
-                    shape = fitted(target.dims[name], batches=target.has_batches, rows=line.rows, shape=shape)
+                    shape = fitted(target.dims[name], batches=target.has_batches, rows=series.rows, shape=shape)
                 inputs.append(TensorData(name, stored.tensor.datatype, shape, stored.tensor.data))
-            standing = standing or stored.standing
+            position = position or stored.position
         for source in dict.fromkeys(step.inputs.values()):
-            self._tensors.line(source).use(number)
-        standing = standing or self._standing
+            self._tensors.series(source).use(number)
+        position = position or self._standing
         request = self._call.request
         return InferRequest(
             model=step.model,
@@ -198,9 +198,9 @@ class Run:
             parameters=request.parameters,
             inputs=tuple(inputs),
             outputs=tuple(self._wanted_of(name, source) for name, source in step.outputs.items()),
-            sequence_id=standing.sequence_id,
-            sequence_start=standing.is_start,
-            sequence_end=standing.is_end,
+            sequence_id=position.sequence_id,
+            sequence_start=position.is_start,
+            sequence_end=position.is_end,
             priority=request.priority,
             timeout_us=request.timeout_us,
             trace=request.trace,
@@ -217,22 +217,22 @@ class Run:
         outputs: list[TensorData] = []
         parameters: dict[str, Scalar] = {}
         for name in self._wanted:
-            line = self._tensors.line(name)
-            stored = line.tensors[number]
-            line.use(number)
+            series = self._tensors.series(name)
+            stored = series.tensors[number]
+            series.use(number)
             if stored.tensor is None:
                 continue
             shape = fitted(
                 self._ensemble.graph.dims[name],
                 batches=self._ensemble.has_batches,
-                rows=line.rows,
+                rows=series.rows,
                 shape=stored.tensor.shape,
             )
             outputs.append(TensorData(name, stored.tensor.datatype, shape, stored.tensor.data))
-            if stored.standing is not None:
-                parameters["sequence_id"] = stored.standing.sequence_id
-                parameters["sequence_start"] = stored.standing.is_start
-                parameters["sequence_end"] = stored.standing.is_end
+            if stored.position is not None:
+                parameters["sequence_id"] = stored.position.sequence_id
+                parameters["sequence_start"] = stored.position.is_start
+                parameters["sequence_end"] = stored.position.is_end
         self._has_answered = True
         # After the only response the remaining steps produce nothing that is requested.
         is_final = not self._ensemble.is_decoupled or not self._num_in_flight
@@ -255,27 +255,27 @@ class Run:
         return next((tensor.shape[0] for tensor in request.inputs if tensor.shape), 0)
 
     @staticmethod
-    def _standing_of(request: InferRequest) -> Standing:
-        return Standing(request.sequence_id, request.sequence_start, request.sequence_end)
+    def _position_of(request: InferRequest) -> SequencePosition:
+        return SequencePosition(request.sequence_id, request.sequence_start, request.sequence_end)
 
 
 class _StepSink:
     """The sink of a step's responses."""
 
-    __slots__ = ("_run", "call", "standing", "step")
+    __slots__ = ("_run", "call", "position", "step")
 
     call: InferenceCall
 
-    def __init__(self, run: Run, step: Step, standing: Standing) -> None:
+    def __init__(self, run: Run, step: Step, position: SequencePosition) -> None:
         self._run = run
         self.step = step
-        self.standing = standing
+        self.position = position
 
     def __call__(self, response: InferResponse | None, is_final: bool) -> None:
         self._run.answered(self, response, is_final)
 
 
-def _standing_of(parameters: Mapping[str, Scalar], default: Standing) -> Standing:
+def _position_of(parameters: Mapping[str, Scalar], default: SequencePosition) -> SequencePosition:
     """The position in a sequence for the next steps: a model may set it in the parameters of its response.
 
     Raises: EngineError for parameters of the wrong type.
@@ -293,4 +293,4 @@ def _standing_of(parameters: Mapping[str, Scalar], default: Standing) -> Standin
         if not isinstance(flag, bool):
             raise invalid(f"expect parameter '{name}' to be TRITONSERVER_PARAMETER_BOOL")
         flags.append(flag)
-    return Standing(sequence_id, *flags)
+    return SequencePosition(sequence_id, *flags)

@@ -22,10 +22,10 @@ class DefaultScheduler:
         self._waiting: OrderedDict[InferenceCall, None] = OrderedDict()  # removing a cancelled call is cheap
         self._is_stopped = False
         self._is_dispatching = False
-        self._seats = InstancePool(instances, clock, self._dispatch, enrol=enrol)
+        self._pool = InstancePool(instances, clock, self._dispatch, enrol=enrol)
 
     def __repr__(self) -> str:
-        return f"<DefaultScheduler: {len(self._waiting)} waiting, {self._seats}>"
+        return f"<DefaultScheduler: {len(self._waiting)} waiting, {self._pool}>"
 
     @property
     def num_pending(self) -> int:
@@ -36,21 +36,21 @@ class DefaultScheduler:
             call.fail(stopping(call))
         elif call.is_cancelled:
             call.fail_cancelled()
-        elif not self._waiting and (seat := self._seats.take()) is not None:
-            self._seats.run(seat, (call,))
+        elif not self._waiting and (held := self._pool.take()) is not None:
+            self._pool.run(held, (call,))
         else:
             self._waiting[call] = None
             call.on_cancel = partial(self._cancel, call)
 
     def instance_changed(self, instance: Instance) -> None:
-        self._seats.changed(instance)
+        self._pool.changed(instance)
 
     def stop(self) -> None:
         self._is_stopped = True
         waiting, self._waiting = self._waiting, OrderedDict()
         for call in waiting:
             call.fail(stopping(call))
-        self._seats.close()
+        self._pool.close()
 
     def _cancel(self, call: InferenceCall) -> None:
         if call in self._waiting:
@@ -62,10 +62,10 @@ class DefaultScheduler:
             return  # an instance ended at once: the loop below continues
         self._is_dispatching = True
         try:
-            while self._waiting and (seat := self._seats.take()) is not None:
+            while self._waiting and (held := self._pool.take()) is not None:
                 call, _ = self._waiting.popitem(last=False)
                 call.on_cancel = None
-                self._seats.run(seat, (call,))
+                self._pool.run(held, (call,))
         finally:
             self._is_dispatching = False
 

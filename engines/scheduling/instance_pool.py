@@ -14,10 +14,10 @@ class InstanceSlot:
     """An instance of a scheduler. Free, then held by the scheduler (`take`), then busy (`run`), then free again; away
     while the instance is unavailable."""
 
-    __slots__ = ("_seats", "instance", "is_at_work", "is_free", "on_done", "quota")
+    __slots__ = ("_pool", "instance", "is_at_work", "is_free", "on_done", "quota")
 
     def __init__(self, seats: InstancePool, instance: Instance) -> None:
-        self._seats = seats
+        self._pool = seats
         self.instance = instance
         self.is_free = False
         self.is_at_work = False
@@ -34,15 +34,15 @@ class InstanceSlot:
             return
         self.is_at_work = False
         if self.quota is None:
-            self._seats.came_back(self)
+            self._pool.came_back(self)
         else:
             self.quota.release()
-            self._seats.came_back(self)
+            self._pool.came_back(self)
             self.quota.pass_on()
 
     def granted(self) -> None:
         """The rate limiter has set resources aside that it waited for."""
-        self._seats.granted(self)
+        self._pool.granted(self)
 
 
 class InstancePool:
@@ -65,84 +65,84 @@ class InstancePool:
         self.all = [InstanceSlot(self, instance) for instance in instances]
         # A stack: the instance that was at work last has the warmest caches.
         self.free: list[InstanceSlot] = []
-        for seat in reversed(self.all):
+        for held in reversed(self.all):
             if enrol is not None:
-                self._enrol(seat, enrol)
-            if seat.instance.is_available:
-                self._put(seat)
+                self._enrol(held, enrol)
+            if held.instance.is_available:
+                self._put(held)
 
     def __repr__(self) -> str:
         return f"<InstancePool: {len(self.all)}, {len(self.free)} free>"
 
     def take(self) -> InstanceSlot | None:
-        """A seat to run a batch on, None if there is none now."""
+        """A slot to run a batch on, None if none is free."""
         free = self.free
         while free:
-            seat = free.pop()
-            seat.is_free = False
-            if seat.instance.is_available and (seat.quota is None or seat.quota.acquire()):
-                return seat
+            held = free.pop()
+            held.is_free = False
+            if held.instance.is_available and (held.quota is None or held.quota.acquire()):
+                return held
         return None
 
-    def run(self, seat: InstanceSlot, calls: Sequence[InferenceCall]) -> None:
+    def run(self, held: InstanceSlot, calls: Sequence[InferenceCall]) -> None:
         """Have the instance run a batch; it owns the calls from now on."""
         now = self._clock.now_ns()
         for call in calls:
             call.started_ns = now
-        seat.is_at_work = True
+        held.is_at_work = True
         try:
-            seat.instance.execute(calls, seat.on_done)
-        except Exception as error:  # an instance that breaks its promise costs its batch, not its seat
+            held.instance.execute(calls, held.on_done)
+        except Exception as error:  # an instance that breaks its promise costs its batch, not its slot
             for call in calls:
                 call.fail(execution_failed(error))
-            seat.done()
+            held.done()
 
-    def came_back(self, seat: InstanceSlot) -> None:
-        if seat.instance.is_available:
-            self._put(seat)
+    def came_back(self, held: InstanceSlot) -> None:
+        if held.instance.is_available:
+            self._put(held)
             self._on_free()
         elif self._on_lost is not None:
             self._on_lost()
 
     def changed(self, instance: Instance) -> None:
         """An instance is available again, or gone."""
-        for seat in self.all:
-            if seat.instance is instance and not seat.is_at_work:
-                if instance.is_available and not seat.is_free:
-                    self.came_back(seat)
+        for held in self.all:
+            if held.instance is instance and not held.is_at_work:
+                if instance.is_available and not held.is_free:
+                    self.came_back(held)
                 elif not instance.is_available:
-                    self._take_away(seat)
+                    self._take_away(held)
 
     def close(self) -> None:
         """Return everything to the rate limiter."""
-        for seat in self.all:
-            if seat.quota is not None:
-                seat.quota.leave()
+        for held in self.all:
+            if held.quota is not None:
+                held.quota.leave()
 
-    def _put(self, seat: InstanceSlot) -> None:
-        if not seat.is_free:
-            seat.is_free = True
-            self.free.append(seat)
+    def _put(self, held: InstanceSlot) -> None:
+        if not held.is_free:
+            held.is_free = True
+            self.free.append(held)
 
-    def _take_away(self, seat: InstanceSlot) -> None:
-        if seat.is_free:
-            self.free.remove(seat)
-            seat.is_free = False
-        if seat.quota is not None:
-            seat.quota.withdraw()
+    def _take_away(self, held: InstanceSlot) -> None:
+        if held.is_free:
+            self.free.remove(held)
+            held.is_free = False
+        if held.quota is not None:
+            held.quota.withdraw()
         if self._on_lost is not None:
             self._on_lost()
 
-    def _enrol(self, seat: InstanceSlot, enrol: Enrol) -> None:
+    def _enrol(self, held: InstanceSlot, enrol: Enrol) -> None:
         try:
-            seat.quota = enrol(seat.instance, seat.granted)
+            held.quota = enrol(held.instance, held.granted)
         except EngineError:
             self.close()
             raise
 
-    def granted(self, seat: InstanceSlot) -> None:
-        if seat.instance.is_available:
-            self._put(seat)
+    def granted(self, held: InstanceSlot) -> None:
+        if held.instance.is_available:
+            self._put(held)
             self._on_free()
-        if not seat.is_at_work and seat.quota is not None:
-            seat.quota.withdraw()  # nothing is left to run
+        if not held.is_at_work and held.quota is not None:
+            held.quota.withdraw()  # nothing is left to run

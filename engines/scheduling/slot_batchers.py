@@ -44,21 +44,21 @@ class DirectBatcher:
         self._minimum_utilization = direct.minimum_slot_utilization
         self._timer: Timer | None = None
         self._is_dispatching = False
-        self._seats = InstancePool((instance,), clock, self._dispatch, partial(sequences.lost, self), enrol)
+        self._pool = InstancePool((instance,), clock, self._dispatch, partial(sequences.lost, self), enrol)
 
     def __repr__(self) -> str:
-        return f"<DirectBatcher {self.instance.name}: {self.num_pending} waiting, {self._seats}>"
+        return f"<DirectBatcher {self.instance.name}: {self.num_pending} waiting, {self._pool}>"
 
     @property
     def num_pending(self) -> int:
         return sum(call is not None for slot in self.slots for call in slot.queue)
 
     def changed(self) -> None:
-        self._seats.changed(self.instance)
+        self._pool.changed(self.instance)
 
     def stop(self, error: EngineError) -> None:
         self.fail_waiting(error)
-        self._seats.close()
+        self._pool.close()
 
     def fail_waiting(self, error: EngineError) -> None:
         self._stop_timer()
@@ -78,18 +78,18 @@ class DirectBatcher:
         try:
             while True:
                 self._release_ended()
-                if not self._seats.free:
+                if not self._pool.free:
                     return
                 ready = [slot for slot in self.slots if slot.queue]
-                if not ready or self._waits_for_more(ready) or (seat := self._seats.take()) is None:
+                if not ready or self._waits_for_more(ready) or (held := self._pool.take()) is None:
                     return
-                self._seats.run(seat, self._batch(ready))
+                self._pool.run(held, self._batch(ready))
         finally:
             self._is_dispatching = False
 
     def _release_ended(self) -> None:
         """Release slots whose sequence has ended without a final request."""
-        if not self._seats.free:
+        if not self._pool.free:
             return  # its last request may be running
         for slot in self.slots:
             while slot.queue and slot.queue[0] is None:
