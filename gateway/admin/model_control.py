@@ -105,9 +105,8 @@ async def _ask(place: Place, target: bytes, body: bytes, seconds: float) -> Endp
 async def _fetch(place: Place, target: bytes, body: bytes, seconds: float) -> Fetched:
     engine = place.engine
     endpoint = Endpoint(engine, place.endpoint, endpoint_tls(engine.tls, place.endpoint.url))
-    lines = b"".join(b"%b: %b\r\n" % field for field in extra_fields(engine))
-    lines += b"content-type: application/json\r\n"
+    fields = [*extra_fields(engine), (b"content-type", b"application/json")]
     try:
-        return await fetch(endpoint, "POST", target, body, lines=lines, timeout=seconds)
+        return await fetch(endpoint, "POST", target, body, fields=fields, timeout=seconds)
     finally:
         endpoint.retire()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gateway.net.http1_client import Http1ClientConnection
@@ -11,7 +12,7 @@ from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.grpc_methods import RPCS
 from gateway.upstream.endpoint import Endpoint
 from gateway.upstream.grpc_request import ask
-from gateway.wire.http1.head import ResponseHead, fields_of
+from gateway.wire.http1.head import Field, ResponseHead
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,18 +77,19 @@ class _Fetch:
 
 
 async def fetch(
-    endpoint: Endpoint, method: str, target: bytes, body: bytes, *, lines: bytes = b"", timeout: float | None
+    endpoint: Endpoint, method: str, target: bytes, body: bytes, *, fields: Sequence[Field] = (), timeout: float | None
 ) -> Fetched:
-    """Ask an endpoint, by REST or, where it has none, by the RPC that asks the same. `lines` are further fields;
+    """Ask an endpoint, by REST or, where it has none, by the RPC that asks the same. `fields` are further ones;
     `timeout` is for all of it, in seconds.
 
     Raises: GatewayError (UPSTREAM_..., OVERLOADED, DEADLINE).
     """
     pool = endpoint.pool
     if pool is None:
-        return await _fetch_by_grpc(endpoint, method, target, body, lines, timeout)
+        return await _fetch_by_grpc(endpoint, method, target, body, fields, timeout)
     opening = b"%b %b HTTP/1.1\r\n" % (method.encode("ascii"), target)
     length = b"content-length: %d\r\n" % len(body) if body or method != "GET" else b""
+    lines = b"".join([b"%b: %b\r\n" % field for field in fields])
     request = _Fetch(b"".join((opening, endpoint.host_line, lines, length, b"\r\n", body)))
     try:
         async with asyncio.timeout(timeout or None):
@@ -105,7 +107,7 @@ async def fetch(
 
 
 async def _fetch_by_grpc(
-    endpoint: Endpoint, method: str, target: bytes, body: bytes, lines: bytes, timeout: float | None
+    endpoint: Endpoint, method: str, target: bytes, body: bytes, fields: Sequence[Field], timeout: float | None
 ) -> Fetched:
     assert endpoint.streams is not None
     rpc, message = rpc_request(method, target.decode("latin-1"), body)
@@ -115,7 +117,7 @@ async def _fetch_by_grpc(
         message,
         authority=endpoint.authority,
         scheme=endpoint.scheme,
-        fields=[field for field in fields_of(lines) if field[0] != b"content-type"],
+        fields=[field for field in fields if field[0] != b"content-type"],
         timeout=timeout,
     )
     reply = rest_response(rpc, answered.message) if answered.is_good else rest_error(answered.status, answered.text)

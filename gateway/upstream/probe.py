@@ -59,7 +59,7 @@ class _Getter:
     def __init__(self, engine: EngineSpec, url: str) -> None:
         self._endpoint = Endpoint(engine, EndpointSpec(url), endpoint_tls(engine.tls, url))
         self._timeout = engine.health.timeout
-        self._lines = b"".join(b"%b: %b\r\n" % field for field in extra_fields(engine))
+        self._fields = extra_fields(engine)
         self.failure = ""  # of the last `get`; "" where it was answered
 
     async def get(self, path: str) -> Fetched | None:
@@ -83,7 +83,7 @@ class _Getter:
             return await self._fetch_once(target)
 
     async def _fetch_once(self, target: bytes) -> Fetched:
-        return await fetch(self._endpoint, "GET", target, b"", lines=self._lines, timeout=self._timeout)
+        return await fetch(self._endpoint, "GET", target, b"", fields=self._fields, timeout=self._timeout)
 
     def close(self) -> None:
         self._endpoint.retire()

@@ -55,7 +55,7 @@ def test_requests() -> None:
         async with engine() as it:
             endpoint = endpoint_of(it)
             await fetch(endpoint, "GET", b"/v2/logging", b"", timeout=None)
-            await fetch(endpoint, "POST", b"/v2/logging", b"", lines=b"x-a: b\r\n", timeout=None)
+            await fetch(endpoint, "POST", b"/v2/logging", b"", fields=[(b"x-a", b"b")], timeout=None)
             host = b"host: 127.0.0.1:%d\r\n" % it.port
             assert it.heads == [
                 b"GET /v2/logging HTTP/1.1\r\n" + host + b"\r\n",

@@ -210,8 +210,8 @@ async def _send(engine: Engine, endpoint: Endpoint, told: Input, credentials: li
     if told.way is Sent.REST:
         if endpoint.pool is None:
             return "it does not speak REST, by which the input had come"
-        lines = b"".join(b"%b: %b\r\n" % field for field in (*told.fields, *credentials)) + engine.extra_lines
-        fetched = await fetch(endpoint, "POST", told.path, told.body, lines=lines, timeout=None)
+        fields = [*told.fields, *credentials, *engine.extra_fields]
+        fetched = await fetch(endpoint, "POST", told.path, told.body, fields=fields, timeout=None)
         return "" if fetched.is_good else f"{fetched.status} {fetched.body[:200].decode('utf-8', 'replace')}"
     if endpoint.streams is None:
         return "it does not speak gRPC, by which the input had come"

@@ -182,12 +182,12 @@ class FleetOperation(OwnAnswer):
         engine, endpoint, target = question
         method = "GET" if self._plan.without_body else self._plan.head.method
         timeout = _CONTROL_TIMEOUT_SECONDS if method == "POST" else engine.spec.timeout
-        lines = engine.extra_lines
+        fields = list(engine.extra_fields)
         content_type = self._plan.head.value(b"content-type")
         if content_type:
-            lines += b"content-type: %b\r\n" % content_type
+            fields.append((b"content-type", content_type))
         try:
-            return await fetch(endpoint, method, target, body, lines=lines, timeout=timeout)
+            return await fetch(endpoint, method, target, body, fields=fields, timeout=timeout)
         except GatewayError as error:
             where = f"{error.message} (engine '{engine.name}', endpoint {endpoint.url})"
             return GatewayError(error.kind, where)

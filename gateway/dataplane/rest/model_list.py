@@ -93,7 +93,7 @@ async def _served(engine: Engine) -> list[str]:
 async def _index(engine: Engine) -> list[str]:
     for endpoint in engine.endpoints:
         path = b"/v2/repository/index"
-        fetched = await fetch(endpoint, "POST", path, b"{}", lines=engine.extra_lines, timeout=_TIMEOUT_SECONDS)
+        fetched = await fetch(endpoint, "POST", path, b"{}", fields=engine.extra_fields, timeout=_TIMEOUT_SECONDS)
         if fetched.is_good:
             try:
                 listed = orjson.loads(fetched.body)

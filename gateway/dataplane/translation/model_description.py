@@ -83,7 +83,7 @@ async def ask_engine(engine: Engine, path: str, method: str = "GET") -> Fetched:
     if endpoint is None:
         raise GatewayError(ErrorKind.NO_HEALTHY_ENDPOINT, "no endpoint is healthy")
     timeout = min(engine.spec.timeout or _TIMEOUT_SECONDS, _TIMEOUT_SECONDS)
-    return await fetch(endpoint, method, path.encode("ascii"), b"", lines=engine.extra_lines, timeout=timeout)
+    return await fetch(endpoint, method, path.encode("ascii"), b"", fields=engine.extra_fields, timeout=timeout)
 
 
 async def _openai(engine: Engine, model: str, version: str) -> Description:

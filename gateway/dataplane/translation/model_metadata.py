@@ -87,7 +87,7 @@ async def _query(rpc: str, lane: Lane, model: str, version: str) -> bytes:
         return answered.message
     path = model_path(model, version) + ("/config" if rpc == "ModelConfig" else "")
     timeout = _timeout(engine)
-    fetched = await fetch(endpoint, "GET", path.encode("ascii"), b"", lines=engine.extra_lines, timeout=timeout)
+    fetched = await fetch(endpoint, "GET", path.encode("ascii"), b"", fields=engine.extra_fields, timeout=timeout)
     return rpc_response(rpc, fetched.status, fetched.body)
 
 

@@ -217,12 +217,6 @@ def _framing(named: dict[bytes, bytes]) -> tuple[int | None, bool]:
     return (None if length is None else read_length(length)), False
 
 
-def fields_of(lines: bytes) -> list[Field]:
-    """The fields of lines that the gateway has written itself, each with its CRLF."""
-    split = [line.partition(b": ") for line in lines.split(b"\r\n") if line]
-    return [(name.lower(), value) for name, _, value in split]
-
-
 def read_length(value: bytes) -> int:
     """A Content-Length.
 
