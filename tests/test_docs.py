@@ -7,9 +7,12 @@ from pathlib import Path
 import pytest
 
 REPOSITORY = Path(__file__).parents[1]
+FILES = subprocess.check_output(["git", "ls-files"], cwd=REPOSITORY, text=True).split()
 PAGES = [REPOSITORY / name for name in subprocess.check_output(
     ["git", "ls-files", "*.md"], cwd=REPOSITORY, text=True
 ).split()]  # fmt: skip
+# What a Triton model repository has.
+TRITONS = {"model.py"}
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 
 
@@ -34,3 +37,13 @@ def test_links_lead_somewhere(page: Path) -> None:
         if not target.exists() or (anchor and target.suffix == ".md" and anchor not in anchors(target)):
             broken.append(link)
     assert not broken
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(REPOSITORY).as_posix())
+def test_named_modules_exist(page: Path) -> None:
+    """Each Python file that a page names (`upstream/engine.py`) is the end of a path in the repository."""
+    if page.name == "CHANGELOG.md":
+        pytest.skip("names modules of earlier releases")
+    named = set(re.findall(r"`([\w/]+\.py)`", page.read_text())) - TRITONS
+    missing = {name for name in named if not any(f"/{file}".endswith(f"/{name}") for file in FILES)}
+    assert not missing
