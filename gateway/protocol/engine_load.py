@@ -113,8 +113,8 @@ def read_energy(value: bytes) -> float | None:
         except orjson.JSONDecodeError:
             return None
         for part in _COST_PARTS:
-            told = report.get(part)
-            found |= {f"{part}.{_ENERGY}": told.get(_ENERGY)} if isinstance(told, Mapping) else {}
+            reported = report.get(part)
+            found |= {f"{part}.{_ENERGY}": reported.get(_ENERGY)} if isinstance(reported, Mapping) else {}
         found[_ENERGY] = report.get(_ENERGY)
     else:
         pairs = (pair.partition("=") for pair in text.split(","))
@@ -129,14 +129,14 @@ def read_energy(value: bytes) -> float | None:
 def _load(found: Iterable[tuple[str, float]]) -> Load | None:
     counts = {_RUNNING: 0.0, _WAITING: 0.0, _BOTH: 0.0}
     shares: list[float] = []
-    is_told = False
+    is_reported = False
     for what, number in found:
-        is_told = True
+        is_reported = True
         if what == _KV_USE:
             shares.append(number)
         else:
             counts[what] += number
-    if not is_told:
+    if not is_reported:
         return None
     running = counts[_RUNNING] or max(0.0, counts[_BOTH] - counts[_WAITING])
     return Load(int(running), int(counts[_WAITING]), sum(shares) / len(shares) if shares else None)

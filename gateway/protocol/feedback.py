@@ -41,15 +41,15 @@ def read_rating(body: bytes) -> Rating:
     if len(body) > MAX_BYTES:
         raise GatewayError(ErrorKind.BODY_TOO_LARGE, f"feedback is longer than {MAX_BYTES} bytes")
     try:
-        told: Any = orjson.loads(body)
+        fields: Any = orjson.loads(body)
     except orjson.JSONDecodeError as error:
         raise _wrong(f"feedback is no JSON: {error}") from error
-    if not isinstance(told, dict):
+    if not isinstance(fields, dict):
         raise _wrong(f"feedback is a JSON object with {', '.join(_KEYS)}")
-    unknown = next((key for key in told if key not in _KEYS), None)
+    unknown = next((key for key in fields if key not in _KEYS), None)
     if unknown is not None:
         raise _wrong(f"feedback has no {unknown!r}; it has {', '.join(_KEYS)}")
-    texts = {key: _text(told, key) for key in _KEYS if key != "value"}
+    texts = {key: _text(fields, key) for key in _KEYS if key != "value"}
     request_id, session, label = texts["request_id"], texts["session"], texts["label"]
     if (request_id is None) == (session is None):
         raise _wrong("feedback has a request_id (of the reply's x-request-id) or a session: one of the two")
@@ -62,7 +62,7 @@ def read_rating(body: bytes) -> Rating:
         )
     if label is not None and not (0 < len(label) <= _MAX_LABEL_LENGTH and label.isprintable()):
         raise _wrong(f"a label has 1 to {_MAX_LABEL_LENGTH} characters that can be printed")
-    value = _value(told.get("value"))
+    value = _value(fields.get("value"))
     if value is None and label is None:
         raise _wrong("feedback has neither a value nor a label")
     if session is not None:
@@ -70,8 +70,8 @@ def read_rating(body: bytes) -> Rating:
     return Rating(request_id, session, texts["experiment"], name, value, label)
 
 
-def _text(told: dict[str, Any], key: str) -> str | None:
-    text = told.get(key)
+def _text(fields: dict[str, Any], key: str) -> str | None:
+    text = fields.get(key)
     if text is None:
         return None
     if not isinstance(text, str):
@@ -81,14 +81,14 @@ def _text(told: dict[str, Any], key: str) -> str | None:
     return text
 
 
-def _value(told: object) -> float | None:
-    if told is None:
+def _value(fields: object) -> float | None:
+    if fields is None:
         return None
-    if isinstance(told, bool):  # a thumb
-        return float(told)
-    if not isinstance(told, int | float) or not isfinite(told) or abs(told) > _MAX_VALUE:
+    if isinstance(fields, bool):  # a thumb
+        return float(fields)
+    if not isinstance(fields, int | float) or not isfinite(fields) or abs(fields) > _MAX_VALUE:
         raise _wrong(f"value is a number from {-_MAX_VALUE:g} to {_MAX_VALUE:g}, or true or false")
-    return float(told)
+    return float(fields)
 
 
 def _wrong(message: str) -> GatewayError:

@@ -73,34 +73,34 @@ def answer(package: str, request: bytes) -> bytes:
     """
     response = protobuf.message(f"{package}.ServerReflectionResponse")()
     try:
-        asked = protobuf.parse(f"{package}.ServerReflectionRequest", request)
+        reflection_request = protobuf.parse(f"{package}.ServerReflectionRequest", request)
     except ValueError as error:
         _fail(response, INVALID_ARGUMENT, str(error))
     else:
-        response.valid_host = asked.host
-        response.original_request.CopyFrom(asked)
-        _answer(asked, response)
+        response.valid_host = reflection_request.host
+        response.original_request.CopyFrom(reflection_request)
+        _answer(reflection_request, response)
     data: bytes = response.SerializeToString()
     return data
 
 
-def _answer(asked: Message, response: Message) -> None:
-    kind = asked.WhichOneof("message_request")
+def _answer(reflection_request: Message, response: Message) -> None:
+    kind = reflection_request.WhichOneof("message_request")
     try:
         if kind == "list_services":
             for service in sorted(protobuf.SERVICES):
                 response.list_services_response.service.add(name=service)
         elif kind == "file_by_filename":
-            _add_file(response, protobuf.pool().FindFileByName(asked.file_by_filename))
+            _add_file(response, protobuf.pool().FindFileByName(reflection_request.file_by_filename))
         elif kind == "file_containing_symbol":
-            _add_file(response, _file_of(asked.file_containing_symbol))
+            _add_file(response, _file_of(reflection_request.file_containing_symbol))
         elif kind == "file_containing_extension":
-            extension = asked.file_containing_extension
+            extension = reflection_request.file_containing_extension
             extended = protobuf.pool().FindMessageTypeByName(extension.containing_type)
             found = protobuf.pool().FindExtensionByNumber(extended, extension.extension_number)
             _add_file(response, _file_of(found.full_name))
         elif kind == "all_extension_numbers_of_type":
-            extended = protobuf.pool().FindMessageTypeByName(asked.all_extension_numbers_of_type)
+            extended = protobuf.pool().FindMessageTypeByName(reflection_request.all_extension_numbers_of_type)
             numbers = response.all_extension_numbers_response
             numbers.base_type_name = extended.full_name
             numbers.extension_number.extend(sorted(each.number for each in protobuf.pool().FindAllExtensions(extended)))

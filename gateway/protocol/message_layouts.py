@@ -106,8 +106,8 @@ _ID_TAG = b"\x1a"  # of ModelInferResponse
 
 def error_response(text: str, request_id: bytes) -> bytes:
     """A response that tells of an error; its `infer_response` says which request failed, as Triton's does."""
-    told = _field(_ERROR_TAG, text.encode("utf-8"))
-    return told + (_field(_RESPONSE_TAG, _field(_ID_TAG, request_id)) if request_id else b"")
+    error = _field(_ERROR_TAG, text.encode("utf-8"))
+    return error + (_field(_RESPONSE_TAG, _field(_ID_TAG, request_id)) if request_id else b"")
 
 
 def is_error(message: bytes) -> bool:

@@ -16,7 +16,7 @@ from engines.host.grpc.layouts import Layouts
 from engines.host.request_fields import RESERVED_PREFIX, RequestParameters, datatype_named
 from engines.host.shared_memory import SharedMemoryRegions
 from gateway.protocol.conversion import raw_contents
-from gateway.protocol.conversion.parameters import ASKS_FOR_FINAL
+from gateway.protocol.conversion.parameters import FINAL_RESPONSE_FLAG
 from gateway.protocol.conversion.tensors import raw_of_contents
 from gateway.protocol.protobuf import Message, parse
 
@@ -49,12 +49,12 @@ def read_parameters(parameters: Message) -> RequestParameters:
                 if kind != "int64_param":
                     raise _wrong_type(name, "int64_param.")
                 read.timeout_us = value & _MAX_UINT64
-            case _ if name == ASKS_FOR_FINAL:
+            case _ if name == FINAL_RESPONSE_FLAG:
                 read.wants_empty_final = _flag(name, kind, value)
             case _ if name.startswith(RESERVED_PREFIX):
                 raise invalid(
                     "parameter keys starting with 'triton_' are reserved for Triton usage. Only the following keys "
-                    f"starting with 'triton_' are allowed: {ASKS_FOR_FINAL}"
+                    f"starting with 'triton_' are allowed: {FINAL_RESPONSE_FLAG}"
                 )
             case _ if kind in _OF_CLIENTS:
                 read.own[name] = value

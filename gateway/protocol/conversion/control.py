@@ -55,16 +55,16 @@ def rest_request(rpc: str, message: bytes) -> RestRequest:
     """
     control = CONTROLS[rpc]
     try:
-        asked = protobuf.parse(f"inference.{rpc}Request", message)
+        parsed = protobuf.parse(f"inference.{rpc}Request", message)
     except ValueError as error:
         raise malformed(str(error)) from error
-    _check_version(getattr(asked, "version", ""))
-    path = control.path.fill(lambda name: str(getattr(asked, name)))
+    _check_version(getattr(parsed, "version", ""))
+    path = control.path.fill(lambda name: str(getattr(parsed, name)))
     if path is None:
         raise malformed(f"the {rpc} request names no model")
     if _find(path)[0] is not control:
         raise GatewayError(ErrorKind.UNSUPPORTED, f"REST has no path for this {rpc}: {path} asks for something else")
-    body = control.write_body(asked)
+    body = control.write_body(parsed)
     if body is None:
         return RestRequest(control.verbs[0], path)
     return RestRequest(control.verbs[-1], path, RestBody(orjson.dumps(body)))
@@ -150,14 +150,14 @@ def rest_response(rpc: str, message: bytes) -> RestReply:
     return write_reply(rpc, _parsed(rpc, message))
 
 
-def write_reply(rpc: str, said: Message) -> RestReply:
+def write_reply(rpc: str, message_reply: Message) -> RestReply:
     """The REST reply, in Triton's own form, that says what a response message says."""
     control = CONTROLS[rpc]
     if control.health:
-        if getattr(said, control.health):
+        if getattr(message_reply, control.health):
             return RestReply(200, b"")
         return RestReply(400, _NOT_READY if rpc == "ModelReady" else b"")
-    reply = control.write_reply(said)
+    reply = control.write_reply(message_reply)
     return RestReply(200, b"" if reply is None else orjson.dumps(reply))
 
 
@@ -182,10 +182,10 @@ def _check_version(version: str) -> None:
 def _denies(body: bytes, field: str) -> bool:
     """Whether a server of the Open Inference Protocol says no in its JSON: Triton says it by the status alone."""
     try:
-        said = orjson.loads(body)
+        message_reply = orjson.loads(body)
     except orjson.JSONDecodeError:
         return False
-    return isinstance(said, dict) and said.get(field) is False
+    return isinstance(message_reply, dict) and message_reply.get(field) is False
 
 
 def _object(body: bytes) -> Json:

@@ -86,11 +86,11 @@ def bad_answer(rpc: str, reason: str) -> GatewayError:
 
 def _error_text(body: bytes) -> str:
     try:
-        said: Any = orjson.loads(body)
+        parsed: Any = orjson.loads(body)
     except orjson.JSONDecodeError:
         return body.decode("utf-8", "replace").strip()
-    if isinstance(said, dict):
-        said = said.get("error", said.get("detail", said))
-    if isinstance(said, dict):  # an OpenAI error object
-        said = said.get("message", said)
-    return said if isinstance(said, str) else body.decode("utf-8", "replace").strip()
+    if isinstance(parsed, dict):
+        parsed = parsed.get("error", parsed.get("detail", parsed))
+    if isinstance(parsed, dict):  # an OpenAI error object
+        parsed = parsed.get("message", parsed)
+    return parsed if isinstance(parsed, str) else body.decode("utf-8", "replace").strip()

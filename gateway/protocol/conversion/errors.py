@@ -50,10 +50,10 @@ def read_error(body: bytes) -> tuple[str, str]:
     if body.startswith(_EVENT):
         body = body.removeprefix(_EVENT).strip()
     try:
-        told = orjson.loads(body)
+        parsed = orjson.loads(body)
     except orjson.JSONDecodeError:
         return body.decode("utf-8", "replace").strip()[:2000], ""
-    found = told.get("error", told) if isinstance(told, dict) else told
+    found = parsed.get("error", parsed) if isinstance(parsed, dict) else parsed
     if isinstance(found, dict):
         message = found.get("message") or found.get("detail") or found.get("error")
         if message is not None:

@@ -18,7 +18,7 @@ from gateway.protocol.conversion import raw_contents, rest_bodies, triton_json
 from gateway.protocol.conversion.errors import about, refusing, unsupported
 from gateway.protocol.conversion.messages import SHARED_MEMORY, read_request, read_response
 from gateway.protocol.conversion.parameters import (
-    ASKS_FOR_FINAL,
+    FINAL_RESPONSE_FLAG,
     IS_FINAL,
     json_of,
     json_of_request,
@@ -83,7 +83,7 @@ def infer_request_of_generate(body: bytes, metadata: bytes, model: str, version:
                 else:
                     raws[key] = _add_tensor(request.inputs, key, known[key], value)
         if streams:
-            request.parameters[ASKS_FOR_FINAL].bool_param = True
+            request.parameters[FINAL_RESPONSE_FLAG].bool_param = True
         return raw_contents.joined(request.SerializeToString(), raw_contents.INPUT_TAG, raws.values())
 
 

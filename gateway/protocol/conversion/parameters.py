@@ -27,7 +27,7 @@ BINARY_DATA_OUTPUT = "binary_data_output"
 TRANSPORT = frozenset({"binary_data", "binary_data_size"})
 
 # gRPC's own, of its stream: asked of it in a request, told by it in each response.
-ASKS_FOR_FINAL = "triton_enable_empty_final_response"
+FINAL_RESPONSE_FLAG = "triton_enable_empty_final_response"
 IS_FINAL = "triton_final_response"
 
 # Triton holds both as uint64: REST says so, and gRPC has the same 64 bits in an int64_param.
@@ -58,7 +58,7 @@ def json_of_request(parameters: Mapping[str, Message]) -> dict[str, Any]:
     """
     if BINARY_DATA_OUTPUT in parameters:
         raise unsupported(f"parameter '{BINARY_DATA_OUTPUT}' is REST's own, and the engine is asked by REST")
-    values = json_of(parameters, (ASKS_FOR_FINAL,))
+    values = json_of(parameters, (FINAL_RESPONSE_FLAG,))
     for name in _UNSIGNED & values.keys():
         if type(values[name]) is int:
             values[name] &= _MAX_UINT64

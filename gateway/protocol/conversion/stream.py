@@ -33,16 +33,16 @@ class StreamPart(NamedTuple):
 
 def stream_response(infer_response: bytes, *, is_final: bool | None = None) -> bytes:
     """A serialised ModelStreamInferResponse around a serialised ModelInferResponse; `is_final` is written into that."""
-    told = _final_parameter(is_final) if is_final is not None else b""
-    head = bytes((_RESPONSE_TAG,)) + write_varint(len(infer_response) + len(told))
-    return b"".join((head, infer_response, told))
+    fields = _final_parameter(is_final) if is_final is not None else b""
+    head = bytes((_RESPONSE_TAG,)) + write_varint(len(infer_response) + len(fields))
+    return b"".join((head, infer_response, fields))
 
 
 def stream_error(text: str, id: str = "", model: str = "", version: str = "", *, is_final: bool | None = None) -> bytes:
     """A serialised ModelStreamInferResponse that says which request failed, and why."""
     response = message("inference.ModelInferResponse")(id=id, model_name=model, model_version=version)
-    told = text.encode("utf-8", "replace")
-    error = bytes((_ERROR_TAG,)) + write_varint(len(told)) + told
+    fields = text.encode("utf-8", "replace")
+    error = bytes((_ERROR_TAG,)) + write_varint(len(fields)) + fields
     return error + stream_response(response.SerializeToString(), is_final=is_final)
 
 

@@ -34,22 +34,22 @@ class ChatReplyReader(OpenAIReplyReader):
         self._calls: dict[int, _Calls] = {}
         self._refused: set[int] = set()
 
-    def _more(self, index: int, told: Fields, choice: Fields, events: list[Event]) -> None:
-        thought = told.get("reasoning_content") or told.get("reasoning")
-        if isinstance(thought, str) and thought:
-            events.append(ReasoningDelta(thought, index))
-        content = told.get("content")
+    def _more(self, index: int, fields: Fields, choice: Fields, events: list[Event]) -> None:
+        reasoning = fields.get("reasoning_content") or fields.get("reasoning")
+        if isinstance(reasoning, str) and reasoning:
+            events.append(ReasoningDelta(reasoning, index))
+        content = fields.get("content")
         if content and not isinstance(content, str):
             content = _from_parts(content, index, events)
         logprobs = _logprobs(choice.get("logprobs"))
-        if refusal := text_of(told.get("refusal")):
+        if refusal := text_of(fields.get("refusal")):
             self._refused.add(index)
             events.append(TextDelta(refusal, index, logprobs))
         elif content or logprobs:
             events.append(TextDelta(content or "", index, logprobs))
-        if calls := told.get("tool_calls"):
+        if calls := fields.get("tool_calls"):
             self._calls.setdefault(index, _Calls()).read(calls, index, events)
-        elif function := told.get("function_call"):
+        elif function := fields.get("function_call"):
             self._calls.setdefault(index, _Calls()).read([{"index": 0, "function": function}], index, events)
 
     def _reason(self, index: int, reason: str) -> str:
@@ -105,8 +105,8 @@ def _from_parts(content: Any, index: int, events: list[Event]) -> str:
     texts: list[str] = []
     for part in content if isinstance(content, list) else ():
         if isinstance(part, dict) and part.get("type") == "thinking":
-            thought = part.get("thinking")
-            inner = thought if isinstance(thought, list) else [{"text": thought}]
+            reasoning = part.get("thinking")
+            inner = reasoning if isinstance(reasoning, list) else [{"text": reasoning}]
             text = "".join([text_of(piece.get("text")) for piece in inner if isinstance(piece, dict)])
             events.append(ReasoningDelta(text, index))
         elif isinstance(part, dict) and isinstance(part.get("text"), str):
@@ -114,10 +114,10 @@ def _from_parts(content: Any, index: int, events: list[Event]) -> str:
     return "".join(texts)
 
 
-def _logprobs(told: Any) -> list[Fields] | None:
-    if not told or not isinstance(told, dict):
+def _logprobs(fields: Any) -> list[Fields] | None:
+    if not fields or not isinstance(fields, dict):
         return None
-    found = told.get("content") or told.get("refusal")
+    found = fields.get("content") or fields.get("refusal")
     return found if isinstance(found, list) else None
 
 
@@ -133,7 +133,7 @@ class ChatReplyWriter(OpenAIReplyWriter):
         self._end_of_text = b'},"logprobs":null,"finish_reason":null}]' + self._stop
         self._called: set[tuple[int, int]] = set()  # choice and position of the calls that have begun
 
-    def _told(self, event: Event) -> bytes:
+    def _event_bytes(self, event: Event) -> bytes:
         if isinstance(event, TextDelta):
             begin = self._texts.get(event.index)
             if begin is not None and event.logprobs is None:
@@ -184,7 +184,7 @@ class ChatReplyWriter(OpenAIReplyWriter):
                 if isinstance(event, ToolCallDelta) and event.position not in choice.calls:
                     choice.calls[event.position] = (self._call_id(event), event.name, [])
                 choice.add(event)
-        return [choice.told(index) for index, choice in sorted((choices or {0: _Choice()}).items())]
+        return [choice.fields(index) for index, choice in sorted((choices or {0: _Choice()}).items())]
 
 
 class _Choice:
@@ -208,11 +208,11 @@ class _Choice:
         elif isinstance(event, Finished):
             self._reason = event.reason
 
-    def told(self, index: int) -> Fields:
-        text, thought = "".join(self._texts), "".join(self._thoughts)
+    def fields(self, index: int) -> Fields:
+        text, reasoning = "".join(self._texts), "".join(self._thoughts)
         message: Fields = {"role": "assistant", "content": text, "refusal": None}
-        if thought:
-            message["reasoning_content"] = thought
+        if reasoning:
+            message["reasoning_content"] = reasoning
         if self.calls:
             message["content"] = text or None
             message["tool_calls"] = [

@@ -127,12 +127,12 @@ def written_content(parts: tuple[Part, ...]) -> str | list[Fields]:
 
     Raises: GatewayError(UNSUPPORTED) for media of which there is no form.
     """
-    told = [part for part in parts if not isinstance(part, Reasoning)]
-    if not told:
+    fields = [part for part in parts if not isinstance(part, Reasoning)]
+    if not fields:
         return ""
-    if len(told) == 1 and isinstance(told[0], Text):
-        return told[0].text
-    return [{"type": "text", "text": part.text} if isinstance(part, Text) else _media(part) for part in told]
+    if len(fields) == 1 and isinstance(fields[0], Text):
+        return fields[0].text
+    return [{"type": "text", "text": part.text} if isinstance(part, Text) else _media(part) for part in fields]
 
 
 def _media(media: Media) -> Fields:
@@ -175,12 +175,12 @@ def read_request(body: bytes) -> Generation:
 
 def _logprobs(given: Fields) -> dict[str, Any]:
     """Whether they are asked, and how many alternatives; these fields are taken out of `given`."""
-    asked, top = optional(given, "logprobs", bool), optional(given, "top_logprobs", int)
+    requested, top = optional(given, "logprobs", bool), optional(given, "top_logprobs", int)
     given.pop("logprobs", None)
     given.pop("top_logprobs", None)
-    if top and not asked:
+    if top and not requested:
         raise bad_request("'top_logprobs' needs 'logprobs': true")
-    return {"logprobs": top or 0} if asked else {}
+    return {"logprobs": top or 0} if requested else {}
 
 
 def read_messages(given: Any) -> tuple[Message, ...]:
@@ -210,8 +210,8 @@ def _message(role: str, message: Fields, where: str, called: dict[str, str]) -> 
     calls: list[ToolCall] = []
     if role == "assistant":
         for name in ("reasoning_content", "reasoning"):
-            if thought := optional(message, name, str, where):
-                parts.insert(0, Reasoning(thought))
+            if reasoning := optional(message, name, str, where):
+                parts.insert(0, Reasoning(reasoning))
                 break
         parts += read_parts(optional(message, "refusal", str, where), f"{where}.refusal")
         calls = [read_call(call, at) for at, call in objects(message.get("tool_calls") or [], f"{where}.tool_calls")]
@@ -241,8 +241,8 @@ def write_request(generation: Generation, *, model: str, drop: bool) -> tuple[by
 
     Raises: GatewayError(UNSUPPORTED) that names what the engine has no place for.
     """
-    told, approximated = written_thinking(dict(generation.options), drop)
-    options, lost = accepted_by(told, _KNOWN, engine=ENGINE, drop=drop)
+    fields, approximated = written_thinking(dict(generation.options), drop)
+    options, lost = accepted_by(fields, _KNOWN, engine=ENGINE, drop=drop)
     body: Fields = {"model": model, "messages": written_messages(generation)}
     if generation.tools:
         body["tools"] = [written_tool(tool) for tool in generation.tools]
@@ -277,15 +277,15 @@ def written_message(message: Message) -> Fields:
     """
     role = "system" if message.role == "developer" else message.role
     content: Any = written_content(message.parts)
-    told: Fields = {"role": role, "content": content}
+    fields: Fields = {"role": role, "content": content}
     if message.tool_calls:
-        told["content"] = content or None
-        told["tool_calls"] = [written_call(call) for call in message.tool_calls]
-    thought = "".join([part.text for part in message.parts if isinstance(part, Reasoning)])
-    if thought:
-        told["reasoning_content"] = thought
+        fields["content"] = content or None
+        fields["tool_calls"] = [written_call(call) for call in message.tool_calls]
+    reasoning = "".join([part.text for part in message.parts if isinstance(part, Reasoning)])
+    if reasoning:
+        fields["reasoning_content"] = reasoning
     if message.name:
-        told["name"] = message.name
+        fields["name"] = message.name
     if role == "tool":
-        told["tool_call_id"] = message.tool_call_id
-    return told
+        fields["tool_call_id"] = message.tool_call_id
+    return fields

@@ -24,13 +24,13 @@ from gateway.protocol.llm.openai_reply_writer import OpenAIReplyWriter
 _REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 
 
-def from_completions(told: Any) -> list[Fields] | None:
+def from_completions(parsed: Any) -> list[Fields] | None:
     """The canonical form; None where there is none. llama.cpp tells chat's form in completions too (`content`)."""
-    if not isinstance(told, dict):
+    if not isinstance(parsed, dict):
         return None
-    if isinstance(told.get("content"), list):
-        return list(told["content"])
-    tokens, logprobs, tops = (_list(told.get(name)) for name in ("tokens", "token_logprobs", "top_logprobs"))
+    if isinstance(parsed.get("content"), list):
+        return list(parsed["content"])
+    tokens, logprobs, tops = (_list(parsed.get(name)) for name in ("tokens", "token_logprobs", "top_logprobs"))
     found = []
     for at, token in enumerate(tokens):
         top = tops[at] if at < len(tops) else None
@@ -40,11 +40,11 @@ def from_completions(told: Any) -> list[Fields] | None:
     return found or None
 
 
-def to_completions(told: Sequence[Mapping[str, Any]], offset: int) -> tuple[Fields, int]:
+def to_completions(parsed: Sequence[Mapping[str, Any]], offset: int) -> tuple[Fields, int]:
     """The form of completions, and the offset of what follows. Offsets count characters of the reply's text."""
     tokens, logprobs, offsets = [], [], []
     tops: list[dict[str, Any]] = []
-    for one in told:
+    for one in parsed:
         token = one.get("token") or ""
         tokens.append(token)
         logprobs.append(one.get("logprob"))
@@ -72,9 +72,9 @@ def _list(value: Any) -> list[Any]:
 class CompletionsReplyReader(OpenAIReplyReader):
     """Reads one reply."""
 
-    def _more(self, index: int, told: Fields, choice: Fields, events: list[Event]) -> None:
-        text = text_of(told.get("text"))
-        logprobs = from_completions(told.get("logprobs"))
+    def _more(self, index: int, parsed: Fields, choice: Fields, events: list[Event]) -> None:
+        text = text_of(parsed.get("text"))
+        logprobs = from_completions(parsed.get("logprobs"))
         if text or logprobs:
             events.append(TextDelta(text, index, logprobs))
 
@@ -95,7 +95,7 @@ class CompletionsReplyWriter(OpenAIReplyWriter):
         self._end_of_text = b',"logprobs":null,"finish_reason":null}]' + self._stop
         self._offsets: dict[int, int] = {}  # characters told of each choice
 
-    def _told(self, event: Event) -> bytes:
+    def _event_bytes(self, event: Event) -> bytes:
         if isinstance(event, TextDelta):
             if event.logprobs is None:
                 return self._begin_of_text(event.index) + orjson.dumps(event.text) + self._end_of_text
@@ -130,9 +130,9 @@ class CompletionsReplyWriter(OpenAIReplyWriter):
                 choice["reasoning_content"] = choice.get("reasoning_content", "") + event.text
             else:
                 choice["finish_reason"] = _reason(event)
-        for index, told in logprobs.items():
-            if told:
-                choices[index]["logprobs"] = to_completions(told, 0)[0]  # type: ignore[arg-type]
+        for index, parsed in logprobs.items():
+            if parsed:
+                choices[index]["logprobs"] = to_completions(parsed, 0)[0]  # type: ignore[arg-type]
         return [choice for _, choice in sorted(choices.items())] or [{**_choice(0), "finish_reason": "stop"}]
 
 

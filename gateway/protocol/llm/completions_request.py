@@ -85,10 +85,10 @@ def write_request(generation: Generation, *, model: str, drop: bool) -> tuple[by
         raise GatewayError(ErrorKind.UNSUPPORTED, f"messages cannot be told to {ENGINE} without a 'chat_template'")
     if generation.has_media:
         raise GatewayError(ErrorKind.UNSUPPORTED, f"images, sounds and files cannot be told to {ENGINE}")
-    told = dict(generation.options)
+    fields = dict(generation.options)
     if generation.tools:
-        told["tools"] = generation.tools
-    options, lost = accepted_by(told, _KNOWN, engine=ENGINE, drop=drop)
+        fields["tools"] = generation.tools
+    options, lost = accepted_by(fields, _KNOWN, engine=ENGINE, drop=drop)
     body: Fields = {"model": model, "prompt": generation.prompt}
     if generation.messages:
         body["max_tokens"] = None

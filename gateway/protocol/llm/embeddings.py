@@ -107,16 +107,16 @@ def _inputs(given: Any) -> Sequence[str] | Sequence[Tokens]:
     raise bad_request("'input' must be a string, an array of strings, or token ids, and not empty")
 
 
-def _vector(told: Any) -> bytes:
-    if isinstance(told, str):
+def _vector(parsed: Any) -> bytes:
+    if isinstance(parsed, str):
         try:
-            data = a2b_base64(told, strict_mode=True)
+            data = a2b_base64(parsed, strict_mode=True)
         except Base64Error as error:
             raise ValueError(f"the base64 of a vector: {error}") from error
         if len(data) % 4:
             raise ValueError("a vector that is no FP32")
         return data
-    return array("f", told).tobytes()
+    return array("f", parsed).tobytes()
 
 
 def _written(vector: bytes, base64: bool) -> str | list[float]:

@@ -87,10 +87,10 @@ def write_infer(
     texts = [text for text in request.inputs if isinstance(text, str)]
     if len(texts) != len(request.inputs):
         raise unsupported(f"the model '{signature.model}' embeds text, not token ids")
-    asked = dict(request.options)
+    requested = dict(request.options)
     if request.dimensions not in (None, signature.dimensions):
-        asked["dimensions"] = request.dimensions
-    _, lost = accepted_by(asked, (), engine="a V2 model that embeds", drop=drop)
+        requested["dimensions"] = request.dimensions
+    _, lost = accepted_by(requested, (), engine="a V2 model that embeds", drop=drop)
     tensor = {
         "name": signature.input,
         "datatype": "BYTES",

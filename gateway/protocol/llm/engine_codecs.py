@@ -119,11 +119,11 @@ class MLServerSide:
 
     def request(self, generation: Generation, *, continues: bool) -> EngineRequest:
         """See `EngineSide`."""
-        asked = self.inner.request(generation, continues=continues)
+        engine_request = self.inner.request(generation, continues=continues)
         tensors = self.inner.flavour.inputs | {self.inner.flavour.text_input}
-        told = orjson.loads(asked.body)
-        body = {name: [value] if name in tensors else value for name, value in told.items()}
-        return replace(asked, body=inference_of_generate(orjson.dumps(body))[0])
+        parsed = orjson.loads(engine_request.body)
+        body = {name: [value] if name in tensors else value for name, value in parsed.items()}
+        return replace(engine_request, body=inference_of_generate(orjson.dumps(body))[0])
 
     def reader(self, generation: Generation) -> ReplyReader:
         return _InferenceReader(self.inner.reader(generation))
@@ -137,8 +137,8 @@ class _InferenceReader:
         self._events = SseReader()
 
     def feed(self, data: bytes) -> list[Event]:
-        told = [event_of(generate_of_inference(event, is_text=True)) for event in self._events.feed(data)]
-        return self._inner.feed(b"".join(told)) if told else []
+        parsed = [event_of(generate_of_inference(event, is_text=True)) for event in self._events.feed(data)]
+        return self._inner.feed(b"".join(parsed)) if parsed else []
 
     def end(self) -> list[Event]:
         return [] if self._events.num_waiting else self._inner.end()

@@ -16,7 +16,7 @@ from gateway.protocol.conversion.errors import refusing
 from gateway.protocol.conversion.sse import event_of
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.llm.canonical import EngineFailed, Event, Generation, TextDelta
-from gateway.protocol.llm.v2_text import TextRequest, ToldText, text_request
+from gateway.protocol.llm.v2_text import TextReply, TextRequest, text_request
 
 _PARAMETERS = "parameters"
 
@@ -49,14 +49,14 @@ class GenerateReplyWriter:
 
     def __init__(self, generation: Generation, *, id: str, created: int, model: str) -> None:
         """`id` and `created` are told in other APIs: V2 tells the request's own id."""
-        self._told = ToldText(generation)
-        self._num_choices = self._told.num_choices
+        self._reply = TextReply(generation)
+        self._num_choices = self._reply.num_choices
         self._head = {"id": generation.id} if generation.id else {}
         self._head |= {"model_name": model, "model_version": "1"}
-        first = self._head | ({"finish_reason": "None"} if "finish_reason" in self._told.names else {})
+        first = self._head | ({"finish_reason": "None"} if "finish_reason" in self._reply.names else {})
         written = orjson.dumps(dict(sorted(first.items())))
         self._prefix = b"data: " + written[:-1] + b',"text_output":'
-        self._tells_more = bool(self._told.names - {"text_output"})
+        self._has_more_outputs = bool(self._reply.names - {"text_output"})
         self._failed = False
 
     def feed(self, events: Sequence[Event]) -> bytes:
@@ -64,20 +64,20 @@ class GenerateReplyWriter:
         pieces: list[bytes] = []
         for event in events:
             if type(event) is TextDelta:
-                text = self._told.add_text(event)
+                text = self._reply.add_text(event)
                 pieces += (self._prefix, _json(text if self._num_choices == 1 else self._row(event.index, text)))
                 pieces.append(b"}\n\n")
             elif type(event) is EngineFailed:
                 pieces.append(self.failed(event.message, event.code))
             else:
-                self._told.add(event)
+                self._reply.add(event)
         return b"".join(pieces)
 
     def end(self) -> bytes:
         """The event that tells what was asked for beside the text, if anything was."""
-        if self._failed or not self._tells_more:
+        if self._failed or not self._has_more_outputs:
             return b""
-        values = self._head | self._told.values() | {"text_output": self._texts([""] * self._num_choices)}
+        values = self._head | self._reply.values() | {"text_output": self._texts([""] * self._num_choices)}
         return event_of(orjson.dumps(dict(sorted(values.items()))))
 
     def whole(self, events: Sequence[Event]) -> tuple[int, bytes]:
@@ -85,8 +85,8 @@ class GenerateReplyWriter:
         for event in events:
             if type(event) is EngineFailed:
                 return event.status, error_json(event.message)
-            self._told.add(event)
-        values = self._head | self._told.values() | {"text_output": self._texts(self._told.texts)}
+            self._reply.add(event)
+        values = self._head | self._reply.values() | {"text_output": self._texts(self._reply.texts)}
         return 200, _json(dict(sorted(values.items())))
 
     def failed(self, message: str, kind: str) -> bytes:

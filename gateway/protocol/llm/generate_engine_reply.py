@@ -38,7 +38,7 @@ class GenerateReplyReader:
         self._sse = SseReader()
         self._echo = _echo(generation)
         self._is_simple = not flavour.cumulative and generation.options.get("n", 1) == 1
-        self._tells_reason = {"return_finish_reason", "finish_reason"} <= flavour.inputs | flavour.outputs
+        self._has_reason = {"return_finish_reason", "finish_reason"} <= flavour.inputs | flavour.outputs
         self._begun = self._goes_on = self._failed = False
         self._before: dict[int, str] = {}  # by choice: what it has said; of a cumulative stream alone
         self._ended: dict[int, bool] = {}  # choices that have begun: whether they are whole
@@ -62,7 +62,7 @@ class GenerateReplyReader:
         """What the end of the stream says; nothing where it has broken off: in the middle of an event, or before the
         reason that the engine was asked to tell."""
         is_whole = bool(self._ended) and all(self._ended.values())
-        if self._failed or self._sse.num_waiting or (self._tells_reason and not is_whole):
+        if self._failed or self._sse.num_waiting or (self._has_reason and not is_whole):
             return []
         events: list[Event] = [] if self._begun else [Started()]
         reason = self._reason_at_end()
@@ -109,13 +109,13 @@ class GenerateReplyReader:
             events.append(Started(_text(reply, "id"), _text(reply, "model_name")))
         texts = text if type(text) is list else (text,)
         logprobs = reply.get("logprobs") if self._flavour.kind is Kind.VLLM else None
-        for index, (piece, told) in enumerate(zip_longest(texts, _listed(logprobs)), _first_choice(texts, reply)):
-            self._add(piece, index, told, events)
+        for index, (piece, fields) in enumerate(zip_longest(texts, _listed(logprobs)), _first_choice(texts, reply)):
+            self._add(piece, index, fields, events)
 
     def _finish_choices(self, reasons: Any, reply: Mapping[str, Any], events: list[Event]) -> None:
         reasons = _listed(reasons)
-        told = zip_longest(reasons, _listed(reply.get("stop_reason")))
-        for index, (reason, ended_by) in enumerate(told, _first_choice(reasons, reply)):
+        fields = zip_longest(reasons, _listed(reply.get("stop_reason")))
+        for index, (reason, ended_by) in enumerate(fields, _first_choice(reasons, reply)):
             self._finish(reason, ended_by, index, events)
 
     def _add(self, text: Any, index: int, logprobs: Any, events: list[Event]) -> None:
@@ -198,14 +198,14 @@ def _without_prompt(text: Any, prompt: str) -> Any:
     return text
 
 
-def read_logprobs(told: Any, alternatives: int) -> list[dict[str, Any]] | None:
+def read_logprobs(fields: Any, alternatives: int) -> list[dict[str, Any]] | None:
     """OpenAI's chat form of the vLLM backend's: a JSON text, for each token {id: {logprob, rank, decoded_token}}, of
     which the first is the token itself.
 
     Raises: GatewayError(UPSTREAM_PROTOCOL).
     """
     try:
-        tokens = [list(token.values()) for token in orjson.loads(told) or ()]
+        tokens = [list(token.values()) for token in orjson.loads(fields) or ()]
         return [
             _token(token[0])
             | {"top_logprobs": [_token(each) for each in sorted(token, key=_rank) if _rank(each) <= alternatives]}

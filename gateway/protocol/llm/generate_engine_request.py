@@ -27,7 +27,7 @@ _BY_US = frozenset({"echo"})
 # `prompt_logprobs` the backend tells nothing. `lora_name` is the backend's own.
 _SAMPLING = frozenset({"lora_name", *(field.name for field in SAMPLING_FIELDS if field.in_vllm_backend)})
 # What a reply tells where it is asked to: the flag, the output.
-_TOLD = (
+_OUTPUT_FLAGS = (
     ("return_finish_reason", "finish_reason"),
     ("return_num_input_tokens", "num_input_tokens"),
     ("return_num_output_tokens", "num_output_tokens"),
@@ -52,20 +52,20 @@ def write_request(
     body: dict[str, Any] = {"id": generation.id} if generation.id else {}
     body[flavour.text_input] = _prompt(generation, model)
     known = _known(flavour) - (_BY_US if generation.messages else frozenset())
-    asked, lost = accepted_by(_asked(generation), known, engine=_WORDS[flavour.kind], drop=drop)
-    if images := asked.pop("image", None):
+    fields, lost = accepted_by(_fields_of(generation), known, engine=_WORDS[flavour.kind], drop=drop)
+    if images := fields.pop("image", None):
         body[flavour.image_input] = images
     for name in _BY_US:
-        asked.pop(name, None)
-    if flavour.kind is not Kind.PLAIN and "max_tokens" not in asked:
+        fields.pop(name, None)
+    if flavour.kind is not Kind.PLAIN and "max_tokens" not in fields:
         fallback = DEFAULT_CHAT_MAX_TOKENS if generation.messages else DEFAULT_MAX_TOKENS
-        asked["max_tokens"] = fallback if default_max_tokens is None else default_max_tokens
+        fields["max_tokens"] = fallback if default_max_tokens is None else default_max_tokens
     if flavour.stream_input:
         body[flavour.stream_input] = generation.stream
     if "exclude_input_in_output" in flavour.inputs:
         body["exclude_input_in_output"] = True
-    body |= {flag: True for flag, output in _TOLD if flag in flavour.inputs and output in flavour.outputs}
-    body |= _WRITERS[flavour.kind](asked, flavour)
+    body |= {flag: True for flag, output in _OUTPUT_FLAGS if flag in flavour.inputs and output in flavour.outputs}
+    body |= _WRITERS[flavour.kind](fields, flavour)
     suffix = "generate_stream" if generation.stream else "generate"
     try:
         return suffix, orjson.dumps(body), lost
@@ -82,20 +82,20 @@ def _prompt(generation: Generation, model: str) -> str:
     raise GatewayError(ErrorKind.UNSUPPORTED, what)
 
 
-def _asked(generation: Generation) -> dict[str, Any]:
+def _fields_of(generation: Generation) -> dict[str, Any]:
     """Everything besides the prompt, by name: media and tools too."""
-    asked = dict(generation.options)
-    if asked.get("response_format") == {"type": "text"}:
-        del asked["response_format"]
+    fields = dict(generation.options)
+    if fields.get("response_format") == {"type": "text"}:
+        del fields["response_format"]
     if generation.tools:
-        asked["tools"] = generation.tools
+        fields["tools"] = generation.tools
     for message in generation.messages:
         for part in message.parts:
             if isinstance(part, Media):
-                asked.setdefault(part.kind, []).append(part.url)
-    if "image" in asked:
-        asked["image"] = [_base64(url) for url in asked["image"]]
-    return asked
+                fields.setdefault(part.kind, []).append(part.url)
+    if "image" in fields:
+        fields["image"] = [_base64(url) for url in fields["image"]]
+    return fields
 
 
 def _base64(url: str) -> str:
@@ -120,34 +120,34 @@ def _known(flavour: Flavour) -> frozenset[str]:
             return frozenset(OPTIONS) | images
 
 
-def _write_vllm(asked: dict[str, Any], flavour: Flavour) -> dict[str, Any]:
+def _write_vllm(fields: dict[str, Any], flavour: Flavour) -> dict[str, Any]:
     written: dict[str, Any] = {}
-    if "response_format" in asked:
+    if "response_format" in fields:
         # Renamed in the release after the one that brought `embedding_request`.
         name = "structured_outputs" if "embedding_request" in flavour.inputs else "guided_decoding"
-        asked[name] = orjson.dumps(_guided(asked.pop("response_format"))).decode()
-    if "logprobs" in asked:
+        fields[name] = orjson.dumps(_guided(fields.pop("response_format"))).decode()
+    if "logprobs" in fields:
         written["return_logprobs"] = True
-    return written | {"sampling_parameters": orjson.dumps(asked).decode()}
+    return written | {"sampling_parameters": orjson.dumps(fields).decode()}
 
 
-def _write_trtllm(asked: dict[str, Any], flavour: Flavour) -> dict[str, Any]:
+def _write_trtllm(fields: dict[str, Any], flavour: Flavour) -> dict[str, Any]:
     written: dict[str, Any] = {}
-    if "response_format" in asked:
-        guide = _guided(asked.pop("response_format"))
+    if "response_format" in fields:
+        guide = _guided(fields.pop("response_format"))
         written["guided_decoding_guide_type"] = "json_schema" if "json" in guide else "json"
         if "json" in guide:
             written["guided_decoding_guide"] = orjson.dumps(guide["json"]).decode()
-    return written | {flavour.places[name]: value for name, value in asked.items()}
+    return written | {flavour.places[name]: value for name, value in fields.items()}
 
 
-def _write_plain(asked: dict[str, Any], flavour: Flavour) -> dict[str, Any]:
+def _write_plain(fields: dict[str, Any], flavour: Flavour) -> dict[str, Any]:
     """A parameter is a scalar: a list or a map goes as the text of its JSON."""
-    written = {flavour.places[name]: asked.pop(name) for name in list(asked) if name in flavour.places}
-    if asked:
+    written = {flavour.places[name]: fields.pop(name) for name in list(fields) if name in flavour.places}
+    if fields:
         written["parameters"] = {
             name: orjson.dumps(value).decode() if isinstance(value, list | dict | tuple) else value
-            for name, value in asked.items()
+            for name, value in fields.items()
         }
     return written
 

@@ -21,7 +21,7 @@ from gateway.protocol.conversion.tensors import Raw, element_count, json_of_raw,
 from gateway.protocol.errors import ErrorKind
 from gateway.protocol.llm.canonical import EngineFailed, Event, Generation
 from gateway.protocol.llm.generate_client import error_json
-from gateway.protocol.llm.v2_text import TextRequest, ToldText, text_request
+from gateway.protocol.llm.v2_text import TextReply, TextRequest, text_request
 from gateway.protocol.protobuf import Message, message
 
 # The outputs that such a model has, and their datatypes.
@@ -64,7 +64,7 @@ class InferReplyWriter:
     def __init__(self, generation: Generation, *, id: str, created: int, model: str) -> None:
         """`id` and `created` are told in other APIs: V2 tells the request's own id."""
         self._generation = generation
-        self._told = ToldText(generation)
+        self._reply = TextReply(generation)
         self._model = model
         self.head_bytes: int | None = None
 
@@ -84,7 +84,7 @@ class InferReplyWriter:
         for event in events:
             if type(event) is EngineFailed:
                 return event.status, error_json(event.message)
-            self._told.add(event)
+            self._reply.add(event)
         form = self._generation.form if isinstance(self._generation, TextRequest) else TextRequest("").form
         reply = rest_of_infer_response(self._response(), form)
         self.head_bytes = reply.head_bytes
@@ -100,9 +100,9 @@ class InferReplyWriter:
             response = message("inference.ModelInferResponse")(model_name=self._model, model_version="1")
             response.id = self._generation.id
             raws = []
-            told = {"text_output": self._told.texts} | self._told.values()
-            for name in [name for name in OUTPUTS if name in self._told.names]:
-                values = told[name] if isinstance(told[name], list) else [told[name]]
+            parsed = {"text_output": self._reply.texts} | self._reply.values()
+            for name in [name for name in OUTPUTS if name in self._reply.names]:
+                values = parsed[name] if isinstance(parsed[name], list) else [parsed[name]]
                 response.outputs.add(name=name, datatype=OUTPUTS[name], shape=[len(values)])
                 raws.append(raw_of_elements(OUTPUTS[name], values))
             return raw_contents.joined(response.SerializeToString(), raw_contents.OUTPUT_TAG, raws)

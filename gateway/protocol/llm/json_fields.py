@@ -107,26 +107,26 @@ def misunderstood(what: str) -> GatewayError:
     return GatewayError(ErrorKind.UPSTREAM_PROTOCOL, f"the engine's reply cannot be understood: {what}")
 
 
-def read_told(data: bytes) -> dict[str, Any]:
+def read_reply_fields(data: bytes) -> dict[str, Any]:
     """The fields of a reply or an event.
 
     Raises: GatewayError(UPSTREAM_PROTOCOL) where it is not a JSON object.
     """
     try:
-        told = orjson.loads(data)
+        parsed = orjson.loads(data)
     except orjson.JSONDecodeError as error:
         raise misunderstood(f"it is not JSON: {error}") from error
-    if not isinstance(told, dict):
+    if not isinstance(parsed, dict):
         raise misunderstood("it is no JSON object")
-    return told
+    return parsed
 
 
-def text_in(told: Mapping[str, Any], name: str) -> str:
+def text_in(parsed: Mapping[str, Any], name: str) -> str:
     """The text of this name, empty where there is none.
 
     Raises: GatewayError(UPSTREAM_PROTOCOL) where it is no string.
     """
-    value = told.get(name)
+    value = parsed.get(name)
     if isinstance(value, str):
         return value
     if value is not None:

@@ -21,7 +21,7 @@ from gateway.protocol.llm.canonical import (
     ToolCallDelta,
     Used,
 )
-from gateway.protocol.llm.json_fields import MALFORMED, misunderstood, read_told, text_in
+from gateway.protocol.llm.json_fields import MALFORMED, misunderstood, read_reply_fields, text_in
 from gateway.protocol.llm.messages_request_reader import REDACTED
 from gateway.protocol.llm.usage import read_usage
 
@@ -48,8 +48,8 @@ def _started(message: dict[str, Any]) -> Started:
     return Started(text_in(message, "id"), text_in(message, "model"))
 
 
-def _finished(told: dict[str, Any]) -> Finished:
-    return Finished(_REASONS.get(text_in(told, "stop_reason"), "stop"), 0, text_in(told, "stop_sequence") or None)
+def _finished(fields: dict[str, Any]) -> Finished:
+    return Finished(_REASONS.get(text_in(fields, "stop_reason"), "stop"), 0, text_in(fields, "stop_sequence") or None)
 
 
 class MessagesReplyReader:
@@ -75,7 +75,7 @@ class MessagesReplyReader:
         for message in self._sse.feed(data):
             if message != b"[DONE]":  # vLLM ends with it, as in OpenAI's dialects
                 try:
-                    self._read(read_told(message), events)
+                    self._read(read_reply_fields(message), events)
                 except MALFORMED as error:
                     raise misunderstood(str(error)) from error
         return events
@@ -95,35 +95,35 @@ class MessagesReplyReader:
         if status >= 400:
             message, code = read_error(body)
             return [EngineFailed(message, status, code)]
-        told = read_told(body)
-        if told.get("type") == "error" or "error" in told:
-            return [_failed(told)]
-        if not isinstance(told.get("content"), list):
+        fields = read_reply_fields(body)
+        if fields.get("type") == "error" or "error" in fields:
+            return [_failed(fields)]
+        if not isinstance(fields.get("content"), list):
             raise misunderstood("a message has 'content'")
-        events: list[Event] = [_started(told)]
+        events: list[Event] = [_started(fields)]
         try:
-            for at, block in enumerate(told["content"]):
+            for at, block in enumerate(fields["content"]):
                 self._start(at, block, events)
                 self._stop(at, events)
         except MALFORMED as error:
             raise misunderstood(str(error)) from error
-        return [*events, _finished(told), read_usage(told.get("usage")) or Used()]
+        return [*events, _finished(fields), read_usage(fields.get("usage")) or Used()]
 
-    def _read(self, told: dict[str, Any], events: list[Event]) -> None:
-        match told.get("type"):
+    def _read(self, fields: dict[str, Any], events: list[Event]) -> None:
+        match fields.get("type"):
             case "content_block_delta":
-                self._more(told.get("index", 0), told.get("delta") or {}, events)
+                self._more(fields.get("index", 0), fields.get("delta") or {}, events)
             case "content_block_start":
-                self._start(told.get("index", 0), told.get("content_block") or {}, events)
+                self._start(fields.get("index", 0), fields.get("content_block") or {}, events)
             case "content_block_stop":
-                self._stop(told.get("index", 0), events)
+                self._stop(fields.get("index", 0), events)
             case "message_start":
-                message = told.get("message") or {}
+                message = fields.get("message") or {}
                 self._count(message)
                 events.append(_started(message))
             case "message_delta":
-                self._count(told)
-                delta = told.get("delta") or {}
+                self._count(fields)
+                delta = fields.get("delta") or {}
                 if delta.get("stop_reason") is not None and not self._has_finished:
                     self._has_finished = True
                     events.append(_finished(delta))
@@ -131,11 +131,11 @@ class MessagesReplyReader:
                 events += self.end()
             case "error":
                 self._is_over = True
-                events.append(_failed(told))
+                events.append(_failed(fields))
 
-    def _count(self, told: dict[str, Any]) -> None:
+    def _count(self, fields: dict[str, Any]) -> None:
         """Keeps what is counted; later counts are of the whole message."""
-        self._usage |= {name: count for name, count in (told.get("usage") or {}).items() if count is not None}
+        self._usage |= {name: count for name, count in (fields.get("usage") or {}).items() if count is not None}
 
     def _more(self, index: int, delta: dict[str, Any], events: list[Event]) -> None:
         match delta.get("type"):
@@ -156,9 +156,9 @@ class MessagesReplyReader:
                 if text := text_in(block, "text"):
                     events.append(TextDelta(text))
             case "thinking":
-                thought, signature = text_in(block, "thinking"), text_in(block, "signature")
-                if thought or signature:
-                    events.append(ReasoningDelta(thought, 0, signature))
+                reasoning, signature = text_in(block, "thinking"), text_in(block, "signature")
+                if reasoning or signature:
+                    events.append(ReasoningDelta(reasoning, 0, signature))
             case "redacted_thinking":
                 events.append(ReasoningDelta("", signature=REDACTED + text_in(block, "data")))
             case "tool_use":
@@ -173,6 +173,6 @@ class MessagesReplyReader:
             events.append(ToolCallDelta(self._calls[index], arguments=arguments.decode()))
 
 
-def _failed(told: dict[str, Any]) -> EngineFailed:
-    message, code = read_error(orjson.dumps(told))
+def _failed(fields: dict[str, Any]) -> EngineFailed:
+    message, code = read_error(orjson.dumps(fields))
     return EngineFailed(message, _STATUSES.get(code, 500), code)

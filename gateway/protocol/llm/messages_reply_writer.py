@@ -88,7 +88,7 @@ class MessagesReplyWriter:
                 if event.text:
                     out += (self._prefix, orjson.dumps(event.text), _DELTA_END)
             else:
-                self._tell(event, out)
+                self._write_event(event, out)
         return b"".join(out)
 
     def end(self) -> bytes:
@@ -169,7 +169,7 @@ class MessagesReplyWriter:
     def _call_id(self, event: ToolCallDelta) -> str:
         return event.id or f"toolu_{self._id}_{event.position}"
 
-    def _tell(self, event: Event, out: list[bytes]) -> None:
+    def _write_event(self, event: Event, out: list[bytes]) -> None:
         if self._is_over:
             return
         if isinstance(event, EngineFailed):
@@ -187,7 +187,7 @@ class MessagesReplyWriter:
             if event.text:
                 self._write("text", {"text": ""}, "text_delta", "text", event.text, out)
         elif isinstance(event, ReasoningDelta):
-            self._think(event, out)
+            self._write_reasoning(event, out)
         elif isinstance(event, ToolCallDelta):
             self._call(event, out)
         else:
@@ -200,7 +200,7 @@ class MessagesReplyWriter:
             self._open_block(kind, empty, delta, field, out)
         out += (self._prefix, orjson.dumps(text), _DELTA_END)
 
-    def _think(self, event: ReasoningDelta, out: list[bytes]) -> None:
+    def _write_reasoning(self, event: ReasoningDelta, out: list[bytes]) -> None:
         if event.signature.startswith(REDACTED):
             data = event.signature.removeprefix(REDACTED)
             self._open_block("redacted_thinking", {"data": data}, "", "", out)

@@ -53,7 +53,7 @@ def write_request(generation: Generation, *, model: str, drop: bool) -> tuple[by
     Raises: GatewayError(UNSUPPORTED) that names what the API has no place for; GatewayError(BAD_REQUEST) where a
     call's arguments are not a JSON object.
     """
-    options, lost = accepted_by(_what_is_said(generation), _KNOWN, engine=ENGINE, drop=drop)
+    options, lost = accepted_by(_requested_options(generation), _KNOWN, engine=ENGINE, drop=drop)
     body: dict[str, Any] = {"model": model}
     system = [part.text for message in generation.messages if _is_system(message) for part in _system_parts(message)]
     if system:
@@ -80,19 +80,19 @@ def write_request(generation: Generation, *, model: str, drop: bool) -> tuple[by
     return dumped(body), lost
 
 
-def _what_is_said(generation: Generation) -> dict[str, Any]:
+def _requested_options(generation: Generation) -> dict[str, Any]:
     """The options, and under names of their own what else the API may have no place for."""
-    said = dict(generation.options)
-    form = said.get("response_format")
+    requested_options = dict(generation.options)
+    form = requested_options.get("response_format")
     if form is not None and form.get("type") != "json_schema":
-        said[f"response_format {form.get('type')}"] = said.pop("response_format")
+        requested_options[f"response_format {form.get('type')}"] = requested_options.pop("response_format")
     if any(message.name and message.role != "tool" for message in generation.messages):
-        said["messages.name"] = True
+        requested_options["messages.name"] = True
     for message in generation.messages:
         for part in message.parts:
             if isinstance(part, Media) and part.kind == "image" and part.detail.get("detail", "auto") != "auto":
-                said["image_url.detail"] = part.detail["detail"]
-    return said
+                requested_options["image_url.detail"] = part.detail["detail"]
+    return requested_options
 
 
 def _output(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -117,15 +117,15 @@ def _tool(tool: Tool) -> dict[str, Any]:
 
 
 def _tool_choice(options: Mapping[str, Any]) -> dict[str, Any]:
-    asked = options.get("tool_choice")
+    requested = options.get("tool_choice")
     choice: dict[str, Any] | None = None
-    if isinstance(asked, dict):
-        choice = {"type": "tool", "name": asked.get("function", {}).get("name", "")}
-    elif asked is not None:
-        if asked not in _CHOICES:
-            raise bad_request(f"'tool_choice' must be auto, none, required or a function, not '{asked}'")
-        choice = {"type": _CHOICES[asked]}
-    if options.get("parallel_tool_calls") is False and asked != "none":
+    if isinstance(requested, dict):
+        choice = {"type": "tool", "name": requested.get("function", {}).get("name", "")}
+    elif requested is not None:
+        if requested not in _CHOICES:
+            raise bad_request(f"'tool_choice' must be auto, none, required or a function, not '{requested}'")
+        choice = {"type": _CHOICES[requested]}
+    if options.get("parallel_tool_calls") is False and requested != "none":
         choice = {**(choice or {"type": "auto"}), "disable_parallel_tool_use": True}
     return {"tool_choice": choice} if choice else {}
 

@@ -140,11 +140,11 @@ def _parsed(body: bytes, num_spellings: int) -> ModelName | None:
     name = fields.get("model") if isinstance(fields, dict) else None
     if not isinstance(name, str):
         return None
-    span = _span(body, name) if _is_told_once(body, fields, num_spellings) else None
+    span = _span(body, name) if _is_named_once(body, fields, num_spellings) else None
     return ModelName(name, *(span or (-1, -1)))
 
 
-def _is_told_once(body: bytes, fields: dict[str, Any], num_spellings: int) -> bool:
+def _is_named_once(body: bytes, fields: dict[str, Any], num_spellings: int) -> bool:
     """Whether the key came once: one that came twice is gone from the document, and missing when that is written.
 
     A text with an escaped quote before `model` would be written so that it counts: then nobody can tell.

@@ -95,8 +95,8 @@ def _response_format(given: Fields) -> dict[str, Any]:
     Raises: GatewayError(BAD_REQUEST) where it is malformed, or there are two.
     """
     formats: list[tuple[str, Any]] = []
-    if (told := given.pop("response_format", None)) is not None:
-        formats.append(("response_format", _openai_format(checked(told, dict, "response_format"))))
+    if (fields := given.pop("response_format", None)) is not None:
+        formats.append(("response_format", _openai_format(checked(fields, dict, "response_format"))))
     schemas = {name: given.pop(name, None) for name in _SCHEMA_FIELDS}
     formats += [(name, _schema_format(schema, name)) for name, schema in schemas.items() if schema is not None]
     outputs = given.get("structured_outputs")
@@ -108,17 +108,17 @@ def _response_format(given: Fields) -> dict[str, Any]:
     return {"response_format": formats[0][1]} if formats and formats[0][1]["type"] != "text" else {}
 
 
-def _openai_format(told: Fields) -> Fields:
+def _openai_format(fields: Fields) -> Fields:
     """Schemas stand also as `schema` beside the type (llama.cpp, Together) and as `value` (TGI)."""
-    kind = required(told, "type", str, "response_format")
-    schema = told.get("schema", told.get("value"))
+    kind = required(fields, "type", str, "response_format")
+    schema = fields.get("schema", fields.get("value"))
     if kind in ("json_object", "json_schema", "json") and isinstance(schema, dict):
         return _schema_format(schema, "response_format")
     if kind == "json_schema":
-        given = required(told, "json_schema", dict, "response_format")
+        given = required(fields, "json_schema", dict, "response_format")
         required(given, "schema", dict, "response_format.json_schema")
         return {"type": kind, "json_schema": {"name": "output", **given}}
-    return told
+    return fields
 
 
 def _schema_format(schema: Any, name: str) -> Fields:
@@ -209,13 +209,13 @@ def read_stream(given: Fields) -> tuple[bool, bool, dict[str, Any]]:
     Raises: GatewayError(BAD_REQUEST).
     """
     stream = bool(optional(given, "stream", bool))
-    asked = optional(given, "stream_options", dict) or {}
+    requested = optional(given, "stream_options", dict) or {}
     given.pop("stream", None)
     given.pop("stream_options", None)
-    include_usage = bool(optional(asked, "include_usage", bool, "stream_options"))
+    include_usage = bool(optional(requested, "include_usage", bool, "stream_options"))
     more = {
         f"stream_options.{name}": value
-        for name, value in asked.items()
+        for name, value in requested.items()
         if name not in ("include_usage", "include_obfuscation") and value
     }
     return stream, stream and include_usage, more if stream else {}

@@ -95,15 +95,15 @@ class OpenAIReplyReader:
         if status >= 400:
             message, code = read_error(body)
             return [EngineFailed(message, status, code)]
-        told = _fields(body)
-        if _is_error(told):
-            return [_failed(told)]
-        choices = told.get("choices")
+        fields = _fields(body)
+        if _is_error(fields):
+            return [_failed(fields)]
+        choices = fields.get("choices")
         if not isinstance(choices, list):
             raise GatewayError(ErrorKind.UPSTREAM_PROTOCOL, "the engine's reply has no 'choices'")
-        self._usage = told.get("usage")
+        self._usage = fields.get("usage")
         events: list[Event] = []
-        self._start(told, events)
+        self._start(fields, events)
         for choice in choices:
             self._choice(choice, self._whole_key, events)
         if not any(isinstance(event, EngineFailed) for event in events):
@@ -111,26 +111,26 @@ class OpenAIReplyReader:
         return events
 
     def _read(self, message: bytes, events: list[Event]) -> None:
-        told = _fields(message)
-        choices = told.get("choices")
-        if choices is None and _is_error(told):
+        fields = _fields(message)
+        choices = fields.get("choices")
+        if choices is None and _is_error(fields):
             self._is_over = True
-            events.append(_failed(told))
+            events.append(_failed(fields))
             return
-        if (usage := told.get("usage")) is not None:
+        if (usage := fields.get("usage")) is not None:
             self._usage = usage
         if not isinstance(choices, list):
             return
         if not self._has_started:
-            self._start(told, events)
+            self._start(fields, events)
         for choice in choices:
             self._choice(choice, self._chunk_key, events)
 
-    def _start(self, told: Fields, events: list[Event]) -> None:
+    def _start(self, fields: Fields, events: list[Event]) -> None:
         self._has_started = True
-        created = told.get("created")
+        created = fields.get("created")
         created = int(created) if isinstance(created, int | float) else 0
-        events.append(Started(text_of(told.get("id")), text_of(told.get("model")), created))
+        events.append(Started(text_of(fields.get("id")), text_of(fields.get("model")), created))
 
     def _choice(self, choice: Any, key: str, events: list[Event]) -> None:
         """What one choice of a chunk, or of a whole reply, says."""
@@ -139,17 +139,17 @@ class OpenAIReplyReader:
         index = choice.get("index")
         if type(index) is not int:
             index = 0
-        told = choice.get(key) or {} if key else choice
-        if not isinstance(told, dict):
+        fields = choice.get(key) or {} if key else choice
+        if not isinstance(fields, dict):
             raise GatewayError(ErrorKind.UPSTREAM_PROTOCOL, f"'{key}' of the engine's reply is no JSON object")
         if index not in self._finished:
             self._open.add(index)
-        self._more(index, told, choice, events)
+        self._more(index, fields, choice, events)
         reason = choice.get("finish_reason")
         if reason and isinstance(reason, str) and index in self._open:
             self._finish(index, reason, choice, events)
 
-    def _more(self, index: int, told: Fields, choice: Fields, events: list[Event]) -> None:
+    def _more(self, index: int, fields: Fields, choice: Fields, events: list[Event]) -> None:
         """What is new of a choice; `told` is its delta, or message."""
         raise NotImplementedError
 
@@ -178,13 +178,13 @@ class OpenAIReplyReader:
 
 def _fields(data: bytes) -> Fields:
     try:
-        told = orjson.loads(data)
+        fields = orjson.loads(data)
     except orjson.JSONDecodeError as error:
-        said = data[:200].decode("utf-8", "replace")
-        raise GatewayError(ErrorKind.UPSTREAM_PROTOCOL, f"the engine's reply is not JSON: {said!r}") from error
-    if not isinstance(told, dict):
+        excerpt = data[:200].decode("utf-8", "replace")
+        raise GatewayError(ErrorKind.UPSTREAM_PROTOCOL, f"the engine's reply is not JSON: {excerpt!r}") from error
+    if not isinstance(fields, dict):
         raise GatewayError(ErrorKind.UPSTREAM_PROTOCOL, "the engine's reply is no JSON object")
-    return told
+    return fields
 
 
 def text_of(value: Any) -> str:
@@ -192,14 +192,14 @@ def text_of(value: Any) -> str:
     return value if isinstance(value, str) else ""
 
 
-def _is_error(told: Fields) -> bool:
+def _is_error(fields: Fields) -> bool:
     """OpenAI's `error`, TGI's with its `error_type`, vLLM's object of old, FastAPI's `detail`."""
-    return bool(told.get("error")) or told.get("object") == "error" or "detail" in told
+    return bool(fields.get("error")) or fields.get("object") == "error" or "detail" in fields
 
 
-def _failed(told: Fields) -> EngineFailed:
-    message, code = read_error(orjson.dumps(told))
-    found = told.get("error") if isinstance(told.get("error"), dict) else told
+def _failed(fields: Fields) -> EngineFailed:
+    message, code = read_error(orjson.dumps(fields))
+    found = fields.get("error") if isinstance(fields.get("error"), dict) else fields
     status = found.get("code") if isinstance(found, dict) else None
     if isinstance(status, str) and status.isdecimal():
         status = int(status)

@@ -47,8 +47,8 @@ class OpenAIReplyWriter:
             elif isinstance(event, EngineFailed):
                 self._has_failed = True
                 out.append(b"data: %b\n\n" % openai_error(event.message, event.status, event.code))
-            elif told := self._told(event):
-                out.append(told)
+            elif fields := self._event_bytes(event):
+                out.append(fields)
         return b"".join(out) if len(out) != 1 else out[0]
 
     def end(self) -> bytes:
@@ -68,13 +68,13 @@ class OpenAIReplyWriter:
                 return status, openai_error(event.message, status, event.code)
             if isinstance(event, Started):
                 self._name(event)
-        told = {**self._head(self._whole_object), "choices": self._choices(events)}
+        fields = {**self._head(self._whole_object), "choices": self._choices(events)}
         for event in events:
             if isinstance(event, Used):
-                told["usage"] = usage_fields(event)
-        return 200, orjson.dumps(told)
+                fields["usage"] = usage_fields(event)
+        return 200, orjson.dumps(fields)
 
-    def _told(self, event: Event) -> bytes:
+    def _event_bytes(self, event: Event) -> bytes:
         """The chunk that tells of more of a choice, or of its end."""
         raise NotImplementedError
 
@@ -97,13 +97,13 @@ class OpenAIReplyWriter:
 
 
 def usage_fields(used: Used) -> Fields:
-    told: Fields = {
+    fields: Fields = {
         "prompt_tokens": used.prompt,
         "completion_tokens": used.completion,
         "total_tokens": used.prompt + used.completion,
     }
     if used.cached:
-        told["prompt_tokens_details"] = {"cached_tokens": used.cached}
+        fields["prompt_tokens_details"] = {"cached_tokens": used.cached}
     if used.reasoning:
-        told["completion_tokens_details"] = {"reasoning_tokens": used.reasoning}
-    return told
+        fields["completion_tokens_details"] = {"reasoning_tokens": used.reasoning}
+    return fields

@@ -67,7 +67,7 @@ def call_item(id: str, status: str, call_id: str, name: str, arguments: str) -> 
     return {"id": id, "type": "function_call", "status": status, **call}
 
 
-def told_logprobs(logprobs: Sequence[Mapping[str, Any]]) -> list[Fields]:
+def logprob_fields(logprobs: Sequence[Mapping[str, Any]]) -> list[Fields]:
     """Logprobs in chat's form, as responses tell them: never without bytes."""
     return [
         {**_with_bytes(logprob), "top_logprobs": [_with_bytes(top) for top in logprob.get("top_logprobs") or ()]}
@@ -95,7 +95,7 @@ def usage_fields(used: Used) -> Fields:
     }
 
 
-def told_back(generation: Generation) -> Fields:
+def request_fields_of(generation: Generation) -> Fields:
     """The fields of a response that tell its request. Nothing is ever stored."""
     options = generation.options
     first = generation.messages[0] if generation.messages else None

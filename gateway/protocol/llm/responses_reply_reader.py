@@ -21,7 +21,7 @@ from gateway.protocol.llm.canonical import (
     TextDelta,
     ToolCallDelta,
 )
-from gateway.protocol.llm.json_fields import MALFORMED, misunderstood, read_told, text_in
+from gateway.protocol.llm.json_fields import MALFORMED, misunderstood, read_reply_fields, text_in
 from gateway.protocol.llm.usage import read_usage
 
 # Of failures, which have no status of their own.
@@ -39,12 +39,13 @@ def _logprobs(given: Sequence[Mapping[str, Any]] | None) -> list[dict[str, Any]]
     if not given:
         return None
     return [
-        {**_logprob(told), "top_logprobs": [_logprob(top) for top in told.get("top_logprobs") or ()]} for told in given
+        {**_logprob(fields), "top_logprobs": [_logprob(top) for top in fields.get("top_logprobs") or ()]}
+        for fields in given
     ]
 
 
-def _logprob(told: Mapping[str, Any]) -> dict[str, Any]:
-    return {"token": text_in(told, "token"), "logprob": told.get("logprob"), "bytes": told.get("bytes")}
+def _logprob(fields: Mapping[str, Any]) -> dict[str, Any]:
+    return {"token": text_in(fields, "token"), "logprob": fields.get("logprob"), "bytes": fields.get("bytes")}
 
 
 class ResponsesReplyReader:
@@ -68,7 +69,7 @@ class ResponsesReplyReader:
         for message in self._sse.feed(data):
             if message != b"[DONE]" and not self._is_over:
                 try:
-                    self._read(read_told(message), events)
+                    self._read(read_reply_fields(message), events)
                 except MALFORMED as error:
                     raise misunderstood(str(error)) from error
         return events
@@ -85,44 +86,44 @@ class ResponsesReplyReader:
         if status >= 400:
             message, code = read_error(body)
             return [EngineFailed(message, status, code)]
-        told = read_told(body)
-        if told.get("error"):
-            return [_failed(told["error"] if isinstance(told["error"], dict) else {"message": told["error"]})]
-        if told.get("status") in ("failed", "cancelled"):
-            return [EngineFailed(f"the engine's response is {told['status']}", 500, "server_error")]
-        if not isinstance(told.get("output"), list):
+        fields = read_reply_fields(body)
+        if fields.get("error"):
+            return [_failed(fields["error"] if isinstance(fields["error"], dict) else {"message": fields["error"]})]
+        if fields.get("status") in ("failed", "cancelled"):
+            return [EngineFailed(f"the engine's response is {fields['status']}", 500, "server_error")]
+        if not isinstance(fields.get("output"), list):
             raise misunderstood("a response has 'output'")
         try:
-            events: list[Event] = [_started(told)]
-            for at, item in enumerate(told["output"]):
+            events: list[Event] = [_started(fields)]
+            for at, item in enumerate(fields["output"]):
                 self._item(at, item, events)
-            self._close(told, events)
+            self._close(fields, events)
         except MALFORMED as error:
             raise misunderstood(str(error)) from error
         return events
 
-    def _read(self, told: dict[str, Any], events: list[Event]) -> None:
-        match told.get("type"):
+    def _read(self, fields: dict[str, Any], events: list[Event]) -> None:
+        match fields.get("type"):
             case "response.output_text.delta":
-                events.append(TextDelta(text_in(told, "delta"), 0, _logprobs(told.get("logprobs"))))
+                events.append(TextDelta(text_in(fields, "delta"), 0, _logprobs(fields.get("logprobs"))))
             case "response.refusal.delta":
-                events.append(TextDelta(text_in(told, "delta")))
+                events.append(TextDelta(text_in(fields, "delta")))
             case "response.reasoning_text.delta" | "response.reasoning_summary_text.delta":
-                events.append(ReasoningDelta(text_in(told, "delta")))
+                events.append(ReasoningDelta(text_in(fields, "delta")))
             case "response.function_call_arguments.delta":
-                self._arguments(told.get("output_index", 0), text_in(told, "delta"), events)
+                self._arguments(fields.get("output_index", 0), text_in(fields, "delta"), events)
             case "response.output_item.added":
-                self._added(told.get("output_index", 0), told.get("item") or {}, events)
+                self._added(fields.get("output_index", 0), fields.get("item") or {}, events)
             case "response.output_item.done":
-                self._done(told.get("output_index", 0), told.get("item") or {}, events)
+                self._done(fields.get("output_index", 0), fields.get("item") or {}, events)
             case "response.created":
-                events.append(_started(told.get("response") or {}))
+                events.append(_started(fields.get("response") or {}))
             case "response.completed" | "response.incomplete":
-                self._close(told.get("response") or {}, events)
+                self._close(fields.get("response") or {}, events)
             case "response.failed" | "error":
                 self._is_over = True
-                error = (told.get("response") or told).get("error")
-                events.append(_failed(error if isinstance(error, dict) else {**told, "error": None}))
+                error = (fields.get("response") or fields).get("error")
+                events.append(_failed(error if isinstance(error, dict) else {**fields, "error": None}))
 
     def _added(self, index: int, item: dict[str, Any], events: list[Event]) -> None:
         if item.get("type") == "function_call" and index not in self._calls:

@@ -25,12 +25,12 @@ from gateway.protocol.llm.errors import openai_error
 from gateway.protocol.llm.responses_fields import (
     Fields,
     call_item,
+    logprob_fields,
     message_item,
     reasoning_item,
     reasoning_part,
+    request_fields_of,
     text_part,
-    told_back,
-    told_logprobs,
     usage_fields,
 )
 
@@ -112,15 +112,15 @@ class MessageItem(_ItemOfParts):
         return text_part(self.text, self.logprobs)
 
     def text_done(self) -> Fields:
-        told = {"text": self.text, "logprobs": self.logprobs}
-        return {"type": "response.output_text.done", **self._place(), **told}
+        written = {"text": self.text, "logprobs": self.logprobs}
+        return {"type": "response.output_text.done", **self._place(), **written}
 
     def delta_with(self, text: str, logprobs: list[Mapping[str, Any]]) -> Fields:
         """The event of a delta with the logprobs of its tokens."""
-        told = told_logprobs(logprobs)
-        self.logprobs += told
+        written = logprob_fields(logprobs)
+        self.logprobs += written
         self.texts.append(text)
-        return {"type": self.delta_event, **self._place(), "delta": text, "logprobs": told}
+        return {"type": self.delta_event, **self._place(), "delta": text, "logprobs": written}
 
 
 class ReasoningItem(_ItemOfParts):
@@ -163,8 +163,8 @@ class CallItem(OutputItem):
         return call_item(self.id, self.status, self.call_id, self.name, self.text)
 
     def ending(self, status: str) -> list[Fields]:
-        told = {"name": self.name, "arguments": self.text}
-        done = {"type": "response.function_call_arguments.done", **self._place(), **told}
+        written = {"name": self.name, "arguments": self.text}
+        done = {"type": "response.function_call_arguments.done", **self._place(), **written}
         return [done, *super().ending(status)]
 
 
@@ -206,7 +206,7 @@ class ResponsesReplyWriter:
                 if event.text:
                     self._more(message, event.text, out)
             else:
-                self._tell(event, out)
+                self._write_event(event, out)
         return b"".join(out)
 
     def end(self) -> bytes:
@@ -233,7 +233,7 @@ class ResponsesReplyWriter:
         self.end()
         return 200, orjson.dumps(self._response(self._final_status()))
 
-    def _tell(self, event: Event, out: list[bytes]) -> None:
+    def _write_event(self, event: Event, out: list[bytes]) -> None:
         if self._is_over:
             return
         if isinstance(event, EngineFailed):
@@ -247,16 +247,16 @@ class ResponsesReplyWriter:
         elif event.index:
             return
         elif isinstance(event, TextDelta):
-            self._say(event, out)
+            self._write_text(event, out)
         elif isinstance(event, ReasoningDelta):
-            self._think(event, out)
+            self._write_reasoning(event, out)
         elif isinstance(event, ToolCallDelta):
             self._call(event, out)
         else:
             self._finished = event
             self._close_item(out)
 
-    def _say(self, event: TextDelta, out: list[bytes]) -> None:
+    def _write_text(self, event: TextDelta, out: list[bytes]) -> None:
         if not event.text and not event.logprobs:
             return
         item = self._message
@@ -269,7 +269,7 @@ class ResponsesReplyWriter:
         else:
             self._more(item, event.text, out)
 
-    def _think(self, event: ReasoningDelta, out: list[bytes]) -> None:
+    def _write_reasoning(self, event: ReasoningDelta, out: list[bytes]) -> None:
         item = self._open
         if not event.text and not event.signature:
             return
@@ -299,9 +299,9 @@ class ResponsesReplyWriter:
         out.append(b"%b%b%b%d}\n\n" % (item.prefix, orjson.dumps(text), item.delta_end, sequence))
 
     def _write(self, fields: Fields, out: list[bytes]) -> None:
-        told = orjson.dumps({**fields, "sequence_number": self._sequence})
+        written = orjson.dumps({**fields, "sequence_number": self._sequence})
         self._sequence += 1
-        out.append(b"event: %b\ndata: %b\n\n" % (fields["type"].encode(), told))
+        out.append(b"event: %b\ndata: %b\n\n" % (fields["type"].encode(), written))
 
     def _start(self, event: Started, out: list[bytes]) -> None:
         """Begins the response; only once, also where another engine goes on with it."""
@@ -345,8 +345,8 @@ class ResponsesReplyWriter:
         self._open = self._message = None
         error = {"code": _CODES.get(code, "server_error"), "message": message}
         # OpenAI's documentation has `code` and `message` in the event, its servers have `error`: clients raise at that.
-        told = {"code": code or None, "message": message, "param": None}
-        self._write({"type": "error", **told, "error": {"type": "server_error", **told}}, out)
+        written = {"code": code or None, "message": message, "param": None}
+        self._write({"type": "error", **written, "error": {"type": "server_error", **written}}, out)
         if self._has_started:
             response = {**self._response("failed"), "error": error}
             self._write({"type": "response.failed", "response": response}, out)
@@ -365,6 +365,6 @@ class ResponsesReplyWriter:
             "incomplete_details": {"reason": reason} if reason else None,
             "model": self._model,
             "output": [item.fields for item in self._items],
-            **told_back(self._generation),
+            **request_fields_of(self._generation),
             "usage": usage_fields(self._used) if self._used is not None else None,
         }

@@ -68,8 +68,8 @@ def _message(item: Fields, where: str, messages: list[Message]) -> None:
 def _append(message: Message, messages: list[Message]) -> None:
     """Appends a message; the assistant's joins the one before where that is the same turn and has said nothing yet."""
     before = messages[-1] if messages else message
-    has_said = any(isinstance(part, Text) for part in before.parts)
-    if messages and message.role == before.role == "assistant" and (message.tool_calls or not has_said):
+    has_text = any(isinstance(part, Text) for part in before.parts)
+    if messages and message.role == before.role == "assistant" and (message.tool_calls or not has_text):
         parts, calls = before.parts + message.parts, before.tool_calls + message.tool_calls
         messages[-1] = Message("assistant", parts, calls)
     else:
@@ -109,8 +109,8 @@ def _part(part: Fields, where: str) -> Part:
         case "input_image":
             _refuse_file_id(part, where)
             detail = optional(part, "detail", str, where)
-            told = {} if detail in (None, "auto") else {"detail": detail}
-            return Media("image", required(part, "image_url", str, where), told)
+            parsed = {} if detail in (None, "auto") else {"detail": detail}
+            return Media("image", required(part, "image_url", str, where), parsed)
         case "input_file":
             return _file(part, where)
         case "input_audio":
@@ -250,8 +250,8 @@ def _tool_choice(choice: Any) -> Any:
     if choice in ("auto", "none", "required"):
         return choice
     if not isinstance(choice, dict) or choice.get("type") != "function":
-        told = choice.get("type") if isinstance(choice, dict) else choice
-        raise bad_request(f"'tool_choice' must be auto, none, required or a function, not '{told}'")
+        parsed = choice.get("type") if isinstance(choice, dict) else choice
+        raise bad_request(f"'tool_choice' must be auto, none, required or a function, not '{parsed}'")
     return {"type": "function", "function": {"name": required(choice, "name", str, "tool_choice")}}
 
 

@@ -29,10 +29,10 @@ def write_request(generation: Generation, *, model: str, drop: bool) -> tuple[by
 
     Raises: GatewayError(UNSUPPORTED) that names what the API has no place for.
     """
-    said, approximated = written_thinking(dict(generation.options), drop)
+    requested, approximated = written_thinking(dict(generation.options), drop)
     if any(message.name and message.role != "tool" for message in generation.messages):
-        said["messages.name"] = True
-    options, lost = accepted_by(said, _KNOWN, engine=ENGINE, drop=drop)
+        requested["messages.name"] = True
+    options, lost = accepted_by(requested, _KNOWN, engine=ENGINE, drop=drop)
     body: dict[str, Any] = {"model": model, "input": _input(generation), "store": False}
     body |= {name: options[name] for name in _AS_THEY_ARE if name in options}
     if "max_tokens" in options:
@@ -85,8 +85,8 @@ def _assistant(message: Message, items: list[dict[str, Any]]) -> None:
     if message.text or not (message.tool_calls or message.parts):
         items.append({"type": "message", "role": "assistant", "content": message.text})
     for call in message.tool_calls:
-        told = {"call_id": call.id, "name": call.name, "arguments": call.arguments or "{}"}
-        items.append({"type": "function_call", **told})
+        fields = {"call_id": call.id, "name": call.name, "arguments": call.arguments or "{}"}
+        items.append({"type": "function_call", **fields})
 
 
 def _content(message: Message) -> str | list[dict[str, Any]]:

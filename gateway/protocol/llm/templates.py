@@ -57,14 +57,14 @@ class Template:
         Raises: GatewayError(BAD_REQUEST) with the template's own words.
         """
         name = _WITH_TOOLS if tools and _WITH_TOOLS in self._templates else self._default
-        told = [_message(message) if isinstance(message, Message) else message for message in messages]
+        entries = [_message(message) if isinstance(message, Message) else message for message in messages]
         if not self._knows_developers[name]:
-            told = [{**message, "role": _role(message)} for message in told]
+            entries = [{**message, "role": _role(message)} for message in entries]
         known = self._tokens | extra
         if strftime_now is not None:
             known["strftime_now"] = strftime_now
         known |= {
-            "messages": told,
+            "messages": entries,
             "tools": [_tool(tool) if isinstance(tool, Tool) else tool for tool in tools] or None,
             "documents": extra.get("documents"),
             "add_generation_prompt": add_generation_prompt,
@@ -121,8 +121,8 @@ def _message(message: Message) -> dict[str, Any]:
     """A message as templates know it: text as one string, parts only where media stand among them, the arguments of a
     tool call as an object."""
     written: dict[str, Any] = {"role": message.role, "content": _content(message)}
-    if thought := "".join([part.text for part in message.parts if isinstance(part, Reasoning)]):
-        written["reasoning_content"] = thought
+    if reasoning := "".join([part.text for part in message.parts if isinstance(part, Reasoning)]):
+        written["reasoning_content"] = reasoning
     if message.tool_calls:
         written["tool_calls"] = [
             {

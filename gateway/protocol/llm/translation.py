@@ -91,7 +91,7 @@ class GenerationTranslator:
         self._text: list[str] = []  # that the client has read of the only choice
         self._num_deltas = 0
         self._has_finished = False
-        self._has_thought = False
+        self._has_reasoning = False
         self._is_plain_text = generation.options.get("n", 1) == 1
 
     def __repr__(self) -> str:
@@ -122,10 +122,10 @@ class GenerationTranslator:
     def end(self) -> bytes:
         events = self._reader.end()
         self._note(events)
-        told = self._writer.feed(events) if events else b""
+        written = self._writer.feed(events) if events else b""
         if not self._has_finished:
             raise GatewayError(ErrorKind.UPSTREAM_RESET, _CUT_OFF)
-        return told + self._writer.end()
+        return written + self._writer.end()
 
     def failed(self, message: str, kind: str) -> bytes:
         return self._writer.failed(message, kind)
@@ -147,8 +147,8 @@ class GenerationTranslator:
         generation = self._generation
         takes_text = bool(generation.messages) or isinstance(generation.prompt, str)
         is_free = generation.options.get("response_format", _FREE) == _FREE
-        has_only_thought = self._has_thought and not self._text
-        return self._is_plain_text and takes_text and is_free and not has_only_thought and not self._has_finished
+        has_only_reasoning = self._has_reasoning and not self._text
+        return self._is_plain_text and takes_text and is_free and not has_only_reasoning and not self._has_finished
 
     def resume(self) -> EngineRequest:
         """The request for what is missing.
@@ -164,25 +164,25 @@ class GenerationTranslator:
             options["min_tokens"] = max(0, options["min_tokens"] - self._num_deltas)
         generation = replace(generation, options=options)
         if not text:
-            asked = self._side.request(generation, continues=False)
+            request_again = self._side.request(generation, continues=False)
         elif generation.messages:
             begun = Message("assistant", (Text(text),))
             generation = replace(generation, messages=(*generation.messages, begun))
-            asked, repeats = self._side.request(generation, continues=True), text
+            request_again, repeats = self._side.request(generation, continues=True), text
         else:
             assert isinstance(generation.prompt, str)
             generation = replace(generation, prompt=generation.prompt + text)
-            asked = self._side.request(generation, continues=False)
+            request_again = self._side.request(generation, continues=False)
         self._reader = _Continued(self._side.reader(generation), repeats)
-        return asked
+        return request_again
 
     def seam(self) -> bytes:
         """The event that marks where another engine begins: text as any other, but empty, with a field of ours."""
-        told = orjson.dumps({"resumed_after_tokens": self._num_deltas})
+        written = orjson.dumps({"resumed_after_tokens": self._num_deltas})
         event = self._writer.feed([TextDelta("")])
         if not event.endswith(_END_OF_EVENT):
-            return b": pointsman %b\n\n" % told  # a comment, which readers of events pass over
-        return b'%b,"pointsman":%b}\n\n' % (event.removesuffix(_END_OF_EVENT), told)
+            return b": pointsman %b\n\n" % written  # a comment, which readers of events pass over
+        return b'%b,"pointsman":%b}\n\n' % (event.removesuffix(_END_OF_EVENT), written)
 
     def _note(self, events: Sequence[Event]) -> None:
         for event in events:
@@ -195,7 +195,7 @@ class GenerationTranslator:
             elif kind is ToolCallDelta:
                 self._is_plain_text = False
             elif kind is ReasoningDelta:
-                self._has_thought = True
+                self._has_reasoning = True
 
 
 class _Continued:

@@ -36,10 +36,10 @@ _WHOLE = of_type(FieldType.INTEGER)
 _NUMBERS = of_type(FieldType.NUMBER)
 _TEXTS = of_type(FieldType.TEXTS)
 _JSON = of_type(FieldType.TOKEN_IDS, FieldType.MAP, FieldType.OBJECT)
-_SAY_NOTHING = {"n": 1, "best_of": 1, "beam_width": 1}  # what a backend does anyway
+_IDLE = {"n": 1, "best_of": 1, "beam_width": 1}  # what a backend does anyway
 
 # A flag of the request -> the outputs that it adds to the reply.
-_TELLING = {
+_OUTPUT_FLAGS = {
     "return_finish_reason": ("finish_reason",),
     "return_stop_reason": ("stop_reason",),
     "return_num_input_tokens": ("num_input_tokens",),
@@ -62,7 +62,7 @@ class TextRequest(Generation):
     each choice: the prompt, where the client did not want it left out. `form`: how an infer's outputs travel.
     """
 
-    told: frozenset[str] = frozenset({"text_output"})
+    outputs_named: frozenset[str] = frozenset({"text_output"})
     before: str = ""
     form: WantedOutputs = field(default_factory=WantedOutputs)
 
@@ -85,10 +85,10 @@ def text_request(
     images = _texts("image", left.pop("image", []))
     left.pop("stream", None)  # the path says it, as of Triton
     leaves_out_prompt = rest_bodies.flag(_only(left.pop("exclude_input_in_output", True)), "exclude_input_in_output")
-    flagged = {output for name, adds in _TELLING.items() if _is_set(left, name) for output in adds}
-    told = outputs or frozenset({"text_output", *flagged})
+    flagged = {output for name, adds in _OUTPUT_FLAGS.items() if _is_set(left, name) for output in adds}
+    outputs_named = outputs or frozenset({"text_output", *flagged})
     options = _options(left)
-    if told & _NEED_LOGPROBS:
+    if outputs_named & _NEED_LOGPROBS:
         options.setdefault("logprobs", 0)
     parts: list[Part] = [Media("image", _data_url(image)) for image in images]
     return TextRequest(
@@ -97,9 +97,9 @@ def text_request(
         messages=(Message("user", (*parts, Text(prompt))),) if images else (),
         options=options,
         stream=stream,
-        include_usage=bool(told & _NEED_USAGE),
+        include_usage=bool(outputs_named & _NEED_USAGE),
         id=id,
-        told=told,
+        outputs_named=outputs_named,
         before="" if leaves_out_prompt else prompt,
         form=form or WantedOutputs(),
     )
@@ -125,11 +125,11 @@ def _options(fields: dict[str, Any]) -> dict[str, Any]:
     if guide := _only(fields.pop("guided_decoding_guide_type", None)):
         options["response_format"] = _guide(guide, _only(fields.pop("guided_decoding_guide", None)))
     for name, value in fields.items():
-        if name in _TELLING or (name.startswith("return_") and _only(value) is False):
+        if name in _OUTPUT_FLAGS or (name.startswith("return_") and _only(value) is False):
             continue
         option = _OPTION_OF.get(name, name)
         read = _value(option, name, value)
-        if read != _SAY_NOTHING.get(option) and read != []:
+        if read != _IDLE.get(option) and read != []:
             options.setdefault(option, read)
     return options
 
@@ -234,12 +234,12 @@ def _data_url(image: str) -> str:
 MAX_CHOICES = 128
 
 
-class ToldText:
+class TextReply:
     """Gathers the events of a reply. `names` are the outputs to tell."""
 
     def __init__(self, generation: Generation) -> None:
         of_v2 = generation if isinstance(generation, TextRequest) else TextRequest(generation.model)
-        self.names = of_v2.told
+        self.names = of_v2.outputs_named
         self._before = of_v2.before
         num = generation.options.get("n", 1)
         self.num_choices = min(num, MAX_CHOICES) if type(num) is int and num > 0 else 1
@@ -284,10 +284,12 @@ class ToldText:
             # An engine counts all choices as one: they stand in the first, so that the sum is right.
             "num_output_tokens": [self._used.completion] + [0] * (self.num_choices - 1),
         }
-        told = {name: values[0] if len(values) == 1 else values for name, values in known.items() if name in self.names}
+        requested = {
+            name: values[0] if len(values) == 1 else values for name, values in known.items() if name in self.names
+        }
         if "output_log_probs" in self.names:
-            told["output_log_probs"] = [each for choice in self._logprobs for each in choice]
-        return told
+            requested["output_log_probs"] = [each for choice in self._logprobs for each in choice]
+        return requested
 
     def _add_logprobs(self, event: TextDelta) -> None:
         if event.logprobs and 0 <= event.index < self.num_choices:

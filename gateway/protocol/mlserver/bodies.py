@@ -27,10 +27,10 @@ _DATATYPES = {str: "BYTES", bool: "BOOL", int: "INT64", float: "FP64"}
 def is_mlserver(server_metadata: bytes) -> bool:
     """Whether the answer to `GET /v2` is MLServer's."""
     try:
-        told = orjson.loads(server_metadata)
+        members = orjson.loads(server_metadata)
     except orjson.JSONDecodeError:
         return False
-    return isinstance(told, dict) and told.get("name") == NAME
+    return isinstance(members, dict) and members.get("name") == NAME
 
 
 def inference_of_generate(body: bytes) -> tuple[bytes, bool]:
@@ -44,10 +44,10 @@ def inference_of_generate(body: bytes) -> tuple[bytes, bool]:
         content = read_object(body)
         if isinstance(content.get("inputs"), list) and _TEXT_INPUT not in content:
             return body, False
-        told = parameters(content)
+        members = parameters(content)
         inputs: list[dict[str, Any]] = []
         others: dict[str, Any] = {}
-        for key, value in [*content.items(), *told.items()]:
+        for key, value in [*content.items(), *members.items()]:
             if key in ("id", "parameters"):
                 continue
             if key == _TEXT_INPUT or isinstance(value, list):
@@ -59,7 +59,7 @@ def inference_of_generate(body: bytes) -> tuple[bytes, bool]:
         made: dict[str, Any] = {"id": content["id"]} if "id" in content else {}
         if others:
             made["parameters"] = others
-        return orjson.dumps(made | {"inputs": inputs}), _TEXT_INPUT in content or _TEXT_INPUT in told
+        return orjson.dumps(made | {"inputs": inputs}), _TEXT_INPUT in content or _TEXT_INPUT in members
 
 
 def generate_of_inference(data: bytes, *, is_text: bool = False) -> bytes:
@@ -76,7 +76,7 @@ def generate_of_inference(data: bytes, *, is_text: bool = False) -> bytes:
             content = read_object(data)
     if not isinstance(content, dict) or not isinstance(content.get("outputs"), list):
         return data
-    told = {key: content[key] for key in ("id", "model_name", "model_version") if key in content}
+    members = {key: content[key] for key in ("id", "model_name", "model_version") if key in content}
     outputs = content["outputs"]
     try:
         for output in outputs:
@@ -84,13 +84,13 @@ def generate_of_inference(data: bytes, *, is_text: bool = False) -> bytes:
             if type(elements) is not list or (elements and type(elements[0]) is list):
                 elements = flatten(elements)
             is_only_text = is_text and len(outputs) == 1 and output["datatype"] == "BYTES"
-            told[_TEXT_OUTPUT if is_only_text else output["name"]] = elements[0] if len(elements) == 1 else elements
+            members[_TEXT_OUTPUT if is_only_text else output["name"]] = elements[0] if len(elements) == 1 else elements
     except (KeyError, TypeError):
         raise GatewayError(ErrorKind.UPSTREAM_PROTOCOL, "the engine's reply has an output without data") from None
     for key, value in (content.get("parameters") or {}).items():
         if key not in ("headers", "content_type") and isinstance(value, str | int | float):
-            told.setdefault(key, value)
-    return orjson.dumps(told)
+            members.setdefault(key, value)
+    return orjson.dumps(members)
 
 
 def json_infer_request(message: bytes) -> bytes:
@@ -101,8 +101,8 @@ def json_infer_request(message: bytes) -> bytes:
     with refusing(ErrorKind.BAD_REQUEST):
         request, data = read_request(message)
         made: dict[str, Any] = {"id": request.id} if request.id else {}
-        if told := json_of_request(request.parameters):
-            made["parameters"] = told
+        if members := json_of_request(request.parameters):
+            made["parameters"] = members
         inputs = made["inputs"] = []
         for tensor, raw in zip(request.inputs, data, strict=True):
             if raw is None:

@@ -67,11 +67,11 @@ class MLServerGenerateTranslator:
         """As `Translator.whole`."""
         if reply.status >= 400:
             return error_of(reply)
-        return Reply(200, self._told(reply.body))
+        return Reply(200, self._reply_of(reply.body))
 
     def feed(self, data: bytes) -> bytes:
         """As `Translator.feed`."""
-        return b"".join([event_of(self._told(event)) for event in self._events.feed(data)])
+        return b"".join([event_of(self._reply_of(event)) for event in self._events.feed(data)])
 
     def end(self) -> bytes:
         """As `Translator.end`; MLServer ends no stream in the middle of an event.
@@ -86,7 +86,7 @@ class MLServerGenerateTranslator:
         """As `Translator.failed`."""
         return event_of(orjson.dumps({"error": message}))
 
-    def _told(self, data: bytes) -> bytes:
+    def _reply_of(self, data: bytes) -> bytes:
         return data if self._is_inference else generate_of_inference(data, is_text=self._is_text)
 
 
@@ -129,17 +129,19 @@ def generate_of_inference_request(body: bytes) -> bytes:
     """
     with refusing(ErrorKind.BAD_REQUEST):
         content = read_object(body)
-        told = {name: value for name, value in parameters(content).items() if name not in ("headers", "content_type")}
+        members = {
+            name: value for name, value in parameters(content).items() if name not in ("headers", "content_type")
+        }
         made: dict[str, Any] = {"id": label(content, "id")} if content.get("id") else {}
         for tensor in array(content, "inputs"):
             name = string(tensor, "name")
-            if name in ("id", "parameters") or name in made or name in told:
+            if name in ("id", "parameters") or name in made or name in members:
                 raise unsupported(f"input '{name}' has the name of another member of a generate request")
             with about(f"input '{name}'"):
                 elements = flatten(array(tensor, "data"))
             made[name] = elements[0] if len(elements) == 1 else elements
-        if told:
-            made["parameters"] = told
+        if members:
+            made["parameters"] = members
         return orjson.dumps(made)
 
 
@@ -153,13 +155,13 @@ def inference_of_event(data: bytes) -> bytes:
         if "error" in content:
             return data
         made: dict[str, Any] = {key: label(content, key) for key in _RESERVED if key in content}
-        told = {key: content[key] for key in _PARAMETERS if key in content}
-        if told:
-            made["parameters"] = told
+        members = {key: content[key] for key in _PARAMETERS if key in content}
+        if members:
+            made["parameters"] = members
         made["outputs"] = [
             _output(key, value)
             for key, value in content.items()
-            if key not in _RESERVED and key not in told and value is not None
+            if key not in _RESERVED and key not in members and value is not None
         ]
         return orjson.dumps(made)
 

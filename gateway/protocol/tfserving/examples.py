@@ -35,48 +35,48 @@ CLASSES, SCORES, REGRESSIONS = "classes", "scores", "outputs"
 _MAX_INT64 = 2**63 - 1
 
 
-def write_body(asked: TFServingRequest) -> bytes:
+def write_body(requested: TFServingRequest) -> bytes:
     """The request's JSON.
 
     Raises: ValueError where the tensors are no examples, GatewayError(UNSUPPORTED) where no feature holds their data.
     """
-    body: dict[str, Any] = {"signature_name": asked.signature_name} if asked.signature_name else {}
-    body["examples"] = rows(tuple([_feature(tensor) for tensor in asked.tensors]))
+    body: dict[str, Any] = {"signature_name": requested.signature_name} if requested.signature_name else {}
+    body["examples"] = rows(tuple([_feature(tensor) for tensor in requested.tensors]))
     return orjson.dumps(body)
 
 
-def fill_examples(examples: Message, asked: TFServingRequest) -> None:
+def fill_examples(examples: Message, requested: TFServingRequest) -> None:
     """Set an ExampleList.
 
     Raises: as `write_body`.
     """
-    columns = [_column(_feature(tensor)) for tensor in asked.tensors]
-    for at in range(batch_size(asked.tensors)):
+    columns = [_column(_feature(tensor)) for tensor in requested.tensors]
+    for at in range(batch_size(requested.tensors)):
         features = examples.examples.add().features.feature
-        for tensor, (field, values, step) in zip(asked.tensors, columns, strict=True):
+        for tensor, (field, values, step) in zip(requested.tensors, columns, strict=True):
             chosen = getattr(features[tensor.name], field)
             chosen.SetInParent()
             chosen.value.extend(values[at * step : (at + 1) * step])
 
 
-def read_regressions(told: Any) -> list[RawTensor]:
+def read_regressions(content: Any) -> list[RawTensor]:
     """The output of regress's JSON.
 
     Raises: ValueError.
     """
-    found = _results(told)
+    found = _results(content)
     if any(isinstance(value, list) for value in found):
         raise ValueError("'results' must be numbers")
     return [read(REGRESSIONS, "FP32", found)]
 
 
-def read_classifications(told: Any) -> list[RawTensor]:
+def read_classifications(content: Any) -> list[RawTensor]:
     """The outputs of classify's JSON.
 
     Raises: ValueError.
     """
     found = []
-    for classes in _results(told):
+    for classes in _results(content):
         if not isinstance(classes, list) or not all(isinstance(pair, list) and len(pair) == 2 for pair in classes):
             raise ValueError("'results' must be lists of [label, score]")
         found.append(classes)
@@ -106,9 +106,9 @@ def classifications_of(response: Message) -> list[RawTensor]:
     return [RawTensor(CLASSES, "BYTES", shape, labels), RawTensor(SCORES, "FP32", shape, scores.tobytes())]
 
 
-def _results(told: Any) -> list[Any]:
+def _results(content: Any) -> list[Any]:
     """TF Serving writes `results`; its documentation has `result` too."""
-    found = (told.get("results") or told.get("result")) if isinstance(told, dict) else None
+    found = (content.get("results") or content.get("result")) if isinstance(content, dict) else None
     if not isinstance(found, list):
         raise ValueError("the reply has no 'results'")
     return found

@@ -67,7 +67,7 @@ _ROWS = "instances"
 _FORMATS = ("inputs", _ROWS)
 
 
-def read_asked(message: bytes, *, model: str, version: str = "", drop: bool = False) -> TFServingRequest:
+def read_infer_request(message: bytes, *, model: str, version: str = "", drop: bool = False) -> TFServingRequest:
     """What a serialised ModelInferRequest asks. `model` is the name at the engine, with or without `:label`; `drop`:
     whether parameters without a place are dropped.
 
@@ -123,14 +123,14 @@ def _check_names(names: list[str], model: str) -> None:
         raise ValueError("the request has several inputs of one name")
 
 
-def _check_signature(asked: TFServingRequest) -> None:
+def _check_signature(infer_request: TFServingRequest) -> None:
     """TF Serving's REST takes whatever JSON a datatype can be read from, and leaves unknown inputs out: both are errors
     in V2."""
-    signature = asked.signature
-    if asked.method is not Method.PREDICT or signature is None:
+    signature = infer_request.signature
+    if infer_request.method is not Method.PREDICT or signature is None:
         return
-    model = asked.target.name
-    for tensor in asked.tensors:
+    model = infer_request.target.name
+    for tensor in infer_request.tensors:
         info = signature.inputs.get(tensor.name)
         if info is None:
             known = ", ".join(sorted(signature.inputs))
@@ -140,7 +140,7 @@ def _check_signature(asked: TFServingRequest) -> None:
                 f"inference input '{tensor.name}' data-type is '{tensor.datatype}', but model '{model}' expects "
                 f"'{info.datatype}'"
             )
-    for name in asked.wanted:
+    for name in infer_request.wanted:
         if name not in signature.outputs:
             raise ValueError(f"unexpected inference output '{name}' for model '{model}'")
 

@@ -13,7 +13,7 @@ from gateway.protocol.conversion.infer import infer_request_of_rest, rest_of_inf
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.protobuf import message
 from gateway.protocol.tfserving import examples, predict
-from gateway.protocol.tfserving.infer_request import Method, TFServingRequest, read_asked
+from gateway.protocol.tfserving.infer_request import Method, TFServingRequest, read_infer_request
 from gateway.protocol.tfserving.json_tensors import RawTensor, read_json
 from gateway.protocol.tfserving.model_info import ModelPath, Signatures
 from gateway.protocol.tfserving.rpcs import EngineCall, infer_call, read_infer
@@ -26,17 +26,17 @@ _MAX_ERROR_BYTES = 2000
 class Inference:
     """What a serialised ModelInferRequest asks, and the ModelInferResponse that answers it."""
 
-    asked: TFServingRequest
+    requested: TFServingRequest
 
     def rest_request(self) -> EngineRequest:
         """What TF Serving is asked by REST.
 
         Raises: GatewayError, BAD_REQUEST where the tensors cannot be told, UNSUPPORTED where no feature holds them.
         """
-        write = predict.write_body if self.asked.method is Method.PREDICT else examples.write_body
+        write = predict.write_body if self.requested.method is Method.PREDICT else examples.write_body
         with refusing(ErrorKind.BAD_REQUEST):
-            path = f"{self.asked.target.path}:{self.asked.method.value}"
-            return EngineRequest(path, write(self.asked), dropped=self.asked.dropped)
+            path = f"{self.requested.target.path}:{self.requested.method.value}"
+            return EngineRequest(path, write(self.requested), dropped=self.requested.dropped)
 
     def response_of_rest(self, body: bytes) -> bytes:
         """The serialised ModelInferResponse of a reply with status 200.
@@ -45,15 +45,15 @@ class Inference:
         the request wants is not in it.
         """
         with refusing(ErrorKind.UPSTREAM_PROTOCOL):
-            told = read_json(body)
-            match self.asked.method:
+            content = read_json(body)
+            match self.requested.method:
                 case Method.PREDICT:
-                    outputs = predict.read_body(told, self.asked)
+                    outputs = predict.read_body(content, self.requested)
                 case Method.CLASSIFY:
-                    outputs = examples.read_classifications(told)
+                    outputs = examples.read_classifications(content)
                 case Method.REGRESS:
-                    outputs = examples.read_regressions(told)
-            return self._response(self.asked.target.version, outputs)
+                    outputs = examples.read_regressions(content)
+            return self._response(self.requested.target.version, outputs)
 
     def call(self) -> EngineCall:
         """What TF Serving is asked by gRPC.
@@ -61,7 +61,7 @@ class Inference:
         Raises: as `rest_request`.
         """
         with refusing(ErrorKind.BAD_REQUEST):
-            return infer_call(self.asked)
+            return infer_call(self.requested)
 
     def response_of_call(self, data: bytes) -> bytes:
         """The serialised ModelInferResponse of the reply to `call`.
@@ -69,13 +69,13 @@ class Inference:
         Raises: as `response_of_rest`.
         """
         with refusing(ErrorKind.UPSTREAM_PROTOCOL):
-            version, outputs = read_infer(data, self.asked)
-            return self._response(version or self.asked.target.version, outputs)
+            version, outputs = read_infer(data, self.requested)
+            return self._response(version or self.requested.target.version, outputs)
 
     def _response(self, version: str, outputs: list[RawTensor]) -> bytes:
         outputs = self._wanted(outputs)
         response = message("inference.ModelInferResponse")(
-            id=self.asked.id, model_name=self.asked.target.name, model_version=version
+            id=self.requested.id, model_name=self.requested.target.name, model_version=version
         )
         for output in outputs:
             response.outputs.add(name=output.name, datatype=output.datatype, shape=output.shape)
@@ -85,13 +85,13 @@ class Inference:
     def _wanted(self, outputs: list[RawTensor]) -> list[RawTensor]:
         """Those that the request wants, in its order; all, by their names, where it wants none in particular."""
         by_name = {output.name: output for output in outputs}
-        if not self.asked.wanted:
+        if not self.requested.wanted:
             return [by_name[name] for name in sorted(by_name)]
-        for name in self.asked.wanted:
+        for name in self.requested.wanted:
             if name not in by_name:
-                text = f"unexpected inference output '{name}' for model '{self.asked.target.name}'"
+                text = f"unexpected inference output '{name}' for model '{self.requested.target.name}'"
                 raise GatewayError(ErrorKind.BAD_REQUEST, f"{text}, which answers {', '.join(sorted(by_name))}")
-        return [by_name[name] for name in dict.fromkeys(self.asked.wanted)]
+        return [by_name[name] for name in dict.fromkeys(self.requested.wanted)]
 
 
 def inference(
@@ -104,8 +104,8 @@ def inference(
     Raises: GatewayError, BAD_REQUEST where it is malformed or not as the signature says, UNSUPPORTED where TF Serving
     has no place for what it says.
     """
-    asked = read_asked(message, model=model, version=version, drop=drop)
-    return Inference(asked if signatures is None else asked.knowing(signatures))
+    requested = read_infer_request(message, model=model, version=version, drop=drop)
+    return Inference(requested if signatures is None else requested.knowing(signatures))
 
 
 class InferTranslation(WholeTranslator):
@@ -126,29 +126,31 @@ class InferTranslation(WholeTranslator):
                 "a raw binary request (Inference-Header-Content-Length: 0) cannot be told to TF Serving: "
                 "name the input in a JSON header"
             )
-        asked, self._wanted = infer_request_of_rest(body, head_bytes, "", "")
-        self._inference = inference(asked, model=model, version=version, drop=drop)
+        requested, self._wanted = infer_request_of_rest(body, head_bytes, "", "")
+        self._inference = inference(requested, model=model, version=version, drop=drop)
 
     def __repr__(self) -> str:
-        asked = self._inference.asked
-        return f"<InferTranslation to {asked.target.path}:{asked.method.value}, {len(asked.tensors)} inputs>"
+        requested = self._inference.requested
+        return (
+            f"<InferTranslation to {requested.target.path}:{requested.method.value}, {len(requested.tensors)} inputs>"
+        )
 
     @property
     def target(self) -> ModelPath:
         """The model, in the version or by the label that the request names."""
-        return self._inference.asked.target
+        return self._inference.requested.target
 
     @property
     def wants_signatures(self) -> bool:
         """Whether the reply can be read for certain only with the model's signatures known: that of predict."""
-        return self._inference.asked.method is Method.PREDICT
+        return self._inference.requested.method is Method.PREDICT
 
     def know(self, signatures: Signatures) -> None:
         """Take what the engine tells of `target`.
 
         Raises: GatewayError(BAD_REQUEST) where the request is not as its signature says.
         """
-        self._inference = Inference(self._inference.asked.knowing(signatures))
+        self._inference = Inference(self._inference.requested.knowing(signatures))
 
     @property
     def inference(self) -> Inference:
@@ -176,12 +178,12 @@ class InferTranslation(WholeTranslator):
 def error_text(body: bytes) -> str:
     """What an error of TF Serving's REST says. Old versions escape it as C does, which is no JSON."""
     try:
-        told: Any = orjson.loads(body)
+        content: Any = orjson.loads(body)
     except orjson.JSONDecodeError:
         return body[:_MAX_ERROR_BYTES].decode("utf-8", "replace").strip()
-    if isinstance(told, dict):
-        told = told.get("error", told)
-    return told if isinstance(told, str) else orjson.dumps(told)[:_MAX_ERROR_BYTES].decode("utf-8", "replace")
+    if isinstance(content, dict):
+        content = content.get("error", content)
+    return content if isinstance(content, str) else orjson.dumps(content)[:_MAX_ERROR_BYTES].decode("utf-8", "replace")
 
 
 class CallTranslation(InferTranslation):
@@ -190,7 +192,7 @@ class CallTranslation(InferTranslation):
     def request(self) -> EngineRequest:
         """Raises: as `Inference.call`."""
         call = self.inference.call()
-        return EngineRequest(call.path.decode("ascii"), call.message, GRPC, dropped=self.inference.asked.dropped)
+        return EngineRequest(call.path.decode("ascii"), call.message, GRPC, dropped=self.inference.requested.dropped)
 
     def whole(self, reply: Reply) -> Reply:
         """Raises: as `Inference.response_of_call`."""

@@ -55,8 +55,8 @@ def target(model: str, version: str = "", label: str = "") -> ModelPath:
     if not name:
         raise _malformed("the request names no model")
     if len(labels) + numeric > 1:
-        told = ", ".join(sorted(labels) + [version] * numeric)
-        raise _malformed(f"model '{name}' is asked for in several versions: {told}")
+        versions = ", ".join(sorted(labels) + [version] * numeric)
+        raise _malformed(f"model '{name}' is asked for in several versions: {versions}")
     if numeric and (len(version) > 40 or int(version) > _MAX_VERSION):
         raise _malformed(f"failed to get model version from specified version string '{version[:80]}'")
     return ModelPath(name, str(int(version)) if numeric else "", labels.pop() if labels else "")
@@ -107,7 +107,7 @@ class Signatures:
         return self.by_name.get(name or DEFAULT_SIGNATURE)
 
     @property
-    def told(self) -> tuple[str, ServingSignature]:
+    def default(self) -> tuple[str, ServingSignature]:
         """The name of the one that V2 metadata tells of, and itself; an empty one where there is none."""
         name = DEFAULT_SIGNATURE if DEFAULT_SIGNATURE in self.by_name else min(self.by_name, default="")
         return name, self.by_name.get(name, ServingSignature())
@@ -119,10 +119,10 @@ def read_signatures(body: bytes) -> Signatures:
     Raises: GatewayError(UPSTREAM_PROTOCOL).
     """
     with refusing(ErrorKind.UPSTREAM_PROTOCOL):
-        told = read_json(body)
+        content = read_json(body)
         try:
-            version = told["model_spec"].get("version", "")
-            signatures = told["metadata"]["signature_def"]["signature_def"]
+            version = content["model_spec"].get("version", "")
+            signatures = content["metadata"]["signature_def"]["signature_def"]
             return Signatures(str(version or ""), {name: _signature_of_json(each) for name, each in signatures.items()})
         except (KeyError, TypeError, AttributeError, OverflowError) as error:
             raise ValueError(f"the model's metadata cannot be understood: {error!r}") from None
@@ -134,9 +134,9 @@ def read_signatures_message(message: bytes) -> Signatures:
     Raises: GatewayError(UPSTREAM_PROTOCOL).
     """
     with refusing(ErrorKind.UPSTREAM_PROTOCOL):
-        told = parse("GetModelMetadataResponse", message)
-        version = told.model_spec.version.value if told.model_spec.HasField("version") else ""
-        signatures = parse("SignatureDefMap", told.metadata["signature_def"].value).signature_def
+        content = parse("GetModelMetadataResponse", message)
+        version = content.model_spec.version.value if content.model_spec.HasField("version") else ""
+        signatures = parse("SignatureDefMap", content.metadata["signature_def"].value).signature_def
         return Signatures(str(version), {name: _signature_of_message(each) for name, each in signatures.items()})
 
 
@@ -146,9 +146,9 @@ def read_versions(body: bytes) -> list[str]:
     Raises: GatewayError(UPSTREAM_PROTOCOL).
     """
     with refusing(ErrorKind.UPSTREAM_PROTOCOL):
-        told = read_json(body)
+        content = read_json(body)
         try:
-            statuses = told["model_version_status"]
+            statuses = content["model_version_status"]
             found = [int(each["version"]) for each in statuses if each["state"] == _AVAILABLE]
         except (KeyError, TypeError, AttributeError, OverflowError) as error:
             raise ValueError(f"the model's status cannot be understood: {error!r}") from None
@@ -179,29 +179,29 @@ def ready_of(status: int, body: bytes) -> bool:
 
 def metadata_of(model: str, signatures: Signatures, versions: list[str] | None = None) -> dict[str, Any]:
     """V2's model metadata; of `versions` the one that the signatures are of is told where none are given."""
-    _, told = signatures.told
+    _, signature = signatures.default
     if versions is None:
         versions = [signatures.version] if signatures.version else []
     return {
         "name": model,
         "versions": versions,
         "platform": PLATFORM,
-        "inputs": [_tensor_metadata(name, told.inputs[name]) for name in sorted(told.inputs)],
-        "outputs": [_tensor_metadata(name, told.outputs[name]) for name in sorted(told.outputs)],
+        "inputs": [_tensor_metadata(name, signature.inputs[name]) for name in sorted(signature.inputs)],
+        "outputs": [_tensor_metadata(name, signature.outputs[name]) for name in sorted(signature.outputs)],
     }
 
 
 def config_of(model: str, signatures: Signatures) -> dict[str, Any]:
     """V2's model configuration, with the members of Triton's ModelConfig. `max_batch_size` is 0: every axis stands in
     `dims`, the first one too."""
-    name, told = signatures.told
+    name, signature = signatures.default
     return {
         "name": model,
         "platform": PLATFORM,
         "backend": "tensorflow",
         "max_batch_size": 0,
-        "input": [_tensor_config(each, told.inputs[each]) for each in sorted(told.inputs)],
-        "output": [_tensor_config(each, told.outputs[each]) for each in sorted(told.outputs)],
+        "input": [_tensor_config(each, signature.inputs[each]) for each in sorted(signature.inputs)],
+        "output": [_tensor_config(each, signature.outputs[each]) for each in sorted(signature.outputs)],
         "parameters": {"TF_SIGNATURE_DEF": {"string_value": name}},  # as Triton's TensorFlow backend calls it
     }
 
@@ -220,30 +220,31 @@ def _axes(info: TensorInfo) -> tuple[int, ...]:
     return (-1,) if info.shape is None else info.shape
 
 
-def _signature_of_json(told: Any) -> ServingSignature:
+def _signature_of_json(content: Any) -> ServingSignature:
     inputs, outputs = (
-        {name: _info_of_json(info) for name, info in (told.get(side) or {}).items()} for side in ("inputs", "outputs")
+        {name: _info_of_json(info) for name, info in (content.get(side) or {}).items()}
+        for side in ("inputs", "outputs")
     )
-    return ServingSignature(_method(told.get("method_name", "")), inputs, outputs)
+    return ServingSignature(_method(content.get("method_name", "")), inputs, outputs)
 
 
-def _info_of_json(told: Any) -> TensorInfo:
-    dtype = told.get("dtype", "DT_INVALID")
-    shape = told.get("tensor_shape") or {}
+def _info_of_json(content: Any) -> TensorInfo:
+    dtype = content.get("dtype", "DT_INVALID")
+    shape = content.get("tensor_shape") or {}
     axes = None if shape.get("unknown_rank") else tuple([int(dim["size"]) for dim in shape.get("dim") or ()])
     return TensorInfo(of_number(dtype) if isinstance(dtype, int) else of_name(dtype), axes)
 
 
-def _signature_of_message(told: Message) -> ServingSignature:
+def _signature_of_message(content: Message) -> ServingSignature:
     inputs, outputs = (
-        {name: _info_of_message(info) for name, info in side.items()} for side in (told.inputs, told.outputs)
+        {name: _info_of_message(info) for name, info in side.items()} for side in (content.inputs, content.outputs)
     )
-    return ServingSignature(_method(told.method_name), inputs, outputs)
+    return ServingSignature(_method(content.method_name), inputs, outputs)
 
 
-def _info_of_message(told: Message) -> TensorInfo:
-    shape = told.tensor_shape
-    return TensorInfo(of_number(told.dtype), None if shape.unknown_rank else tuple([dim.size for dim in shape.dim]))
+def _info_of_message(content: Message) -> TensorInfo:
+    shape = content.tensor_shape
+    return TensorInfo(of_number(content.dtype), None if shape.unknown_rank else tuple([dim.size for dim in shape.dim]))
 
 
 def _method(method_name: str) -> str:

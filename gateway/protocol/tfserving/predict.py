@@ -18,20 +18,20 @@ from gateway.protocol.tfserving.json_tensors import RawTensor, is_base64, read, 
 _UNNAMED = "output_0"
 
 
-def write_body(asked: TFServingRequest) -> bytes:
+def write_body(requested: TFServingRequest) -> bytes:
     """The request's JSON.
 
     Raises: ValueError where the tensors cannot be told in it.
     """
-    body: dict[str, Any] = {"signature_name": asked.signature_name} if asked.signature_name else {}
-    if not asked.by_rows:
-        body["inputs"] = columns(asked.tensors)
-    elif len(asked.tensors) == 1:
-        (tensor,) = asked.tensors
-        batch_size(asked.tensors)
-        body["instances"] = columns(asked.tensors)[tensor.name]
+    body: dict[str, Any] = {"signature_name": requested.signature_name} if requested.signature_name else {}
+    if not requested.by_rows:
+        body["inputs"] = columns(requested.tensors)
+    elif len(requested.tensors) == 1:
+        (tensor,) = requested.tensors
+        batch_size(requested.tensors)
+        body["instances"] = columns(requested.tensors)[tensor.name]
     else:
-        body["instances"] = rows(asked.tensors)
+        body["instances"] = rows(requested.tensors)
     return orjson.dumps(body)
 
 
@@ -61,24 +61,24 @@ def batch_size(tensors: tuple[RawTensor, ...]) -> int:
             raise ValueError(f"input '{tensor.name}' has no axis, and rows are along the first")
     sizes = {tensor.shape[0] for tensor in tensors}
     if len(sizes) != 1:
-        told = ", ".join(f"'{tensor.name}' {tensor.shape[0]}" for tensor in tensors)
-        raise ValueError(f"rows need inputs with a first axis of one size, and have {told}")
+        content = ", ".join(f"'{tensor.name}' {tensor.shape[0]}" for tensor in tensors)
+        raise ValueError(f"rows need inputs with a first axis of one size, and have {content}")
     return sizes.pop()
 
 
-def read_body(told: Any, asked: TFServingRequest) -> list[RawTensor]:
+def read_body(content: Any, requested: TFServingRequest) -> list[RawTensor]:
     """The outputs that a reply tells.
 
     Raises: ValueError where they are not those of the signature.
     """
-    if isinstance(told, dict) and "outputs" in told:
-        outputs = told["outputs"]
-        by_name = outputs if _is_named(outputs) else {_only_name(asked): outputs}
-    elif isinstance(told, dict) and isinstance(told.get("predictions"), list):
-        by_name = _columns_of_rows(told["predictions"], asked)
+    if isinstance(content, dict) and "outputs" in content:
+        outputs = content["outputs"]
+        by_name = outputs if _is_named(outputs) else {_only_name(requested): outputs}
+    elif isinstance(content, dict) and isinstance(content.get("predictions"), list):
+        by_name = _columns_of_rows(content["predictions"], requested)
     else:
         raise ValueError("the reply has neither 'outputs' nor 'predictions'")
-    return [_output(name, data, asked) for name, data in by_name.items()]
+    return [_output(name, data, requested) for name, data in by_name.items()]
 
 
 def _is_named(found: Any) -> bool:
@@ -86,26 +86,26 @@ def _is_named(found: Any) -> bool:
     return isinstance(found, dict) and not is_base64(found)
 
 
-def _only_name(asked: TFServingRequest) -> str:
-    known = asked.signature.outputs if asked.signature is not None else {}
+def _only_name(requested: TFServingRequest) -> str:
+    known = requested.signature.outputs if requested.signature is not None else {}
     if len(known) > 1:
         raise ValueError(f"the reply has one output without a name, the model has {', '.join(sorted(known))}")
     if known:
         return next(iter(known))
-    return asked.wanted[0] if len(asked.wanted) == 1 else _UNNAMED
+    return requested.wanted[0] if len(requested.wanted) == 1 else _UNNAMED
 
 
-def _columns_of_rows(rows: list[Any], asked: TFServingRequest) -> dict[str, list[Any]]:
-    if not rows and asked.signature is not None:
-        return {name: [] for name in asked.signature.outputs}
+def _columns_of_rows(rows: list[Any], requested: TFServingRequest) -> dict[str, list[Any]]:
+    if not rows and requested.signature is not None:
+        return {name: [] for name in requested.signature.outputs}
     if not rows or not _is_named(rows[0]):
-        return {_only_name(asked): rows}
+        return {_only_name(requested): rows}
     if not all(isinstance(row, dict) and row.keys() == rows[0].keys() for row in rows):
         raise ValueError("the rows in 'predictions' must be objects with the same members")
     return {name: [row[name] for row in rows] for name in rows[0]}
 
 
-def _output(name: str, data: Any, asked: TFServingRequest) -> RawTensor:
-    info = None if asked.signature is None else asked.signature.outputs.get(name)
+def _output(name: str, data: Any, requested: TFServingRequest) -> RawTensor:
+    info = None if requested.signature is None else requested.signature.outputs.get(name)
     with about(f"output '{name}'"):
         return read(name, info.datatype if info else None, data, info.shape if info else None)

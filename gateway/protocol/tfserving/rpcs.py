@@ -164,36 +164,36 @@ def status_call(target: ModelPath) -> EngineCall:
     return _call(MODEL_SERVICE, "GetModelStatus", request)
 
 
-def infer_call(asked: TFServingRequest) -> EngineCall:
+def infer_call(requested: TFServingRequest) -> EngineCall:
     """Asks for an inference.
 
     Raises: ValueError where the tensors cannot be told, GatewayError(UNSUPPORTED) where no feature holds them.
     """
-    match asked.method:
+    match requested.method:
         case Method.PREDICT:
-            request = message("PredictRequest")(output_filter=asked.wanted)
-            for tensor in asked.tensors:
+            request = message("PredictRequest")(output_filter=requested.wanted)
+            for tensor in requested.tensors:
                 with about(f"input '{tensor.name}'"):
                     fill(request.inputs[tensor.name], tensor)
             rpc = "Predict"
         case Method.CLASSIFY:
             request = message("ClassificationRequest")()
-            examples.fill_examples(request.input.example_list, asked)
+            examples.fill_examples(request.input.example_list, requested)
             rpc = "Classify"
         case Method.REGRESS:
             request = message("RegressionRequest")()
-            examples.fill_examples(request.input.example_list, asked)
+            examples.fill_examples(request.input.example_list, requested)
             rpc = "Regress"
-    _set_spec(request.model_spec, asked.target, asked.signature_name)
+    _set_spec(request.model_spec, requested.target, requested.signature_name)
     return _call(PREDICTION_SERVICE, rpc, request)
 
 
-def read_infer(data: bytes, asked: TFServingRequest) -> tuple[str, list[RawTensor]]:
+def read_infer(data: bytes, requested: TFServingRequest) -> tuple[str, list[RawTensor]]:
     """The version that answered, empty where it is not told, and its outputs.
 
     Raises: ValueError where the reply is malformed.
     """
-    match asked.method:
+    match requested.method:
         case Method.PREDICT:
             rest, entries = raw_contents.split(data, _OUTPUTS_TAG)
             return _version(parse("PredictResponse", rest)), [_output(entry) for entry in entries]

@@ -112,7 +112,7 @@ class TorchServeGenerateTranslator:
         *,
         model: str,
         version: str = "",
-        told: str = "",
+        model_name: str = "",
         envelope: Envelope = Envelope.BODY,
         drop: bool = False,
         streams: bool = False,
@@ -121,7 +121,7 @@ class TorchServeGenerateTranslator:
         self._dropped: tuple[str, ...] = ()
         self._body = body
         self._model, self._version = model, version
-        self._told: dict[str, Any] = {"model_name": told or model, "model_version": version}
+        self._head: dict[str, Any] = {"model_name": model_name or model, "model_version": version}
         self._envelope = envelope
         self._drop = drop
         self._text = TextReader()
@@ -136,7 +136,7 @@ class TorchServeGenerateTranslator:
         with refusing(ErrorKind.BAD_REQUEST):
             content = rest_bodies.read_object(self._body)
             if "id" in content:
-                self._told = {"id": rest_bodies.string(content, "id")} | self._told
+                self._head = {"id": rest_bodies.string(content, "id")} | self._head
             text = rest_bodies.string(content, _TEXT_INPUT)
             others = {key: value for key, value in content.items() if key not in ("id", _TEXT_INPUT, "parameters")}
             others |= rest_bodies.parameters(content)
@@ -155,7 +155,7 @@ class TorchServeGenerateTranslator:
         if self._objects is not None:
             pieces = self._objects.feed(text)
             value = pieces[0] if len(pieces) == 1 and not self._objects.end() else text
-        return Reply(200, write(self._told_of(value)))
+        return Reply(200, write(self._reply_of(value)))
 
     def feed(self, data: bytes) -> bytes:
         """As `Translator.feed`."""
@@ -165,7 +165,7 @@ class TorchServeGenerateTranslator:
         """As `Translator.end`."""
         events = self._events(self._text.feed(b"", is_last=True))
         left = self._objects.end() if self._objects is not None else ""
-        return events + (event_of(orjson.dumps(self._told_of(left))) if left else b"")
+        return events + (event_of(orjson.dumps(self._reply_of(left))) if left else b"")
 
     def failed(self, message: str, kind: str) -> bytes:
         """As `Translator.failed`."""
@@ -173,8 +173,8 @@ class TorchServeGenerateTranslator:
 
     def _events(self, text: str) -> bytes:
         if self._objects is None:
-            return event_of(orjson.dumps(self._told | {_TEXT_OUTPUT: text})) if text else b""
-        return b"".join([event_of(write(self._told_of(piece))) for piece in self._objects.feed(text)])
+            return event_of(orjson.dumps(self._head | {_TEXT_OUTPUT: text})) if text else b""
+        return b"".join([event_of(write(self._reply_of(piece))) for piece in self._objects.feed(text)])
 
     def _written(self, text: str, others: Mapping[str, Any]) -> tuple[bytes, str, tuple[Field, ...]]:
         others = dict(others)
@@ -196,22 +196,22 @@ class TorchServeGenerateTranslator:
         name = _TEXT_INPUT if envelope is Envelope.KSERVEV2 else "data"
         tensor = Tensor(name, "BYTES", (1,), join_elements([text.encode()]))
         if envelope is Envelope.KSERVEV2:
-            return in_kservev2([tensor], self._told.get("id", "")), JSON, fields
+            return in_kservev2([tensor], self._head.get("id", "")), JSON, fields
         return in_instances([tensor], envelope), JSON, fields
 
-    def _told_of(self, value: Mapping[str, Any] | str) -> dict[str, Any]:
+    def _reply_of(self, value: Mapping[str, Any] | str) -> dict[str, Any]:
         """An event, or a reply: the text of an object, and the rest of it beside."""
         if isinstance(value, str):
-            return self._told | {_TEXT_OUTPUT: value}
+            return self._head | {_TEXT_OUTPUT: value}
         if isinstance(value.get(_TEXT), str):
             rest = {name: member for name, member in value.items() if name != _TEXT}
-            return rest | self._told | {_TEXT_OUTPUT: value[_TEXT]}
+            return rest | self._head | {_TEXT_OUTPUT: value[_TEXT]}
         if value.keys() == {_PREDICTIONS}:
-            return self._told | {_TEXT_OUTPUT: _only(value[_PREDICTIONS])}
+            return self._head | {_TEXT_OUTPUT: _only(value[_PREDICTIONS])}
         outputs = value.get("outputs")
         if isinstance(outputs, list) and len(outputs) == 1 and isinstance(outputs[0], dict):
-            return self._told | {_TEXT_OUTPUT: _only(outputs[0].get("data"))}
-        return self._told | {_TEXT_OUTPUT: triton_json.write(value).decode()}
+            return self._head | {_TEXT_OUTPUT: _only(outputs[0].get("data"))}
+        return self._head | {_TEXT_OUTPUT: triton_json.write(value).decode()}
 
 
 def _only(value: Any) -> Any:

@@ -18,7 +18,7 @@ import orjson
 from gateway.protocol.conversion.errors import unsupported
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.protobuf_wire import fields, write_varint
-from gateway.protocol.torchserve.reply import answered
+from gateway.protocol.torchserve.reply import infer_response
 from gateway.protocol.torchserve.request import Envelope, TorchServeRequest
 from gateway.protocol.torchserve.translator import TorchServeInferTranslator
 from gateway.protocol.translator import GRPC, EngineRequest, Reply
@@ -43,20 +43,20 @@ class Prediction:
     error: str = ""
 
 
-def predictions_request(asked: TorchServeRequest, model: str, version: str = "") -> bytes:
+def predictions_request(sent: TorchServeRequest, model: str, version: str = "") -> bytes:
     """A serialised PredictionsRequest.
 
     Raises: GatewayError(UNSUPPORTED) where the envelope does not work over gRPC, or it is of a sequence: one call has
     no place for that.
     """
-    if asked.envelope is Envelope.JSON:
+    if sent.envelope is Envelope.JSON:
         raise unsupported("TorchServe's json envelope reads no request that came by gRPC; give the engine a REST port")
-    if asked.fields:
+    if sent.fields:
         raise unsupported("TorchServe's Predictions knows no sequences; give the engine a REST port")
     pieces = [_field(0x0A, model.encode())]
     if version:
         pieces.append(_field(0x12, version.encode()))
-    for part in asked.parts:
+    for part in sent.parts:
         name = _DATA if part.name == _BODY else part.name
         pieces.append(_field(0x1A, _field(0x0A, name.encode()) + _field(0x12, part.content)))
     return b"".join(pieces)
@@ -103,16 +103,18 @@ class CallTranslator(TorchServeInferTranslator):
 
     def request(self) -> EngineRequest:
         """As `Translator.request`."""
-        asked = self._read()
-        call = predictions_request(asked, self._model, self._version)
-        return EngineRequest(PREDICTIONS, call, GRPC, dropped=asked.dropped)
+        sent = self._read()
+        call = predictions_request(sent, self._model, self._version)
+        return EngineRequest(PREDICTIONS, call, GRPC, dropped=sent.dropped)
 
     def whole(self, reply: Reply) -> Reply:
         """As `Translator.whole`."""
         if reply.status != 200:
             return reply  # `{"error": text}`, which is V2's too
-        assert self._asked is not None, "whoever asks nothing gets no answer"
+        assert self._sent is not None, "whoever asks nothing gets no answer"
         found = prediction(reply.body)
         if found.code:
             return Reply(500, orjson.dumps({"error": found.error}))
-        return self._told_in_rest(answered(self._asked, found.content, "", model=self._told, version=self._version))
+        return self._rest_reply(
+            infer_response(self._sent, found.content, "", model=self._model_name, version=self._version)
+        )

@@ -58,10 +58,10 @@ def grpc_error(status: int, message: str) -> tuple[int, str]:
 
 def _type(body: bytes) -> str:
     try:
-        told = orjson.loads(body)
+        parsed = orjson.loads(body)
     except orjson.JSONDecodeError:
         return ""
-    found = told.get("type") if isinstance(told, dict) else None
+    found = parsed.get("type") if isinstance(parsed, dict) else None
     return found if isinstance(found, str) else ""
 
 
@@ -70,26 +70,28 @@ _PREDICTIONS = "predictions"
 _ABSENT = object()
 
 
-def answered(asked: TorchServeRequest, body: bytes, content_type: str = "", *, model: str, version: str = "") -> bytes:
+def infer_response(
+    sent: TorchServeRequest, body: bytes, content_type: str = "", *, model: str, version: str = ""
+) -> bytes:
     """A serialised ModelInferResponse of an answer. `model` and `version` are as the client calls them.
 
     Raises: GatewayError(UPSTREAM_PROTOCOL) where it is malformed, or has no output that the client wants.
     """
     value = _json(body, content_type)
     with refusing(ErrorKind.UPSTREAM_PROTOCOL):
-        if asked.envelope is Envelope.KSERVEV2 and isinstance(value, dict) and isinstance(value.get("outputs"), list):
-            return _as_it_says(asked, body, model, version)
-        response = message("inference.ModelInferResponse")(model_name=model, model_version=version, id=asked.id)
-        tensors = _tensors(value, asked.outputs)
+        if sent.envelope is Envelope.KSERVEV2 and isinstance(value, dict) and isinstance(value.get("outputs"), list):
+            return _v2_response(sent, body, model, version)
+        response = message("inference.ModelInferResponse")(model_name=model, model_version=version, id=sent.id)
+        tensors = _tensors(value, sent.outputs)
         is_whole = tensors is None
         if tensors is None:
             tensors = [Tensor(OUTPUT, "BYTES", (1,), join_elements([body]))]
         raws: list[Raw] = []
-        for tensor in _wanted(tensors, asked.outputs):
+        for tensor in _wanted(tensors, sent.outputs):
             added = response.outputs.add(name=tensor.name, datatype=tensor.datatype, shape=tensor.shape)
             if is_whole:
-                told = content_type or (JSON if value is not _ABSENT else BINARY)
-                added.parameters["content_type"].string_param = told
+                parsed = content_type or (JSON if value is not _ABSENT else BINARY)
+                added.parameters["content_type"].string_param = parsed
             raws.append(tensor.raw)
         return raw_contents.joined(response.SerializeToString(), raw_contents.OUTPUT_TAG, raws)
 
@@ -153,19 +155,19 @@ def _wanted(tensors: list[Tensor], wanted: tuple[str, ...]) -> list[Tensor]:
     return [by_name[name] for name in wanted]
 
 
-def _as_it_says(asked: TorchServeRequest, body: bytes, model: str, version: str) -> bytes:
+def _v2_response(sent: TorchServeRequest, body: bytes, model: str, version: str) -> bytes:
     """The reply of the envelope `kservev2`, whose outputs have the inputs' names. Where the request has no id, it makes
     one up."""
     response, raws = raw_contents.split(infer_response_of_rest(body, None), raw_contents.OUTPUT_TAG)
-    told = parse("inference.ModelInferResponse", response)
-    told.id, told.model_name = asked.id, model
-    told.model_version = version or told.model_version
+    parsed = parse("inference.ModelInferResponse", response)
+    parsed.id, parsed.model_name = sent.id, model
+    parsed.model_version = version or parsed.model_version
     tensors = [
         Tensor(output.name, output.datatype, tuple(output.shape), raw)
-        for output, raw in zip(told.outputs, raws, strict=True)
+        for output, raw in zip(parsed.outputs, raws, strict=True)
     ]
-    kept = _wanted(tensors, asked.outputs)
-    del told.outputs[:]
+    kept = _wanted(tensors, sent.outputs)
+    del parsed.outputs[:]
     for tensor in kept:
-        told.outputs.add(name=tensor.name, datatype=tensor.datatype, shape=tensor.shape)
-    return raw_contents.joined(told.SerializeToString(), raw_contents.OUTPUT_TAG, [tensor.raw for tensor in kept])
+        parsed.outputs.add(name=tensor.name, datatype=tensor.datatype, shape=tensor.shape)
+    return raw_contents.joined(parsed.SerializeToString(), raw_contents.OUTPUT_TAG, [tensor.raw for tensor in kept])

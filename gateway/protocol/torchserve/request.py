@@ -9,7 +9,7 @@ from typing import Any
 
 from gateway.protocol.conversion.errors import about, refusing, unsupported
 from gateway.protocol.conversion.messages import SHARED_MEMORY, read_request
-from gateway.protocol.conversion.parameters import ASKS_FOR_FINAL, json_of
+from gateway.protocol.conversion.parameters import FINAL_RESPONSE_FLAG, json_of
 from gateway.protocol.conversion.tensors import element_count, split_elements
 from gateway.protocol.errors import ErrorKind
 from gateway.protocol.operations import path_segment
@@ -59,7 +59,7 @@ class TorchServeRequest:
         return len(self.parts) == 1 and self.parts[0].name == _BODY
 
 
-def asked(message: bytes, default: Envelope = Envelope.BODY, *, drop: bool = False) -> TorchServeRequest:
+def torchserve_request(message: bytes, default: Envelope = Envelope.BODY, *, drop: bool = False) -> TorchServeRequest:
     """What TorchServe is sent for a serialised ModelInferRequest. `drop`: parameters without a meaning there are left
     out, not refused.
 
@@ -73,7 +73,7 @@ def asked(message: bytes, default: Envelope = Envelope.BODY, *, drop: bool = Fal
                 raise unsupported(f"input '{tensor.name}' is in shared memory, which TorchServe does not read")
             tensors.append(Tensor(tensor.name, tensor.datatype, tuple(tensor.shape), raw))
         _check_outputs(request.outputs)
-        parameters = json_of(request.parameters, (ASKS_FOR_FINAL,))
+        parameters = json_of(request.parameters, (FINAL_RESPONSE_FLAG,))
         envelope = _envelope(parameters.pop(_ENVELOPE, default.value))
         content_type = _content_type(parameters.pop(_CONTENT_TYPE, BINARY))
         fields, dropped = sequence_fields(parameters, drop=drop)
@@ -82,14 +82,14 @@ def asked(message: bytes, default: Envelope = Envelope.BODY, *, drop: bool = Fal
         return TorchServeRequest(parts, envelope, fields, request.id, names, dropped)
 
 
-def http_request(asked: TorchServeRequest, model: str, version: str = "") -> EngineRequest:
+def http_request(sent: TorchServeRequest, model: str, version: str = "") -> EngineRequest:
     """The request by TorchServe's REST."""
     path = predictions_path(model, version)
-    if asked.is_one_body:
-        part = asked.parts[0]
-        return EngineRequest(path, part.content, part.content_type, fields=asked.fields, dropped=asked.dropped)
-    body, content_type = _multipart(asked.parts)
-    return EngineRequest(path, body, content_type, fields=asked.fields, dropped=asked.dropped)
+    if sent.is_one_body:
+        part = sent.parts[0]
+        return EngineRequest(path, part.content, part.content_type, fields=sent.fields, dropped=sent.dropped)
+    body, content_type = _multipart(sent.parts)
+    return EngineRequest(path, body, content_type, fields=sent.fields, dropped=sent.dropped)
 
 
 def predictions_path(model: str, version: str = "") -> str:
@@ -111,10 +111,10 @@ def sequence_fields(parameters: Mapping[str, Any], *, drop: bool = False) -> tup
         value = parameters.get(name)
         if value is None or value is False:
             continue
-        told = "true" if value is True else str(value)
-        if not told.isprintable() or not told.isascii():
+        text = "true" if value is True else str(value)
+        if not text.isprintable() or not text.isascii():
             raise ValueError(f"parameter '{name}' is no value of a header")
-        fields.append((f"ts_request_{name}".encode(), told.encode()))
+        fields.append((f"ts_request_{name}".encode(), text.encode()))
     return tuple(fields), lost
 
 

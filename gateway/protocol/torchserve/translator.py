@@ -10,8 +10,14 @@ from gateway.protocol.conversion.errors import unsupported
 from gateway.protocol.conversion.infer import WantedOutputs, infer_request_of_rest, rest_of_infer_response
 from gateway.protocol.operations import Operation
 from gateway.protocol.torchserve.generate import TorchServeGenerateTranslator
-from gateway.protocol.torchserve.reply import OUTPUT, answered, error_of
-from gateway.protocol.torchserve.request import Envelope, TorchServeRequest, asked, http_request, predictions_path
+from gateway.protocol.torchserve.reply import OUTPUT, error_of, infer_response
+from gateway.protocol.torchserve.request import (
+    Envelope,
+    TorchServeRequest,
+    http_request,
+    predictions_path,
+    torchserve_request,
+)
 from gateway.protocol.translator import EngineRequest, Reply, Translator, WholeTranslator, in_rest
 
 PLATFORM = "torchserve"
@@ -24,7 +30,7 @@ def translator(
     *,
     model: str,
     version: str = "",
-    told: str = "",
+    model_name: str = "",
     envelope: Envelope = Envelope.BODY,
     drop: bool = False,
 ) -> Translator:
@@ -34,19 +40,25 @@ def translator(
     as `Inference-Header-Content-Length` tells; `drop` leaves out parameters that have no meaning there.
     Raises: GatewayError(UNSUPPORTED) for an operation that TorchServe has nothing like.
     """
-    told = told or model
+    model_name = model_name or model
     match operation:
         case Operation.INFER:
             return TorchServeInferTranslator(
-                body, head_bytes, model=model, version=version, told=told, envelope=envelope, drop=drop
+                body, head_bytes, model=model, version=version, model_name=model_name, envelope=envelope, drop=drop
             )
         case Operation.GENERATE | Operation.GENERATE_STREAM:
             streams = operation is Operation.GENERATE_STREAM
             return TorchServeGenerateTranslator(
-                body, model=model, version=version, told=told, envelope=envelope, drop=drop, streams=streams
+                body,
+                model=model,
+                version=version,
+                model_name=model_name,
+                envelope=envelope,
+                drop=drop,
+                streams=streams,
             )
         case Operation.MODEL_READY | Operation.MODEL_METADATA:
-            return ModelTranslator(operation, model=model, version=version, told=told)
+            return ModelTranslator(operation, model=model, version=version, model_name=model_name)
         case _:
             raise unsupported(f"'{operation.value}' is nothing that TorchServe's inference API has")
 
@@ -61,14 +73,14 @@ class TorchServeInferTranslator(WholeTranslator):
         *,
         model: str,
         version: str = "",
-        told: str = "",
+        model_name: str = "",
         envelope: Envelope = Envelope.BODY,
         drop: bool = False,
     ) -> None:
         self._body, self._head_bytes = body, head_bytes
-        self._model, self._version, self._told = model, version, told or model
+        self._model, self._version, self._model_name = model, version, model_name or model
         self._envelope, self._drop = envelope, drop
-        self._asked: TorchServeRequest | None = None
+        self._sent: TorchServeRequest | None = None
         self._wanted = WantedOutputs()
 
     def request(self) -> EngineRequest:
@@ -79,18 +91,20 @@ class TorchServeInferTranslator(WholeTranslator):
         if self._head_bytes == 0:
             raise unsupported("a raw binary request names no input: put it into a JSON header")
         message, self._wanted = infer_request_of_rest(self._body, self._head_bytes, self._model, self._version)
-        self._asked = asked(message, self._envelope, drop=self._drop)
-        return self._asked
+        self._sent = torchserve_request(message, self._envelope, drop=self._drop)
+        return self._sent
 
     def whole(self, reply: Reply) -> Reply:
         """As `Translator.whole`."""
         if reply.status >= 400:
             return error_of(reply)
-        assert self._asked is not None, "whoever asks nothing gets no answer"
-        message = answered(self._asked, reply.body, reply.content_type, model=self._told, version=self._version)
-        return self._told_in_rest(message)
+        assert self._sent is not None, "whoever asks nothing gets no answer"
+        message = infer_response(
+            self._sent, reply.body, reply.content_type, model=self._model_name, version=self._version
+        )
+        return self._rest_reply(message)
 
-    def _told_in_rest(self, message: bytes) -> Reply:
+    def _rest_reply(self, message: bytes) -> Reply:
         """The client's reply of a serialised ModelInferResponse."""
         return in_rest(rest_of_infer_response(message, self._wanted))
 
@@ -103,9 +117,9 @@ class ModelTranslator(WholeTranslator):
     models declare no tensors; the metadata says what every handler takes and gives, one BYTES.
     """
 
-    def __init__(self, operation: Operation, *, model: str, version: str = "", told: str = "") -> None:
+    def __init__(self, operation: Operation, *, model: str, version: str = "", model_name: str = "") -> None:
         self._operation = operation
-        self._model, self._version, self._told = model, version, told or model
+        self._model, self._version, self._model_name = model, version, model_name or model
 
     def request(self) -> EngineRequest:
         """As `Translator.request`."""
@@ -117,7 +131,7 @@ class ModelTranslator(WholeTranslator):
         if reply.status >= 400:
             error = error_of(reply)
             return Reply(400, error.body) if is_ready and reply.status == 404 else error
-        return Reply(200) if is_ready else Reply(200, orjson.dumps(metadata_of(self._told, self._version)))
+        return Reply(200) if is_ready else Reply(200, orjson.dumps(metadata_of(self._model_name, self._version)))
 
 
 def metadata_of(model: str, version: str = "") -> dict[str, Any]:

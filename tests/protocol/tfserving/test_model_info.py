@@ -113,7 +113,7 @@ def test_metadata_and_config_are_tritons_messages(told: Signatures) -> None:
     message = parse("inference.ModelConfigResponse", answer).config
     assert (message.name, message.platform, message.backend) == ("m", config["platform"], "tensorflow")
     assert [list(each.dims) for each in message.output] == [each["dims"] for each in config["output"]]
-    assert message.parameters["TF_SIGNATURE_DEF"].string_value == told.told[0]
+    assert message.parameters["TF_SIGNATURE_DEF"].string_value == told.default[0]
 
 
 def status(*states: tuple[str, str]) -> bytes:

@@ -17,7 +17,7 @@ def made(parameters: dict[str, Any] | None = None, outputs: list[dict[str, Any]]
     body: dict[str, Any] = {"id": "7", "inputs": [{"name": "x", "datatype": "INT32", "shape": [1], "data": [1]}]}
     body |= {"parameters": parameters} if parameters else {}
     body |= {"outputs": outputs} if outputs else {}
-    translated = translator(Operation.INFER, json.dumps(body).encode(), model="there", version="1", told="here")
+    translated = translator(Operation.INFER, json.dumps(body).encode(), model="there", version="1", model_name="here")
     translated.request()
     return translated
 
@@ -129,13 +129,13 @@ def test_errors(status: int, body: str, told: int, message: str) -> None:
 
 def test_models() -> None:
     """Whether a model is there is asked by OPTIONS; its metadata is one BYTES in and out."""
-    ready = translator(Operation.MODEL_READY, model="there", told="here")
+    ready = translator(Operation.MODEL_READY, model="there", model_name="here")
     request = ready.request()
     assert (request.method, request.path, request.body) == ("OPTIONS", "/predictions/there", b"")
     assert ready.whole(Reply(200, b"{}")) == Reply(200)
     assert ready.whole(Reply(404, b'{"message": "no"}')) == Reply(400, b'{"error":"no"}')
 
-    metadata = translator(Operation.MODEL_METADATA, model="there", version="2", told="here")
+    metadata = translator(Operation.MODEL_METADATA, model="there", version="2", model_name="here")
     assert metadata.request().path == "/predictions/there/2"
     assert json.loads(metadata.whole(Reply(200, b"{}")).body) == {
         "name": "here",

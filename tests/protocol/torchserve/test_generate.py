@@ -84,7 +84,7 @@ def test_dropping() -> None:
 
 def asked(body: dict[str, Any], *, streams: bool = False) -> Translator:
     operation = Operation.GENERATE_STREAM if streams else Operation.GENERATE
-    made = translator(operation, json.dumps(body).encode(), model="there", version="1", told="here")
+    made = translator(operation, json.dumps(body).encode(), model="there", version="1", model_name="here")
     made.request()
     return made
 

@@ -14,7 +14,7 @@ from gateway.protocol.conversion.infer import infer_request_of_rest
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.torchserve.predictions import Prediction, prediction, predictions_request
 from gateway.protocol.torchserve.reply import grpc_error
-from gateway.protocol.torchserve.request import asked
+from gateway.protocol.torchserve.request import torchserve_request
 
 # TorchServe 0.12 `inference.proto` and google.rpc.Status, as much of them as is used.
 SCHEMA = """
@@ -62,7 +62,7 @@ def infer(body: bytes) -> bytes:
 @pytest.mark.parametrize("version", ["", "1.0"])
 def test_requests(body: bytes, inputs: dict[str, bytes], version: str) -> None:
     """A body is the input `data`, as TorchServe's own clients call it; parts have their names."""
-    read = message("Request").FromString(predictions_request(asked(infer(body)), "m", version))
+    read = message("Request").FromString(predictions_request(torchserve_request(infer(body)), "m", version))
     assert (read.model_name, read.model_version, read.sequence_id) == ("m", version, "")
     assert dict(read.input) == inputs
 
@@ -75,7 +75,7 @@ def test_what_needs_rest(parameters: bytes, message: str) -> None:
     """What TorchServe would not read, or would lose, by gRPC is refused."""
     body = b'{"parameters":%b,"inputs":[{"name":"x","datatype":"INT8","shape":[2],"data":[1,2]}]}' % parameters
     with pytest.raises(GatewayError, match=message) as refused:
-        predictions_request(asked(infer(body)), "m")
+        predictions_request(torchserve_request(infer(body)), "m")
     assert refused.value.kind is ErrorKind.UNSUPPORTED
 
 

@@ -19,8 +19,8 @@ from gateway.protocol.torchserve.predictions import (
     prediction,
     predictions_request,
 )
-from gateway.protocol.torchserve.reply import answered, grpc_error
-from gateway.protocol.torchserve.request import Envelope, asked
+from gateway.protocol.torchserve.reply import grpc_error, infer_response
+from gateway.protocol.torchserve.request import Envelope, torchserve_request
 from gateway.protocol.torchserve.translator import translator
 from gateway.protocol.translator import Reply, Translator
 from tests.support.outsiders import fetch
@@ -29,11 +29,14 @@ from tests.support.torchserve import VERSION, TorchServe
 
 def ask(server: TorchServe, made: Translator, key: str | None = None) -> Reply:
     """What a client reads of a request that is translated, sent, and answered whole."""
-    asked = made.request()
-    headers = {name.decode(): value.decode() for name, value in asked.fields}
-    headers |= {"content-type": asked.content_type, "authorization": f"Bearer {key or server.inference_key}"}
-    body = asked.body if asked.method == "POST" else None
-    return made.whole(Reply(*_in_order(fetch(server.http_url + asked.path, body, headers, asked.method))))
+    sent = made.request()
+    headers = {name.decode(): value.decode() for name, value in sent.fields}
+    headers |= {
+        "content-type": sent.content_type,
+        "authorization": f"Bearer {key or server.inference_key}",
+    }
+    body = sent.body if sent.method == "POST" else None
+    return made.whole(Reply(*_in_order(fetch(server.http_url + sent.path, body, headers, sent.method))))
 
 
 def _in_order(found: tuple[int, str, bytes]) -> tuple[int, bytes, str]:
@@ -165,11 +168,11 @@ def test_generate(torchserve: TorchServe, body: dict[str, Any], told: dict[str, 
 
 def stream(server: TorchServe, made: Translator) -> tuple[list[dict[str, Any]], bool]:
     """The events of a stream, and whether it ended as it should."""
-    asked = made.request()
+    torchserve_request = made.request()
     connection = http.client.HTTPConnection("127.0.0.1", server.ports["http"], timeout=30)
     try:
-        headers = {"content-type": asked.content_type, "authorization": f"Bearer {server.inference_key}"}
-        connection.request(asked.method, asked.path, asked.body, headers)
+        headers = {"content-type": torchserve_request.content_type, "authorization": f"Bearer {server.inference_key}"}
+        connection.request(torchserve_request.method, torchserve_request.path, torchserve_request.body, headers)
         reply = connection.getresponse()
         assert (reply.status, reply.getheader("content-type")) == (200, None)
         written = b""
@@ -244,11 +247,11 @@ def test_predictions(torchserve: TorchServe, channel: grpc.Channel) -> None:
     """TorchServe reads our PredictionsRequest, and we its PredictionResponse."""
     assert b"Healthy" in channel.unary_unary(PING)(b"", metadata=metadata(torchserve))
     message, _ = infer_request_of_rest(json.dumps({"inputs": [TEXT], "id": "7"}).encode(), None, "plain", "")
-    question = asked(message)
+    question = torchserve_request(message)
     call = channel.unary_unary(PREDICTIONS)
     for version in ("", VERSION):
         reply = prediction(call(predictions_request(question, "plain", version), metadata=metadata(torchserve)))
-        response = parse("inference.ModelInferResponse", answered(question, reply.content, model="plain"))
+        response = parse("inference.ModelInferResponse", infer_response(question, reply.content, model="plain"))
         assert (response.id, response.raw_output_contents[0][4:].decode()) == ("7", "HÜ")
     with pytest.raises(grpc.RpcError) as failed:
         call(predictions_request(question, "nobody"), metadata=metadata(torchserve))
@@ -260,16 +263,16 @@ def test_envelopes_over_grpc(torchserve: TorchServe, channel: grpc.Channel) -> N
     """Two of TorchServe's envelopes read what came by gRPC."""
     message, _ = infer_request_of_rest(json.dumps({"inputs": [TEXT | {"name": "data"}]}).encode(), None, "m", "")
     for envelope in (Envelope.KSERVE, Envelope.KSERVEV2):
-        question = asked(message, envelope)
+        question = torchserve_request(message, envelope)
         data = predictions_request(question, "enveloped")
         reply = prediction(channel.unary_unary(PREDICTIONS)(data, metadata=metadata(torchserve)))
-        response = parse("inference.ModelInferResponse", answered(question, reply.content, model="m"))
+        response = parse("inference.ModelInferResponse", infer_response(question, reply.content, model="m"))
         assert response.raw_output_contents[0][4:].decode() == "hühü"
 
 
 def test_stream_predictions(torchserve: TorchServe, channel: grpc.Channel) -> None:
     """A stream of predictions has what the handler sends on the way."""
     body = json.dumps({"inputs": [tensor("x", "BYTES", [1], ["as they come"])]}).encode()
-    data = predictions_request(asked(infer_request_of_rest(body, None, "texts", "")[0]), "texts")
+    data = predictions_request(torchserve_request(infer_request_of_rest(body, None, "texts", "")[0]), "texts")
     replies = channel.unary_stream(STREAM_PREDICTIONS)(data, metadata=metadata(torchserve), timeout=30)
     assert [prediction(reply).content for reply in replies] == [b"as ", b"they ", b"come"]
