@@ -1,8 +1,8 @@
 """States in Redis, by the blocking client: callers wait on their own thread.
 
 Failures of Redis raise nothing. A call that fails or exceeds the deadline reads as missing; after several in a row
-calls are suspended for a while (`Pause`). A corrupt value is deleted, so that it is written again. Several values are
-GETs in one pipeline, because a cluster's MGET takes keys of one slot only.
+calls are suspended for a while (`store_breaker`). A corrupt value is deleted, so that it is written again. Several
+values are GETs in one pipeline, because a cluster's MGET takes keys of one slot only.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from redis.exceptions import OutOfMemoryError, RedisError, ResponseError
 from engines.state.interfaces import Make, State, StateCounts
 from engines.state.sealed_value import CorruptError, ForeignError, seal, tenant_secret, unseal
 from engines.state.write_behind import Offered, WriteBehind
+from gateway.net.circuit_breaker import store_breaker
 from gateway.redis.address import RedisAddress
-from gateway.redis.circuit_breaker import Pause
 from gateway.redis.connections import connect
 
 
@@ -85,7 +85,7 @@ class RedisStateStore:
         self._ttl_ms = max(1, round(ttl_seconds * 1000))
         self._reader = Pipelines(address, deadline_seconds, deadline_seconds, _MAX_CONNECTIONS)
         self._writer = Pipelines(address, max(deadline_seconds, _WRITE_SECONDS), deadline_seconds, 1)
-        self._pause = Pause()
+        self._breaker = store_breaker()
         self._quiet_until = 0.0
         self._full_until = 0.0  # it responds, but has no memory
         self._lock = threading.Lock()
@@ -96,7 +96,7 @@ class RedisStateStore:
 
     @property
     def is_paused(self) -> bool:
-        return self._pause.is_open
+        return not self._breaker.is_closed
 
     def sizes(self, keys: Sequence[str]) -> list[int]:
         answers = self._pipeline([("STRLEN", key) for key in keys])
@@ -231,7 +231,7 @@ class RedisStateStore:
 
     def _call(self, call: Callable[[], _Answer]) -> _Answer | None:
         with self._lock:
-            is_allowed = self._pause.allows(monotonic())
+            is_allowed = self._breaker.try_send(monotonic())
         if not is_allowed:
             self.counts.skipped += 1
             return None
@@ -240,12 +240,12 @@ class RedisStateStore:
         except Exception as error:  # a client with a broken connection may raise anything
             self.counts.failures += 1
             with self._lock:
-                is_new = self._pause.failed(monotonic(), random.random())
+                is_new = self._breaker.failed(monotonic(), random.random())
             if is_new:
                 _log.warning("Redis at %s is left alone for a while: %s", self.address, error or type(error).__name__)
             return None
         with self._lock:
-            is_back = self._pause.succeeded()
+            is_back = self._breaker.succeeded()
         if is_back:
             _log.info("Redis at %s answers again", self.address)
         return answer

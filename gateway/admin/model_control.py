@@ -13,10 +13,9 @@ import orjson
 
 from gateway.config.specs import EndpointSpec, EngineSpec
 from gateway.protocol.errors import GatewayError
-from gateway.upstream.endpoint import Endpoint
+from gateway.upstream.endpoint import Endpoint, endpoint_tls
+from gateway.upstream.endpoint_client import HttpReply, fetch
 from gateway.upstream.engine import extra_fields
-from gateway.upstream.http_request import Fetched, fetch
-from gateway.upstream.tls import endpoint_tls
 
 Json = dict[str, Any]
 
@@ -102,7 +101,7 @@ async def _ask(place: Place, target: bytes, body: bytes, seconds: float) -> Endp
     return EndpointOutcome(place, monotonic() - since, answered.status, answered.body)
 
 
-async def _fetch(place: Place, target: bytes, body: bytes, seconds: float) -> Fetched:
+async def _fetch(place: Place, target: bytes, body: bytes, seconds: float) -> HttpReply:
     engine = place.engine
     endpoint = Endpoint(engine, place.endpoint, endpoint_tls(engine.tls, place.endpoint.url))
     fields = [*extra_fields(engine), (b"content-type", b"application/json")]

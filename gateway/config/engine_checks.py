@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from gateway.config.specs import Balance, EngineSpec, TlsSpec
+from gateway.config.specs import EngineSpec, TlsSpec
 from gateway.protocol.engine_protocols import protocols_with
 from gateway.yaml.nodes import Map
 from gateway.yaml.problems import Location
@@ -62,6 +62,7 @@ def _idle_keys(engine: EngineSpec, node: Map) -> list[tuple[str, str]]:
         for key in given
         if (meant_for := protocols_with(key)) and protocol not in meant_for
     ]
+    balance = engine.balance.traits
     idle = {key for key, _ in found}
     if "chat_template" in given and traits.has_dialects and "chat" in engine.dialects:
         found.append(("chat_template", "its 'dialects' have chat, so the engine applies its own"))
@@ -70,12 +71,12 @@ def _idle_keys(engine: EngineSpec, node: Map) -> list[tuple[str, str]]:
             found.append(("load", "metrics are asked for with the probes, and health.interval is 0"))
         elif load.source != "metrics" and load.path != type(load)().path:
             found.append(("load", f"a path is where metrics are, and its source is {load.source}"))
-        elif load.source != "none" and engine.balance in (Balance.ROUND_ROBIN, Balance.SESSION):
+        elif load.source != "none" and not balance.uses_load:
             found.append(("load", f"balance {engine.balance.value} asks for no load; it is shown only"))
-    if "affinity" in given and engine.balance is not Balance.SESSION:
+    if "affinity" in given and not balance.by_session:
         found.append(("affinity", f"it is for balance session, and this is {engine.balance.value}"))
-    if "prefix" in given and "prefix" not in idle and engine.balance is not Balance.PREFIX:
+    if "prefix" in given and "prefix" not in idle and not balance.by_prompt:
         found.append(("prefix", f"it is for balance prefix, and this is {engine.balance.value}"))
-    if engine.balance is Balance.PREFIX and not traits.generates_text:
+    if balance.by_prompt and not traits.generates_text:
         found.append(("balance", f"requests to a {protocol.value} engine have no prompt, so this is least_outstanding"))
     return found

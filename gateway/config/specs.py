@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import NamedTuple
 
 from gateway.config.experiment_specs import ExperimentSpec, ForcingSpec, LayerSpec, ShadowSpec
 from gateway.config.rule_test_specs import RuleTestSpec
@@ -24,6 +25,28 @@ class Balance(Enum):
     LATENCY = "latency"
     SESSION = "session"
     PREFIX = "prefix"
+
+    @property
+    def traits(self) -> BalanceTraits:
+        return _BALANCE_TRAITS[self]
+
+
+class BalanceTraits(NamedTuple):
+    """What a policy goes by; `gateway.upstream.balancing.POLICIES` has its function."""
+
+    uses_load: bool = True  # the requests of others, as far as engines report them
+    by_session: bool = False  # a session stays at its endpoint
+    by_prompt: bool = False  # a prompt goes to the endpoint that has its beginning
+
+
+_BALANCE_TRAITS: dict[Balance, BalanceTraits] = {
+    Balance.ROUND_ROBIN: BalanceTraits(uses_load=False),
+    Balance.LEAST_OUTSTANDING: BalanceTraits(),
+    Balance.POWER_OF_TWO: BalanceTraits(),
+    Balance.LATENCY: BalanceTraits(),
+    Balance.SESSION: BalanceTraits(uses_load=False, by_session=True),
+    Balance.PREFIX: BalanceTraits(by_prompt=True),
+}
 
 
 @dataclass(frozen=True, slots=True)

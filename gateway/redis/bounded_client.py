@@ -1,8 +1,8 @@
 """Redis behind a deadline, a breaker and a bounded queue, for an event loop.
 
 Nobody waits for it longer than he says. A call that misses its deadline goes on by itself, so that a slow Redis costs
-no connection; after a few failures in a row nobody asks for a while (`Pause`), and whoever asks reads `StoreError` at
-once. What is told, not asked, waits in a bounded queue: a long outage drops the oldest, and counts them.
+no connection; after a few failures in a row calls fail at once with `StoreError` for a while (`store_breaker`). What is
+told, not asked, waits in a bounded queue: a long outage drops the oldest, and counts them.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from collections.abc import Callable, Coroutine, Sequence
 from time import monotonic
 from typing import Any
 
+from gateway.net.circuit_breaker import store_breaker
 from gateway.redis.address import RedisAddress
 from gateway.redis.asyncio_util import end
-from gateway.redis.circuit_breaker import Pause
 from gateway.redis.errors import StoreError
 from gateway.redis.script import Command, Script
 from gateway.redis.stats import StoreCounts
@@ -59,7 +59,7 @@ class Store:
         self.counts = StoreCounts()
         # As many again for those who knock, whatever is under way.
         self._caller = RedisClient(address, timeout=timeout, connections=2 * _MAX_CALLS)
-        self._pause = Pause()
+        self._breaker = store_breaker()
         self._returned: list[Callable[[], None]] = []
         self._is_quiet = is_quiet
         self._has_told = False  # the log that Redis is left alone
@@ -73,7 +73,7 @@ class Store:
         self._trial: asyncio.TimerHandle | None = None
 
     def __repr__(self) -> str:
-        state = "left alone" if self._pause.is_open else "answers"
+        state = "left alone" if not self._breaker.is_closed else "answers"
         return (
             f"<Store {self.address}: {state}, {len(self._told) + len(self._batch)} told, {len(self._tasks)} under way>"
         )
@@ -81,7 +81,7 @@ class Store:
     @property
     def is_available(self) -> bool:
         """Whether it is worth asking."""
-        return not self._pause.is_open
+        return self._breaker.is_closed
 
     @property
     def has_unwritten(self) -> bool:
@@ -98,7 +98,7 @@ class Store:
         opening = self._spawn(self._connect())
         done, _ = await asyncio.wait((opening,), timeout=patience)
         why = opening.result() if done else f"no connection within {patience:g} s"
-        while why and not self._pause.is_open:
+        while why and self._breaker.is_closed:
             self._failed(why)
         return not why
 
@@ -108,7 +108,7 @@ class Store:
 
         Raises: StoreError where they do not come within `patience` seconds (None: the store's deadline).
         """
-        if self._pause.is_open or self._is_closed:
+        if not self._breaker.is_closed or self._is_closed:
             self.counts.skipped += 1
             raise StoreError(f"{self.address} is left alone for a while, since it did not answer")
         has_started = asyncio.Event()
@@ -183,7 +183,7 @@ class Store:
     # The breaker
 
     def _succeeded(self) -> None:
-        if not self._pause.succeeded():
+        if not self._breaker.succeeded():
             return
         if self._has_told:
             _log.info("Redis at %s answers again", self.address)
@@ -193,10 +193,10 @@ class Store:
         self._write_soon()
 
     def _failed(self, why: str, *, is_late: bool = False) -> None:
-        if self._pause.failed(monotonic(), random.random()) and (is_late or not self._is_quiet):
+        if self._breaker.failed(monotonic(), random.random()) and (is_late or not self._is_quiet):
             _log.warning("Redis at %s is left alone for a while: %s", self.address, why)
             self._has_told = True
-        if self._pause.is_open and self._trial is None and not self._is_closed:
+        if not self._breaker.is_closed and self._trial is None and not self._is_closed:
             self._try_later()
 
     def _try_later(self) -> None:
@@ -205,9 +205,9 @@ class Store:
     def _try(self) -> None:
         """Ask on behalf of all whether Redis is back, once its pause is over."""
         self._trial = None
-        if not self._pause.is_open or self._is_closed:
+        if self._breaker.is_closed or self._is_closed:
             return
-        if self._pause.allows(monotonic()):
+        if self._breaker.try_send(monotonic()):
             self._spawn(self._find_out())
         else:
             self._try_later()

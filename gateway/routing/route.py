@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from gateway.config.globs import is_exact
-from gateway.config.specs import Balance, EngineSpec, IdentitySpec, RouteSpec
+from gateway.config.specs import EngineSpec, IdentitySpec, RouteSpec
 from gateway.protocol.operations import INFERENCE_OPERATIONS
 from gateway.routing.assignment import Forced, Split
 from gateway.routing.decision import Decision, Facts, Target, Undecided
@@ -38,9 +38,9 @@ class Route:
         self.body = match.body
         self.split = split
         targets = _targets(spec, split, may_be_forced)
-        balances = {engines[target.engine].balance for target in targets}
+        balances = {engines[target.engine].balance.traits for target in targets}
         sticks = split is not None and split.spec.unit == "session"
-        keeps_place = Balance.SESSION in balances or spec.session.replay is not None
+        keeps_place = any(balance.by_session for balance in balances) or spec.session.replay is not None
         keeps_session = keeps_place or sticks
         self.targets = tuple(
             replace(

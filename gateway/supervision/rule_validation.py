@@ -9,7 +9,7 @@ from pathlib import Path
 from gateway.config.rules import LoadedRules, load_rules, load_texts
 from gateway.config.specs import RulesSpec
 from gateway.dry_run.rule_tests import tested
-from gateway.upstream.tls import endpoint_tls
+from gateway.upstream.endpoint import endpoint_tls
 from gateway.yaml.problems import Location, Problem
 
 

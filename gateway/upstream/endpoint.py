@@ -6,12 +6,11 @@ import ssl
 from time import monotonic
 from urllib.parse import urlsplit
 
-from gateway.config.specs import EndpointSpec, EngineSpec
+from gateway.config.specs import EndpointSpec, EngineSpec, TlsSpec
+from gateway.net.circuit_breaker import CircuitBreaker
 from gateway.net.http1_client import Http1Pool
 from gateway.net.http2_client import Http2Pool
 from gateway.protocol.engine_load import Load, Readiness
-from gateway.upstream.breaker import Breaker
-from gateway.upstream.tls import client_tls
 
 NOT_READY = (Readiness.UNREADY, Readiness.DOWN)
 
@@ -23,6 +22,12 @@ _EWMA_SHARE = 0.1
 # How long a report of the engine's load counts, or three probes if they are further apart: one that is not renewed,
 # because no probe or no reply brings another, must not keep requests away.
 _LOAD_SECONDS = 10.0
+
+
+# An endpoint that stays broken is tried less and less often, up to this many times its first pause.
+_LONGEST_PAUSE = 12
+
+_ENCRYPTED = ("https:", "grpcs:")
 
 
 class Endpoint:
@@ -68,7 +73,8 @@ class Endpoint:
         self.is_draining = False
         self.weight = 1.0
         self.latency = 0.0  # seconds to the first byte, peak EWMA; 0 before the first reply
-        self.breaker = Breaker(engine.breaker)
+        pause = engine.breaker.open_for
+        self.breaker = CircuitBreaker(engine.breaker.failures, pause, pause * _LONGEST_PAUSE)
         parts = urlsplit(spec.url)
         self.host_line = b"host: %b\r\n" % parts.netloc.rpartition("@")[2].encode("ascii")
         self.pool: Http1Pool | None = None
@@ -105,6 +111,10 @@ class Endpoint:
         if self.authority != (spec.grpc or "").encode("ascii"):
             return False
         return (mine.breaker, mine.connections, mine.tls) == (engine.breaker, engine.connections, engine.tls)
+
+    def counts_as_failure(self, status: int) -> bool:
+        """Whether a reply of this status is a failure of the endpoint."""
+        return status in self.engine.breaker.statuses
 
     def observe_latency(self, seconds: float) -> None:
         """Count a reply's time to the first byte."""
@@ -143,3 +153,26 @@ class Endpoint:
 
     def _pools(self) -> list[Http1Pool | Http2Pool]:
         return [pool for pool in (self.pool, self.streams) if pool is not None]
+
+
+def endpoint_tls(spec: TlsSpec, url: str) -> ssl.SSLContext | None:
+    """What connections to an endpoint are made with; None where they are not encrypted.
+
+    Raises: OSError or ssl.SSLError where a certificate file cannot be read.
+    """
+    return client_tls(spec, "http/1.1") if url.startswith(_ENCRYPTED) else None
+
+
+def client_tls(spec: TlsSpec, protocol: str) -> ssl.SSLContext:
+    """TLS for one protocol, by its ALPN name.
+
+    Raises: OSError or ssl.SSLError where a certificate file cannot be read.
+    """
+    context = ssl.create_default_context(cafile=spec.ca)
+    if not spec.verify:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    if spec.cert:
+        context.load_cert_chain(spec.cert, spec.key)
+    context.set_alpn_protocols([protocol])
+    return context

@@ -6,16 +6,71 @@ from collections.abc import Collection, Mapping
 from time import monotonic
 from types import MappingProxyType
 
-from gateway.config.specs import Balance, EndpointSpec, EngineSpec
+from gateway.config.specs import EndpointSpec, EngineSpec, RetrySpec
 from gateway.protocol.engine_load import Readiness
-from gateway.upstream.adapter import Adapter
-from gateway.upstream.balancing import by_session, chooser
-from gateway.upstream.endpoint import NOT_READY, Endpoint
+from gateway.protocol.operations import ApiCall, LlmApi
+from gateway.upstream.balancing import BY_WEIGHT, EVENLY, POLICIES, by_session, shares
+from gateway.upstream.endpoint import NOT_READY, Endpoint, endpoint_tls
 from gateway.upstream.prefix_index import PrefixIndex
-from gateway.upstream.retry_budget import RetryBudget
-from gateway.upstream.tls import endpoint_tls
-from gateway.upstream.weighted import by_session as by_weighted_session
-from gateway.upstream.weighted import shares, weighted_chooser
+
+_WINDOW_SECONDS = 10.0
+
+
+class RetryBudget:
+    """Allows a share of the requests of the last ten seconds, and a few in any case.
+
+    Counts are kept in the present and the past window; the past one fades as the present one fills. The first
+    `take` after its ten seconds ends a window, which may be much later: its share of ten seconds becomes the past one.
+    Times are seconds of any monotonic clock.
+    """
+
+    __slots__ = ("_past_requests", "_past_retries", "_retries", "_spec", "_window_start", "requests")
+
+    def __init__(self, spec: RetrySpec, now: float) -> None:
+        self._spec = spec
+        self._window_start = now
+        self.requests = 0.0  # the hot path adds one for each request
+        self._retries = 0.0
+        self._past_requests = 0.0
+        self._past_retries = 0.0
+
+    def take(self, now: float) -> bool:
+        """Whether one more retry is allowed now; counts it where it is."""
+        elapsed = now - self._window_start
+        if elapsed >= _WINDOW_SECONDS:
+            self._past_requests = self.requests * _WINDOW_SECONDS / elapsed
+            self._past_retries = self._retries * max(0.0, 2 - elapsed / _WINDOW_SECONDS)  # all were in its first ten
+            self.requests = self._retries = 0.0
+            self._window_start = now
+            elapsed = 0.0
+        fading = 1 - elapsed / _WINDOW_SECONDS
+        requests = self.requests + self._past_requests * fading
+        retries = self._retries + self._past_retries * fading
+        if retries >= self._spec.budget_floor + self._spec.budget * requests:
+            return False
+        self._retries += 1
+        return True
+
+
+class Adapter:
+    """Writes requests for one engine; it has no state."""
+
+    def __init__(self, spec: EngineSpec) -> None:
+        passes = spec.protocol.traits.passes
+        self._apis = frozenset(map(LlmApi, spec.dialects)) if passes is None else passes
+        self._write_target = spec.protocol.traits.write_target
+        self._base_path = spec.base_path.encode("ascii")
+
+    def passes(self, call: ApiCall) -> bool:
+        """Whether the engine understands the request as the client wrote it; else it is translated, or refused."""
+        return call.api in self._apis
+
+    def target(self, call: ApiCall, target: bytes, model: str | None) -> bytes:
+        """The path and query at the engine of a request that passes.
+
+        `target` is the client's own; `model` is the model's name at the engine, None where it is the same.
+        """
+        return target if self._write_target is None else self._write_target(call, target, model, self._base_path)
 
 
 class Engine:
@@ -64,10 +119,11 @@ class Engine:
         weights = shares(list(listed.values()))
         for endpoint in self.endpoints:
             endpoint.weight = weights[endpoint.url] if weights is not None else 1.0
-        self._choose = chooser(spec.balance) if weights is None else weighted_chooser(spec.balance)
-        self.by_session = by_session if weights is None else by_weighted_session
+        draw = EVENLY if weights is None else BY_WEIGHT
+        self._choose = POLICIES[spec.balance](draw)
+        self.by_session = by_session(draw)
         self.prefixes: PrefixIndex | None = None
-        if spec.balance is Balance.PREFIX:
+        if spec.balance.traits.by_prompt:
             if prefixes is None or prefixes.spec != spec.prefix:
                 prefixes = PrefixIndex(spec.prefix)
             self.prefixes = prefixes

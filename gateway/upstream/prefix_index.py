@@ -159,7 +159,7 @@ class PrefixIndex:
         return chosen
 
     def _draw_weighted(self, endpoints: Sequence[S], lot: int, weights: Mapping[str, float]) -> S:
-        """The same by weights, as `weighted.by_session` does it."""
+        """The same by weights, as `balancing.by_session` does it."""
 
         def score(endpoint: S) -> float:
             drawn = ((self._lots.get(endpoint.url) or self._lot(endpoint.url)) ^ lot) * _ODD & _MASK

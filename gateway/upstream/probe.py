@@ -4,24 +4,27 @@ from __future__ import annotations
 
 import logging
 from string import punctuation
-from typing import Protocol
+from typing import Any, Protocol
 from urllib.parse import quote, urlsplit
+
+import orjson
 
 from gateway.config.specs import EndpointSpec, EngineSpec
 from gateway.protocol.engine_load import Load, Readiness, read_metrics
 from gateway.protocol.engine_protocols import GrpcCheck
 from gateway.protocol.errors import ErrorKind, GatewayError
-from gateway.upstream.discovery import read_models
-from gateway.upstream.endpoint import Endpoint
+from gateway.upstream.endpoint import Endpoint, endpoint_tls
+from gateway.upstream.endpoint_client import HttpReply, call_unary, fetch
 from gateway.upstream.engine import extra_fields
-from gateway.upstream.grpc_request import ask
-from gateway.upstream.http_request import Fetched, fetch
-from gateway.upstream.tls import endpoint_tls
 
 _log = logging.getLogger(__name__)
 
 # A server that answers so does not have this path: the next one is tried.
 _NO_SUCH_PATH = frozenset({404, 405})
+
+
+# Where the list stands and what has a model's name in it: OpenAI's form first, then Ollama's, as /api/tags has it.
+_FORMS = (("data", ("id",)), ("models", ("name", "model", "id")))
 
 
 class EndpointProbe(Protocol):
@@ -62,7 +65,7 @@ class _Getter:
         self._fields = extra_fields(engine)
         self.failure = ""  # of the last `get`; "" where it was answered
 
-    async def get(self, path: str) -> Fetched | None:
+    async def get(self, path: str) -> HttpReply | None:
         """What it answers; None where it does not."""
         target = quote(path, safe=punctuation).encode("ascii")
         self.failure = ""
@@ -73,7 +76,7 @@ class _Getter:
             _log.debug("a probe of %s failed: %s", self._endpoint.url, error.message)
             return None
 
-    async def _fetch(self, target: bytes) -> Fetched:
+    async def _fetch(self, target: bytes) -> HttpReply:
         """Once more where the connection of the last probe turns out to be gone: that says nothing of the engine."""
         try:
             return await self._fetch_once(target)
@@ -82,7 +85,7 @@ class _Getter:
                 raise
             return await self._fetch_once(target)
 
-    async def _fetch_once(self, target: bytes) -> Fetched:
+    async def _fetch_once(self, target: bytes) -> HttpReply:
         return await fetch(self._endpoint, "GET", target, b"", fields=self._fields, timeout=self._timeout)
 
     def close(self) -> None:
@@ -166,7 +169,7 @@ class _GrpcAsker:
         self.failure = ""
         assert endpoint.streams is not None
         try:
-            answered = await ask(
+            answered = await call_unary(
                 endpoint.streams,
                 self._check.path,
                 b"",
@@ -209,3 +212,28 @@ def _with_port(url: str, port: str) -> str:
     host = urlsplit(url).hostname or ""
     host = f"[{host}]" if ":" in host else host
     return f"{'https' if scheme in ('https', 'grpcs') else 'http'}://{host}:{port}"
+
+
+def read_models(body: bytes) -> frozenset[str] | None:
+    """The names in the answer to GET /v1/models; None where it is no such list."""
+    try:
+        document = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return None
+    if isinstance(document, list):  # as Together's
+        document = {"data": document}
+    if not isinstance(document, dict):
+        return None
+    for key, names in _FORMS:
+        listed = document.get(key, "")
+        if listed is None:  # Ollama has no models yet
+            return frozenset()
+        if isinstance(listed, list):
+            return frozenset(name for name in (_name(model, names) for model in listed) if name)
+    return None
+
+
+def _name(model: Any, keys: tuple[str, ...]) -> str | None:
+    if not isinstance(model, dict):
+        return None
+    return next((model[key] for key in keys if isinstance(model.get(key), str)), None)

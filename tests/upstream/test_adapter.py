@@ -5,7 +5,7 @@ import pytest
 from gateway.config.specs import EngineSpec
 from gateway.protocol.engine_protocols import EngineProtocol
 from gateway.protocol.operations import read_path
-from gateway.upstream.adapter import Adapter
+from gateway.upstream.engine import Adapter
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,8 @@ from itertools import pairwise
 import pytest
 
 from gateway.config.specs import Balance, EndpointSpec, EngineSpec
-from gateway.upstream.balancing import Choose, by_session, chooser, least_outstanding, power_of_two, round_robin
+from gateway.upstream import balancing
+from gateway.upstream.balancing import EVENLY, POLICIES, Choose
 from gateway.upstream.endpoint import Endpoint
 
 
@@ -32,7 +33,7 @@ def choices(
 def test_round_robin_takes_turns() -> None:
     """Every endpoint gets the same number of requests, one after the other."""
     among = endpoints()
-    choose = round_robin()
+    choose = balancing.round_robin(EVENLY)
     turns = [choose(among, None) for _ in range(300)]
     assert set(Counter(turns).values()) == {100}
     assert all(one is not next_one for one, next_one in pairwise(turns))
@@ -41,13 +42,13 @@ def test_round_robin_takes_turns() -> None:
 def test_round_robin_of_workers_is_not_in_step() -> None:
     """Workers start anywhere in the round, so that the first endpoint does not get every worker's first request."""
     among = endpoints()
-    assert len({round_robin()(among, None) for _ in range(100)}) == 3
+    assert len({balancing.round_robin(EVENLY)(among, None) for _ in range(100)}) == 3
 
 
 @pytest.mark.parametrize("balance", list(Balance))
 def test_equal_endpoints_share_the_work(balance: Balance) -> None:
     """While all are alike none is preferred: nobody's bookkeeping pins one of them."""
-    counts = choices(chooser(balance), endpoints(), session=lambda turn: f"s{turn}")
+    counts = choices(POLICIES[balance](EVENLY), endpoints(), session=lambda turn: f"s{turn}")
     assert min(counts.values()) > 50, counts
 
 
@@ -56,7 +57,7 @@ def test_a_single_endpoint_is_chosen(balance: Balance) -> None:
     """Where there is one, it serves, however busy it is."""
     among = endpoints(1)
     among[0].in_flight = 1000
-    assert chooser(balance)(among, "s") is among[0]
+    assert POLICIES[balance](EVENLY)(among, "s") is among[0]
 
 
 @pytest.mark.parametrize("balance", [Balance.LEAST_OUTSTANDING, Balance.POWER_OF_TWO, Balance.LATENCY])
@@ -64,7 +65,7 @@ def test_a_busy_endpoint_gets_less(balance: Balance) -> None:
     """Requests in flight turn further ones away."""
     among = endpoints(latency=0.01)
     among[0].in_flight = 50
-    assert choices(chooser(balance), among)["http://e0:80"] == 0
+    assert choices(POLICIES[balance](EVENLY), among)["http://e0:80"] == 0
 
 
 @pytest.mark.parametrize(
@@ -81,7 +82,7 @@ def test_least_outstanding(in_flight: tuple[int, ...], chosen: set[int]) -> None
     among = endpoints()
     for endpoint, number in zip(among, in_flight, strict=True):
         endpoint.in_flight = number
-    assert set(choices(least_outstanding, among)) == {f"http://e{index}:80" for index in chosen}
+    assert set(choices(balancing.least_outstanding(EVENLY), among)) == {f"http://e{index}:80" for index in chosen}
 
 
 @pytest.mark.parametrize("balance", [Balance.LEAST_OUTSTANDING, Balance.POWER_OF_TWO, Balance.LATENCY, Balance.PREFIX])
@@ -89,7 +90,7 @@ def test_what_others_have_there_counts(balance: Balance) -> None:
     """Requests of other gateways, as the engine tells them, make an endpoint as busy as one's own do."""
     among = endpoints(2, latency=0.01)
     among[0].others, among[1].in_flight = 3, 2
-    assert choices(chooser(balance), among) == {"http://e1:80": 300}
+    assert choices(POLICIES[balance](EVENLY), among) == {"http://e1:80": 300}
 
 
 def test_power_of_two_avoids_the_busiest() -> None:
@@ -97,7 +98,7 @@ def test_power_of_two_avoids_the_busiest() -> None:
     among = endpoints(4)
     for index, endpoint in enumerate(among):
         endpoint.in_flight = index
-    counts = choices(power_of_two, among, 600)
+    counts = choices(balancing.power_of_two(EVENLY), among, 600)
     assert counts["http://e3:80"] == 0
     assert counts["http://e0:80"] > counts["http://e1:80"] > counts["http://e2:80"] > 0
 
@@ -107,10 +108,10 @@ def test_a_slow_endpoint_gets_less() -> None:
     among = endpoints(2)
     among[0].observe_latency(0.5)
     among[1].observe_latency(0.01)
-    assert choices(chooser(Balance.LATENCY), among)["http://e1:80"] > 200
+    assert choices(POLICIES[Balance.LATENCY](EVENLY), among)["http://e1:80"] > 200
     for _ in range(100):
         among[0].observe_latency(0.001)
-    assert choices(chooser(Balance.LATENCY), among)["http://e0:80"] > 200
+    assert choices(POLICIES[Balance.LATENCY](EVENLY), among)["http://e0:80"] > 200
 
 
 def test_a_slow_endpoint_helps_a_busy_one() -> None:
@@ -118,14 +119,14 @@ def test_a_slow_endpoint_helps_a_busy_one() -> None:
     among = endpoints(2)
     among[0].latency, among[1].latency = 0.01, 0.05
     among[0].in_flight = 10
-    assert choices(chooser(Balance.LATENCY), among) == {"http://e1:80": 300}
+    assert choices(POLICIES[Balance.LATENCY](EVENLY), among) == {"http://e1:80": 300}
 
 
 def test_a_new_endpoint_is_tried_by_one_request() -> None:
     """One without a measured latency is tried first, and then waited for: if it never answers it got one request."""
     among = endpoints(2)
     among[0].latency = 0.5
-    choose = chooser(Balance.LATENCY)
+    choose = POLICIES[Balance.LATENCY](EVENLY)
     assert choose(among, None) is among[1]
     among[1].in_flight = 1
     assert choices(choose, among) == {"http://e0:80": 300}
@@ -137,11 +138,11 @@ def test_all_endpoints_are_new() -> None:
     """At the start nothing is measured anywhere: the less busy one of two serves."""
     among = endpoints(2)
     among[0].in_flight, among[1].in_flight = 5, 4
-    assert choices(chooser(Balance.LATENCY), among) == {"http://e1:80": 300}
+    assert choices(POLICIES[Balance.LATENCY](EVENLY), among) == {"http://e1:80": 300}
 
 
 def assignment(among: list[Endpoint]) -> dict[str, str]:
-    return {f"s{number}": by_session(among, f"s{number}").url for number in range(300)}
+    return {f"s{number}": balancing.by_session(EVENLY)(among, f"s{number}").url for number in range(300)}
 
 
 def test_sessions_stay_and_move_as_little_as_they_must() -> None:
@@ -163,7 +164,7 @@ def test_sessions_stay_and_move_as_little_as_they_must() -> None:
 
 def test_sessions_are_the_same_everywhere() -> None:
     """Other workers and machines, today and after an upgrade, send a session to the same place."""
-    assert [by_session(endpoints(), session).url for session in ("", "a", "session-0", "жук")] == [
+    assert [balancing.by_session(EVENLY)(endpoints(), session).url for session in ("", "a", "session-0", "жук")] == [
         "http://e1:80",
         "http://e0:80",
         "http://e2:80",
@@ -175,4 +176,4 @@ def test_requests_without_a_session() -> None:
     """Where there is no session to keep together, the less busy of two endpoints serves."""
     among = endpoints()
     among[0].in_flight = 50
-    assert choices(by_session, among)["http://e0:80"] == 0
+    assert choices(balancing.by_session(EVENLY), among)["http://e0:80"] == 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.upstream.discovery import read_models
+from gateway.upstream.probe import read_models
 
 LISTS = [
     (b'{"object":"list","data":[{"id":"llama","object":"model"},{"id":"llama-lora"}]}', {"llama", "llama-lora"}),

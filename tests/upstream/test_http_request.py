@@ -8,7 +8,7 @@ import pytest
 from gateway.config.specs import ConnectionSpec, EndpointSpec, EngineSpec
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.upstream.endpoint import Endpoint
-from gateway.upstream.http_request import fetch
+from gateway.upstream.endpoint_client import fetch
 from tests.dataplane.stage import run, until
 from tests.net.stage import OK, Act, Engine, engine
 

@@ -18,7 +18,8 @@ from tests.dataplane.stage import Engine, Heard, run, until
 
 
 def spec(url: str, **more: Any) -> EngineSpec:
-    return EngineSpec("it", (EndpointSpec(url),), health=HealthSpec(timeout=0.2), api_key="secret", **more)
+    health = HealthSpec(timeout=0.2 if more.pop("is_silent", False) else 30.0)
+    return EngineSpec("it", (EndpointSpec(url),), health=health, api_key="secret", **more)
 
 
 def says(*messages: bytes, status: int = 0) -> Any:
@@ -64,7 +65,7 @@ def test_by_grpc(script: Any, found: Readiness) -> None:
 
     async def whole() -> None:
         engine = await GrpcEngine(script).start()
-        asker = asker_for(spec(engine.url), engine.url)
+        asker = asker_for(spec(engine.url, is_silent=script is silent), engine.url)
         assert [await asker.ask() for _ in range(2)] == [found, found]
         assert engine.calls[0].value(":path") == "/inference.GRPCInferenceService/ServerReady"
         assert engine.calls[0].value("authorization") == "Bearer secret"
@@ -275,7 +276,8 @@ def test_what_does_not_tell(script: Any, found: None) -> None:
     async def whole() -> None:
         engine = Engine(script)
         await engine.start()
-        asker = asker_for(spec(engine.url, protocol=OPENAI, load=LoadSpec("metrics")), engine.url)
+        it = spec(engine.url, protocol=OPENAI, load=LoadSpec("metrics"), is_silent=script is never)
+        asker = asker_for(it, engine.url)
         assert (await asker.models(), await asker.load()) == (found, found)
         await asker.close()
         engine.stop()
@@ -319,7 +321,7 @@ def test_by_rest(script: Any, found: Readiness) -> None:
     async def whole() -> None:
         engine = Engine(script)
         await engine.start()
-        asker = asker_for(spec(engine.url), engine.url)
+        asker = asker_for(spec(engine.url, is_silent=script is never), engine.url)
         assert await asker.ask() is found
         assert engine.heard[0].line == "GET /v2/health/ready HTTP/1.1"
         assert engine.heard[0].value("authorization") == "Bearer secret"

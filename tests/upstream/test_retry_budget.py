@@ -1,7 +1,7 @@
 """The budget for retries, with a clock moved by hand."""
 
 from gateway.config.specs import RetrySpec
-from gateway.upstream.retry_budget import RetryBudget
+from gateway.upstream.engine import RetryBudget
 
 
 def taken(budget: RetryBudget, now: float, *, most: int = 10_000) -> int:

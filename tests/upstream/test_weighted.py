@@ -7,10 +7,9 @@ from itertools import count
 import pytest
 
 from gateway.config.specs import Balance, EndpointSpec, EngineSpec
-from gateway.upstream.balancing import by_session as by_session_alone
+from gateway.upstream.balancing import BY_WEIGHT, EVENLY, by_session, shares
 from gateway.upstream.endpoint import Endpoint
 from gateway.upstream.engine import Engine
-from gateway.upstream.weighted import by_session, shares
 
 NOW = 100.0
 
@@ -102,15 +101,15 @@ def test_a_changed_weight_moves_its_own_sessions_alone() -> None:
     assert {then[session] for session in moved} == {"http://e2:80"}
     assert len(moved) / len(sessions) == pytest.approx(1 / 2 - 1 / 3, abs=0.03)
     assert all(
-        by_session(before.endpoints, session) is by_session_alone(before.endpoints, session) for session in sessions
+        by_session(BY_WEIGHT)(before.endpoints, session) is by_session(EVENLY)(before.endpoints, session)
+        for session in sessions
     )
 
 
-def test_equal_weights_cost_nothing() -> None:
-    """Whatever they are, the choice is made by the functions that know no weights."""
-    one, none = engine(Balance.POWER_OF_TWO, 7, 7), engine(Balance.POWER_OF_TWO, 1, 1)
-    assert one._choose is none._choose and one.by_session is none.by_session is by_session_alone
-    assert [endpoint.weight for endpoint in one.endpoints] == [1.0, 1.0]
+def test_equal_weights_are_as_none() -> None:
+    """Whatever they are."""
+    assert [endpoint.weight for endpoint in engine(Balance.POWER_OF_TWO, 7, 7).endpoints] == [1.0, 1.0]
+    assert shares([EndpointSpec("http://a:1", weight=7), EndpointSpec("http://b:1", weight=7)]) is None
 
 
 def test_prompts_stay_where_they_were_seen_whatever_the_weights() -> None:

@@ -20,9 +20,8 @@ from gateway.protocol.sequence import Sequence
 from gateway.redis.errors import StoreError
 from gateway.sessions.sequence_log import Input, ReplayUnavailableError, Sent
 from gateway.upstream.endpoint import Endpoint
+from gateway.upstream.endpoint_client import call_unary, fetch
 from gateway.upstream.engine import Engine
-from gateway.upstream.grpc_request import ask
-from gateway.upstream.http_request import fetch
 from gateway.wire.http1.head import Field
 
 _log = logging.getLogger(__name__)
@@ -215,7 +214,7 @@ async def _send(engine: Engine, endpoint: Endpoint, told: Input, credentials: li
         return "" if fetched.is_good else f"{fetched.status} {fetched.body[:200].decode('utf-8', 'replace')}"
     if endpoint.streams is None:
         return "it does not speak gRPC, by which the input had come"
-    answered = await ask(
+    answered = await call_unary(
         endpoint.streams,
         told.path.decode("ascii"),
         told.body,

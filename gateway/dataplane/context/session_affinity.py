@@ -11,7 +11,6 @@ from collections.abc import Callable, Collection
 from time import time
 from typing import TypeGuard
 
-from gateway.config.specs import Balance
 from gateway.dataplane.context.snapshot import Lane
 from gateway.protocol.engine_load import Readiness
 from gateway.protocol.errors import ErrorKind, GatewayError
@@ -102,7 +101,7 @@ class SessionAffinity:
         known = self.book.peek(session, moment)
         if isinstance(session, Sequence):
             endpoint = self._for_sequence(engine, session, known, now, tried)
-        elif engine.spec.balance is Balance.SESSION:
+        elif engine.spec.balance.traits.by_session:
             endpoint = self._for_session(engine, known, now, tried)
         else:
             endpoint = engine.choose(session, now, tried, prompt)

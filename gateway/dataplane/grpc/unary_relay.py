@@ -294,7 +294,7 @@ class UnaryRelay(GrpcFront):
         if lane.replay is not None:
             attempts.keep_input(is_good=status == OK)
         attempts.status = http_status
-        attempts.answered(is_good=status == DEADLINE_EXCEEDED or not attempt.endpoint.breaker.counts(http_status))
+        attempts.answered(is_good=status == DEADLINE_EXCEEDED or not attempt.endpoint.counts_as_failure(http_status))
         series, started_at = attempt.series, attempts.started_at
         series.request_bytes += message.size
         series.response_bytes += self._response_bytes

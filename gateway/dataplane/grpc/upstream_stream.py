@@ -252,7 +252,7 @@ class UpstreamStream(GrpcFront):
         self._release()
         code = http_status(status) if status is not None else reply.http_status
         attempts.status = code
-        attempts.answered(is_good=status == DEADLINE_EXCEEDED or not attempt.endpoint.breaker.counts(code))
+        attempts.answered(is_good=status == DEADLINE_EXCEEDED or not attempt.endpoint.counts_as_failure(code))
         now = monotonic()
         self._count_messages()
         series, started_at = attempt.series, attempts.started_at

@@ -10,7 +10,7 @@ import orjson
 from gateway.dataplane.context.local_replies import JSON, error_body, error_told, reason_fields
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.operations import LlmApi
-from gateway.upstream.http_request import Fetched
+from gateway.upstream.endpoint_client import HttpReply
 from gateway.wire.http1.head import Field
 
 
@@ -34,7 +34,7 @@ def refused(error: GatewayError, api: LlmApi | None) -> AggregatedReply:
     return AggregatedReply(error.status.http, body, fields=fields, reason=error.kind.value)
 
 
-def merged(answers: list[Fetched], merge: Callable[[list[Any]], Any], shape: type) -> AggregatedReply:
+def merged(answers: list[HttpReply], merge: Callable[[list[Any]], Any], shape: type) -> AggregatedReply:
     """One answer from those that have its shape; a single one stays as it is, to the byte."""
     if len(answers) == 1:
         return passed_on(answers[0])
@@ -44,7 +44,7 @@ def merged(answers: list[Fetched], merge: Callable[[list[Any]], Any], shape: typ
     return AggregatedReply(200, orjson.dumps(merge(told)))
 
 
-def _json_of(answer: Fetched) -> Any:
+def _json_of(answer: HttpReply) -> Any:
     """What an endpoint answered; None where that is not JSON."""
     try:
         return orjson.loads(answer.body)
@@ -52,13 +52,13 @@ def _json_of(answer: Fetched) -> Any:
         return None
 
 
-def agreed(answers: list[Fetched | GatewayError]) -> AggregatedReply:
+def agreed(answers: list[HttpReply | GatewayError]) -> AggregatedReply:
     """Success where all succeeded, else the first failure, and how many did what was asked."""
     failures = [answer for answer in answers if isinstance(answer, GatewayError) or not answer.is_good]
     if not failures:
-        return passed_on(next(answer for answer in answers if isinstance(answer, Fetched)))
+        return passed_on(next(answer for answer in answers if isinstance(answer, HttpReply)))
     failure = failures[0]
-    if len(answers) == 1 and isinstance(failure, Fetched):
+    if len(answers) == 1 and isinstance(failure, HttpReply):
         return passed_on(failure)
     done = f"; done on {len(answers) - len(failures)} of {len(answers)} endpoints" if len(answers) > 1 else ""
     if isinstance(failure, GatewayError):
@@ -68,12 +68,12 @@ def agreed(answers: list[Fetched | GatewayError]) -> AggregatedReply:
     )
 
 
-def _error_text(failure: Fetched) -> str:
+def _error_text(failure: HttpReply) -> str:
     try:
         return str(orjson.loads(failure.body)["error"])
     except (orjson.JSONDecodeError, KeyError, TypeError):
         return failure.body.decode("utf-8", "replace") or f"status {failure.status}"
 
 
-def passed_on(answer: Fetched) -> AggregatedReply:
+def passed_on(answer: HttpReply) -> AggregatedReply:
     return AggregatedReply(answer.status, answer.body, answer.content_type)

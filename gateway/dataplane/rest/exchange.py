@@ -342,7 +342,7 @@ class Exchange(TimedTries):
         """The reply is whole."""
         series, endpoint, lane = self._series, self._endpoint, self._lane
         assert series is not None and endpoint is not None and lane is not None
-        self._leave(not endpoint.breaker.counts(self._status))
+        self._leave(not endpoint.counts_as_failure(self._status))
         lane.engine.budget.requests += 1
         if lane.replay is not None:
             self._keep_input(200 <= self._status < 300)

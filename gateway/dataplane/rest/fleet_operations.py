@@ -26,8 +26,8 @@ from gateway.protocol.feedback import read_rating
 from gateway.protocol.merge_replies import merge_index, merge_regions, merge_statistics
 from gateway.protocol.operations import Operation
 from gateway.upstream.endpoint import Endpoint
+from gateway.upstream.endpoint_client import HttpReply, fetch
 from gateway.upstream.engine import Engine
-from gateway.upstream.http_request import Fetched, fetch
 
 _log = logging.getLogger(__name__)
 
@@ -86,7 +86,7 @@ class FleetOperation(OwnAnswer):
             answer = refused(failure, self._plan.api)
         self._tell(answer.status, answer.body, answer.fields, answer.content_type, answer.reason)
 
-    # Answered here
+    # UnaryReply here
 
     async def _metadata(self, body: bytes) -> AggregatedReply:
         told = {"name": "pointsman", "version": version("pointsman"), "extensions": EXTENSIONS}
@@ -174,11 +174,11 @@ class FleetOperation(OwnAnswer):
             raise no_route(plan.facts)
         return _once_each(questions)
 
-    async def _ask(self, questions: list[Question], body: bytes) -> list[Fetched | GatewayError]:
+    async def _ask(self, questions: list[Question], body: bytes) -> list[HttpReply | GatewayError]:
         """Ask all at once; who cannot be reached answers by the error."""
         return list(await asyncio.gather(*[self._ask_one(question, body) for question in questions]))
 
-    async def _ask_one(self, question: Question, body: bytes) -> Fetched | GatewayError:
+    async def _ask_one(self, question: Question, body: bytes) -> HttpReply | GatewayError:
         engine, endpoint, target = question
         method = "GET" if self._plan.without_body else self._plan.head.method
         timeout = _CONTROL_TIMEOUT_SECONDS if method == "POST" else engine.spec.timeout
@@ -192,10 +192,10 @@ class FleetOperation(OwnAnswer):
             where = f"{error.message} (engine '{engine.name}', endpoint {endpoint.url})"
             return GatewayError(error.kind, where)
 
-    async def _ask_what_answers(self, questions: list[Question], body: bytes) -> list[Fetched]:
+    async def _ask_what_answers(self, questions: list[Question], body: bytes) -> list[HttpReply]:
         """The good answers; where there is none, the first refusal, or else the first failure."""
         answers = await self._ask(questions, body)
-        fetched = [answer for answer in answers if isinstance(answer, Fetched)]
+        fetched = [answer for answer in answers if isinstance(answer, HttpReply)]
         good = [answer for answer in fetched if answer.is_good]
         if good:
             return good

@@ -197,7 +197,7 @@ class GenerationExchange(Exchange):
             return False
         if ended:
             self._connection = None
-        self._leave(not endpoint.breaker.counts(head.status), goes_on=True)
+        self._leave(not endpoint.counts_as_failure(head.status), goes_on=True)
         self._try_again(GatewayError(ErrorKind.UPSTREAM_RESET, f"the engine answered with status {head.status}"))
         return True
 

@@ -13,9 +13,9 @@ from gateway.dataplane.translation.model_description import ask_engine
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.operations import Operation
 from gateway.routing.decision import Facts, Target
-from gateway.upstream.discovery import read_models
+from gateway.upstream.endpoint_client import fetch
 from gateway.upstream.engine import Engine
-from gateway.upstream.http_request import fetch
+from gateway.upstream.probe import read_models
 
 _ASKED = (Operation.CHAT, Operation.COMPLETION, Operation.EMBEDDING)
 _SINCE = int(time())

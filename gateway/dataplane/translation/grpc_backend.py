@@ -20,7 +20,7 @@ from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.grpc_status import http_status
 from gateway.protocol.translator import GRPC, JSON
 from gateway.upstream.endpoint import Endpoint
-from gateway.upstream.grpc_request import Answered, ask
+from gateway.upstream.endpoint_client import UnaryReply, call_unary
 from gateway.wire.http1.head import Field
 
 _log = logging.getLogger(__name__)
@@ -104,7 +104,7 @@ class Calling:
             status, body, [*self._lane.reply_fields, *self._timing_fields, self._id_field], content_type
         )
 
-    async def _call(self, message: bytes) -> Answered:
+    async def _call(self, message: bytes) -> UnaryReply:
         """Raises: GatewayError where no endpoint answers."""
         engine = self._lane.engine
         tried: tuple[Endpoint, ...] = ()
@@ -123,7 +123,7 @@ class Calling:
             self._series().retries += 1
         raise failure
 
-    async def _call_once(self, endpoint: Endpoint, message: bytes) -> Answered:
+    async def _call_once(self, endpoint: Endpoint, message: bytes) -> UnaryReply:
         engine, self._endpoint = self._lane.engine, endpoint
         assert endpoint.streams is not None
         series = self._series()
@@ -132,7 +132,7 @@ class Calling:
         self._called_at = monotonic()
         endpoint.breaker.sent(self._called_at)
         try:
-            answered = await ask(
+            answered = await call_unary(
                 endpoint.streams,
                 self._request.plan.head.target.decode("ascii"),
                 message,

@@ -39,10 +39,9 @@ from gateway.protocol.tfserving.rpcs import metadata_call, status_call
 from gateway.protocol.torchserve.translator import ModelTranslator
 from gateway.protocol.torchserve.translator import metadata_of as torchserve_metadata
 from gateway.protocol.translator import Reply
-from gateway.upstream.discovery import read_models
+from gateway.upstream.endpoint_client import HttpReply, call_unary, fetch
 from gateway.upstream.engine import Engine
-from gateway.upstream.grpc_request import ask
-from gateway.upstream.http_request import Fetched, fetch
+from gateway.upstream.probe import read_models
 
 # Whoever asks has a request that waits for the answer.
 _TIMEOUT_SECONDS = 10.0
@@ -74,7 +73,7 @@ async def describe(lane: Lane, model: str, version: str) -> Description:
     return description
 
 
-async def ask_engine(engine: Engine, path: str, method: str = "GET") -> Fetched:
+async def ask_engine(engine: Engine, path: str, method: str = "GET") -> HttpReply:
     """What some endpoint of an engine answers.
 
     Raises: GatewayError.
@@ -106,7 +105,7 @@ async def call_engine(engine: Engine, path: str, message: bytes) -> bytes:
     endpoint = engine.choose(None, monotonic())
     if endpoint is None or endpoint.streams is None:
         raise GatewayError(ErrorKind.NO_HEALTHY_ENDPOINT, "no endpoint is healthy")
-    answered = await ask(
+    answered = await call_unary(
         endpoint.streams,
         path,
         message,

@@ -12,9 +12,8 @@ from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.grpc_methods import RPCS
 from gateway.protocol.operations import model_path
 from gateway.protocol.protobuf import message, parse
+from gateway.upstream.endpoint_client import call_unary, fetch
 from gateway.upstream.engine import Engine
-from gateway.upstream.grpc_request import ask
-from gateway.upstream.http_request import fetch
 
 # A request waits for the answer.
 _TIMEOUT_SECONDS = 10.0
@@ -73,7 +72,7 @@ async def _query(rpc: str, lane: Lane, model: str, version: str) -> bytes:
         raise GatewayError(ErrorKind.NO_HEALTHY_ENDPOINT, "no endpoint is healthy")
     if endpoint.streams is not None:
         request = message(f"inference.{rpc}Request")(name=model, version=version).SerializeToString()
-        answered = await ask(
+        answered = await call_unary(
             endpoint.streams,
             RPCS[rpc].path,
             request,

@@ -11,7 +11,7 @@ from h2.errors import ErrorCodes
 from gateway.config.specs import ConnectionSpec
 from gateway.net.http2_client import Http2Pool
 from gateway.protocol.errors import ErrorKind, GatewayError
-from gateway.upstream.grpc_request import Answered, ask
+from gateway.upstream.endpoint_client import UnaryReply, call_unary
 from gateway.wire.grpc import framed
 from tests.dataplane.grpc.peers import OPENING, Call, GrpcEngine
 from tests.dataplane.stage import run, until
@@ -24,10 +24,10 @@ def pool_of(address: str, **limits: Any) -> Http2Pool:
     return Http2Pool(host, int(port), ConnectionSpec(**limits))
 
 
-async def asked(pool: Http2Pool, timeout: float | None = 5.0, message: bytes = b"hello") -> Answered | ErrorKind:
+async def asked(pool: Http2Pool, timeout: float | None = 5.0, message: bytes = b"hello") -> UnaryReply | ErrorKind:
     try:
         fields = [(b"authorization", b"Bearer secret")]
-        return await ask(pool, PATH, message, authority=b"engine:1", fields=fields, timeout=timeout)
+        return await call_unary(pool, PATH, message, authority=b"engine:1", fields=fields, timeout=timeout)
     except GatewayError as error:
         return error.kind
 
@@ -107,10 +107,10 @@ async def lost(call: Call) -> None:
 
 
 ENDS = [
-    (answer, Answered(0, "all well", b"there")),
-    (refuse, Answered(5, "no model", b"")),
-    (no_number, Answered(5, "", b"")),
-    (no_status, Answered(2, "", b"there")),
+    (answer, UnaryReply(0, "all well", b"there")),
+    (refuse, UnaryReply(5, "no model", b"")),
+    (no_number, UnaryReply(5, "", b"")),
+    (no_status, UnaryReply(2, "", b"there")),
     (no_end, ErrorKind.UPSTREAM_PROTOCOL),
     (no_grpc, ErrorKind.UPSTREAM_PROTOCOL),
     (nonsense, ErrorKind.UPSTREAM_PROTOCOL),
@@ -121,7 +121,7 @@ ENDS = [
 
 
 @pytest.mark.parametrize("script, told", ENDS, ids=lambda it: getattr(it, "__name__", ""))
-def test_how_it_ends(script: Any, told: Answered | ErrorKind) -> None:
+def test_how_it_ends(script: Any, told: UnaryReply | ErrorKind) -> None:
     """A status is an answer, whatever it says; what is none is the endpoint's failure."""
 
     async def play(pool: Http2Pool, engine: GrpcEngine) -> None:
@@ -145,7 +145,7 @@ def test_the_message_arrives() -> None:
     async def play(pool: Http2Pool, engine: GrpcEngine) -> None:
         for size in (0, 100, 3_000_000):
             found = await asked(pool, message=bytes(size))
-            assert isinstance(found, Answered) and found.message == bytes(size)
+            assert isinstance(found, UnaryReply) and found.message == bytes(size)
 
     scene(play, echo)
 

@@ -2,8 +2,9 @@
 
 import pytest
 
-from gateway.config.specs import BreakerSpec
-from gateway.upstream.breaker import Breaker
+from gateway.config.specs import EndpointSpec, EngineSpec
+from gateway.net.circuit_breaker import CircuitBreaker, store_breaker
+from gateway.upstream.endpoint import Endpoint
 
 CASES = [
     # events: f(ailed), s(ucceeded), t(rial sent), a(bandoned), a number: seconds pass;  allows afterwards
@@ -35,7 +36,7 @@ CASES = [
 @pytest.mark.parametrize("events, allows", CASES)
 def test_the_breaker(events: str, allows: bool) -> None:
     """Three failures in a row leave an endpoint out for five seconds; then one trial decides."""
-    breaker, now = Breaker(BreakerSpec(failures=3, open_for=5.0)), 100.0
+    breaker, now = CircuitBreaker(3, 5.0, 60.0), 100.0
     for word in events.split():
         if word.isdigit():
             now += int(word)
@@ -53,26 +54,37 @@ def test_the_breaker(events: str, allows: bool) -> None:
 
 def test_what_counts_as_a_failure() -> None:
     """Of replies only those of a proxy that could not reach its server: a 503 or a 500 is mostly one model's."""
-    breaker = Breaker(BreakerSpec())
-    assert [status for status in range(100, 600) if breaker.counts(status)] == [502, 504]
+    endpoint = Endpoint(EngineSpec("it", ()), EndpointSpec("http://e:80"), None)
+    assert [status for status in range(100, 600) if endpoint.counts_as_failure(status)] == [502, 504]
 
 
 def test_its_repr_tells_its_state() -> None:
     """A breaker says what it lets through, and why."""
-    breaker = Breaker(BreakerSpec(failures=2, open_for=5.0))
+    breaker = CircuitBreaker(2, 5.0, 60.0)
     breaker.failed(1.0)
-    assert repr(breaker) == "<Breaker closed, 1 failures>"
+    assert repr(breaker) == "<CircuitBreaker closed, 1 failures>"
     breaker.failed(2.0)
-    assert repr(breaker) == "<Breaker open, 2 failures>"
+    assert repr(breaker) == "<CircuitBreaker open, 2 failures>"
     breaker.sent(7.0)
-    assert repr(breaker) == "<Breaker trial, 2 failures>"
+    assert repr(breaker) == "<CircuitBreaker trial, 2 failures>"
     breaker.succeeded()
-    assert repr(breaker) == "<Breaker closed, 0 failures>"
+    assert repr(breaker) == "<CircuitBreaker closed, 0 failures>"
 
 
 def test_the_breaker_can_be_off() -> None:
     """With `failures: 0` nothing is ever left out."""
-    breaker = Breaker(BreakerSpec(failures=0))
+    breaker = CircuitBreaker(0, 5.0, 60.0)
     for _ in range(100):
         breaker.failed(0.0)
     assert breaker.allows(0.0)
+
+
+def test_a_trial_is_one_request_and_its_result_is_reported_once() -> None:
+    """`try_send` allows one caller after the pause; opening and closing return True once, and pauses have jitter."""
+    breaker = store_breaker()
+    assert [breaker.failed(0.0, 1.0) for _ in range(4)] == [False, False, True, False]
+    assert not breaker.try_send(0.6)  # 0.5 s, and a quarter of it
+    assert [breaker.try_send(0.7), breaker.try_send(0.7)] == [True, False]
+    assert not breaker.failed(0.7, 0.0)
+    assert [breaker.try_send(1.6), breaker.try_send(1.8)] == [False, True]
+    assert [breaker.succeeded(), breaker.succeeded(), breaker.is_closed] == [True, False, True]

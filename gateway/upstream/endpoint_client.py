@@ -1,0 +1,240 @@
+"""Requests that the gateway itself makes to one endpoint, awaited: a REST request, a unary gRPC call. Never on the hot
+path."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from gateway.net.http1_client import Http1ClientConnection
+from gateway.net.http2_client import Http2ClientConnection, Http2Pool
+from gateway.protocol.conversion.control import rest_error, rest_response, rpc_request
+from gateway.protocol.errors import ErrorKind, GatewayError
+from gateway.protocol.grpc_methods import RPCS
+from gateway.protocol.grpc_status import OK, UNKNOWN, read_message, read_status
+from gateway.upstream.endpoint import Endpoint
+from gateway.wire.grpc import MessageReader, framed
+from gateway.wire.http1.head import ResponseHead
+from gateway.wire.http2.fields import Block, Field
+from gateway.wire.http2.hpack import Steady
+from gateway.wire.http2.stream import Stream
+
+# Metadata is short, but the statistics of many models are long.
+_MAX_MESSAGE_BYTES = 256 * 1024 * 1024
+
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True, slots=True)
+class UnaryReply:
+    """A call's status and its text, and the message where there is one."""
+
+    status: int
+    text: str
+    message: bytes
+
+    @property
+    def is_good(self) -> bool:
+        return self.status == OK
+
+
+@dataclass(frozen=True, slots=True)
+class HttpReply:
+    endpoint: Endpoint
+    status: int
+    content_type: str
+    body: bytes
+
+    @property
+    def is_good(self) -> bool:
+        return 200 <= self.status < 300
+
+
+class _Awaited(Generic[Result]):
+    """Waits for a connection, then for the complete reply."""
+
+    def __init__(self) -> None:
+        self.done: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
+
+    def connect_failed(self, error: GatewayError) -> None:
+        self._fail(error)
+
+    def _fail(self, error: GatewayError) -> None:
+        if not self.done.done():
+            self.done.set_exception(error)
+
+    def _succeed(self, result: Result) -> None:
+        if not self.done.done():
+            self.done.set_result(result)
+
+
+class _UnaryCall(_Awaited[UnaryReply]):
+    def __init__(self, fields: list[Field], request: bytes) -> None:
+        super().__init__()
+        self._fields = fields
+        self._request = request
+        self._reader = MessageReader(_MAX_MESSAGE_BYTES)
+        self._message = b""
+        self.stream: Stream | None = None
+
+    def connected(self, connection: Http2ClientConnection) -> None:
+        self.stream = connection.open_stream(self)
+        self.stream.send_headers(Steady(self._fields))
+        self.stream.send_data(framed(self._request), True)
+
+    def headers_received(self, stream: Stream, block: Block, ended: bool) -> None:
+        if block.value(b":status") != b"200":
+            self._fail(GatewayError(ErrorKind.UPSTREAM_PROTOCOL, "the endpoint does not speak gRPC"))
+        elif ended:
+            self.trailers_received(stream, block)
+
+    def data_received(self, stream: Stream, data: bytes, ended: bool) -> None:
+        try:
+            for is_compressed, message in self._reader.feed(data):
+                if is_compressed:  # the request does not accept it
+                    raise GatewayError(ErrorKind.UPSTREAM_PROTOCOL, "the endpoint answered with a compressed message")
+                self._message = message
+        except GatewayError as error:
+            self._fail(GatewayError(ErrorKind.UPSTREAM_PROTOCOL, error.message))
+            return
+        stream.credit(len(data))
+        if ended:
+            self._fail(GatewayError(ErrorKind.UPSTREAM_PROTOCOL, "the reply ended without a status"))
+
+    def trailers_received(self, stream: Stream, block: Block) -> None:
+        self.stream = None
+        status = block.value(b"grpc-status")
+        number = read_status(status) if status is not None else UNKNOWN
+        self._succeed(UnaryReply(number, read_message(block.value(b"grpc-message")), self._message))
+
+    def stream_reset(self, stream: Stream, code: int, why: str) -> None:
+        self.stream = None
+        self._fail(GatewayError(ErrorKind.UPSTREAM_RESET, f"the endpoint broke the call off: {why}"))
+
+    def drained(self, stream: Stream) -> None:
+        """All is sent."""
+
+
+class _HttpRequest(_Awaited[tuple[int, str, bytes]]):
+    def __init__(self, request: bytes) -> None:
+        super().__init__()
+        self._request = request
+        self._status = 0
+        self._content_type = ""
+        self._pieces: list[bytes] = []
+        self.connection: Http1ClientConnection | None = None
+
+    def connected(self, connection: Http1ClientConnection) -> None:
+        self.connection = connection
+        connection.begin(self, wants_payload=True)
+        connection.request_is_sent = True
+        connection.send(self._request)
+
+    def reply_started(self, head: ResponseHead, data: bytes, ended: bool) -> None:
+        self._status = head.status
+        self._content_type = (head.value(b"content-type") or b"application/json").decode("latin-1")
+        self.reply_continued(data, ended)
+
+    def reply_continued(self, data: bytes, ended: bool) -> None:
+        self._pieces.append(data)
+        if ended:
+            self.connection = None
+            self._succeed((self._status, self._content_type, b"".join(self._pieces)))
+
+    def reply_failed(self, error: GatewayError) -> None:
+        self.connection = None
+        self._fail(error)
+
+    def sending_paused(self) -> None:
+        """The request is one short write."""
+
+    def sending_resumed(self) -> None:
+        """The request is one short write."""
+
+
+async def call_unary(
+    pool: Http2Pool,
+    path: str,
+    message: bytes,
+    *,
+    authority: bytes,
+    scheme: bytes = b"http",
+    fields: Iterable[Field] = (),
+    timeout: float | None,
+) -> UnaryReply:
+    """Call a unary method. `fields` are further metadata; `timeout` is for the whole call, in seconds, None for none.
+
+    Raises: GatewayError (UPSTREAM_..., OVERLOADED, DEADLINE) where no status came.
+    """
+    opening: list[Field] = [
+        (b":method", b"POST"),
+        (b":scheme", scheme),
+        (b":path", path.encode("ascii")),
+        (b":authority", authority),
+        (b"te", b"trailers"),
+        (b"content-type", b"application/grpc"),
+    ]
+    call = _UnaryCall([*opening, *fields], message)
+    try:
+        async with asyncio.timeout(timeout or None):
+            connection = pool.acquire(call)
+            if connection is not None:
+                call.connected(connection)
+            return await call.done
+    except TimeoutError as error:
+        what = f"{pool.host}:{pool.port} did not answer within {timeout:g} s"
+        raise GatewayError(ErrorKind.DEADLINE, what) from error
+    finally:
+        pool.forget(call)
+        if call.stream is not None:
+            call.stream.reset()
+
+
+async def fetch(
+    endpoint: Endpoint, method: str, target: bytes, body: bytes, *, fields: Sequence[Field] = (), timeout: float | None
+) -> HttpReply:
+    """Send a REST request or, to an endpoint without REST, the equivalent RPC. `fields` are further ones; `timeout` is
+    for the whole request, in seconds.
+
+    Raises: GatewayError (UPSTREAM_..., OVERLOADED, DEADLINE).
+    """
+    pool = endpoint.pool
+    if pool is None:
+        return await _fetch_by_grpc(endpoint, method, target, body, fields, timeout)
+    opening = b"%b %b HTTP/1.1\r\n" % (method.encode("ascii"), target)
+    length = b"content-length: %d\r\n" % len(body) if body or method != "GET" else b""
+    lines = b"".join([b"%b: %b\r\n" % field for field in fields])
+    request = _HttpRequest(b"".join((opening, endpoint.host_line, lines, length, b"\r\n", body)))
+    try:
+        async with asyncio.timeout(timeout or None):
+            connection = pool.acquire(request)
+            if connection is not None:
+                request.connected(connection)
+            status, content_type, answer = await request.done
+    except TimeoutError as error:
+        raise GatewayError(ErrorKind.DEADLINE, f"{endpoint.url} did not answer within {timeout:g} s") from error
+    finally:
+        pool.forget(request)
+        if request.connection is not None:
+            request.connection.abandon()
+    return HttpReply(endpoint, status, content_type, answer)
+
+
+async def _fetch_by_grpc(
+    endpoint: Endpoint, method: str, target: bytes, body: bytes, fields: Sequence[Field], timeout: float | None
+) -> HttpReply:
+    assert endpoint.streams is not None
+    rpc, message = rpc_request(method, target.decode("latin-1"), body)
+    reply = await call_unary(
+        endpoint.streams,
+        RPCS[rpc].path,
+        message,
+        authority=endpoint.authority,
+        scheme=endpoint.scheme,
+        fields=[field for field in fields if field[0] != b"content-type"],
+        timeout=timeout,
+    )
+    rest = rest_response(rpc, reply.message) if reply.is_good else rest_error(reply.status, reply.text)
+    return HttpReply(endpoint, rest.status, "application/json", rest.body)
