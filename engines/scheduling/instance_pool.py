@@ -16,8 +16,8 @@ class InstanceSlot:
 
     __slots__ = ("_pool", "instance", "is_at_work", "is_free", "on_done", "quota")
 
-    def __init__(self, seats: InstancePool, instance: Instance) -> None:
-        self._pool = seats
+    def __init__(self, pool: InstancePool, instance: Instance) -> None:
+        self._pool = pool
         self.instance = instance
         self.is_free = False
         self.is_at_work = False
