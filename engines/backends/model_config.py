@@ -5,7 +5,6 @@ A configuration with open tensors is completed from the model's file, by the rul
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,6 +13,7 @@ from typing import Any
 
 from engines.backends.model_files import last_version
 from engines.core.errors import EngineError, ErrorCode, invalid
+from engines.core.processes import available_cores
 from gateway.protocol.datatypes import CONFIG_DATATYPES, config_datatype
 
 _TRUE, _FALSE = {"true", "1", "on", "yes"}, {"false", "0", "off", "no"}
@@ -222,10 +222,3 @@ def fair_share_of_cores(config: Any) -> int:
     """Threads for one instance: all instances of the model together use each core once."""
     instances = sum(max(group.count, 1) for group in config.instance_group) or 1
     return max(available_cores() // instances, 1)
-
-
-def available_cores() -> int:
-    """Cores that this process may run on."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1  # macOS has no affinity

@@ -31,6 +31,13 @@ class Process:
     started: str
 
 
+def available_cores() -> int:
+    """Cores that this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1  # macOS has no affinity
+
+
 def processes() -> dict[int, Process]:
     """Every process that can be seen, by pid."""
     result = _from_proc() if sys.platform == "linux" else _from_ps()

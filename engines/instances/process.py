@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from engines.core.errors import invalid
+from engines.core.processes import available_cores
 from engines.ipc.arena import open_shared_file
 from engines.ipc.channel import open_pipe
 
@@ -69,8 +70,7 @@ def interpreter_for(config: Any, directory: Path, num_processes: int) -> Interpr
 
 def threads_each(num_processes: int) -> int:
     """CPU threads for each of this many processes."""
-    num_cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, num_cpus // max(1, num_processes))
+    return max(1, available_cores() // max(1, num_processes))
 
 
 def virtual_python(root: Path) -> str:

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import torch
 
 from engines.core.errors import invalid, unavailable
+from engines.core.processes import available_cores
 from engines.paged.ops.interface import Ops
 from engines.paged.ops.native.attention import NativeOps
 from engines.paged.ops.reference import ReferenceOps
@@ -72,9 +73,7 @@ def choose_dtype(name: str, stored: str, device: torch.device) -> str:
 
 def use_threads(count: int | None) -> None:
     """Set torch's number of threads on the processor; None: the cores that this process may use."""
-    if count is None:
-        count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    torch.set_num_threads(count)
+    torch.set_num_threads(available_cores() if count is None else count)
 
 
 def _has_fast_bfloat16() -> bool:

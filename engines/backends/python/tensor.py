@@ -10,6 +10,7 @@ import numpy as np
 from engines.backends.python import dlpack
 from engines.backends.python.errors import TritonModelException
 from engines.core.datatypes import Array
+from engines.ipc.arrays import encode_bytes
 
 BF16 = "BF16"
 TRITON_BF16 = 14
@@ -66,11 +67,7 @@ def serialize_byte_tensor(input_tensor: Array) -> Any:
         return ()
     if input_tensor.dtype.kind not in "OS":
         return None
-    pieces = []
-    for element in input_tensor.ravel().tolist():
-        data = element if isinstance(element, bytes) else str(element).encode()
-        pieces += [_LENGTH.pack(len(data)), data]
-    return b"".join(pieces)
+    return encode_bytes(input_tensor)
 
 
 def deserialize_bytes_tensor(encoded_tensor: bytes) -> Array:
