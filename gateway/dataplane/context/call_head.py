@@ -262,7 +262,7 @@ class CallHeadBuilder:
         self._head = head
         # Where more of the fields is read than ids and what passes on, they are read one by one.
         self._is_plain = not snapshot.session_field and not snapshot.unit_fields and _TIMEOUT not in names
-        self._id_at = max((at for at, name in enumerate(names) if name == _REQUEST_ID), default=-1)
+        self._id_at = max((at for at, name in enumerate(names) if name == _REQUEST_ID), default=None)
         # The bytes before the value of each field that passes on, and the field's index.
         self._pieces = [
             (with_value(_passing_name(name), value)[: -len(value) or None], at)
@@ -280,7 +280,7 @@ class CallHeadBuilder:
         head = CallHead.__new__(CallHead)
         head.plan = before.plan
         head.volatile = before.volatile + own
-        head.id = own[self._id_at][1] if self._id_at >= 0 else before.id
+        head.id = own[self._id_at][1] if self._id_at is not None else before.id
         head.timeout = before.timeout
         head.session = head.units = None
         head.error = before.error

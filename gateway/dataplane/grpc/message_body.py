@@ -90,6 +90,7 @@ class PiecewiseMessage:
 
     __slots__ = (
         "_encoding",
+        "_has_prefix",
         "_hold_bytes",
         "_is_compressed",
         "_limit",
@@ -112,7 +113,8 @@ class PiecewiseMessage:
         self._hold_bytes = hold_bytes
         self._replay_bytes = replay_bytes
         self._pieces: list[bytes] = []
-        self._message_bytes = -1  # until the prefix has come
+        self._has_prefix = False
+        self._message_bytes = 0
         self._is_compressed = False
         self._plain: bytes | None = None  # the whole message, decompressed
         self._reader: NamesReader | None = None
@@ -128,15 +130,15 @@ class PiecewiseMessage:
     def add(self, data: bytes, ended: bool) -> None:
         """Hold what has come.
 
-        Raises: GatewayError that says what is wrong with the message.
+        Raises: GatewayError where the message is malformed or too long.
         """
         self.is_complete = ended
         self.size += len(data)
         self._pieces.append(data)
         if self.names is None:
-            if self._message_bytes < 0:
+            if not self._has_prefix:
                 self._read_prefix()
-            if self._message_bytes >= 0:
+            if self._has_prefix:
                 self._read_names(data)
             if ended and self.names is None:
                 what = "ends before its message is whole" if self.size else "has no message"
@@ -145,17 +147,17 @@ class PiecewiseMessage:
             self._reader.feed(data)
 
     def facts(self) -> BodyFacts | None:
-        """What rules may ask of the message; None while more of it must come."""
+        """What rules may read of the message; None while it is incomplete."""
         if self._plain is None:
-            if self.size < PREFIX_BYTES + self._message_bytes:
+            if not self._has_prefix or self.size < PREFIX_BYTES + self._message_bytes:
                 return None
             self._plain = self._joined()[PREFIX_BYTES : PREFIX_BYTES + self._message_bytes]
         return facts_or_none(self._plain) if self._plain else NO_BODY
 
     def take(self, model: bytes | None, *, keeps: bool) -> bytes:
         """All that has come so far, ready to be sent, for this model's name there where it is another one; what comes
-        later is to be passed on. `keeps`: it may run twice, and so is worth its memory; else only little is held, in
-        case that an endpoint refuses it untouched."""
+        later is to be passed on. `keeps`: it may be sent twice, and is worth its memory; otherwise only little is
+        held, for the case that an endpoint refuses it untouched."""
         if not keeps:
             self._replay_bytes = min(self._replay_bytes, _CHEAP_BYTES)
         self._was_taken = True
@@ -206,6 +208,7 @@ class PiecewiseMessage:
         if size > self._limit:
             raise too_long(size, self._limit)
         self._is_compressed = flag == 1
+        self._has_prefix = True
         self._message_bytes = size
 
     def _read_names(self, data: bytes) -> None:

@@ -85,7 +85,7 @@ class StreamRequests:
     def feed(self, data: bytes) -> None:
         """Read what came.
 
-        Raises: GatewayError that says what is wrong with a message.
+        Raises: GatewayError where a message is malformed or too long.
         """
         size = len(data)
         if (

@@ -21,7 +21,7 @@ TakeOver = Callable[[CallClient, Stream, CallHead, MessageBody, CallTarget, str 
 
 
 class UnaryCall:
-    """Reads the message and asks the rules; the handler that `take_over` sets as the stream's receiver goes on."""
+    """Reads the message until the rules decide; `take_over` then sets the handler as the stream's receiver."""
 
     __slots__ = (
         "_active_at",

@@ -22,7 +22,7 @@ from gateway.wire.http2.fields import Block
 from gateway.wire.http2.relay_fast_path import Passage
 from gateway.wire.http2.stream import Stream
 
-# What an engine's `error_message` counts as: it has no status that says whose fault it is.
+# What an engine's `error_message` counts as: without a status, the fault is not assigned.
 _STREAM_ERROR = "stream_error"
 
 
@@ -123,7 +123,7 @@ class UpstreamStream(GrpcFront):
         return self.num_sent - self.boundaries.count - (not self.boundaries.is_between_messages)
 
     def pass_to(self, client: Stream | None) -> None:
-        # With one request each piece is accounted for, to tell the engine's silence from the client's.
+        # With one request each piece is accounted for: the engine's silence has a limit, the client's has none.
         up = self._up
         if up is not None and not self._call.has_one_request:
             up.receiver = Passage(self, client) if client is not None else self

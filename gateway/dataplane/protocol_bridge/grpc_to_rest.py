@@ -159,7 +159,7 @@ def rest_of_infer(message: bytes) -> RestRequest:
     Raises: GatewayError.
     """
     names = read_names(message, 0, len(message))
-    if not names.model:  # as Triton's gRPC says it; a path cannot
+    if not names.model:  # Triton's gRPC error; a path cannot be without a name
         raise GatewayError(ErrorKind.NOT_FOUND, "Request for unknown model: '' is not found")
     model, version = names.model.decode("utf-8", "replace"), names.version.decode("utf-8", "replace")
     if names.version and not names.version.isdigit():

@@ -80,7 +80,7 @@ class RestBackendStream:
         self.client = client
         self.head = head
         self.serve = serve
-        # Of a sequence, the ends of its first request say nothing of those that follow.
+        # Of a sequence, the start and end of its first request do not hold for those that follow.
         self._session = str(session) if session is not None else None
         self._queue: deque[tuple[bytes, Names]] = deque()
         self._queued_bytes = 0

@@ -35,7 +35,7 @@ _NOT_ONE = (
 
 class RestToGrpcReply:
     """The sink of a call's reply. `rpc` is the call's name, `wanted` how the client wants its outputs, `timing_fields`
-    gives the timing to a client that asks for it."""
+    gives the timing to a client that requests it."""
 
     __slots__ = (
         "_answers",

@@ -165,7 +165,7 @@ def left_behind(plane: DataPlane, engines: Any) -> list[str]:
 
 
 def is_at_rest(pool: Any) -> bool:
-    """Whether nobody uses a pool's streams, waits for one or connects."""
+    """Whether a pool's streams are all unused: no waiter, no connection being opened."""
     return "0 streams, 0 wait>" in repr(pool) and pool.size == len(pool._connections)
 
 

@@ -1,4 +1,4 @@
-"""Engines with ways of their own: other protocols, small windows, TLS, frames that nobody expects."""
+"""Engines that differ: other protocols, small windows, TLS, unexpected frames."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_a_window_that_shrinks(tmp_path: Path) -> None:
 
     async def shrinks(call: Call) -> None:
         call.pause()
-        # h2 takes the first acknowledgement for that of whatever it has told by then.
+        # h2 takes the first acknowledgement for that of all settings it has sent by then.
         await call.when(lambda: call.peer.num_acknowledged)
         call.peer.h2.update_settings({SettingCodes.INITIAL_WINDOW_SIZE: 10})
         call.peer.flush()

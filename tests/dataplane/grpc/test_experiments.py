@@ -88,7 +88,7 @@ def test_statuses_that_are_a_servers_fault_are_errors(tmp_path: Path, status: in
 
 
 def test_a_client_that_gives_up_says_nothing(tmp_path: Path) -> None:
-    """Its deadline is the engine's fault; its leaving is nobody's."""
+    """Its deadline counts against the engine; its leaving counts against no arm."""
 
     async def silent(call: Call) -> None:
         await call.over()

@@ -97,7 +97,7 @@ def test_garbage(tmp_path: Path, first: bytes) -> None:
 
 
 def test_half_a_preface(tmp_path: Path) -> None:
-    """Who stops in the middle of it has the time that a head has; a POST begins with the same letter."""
+    """A client that stops in its middle has the time limit of a head; a POST begins with the same letter."""
 
     async def play(it: GrpcStage, engine: GrpcEngine) -> None:
         slow = await it.client()
@@ -183,7 +183,7 @@ def test_pings_are_answered(tmp_path: Path) -> None:
 
 
 def test_an_idle_connection(tmp_path: Path) -> None:
-    """It is told to go, and closed; one with a call under way is not idle."""
+    """It gets GOAWAY and is closed; a connection with a call under way is not idle."""
 
     async def play(it: GrpcStage, engine: GrpcEngine) -> None:
         idle, busy = await it.grpc(), await it.grpc()

@@ -108,7 +108,7 @@ def test_malformed_questions(tmp_path: Path, path: str, message: bytes, status: 
 
 @pytest.mark.parametrize("path", ["/grpc.health.v1.Health/Nothing", "/a.B/C", "/inference.GRPCInferenceService/", "/"])
 def test_unknown_methods(tmp_path: Path, path: str) -> None:
-    """They are told at once, and what of the request still comes is not wanted."""
+    """They get the error at once, and the rest of the request is not read."""
 
     async def play(it: GrpcStage, client: GrpcClient) -> None:
         call = client.call(path)

@@ -113,7 +113,7 @@ def test_a_call_that_is_converted_counts_once(tmp_path: Path) -> None:
 
 
 def test_a_call_whose_engine_is_gone_gives_its_slot_back(tmp_path: Path) -> None:
-    """It is refused for that, and not for the limit, however often it is asked."""
+    """It is refused for that, and not by the limit, each time."""
 
     async def play(it: GrpcStage, client: GrpcClient, engine: GrpcEngine) -> None:
         engine.stop_listening()

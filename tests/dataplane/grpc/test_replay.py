@@ -100,7 +100,7 @@ def put_down(fleet: Fleet, at: int) -> None:
 @pytest.mark.parametrize("speaks", ["rest", "grpc", "rest and grpc"])
 @pytest.mark.parametrize("ways", ["grpc grpc grpc", "rest rest rest", "rest grpc rest"])
 def test_inputs_are_told_as_they_had_come(tmp_path: Path, speaks: str, ways: str) -> None:
-    """Whatever the clients speak and the engines: another endpoint is told all inputs in order."""
+    """With every protocol of clients and engines, another endpoint gets all inputs in order."""
 
     async def scene() -> None:
         async with fleet(tmp_path, speaks) as it:
@@ -115,7 +115,7 @@ def test_inputs_are_told_as_they_had_come(tmp_path: Path, speaks: str, ways: str
 
 
 def test_a_call_that_is_broken_off_is_told_to_another(tmp_path: Path) -> None:
-    """The endpoint's connection breaks before it has answered; nobody else has seen the call."""
+    """The endpoint's connection breaks before it has answered; no other endpoint gets the call."""
 
     async def scene() -> None:
         async with fleet(tmp_path) as it:
@@ -168,7 +168,7 @@ def test_a_call_that_lost_its_sequence_is_told_why(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("how", ["deadline", "client"])
 def test_a_replay_ends_with_the_call_that_waits_for_it(tmp_path: Path, how: str) -> None:
-    """At the call's own deadline, or when its client leaves, the endpoint is told no more."""
+    """At the call's deadline, or when its client leaves, the endpoint gets no more inputs."""
 
     async def scene() -> None:
         async with fleet(tmp_path) as it:
@@ -196,8 +196,8 @@ def test_a_replay_ends_with_the_call_that_waits_for_it(tmp_path: Path, how: str)
 
 @pytest.mark.parametrize("speaks", ["rest", "grpc"])
 def test_sequences_on_a_stream_go_on_too(tmp_path: Path, speaks: str) -> None:
-    """On a route that replays sequences each message of a ModelStreamInfer call is asked by itself: the stream outlives
-    the endpoints that its sequences are on."""
+    """On a route that replays sequences each message of a ModelStreamInfer call is a request by itself: the stream
+    outlives the endpoints that its sequences are on."""
 
     async def scene() -> None:
         async with fleet(tmp_path, speaks) as it:

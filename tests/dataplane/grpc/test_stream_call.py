@@ -108,7 +108,7 @@ def test_messages_go_their_models_ways(tmp_path: Path) -> None:
 
 
 def test_an_empty_stream(tmp_path: Path) -> None:
-    """Nobody was asked, and so nothing went wrong."""
+    """No engine gets anything, and no error is counted."""
 
     async def play(it: GrpcStage, client: GrpcClient, a: GrpcEngine) -> None:
         call = client.call(STREAM, ended=True)
@@ -221,7 +221,7 @@ def test_one_model_that_goes_two_ways(tmp_path: Path) -> None:
 
 
 def test_no_route(tmp_path: Path) -> None:
-    """A message that nobody takes is answered in its place, and the stream goes on."""
+    """A message without a route is answered in its place, and the stream goes on."""
 
     async def play(it: GrpcStage, client: GrpcClient, a: GrpcEngine) -> None:
         call = client.call(STREAM)
@@ -348,7 +348,7 @@ def test_an_engine_that_answers_nonsense(tmp_path: Path, data: bytes) -> None:
 
 
 def test_an_engine_that_ends_without_answering(tmp_path: Path) -> None:
-    """What others answered behind its messages is told all the same."""
+    """Responses of others behind its messages are still written."""
 
     async def ends(call: Call) -> None:
         if await config(call):
@@ -446,7 +446,7 @@ def test_responses_held_for_a_slow_engine(tmp_path: Path, ends: str) -> None:
 
 
 def test_an_engine_that_ends_in_the_middle_of_a_response(tmp_path: Path) -> None:
-    """What it has told is no whole message: the stream cannot be said to have gone well."""
+    """Its last response is incomplete: the stream does not end with OK."""
 
     async def stops(call: Call) -> None:
         call.open()
@@ -649,7 +649,7 @@ def test_a_client_that_sends_while_the_first_endpoint_is_tried(tmp_path: Path) -
 
 
 def test_compressed_responses_of_two_engines(tmp_path: Path) -> None:
-    """The client is told one encoding: what comes in another one is unpacked for it."""
+    """The client reads one encoding: responses in another one are decompressed."""
 
     def packing(pack: Any, name: str) -> Any:
         async def script(call: Call) -> None:

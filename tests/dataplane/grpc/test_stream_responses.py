@@ -48,7 +48,7 @@ class CuttingEngine:
 
 @pytest.mark.parametrize("seed", range(25))
 def test_a_random_conversation(tmp_path: Path, seed: int) -> None:
-    """Models on engines of their own, one of them decoupled, one that speaks REST alone, and one that nobody has."""
+    """Models on engines of their own: one decoupled, one with REST alone, and one without an engine."""
     dice = random.Random(seed)
 
     async def whole() -> None:

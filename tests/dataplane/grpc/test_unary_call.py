@@ -1,4 +1,4 @@
-"""Unary calls: what passes, what is tried again, how each kind of failure is told."""
+"""Unary calls: what passes, what is retried, which status each kind of failure has."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ REPLIES = [
 
 @pytest.mark.parametrize("script, status, reason", REPLIES, ids=lambda value: getattr(value, "__name__", ""))
 def test_replies_that_go_wrong(tmp_path: Path, script: Any, status: int | None, reason: str | None) -> None:
-    """The engine's own status passes; what is none is told as a failure of the engine, with where it happened."""
+    """The engine's status passes; a reply without one is an error that names the endpoint."""
 
     async def play(it: GrpcStage, client: GrpcClient, engine: GrpcEngine) -> None:
         call = await client.ask(request())
@@ -249,7 +249,7 @@ def test_questions_may_be_asked_twice(tmp_path: Path) -> None:
 
 
 def test_refused_connections(tmp_path: Path) -> None:
-    """A call goes to the endpoint that listens; with none, the client is told which one was tried last."""
+    """A call goes to the endpoint that listens; with none, the error names the one tried last."""
 
     async def whole() -> None:
         gone, there = await GrpcEngine().start(), await GrpcEngine(answer).start()
@@ -273,7 +273,7 @@ def test_refused_connections(tmp_path: Path) -> None:
 
 
 def test_the_breaker_counts_failures_in_a_row(tmp_path: Path) -> None:
-    """After them nobody is sent there while another endpoint is left; statuses of models are no failures."""
+    """After them calls go to another endpoint; statuses of models are no failures."""
 
     async def play(it: GrpcStage, client: GrpcClient, bad: GrpcEngine, good: GrpcEngine) -> None:
         for _ in range(12):
@@ -300,7 +300,7 @@ def test_the_breaker_counts_failures_in_a_row(tmp_path: Path) -> None:
 
 
 def test_the_deadline_is_passed_on_and_kept(tmp_path: Path) -> None:
-    """What is left of it is told to the engine; when it is over, the engine's stream is reset and the client told."""
+    """The engine gets what is left of it; at its end the engine's stream is reset and the client gets an error."""
 
     async def silent(call: Call) -> None:
         await call.over()
@@ -351,7 +351,7 @@ def seconds(timeout: str | None) -> float:
 
 @pytest.mark.parametrize("options, tries", [("timeout: 100ms", 1), ("try_timeout: 50ms", 1)])
 def test_an_engine_that_does_not_answer(tmp_path: Path, options: str, tries: int) -> None:
-    """Its time is its declaration's; a client without a deadline is told DEADLINE_EXCEEDED."""
+    """Its timeout is the rule's; a client without a deadline gets DEADLINE_EXCEEDED."""
 
     async def waits(call: Call) -> None:
         await call.when(lambda: call.was_reset is not None)
@@ -418,7 +418,7 @@ def test_a_client_that_leaves(tmp_path: Path, way: str) -> None:
 
 
 def test_a_client_that_leaves_while_the_gateway_connects(tmp_path: Path) -> None:
-    """Nobody waits in line for it."""
+    """No other call waits for it."""
 
     async def whole() -> None:
         listening = await asyncio.start_server(lambda reader, writer: None, "127.0.0.1", 0, backlog=1)
@@ -610,7 +610,7 @@ def test_an_engine_that_does_not_read_stops_its_client(tmp_path: Path) -> None:
 
 
 def test_an_engine_that_answers_early(tmp_path: Path) -> None:
-    """A refusal before the message is whole is the reply; the client is told to send no more."""
+    """A refusal before the message is complete is the reply; the client's stream is reset."""
 
     async def early(call: Call) -> None:
         call.refuse(EXHAUSTED, "enough")

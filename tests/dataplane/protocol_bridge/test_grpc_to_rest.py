@@ -33,7 +33,7 @@ def reply(body: Any, status: int = 200) -> bytes:
 
 
 class Model:
-    """A script: says what it is asked about itself, and answers inferences by its `answer`."""
+    """A script: answers queries about itself, and inferences by its `answer`."""
 
     def __init__(self, *, decoupled: bool = False, answer: Any = None) -> None:
         self.decoupled = decoupled
@@ -143,7 +143,7 @@ FAILURES = [
 @pytest.mark.parametrize("script, status", FAILURES, ids=lambda it: getattr(it, "__name__", ""))
 @pytest.mark.parametrize("path", ["/inference.GRPCInferenceService/ModelInfer", STREAM])
 def test_engines_that_fail(tmp_path: Path, script: Any, status: int, path: str) -> None:
-    """A call is told by its status, a message of a stream by an error in its place, and the stream goes on."""
+    """A call ends with a status; a message of a stream has an error in its place, and the stream goes on."""
 
     async def play(it: GrpcStage, client: GrpcClient, engine: Engine) -> None:
         if path != STREAM:
@@ -181,7 +181,7 @@ def test_messages_that_cannot_be_said_in_rest(tmp_path: Path) -> None:
 
 
 def test_a_model_without_a_name(tmp_path: Path) -> None:
-    """A REST path cannot name nobody: what is asked is not what the call said, and so it is refused here."""
+    """A REST path cannot be without a name, so the call is refused here."""
 
     async def whole() -> None:
         engine = Engine(Model())
@@ -369,7 +369,7 @@ def test_malformed_messages_of_every_rpc(tmp_path: Path, rpc: str, message: byte
 
 
 def test_more_than_one_message(tmp_path: Path) -> None:
-    """A call that takes one message ends with the second: nobody fills the memory with more."""
+    """A call that takes one message ends with the second, so that no client fills the memory."""
 
     async def play(it: GrpcStage, client: GrpcClient, engine: Engine) -> None:
         for path in (

@@ -61,7 +61,7 @@ def test_an_inference(tmp_path: Path) -> None:
 
 
 def test_many_at_a_time(tmp_path: Path) -> None:
-    """Nobody waits for the one before."""
+    """No request waits for an earlier one."""
     go_on = asyncio.Event()
 
     async def slow(engine: Engine, heard: Heard, reader: Any, writer: Any) -> None:
@@ -94,7 +94,7 @@ ANSWERS = [
 @pytest.mark.parametrize("method, path, told", ANSWERS)
 @pytest.mark.parametrize("kind", ["rest", "grpc"])
 def test_answers(tmp_path: Path, method: str, path: str, told: int, kind: str) -> None:
-    """HEAD is answered as GET, without the body: no DATA follows, whoever answers."""
+    """HEAD is answered as GET, without the body: no DATA follows, from any handler."""
 
     async def play(it: GrpcStage, client: GrpcClient, engine: Any) -> None:
         call = await ask(client, method, path)
@@ -135,7 +135,7 @@ def test_events_come_one_by_one(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("told", [True, False])
 def test_a_body_that_is_too_long(tmp_path: Path, told: bool) -> None:
-    """413, whether its length is told or not; the rest of it is not wanted."""
+    """413, with or without a content-length; the rest of it is not read."""
 
     async def play(it: GrpcStage, client: GrpcClient, engine: Engine) -> None:
         fields = [("content-length", "200000")] if told else []
@@ -152,7 +152,7 @@ def test_a_body_that_is_too_long(tmp_path: Path, told: bool) -> None:
 
 
 def test_a_body_in_pieces(tmp_path: Path) -> None:
-    """It goes on as it comes, in chunks where its length is not told."""
+    """It passes on as it comes, in chunks without a content-length."""
 
     async def play(it: GrpcStage, client: GrpcClient, engine: Engine) -> None:
         body = bytes(range(256)) * 8000
@@ -191,7 +191,7 @@ def test_an_engine_that_does_not_read(tmp_path: Path) -> None:
 
 
 def test_an_engine_that_answers_early(tmp_path: Path) -> None:
-    """The reply comes though the body is not whole, and the client is told to send no more."""
+    """The reply comes though the body is incomplete, and the client's stream is reset."""
 
     async def early(engine: Engine, heard: Heard, reader: Any, writer: Any) -> None:
         writer.write(b"HTTP/1.1 403 Forbidden\r\nConnection: close\r\nContent-Length: 2\r\n\r\nno")
@@ -285,7 +285,7 @@ def test_a_client_that_does_not_read(tmp_path: Path) -> None:
 
 
 def test_an_engine_that_breaks_its_reply_off(tmp_path: Path) -> None:
-    """The stream is reset, so that nobody takes it for whole."""
+    """The stream is reset, so that the client sees an incomplete reply."""
 
     async def cuts(engine: Engine, heard: Heard, reader: Any, writer: Any) -> None:
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nabc")

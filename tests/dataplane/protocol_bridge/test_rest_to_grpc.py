@@ -337,7 +337,7 @@ def test_an_engine_that_does_not_answer(tmp_path: Path, path: str, body: bytes, 
 
 
 def test_an_engine_that_falls_silent_between_events(tmp_path: Path) -> None:
-    """The longest silence is the engine's `idle_timeout`, told as the last event."""
+    """The longest silence is the engine's `idle_timeout`; the last event has the error."""
 
     async def silent(call: Call) -> None:
         if not await metadata(call):
@@ -417,7 +417,7 @@ def test_bodies_that_cannot_be_converted(tmp_path: Path, body: bytes, status: in
 
 
 def test_a_client_that_leaves_in_its_body_stands_in_the_log(tmp_path: Path) -> None:
-    """Nobody was asked; the request is counted and logged all the same, as with an engine that speaks REST."""
+    """No engine gets it; the request is counted and logged, as with an engine that has REST."""
 
     async def play(it: GrpcStage, engine: GrpcEngine) -> None:
         client = await it.client()
@@ -509,7 +509,7 @@ def test_routes_by_protocol(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("size", [100, 3_000_000])
 def test_heads(tmp_path: Path, size: int) -> None:
-    """HEAD is asked as GET, and told without the body."""
+    """HEAD goes on as GET, and its reply has no body."""
 
     async def play(it: GrpcStage, engine: GrpcEngine) -> None:
         client = await it.client()
