@@ -1,4 +1,4 @@
-"""Services of launchd and systemd: what is written, for whom, and what is left alone."""
+"""Services of launchd and systemd: their files, owners, and files of other programs."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Recorder:
 
     def __init__(self, status: int = 0) -> None:
         self.commands: list[Command] = []
-        self.said: list[str] = []
+        self.printed: list[str] = []
         self._status = status
 
     def run(self, command: Command) -> int:
@@ -66,7 +66,7 @@ class Recorder:
 
 def installed(manager: Manager, definition: ServiceDefinition, **more: Any) -> Recorder:
     recorder = Recorder()
-    install(manager, definition, recorder.said.append, run=recorder.run, **more)
+    install(manager, definition, recorder.printed.append, run=recorder.run, **more)
     return recorder
 
 
@@ -115,7 +115,7 @@ def test_systemd_takes_the_unit(make: Make, tmp_path: Path, user: str | None) ->
     assert "pointsman" not in done.stderr, done.stderr
 
 
-def test_a_unit_says_what_a_server_needs(make: Make, tmp_path: Path) -> None:
+def test_a_unit_reports_what_a_server_needs(make: Make, tmp_path: Path) -> None:
     """SIGTERM to the supervisor alone, time for the drain, a restart after failures; nothing is expanded."""
     lines = Systemd(tmp_path).text(make(stop_seconds=120)).decode().split("\n")
     assert {"KillSignal=SIGTERM", "KillMode=mixed", "TimeoutStopSec=120", "Restart=on-failure"} <= set(lines)
@@ -128,15 +128,15 @@ def test_a_unit_says_what_a_server_needs(make: Make, tmp_path: Path) -> None:
 
 
 def test_variables_are_for_their_user_alone(make: Make, manager: Manager) -> None:
-    """A value stands in a file of mode 0600 and nowhere else: not in the service's file, nor in what is shown."""
+    """A value is in a file of mode 0600 only: not in the service's file, nor in the output."""
     definition = make(environment={"POINTSMAN_REDIS": "redis://ann:hunter2@db $x:6379"})
     recorder = installed(manager, definition)
     path = manager.environment_file(definition)
     assert path.stat().st_mode & 0o777 == 0o600
     assert b"hunter2" not in manager.path(definition).read_bytes()
-    assert "hunter2" not in "".join(recorder.said)
-    install(manager, definition, recorder.said.append, is_dry=True)
-    assert "hunter2" not in "".join(recorder.said)
+    assert "hunter2" not in "".join(recorder.printed)
+    install(manager, definition, recorder.printed.append, is_dry=True)
+    assert "hunter2" not in "".join(recorder.printed)
     # as a shell reads it, and systemd reads the same of single quotes
     done = subprocess.run(
         ["/bin/sh", "-c", 'set -a; . "$0"; set +a; exec "$@"', str(path), "printenv", "POINTSMAN_REDIS"],
@@ -148,7 +148,7 @@ def test_variables_are_for_their_user_alone(make: Make, manager: Manager) -> Non
 
 
 def test_the_command_of_a_mac_has_the_variables(make: Make, tmp_path: Path) -> None:
-    """What launchd starts reads the file, and becomes the program with its arguments."""
+    """launchd's command reads the file, and becomes the program with its arguments."""
     definition = replace(make("serve", "a b", environment={"WORD": "from the file"}), program=["/bin/sh", "-c"])
     definition = replace(definition, arguments=['printf "%s:%s" "$WORD" "$0"', "serve"])
     manager = Launchd(tmp_path / "machine")
@@ -201,11 +201,11 @@ def test_a_reinstallation_without_variables_removes_the_old_ones(make: Make, man
     installed(manager, definition)
     recorder = installed(manager, make())
     assert not manager.environment_file(definition).exists()
-    assert f"removed: {manager.environment_file(definition)}" in recorder.said
+    assert f"removed: {manager.environment_file(definition)}" in recorder.printed
 
 
 def test_a_service_that_is_still_ending(make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """launchd refuses to start what it has not ended yet: it is tried again until the old one must be gone."""
+    """launchd refuses to start a service that has not ended: the command is retried until its stop timeout."""
     monkeypatch.setattr("gateway.service.installation._PAUSE_SECONDS", 0.0)
     manager, definition = Launchd(tmp_path / "machine"), make()
     installed(manager, definition)
@@ -219,7 +219,7 @@ def test_uninstalling(make: Make, manager: Manager) -> None:
     definition = make(environment={"A": "b"})
     installed(manager, definition)
     recorder = Recorder(status=3)  # it may not run
-    uninstall(manager, definition, recorder.said.append, run=recorder.run)
+    uninstall(manager, definition, recorder.printed.append, run=recorder.run)
     assert recorder.commands == [*manager.stops(definition), *manager.removed(definition)]
     assert not manager.path(definition).exists()
     assert not manager.environment_file(definition).exists()
@@ -230,24 +230,24 @@ def test_uninstalling(make: Make, manager: Manager) -> None:
 def test_a_dry_run_does_nothing(make: Make, manager: Manager, tmp_path: Path) -> None:
     """It shows the file and the commands."""
     definition, recorder = make(environment={"A": "b"}), Recorder()
-    install(manager, definition, recorder.said.append, is_dry=True, run=recorder.run)
-    uninstall(manager, definition, recorder.said.append, is_dry=True, run=recorder.run)
+    install(manager, definition, recorder.printed.append, is_dry=True, run=recorder.run)
+    uninstall(manager, definition, recorder.printed.append, is_dry=True, run=recorder.run)
     assert not recorder.commands
     assert not manager.path(definition).exists()
-    assert str(manager.path(definition)) in "".join(recorder.said)
+    assert str(manager.path(definition)) in "".join(recorder.printed)
 
 
 def test_a_manager_that_refuses(make: Make, manager: Manager) -> None:
     """Its command and status are in the error; hints follow where it works."""
     recorder = Recorder(status=5)
     with pytest.raises(ServiceError, match="ended with status 5"):
-        install(manager, make(), recorder.said.append, run=recorder.run)
-    assert any("its log: " in line for line in installed(manager, make()).said)
+        install(manager, make(), recorder.printed.append, run=recorder.run)
+    assert any("its log: " in line for line in installed(manager, make()).printed)
     assert run(("/nowhere/launchctl",)) == 127
 
 
 def test_a_macs_private_folders(make: Make, tmp_path: Path) -> None:
-    """A service that works in Documents is told that macOS keeps it out."""
+    """A hint names the access that macOS denies to a service in Documents."""
     manager, home = Launchd(tmp_path / "machine"), tmp_path / "home"
     assert any("Documents" in hint for hint in manager.hints(make(directory=home / "Documents" / "rules")))
     assert not any("Documents" in hint for hint in manager.hints(make()))
@@ -282,7 +282,7 @@ def test_consent_to_the_network_is_for_agents(make: Make, tmp_path: Path) -> Non
     ],
 )
 def test_what_is_refused(make: Make, arguments: list[str], more: dict[str, Any], message: str) -> None:
-    """Each refusal names what is wrong; none repeats a secret."""
+    """Each refusal names the problem; none repeats a secret."""
     with pytest.raises(ServiceError) as error:
         check(make(*arguments, **more))
     assert message in str(error.value)

@@ -1,4 +1,4 @@
-"""`analyze` against a real Triton, with windows so small that its figures mean nothing: what it does is what counts."""
+"""`analyze` against a real Triton, with windows too small for meaningful figures."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ def start(directory: Path, *arguments: str) -> subprocess.Popen[str]:
 
 
 def run(directory: Path, *arguments: str) -> tuple[int, str]:
-    """The exit code and all that it says, in this process."""
+    """The exit code and the output, in this process."""
     result = CliRunner().invoke(app, ["analyze", "--output", str(directory / "out"), *arguments])
     assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
     return result.exit_code, result.output
 
 
-def ask(triton: TritonProcess, path: str, body: object = None) -> Any:
+def send_request(triton: TritonProcess, path: str, body: object = None) -> Any:
     data = None if body is None else json.dumps(body).encode()
     with urllib.request.urlopen(urllib.request.Request(triton.http_url + path, data)) as reply:
         return json.loads(reply.read() or b"{}")
@@ -56,14 +56,14 @@ def ask(triton: TritonProcess, path: str, body: object = None) -> Any:
 @pytest.mark.triton
 def test_a_quick_analysis(triton: TritonProcess, tmp_path: Path) -> None:
     """It measures a model under its candidates, recommends one as config.pbtxt, and leaves the model as it was."""
-    before = ask(triton, "/v2/models/adder/config")
+    before = send_request(triton, "/v2/models/adder/config")
     sweep = ("--instances=1,2", "--max-batch-size=8", "--queue-delay-us=none,100")
-    status, said = run(
+    status, printed = run(
         tmp_path, "--model=adder", f"--url={triton.http_url}", *TINY, *sweep, "--shape=a:4", "--shape=b:4",
         "--latency-budget-ms=10000", "--memory-budget-mb=100000",
     )  # fmt: skip
-    assert status == 0, said
-    assert ask(triton, "/v2/models/adder/config") == before
+    assert status == 0, printed
+    assert send_request(triton, "/v2/models/adder/config") == before
 
     results = json.loads((tmp_path / "out/results.json").read_text())
     assert results["is_whole"]
@@ -91,57 +91,57 @@ def test_a_quick_analysis(triton: TritonProcess, tmp_path: Path) -> None:
     with (tmp_path / "out/results.csv").open() as file:
         assert len(list(csv.DictReader(file))) == len(measured)
     assert (tmp_path / "out/plot.png").read_bytes().startswith(b"\x89PNG")
-    assert "Pareto front" in said
-    assert "recommended: " in said
+    assert "Pareto front" in printed
+    assert "recommended: " in printed
 
 
 @pytest.mark.triton
 def test_an_interrupted_analysis(triton: TritonProcess, tmp_path: Path) -> None:
     """Ctrl-C puts the model back, and keeps what was measured; nothing but errors recommends nothing."""
-    before = ask(triton, "/v2/models/adder/config")
+    before = send_request(triton, "/v2/models/adder/config")
     process = start(
         tmp_path, "--model=adder", f"--url={triton.http_url}", *TINY, "--instances=2,3,4,5,6", "--search=grid",
     )  # fmt: skip
     assert process.stdout is not None
     first = process.stdout.readline()
     assert first.startswith("2 x batch 1, 1 at a time: "), first
-    eventually(lambda: ask(triton, "/v2/models/adder/config")["instance_group"][0]["count"] == 2)
+    eventually(lambda: send_request(triton, "/v2/models/adder/config")["instance_group"][0]["count"] == 2)
     process.send_signal(signal.SIGINT)
-    said, _ = process.communicate(timeout=60)
-    assert process.returncode == 130, said
-    assert "interrupted: the model is as it was" in said
-    assert ask(triton, "/v2/models/adder/config") == before
+    printed, _ = process.communicate(timeout=60)
+    assert process.returncode == 130, printed
+    assert "interrupted: the model is as it was" in printed
+    assert send_request(triton, "/v2/models/adder/config") == before
     results = json.loads((tmp_path / "out/results.json").read_text())
     assert not results["is_whole"]
     assert results["measurements"]
 
-    status, said = run(
+    status, printed = run(
         tmp_path, "--model=failer", f"--url={triton.http_url}", *TINY, "--instances=1", "--max-batch-size=0"
     )
     assert status == 1
-    assert "every measurement had errors" in said
+    assert "every measurement had errors" in printed
 
 
 @pytest.mark.triton
 def test_a_model_that_was_not_loaded_is_unloaded_again(triton: TritonProcess, tmp_path: Path) -> None:
     """Nothing within the budget is exit code 3, with the nearest; the repository is as it was before."""
-    ask(triton, "/v2/repository/models/identity_fp32/unload", {})
+    send_request(triton, "/v2/repository/models/identity_fp32/unload", {})
     try:
-        status, said = run(
+        status, printed = run(
             tmp_path, "--model=identity_fp32", f"--url={triton.http_url}", *TINY, "--instances=1",
             "--max-batch-size=0", "--latency-budget-ms=0.001",
         )  # fmt: skip
-        assert status == 3, said
-        assert "nothing is within the budget (latency); this is the nearest" in said
-        index = {one["name"]: one.get("state") for one in ask(triton, "/v2/repository/index", {})}
+        assert status == 3, printed
+        assert "nothing is within the budget (latency); this is the nearest" in printed
+        index = {one["name"]: one.get("state") for one in send_request(triton, "/v2/repository/index", {})}
         assert index["identity_fp32"] != "READY"
     finally:
-        ask(triton, "/v2/repository/models/identity_fp32/load", {})
+        send_request(triton, "/v2/repository/models/identity_fp32/load", {})
 
 
 @pytest.mark.triton
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "printed"),
     [
         (["--model=addder"], "the server has no model 'addder'; it has: accumulator, adder, "),
         (["--model=repeater"], "repeater is decoupled: it answers a request as often as it likes"),
@@ -151,11 +151,11 @@ def test_a_model_that_was_not_loaded_is_unloaded_again(triton: TritonProcess, tm
     ],
     ids=["unknown", "decoupled", "sequence", "shape", "no batches"],
 )
-def test_what_cannot_be_analyzed(triton: TritonProcess, tmp_path: Path, arguments: list[str], said: str) -> None:
-    """One line says why."""
-    status, told = run(tmp_path, *arguments, f"--url={triton.http_url}")
+def test_what_cannot_be_analyzed(triton: TritonProcess, tmp_path: Path, arguments: list[str], printed: str) -> None:
+    """One line has the reason."""
+    status, reported = run(tmp_path, *arguments, f"--url={triton.http_url}")
     assert status == 1
-    assert f"pointsman analyze: {said}" in told
+    assert f"pointsman analyze: {printed}" in reported
 
 
 @pytest.mark.triton
@@ -166,11 +166,11 @@ def test_a_server_on_this_machine_is_found(triton: TritonProcess) -> None:
 
 
 def test_no_server(tmp_path: Path) -> None:
-    """The error says how to get one."""
-    status, said = run(tmp_path, "--model=adder", "--url=http://127.0.0.1:9")
+    """The error has the cure."""
+    status, printed = run(tmp_path, "--model=adder", "--url=http://127.0.0.1:9")
     assert status == 1
-    assert "no server answers at http://127.0.0.1:9" in said
-    assert "start one with `--model-repository DIR`, or name a running one's REST port by `--url`" in said
+    assert "no server answers at http://127.0.0.1:9" in printed
+    assert "start one with `--model-repository DIR`, or name a running one's REST port by `--url`" in printed
 
 
 HOST = """
@@ -187,7 +187,7 @@ signal.pause()
 
 
 def test_a_host_of_our_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is started in explicit model control, told where it is, and stopped; one that ends first shows its log."""
+    """It starts in explicit model control and is stopped; one that exits early shows its log."""
     (tmp_path / "host.py").write_text(HOST)
     monkeypatch.chdir(tmp_path)
     command = (sys.executable, str(tmp_path / "host.py"))

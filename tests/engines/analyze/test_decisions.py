@@ -1,4 +1,4 @@
-"""What is tried, what is kept, what is recommended: pure, as tables."""
+"""Candidates, measurements and recommendations, as tables."""
 
 from __future__ import annotations
 
@@ -80,11 +80,11 @@ RECOMMENDATIONS = [
 def test_the_recommendation(
     what: str, points: list[Measurement], budget: Budget, chosen: Measurement, is_within: bool
 ) -> None:
-    """It is the smallest of the best within the budget, and says so where nothing is within it."""
-    found = recommend(points, budget)
-    assert found is not None
-    assert (found.measured, found.is_within_budget) == (chosen, is_within)
-    assert found.why.startswith("the most throughput" if is_within else "nothing is within the budget")
+    """The smallest of the best within the budget, or the nearest where nothing is within it."""
+    matches = recommend(points, budget)
+    assert matches is not None
+    assert (matches.measured, matches.is_within_budget) == (chosen, is_within)
+    assert matches.why.startswith("the most throughput" if is_within else "nothing is within the budget")
 
 
 def test_errors_recommend_nothing() -> None:
@@ -107,7 +107,7 @@ def test_settings_without_a_meaning_are_left_out(candidate: Candidate, same: Can
 
 
 def drive(search: Search, judge: Callable[[Candidate], float]) -> list[Candidate]:
-    """What a search tries, when each candidate has this score."""
+    """The candidates of a search, where each has this score."""
     tried = []
     try:
         candidate = next(search)
@@ -226,17 +226,17 @@ SPACES = [
 ]
 
 
-@pytest.mark.parametrize(("what", "wish", "start", "space"), SPACES, ids=[row[0] for row in SPACES])
-def test_spaces(what: str, wish: SweepRequest, start: Candidate, space: Space | None) -> None:
-    """What is swept comes from the command line, else from the model."""
-    found = space_for(wish, start)
+@pytest.mark.parametrize(("what", "sweep_request", "start", "space"), SPACES, ids=[row[0] for row in SPACES])
+def test_spaces(what: str, sweep_request: SweepRequest, start: Candidate, space: Space | None) -> None:
+    """The swept values come from the command line, else from the model."""
+    matches = space_for(sweep_request, start)
     if space is None:
-        assert (found.instances, found.max_batch_sizes) == ((8,), (5,))
+        assert (matches.instances, matches.max_batch_sizes) == ((8,), (5,))
     else:
-        assert replace(found, concurrencies=space.concurrencies) == space
+        assert replace(matches, concurrencies=space.concurrencies) == space
 
 
 def test_a_model_without_batches_has_no_batch_sizes() -> None:
-    """Who wishes some is told why."""
+    """Requested values that the model cannot have are an error."""
     with pytest.raises(AnalyzeError, match="m cannot be swept over batch sizes: max_batch_size is 0"):
         space_for(SweepRequest("m", max_batch_sizes=(4,)), Candidate(1, 0))

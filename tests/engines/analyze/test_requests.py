@@ -30,13 +30,13 @@ CONFIG: dict[str, Any] = {
 def tensors(body: RequestBody) -> dict[str, tuple[str, list[int], bytes]]:
     """The inputs of a request, read as a server reads them."""
     head, rest = json.loads(body.data[: body.json_bytes]), body.data[body.json_bytes :]
-    found = {}
-    for told in head["inputs"]:
-        size = told["parameters"]["binary_data_size"]
-        found[told["name"]] = (told["datatype"], told["shape"], rest[:size])
+    matches = {}
+    for report in head["inputs"]:
+        size = report["parameters"]["binary_data_size"]
+        matches[report["name"]] = (report["datatype"], report["shape"], rest[:size])
         rest = rest[size:]
     assert rest == b""
-    return found
+    return matches
 
 
 def test_generated_requests() -> None:
@@ -45,12 +45,12 @@ def test_generated_requests() -> None:
     bodies = inputs.generate(CONFIG, 3, {"a": (2, 5)})
     assert bodies == inputs.generate(CONFIG, 3, {"a": (2, 5)})
     assert len({body.data for body in bodies}) == inputs.NUM_GENERATED
-    found = tensors(bodies[0])
-    assert list(found) == ["a", "t"]
-    datatype, shape, data = found["a"]
+    matches = tensors(bodies[0])
+    assert list(matches) == ["a", "t"]
+    datatype, shape, data = matches["a"]
     assert (datatype, shape, len(data)) == ("INT8", [3, 2, 5], 30)
     assert max(data) < 100
-    assert found["t"][:2] == ("BYTES", [3, 1])
+    assert matches["t"][:2] == ("BYTES", [3, 1])
     assert inputs.open_axes(CONFIG, {}) == ["a"]
     assert inputs.open_axes(CONFIG, {"a": (2, 5)}) == []
 
@@ -64,7 +64,7 @@ def test_generated_requests() -> None:
     ],
 )
 def test_wrong_shapes(shapes: dict[str, tuple[int, ...]], error: str) -> None:
-    """The error says what the model has."""
+    """The error names the model's inputs."""
     with pytest.raises(AnalyzeError) as raised:
         inputs.generate(CONFIG, 1, shapes)
     assert str(raised.value) == error
@@ -138,13 +138,13 @@ def test_a_candidate_in_a_configuration() -> None:
     }
     assert config_override.candidate_of(config) == Candidate(1, 8, 7)
     candidate = Candidate(4, 32, 100, (8, 16))
-    made = config_override.with_candidate(config, candidate)
-    assert config_override.candidate_of(made) == candidate
-    assert made["instance_group"] == [{"name": "m_0", "kind": "KIND_CPU", "count": 4}]
-    assert made["dynamic_batching"]["preserve_ordering"] is True
-    assert made["input"] == CONFIG["input"]
+    result = config_override.with_candidate(config, candidate)
+    assert config_override.candidate_of(result) == candidate
+    assert result["instance_group"] == [{"name": "m_0", "kind": "KIND_CPU", "count": 4}]
+    assert result["dynamic_batching"]["preserve_ordering"] is True
+    assert result["input"] == CONFIG["input"]
     assert "dynamic_batching" not in config_override.with_candidate(config, Candidate(1, 8))
-    read = text_format.Parse(config_override.config_pbtxt(made), message("inference.ModelConfig")())
+    read = text_format.Parse(config_override.config_pbtxt(result), message("inference.ModelConfig")())
     assert (read.max_batch_size, read.instance_group[0].count) == (32, 4)
     assert list(read.dynamic_batching.preferred_batch_size) == [8, 16]
 
@@ -157,14 +157,14 @@ def test_a_candidate_in_a_configuration() -> None:
     ],
 )
 def test_models_that_cannot_be_swept(more: dict[str, Any], error: str) -> None:
-    """The error says why."""
+    """The error has the reason."""
     with pytest.raises(AnalyzeError, match=f"m {error}"):
         config_override.check_kind(CONFIG | more)
 
 
 @pytest.mark.parametrize("url", ["localhost:8000", "https://x:1", "http://x:1/v2", "grpc://x:1"])
 def test_urls_that_are_none(url: str) -> None:
-    """The error says what a URL looks like."""
+    """The error has an example URL."""
     with pytest.raises(AnalyzeError, match="write http://HOST:PORT"):
         check_url(url)
 
@@ -207,7 +207,7 @@ CHUNKED = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\
 
 @pytest.mark.parametrize("reply", [OK, CHUNKED], ids=["length", "chunks"])
 def test_load(reply: bytes) -> None:
-    """As many requests are under way as are wished, every request is sent in turn, and replies are counted."""
+    """The requested number of requests is in flight, sent in turn, and replies are counted."""
     window, most, seen = asyncio.run(load_on(reply, 4))
     assert window.latencies_ms
     assert window.errors == ()
@@ -223,17 +223,17 @@ REFUSALS = [
 
 
 @pytest.mark.parametrize(("reply", "error"), REFUSALS, ids=["triton", "text", "no HTTP"])
-def test_errors_are_told(reply: bytes, error: str) -> None:
-    """What is refused is an error with the server's own words, and no latency."""
+def test_errors_are_reported(reply: bytes, error: str) -> None:
+    """A refusal is an error with the server's text, without a latency."""
     window, _, _ = asyncio.run(load_on(reply, 2))
     assert window.latencies_ms == ()
     assert window.errors
-    assert all(told.startswith(error) for told in window.errors)
+    assert all(report.startswith(error) for report in window.errors)
 
 
 def test_a_connection_that_breaks_is_made_again() -> None:
-    """A server that closes after each reply is served on new connections, and the breaks are told."""
+    """A server that closes after each reply gets new connections, and the errors are reported."""
     window, _, seen = asyncio.run(load_on(OK, 2, closes=True))
     assert window.latencies_ms
-    assert all(told.startswith("the connection broke") for told in window.errors)
+    assert all(report.startswith("the connection broke") for report in window.errors)
     assert seen == {b"{}one", b"{}two"}

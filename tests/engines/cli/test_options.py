@@ -1,4 +1,4 @@
-"""Options of the host whose text has a form of its own."""
+"""Options of the host with a format of their own."""
 
 import pytest
 import typer
@@ -14,7 +14,7 @@ def test_settings_have_names() -> None:
 
 
 @pytest.mark.parametrize("text", ["python", "python,x", ",x=1", "=1"])
-def test_wrong_settings_are_told(text: str) -> None:
+def test_wrong_settings_are_reported(text: str) -> None:
     """The form is in the message."""
     with pytest.raises(ValueError, match="--backend-config is"):
         by_name("backend-config", [text])
@@ -27,7 +27,7 @@ def test_resources_have_a_device_or_none() -> None:
 
 
 @pytest.mark.parametrize("text", ["R", "R:x", ":3", "R:1:2:3"])
-def test_wrong_resources_are_told(text: str) -> None:
+def test_wrong_resources_are_reported(text: str) -> None:
     """The form is in the message."""
     with pytest.raises(ValueError, match="--rate-limit-resource is"):
         resources([text])

@@ -1,4 +1,4 @@
-"""`pointsman convert`: what it writes is an entry that serves; what it cannot do, it says."""
+"""`pointsman convert`: its entries serve, and its errors name the cause."""
 
 import json
 import sys
@@ -106,12 +106,12 @@ input { name: "x" data_type: TYPE_FP32 dims: 3 } output { name: "OUTPUT__0" data
     ],
 )
 def test_a_torch_model_becomes_an_entry_with_a_package_for_each_batch(models, tmp_path, file, options, files):
-    """The packages take these shapes, config.pbtxt is complete, and what was not compared is said not to be."""
+    """The packages take these shapes, config.pbtxt is complete, and a missing comparison is reported."""
     result = convert(models / file, "-o", tmp_path, "--batch", "1,4", "--json", *options)
     assert result.exit_code == 0, result.output
-    told = json.loads(result.stdout)
-    assert (told["was_compared"], told["largest_error"]) == (False, None)
-    assert {Path(path).name for path in told["files"]} == set(files)
+    report = json.loads(result.stdout)
+    assert (report["was_compared"], report["largest_error"]) == (False, None)
+    assert {Path(path).name for path in report["files"]} == set(files)
     for name, shapes in files.items():
         (x,) = packages.read_package(ct, tmp_path / "net" / "1" / name).inputs
         assert (x.name, x.datatype, sorted(x.shapes)) == ("x", "FP32", shapes)
@@ -138,7 +138,7 @@ def test_what_was_converted_is_served(models, tmp_path):
 
 
 def test_an_entry_of_a_repository_keeps_its_tensors_and_labels(models, tmp_path):
-    """INT64 outside is INT32 in CoreML; the client sees what it saw before."""
+    """INT64 is INT32 in CoreML; the client's datatype stays."""
     result = convert(models / "entry", "-o", tmp_path, "--name", "fast", "--version", "7", "--batch", "2")
     assert result.exit_code == 0, result.output
     package = packages.read_package(ct, tmp_path / "fast" / "7" / "model.mlpackage")
@@ -165,8 +165,8 @@ def test_an_entry_of_a_repository_keeps_its_tensors_and_labels(models, tmp_path)
 def test_on_a_mac_the_result_is_compared_with_its_source(models, tmp_path):
     result = convert(models / "net.pt", "-o", tmp_path, "--batch", "1,4", "--shape", "x=3", "--json")
     assert result.exit_code == 0, result.output
-    told = json.loads(result.stdout)
-    assert told["was_compared"] and told["largest_error"] <= told["tolerance"]
+    report = json.loads(result.stdout)
+    assert report["was_compared"] and report["largest_error"] <= report["tolerance"]
 
 
 @pytest.mark.parametrize(
@@ -186,7 +186,7 @@ def test_on_a_mac_the_result_is_compared_with_its_source(models, tmp_path):
         (("net.pt", "--fallback"), "--fallback is for ONNX models, and 'net.pt' is none"),
     ],
 )
-def test_what_cannot_be_done_is_said_and_leaves_nothing_behind(models, tmp_path, arguments, error):
+def test_what_cannot_be_done_is_reported_and_leaves_nothing_behind(models, tmp_path, arguments, error):
     name, *options = arguments
     result = convert(models / name, "-o", tmp_path / "out", *options)
     assert result.exit_code == 2
@@ -246,7 +246,7 @@ def test_the_fallback_is_an_entry_for_onnxruntime_that_serves_anywhere(onnx_file
     np.testing.assert_allclose(request.answer["y"], [[-1, -1, -1]])
 
 
-def test_a_version_that_is_there_is_replaced_only_if_asked_for(onnx_file, tmp_path):
+def test_a_version_that_is_there_is_replaced_only_on_request(onnx_file, tmp_path):
     arguments = (onnx_file, "-o", tmp_path / "out", "--fallback")
     assert convert(*arguments).exit_code == 0
     (tmp_path / "out" / "negative" / "1" / "old").touch()
@@ -278,9 +278,9 @@ def test_the_comparison_allows_what_the_precision_explains(source, error, precis
             (y,) = source.reference(inputs).values()
             return {"OUTPUT__0": y + error * np.abs(y).max()}
 
-    made = [ConvertedPackage(Path("p"), (1, 4), ("OUTPUT__0",))]
+    built = [ConvertedPackage(Path("p"), (1, 4), ("OUTPUT__0",))]
     checked = verification.check(
-        SimpleNamespace(models=SimpleNamespace(MLModel=Model)), source, made, precision, platform="darwin"
+        SimpleNamespace(models=SimpleNamespace(MLModel=Model)), source, built, precision, platform="darwin"
     )
     assert checked.worst == pytest.approx(error, abs=1e-6)
     assert checked.passed is passed
@@ -311,7 +311,7 @@ def test_shapes_are_written_so(text, tensor):
     assert parse_shape(text) == tensor
 
 
-def test_open_sizes_have_to_be_said():
+def test_open_sizes_have_to_be_reported():
     ids = TensorShape("ids", "INT64", (-1,))
     assert with_sizes([ids], [replace(ids, dims=(128,))]) == [TensorShape("ids", "INT64", (128,))]
     with pytest.raises(ConversionError) as error:

@@ -1,4 +1,4 @@
-"""What computes: figures on this machine, verdicts by fakes of a Mac's torch."""
+"""Checks of devices: on this machine, and with fakes of a Mac's torch."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ def test_torch_versions(platform: str, version: str, status: FindingStatus, monk
     """Before 2.13 a Mac's torch may copy freed memory to the GPU: that is a failure, and on Linux none."""
     monkeypatch.setattr(sys, "platform", platform)
     monkeypatch.setattr(torch, "__version__", version)
-    found = compute.torch_version()
-    assert found.status is status
-    assert status is FindingStatus.OK or found.cure == 'pip install "torch>=2.13"'
+    finding = compute.torch_version()
+    assert finding.status is status
+    assert status is FindingStatus.OK or finding.cure == 'pip install "torch>=2.13"'
 
 
 def test_a_virtual_mac(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -38,10 +38,10 @@ def test_a_virtual_mac(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "platform", "darwin")
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
     monkeypatch.setattr("engines.paged.device.mps_failure", lambda: "MPS backend out of memory")
-    found = compute.gpu()
-    assert found.status is FindingStatus.FAIL
-    assert "MPS backend out of memory" in found.found
-    assert "--device cpu" in found.cure
+    finding = compute.gpu()
+    assert finding.status is FindingStatus.FAIL
+    assert "MPS backend out of memory" in finding.found
+    assert "--device cpu" in finding.cure
 
 
 def test_fast_mathematics(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -63,9 +63,9 @@ def test_replacements(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         self_check, "disagreements", lambda ops, dtypes, groups: wrong if torch.float32 in dtypes else {}
     )
-    found = compute.replacements()
-    assert found.status is FindingStatus.FAIL
-    assert "attention_decode: a long context in float32" in found.found
+    finding = compute.replacements()
+    assert finding.status is FindingStatus.FAIL
+    assert "attention_decode: a long context in float32" in finding.found
 
 
 def test_kernels_are_tried_in_every_datatype(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,9 +75,9 @@ def test_kernels_are_tried_in_every_datatype(monkeypatch: pytest.MonkeyPatch) ->
     )
     monkeypatch.setattr("engines.paged.device.choose_device", lambda name: torch.device("mps"))
     monkeypatch.setattr(torch.mps, "compile_shader", None, raising=False)
-    found = compute.kernels()
-    assert found.status is FindingStatus.WARN
-    assert "linear: in float32" in found.found
+    finding = compute.kernels()
+    assert finding.status is FindingStatus.WARN
+    assert "linear: in float32" in finding.found
 
 
 def test_figures_of_this_machine() -> None:
@@ -105,7 +105,7 @@ PUBLISHED = {
 
 
 def test_weights_of_popular_models() -> None:
-    """What is computed from their configurations is what their model cards say, to one in a hundred."""
+    """The computed sizes agree with the model cards within 1 %."""
     computed = {model.name: model.num_weights for model in budget.POPULAR}
     assert computed == pytest.approx(PUBLISHED, rel=0.01)
 
@@ -129,15 +129,15 @@ def test_the_budget_of_this_machine() -> None:
 
 
 def test_the_budget_counts_claims(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What an engine here has claimed is not free for another."""
+    """Memory that an engine has claimed is not free for another."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     total = budget.budget().figures["total"]
     claims = MemoryClaims()
     with claims.planning():
         claim = claims.claim(total)
-    found = budget.budget()
-    assert found.figures["available"] == 0
-    assert "that engines here have claimed" in found.found
+    finding = budget.budget()
+    assert finding.figures["available"] == 0
+    assert "that engines here have claimed" in finding.found
     claim.release()
     assert budget.budget().figures["available"] > 0
 
@@ -146,14 +146,14 @@ def test_the_budget_counts_claims(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 def test_a_round_trip_by_coreml(wrong: bool, status: FindingStatus, monkeypatch: pytest.MonkeyPatch) -> None:
     """The model is really made; CoreML itself, which only a Mac has, is played by numpy, once right and once wrong."""
     ct = pytest.importorskip("coremltools")
-    asked = []
+    sent = []
 
     def predict(model: object, inputs: dict[str, object]) -> dict[str, object]:
         ((name, value),) = inputs.items()
-        asked.append(name)
+        sent.append(name)
         return {"sum": value + (2 if wrong else 1)}
 
     monkeypatch.setattr(ct.models.MLModel, "predict", predict)
-    found = compute.coreml()
-    assert found.status is status
-    assert asked == ["x"] * 4
+    finding = compute.coreml()
+    assert finding.status is status
+    assert sent == ["x"] * 4

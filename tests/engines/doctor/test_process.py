@@ -26,16 +26,16 @@ def trouble(name: str, **more: Any) -> Finding:
 
 def test_an_exception_is_a_finding() -> None:
     """Its first line is shown, its traceback is for the report."""
-    found = trouble("raises")
-    assert (found.status, found.found) == (FindingStatus.FAIL, "it raised ValueError: the disk is upside down")
-    assert any("trouble.py" in line for line in found.figures["traceback"])
+    finding = trouble("raises")
+    assert (finding.status, finding.found) == (FindingStatus.FAIL, "it raised ValueError: the disk is upside down")
+    assert any("trouble.py" in line for line in finding.figures["traceback"])
 
 
 def test_a_crash_is_a_finding() -> None:
     """A driver's crash names its signal, and keeps what was printed of it."""
-    found = trouble("crashes")
-    assert (found.status, found.found) == (FindingStatus.FAIL, "it crashed: SIGSEGV")
-    assert any("trouble.py" in line for line in found.figures["errors"])  # faulthandler's
+    finding = trouble("crashes")
+    assert (finding.status, finding.found) == (FindingStatus.FAIL, "it crashed: SIGSEGV")
+    assert any("trouble.py" in line for line in finding.figures["errors"])  # faulthandler's
 
 
 def is_gone(pid: int) -> bool:
@@ -49,8 +49,8 @@ def is_gone(pid: int) -> bool:
 def test_a_hang_ends_with_all_it_started(tmp_path: Path) -> None:
     """A check that does not end is killed after its time, and its children with it."""
     pids = tmp_path / "pids"
-    found = trouble("hangs", seconds=3.0, arguments={"pid_file": str(pids)})
-    assert (found.status, found.found) == (FindingStatus.FAIL, "it did not end within 3 s")
+    finding = trouble("hangs", seconds=3.0, arguments={"pid_file": str(pids)})
+    assert (finding.status, finding.found) == (FindingStatus.FAIL, "it did not end within 3 s")
     assert all(eventually(lambda pid=pid: is_gone(pid)) for pid in map(int, pids.read_text().split()))
 
 
@@ -67,5 +67,5 @@ def test_what_libraries_print_is_no_finding() -> None:
 def test_what_does_not_apply_is_skipped() -> None:
     """Other systems' checks, and those whose packages are not here, do not start a process."""
     assert trouble("nothing", platforms=("amiga",)) == skipped("only on amiga")
-    found = trouble("nothing", needs=("json", "nowhere_to_be_found"), extra="llm")
-    assert found == skipped("nowhere_to_be_found not installed", 'pip install "pointsman[llm]"')
+    finding = trouble("nothing", needs=("json", "nowhere_to_be_found"), extra="llm")
+    assert finding == skipped("nowhere_to_be_found not installed", 'pip install "pointsman[llm]"')

@@ -25,12 +25,12 @@ from engines.doctor.report import markdown, redacted, redacted_values
     ],
 )
 def test_secrets_are_left_out(text: str, shown: str) -> None:
-    """Credentials in URLs, and values of what is named like a secret; addresses and figures stay."""
+    """Credentials in URLs and values of secrets are removed; addresses and figures stay."""
     assert redacted(text) == shown
 
 
 def test_the_home_folder_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So is the user's name, wherever it stands by itself."""
+    """The user's name is removed where it is a word."""
     monkeypatch.setenv("HOME", "/Users/ann")
     monkeypatch.setattr(getpass, "getuser", lambda: "ann")
     text = "/Users/ann/models, /private/ann, ann's, annotated, /Users/anna"
@@ -39,7 +39,7 @@ def test_the_home_folder_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_values_stay_json() -> None:
-    """A secret inside a text of JSON goes, and what is left is JSON still."""
+    """A secret inside a text of JSON is removed, and the rest is still JSON."""
     values = {"url": "http://a:b@c", "lines": ["token=abc", 1.5, None, True]}
     assert redacted_values(values) == {"url": "http://***@c", "lines": ["token=***", 1.5, None, True]}
 

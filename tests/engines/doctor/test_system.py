@@ -50,10 +50,10 @@ def test_a_mac_without_waitid(mac: Mac, monkeypatch: pytest.MonkeyPatch) -> None
     """Python before 3.13 works on a Mac, and 3.13 is advised."""
     mac({})
     monkeypatch.delattr(os, "waitid")
-    found = system.python()
-    assert found.status is FindingStatus.WARN
-    assert "os.waitid" in found.found
-    assert "brew install python@3.13" in found.cure
+    finding = system.python()
+    assert finding.status is FindingStatus.WARN
+    assert "os.waitid" in finding.found
+    assert "brew install python@3.13" in finding.cure
 
 
 @pytest.mark.parametrize(
@@ -66,10 +66,10 @@ def test_a_mac_without_waitid(mac: Mac, monkeypatch: pytest.MonkeyPatch) -> None
 def test_a_mac_that_cannot(mac: Mac, answers: dict[str, tuple[int, str]], release: str, expected: str) -> None:
     """A Python for Intel, and a macOS before 14, fail with what to do."""
     mac(answers, release)
-    found = system.python()
-    assert found.status is FindingStatus.FAIL
-    assert expected in found.found
-    assert found.cure
+    finding = system.python()
+    assert finding.status is FindingStatus.FAIL
+    assert expected in finding.found
+    assert finding.cure
 
 
 @pytest.mark.parametrize(
@@ -96,24 +96,24 @@ def test_versions_of_python(version: tuple[int, int], status: FindingStatus, mon
     ],
 )
 def test_descriptors(limits: tuple[int, int], status: FindingStatus, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A Mac's soft limit of 256 is raised; a hard one below 10240 is not, and says how many connections it allows."""
+    """A Mac's soft limit of 256 is fine; a hard limit below 10240 is a warning with the number of connections."""
     monkeypatch.setattr(resource, "getrlimit", lambda which: limits)
-    found = system.descriptors()
-    assert found.status is status
-    assert status is FindingStatus.OK or "994 connections" in found.found
+    finding = system.descriptors()
+    assert finding.status is status
+    assert status is FindingStatus.OK or "994 connections" in finding.found
 
 
 def test_shared_memory_here() -> None:
-    """Linux tells one object from another."""
+    """Linux identifies each object."""
     assert "cannot be told apart" not in system.shared_memory().found
 
 
 def test_shared_memory_of_a_mac(monkeypatch: pytest.MonkeyPatch) -> None:
     """XNU's fstat gives no identity: that is known, and no fault."""
     monkeypatch.setattr(os, "fstat", lambda descriptor: SimpleNamespace(st_dev=0, st_ino=0, st_size=4096, st_mode=0))
-    found = system.shared_memory()
-    assert found.status is FindingStatus.OK
-    assert "cannot be told apart" in found.found
+    finding = system.shared_memory()
+    assert finding.status is FindingStatus.OK
+    assert "cannot be told apart" in finding.found
 
 
 @pytest.mark.parametrize(
@@ -128,18 +128,18 @@ def test_shared_memory_of_a_mac(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_power(mac: Mac, settings: str, battery: str, cures: list[str]) -> None:
     """A Mac that will sleep, runs on battery or saves power is warned of, with what to do about each."""
     mac({"pmset -g": (0, settings), "pmset -g batt": (0, battery)})
-    found = system.power()
-    assert found.status is (FindingStatus.WARN if cures else FindingStatus.OK)
+    finding = system.power()
+    assert finding.status is (FindingStatus.WARN if cures else FindingStatus.OK)
     words = ("caffeinate -s`", "charger", "Low Power Mode")
-    assert [word for word in words if word in found.cure] == cures
+    assert [word for word in words if word in finding.cure] == cures
 
 
 def test_no_command_line_tools(mac: Mac) -> None:
-    """A Mac without the system is told so without running /usr/bin/clang++, whose stub opens a dialog."""
+    """A Mac without the tools is reported without running /usr/bin/clang++, whose stub opens a dialog."""
     mac({"xcode-select -p": (2, "xcode-select: error: unable to get active developer directory")})
-    found = system.compiler()
-    assert found.status is FindingStatus.WARN
-    assert found.cure == "xcode-select --install"
+    finding = system.compiler()
+    assert finding.status is FindingStatus.WARN
+    assert finding.cure == "xcode-select --install"
 
 
 def test_the_compiler_here() -> None:
@@ -149,10 +149,10 @@ def test_the_compiler_here() -> None:
 
 
 def test_redis_here() -> None:
-    """The redis-server that the gateway would take is started, asked and stopped."""
-    found = system.redis()
-    assert found.status is FindingStatus.OK
-    assert "starts and answers" in found.found
+    """The gateway's redis-server is started, pinged and stopped."""
+    finding = system.redis()
+    assert finding.status is FindingStatus.OK
+    assert "starts and answers" in finding.found
 
 
 def test_no_redis(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -160,9 +160,9 @@ def test_no_redis(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     monkeypatch.setattr("gateway.redis.data_dir.find_spec", lambda name: None)
     monkeypatch.setattr(sys, "platform", "darwin")
-    found = system.redis()
-    assert found.status is FindingStatus.FAIL
-    assert found.cure.startswith("brew install redis")
+    finding = system.redis()
+    assert finding.status is FindingStatus.FAIL
+    assert finding.cure.startswith("brew install redis")
 
 
 def test_programs_that_are_not_there() -> None:
@@ -174,20 +174,20 @@ def test_programs_that_are_not_there() -> None:
 def test_an_engine_that_listens() -> None:
     """The address and the time it took."""
     with socket.create_server(("127.0.0.1", 0)) as server:
-        found = connect(f"grpc://localhost:{server.getsockname()[1]}")
-    assert found.status is FindingStatus.OK
-    assert "connects to 127.0.0.1" in found.found
+        finding = connect(f"grpc://localhost:{server.getsockname()[1]}")
+    assert finding.status is FindingStatus.OK
+    assert "connects to 127.0.0.1" in finding.found
 
 
-def test_nobody_listens() -> None:
-    """The failure says what to start."""
-    found = connect(f"http://127.0.0.1:{free_port()}")
-    assert found.status is FindingStatus.FAIL
-    assert "nothing listens there" in found.cure
+def test_no_one_listens() -> None:
+    """The failure has the cure."""
+    finding = connect(f"http://127.0.0.1:{free_port()}")
+    assert finding.status is FindingStatus.FAIL
+    assert "nothing listens there" in finding.cure
 
 
 def test_a_name_that_is_not_known() -> None:
-    """Neither does a name that nobody knows raise."""
+    """An unknown name is a finding, too."""
     assert connect("http://no..name:80").status is FindingStatus.FAIL
 
 
@@ -200,14 +200,14 @@ def test_local_network_privacy(host: str, cure: str, monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(socket, "create_connection", refuse)
     monkeypatch.setattr(sys, "platform", "darwin")
-    found = connect(f"http://{host}:8000")
-    assert found.status is FindingStatus.FAIL
-    assert found.cure.startswith(cure)
-    assert found.figures["errno"] == 65
+    finding = connect(f"http://{host}:8000")
+    assert finding.status is FindingStatus.FAIL
+    assert finding.cure.startswith(cure)
+    assert finding.figures["errno"] == 65
 
 
 def test_a_silent_network(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A connect that nobody answers ends with the time it was given."""
+    """A connection without an answer ends at its timeout."""
 
     def wait(address: tuple[str, int], timeout: float) -> None:
         raise TimeoutError

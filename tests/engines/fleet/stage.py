@@ -112,23 +112,23 @@ class FleetProcess:
         return self.log_path.read_text(errors="replace")
 
     def wait_ready(self) -> dict[str, Any]:
-        """What the ready file says, once it is there."""
+        """The content of the ready file, once it exists."""
 
         def ready() -> bool:
             assert self.process.poll() is None, self.log()
             return self.ready_file.exists()
 
         eventually(ready)
-        told: dict[str, Any] = json.loads(self.ready_file.read_text())
-        return told
+        reported: dict[str, Any] = json.loads(self.ready_file.read_text())
+        return reported
 
-    def says(self, text: str) -> Callable[[], bool]:
+    def log_has(self, text: str) -> Callable[[], bool]:
         return lambda: text in self.log()
 
     def agents(self) -> dict[str, Any]:
-        """What the state file says of each agent."""
-        told: dict[str, Any] = json.loads((self.directory / "fleet.run" / "state.json").read_text())["agents"]
-        return told
+        """The state file's entry of each agent."""
+        reported: dict[str, Any] = json.loads((self.directory / "fleet.run" / "state.json").read_text())["agents"]
+        return reported
 
     def reload(self) -> None:
         self.process.send_signal(signal.SIGHUP)

@@ -1,4 +1,4 @@
-"""Fleet files: what they say, and what is said of wrong ones."""
+"""Fleet files: their values, and problems of invalid ones."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def load(tmp_path: Path, text: str, environment: dict[str, str] | None = None): 
 
 
 def test_a_whole_file(tmp_path: Path) -> None:
-    """Every key arrives, and what is left out has its default."""
+    """Every key is read, and a missing one has its default."""
     loaded = load(
         tmp_path,
         """
@@ -209,7 +209,7 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
 
 
 def test_the_example_of_the_readme(tmp_path: Path) -> None:
-    """What the page shows is a sound file."""
+    """The page's example is a valid file."""
     page = (Path(__file__).parents[3] / "engines/fleet/README.md").read_text()
     loaded = load(tmp_path, page.partition("```yaml\n")[2].partition("```")[0])
     assert loaded.problems == ()

@@ -35,8 +35,8 @@ def test_a_fleet_lives(tmp_path: Path) -> None:
           second: {{command: {command("--child", str(orphan))}, {QUICK}}}
     """
     with FleetProcess(tmp_path, fleet_file) as fleet:
-        told = fleet.wait_ready()
-        ports = {name: agent["http"] for name, agent in told["agents"].items()}
+        reported = fleet.wait_ready()
+        ports = {name: agent["http"] for name, agent in reported["agents"].items()}
         assert all(answers(port) for port in ports.values())
         loaded = load_rules([tmp_path / "rules"])
         assert loaded.rules is not None
@@ -44,11 +44,11 @@ def test_a_fleet_lives(tmp_path: Path) -> None:
             name: f"http://127.0.0.1:{port}" for name, port in ports.items()
         }
         rules = (tmp_path / "rules/fleet.yaml").stat().st_mtime_ns
-        pid = told["agents"]["first"]["pid"]
+        pid = reported["agents"]["first"]["pid"]
         assert os.getpriority(os.PRIO_PROCESS, pid) == min(os.getpriority(os.PRIO_PROCESS, 0) + 10, 19)
 
         os.kill(pid, signal.SIGKILL)
-        eventually(fleet.says("first: it was ended by SIGKILL"))
+        eventually(fleet.log_has("first: it was ended by SIGKILL"))
         eventually(lambda: answers(ports["first"]))
         assert fleet.agents()["first"]["pid"] != pid
         assert (tmp_path / "rules/fleet.yaml").stat().st_mtime_ns == rules
@@ -88,8 +88,8 @@ def test_the_gateway_routes_to_the_fleet(tmp_path: Path, start_gateway: Callable
         fleet.stop()
 
 
-def test_a_crash_loop_is_told_and_never_given_up(tmp_path: Path) -> None:
-    """Each end is told with the log's last lines, a loop as a loop; once the cause is gone the agent is ready."""
+def test_a_crash_loop_is_reported_and_never_given_up(tmp_path: Path) -> None:
+    """Each end is logged with the log's last lines, a crash loop as such; without its cause the agent is ready."""
     broken = tmp_path / "broken"
     broken.touch()
     text = f"""
@@ -98,7 +98,7 @@ def test_a_crash_loop_is_told_and_never_given_up(tmp_path: Path) -> None:
         agents: {{llm: {{command: {command("--die-if", str(broken))}, {QUICK}}}}}
     """
     with FleetProcess(tmp_path, text) as fleet:
-        eventually(fleet.says("It has ended 4 times in a row and is retried without end; next start in 0.2 s"))
+        eventually(fleet.log_has("It has ended 4 times in a row and is retried without end; next start in 0.2 s"))
         assert "llm: it ended with exit code 3. next start in 0.05 s" in fleet.log()
         assert "llm | no weights to be found" in fleet.log()
         broken.unlink()
@@ -107,7 +107,7 @@ def test_a_crash_loop_is_told_and_never_given_up(tmp_path: Path) -> None:
 
 
 def test_a_port_that_is_taken_meanwhile(tmp_path: Path) -> None:
-    """An agent whose port somebody has taken gets another one, and the gateway is told; a fixed one is waited for."""
+    """An agent whose port is in use gets another one in the rules; a fixed port is awaited."""
     broken = tmp_path / "broken"
     broken.touch()
     with socket.create_server(("127.0.0.1", 0)) as theirs:
@@ -121,18 +121,18 @@ def test_a_port_that_is_taken_meanwhile(tmp_path: Path) -> None:
               fixed: {{command: {command()}, ports: {{http: {fixed}}}, {QUICK}}}
         """
         with FleetProcess(tmp_path, text) as fleet:
-            eventually(fleet.says("free: it ended with exit code 3"))
+            eventually(fleet.log_has("free: it ended with exit code 3"))
             port = fleet.agents()["free"]["ports"]["http"]
             assert f"127.0.0.1:{port}" in (tmp_path / "fleet-rules.yaml").read_text()
             with socket.create_server(("127.0.0.1", port)):
-                eventually(fleet.says(f"free: port {port} is in use by somebody else; it gets other ports"))
-                eventually(fleet.says(f"fixed: it cannot be started: port {fixed} is in use: stop who uses it"))
+                eventually(fleet.log_has(f"free: port {port} is in use by somebody else; it gets other ports"))
+                eventually(fleet.log_has(f"fixed: it cannot be started: port {fixed} is in use: stop who uses it"))
                 broken.unlink()
                 theirs.close()
-                told = fleet.wait_ready()["agents"]
-            assert told["fixed"]["http"] == fixed
-            assert told["free"]["http"] != port
-            assert f"127.0.0.1:{told['free']['http']}" in (tmp_path / "fleet-rules.yaml").read_text()
+                reported = fleet.wait_ready()["agents"]
+            assert reported["fixed"]["http"] == fixed
+            assert reported["free"]["http"] != port
+            assert f"127.0.0.1:{reported['free']['http']}" in (tmp_path / "fleet-rules.yaml").read_text()
             fleet.stop()
 
 
@@ -144,7 +144,7 @@ CAUSES = [
 
 @pytest.mark.parametrize(("what", "option", "keys", "reason"), CAUSES, ids=[row[0] for row in CAUSES])
 def test_a_bad_agent_is_restarted(tmp_path: Path, what: str, option: str, keys: str, reason: str) -> None:
-    """An agent that hangs, or takes more than its budget, is told of, ended and started again."""
+    """An agent that hangs, or exceeds its budget, is logged and restarted."""
     cause = tmp_path / "cause"
     text = f"""
         version: 1
@@ -155,7 +155,7 @@ def test_a_bad_agent_is_restarted(tmp_path: Path, what: str, option: str, keys: 
     with FleetProcess(tmp_path, text) as fleet:
         pid = fleet.wait_ready()["agents"]["llm"]["pid"]
         cause.touch()
-        eventually(fleet.says(reason))
+        eventually(fleet.log_has(reason))
         cause.unlink()
         eventually(lambda: fleet.log().count("llm: ready") >= 2)
         assert fleet.agents()["llm"]["pid"] != pid
@@ -164,7 +164,7 @@ def test_a_bad_agent_is_restarted(tmp_path: Path, what: str, option: str, keys: 
 
 
 def test_an_agent_that_is_not_ready_is_left_alone(tmp_path: Path) -> None:
-    """It says so itself, so it works: it is told of, and not restarted."""
+    """It answers, so it works: the log has it, without a restart."""
     unready = tmp_path / "unready"
     text = f"""
         version: 1
@@ -174,7 +174,7 @@ def test_an_agent_that_is_not_ready_is_left_alone(tmp_path: Path) -> None:
     with FleetProcess(tmp_path, text) as fleet:
         pid = fleet.wait_ready()["agents"]["llm"]["pid"]
         unready.touch()
-        eventually(fleet.says("llm: unready"))
+        eventually(fleet.log_has("llm: unready"))
         unready.unlink()
         eventually(lambda: fleet.log().count("llm: ready") == 2)
         assert fleet.agents()["llm"]["pid"] == pid
@@ -182,7 +182,7 @@ def test_an_agent_that_is_not_ready_is_left_alone(tmp_path: Path) -> None:
 
 
 def test_sighup_changes_only_what_changed(tmp_path: Path) -> None:
-    """The same agents run on, changed ones are started anew, others come and go; a wrong file changes nothing."""
+    """Unchanged agents keep running, changed ones restart, others start and stop; an invalid file changes nothing."""
     ports = port_range()
 
     def file(*agents: str) -> str:
@@ -195,7 +195,7 @@ def test_sighup_changes_only_what_changed(tmp_path: Path) -> None:
         before = fleet.wait_ready()["agents"]
         fleet.write("version: 1\nagent: {}\n")
         fleet.reload()
-        eventually(fleet.says("has errors: nothing is changed"))
+        eventually(fleet.log_has("has errors: nothing is changed"))
         assert "2:1: error: unknown key 'agent' in a fleet file: did you mean 'agents'?" in fleet.log()
         fleet.write(file(agent("new"), agent("kept"), agent("changed", ", environment: {A: b}")))
         fleet.ready_file.unlink()
@@ -212,7 +212,7 @@ def test_sighup_changes_only_what_changed(tmp_path: Path) -> None:
 
 
 def test_an_agent_that_is_deaf_is_killed(tmp_path: Path) -> None:
-    """It has its time to stop; then it is killed, and the exit code says so."""
+    """It is killed after its stop timeout, with an exit code of 1."""
     text = f"""
         version: 1
         ports: {port_range()}
@@ -225,7 +225,7 @@ def test_an_agent_that_is_deaf_is_killed(tmp_path: Path) -> None:
 
 
 def test_a_killed_fleet_is_cleaned_up_by_the_next(tmp_path: Path) -> None:
-    """What it has left running is stopped, and the ports are the same; two at a time are refused."""
+    """The next fleet stops the orphans and allots the same ports; a second concurrent fleet is refused."""
     text = f"version: 1\nports: {port_range()}\nagents: {{llm: {{command: {command()}, {QUICK}}}}}\n"
     with FleetProcess(tmp_path, text) as first:
         before = first.wait_ready()["agents"]["llm"]
@@ -267,7 +267,7 @@ def test_a_closed_terminal_stops_the_fleet(tmp_path: Path) -> None:
 
 
 def test_check_starts_nothing(tmp_path: Path) -> None:
-    """`--check` says what is wrong, with exit code 1, or that all is well."""
+    """`--check` reports problems, with exit code 1, or success."""
     with FleetProcess(tmp_path, "version: 1\nagents: {a: {comand: x}}\n", "--check") as fleet:
         assert fleet.process.wait(20) == 1
         assert "unknown key 'comand' in an agent: did you mean 'command'?" in fleet.log()

@@ -1,4 +1,4 @@
-"""What is thought of an agent, by a clock that is moved by hand."""
+"""The health of an agent, by a clock that the test moves."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ def test_the_rules_are_right(folder: Path) -> None:
 
 
 def test_there_are_commands() -> None:
-    """What is tried below is what the page has."""
+    """The tests below cover the page's files and commands."""
     assert len(FILES) == 3
     assert len(COMMANDS) >= 8
 
@@ -78,7 +78,7 @@ def test_its_commands_exist(command: str) -> None:
 
 
 def test_the_services_arguments_are_right(folder: Path) -> None:
-    """What the page has launchd run is what the commands take."""
+    """The commands accept the arguments of the page's services."""
     for command in (each for each in COMMANDS if " -- " in each):
         words = [sys.executable, "-m", "gateway", *shlex.split(command)[1:]]
         words.insert(words.index("install") + 1, "--dry-run")

@@ -39,10 +39,12 @@ ALLOTMENTS = [
 ]
 
 
-@pytest.mark.parametrize(("what", "agents", "in_use", "known", "allotted"), ALLOTMENTS, ids=[r[0] for r in ALLOTMENTS])
-def test_ports(what: str, agents: list[AgentSpec], in_use: set[int], known: dict, allotted: dict) -> None:  # type: ignore[type-arg]
+@pytest.mark.parametrize(
+    ("what", "agents", "in_use", "previous", "allotted"), ALLOTMENTS, ids=[r[0] for r in ALLOTMENTS]
+)
+def test_ports(what: str, agents: list[AgentSpec], in_use: set[int], previous: dict, allotted: dict) -> None:  # type: ignore[type-arg]
     """Ports are free, differ, and stay what they were."""
-    assert allot(agents, (10, 20), lambda port: port not in in_use, known) == allotted
+    assert allot(agents, (10, 20), lambda port: port not in in_use, previous) == allotted
 
 
 def test_too_few_ports() -> None:
@@ -70,7 +72,7 @@ POWERS = [
 
 @pytest.mark.parametrize(("power", "platform", "programs", "is_root", "planned"), POWERS)
 def test_power(power: Power, platform: str, programs: set[str], is_root: bool, planned: PowerPlan) -> None:
-    """A class is a prefix of the command; what cannot be had is told."""
+    """A class is a prefix of the command, with a warning for what is missing."""
     assert power_plan(power, platform, programs.__contains__, is_root) == planned
 
 
@@ -87,23 +89,23 @@ def test_a_cgroup_limits_an_agent(group: Path) -> None:
     """Its process goes into a group with its budget, which the kernel ends as a whole; we stand in one beside."""
     groups = Cgroups(group)
     groups.put("llm", 4711, 1000)
-    made = group / "pointsman-agent-llm"
+    result = group / "pointsman-agent-llm"
     assert (group / "cgroup.subtree_control").read_text() == "+memory"
     assert (group / "pointsman-fleet" / "cgroup.procs").read_text() == str(os.getpid())
-    assert {path.name: path.read_text() for path in made.iterdir()} == {
+    assert {path.name: path.read_text() for path in result.iterdir()} == {
         "memory.max": "1000",
         "memory.oom.group": "1",
         "cgroup.procs": "4711",
     }
-    (made / "memory.current").write_text("900\n")
-    (made / "memory.stat").write_text("anon 500\ninactive_file 300\n")
-    (made / "memory.events").write_text("max 7\noom_kill 2\n")
+    (result / "memory.current").write_text("900\n")
+    (result / "memory.stat").write_text("anon 500\ninactive_file 300\n")
+    (result / "memory.events").write_text("max 7\noom_kill 2\n")
     assert (groups.memory_of("llm"), groups.num_kills("llm")) == (600, 2)
     assert (groups.memory_of("other"), groups.num_kills("other")) == (None, 0)
 
 
 def test_cgroups_that_cannot_be_used(group: Path) -> None:
-    """Without the controller, or without cgroup v2 at all, the error says so."""
+    """The error names a missing controller, and missing cgroups."""
     (group / "cgroup.controllers").write_text("cpu\n")
     with pytest.raises(NoCgroupsError, match="the memory controller is not delegated to"):
         Cgroups(group)
@@ -114,7 +116,7 @@ def test_cgroups_that_cannot_be_used(group: Path) -> None:
 
 
 def test_a_directory_has_one_fleet(tmp_path: Path) -> None:
-    """A second one is told who has it; after the first it may."""
+    """A second lock fails with the holder; after the first is closed it succeeds."""
     lock = Lock(tmp_path / "lock")
     with pytest.raises(LockedError, match=f"another fleet \\(pid {os.getpid()}\\) runs in {tmp_path}"):
         Lock(tmp_path / "lock")
@@ -123,7 +125,7 @@ def test_a_directory_has_one_fleet(tmp_path: Path) -> None:
 
 
 def test_the_state_file(tmp_path: Path) -> None:
-    """It is read as it was written; what is none is nothing."""
+    """It is read as written; an invalid file is empty."""
     state = {"a": SavedState(12, "99", {"http": 10})}
     write_state(tmp_path / "state.json", state)
     assert read_state(tmp_path / "state.json") == state

@@ -10,7 +10,7 @@ from engines.host.logs import LOGGER
 
 @pytest.fixture
 def restored_logs() -> Iterator[None]:
-    """What a test installs for the host's log is taken away again."""
+    """Remove the log handlers that a test installs."""
     logger = logging.getLogger(LOGGER)
     before = (list(logger.handlers), logger.level, logger.propagate)
     yield

@@ -1,4 +1,4 @@
-"""A service for the fronts' tests: models that are functions, in this process, answering at once or when told."""
+"""A service for the fronts' tests: models are functions in this process, which answer at once or on command."""
 
 from __future__ import annotations
 
@@ -48,12 +48,12 @@ class FakeModel:
 
     @property
     def metadata(self) -> Message:
-        made = message("inference.ModelMetadataResponse")(name=self.name, versions=[self.version], platform="python")
+        result = message("inference.ModelMetadataResponse")(name=self.name, versions=[self.version], platform="python")
         batch = (-1,) if self.has_batches else ()
-        for tensors, declared in ((made.inputs, self.inputs), (made.outputs, self.outputs)):
+        for tensors, declared in ((result.inputs, self.inputs), (result.outputs, self.outputs)):
             for name, datatype, dims in declared:
                 tensors.add(name=name, datatype=datatype, shape=batch + dims)
-        return made
+        return result
 
     def labels(self, output: str) -> Sequence[str]:
         return self.of_output.get(output, ())
@@ -151,7 +151,7 @@ class FakeService:
     def _models(self) -> list[FakeModel]:
         numbers = lambda *names: tuple((name, "INT32", (-1,)) for name in names)  # noqa: E731
         texts = lambda *names: tuple((name, "BYTES", (1,)) for name in names)  # noqa: E731
-        made = [
+        result = [
             FakeModel("adder", add, numbers("a", "b"), numbers("sum", "diff"), max_batch_size=8),
             FakeModel("text", upper, texts("text_input"), texts("text_output")),
             FakeModel("failer", fail, texts("text_input"), texts("text_output")),
@@ -172,11 +172,11 @@ class FakeService:
             ),
             FakeModel("sleeper", self.sleeping.append, texts("text_input"), texts("text_output")),
         ]
-        made += [
+        result += [
             FakeModel(f"identity_{each.lower()}", echo, (("input", each, (-1,)),), (("output", each, (-1,)),))
             for each in ("BYTES", "FP16", "FP32", "FP64", "BOOL", "UINT8", "INT64", "UINT64", "BF16")
         ]
-        return made
+        return result
 
 
 def named(call: InferenceCall) -> dict[str, TensorData]:
@@ -202,7 +202,7 @@ def upper(call: InferenceCall) -> None:
     text = text_of(call).upper()
     if call.request.parameters:
         text += f" {json.dumps(dict(call.request.parameters), sort_keys=True)}"
-    call.respond(told(text), is_final=True)
+    call.respond(reported(text), is_final=True)
 
 
 def fail(call: InferenceCall) -> None:
@@ -224,7 +224,7 @@ def repeat(call: InferenceCall) -> None:
         elif number == count:
             call.finish()
         else:
-            call.respond(told(text_of(call)), is_final=False)
+            call.respond(reported(text_of(call)), is_final=False)
             later(call, lambda: answer(number + 1))
 
     later(call, answer)
@@ -252,5 +252,5 @@ def text_of(call: InferenceCall) -> str:
     return split_elements(data, 1)[0].decode()
 
 
-def told(text: str) -> InferResponse:
+def reported(text: str) -> InferResponse:
     return InferResponse((TensorData("text_output", "BYTES", (1,), join_elements([text.encode()])),))

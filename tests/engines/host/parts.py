@@ -30,7 +30,7 @@ def ints(name: str, *values: int, shape: tuple[int, ...] | None = None) -> Tenso
 
 
 class Asked:
-    """A call, and what it was answered."""
+    """A call and its responses."""
 
     def __init__(self, request: InferRequest) -> None:
         self.answers: list[InferResponse] = []
@@ -51,7 +51,7 @@ class Asked:
 
 
 class FakeInstance:
-    """An instance that runs a batch when the test says so, and answers each call by `answer`.
+    """An instance that runs a batch on the test's command, and answers each call by `answer`.
 
     It keeps the promises of the contract: each call ends, and `done` is called once.
     """

@@ -68,12 +68,12 @@ class Fronts:
 @contextmanager
 def fronts(limits: ClientLimits | None = None, **restrictions: tuple[str, str]) -> Iterator[Fronts]:
     """Fronts for a while."""
-    made = Fronts(
+    built = Fronts(
         FakeService(**restrictions),
         limits or ClientLimits(rest_header_pattern=FORWARDED, grpc_header_pattern=FORWARDED),
     )
-    made.start()
+    built.start()
     try:
-        yield made
+        yield built
     finally:
-        made.stop()
+        built.stop()

@@ -1,4 +1,4 @@
-"""The response cache that --cache-config asks for."""
+"""The response cache of --cache-config."""
 
 import asyncio
 import subprocess
@@ -17,8 +17,8 @@ from tests.support.waiting import eventually
 ANSWER = InferResponse((TensorData("out", "BYTES", (2,), b"\1\0\0\0a\0\0\0\0"),), {"p": 1})
 
 
-def made(options: dict[str, dict[str, str]]) -> str:
-    """How the cache tells what it is."""
+def result(options: dict[str, dict[str, str]]) -> str:
+    """How the cache describes itself."""
 
     async def make() -> str:
         return repr(response_cache(options, LoopClock(asyncio.get_running_loop())))
@@ -28,10 +28,10 @@ def made(options: dict[str, dict[str, str]]) -> str:
 
 def test_caches() -> None:
     """None, one in this process, or Redis."""
-    assert made({}) == "None"
-    assert made({"local": {"size": "1024"}}) == "<ResponseCache: <LocalStore: 0 responses, 0 of 1024 bytes>>"
-    assert "RedisStore" in made({"redis": {"host": "127.0.0.1", "port": "1"}})
-    assert "RedisStore" in made({"redis": {"url": "redis://127.0.0.1:1/0"}})
+    assert result({}) == "None"
+    assert result({"local": {"size": "1024"}}) == "<ResponseCache: <LocalStore: 0 responses, 0 of 1024 bytes>>"
+    assert "RedisStore" in result({"redis": {"host": "127.0.0.1", "port": "1"}})
+    assert "RedisStore" in result({"redis": {"url": "redis://127.0.0.1:1/0"}})
 
 
 @pytest.mark.parametrize(
@@ -44,10 +44,10 @@ def test_caches() -> None:
         ({"redis": {"ttl": "1h"}}, "ttl, port, db are whole numbers"),
     ],
 )
-def test_wrong_options_are_told(options: dict[str, dict[str, str]], text: str) -> None:
+def test_wrong_options_are_reported(options: dict[str, dict[str, str]], text: str) -> None:
     """With what would be right."""
     with pytest.raises(ValueError, match=text):
-        made(options)
+        result(options)
 
 
 @pytest.fixture
@@ -73,7 +73,7 @@ def redis_socket(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_a_real_redis_keeps_answers_for_a_time(redis_socket: Path) -> None:
-    """What one host has put there another one finds, byte for byte, until it expires."""
+    """A second host reads the reply of the first, byte for byte, until it expires."""
     from redis.asyncio import Redis
 
     async def scene() -> None:
@@ -90,16 +90,16 @@ def test_a_real_redis_keeps_answers_for_a_time(redis_socket: Path) -> None:
         response = None
         async with asyncio.timeout(60):
             while response is None:  # a slow Redis costs a miss
-                found: asyncio.Future[InferResponse | None] = asyncio.get_running_loop().create_future()
-                other.get("key", found.set_result)
-                response = await found
+                lookup: asyncio.Future[InferResponse | None] = asyncio.get_running_loop().create_future()
+                other.get("key", lookup.set_result)
+                response = await lookup
                 await asyncio.sleep(0.01)
         assert response == ANSWER
 
     asyncio.run(scene())
 
 
-def test_the_cache_is_told_in_the_metrics() -> None:
+def test_the_cache_is_reported_in_the_metrics() -> None:
     """Its lookups, and of the host's own how full it is."""
 
     async def scene() -> str:
@@ -110,7 +110,7 @@ def test_the_cache_is_told_in_the_metrics() -> None:
         cache.looked_up(False, 3_000)
         return prometheus_text.write(metrics.cache_families(cache)).decode()
 
-    told = asyncio.run(scene())
+    reported = asyncio.run(scene())
     for line in ("lookups 2", "hits 1", "misses 1", "entries 1", "evictions 0"):
-        assert f"nv_cache_num_{line}\n" in told
-    assert "nv_cache_lookup_duration 8\n" in told
+        assert f"nv_cache_num_{line}\n" in reported
+    assert "nv_cache_lookup_duration 8\n" in reported

@@ -10,12 +10,12 @@ from engines.host.classification import classify
 from gateway.protocol.conversion.tensors import split_elements
 
 
-def told(datatype, code, shape, values, num_classes, **options):
+def reported(datatype, code, shape, values, num_classes, **options):
     tensor = TensorData("scores", datatype, shape, array(code, values).tobytes())
-    made = classify(tensor, num_classes, **options)
-    assert (made.name, made.datatype) == ("scores", "BYTES")
-    count = made.shape[0] * made.shape[1] if len(made.shape) == 2 else made.shape[0]
-    return made.shape, [each.decode() for each in split_elements(made.data, count)]
+    result = classify(tensor, num_classes, **options)
+    assert (result.name, result.datatype) == ("scores", "BYTES")
+    count = result.shape[0] * result.shape[1] if len(result.shape) == 2 else result.shape[0]
+    return result.shape, [each.decode() for each in split_elements(result.data, count)]
 
 
 @pytest.mark.parametrize(
@@ -48,8 +48,8 @@ def told(datatype, code, shape, values, num_classes, **options):
     ],
 )
 def test_the_best_classes_of_each_batch_element(datatype, code, shape, values, num_classes, options, expected):
-    """The highest first, of equal ones the first; a label where there is one; no more classes than values."""
-    assert told(datatype, code, shape, values, num_classes, **options) == expected
+    """The highest first, the first of equal ones; labels where given; no more classes than values."""
+    assert reported(datatype, code, shape, values, num_classes, **options) == expected
 
 
 @pytest.mark.parametrize("datatype", ["BYTES", "FP16", "BF16", "BOOL"])

@@ -50,13 +50,13 @@ def on_service(tmp_path: Path, scenario: Callable[[Service, Context], Awaitable[
     asyncio.run(run())
 
 
-def asked(rpc: str, **fields: Any) -> Any:
+def sent(rpc: str, **fields: Any) -> Any:
     return message(f"inference.{rpc}Request")(**fields)
 
 
 async def refused(service: Service, rpc: str, **fields: Any) -> tuple[ErrorCode, str]:
     with pytest.raises(EngineError) as raised:
-        await service.rpc(rpc, asked(rpc, **fields))
+        await service.rpc(rpc, sent(rpc, **fields))
     return raised.value.code, raised.value.message
 
 
@@ -65,7 +65,7 @@ def test_every_control_rpc_is_there() -> None:
     assert RPCS.keys() == ALL_RPCS.keys() - {"ModelInfer", "ModelStreamInfer"}
 
 
-def test_models_are_told(tmp_path: Path) -> None:
+def test_models_are_reported(tmp_path: Path) -> None:
     """Metadata with the batch's axis, the configuration as completed, readiness, the index."""
 
     async def scenario(service: Service, context: Context) -> None:
@@ -75,15 +75,15 @@ def test_models_are_told(tmp_path: Path) -> None:
             ["1"],
             [-1, -1],
         )
-        assert metadata == await service.rpc("ModelMetadata", asked("ModelMetadata", name="echo", version="01x"))
-        config = (await service.rpc("ModelConfig", asked("ModelConfig", name="echo"))).config
+        assert metadata == await service.rpc("ModelMetadata", sent("ModelMetadata", name="echo", version="01x"))
+        config = (await service.rpc("ModelConfig", sent("ModelConfig", name="echo"))).config
         assert (config.max_batch_size, config.default_model_filename) == (4, "model.py")
         for version, ready in (("", True), ("1", True), ("2", False)):
-            response = await service.rpc("ModelReady", asked("ModelReady", name="echo", version=version))
+            response = await service.rpc("ModelReady", sent("ModelReady", name="echo", version=version))
             assert response.ready is ready
-        (model,) = (await service.rpc("RepositoryIndex", asked("RepositoryIndex"))).models
+        (model,) = (await service.rpc("RepositoryIndex", sent("RepositoryIndex"))).models
         assert (model.name, model.version, model.state) == ("echo", "1", "READY")
-        server = await service.rpc("ServerMetadata", asked("ServerMetadata"))
+        server = await service.rpc("ServerMetadata", sent("ServerMetadata"))
         assert (server.name, server.version, server.extensions[0]) == ("host", "1.2", "classification")
 
     on_service(tmp_path, scenario)
@@ -151,31 +151,31 @@ def test_what_is_not_there_is_refused(tmp_path: Path) -> None:
 
 
 def test_models_are_loaded_and_unloaded(tmp_path: Path) -> None:
-    """Their statistics begin anew; parameters that are none are refused."""
+    """Their statistics restart; invalid parameters are refused."""
 
     async def scenario(service: Service, context: Context) -> None:
-        await service.rpc("RepositoryModelLoad", asked("RepositoryModelLoad", model_name="echo"))
-        (stats,) = (await service.rpc("ModelStatistics", asked("ModelStatistics", name="echo"))).model_stats
+        await service.rpc("RepositoryModelLoad", sent("RepositoryModelLoad", model_name="echo"))
+        (stats,) = (await service.rpc("ModelStatistics", sent("ModelStatistics", name="echo"))).model_stats
         assert (stats.name, stats.version, stats.inference_count) == ("echo", "1", 0)
-        request = asked("RepositoryModelLoad", model_name="echo")
+        request = sent("RepositoryModelLoad", model_name="echo")
         request.parameters["config"].int64_param = 1
         with pytest.raises(EngineError, match="invalid value type for load parameter 'config', expected string_param"):
             await service.rpc("RepositoryModelLoad", request)
-        await service.rpc("RepositoryModelUnload", asked("RepositoryModelUnload", model_name="echo"))
-        assert not (await service.rpc("ModelStatistics", asked("ModelStatistics"))).model_stats
+        await service.rpc("RepositoryModelUnload", sent("RepositoryModelUnload", model_name="echo"))
+        assert not (await service.rpc("ModelStatistics", sent("ModelStatistics"))).model_stats
 
     on_service(tmp_path, scenario, Mode.EXPLICIT)
 
 
 def test_readiness_ends_with_the_host(tmp_path: Path) -> None:
-    """A host that ends says so to whoever asks; it still lives, and answers what is under way."""
+    """A stopping host reports that it is not ready; it is still live, and answers requests in flight."""
 
     async def scenario(service: Service, context: Context) -> None:
-        assert (await service.rpc("ServerReady", asked("ServerReady"))).ready
+        assert (await service.rpc("ServerReady", sent("ServerReady"))).ready
         context.is_serving = False
         assert await refused(service, "ServerReady") == (ErrorCode.UNAVAILABLE, "Server exiting")
         assert await refused(service, "ModelConfig", name="echo") == (ErrorCode.UNAVAILABLE, "Server not ready")
-        assert (await service.rpc("ServerLive", asked("ServerLive"))).live
+        assert (await service.rpc("ServerLive", sent("ServerLive"))).live
         request = Asked(InferRequest("echo", inputs=(ints("x", 1),)))
         service.infer(request.call)
         assert not request.is_over
@@ -192,21 +192,21 @@ def test_inferences_go_to_their_model(tmp_path: Path) -> None:
             (InferRequest("m"), "Request for unknown model: 'm' is not found"),
             (InferRequest("echo", "9"), "Request for unknown model: 'echo' version 9 is not found"),
         ):
-            asked_ = Asked(request)
-            service.infer(asked_.call)
-            assert asked_.error == text
+            sent_ = Asked(request)
+            service.infer(sent_.call)
+            assert sent_.error == text
 
     on_service(tmp_path, scenario)
 
 
-def test_settings_are_taken_and_told(tmp_path: Path) -> None:
+def test_settings_are_taken_and_reported(tmp_path: Path) -> None:
     """Trace settings of a model, log settings of the host; restrictions of a front."""
 
     async def scenario(service: Service, context: Context) -> None:
-        request = asked("TraceSetting", model_name="echo")
+        request = sent("TraceSetting", model_name="echo")
         request.settings["trace_rate"].value.append("3")
-        told = (await service.rpc("TraceSetting", request)).settings
-        assert {name: list(value.value) for name, value in told.items()} == {
+        reported = (await service.rpc("TraceSetting", request)).settings
+        assert {name: list(value.value) for name, value in reported.items()} == {
             "trace_level": ["OFF"],
             "trace_rate": ["3"],
             "trace_count": ["-1"],
@@ -214,7 +214,7 @@ def test_settings_are_taken_and_told(tmp_path: Path) -> None:
             "trace_file": [str(tmp_path / "trace")],
             "trace_mode": ["triton"],
         }
-        logs = asked("LogSettings")
+        logs = sent("LogSettings")
         logs.settings["log_warning"].bool_param = False
         assert not (await service.rpc("LogSettings", logs)).settings["log_warning"].bool_param
         assert service.restrictions["rest"].missing_header(Operation.TRACE, {}) == "key"

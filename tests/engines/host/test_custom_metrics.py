@@ -1,4 +1,4 @@
-"""Metrics that models make: shared by their instances, told as Prometheus wants them."""
+"""Custom metrics of models: shared by their instances, written for Prometheus."""
 
 import pytest
 
@@ -7,8 +7,8 @@ from engines.host.custom_metrics import CustomMetrics
 from gateway.protocol import prometheus_text
 
 
-def test_metrics_are_told_as_text() -> None:
-    """The same labels are the same metric; a histogram counts what is at most each bound."""
+def test_metrics_are_reported_as_text() -> None:
+    """The same labels are the same metric; a histogram counts the values up to each bound."""
     metrics = CustomMetrics()
     family = metrics.family("tokens", "Tokens\nmade", "counter")
     assert metrics.family("tokens", "", "counter") == family

@@ -1,4 +1,4 @@
-"""The host as users start it: `python -m engines host` on a real model repository, asked by Triton's clients."""
+"""The host's process: `python -m engines host` on a real model repository, with Triton's clients."""
 
 import json
 import signal
@@ -37,7 +37,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HostProcess]:
     with_host.stop()
 
 
-def ask_grpc(host: HostProcess, a: list[list[int]]) -> list[list[int]]:
+def send_grpc(host: HostProcess, a: list[list[int]]) -> list[list[int]]:
     with grpc_client.InferenceServerClient(host.grpc_url) as client:
         inputs = [grpc_client.InferInput(name, np.shape(a), "INT32") for name in ("a", "b")]
         for each in inputs:
@@ -63,7 +63,7 @@ def sample(host: HostProcess, name: str) -> float:
 
 def test_clients_are_answered_on_both_fronts(served: HostProcess) -> None:
     """The same model, by gRPC and by REST."""
-    assert ask_grpc(served, [[1, 2], [3, 4]]) == [[2, 4], [6, 8]]
+    assert send_grpc(served, [[1, 2], [3, 4]]) == [[2, 4], [6, 8]]
     with http_client.InferenceServerClient(f"127.0.0.1:{served.http_port}") as client:
         inputs = [http_client.InferInput(name, [1, 2], "INT32") for name in ("a", "b")]
         for each in inputs:
@@ -72,7 +72,7 @@ def test_clients_are_answered_on_both_fronts(served: HostProcess) -> None:
 
 
 def test_tensors_may_lie_in_shared_memory(served: HostProcess) -> None:
-    """Inputs are read where the client has put them, and an output is written where it wants it."""
+    """Inputs are read from, and outputs written to, the client's shared memory."""
     memory = SharedMemory(create=True, size=24)
     try:
         memory.buf[:16] = np.array([1, 2, 3, 4], np.int32).tobytes()
@@ -92,28 +92,28 @@ def test_tensors_may_lie_in_shared_memory(served: HostProcess) -> None:
 
 
 def test_what_has_happened_is_counted(served: HostProcess) -> None:
-    """Statistics and metrics tell the same; a request that is refused counts nowhere."""
+    """Statistics and metrics agree; a refused request counts nowhere."""
     with grpc_client.InferenceServerClient(served.grpc_url) as client:
 
-        def told() -> tuple[int, int, int]:
+        def reported() -> tuple[int, int, int]:
             (model,) = client.get_inference_statistics("adder").model_stats
             return model.inference_stats.success.count, model.inference_count, model.inference_stats.fail.count
 
-        before = told()
-        ask_grpc(served, [[1], [2], [3]])
+        before = reported()
+        send_grpc(served, [[1], [2], [3]])
         with pytest.raises(InferenceServerException):
             client.infer("adder", [])
-        assert told() == (before[0] + 1, before[1] + 3, before[2])
+        assert reported() == (before[0] + 1, before[1] + 3, before[2])
         assert sample(served, 'nv_inference_count{model="adder",version="1"}') == before[1] + 3
         assert sample(served, 'nv_inference_pending_request_count{model="adder",version="1"}') == 0
         assert sample(served, 'pointsman_instance_memory_bytes{model="adder",pid=') > 1e6
 
 
 def test_traces_are_written(served: HostProcess) -> None:
-    """Traced from when a client says so until it says stop, into the file of --trace-config."""
+    """A client starts and stops traces, which go into the file of --trace-config."""
     with grpc_client.InferenceServerClient(served.grpc_url) as client:
         client.update_trace_settings("adder", {"trace_level": "TIMESTAMPS"})
-        ask_grpc(served, [[1]])
+        send_grpc(served, [[1]])
         client.update_trace_settings("adder", {"trace_level": "OFF"})
     records = json.loads((served.ready_path.parent / "trace").read_text())
     assert records[0]["model_name"] == "adder"
@@ -142,10 +142,10 @@ def test_sigterm_lets_requests_end(tmp_path: Path) -> None:
     with ThreadPoolExecutor(1) as pool:
         body = b'{"inputs":[{"name":"seconds","datatype":"FP32","shape":[1],"data":[3.0]}]}'
         url = f"{host.http_url}/v2/models/sleeper/infer"
-        asked = pool.submit(lambda: urllib.request.urlopen(url, body, timeout=20).read())
+        sent = pool.submit(lambda: urllib.request.urlopen(url, body, timeout=20).read())
         eventually(lambda: _runs(host))
         host.process.send_signal(signal.SIGTERM)
-        assert json.loads(asked.result())["outputs"][0]["data"] == [3.0]
+        assert json.loads(sent.result())["outputs"][0]["data"] == [3.0]
         host.process.wait(20)  # a second SIGTERM would stop it at once
     host.stop()
     assert "1 requests in flight" in host.log()
@@ -190,18 +190,18 @@ WRONG = [
 
 @pytest.mark.usefixtures("restored_logs")
 @pytest.mark.parametrize("options, exit_code, text", WRONG)
-def test_what_cannot_start_says_why(tmp_path: Path, options: list[str], exit_code: int, text: str) -> None:
+def test_what_cannot_start_reports_why(tmp_path: Path, options: list[str], exit_code: int, text: str) -> None:
     """One line that names the mistake, and no traceback."""
     if not any(option.startswith("--model-repository") for option in options):
         options = [f"--model-repository={tmp_path}", *options]
     ports = [f"--{name}-port=0" for name in ("http", "grpc", "metrics")]
     ended = CliRunner().invoke(app, ["host", *ports, f"--log-file={tmp_path / 'log'}", *options])
-    told = " ".join(ended.output.replace("│", " ").split())
-    assert (ended.exit_code, text in told) == (exit_code, True), ended.output
+    reported = " ".join(ended.output.replace("│", " ").split())
+    assert (ended.exit_code, text in reported) == (exit_code, True), ended.output
 
 
 @pytest.mark.usefixtures("restored_logs")
-def test_a_port_in_use_is_told(tmp_path: Path) -> None:
+def test_a_port_in_use_is_reported(tmp_path: Path) -> None:
     """With the option that chooses another, and before any model is loaded."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
@@ -212,10 +212,10 @@ def test_a_port_in_use_is_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("restored_logs")
-def test_two_servers_on_one_port_are_told(tmp_path: Path) -> None:
+def test_two_servers_on_one_port_are_reported(tmp_path: Path) -> None:
     """By the second one's option."""
-    with socket.create_server(("127.0.0.1", 0)) as known:
-        port = known.getsockname()[1]
+    with socket.create_server(("127.0.0.1", 0)) as cached:
+        port = cached.getsockname()[1]
     options = [f"--model-repository={tmp_path}", f"--http-port={port}", f"--grpc-port={port}"]
     ended = CliRunner().invoke(app, ["host", "--metrics-port=0", f"--log-file={tmp_path / 'log'}", *options])
     assert ended.exit_code == 1

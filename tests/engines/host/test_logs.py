@@ -12,7 +12,7 @@ from gateway.protocol.protobuf import message
 pytestmark = pytest.mark.usefixtures("restored_logs")
 
 
-def asked(**values: object) -> object:
+def sent(**values: object) -> object:
     request = message("inference.LogSettingsRequest")()
     for name, value in values.items():
         kind = {bool: "bool_param", int: "uint32_param", str: "string_param"}[type(value)]
@@ -38,21 +38,21 @@ def test_levels_are_turned_on_and_off(tmp_path: Path) -> None:
         log.error("error %s", about)
 
     write("1")
-    settings.update(asked(log_info=False, log_verbose_level=1))  # type: ignore[arg-type]
+    settings.update(sent(log_info=False, log_verbose_level=1))  # type: ignore[arg-type]
     write("2")
-    settings.update(asked(log_info=True, log_warning=False, log_error=False, log_verbose_level=0))  # type: ignore[arg-type]
+    settings.update(sent(log_info=True, log_warning=False, log_error=False, log_verbose_level=0))  # type: ignore[arg-type]
     write("3")
     assert lines(path) == ["info 1", "warning 1", "error 1", "verbose 2", "warning 2", "error 2", "info 3"]
 
 
-def test_settings_are_told() -> None:
-    """As Triton tells them, types and all."""
+def test_settings_are_reported() -> None:
+    """With Triton's types."""
     settings = LogSettings(verbose_level=2)
-    settings.update(asked(log_format="ISO8601"))  # type: ignore[arg-type]
+    settings.update(sent(log_format="ISO8601"))  # type: ignore[arg-type]
     response = message("inference.LogSettingsResponse")()
     settings.write(response.settings)
-    told = {name: getattr(value, value.WhichOneof("parameter_choice")) for name, value in response.settings.items()}
-    assert told == {
+    reported = {name: getattr(value, value.WhichOneof("parameter_choice")) for name, value in response.settings.items()}
+    assert reported == {
         "log_file": "",
         "log_info": True,
         "log_warning": True,
@@ -75,7 +75,7 @@ REFUSED = [
 def test_wrong_settings_are_refused(values: dict[str, object], text: str) -> None:
     """With Triton's texts."""
     with pytest.raises(EngineError) as raised:
-        LogSettings().update(asked(**values))  # type: ignore[arg-type]
+        LogSettings().update(sent(**values))  # type: ignore[arg-type]
     assert raised.value.message == text
 
 
@@ -86,7 +86,7 @@ def test_times_are_written_in_two_ways(tmp_path: Path) -> None:
     settings.install()
     log = logging.getLogger(LOGGER)
     log.info("a")
-    settings.update(asked(log_format="ISO8601"))  # type: ignore[arg-type]
+    settings.update(sent(log_format="ISO8601"))  # type: ignore[arg-type]
     log.info("b")
     first, second = path.read_text().splitlines()
     assert first[0] == "I" and first[1:5].isdigit() and first.endswith("] a")

@@ -12,7 +12,7 @@ from gateway.protocol import prometheus_text
 from tests.engines.host.parts import config_of, ints
 from tests.engines.host.test_model import ECHO, Stage
 
-# What a Triton 2.51 tells of models, and its types.
+# The metrics of models in Triton 2.51, and their types.
 TRITONS = {
     "nv_inference_request_success": "counter",
     "nv_inference_request_failure": "counter",
@@ -27,23 +27,23 @@ TRITONS = {
 }
 
 
-def told(text: str) -> dict[str, Any]:
+def reported(text: str) -> dict[str, Any]:
     return {family.name: family for family in text_string_to_metric_families(text)}
 
 
-def test_models_are_told_under_triton_s_names() -> None:
+def test_models_are_reported_under_triton_s_names() -> None:
     """Each with model and version, failures with their reason too, and the tags of the configuration."""
 
     async def scenario() -> str:
         stage = Stage(config_of(ECHO + 'metric_tags { key: "team" value: "a" }'))
-        stage.ask(ints("x", 1, 2, shape=(2, 1)))
+        stage.send_request(ints("x", 1, 2, shape=(2, 1)))
         stage.instance.run()
-        stage.ask(ints("x", 1))
-        stage.ask(ints("x", 1))  # waits for the one before it
+        stage.send_request(ints("x", 1))
+        stage.send_request(ints("x", 1))  # waits for the one before it
         return prometheus_text.write(f for f in metrics.families([stage.model]) if f.samples).decode()
 
     text = asyncio.run(scenario())
-    families = told(text)
+    families = reported(text)
     for name, kind in TRITONS.items():
         assert f"# TYPE {name} {kind}\n" in text
         assert families[name].samples[0].labels.items() >= {"model": "echo", "version": "1", "team": "a"}.items()

@@ -61,10 +61,10 @@ class Stage:
     async def _finish(self) -> None:
         self.is_finished = True
 
-    def ask(self, *inputs: TensorData, id: str = "") -> Asked:
-        asked = Asked(InferRequest(self.model.name, id=id, inputs=inputs))
-        self.model.submit(asked.call)
-        return asked
+    def send_request(self, *inputs: TensorData, id: str = "") -> Asked:
+        sent = Asked(InferRequest(self.model.name, id=id, inputs=inputs))
+        self.model.submit(sent.call)
+        return sent
 
 
 def test_a_request_is_answered_and_counted() -> None:
@@ -72,10 +72,10 @@ def test_a_request_is_answered_and_counted() -> None:
 
     async def scenario() -> None:
         stage = Stage(config_of(ECHO))
-        asked = stage.ask(ints("x", 1, 2, shape=(2, 1)))
-        assert (stage.model.num_in_flight, asked.call.batch_size) == (1, 2)
+        sent = stage.send_request(ints("x", 1, 2, shape=(2, 1)))
+        assert (stage.model.num_in_flight, sent.call.batch_size) == (1, 2)
         stage.instance.run()
-        assert asked.answers == [InferResponse((ints("y", 1, 2, shape=(2, 1)),))]
+        assert sent.answers == [InferResponse((ints("y", 1, 2, shape=(2, 1)),))]
         assert stage.model.num_in_flight == 0
         counted = stage.statistics
         assert (counted.success.count, counted.inference_count, counted.execution_count) == (1, 2, 1)
@@ -85,11 +85,11 @@ def test_a_request_is_answered_and_counted() -> None:
 
 
 def test_a_wrong_request_never_counts() -> None:
-    """Triton counts what it has queued."""
+    """Only queued requests count, as in Triton."""
 
     async def scenario() -> None:
         stage = Stage(config_of(ECHO))
-        assert "unexpected inference input 'z'" in stage.ask(ints("z", 1)).error
+        assert "unexpected inference input 'z'" in stage.send_request(ints("z", 1)).error
         assert (stage.model.num_in_flight, stage.statistics.fail.count) == (0, 0)
 
     asyncio.run(scenario())
@@ -100,25 +100,25 @@ def test_unloading_waits_for_what_is_under_way() -> None:
 
     async def scenario() -> None:
         stage = Stage(config_of(ECHO))
-        asked = stage.ask(ints("x", 1))
+        sent = stage.send_request(ints("x", 1))
         unloading = asyncio.ensure_future(stage.model.unload())
         await asyncio.sleep(0)
         assert not stage.is_finished
-        assert "is being unloaded" in stage.ask(ints("x", 1)).error
+        assert "is being unloaded" in stage.send_request(ints("x", 1)).error
         stage.instance.run()
         await unloading
         assert stage.is_finished
-        assert len(asked.answers) == 1
+        assert len(sent.answers) == 1
 
     asyncio.run(scenario())
 
 
 def test_giving_up_fails_what_waits() -> None:
-    """A host that ends waits no longer than it was told: what is queued fails."""
+    """A stopping host waits for its timeout only: queued requests then fail."""
 
     async def scenario() -> None:
         stage = Stage(config_of(ECHO))
-        running, waiting = stage.ask(ints("x", 1)), stage.ask(ints("x", 2))
+        running, waiting = stage.send_request(ints("x", 1)), stage.send_request(ints("x", 2))
         unloading = asyncio.ensure_future(stage.model.unload())
         await asyncio.sleep(0)
         stage.model.abort()
@@ -140,10 +140,10 @@ def test_shapes_are_the_model_s_own_inside() -> None:
                 output [ { name: "y" data_type: TYPE_INT32 dims: [ 6 ] reshape { shape: [ 3, 2, 1 ] } } ]
             """)
         )
-        asked = stage.ask(ints("x", *range(6), shape=(1, 2, 3)))
+        sent = stage.send_request(ints("x", *range(6), shape=(1, 2, 3)))
         assert stage.instance.batches[0][0].request.inputs[0].shape == (1, 3, 2, 1)
         stage.instance.run()
-        assert asked.answers[0].outputs[0].shape == (1, 6)
+        assert sent.answers[0].outputs[0].shape == (1, 6)
 
     asyncio.run(scenario())
 
@@ -154,11 +154,12 @@ def test_streams_are_counted_by_their_answers() -> None:
     async def scenario() -> None:
         config = config_of(ECHO + "model_transaction_policy { decoupled: true }")
         stage = Stage(config, lambda call: [*echo(call), InferResponse(error=internal("second"))])
-        asked = stage.ask(ints("x", 1))
+        sent = stage.send_request(ints("x", 1))
         stage.instance.run()
-        assert [answer.error is None for answer in asked.answers] == [True, False]
+        assert [answer.error is None for answer in sent.answers] == [True, False]
         assert {
-            number: (told.success.count, told.fail.count) for number, told in stage.statistics.responses.items()
+            number: (reported.success.count, reported.fail.count)
+            for number, reported in stage.statistics.responses.items()
         } == {
             0: (1, 0),
             1: (0, 1),
@@ -168,7 +169,7 @@ def test_streams_are_counted_by_their_answers() -> None:
 
 
 def test_every_second_request_is_traced(tmp_path: Path) -> None:
-    """Traces are written as Triton writes them, so many to a file."""
+    """Traces are written in Triton's format, a number of them in each file."""
     path = tmp_path / "trace"
 
     async def scenario() -> None:
@@ -177,7 +178,7 @@ def test_every_second_request_is_traced(tmp_path: Path) -> None:
             trace=TraceSettings(levels=("TIMESTAMPS", "TENSORS"), rate=2, log_frequency=1, file=str(path)),
         )
         for number in range(3):
-            stage.ask(ints("x", number), id=f"r{number}")
+            stage.send_request(ints("x", number), id=f"r{number}")
             stage.instance.run()
 
     asyncio.run(scenario())
@@ -201,22 +202,22 @@ def test_tracing_follows_its_settings(tmp_path: Path) -> None:
     async def scenario() -> None:
         stage = Stage(config_of(ECHO), trace=TraceSettings(rate=1, file=str(path)))
 
-        def ask() -> None:
-            stage.ask(ints("x", 1))
+        def send_request() -> None:
+            stage.send_request(ints("x", 1))
             stage.instance.run()
 
-        ask()
+        send_request()
         stage.tracer.settings.update("echo", {"trace_level": ["TIMESTAMPS"], "trace_count": ["2"]})
         for _ in range(3):
-            ask()
+            send_request()
         assert len({record["id"] for record in json.loads((tmp_path / "trace.0").read_text())}) == 2
         stage.tracer.settings.update("echo", {"trace_count": []})
-        ask()
-        stage.ask(ints("x", 1))
+        send_request()
+        stage.send_request(ints("x", 1))
         stage.tracer.settings.update("echo", {"trace_level": ["OFF"]})
         assert {record["id"] for record in json.loads(path.read_text())} == {3}
-        stage.instance.run()  # it was asked before
-        ask()
+        stage.instance.run()  # it was requested before
+        send_request()
         assert {record["id"] for record in json.loads(path.read_text())} == {3, 4}
 
     asyncio.run(scenario())
@@ -228,7 +229,7 @@ def test_cancelling_reaches_the_scheduler(is_first: bool) -> None:
 
     async def scenario() -> None:
         stage = Stage(config_of(ECHO))
-        first, second = stage.ask(ints("x", 1)), stage.ask(ints("x", 2))
+        first, second = stage.send_request(ints("x", 1)), stage.send_request(ints("x", 2))
         (first if is_first else second).call.cancel()
         assert (first.is_over, second.is_over) == (False, not is_first)
         assert stage.statistics.failures["CANCELED"] == int(not is_first)
@@ -269,12 +270,12 @@ def test_the_steps_of_a_traced_ensemble_are_traced_with_it(tmp_path: Path) -> No
             finish=stage._finish,
             is_ensemble=True,
         )
-        asked = Asked(InferRequest("chain", id="r", inputs=(ints("x", 1),), trace={"traceparent": "00-a-b-01"}))
-        ensemble.submit(asked.call)
+        sent = Asked(InferRequest("chain", id="r", inputs=(ints("x", 1),), trace={"traceparent": "00-a-b-01"}))
+        ensemble.submit(sent.call)
         for _ in range(2):
             assert stage.instance.batches[-1][0].request.trace == {"traceparent": "00-a-b-01"}
             stage.instance.run()
-        assert asked.answers[0].outputs == (ints("z", 1),)
+        assert sent.answers[0].outputs == (ints("z", 1),)
         assert (ensemble.statistics.execution_count, stage.statistics.execution_count) == (1, 2)
 
     asyncio.run(scenario())

@@ -13,8 +13,8 @@ from engines.host.tracing import Tracer
 SETTINGS = TraceSettings(levels=("TIMESTAMPS",), rate=1, mode="opentelemetry")
 
 
-def test_the_sdk_is_asked_for_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever asks for the mode without its packages is told which."""
+def test_the_sdk_is_required_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The mode without its packages is an error that names them."""
     monkeypatch.setitem(sys.modules, "opentelemetry.sdk", None)
     monkeypatch.setitem(sys.modules, "opentelemetry.exporter", None)
     with pytest.raises(OpenTelemetryMissingError, match="pip install opentelemetry-sdk"):

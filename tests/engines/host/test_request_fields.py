@@ -1,4 +1,4 @@
-"""What both fronts read alike: versions, forwarded headers, trace context."""
+"""Fields of both fronts: versions, forwarded headers, trace context."""
 
 import pytest
 

@@ -166,7 +166,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize("config, request_, text_", REFUSED)
-def test_a_wrong_request_is_told_as_triton_tells_it(config: object, request_: InferRequest, text_: str) -> None:
+def test_a_wrong_request_is_reported_as_triton_reports_it(config: object, request_: InferRequest, text_: str) -> None:
     """The message is Triton's, to the letter, and the code INVALID_ARG."""
     with pytest.raises(EngineError) as raised:
         RequestCheck(config)(request_)
@@ -208,7 +208,7 @@ TENSORS = st.builds(
 @given(st.lists(TENSORS, max_size=3).map(tuple))
 @example((ints("a", shape=(0, 1)), ints("b", 1, 2, 3, shape=(3, 1))))
 def test_the_quick_look_agrees_with_the_thorough_one(inputs: tuple[TensorData, ...]) -> None:
-    """What passes at one look passes Triton's steps too, with the same batch size."""
+    """A request that passes the fast check passes Triton's steps too, with the same batch size."""
     check = RequestCheck(ADDER)
     request = adder(*inputs)
     quick = check._batch_size(request)

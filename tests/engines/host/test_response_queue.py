@@ -1,4 +1,4 @@
-"""A call's answers on their way to whoever waits for them."""
+"""The queue of a call's responses."""
 
 import asyncio
 
@@ -22,7 +22,7 @@ def with_answers(work, max_bytes=1000):
 
 
 def test_answers_come_in_their_order():
-    """Those that wait, those that are waited for, and the end."""
+    """Queued responses, awaited ones, and the end."""
 
     async def work(answers, call):
         call.respond(response(1), is_final=False)
@@ -39,7 +39,7 @@ def test_answers_come_in_their_order():
 
 @pytest.mark.parametrize("num_read", [0, 3])
 def test_what_waits_has_a_limit(num_read):
-    """The call is cancelled once; what came before is told, the rest is dropped. What was read does not count."""
+    """The call is cancelled once; earlier responses are delivered, later ones dropped. Read ones do not count."""
 
     async def work(answers, call):
         cancels = []

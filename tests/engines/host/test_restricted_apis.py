@@ -25,7 +25,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize("options, text", WRONG)
-def test_wrong_options_are_told(options: list[str], text: str) -> None:
+def test_wrong_options_are_reported(options: list[str], text: str) -> None:
     """A mistake names what would be right."""
     with pytest.raises(ValueError, match=text):
         http_restrictions(options)

@@ -20,7 +20,7 @@ def key() -> Iterator[str]:
 
 
 def test_regions_are_known_by_their_names(key: str) -> None:
-    """A region is told as it was registered, until it is unregistered."""
+    """A region has its registered values, until it is unregistered."""
     regions = SharedMemoryRegions()
     regions.register("in", key, 64, 128)
     regions.register("all", key, 0, 4096)
@@ -47,13 +47,13 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize("asked, code, text", REFUSED)
-def test_what_lies_outside_is_refused(key: str, asked: tuple[str, int, int], code: ErrorCode, text: str) -> None:
+@pytest.mark.parametrize("sent, code, text", REFUSED)
+def test_what_lies_outside_is_refused(key: str, sent: tuple[str, int, int], code: ErrorCode, text: str) -> None:
     """With Triton's codes and texts."""
     regions = SharedMemoryRegions()
     regions.register("in", key, 64, 128)
     with pytest.raises(EngineError) as raised:
-        regions.resolve(*asked)
+        regions.resolve(*sent)
     assert (raised.value.code, raised.value.message) == (code, text)
 
 
@@ -70,9 +70,9 @@ def test_a_region_is_no_larger_than_its_object(key: str) -> None:
             "Unable to open shared memory region: '/none'",
         ),
     ]
-    for asked, code, text in cases:
+    for sent, code, text in cases:
         with pytest.raises(EngineError) as raised:
-            regions.register(*asked)
+            regions.register(*sent)
         assert (raised.value.code, raised.value.message) == (code, text)
 
 

@@ -9,7 +9,7 @@ from gateway.net.sockets import bind
 
 @pytest.mark.parametrize("host, family", [("127.0.0.1", socket.AF_INET), ("localhost", socket.AF_INET)])
 def test_a_free_port(host: str, family: int) -> None:
-    """Of IPv4 where a name has both; nobody is let in before somebody listens."""
+    """IPv4 where a name has both; connections are refused before the server listens."""
     with bind(host, 0) as bound:
         port = bound.getsockname()[1]
         assert (bound.family, port > 0) == (family, True)

@@ -19,18 +19,18 @@ class Clock:
 
 def call(batch_size: int = 1, error: EngineError | None = None, started_ns: int = 300) -> InferenceCall:
     """One that arrived at 100, was started at 300 and took 10, 20 and 30 ns."""
-    made = InferenceCall(InferRequest("m"), lambda response, is_final: None, 100)
-    made.batch_size = batch_size
-    made.started_ns = started_ns
-    made.compute_input_ns, made.compute_infer_ns, made.compute_output_ns = 10, 20, 30
-    made.respond(InferResponse(error=error), is_final=True)
-    return made
+    result = InferenceCall(InferRequest("m"), lambda response, is_final: None, 100)
+    result.batch_size = batch_size
+    result.started_ns = started_ns
+    result.compute_input_ns, result.compute_infer_ns, result.compute_output_ns = 10, 20, 30
+    result.respond(InferResponse(error=error), is_final=True)
+    return result
 
 
 def written(statistics: Statistics) -> object:
-    made = message("inference.ModelStatisticsResponse")().model_stats.add()
-    statistics.write(made)
-    return made
+    result = message("inference.ModelStatisticsResponse")().model_stats.add()
+    statistics.write(result)
+    return result
 
 
 def test_successes() -> None:
@@ -39,8 +39,8 @@ def test_successes() -> None:
     statistics.call_ended(call(batch_size=1))
     statistics.call_ended(call(batch_size=3))
     statistics.batch_ended(4, call())
-    made = written(statistics)
-    assert " ".join(str(made).split()) == (
+    result = written(statistics)
+    assert " ".join(str(result).split()) == (
         "last_inference: 1795282181914 inference_count: 4 execution_count: 1 "
         "inference_stats { success { count: 2 ns: 1800 } fail { } queue { count: 2 ns: 400 } "
         "compute_input { count: 2 ns: 20 } compute_infer { count: 2 ns: 40 } compute_output { count: 2 ns: 60 } "
@@ -60,7 +60,7 @@ FAILURES = [
 
 @pytest.mark.parametrize("error, started_ns, reason", FAILURES)
 def test_failures_have_a_reason(error: EngineError, started_ns: int, reason: str) -> None:
-    """A failure counts no inference; its reason tells how far the request got."""
+    """A failure counts no inference; its reason depends on how far the request got."""
     statistics = Statistics(Clock(), lambda: 0)
     statistics.call_ended(call(error=error, started_ns=started_ns))
     assert (statistics.fail.count, statistics.success.count, statistics.inference_count) == (1, 0, 0)
@@ -70,9 +70,9 @@ def test_failures_have_a_reason(error: EngineError, started_ns: int, reason: str
 def test_cache_hits_are_successes_without_computation() -> None:
     """Triton counts no inference for a hit, and adds what a miss costs to the requests' time."""
     statistics = Statistics(Clock(), lambda: 0)
-    found = call()
-    statistics.cache_hit(found, 7)
-    statistics.call_ended(found)
+    matches = call()
+    statistics.cache_hit(matches, 7)
+    statistics.call_ended(matches)
     statistics.cache_miss(call(), 5)
     assert (statistics.success.count, statistics.success.ns, statistics.queue.count) == (1, 905, 1)
     assert (statistics.cache_hits.count, statistics.cache_hits.ns, statistics.cache_misses.count) == (1, 7, 1)
@@ -86,9 +86,9 @@ def test_responses_of_streams_count_by_their_number() -> None:
     statistics.response_sent(0, 6, is_error=False, is_empty=False)
     statistics.response_sent(1, 7, is_error=True, is_empty=False)
     statistics.response_sent(2, 8, is_error=False, is_empty=True)
-    made = written(statistics).response_stats  # type: ignore[attr-defined]
-    assert {number: (made[number].success.count, made[number].fail.count, made[number].empty_response.count)
-            for number in made} == {"0": (2, 0, 0), "1": (0, 1, 0), "2": (0, 0, 1)}  # fmt: skip
+    result = written(statistics).response_stats  # type: ignore[attr-defined]
+    assert {number: (result[number].success.count, result[number].fail.count, result[number].empty_response.count)
+            for number in result} == {"0": (2, 0, 0), "1": (0, 1, 0), "2": (0, 0, 1)}  # fmt: skip
 
 
 def test_a_decoupled_model_may_answer_with_errors() -> None:

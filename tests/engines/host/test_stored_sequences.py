@@ -38,7 +38,7 @@ def host(repository: Path, directory: Path) -> Iterator[HostProcess]:
         process.kill()
 
 
-def ask(on: HostProcess, tokens: list[int], *, start: bool = False, end: bool = False) -> Reply:
+def send_request(on: HostProcess, tokens: list[int], *, start: bool = False, end: bool = False) -> Reply:
     body = {
         "inputs": [{"name": "tokens", "datatype": "INT32", "shape": [1, len(tokens)], "data": tokens}],
         "parameters": {"sequence_id": SEQUENCE, "sequence_start": start, "sequence_end": end},
@@ -49,17 +49,17 @@ def ask(on: HostProcess, tokens: list[int], *, start: bool = False, end: bool = 
 
 def step(on: HostProcess, tokens: list[int], *, start: bool = False, end: bool = False) -> tuple[int, list[float]]:
     """The likeliest next byte, and the logits of all."""
-    reply = ask(on, tokens, start=start, end=end)
+    reply = send_request(on, tokens, start=start, end=end)
     assert reply.status == 200, reply.body
-    told = {each["name"]: each["data"] for each in json.loads(reply.body)["outputs"]}
-    return told["token"][0], told["logits"]
+    reported = {each["name"]: each["data"] for each in json.loads(reply.body)["outputs"]}
+    return reported["token"][0], reported["logits"]
 
 
-def write(on: HostProcess, said: list[tuple[int, list[float]]], until: int) -> None:
-    """Let the sequence go on to so many bytes."""
-    while len(said) < until:
-        tokens = [said[-1][0]] if said else list(PROMPT)
-        said.append(step(on, tokens, start=not said, end=len(said) == NUM_BYTES - 1))
+def write(on: HostProcess, output: list[tuple[int, list[float]]], until: int) -> None:
+    """Continue the sequence to this number of bytes."""
+    while len(output) < until:
+        tokens = [output[-1][0]] if output else list(PROMPT)
+        output.append(step(on, tokens, start=not output, end=len(output) == NUM_BYTES - 1))
 
 
 def test_a_sequence_goes_on_on_another_host(repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -69,29 +69,29 @@ def test_a_sequence_goes_on_on_another_host(repository: Path, tmp_path: Path, mo
     monkeypatch.delenv("POINTSMAN_STATE_STORE", raising=False)
     with host(repository, tmp_path / "undisturbed") as alone:
         write(alone, undisturbed, NUM_BYTES)
-        assert "must specify the START flag" in ask(alone, [65]).body.decode(), "it has ended"
+        assert "must specify the START flag" in send_request(alone, [65]).body.decode(), "it has ended"
     with RedisServer() as redis_server:
         monkeypatch.setenv("POINTSMAN_STATE_STORE", redis_server.url)
-        said: list[tuple[int, list[float]]] = []
+        output: list[tuple[int, list[float]]] = []
         with host(repository, tmp_path / "first") as first:
-            write(first, said, NUM_BYTES // 2)
+            write(first, output, NUM_BYTES // 2)
             first.kill()
         assert len(redis_server.names(f"pointsman:1:state:*:n{SEQUENCE}")) == 1
         with host(repository, tmp_path / "second") as second:
-            write(second, said, NUM_BYTES)
-            assert said == undisturbed
+            write(second, output, NUM_BYTES)
+            assert output == undisturbed
             assert redis_server.names() == []
-            reply = ask(second, [65])
+            reply = send_request(second, [65])
             assert reply.status == 400 and b"its state is not in the store" in reply.body
             redis_server.kill()
-            reply = ask(second, [65], start=True)
+            reply = send_request(second, [65], start=True)
             assert reply.status == 503 and b"cannot be kept" in reply.body
 
 
-def test_the_sample_has_learnt_to_write(repository: Path, tmp_path: Path) -> None:
+def test_the_sample_has_learned_to_write(repository: Path, tmp_path: Path) -> None:
     """Not sense, but letters, and words with blanks between them."""
     with host(repository, tmp_path / "host") as alone:
-        said: list[tuple[int, list[float]]] = []
-        write(alone, said, NUM_BYTES)
-    text = bytes(token for token, _ in said).decode()
+        output: list[tuple[int, list[float]]] = []
+        write(alone, output, NUM_BYTES)
+    text = bytes(token for token, _ in output).decode()
     assert " " in text and all(each.isalpha() or each in " .,!?\"'\n" for each in text), text

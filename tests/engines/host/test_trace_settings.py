@@ -1,4 +1,4 @@
-"""Trace settings: models have the host's wherever they say nothing themselves."""
+"""Trace settings: models have the host's values where they have none."""
 
 import pytest
 
@@ -13,7 +13,7 @@ def book(default: TraceSettings = DEFAULT) -> TraceSettingsBook:
 
 
 def test_models_follow_the_host() -> None:
-    """What a model says goes before what the host says; what is cleared falls back."""
+    """A model's value overrides the host's; a cleared one falls back."""
     settings = book()
     settings.update("", {"trace_rate": ["5"], "trace_level": ["TIMESTAMPS"]})
     settings.update("m", {"trace_rate": ["7"]})
@@ -40,18 +40,18 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize("said, text", REFUSED)
-def test_wrong_settings_change_nothing(said: dict[str, list[str]], text: str) -> None:
+@pytest.mark.parametrize("output, text", REFUSED)
+def test_wrong_settings_change_nothing(output: dict[str, list[str]], text: str) -> None:
     """The text is Triton's, and what was set before stays."""
     settings = book()
     with pytest.raises(EngineError) as raised:
-        settings.update("", said)
+        settings.update("", output)
     assert raised.value.message == text
     assert settings.of("") == DEFAULT
 
 
 def test_levels_need_a_file() -> None:
-    """Triton traces nothing without a file to write to, and says so."""
+    """Like Triton, traces need a file."""
     with pytest.raises(EngineError, match="trace file name is not given"):
         book(TraceSettings()).update("", {"trace_level": ["TIMESTAMPS"]})
 
@@ -73,7 +73,7 @@ def test_options() -> None:
 
 
 @pytest.mark.parametrize("option", ["rate", "rate=x", "level=LOUD", "mode=other", "triton,colour=blue", "zipkin,url=x"])
-def test_wrong_options_are_told(option: str) -> None:
+def test_wrong_options_are_reported(option: str) -> None:
     """A mistake is an error of the command line."""
     with pytest.raises(ValueError, match="--trace-config"):
         read_trace_options([option])

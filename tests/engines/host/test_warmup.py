@@ -41,7 +41,7 @@ class Immediate(FakeInstance):
 
 
 def test_samples_are_made_and_run(tmp_path: Path) -> None:
-    """A batch of so many requests, so many times, on each instance; what is no input of the model is a control."""
+    """A batch runs the given number of times on each instance; other names than inputs are controls."""
     (tmp_path / "warmup").mkdir()
     (tmp_path / "warmup" / "f.bin").write_bytes(b"\7\0\0\0 and more")
     instances = [Immediate(lambda call: [InferResponse()], name) for name in ("a", "b")]
@@ -73,7 +73,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize("wanted, text", WRONG)
-def test_wrong_samples_are_told(tmp_path: Path, wanted: str, text: str) -> None:
+def test_wrong_samples_are_reported(tmp_path: Path, wanted: str, text: str) -> None:
     """Each is an error of the load."""
     (tmp_path / "warmup").mkdir()
     (tmp_path / "warmup" / "short").write_bytes(b"1234")

@@ -12,10 +12,10 @@ from gateway.protocol.protobuf import Message, message
 def request(model: str = "adder", **fields: Any) -> Message:
     """A request without tensors; `parameters` by name."""
     parameters = fields.pop("parameters", {})
-    made = message("inference.ModelInferRequest")(model_name=model, **fields)
+    result = message("inference.ModelInferRequest")(model_name=model, **fields)
     for name, value in parameters.items():
-        set_parameter(made.parameters[name], value)
-    return made
+        set_parameter(result.parameters[name], value)
+    return result
 
 
 def set_parameter(parameter: Message, value: Any) -> None:
@@ -29,27 +29,27 @@ def set_parameter(parameter: Message, value: Any) -> None:
 
 
 def adder(a: tuple[int, ...] = (1, 2), b: tuple[int, ...] = (10, 20), **fields: Any) -> Message:
-    made = request("adder", **fields)
+    result = request("adder", **fields)
     for name, values in (("a", a), ("b", b)):
-        made.inputs.add(name=name, datatype="INT32", shape=[1, len(values)])
-        made.raw_input_contents.append(struct.pack(f"<{len(values)}i", *values))
-    return made
+        result.inputs.add(name=name, datatype="INT32", shape=[1, len(values)])
+        result.raw_input_contents.append(struct.pack(f"<{len(values)}i", *values))
+    return result
 
 
 def text(model: str, words: str, **fields: Any) -> Message:
-    made = request(model, **fields)
-    add(made, "text_input", "BYTES", [1], join_elements([words.encode()]))
-    return made
+    result = request(model, **fields)
+    add(result, "text_input", "BYTES", [1], join_elements([words.encode()]))
+    return result
 
 
 def repeater(words: str, count: int, fail_after: int | None = None, **fields: Any) -> Message:
-    made = text("repeater", words, **fields)
-    add(made, "count", "INT32", [1], struct.pack("<i", count))
+    result = text("repeater", words, **fields)
+    add(result, "count", "INT32", [1], struct.pack("<i", count))
     if fail_after is not None:
-        add(made, "fail_after", "INT32", [1], struct.pack("<i", fail_after))
-    return made
+        add(result, "fail_after", "INT32", [1], struct.pack("<i", fail_after))
+    return result
 
 
-def add(made: Message, name: str, datatype: str, shape: list[int], raw: bytes) -> None:
-    made.inputs.add(name=name, datatype=datatype, shape=shape)
-    made.raw_input_contents.append(raw)
+def add(result: Message, name: str, datatype: str, shape: list[int], raw: bytes) -> None:
+    result.inputs.add(name=name, datatype=datatype, shape=shape)
+    result.raw_input_contents.append(raw)

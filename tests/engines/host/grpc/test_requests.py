@@ -20,20 +20,20 @@ RESERVED = (
 )
 
 
-def read(made, reader=None, *, forwarded=None, trace=None, version=""):
-    data = made if isinstance(made, bytes) else made.SerializeToString()
+def read(built, reader=None, *, forwarded=None, trace=None, version=""):
+    data = built if isinstance(built, bytes) else built.SerializeToString()
     framed = b"\0\0\0\0\1" + data + b"next"
-    asked = (reader or RequestReader())(framed, 5, 5 + len(data))
-    return asked, asked.infer_request(FakeRegions(), forwarded or {}, trace or {}, version)
+    sent = (reader or RequestReader())(framed, 5, 5 + len(data))
+    return sent, sent.infer_request(FakeRegions(), forwarded or {}, trace or {}, version)
 
 
 def plain(inferred):
     """With tensors as bytes, to compare by value."""
 
-    def whole(data):
+    def complete(data):
         return data if isinstance(data, SharedMemory) else bytes(data)
 
-    return replace(inferred, inputs=tuple(replace(each, data=whole(each.data)) for each in inferred.inputs))
+    return replace(inferred, inputs=tuple(replace(each, data=complete(each.data)) for each in inferred.inputs))
 
 
 def test_a_message_by_its_bytes():
@@ -44,8 +44,8 @@ def test_a_message_by_its_bytes():
         b"\x32\x05\x0a\x03sum"
         b"\x3a\x08\x01\0\0\0\x02\0\0\0"
     )
-    asked, inferred = read(data, version="2")
-    assert (asked.model, asked.version, asked.id) == ("adder", "2", "id")
+    sent, inferred = read(data, version="2")
+    assert (sent.model, sent.version, sent.id) == ("adder", "2", "id")
     assert plain(inferred) == InferRequest(
         "adder",
         "2",
@@ -57,18 +57,18 @@ def test_a_message_by_its_bytes():
 
 def test_large_tensors_are_views_on_the_message():
     """And small ones are bytes, so that they do not keep their message."""
-    made = request("identity_fp32")
-    made.inputs.add(name="input", datatype="FP32", shape=[4096])
-    made.raw_input_contents.append(bytes(16384))
+    built = request("identity_fp32")
+    built.inputs.add(name="input", datatype="FP32", shape=[4096])
+    built.raw_input_contents.append(bytes(16384))
     reader = RequestReader()
     for _ in range(10):  # by protobuf first, then by its layout
-        _, inferred = read(made, reader)
+        _, inferred = read(built, reader)
         assert isinstance(inferred.inputs[0].data, memoryview)
     assert isinstance(read(adder())[1].inputs[0].data, bytes)
 
 
 def test_parameters_become_fields():
-    """What is not a field stays a parameter; headers stand beside these."""
+    """Unknown names stay parameters, beside the forwarded headers."""
     parameters = {
         "sequence_id": 7,
         "sequence_start": True,
@@ -81,11 +81,11 @@ def test_parameters_become_fields():
         "stop": "x",
         "echo": True,
     }
-    asked, inferred = read(adder(parameters=parameters), forwarded={"x-forward-a": "b"}, trace={"traceparent": "00"})
+    sent, inferred = read(adder(parameters=parameters), forwarded={"x-forward-a": "b"}, trace={"traceparent": "00"})
     assert inferred.parameters == {"temperature": 0.5, "n": -3, "stop": "x", "echo": True, "x-forward-a": "b"}
     assert (inferred.sequence_id, inferred.sequence_start, inferred.sequence_end) == (7, True, False)
     assert (inferred.priority, inferred.timeout_us, inferred.trace) == (2**63, 1500, {"traceparent": "00"})
-    assert asked.wants_empty_final
+    assert sent.wants_empty_final
 
 
 @pytest.mark.parametrize(("value", "read_as"), [("abc", "abc"), (-1, 2**64 - 1), (5, 5)])
@@ -113,10 +113,10 @@ def test_sequence_ids_are_texts_or_unsigned(value, read_as):
 )
 def test_typed_contents(datatype, field, values, raw):
     """Each datatype's field, as raw bytes."""
-    made = request("any")
-    tensor = made.inputs.add(name="x", datatype=datatype, shape=[2])
+    built = request("any")
+    tensor = built.inputs.add(name="x", datatype=datatype, shape=[2])
     getattr(tensor.contents, field).extend(values)
-    assert bytes(read(made)[1].inputs[0].data) == raw
+    assert bytes(read(built)[1].inputs[0].data) == raw
 
 
 def with_parameters(target, **values):
@@ -125,55 +125,55 @@ def with_parameters(target, **values):
 
 
 def test_shared_memory_is_resolved():
-    """Inputs in it take no raw contents; the service says where a region is."""
-    made = adder(outputs=[])
-    with_parameters(made.inputs[0], shared_memory_region="known", shared_memory_byte_size=8, shared_memory_offset=16)
-    del made.raw_input_contents[0]
-    output = made.outputs.add(name="sum")
+    """Its inputs take no raw contents; the service resolves the region."""
+    built = adder(outputs=[])
+    with_parameters(built.inputs[0], shared_memory_region="known", shared_memory_byte_size=8, shared_memory_offset=16)
+    del built.raw_input_contents[0]
+    output = built.outputs.add(name="sum")
     with_parameters(output, shared_memory_region="known", shared_memory_byte_size=8)
-    made.outputs.add(name="diff")
-    inferred = read(made)[1]
+    built.outputs.add(name="diff")
+    inferred = read(built)[1]
     assert inferred.inputs[0].data == SharedMemory("/known", 16, 8)
     assert bytes(inferred.inputs[1].data) == struct.pack("<2i", 10, 20)
     assert inferred.outputs == (WantedOutput("sum", 0, SharedMemory("/known", 0, 8)), WantedOutput("diff"))
 
 
 def test_classes_are_wanted_by_output():
-    """And an output that is named twice is wanted once."""
-    made = adder()
-    with_parameters(made.outputs.add(name="sum"), classification=3)
-    made.outputs.add(name="sum")
-    asked, inferred = read(made)
+    """An output that is named twice is returned once."""
+    built = adder()
+    with_parameters(built.outputs.add(name="sum"), classification=3)
+    built.outputs.add(name="sum")
+    sent, inferred = read(built)
     assert inferred.outputs == (WantedOutput("sum", 3),)
-    assert asked.classes == {"sum": 3}
+    assert sent.classes == {"sum": 3}
 
 
 def broken(change):
-    made = adder()
-    change(made)
-    return made
+    built = adder()
+    change(built)
+    return built
 
 
 def on_input(**values):
-    return broken(lambda made: with_parameters(made.inputs[0], **values))
+    return broken(lambda built: with_parameters(built.inputs[0], **values))
 
 
 def on_output(**values):
-    return broken(lambda made: with_parameters(made.outputs.add(name="sum"), **values))
+    return broken(lambda built: with_parameters(built.outputs.add(name="sum"), **values))
 
 
 def contents(field, values, datatype="INT32", *, keep_raw=False):
-    def change(made):
+    def change(built):
         if not keep_raw:
-            del made.raw_input_contents[:]
-        made.inputs[0].datatype = datatype
-        getattr(made.inputs[0].contents, field).extend(values)
+            del built.raw_input_contents[:]
+        built.inputs[0].datatype = datatype
+        getattr(built.inputs[0].contents, field).extend(values)
 
     return broken(change)
 
 
 @pytest.mark.parametrize(
-    ("made", "message"),
+    ("built", "message"),
     [
         (adder(parameters={"triton_x": True}), RESERVED),
         (
@@ -212,7 +212,7 @@ def contents(field, values, datatype="INT32", *, keep_raw=False):
             "'INT32'",
         ),
         (
-            broken(lambda made: made.raw_input_contents.pop()),
+            broken(lambda built: built.raw_input_contents.pop()),
             "unable to find data for input tensor 'b' for model 'adder' in request.",
         ),
         (
@@ -242,10 +242,10 @@ def contents(field, values, datatype="INT32", *, keep_raw=False):
         ),
     ],
 )
-def test_what_is_wrong_with_a_request(made, message):
-    """Triton's texts, asked of a real one."""
+def test_what_is_wrong_with_a_request(built, message):
+    """The texts are those of a real Triton."""
     with pytest.raises(EngineError) as caught:
-        read(made)
+        read(built)
     assert caught.value.message == message
 
 
@@ -267,24 +267,24 @@ CALLS = st.tuples(IDS, st.lists(SMALL, max_size=2), st.sampled_from(["", "1"]), 
 @settings(max_examples=25, deadline=None)
 @given(st.lists(CALLS, min_size=1, max_size=8))
 def test_layouts_change_nothing(calls):
-    """Whatever came before, a message is read as by a reader that has seen none."""
+    """A cached layout changes no result."""
     reader = RequestReader()
     for id, values, version, starts in calls * 6:
-        made = adder(tuple(values), tuple(values), id=id, model_version=version)
+        built = adder(tuple(values), tuple(values), id=id, model_version=version)
         if starts:
-            made.parameters["sequence_start"].bool_param = True
-        asked, inferred = read(made, reader)
-        fresh, expected = read(made)
+            built.parameters["sequence_start"].bool_param = True
+        sent, inferred = read(built, reader)
+        fresh, expected = read(built)
         assert plain(inferred) == plain(expected)
-        assert (asked.model, asked.version, asked.id) == (fresh.model, fresh.version, fresh.id)
+        assert (sent.model, sent.version, sent.id) == (fresh.model, fresh.version, fresh.id)
 
 
 def test_shared_memory_is_never_remembered():
     """A region may be another one the next time."""
-    made = text("text", "x")
-    del made.raw_input_contents[:]
-    with_parameters(made.inputs[0], shared_memory_region="known", shared_memory_byte_size=8)
+    built = text("text", "x")
+    del built.raw_input_contents[:]
+    with_parameters(built.inputs[0], shared_memory_region="known", shared_memory_byte_size=8)
     reader = RequestReader()
     for _ in range(10):
-        assert read(made, reader)[1].inputs[0].data == SharedMemory("/known", 0, 8)
+        assert read(built, reader)[1].inputs[0].data == SharedMemory("/known", 0, 8)
     assert repr(reader._layouts) == "<Layouts of 0 sizes>"

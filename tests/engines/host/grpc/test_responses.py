@@ -26,7 +26,7 @@ def expected(**fields):
 
 
 def test_outputs_and_their_data():
-    """Each output has a raw content, empty for one in shared memory; views are as good as bytes."""
+    """Each output has a raw content, empty in shared memory; views work like bytes."""
     outputs = (
         TensorData("x", "INT32", (1, 300), bytes(1200)),
         TensorData("s", "FP32", (2,), SharedMemory("/r", 0, 8)),
@@ -53,53 +53,53 @@ def test_parameters_of_each_type():
 def test_classes_stand_in_for_values():
     """With the model's labels, by batch element."""
     scores = TensorData("probabilities", "FP32", (1, 4), struct.pack("<4f", 0.1, 0.2, 0.3, 0.9))
-    made = parsed(WRITER.write("", InferResponse((scores,)), {"probabilities": 1}))
-    assert made.outputs[0].datatype == "BYTES"
-    assert list(made.outputs[0].shape) == [1, 1]
-    assert made.raw_output_contents[0][4:] == b"0.900000:3:locomotive"
+    result = parsed(WRITER.write("", InferResponse((scores,)), {"probabilities": 1}))
+    assert result.outputs[0].datatype == "BYTES"
+    assert list(result.outputs[0].shape) == [1, 1]
+    assert result.raw_output_contents[0][4:] == b"0.900000:3:locomotive"
     with pytest.raises(EngineError, match="unsupported type 'BYTES'"):
         WRITER.write("", InferResponse((TensorData("probabilities", "BYTES", (1,), b""),)), {"probabilities": 1})
 
 
 @pytest.mark.parametrize("is_final", [True, False])
-def test_a_streamed_response_tells_whether_it_is_the_last(is_final):
+def test_a_streamed_response_reports_whether_it_is_the_last(is_final):
     """`triton_final_response`, whatever other parameters there are."""
     response = InferResponse((), {"own": 1})
-    made = parse(
+    result = parse(
         "inference.ModelStreamInferResponse", b"".join(streamed(WRITER.write("7", response, {}), is_final=is_final))
     )
-    assert made.error_message == ""
-    assert made.infer_response.parameters["triton_final_response"].bool_param is is_final
-    assert made.infer_response.parameters["own"].int64_param == 1
-    assert made.infer_response.id == "7"
+    assert result.error_message == ""
+    assert result.infer_response.parameters["triton_final_response"].bool_param is is_final
+    assert result.infer_response.parameters["own"].int64_param == 1
+    assert result.infer_response.id == "7"
 
 
 def test_failures_on_a_stream():
-    """Of a request that was never taken only the id is told."""
-    made = parse("inference.ModelStreamInferResponse", stream_error("no", "7"))
-    assert (made.error_message, made.infer_response.id, made.infer_response.model_name) == ("no", "7", "")
-    assert not made.infer_response.parameters
-    made = parse("inference.ModelStreamInferResponse", stream_error("no", "7", "m", "", is_final=False))
-    assert (made.error_message, made.infer_response.model_name) == ("no", "m")
-    assert made.infer_response.parameters["triton_final_response"].bool_param is False
-    made = parse("inference.ModelStreamInferResponse", b"".join(empty_final("7", "m", "")))
-    assert (made.infer_response.id, made.infer_response.model_name) == ("7", "m")
-    assert made.infer_response.parameters["triton_final_response"].bool_param is True
+    """The error of a request that was not submitted has only its id."""
+    result = parse("inference.ModelStreamInferResponse", stream_error("no", "7"))
+    assert (result.error_message, result.infer_response.id, result.infer_response.model_name) == ("no", "7", "")
+    assert not result.infer_response.parameters
+    result = parse("inference.ModelStreamInferResponse", stream_error("no", "7", "m", "", is_final=False))
+    assert (result.error_message, result.infer_response.model_name) == ("no", "m")
+    assert result.infer_response.parameters["triton_final_response"].bool_param is False
+    result = parse("inference.ModelStreamInferResponse", b"".join(empty_final("7", "m", "")))
+    assert (result.infer_response.id, result.infer_response.model_name) == ("7", "m")
+    assert result.infer_response.parameters["triton_final_response"].bool_param is True
 
 
 @pytest.mark.parametrize("sizes", [(), (1, 2), (40_000,), (1, 40_000, 2), (40_000, 40_000), (5, 70_000)])
 def test_framing_joins_what_is_small(sizes):
     """Large pieces are sent as they are; together they are the message behind its length."""
     pieces = [bytes([number]) * size for number, size in enumerate(sizes, 1)]
-    made = framed(pieces)
-    assert b"".join(made) == b"\0" + sum(sizes).to_bytes(4, "big") + b"".join(pieces)
-    assert len(made) <= 2 * sum(size > 32_768 for size in sizes) + 1
+    result = framed(pieces)
+    assert b"".join(result) == b"\0" + sum(sizes).to_bytes(4, "big") + b"".join(pieces)
+    assert len(result) <= 2 * sum(size > 32_768 for size in sizes) + 1
 
 
 @pytest.mark.parametrize(("encoding", "read"), [(b"gzip", gzip.decompress), (b"deflate", zlib.decompress)])
 def test_compressed_messages(encoding, read):
-    """The flag is set, and the length is that of what is sent."""
-    (made,) = framed([b"a" * 1000, b"b"], (encoding, 6))
-    assert made[0] == 1
-    assert int.from_bytes(made[1:5], "big") == len(made) - 5 < 100
-    assert read(made[5:]) == b"a" * 1000 + b"b"
+    """The flag is set, and the length is that of the compressed message."""
+    (result,) = framed([b"a" * 1000, b"b"], (encoding, 6))
+    assert result[0] == 1
+    assert int.from_bytes(result[1:5], "big") == len(result) - 5 < 100
+    assert read(result[5:]) == b"a" * 1000 + b"b"

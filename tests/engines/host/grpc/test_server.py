@@ -30,28 +30,28 @@ HEAD = [(":method", "POST"), (":scheme", "http"), (":authority", "a"), ("content
 
 @pytest.fixture(scope="module")
 def stage():
-    with fronts() as made:
-        yield made
+    with fronts() as built:
+        yield built
 
 
 @pytest.fixture(scope="module")
 def channel(stage):
-    with grpc.insecure_channel(stage.grpc_url) as made:
-        yield made
+    with grpc.insecure_channel(stage.grpc_url) as built:
+        yield built
 
 
 def unary(channel, method, data, **options):
     return channel.unary_unary(SERVICE + method)(data, timeout=10, **options)
 
 
-def infer(channel, made, **options):
-    return service_pb2.ModelInferResponse.FromString(unary(channel, "ModelInfer", made.SerializeToString(), **options))
+def infer(channel, built, **options):
+    return service_pb2.ModelInferResponse.FromString(unary(channel, "ModelInfer", built.SerializeToString(), **options))
 
 
 def stream(channel, requests, metadata=()):
     """The responses, and the status at the end."""
     call = channel.stream_stream(SERVICE + "ModelStreamInfer")(
-        iter([made.SerializeToString() for made in requests]), timeout=10, metadata=metadata
+        iter([built.SerializeToString() for built in requests]), timeout=10, metadata=metadata
     )
     responses = []
     try:
@@ -69,7 +69,7 @@ def numbers(channel_or_client, values):
 
 
 def test_tritonclient_infers(stage):
-    """Its synchronous client, with an id and one output wanted."""
+    """The synchronous client, with an id and one requested output."""
     with triton_grpc.InferenceServerClient(stage.grpc_url) as client:
         for number in range(12):  # by protobuf first, then by a remembered layout
             outputs = [triton_grpc.InferRequestedOutput("sum")]
@@ -79,7 +79,7 @@ def test_tritonclient_infers(stage):
             assert result.get_response().id == str(number)
 
 
-def test_tritonclient_asks_everything_else(stage):
+def test_tritonclient_sends_everything_else(stage):
     """Health, metadata, configuration, the repository's index, settings."""
     with triton_grpc.InferenceServerClient(stage.grpc_url) as client:
         assert client.is_server_live()
@@ -96,30 +96,30 @@ def test_tritonclient_asks_everything_else(stage):
 
 
 def test_tritonclient_classifies_and_names_sequences(stage):
-    """What its options are is what the service gets."""
+    """The service gets the client's options."""
     with triton_grpc.InferenceServerClient(stage.grpc_url) as client:
         scores = triton_grpc.InferInput("scores", [1, 4], "FP32")
         scores.set_data_from_numpy(np.array([[0.1, 0.2, 0.3, 0.9]], dtype=np.float32))
         wanted = triton_grpc.InferRequestedOutput("probabilities", class_count=2)
         result = client.infer("classifier", [scores], outputs=[wanted], sequence_id=9, sequence_start=True, priority=3)
         assert result.as_numpy("probabilities").tolist() == [[b"0.900000:3:locomotive", b"0.300000:2:horse"]]
-    asked = stage.service.requests[-1]
-    assert (asked.sequence_id, asked.sequence_start, asked.priority) == (9, True, 3)
+    sent = stage.service.requests[-1]
+    assert (sent.sequence_id, sent.sequence_start, sent.priority) == (9, True, 3)
 
 
 @pytest.mark.parametrize("num_bytes", [0, 5_000, 70_000, 3_000_000])
 def test_tensors_of_any_size(channel, num_bytes):
     """Through windows and frames, both ways."""
-    made = text("identity_uint8", "x")
-    made.inputs[0].name, made.inputs[0].datatype = "input", "UINT8"
-    made.inputs[0].shape[:] = [num_bytes]
-    made.raw_input_contents[0] = bytes(range(250)) * (num_bytes // 250)
-    assert infer(channel, made).raw_output_contents[0] == made.raw_input_contents[0]
+    built = text("identity_uint8", "x")
+    built.inputs[0].name, built.inputs[0].datatype = "input", "UINT8"
+    built.inputs[0].shape[:] = [num_bytes]
+    built.raw_input_contents[0] = bytes(range(250)) * (num_bytes // 250)
+    assert infer(channel, built).raw_output_contents[0] == built.raw_input_contents[0]
 
 
 @pytest.mark.parametrize("encoding", [grpc.Compression.Gzip, grpc.Compression.Deflate])
 def test_compressed_messages(encoding):
-    """Requests are read; replies are compressed where the host was told to."""
+    """Requests are decompressed; replies are compressed by the host's setting."""
     with (
         fronts(ClientLimits(compression_level=1)) as stage,
         grpc.insecure_channel(stage.grpc_url, compression=encoding) as channel,
@@ -147,7 +147,7 @@ def test_the_asyncio_client_infers_and_streams(stage):
 
 
 def test_tritonclient_streams_decoupled_answers(stage):
-    """Several answers, and the end where it is asked for."""
+    """Several responses, and the final one where requested."""
     answers = queue.SimpleQueue()
     with triton_grpc.InferenceServerClient(stage.grpc_url) as client:
         client.start_stream(lambda result, error: answers.put((result, error)))
@@ -168,11 +168,11 @@ def test_tritonclient_streams_decoupled_answers(stage):
 
 
 def test_answers_of_a_stream_come_in_the_order_of_their_requests(stage, channel):
-    """Those of models that are not decoupled; one that sleeps holds up what comes after it, but not decoupled ones."""
+    """Responses of models that are not decoupled keep their order; decoupled ones do not wait."""
     requests = queue.SimpleQueue()
     call = channel.stream_stream(SERVICE + "ModelStreamInfer")(iter(requests.get, None), timeout=10)
-    for made in (text("sleeper", "z", id="1"), adder(id="2"), repeater("x", 1, id="3")):
-        requests.put(made.SerializeToString())
+    for built in (text("sleeper", "z", id="1"), adder(id="2"), repeater("x", 1, id="3")):
+        requests.put(built.SerializeToString())
     first = service_pb2.ModelStreamInferResponse.FromString(next(call))
     assert first.infer_response.id == "3"
     sleeping = stage.service.sleeping.pop()
@@ -210,7 +210,7 @@ def test_a_deadline_ends_a_call(stage, channel):
 
 
 def test_statuses_of_the_protocol(channel):
-    """An unknown method, and what is no message."""
+    """An unknown method, and an invalid message."""
     refusals = {}
     for method, data in (("Nope", b""), ("ModelInfer", b"\xff\xff"), ("ModelConfig", b"\xff\xff")):
         with pytest.raises(grpc.RpcError) as caught:
@@ -232,7 +232,7 @@ def test_a_stream_with_a_message_that_is_none_ends(channel):
 
 
 def test_messages_have_a_limit():
-    """Unary and on a stream, as grpc-core tells it; the connection goes on."""
+    """Unary and on a stream, with grpc-core's status; the connection stays open."""
     with fronts(ClientLimits(max_message_bytes=1000)) as stage, grpc.insecure_channel(stage.grpc_url) as channel:
         large = adder(a=(1,) * 500, b=(2,) * 500)
         with pytest.raises(grpc.RpcError) as caught:
@@ -244,19 +244,19 @@ def test_messages_have_a_limit():
 
 
 def test_headers_and_trace_context_reach_the_service(stage, channel):
-    """Those that match the pattern as parameters, W3C trace context beside them."""
+    """Matching headers become parameters; W3C trace context is passed on."""
     metadata = [("x-forward-a", "1"), ("other", "2"), ("traceparent", "00-aa-bb-01"), ("tracestate", "v=1")]
     infer(channel, adder(parameters={"n": 5}), metadata=metadata)
-    asked = stage.service.requests[-1]
-    assert asked.parameters == {"n": 5, "x-forward-a": "1"}
-    assert asked.trace == {"traceparent": "00-aa-bb-01", "tracestate": "v=1"}
-    for number in range(3):  # what is the call's own is not remembered
+    sent = stage.service.requests[-1]
+    assert sent.parameters == {"n": 5, "x-forward-a": "1"}
+    assert sent.trace == {"traceparent": "00-aa-bb-01", "tracestate": "v=1"}
+    for number in range(3):  # fields of one call are not cached
         infer(channel, adder(), metadata=[("traceparent", f"00-{number}")])
         assert stage.service.requests[-1].trace == {"traceparent": f"00-{number}"}
 
 
 def test_restricted_protocols():
-    """A category is closed to who lacks its header."""
+    """A category requires its header."""
     restriction = ("triton-grpc-protocol-admin", "secret")
     with fronts(grpc_inference=restriction) as stage, grpc.insecure_channel(stage.grpc_url) as channel:
         for call in (partial(infer, channel, adder()), partial(unary, channel, "ModelInfer", b"")):
@@ -271,7 +271,7 @@ def test_restricted_protocols():
 
 
 def test_health(stage, channel):
-    """grpc.health.v1 tells whether the server is ready; Watch tells when that changes."""
+    """grpc.health.v1 reports readiness; Watch reports changes."""
     stub = health_pb2_grpc.HealthStub(channel)
     assert stub.Check(health_pb2.HealthCheckRequest()).status == health_pb2.HealthCheckResponse.SERVING
     with pytest.raises(grpc.RpcError) as caught:
@@ -290,21 +290,21 @@ def test_health(stage, channel):
 def test_reflection(channel):
     """A client finds the services, and the schema of one."""
     stub = reflection_pb2_grpc.ServerReflectionStub(channel)
-    asked = [
+    sent = [
         reflection_pb2.ServerReflectionRequest(list_services=""),
         reflection_pb2.ServerReflectionRequest(file_containing_symbol="inference.GRPCInferenceService"),
     ]
-    services, schema = stub.ServerReflectionInfo(iter(asked), timeout=10)
+    services, schema = stub.ServerReflectionInfo(iter(sent), timeout=10)
     assert "inference.GRPCInferenceService" in [each.name for each in services.list_services_response.service]
     assert schema.file_descriptor_response.file_descriptor_proto
 
 
 def test_a_stream_is_not_read_while_its_client_does_not_read():
-    """What waits to be written stops the client from sending more: the service does not get all of it."""
-    made = text("identity_uint8", "x")
-    made.inputs[0].name, made.inputs[0].datatype = "input", "UINT8"
-    made.inputs[0].shape[:] = [1 << 20]
-    made.raw_input_contents[0] = bytes(1 << 20)
+    """Unsent responses stop reading: the service does not get all requests."""
+    built = text("identity_uint8", "x")
+    built.inputs[0].name, built.inputs[0].datatype = "input", "UINT8"
+    built.inputs[0].shape[:] = [1 << 20]
+    built.raw_input_contents[0] = bytes(1 << 20)
     number = 48
 
     def is_stuck(stage):
@@ -312,7 +312,7 @@ def test_a_stream_is_not_read_while_its_client_does_not_read():
         return streams and all(stream.is_waiting and stream.receive_window == 0 for stream in streams)
 
     with fronts() as stage, grpc.insecure_channel(stage.grpc_url) as channel:
-        data = [made.SerializeToString()] * number
+        data = [built.SerializeToString()] * number
         call = channel.stream_stream(SERVICE + "ModelStreamInfer")(iter(data), timeout=20)
         eventually(lambda: stage.call(lambda: is_stuck(stage)))
         assert len(stage.service.requests) < number
@@ -347,7 +347,7 @@ def test_silent_clients_are_pinged():
 
 
 def test_old_connections_are_left():
-    """After their time clients are told to open another one; calls go on."""
+    """After its maximum age a connection gets GOAWAY; its calls go on."""
     with fronts(ClientLimits(max_connection_seconds=0.5)) as stage, grpc.insecure_channel(stage.grpc_url) as channel:
         infer(channel, adder())
         (connection,) = stage.grpc.connections
@@ -367,8 +367,8 @@ def test_stub_of_the_schema(channel):
 def test_a_client_that_does_not_read_loses_its_stream():
     """A decoupled model goes on while its client does not: what waits has a limit, and then the call is cancelled."""
     with fronts(ClientLimits(max_unsent_bytes=1 << 20)) as stage, grpc.insecure_channel(stage.grpc_url) as channel:
-        made = repeater("x" * 200_000, 1000)
-        call = channel.stream_stream(SERVICE + "ModelStreamInfer")(iter([made.SerializeToString()]), timeout=20)
+        built = repeater("x" * 200_000, 1000)
+        call = channel.stream_stream(SERVICE + "ModelStreamInfer")(iter([built.SerializeToString()]), timeout=20)
         eventually(lambda: stage.service.calls and stage.service.calls[-1].is_over)
         assert stage.service.calls[-1].is_cancelled
         with pytest.raises(grpc.RpcError) as caught:
@@ -378,7 +378,7 @@ def test_a_client_that_does_not_read_loses_its_stream():
 
 @pytest.mark.parametrize("method", ["ModelInfer", "ModelStreamInfer"])
 def test_a_message_that_does_not_come_is_not_waited_for(method):
-    """A client that stops in the middle of one is told; one that has yet to begin one of a stream may take its time."""
+    """An incomplete message ends the call; a stream between messages has no limit."""
     stream_path = SERVICE + "ModelStreamInfer"
     with (
         fronts(ClientLimits(receive_seconds=0.5)) as stage,
@@ -401,14 +401,14 @@ def test_a_message_that_does_not_come_is_not_waited_for(method):
 
 
 def test_a_stream_that_waits_for_requests_does_not_hold_stopping_up():
-    """What it has asked is answered, then it is told to go away."""
-    asked = queue.SimpleQueue()
+    """Calls in flight are answered, then the connection gets GOAWAY."""
+    sent = queue.SimpleQueue()
     with fronts() as stage, grpc.insecure_channel(stage.grpc_url) as channel:
-        call = channel.stream_stream(SERVICE + "ModelStreamInfer")(iter(asked.get, None), timeout=20)
-        asked.put(adder().SerializeToString())
+        call = channel.stream_stream(SERVICE + "ModelStreamInfer")(iter(sent.get, None), timeout=20)
+        sent.put(adder().SerializeToString())
         next(call)
         stage.do(lambda: stage.grpc.stop(15))
         with pytest.raises(grpc.RpcError) as ended:
             next(call)
         assert (ended.value.code(), ended.value.details()) == (grpc.StatusCode.UNAVAILABLE, "the host is stopping")
-        asked.put(None)
+        sent.put(None)

@@ -13,26 +13,26 @@ SERVICE = "/inference.GRPCInferenceService/"
 
 
 def changed(change, **fields):
-    made = adder(**fields)
-    change(made)
-    return made
+    result = adder(**fields)
+    change(result)
+    return result
 
 
 def with_parameter(choose, name, value):
-    return changed(lambda made: set_parameter(choose(made).parameters[name], value))
+    return changed(lambda result: set_parameter(choose(result).parameters[name], value))
 
 
-def first_input(made):
-    return made.inputs[0]
+def first_input(result):
+    return result.inputs[0]
 
 
-def an_output(made):
-    return made.outputs.add(name="sum")
+def an_output(result):
+    return result.outputs.add(name="sum")
 
 
-def typed(made):
-    del made.raw_input_contents[:]
-    for tensor, values in zip(made.inputs, ([1, 2], [3, 4]), strict=True):
+def typed(result):
+    del result.raw_input_contents[:]
+    for tensor, values in zip(result.inputs, ([1, 2], [3, 4]), strict=True):
         tensor.contents.int_contents.extend(values)
 
 
@@ -53,16 +53,16 @@ UNARY = {
     "a priority of another type": adder(parameters={"priority": "1"}),
     "a timeout of another type": adder(parameters={"timeout": 1.5}),
     "a parameter of another type": adder(parameters={"x": ("uint64_param", 1)}),
-    "a parameter without a value": changed(lambda made: made.parameters["x"].SetInParent()),
+    "a parameter without a value": changed(lambda result: result.parameters["x"].SetInParent()),
     "parameters": text("text", "x", parameters={"n": 5, "f": 0.5, "s": "é", "b": True}),
     "typed contents": changed(typed),
-    "typed and raw contents": changed(lambda made: made.inputs[0].contents.int_contents.append(1)),
+    "typed and raw contents": changed(lambda result: result.inputs[0].contents.int_contents.append(1)),
     "typed contents of another type": changed(
-        lambda made: (made.ClearField("raw_input_contents"), made.inputs[0].contents.fp32_contents.append(1))
+        lambda result: (result.ClearField("raw_input_contents"), result.inputs[0].contents.fp32_contents.append(1))
     ),
-    "an input without data": changed(lambda made: made.raw_input_contents.pop()),
-    "data without an input": changed(lambda made: made.raw_input_contents.append(b"1234")),
-    "an output twice": changed(lambda made: (an_output(made), an_output(made))),
+    "an input without data": changed(lambda result: result.raw_input_contents.pop()),
+    "data without an input": changed(lambda result: result.raw_input_contents.append(b"1234")),
+    "an output twice": changed(lambda result: (an_output(result), an_output(result))),
     "classes": with_parameter(an_output, "classification", 2),
     "more classes than values": with_parameter(an_output, "classification", 9),
     "no classes": with_parameter(an_output, "classification", 0),
@@ -70,9 +70,9 @@ UNARY = {
     "a region without a size": with_parameter(first_input, "shared_memory_region", "nope"),
     "an offset without a region": with_parameter(first_input, "shared_memory_offset", 8),
     "an unknown region": changed(
-        lambda made: (
-            set_parameter(made.inputs[0].parameters["shared_memory_region"], "nope"),
-            set_parameter(made.inputs[0].parameters["shared_memory_byte_size"], 8),
+        lambda result: (
+            set_parameter(result.inputs[0].parameters["shared_memory_region"], "nope"),
+            set_parameter(result.inputs[0].parameters["shared_memory_byte_size"], 8),
         )
     ),
 }
@@ -98,19 +98,19 @@ STREAMS = {
 
 @pytest.fixture(scope="module")
 def stage():
-    with fronts() as made:
-        yield made
+    with fronts() as result:
+        yield result
 
 
 def status(error):
     return error.code(), error.details()
 
 
-def unary(url, made):
+def unary(url, result):
     """The response, or the status."""
     with grpc.insecure_channel(url) as channel:
         try:
-            data = channel.unary_unary(SERVICE + "ModelInfer")(made.SerializeToString(), timeout=10)
+            data = channel.unary_unary(SERVICE + "ModelInfer")(result.SerializeToString(), timeout=10)
         except grpc.RpcError as error:
             return status(error)
     return service_pb2.ModelInferResponse.FromString(data)
@@ -120,7 +120,7 @@ def stream(url, requests, metadata):
     """The responses, and the status behind them."""
     responses = []
     with grpc.insecure_channel(url) as channel:
-        data = [made.SerializeToString() for made in requests]
+        data = [result.SerializeToString() for result in requests]
         call = channel.stream_stream(SERVICE + "ModelStreamInfer")(iter(data), timeout=10, metadata=metadata)
         try:
             responses.extend(map(service_pb2.ModelStreamInferResponse.FromString, call))
@@ -140,7 +140,7 @@ def test_model_infer(name, triton, stage):
 @pytest.mark.parametrize("name", STREAMS)
 @pytest.mark.parametrize("metadata", [(), (("triton_grpc_error", "true"),)], ids=["", "grpc_error"])
 def test_model_stream_infer(name, metadata, triton, stage):
-    """Responses in their order, refusals in `error_message`, whatever the stream asked for."""
+    """Responses in order, refusals in `error_message`."""
     ours, theirs = (stream(url, STREAMS[name], metadata) for url in (stage.grpc_url, triton.grpc_url))
     assert ours == theirs
 

@@ -1,4 +1,4 @@
-"""Infer and generate bodies that are odd or wrong, for a comparison with a real Triton. What the host's service says of
+"""Unusual and invalid infer and generate bodies, for a comparison with a real Triton. What the host's service answers
 a request that the front could read is not in here: names, shapes and sizes that do not fit the model."""
 
 import gzip

@@ -24,17 +24,17 @@ SLEEP = json.dumps({"inputs": [{"name": "text_input", "datatype": "BYTES", "shap
 
 
 class Client:
-    """One request to an application; it leaves where it is told to."""
+    """One request to an application; the client disconnects where requested."""
 
     def __init__(self, app, method, path, body=b"", pieces=None, **headers):
         self.app = app
-        told = [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
+        reported = [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
         if pieces is None:
             pieces = [body]
-            told.append((b"content-length", b"%d" % len(body)))
-        self.scope = {"type": "http", "method": method, "path": path, "raw_path": path.encode(), "headers": told}
+            reported.append((b"content-length", b"%d" % len(body)))
+        self.scope = {"type": "http", "method": method, "path": path, "raw_path": path.encode(), "headers": reported}
         self.pieces = list(pieces)
-        self.left = asyncio.Event()
+        self.remaining = asyncio.Event()
         self.status = None
         self.headers = {}
         self.body = b""
@@ -44,7 +44,7 @@ class Client:
         if self.pieces:
             piece = self.pieces.pop(0)
             return {"type": "http.request", "body": piece, "more_body": bool(self.pieces)}
-        await self.left.wait()
+        await self.remaining.wait()
         return {"type": "http.disconnect"}
 
     async def send(self, message):
@@ -62,7 +62,7 @@ class Client:
         return self
 
 
-def ask(method, path, body=b"", *, service=None, limits=None, pieces=None, **headers):
+def send_request(method, path, body=b"", *, service=None, limits=None, pieces=None, **headers):
     async def run():
         app = RestApp(service or FakeService(), limits or ClientLimits())
         return await asyncio.wait_for(Client(app, method, path, body, pieces, **headers).run(), 10)
@@ -77,7 +77,7 @@ def error_of(reply):
 
 def test_infer():
     """JSON in, JSON out, with its length."""
-    reply = ask("POST", INFER, BODY)
+    reply = send_request("POST", INFER, BODY)
     assert (reply.status, reply.headers["content-type"]) == (200, "application/json")
     assert reply.headers["content-length"] == str(len(reply.body))
     assert json.loads(reply.body)["outputs"][0] == {"name": "sum", "datatype": "INT32", "shape": [1, 1], "data": [3]}
@@ -85,13 +85,13 @@ def test_infer():
 
 def test_a_body_in_pieces():
     """However it is cut, and with nothing at its end."""
-    assert ask("POST", INFER, pieces=[BODY[:10], BODY[10:11], BODY[11:], b""]).status == 200
+    assert send_request("POST", INFER, pieces=[BODY[:10], BODY[10:11], BODY[11:], b""]).status == 200
 
 
 @pytest.mark.parametrize(("encoding", "pack"), [("gzip", gzip.compress), ("deflate", zlib.compress)])
 def test_compression_both_ways(encoding, pack):
     """The reply by what the client prefers."""
-    reply = ask(
+    reply = send_request(
         "POST", INFER, pack(BODY), content_encoding=encoding, accept_encoding=f"br, {encoding};q=0.5, identity;q=0.1"
     )
     assert (reply.status, reply.headers["content-encoding"]) == (200, encoding)
@@ -99,8 +99,8 @@ def test_compression_both_ways(encoding, pack):
 
 
 def test_an_unknown_encoding():
-    """Triton says which it knows."""
-    reply = ask("POST", INFER, BODY, content_encoding="br")
+    """The reply names the known encodings."""
+    reply = send_request("POST", INFER, BODY, content_encoding="br")
     assert error_of(reply) == (501, "Unsupported compression type")
     assert reply.headers["accept-encoding"] == "gzip, deflate"
 
@@ -129,31 +129,31 @@ def test_an_unknown_encoding():
 )
 def test_refusals(method, path, status, text):
     """Triton's statuses and texts, before the body is looked at."""
-    assert error_of(ask(method, path, b"{")) == (status, text)
+    assert error_of(send_request(method, path, b"{")) == (status, text)
 
 
 @pytest.mark.parametrize("path", ["/v2/health/live", "/v2/health/ready", "/v2/models/adder/ready"])
 def test_health_has_no_body(path):
-    """The status says it all: 400 where the server is not ready."""
-    reply = ask("GET", path)
+    """The status is 400 where the server is not ready."""
+    reply = send_request("GET", path)
     assert (reply.status, reply.body, reply.headers["content-length"]) == (200, b"", "0")
     service = FakeService()
     service.is_ready = False
-    assert ask("GET", "/v2/health/ready", service=service).status == 400
+    assert send_request("GET", "/v2/health/ready", service=service).status == 400
 
 
 def test_control_operations():
-    """As Triton's REST tells them."""
-    assert json.loads(ask("GET", "/v2").body) == {
+    """In the form of Triton's REST."""
+    assert json.loads(send_request("GET", "/v2").body) == {
         "name": "fake",
         "version": "1.0",
         "extensions": ["classification", "sequence"],
     }
-    assert json.loads(ask("GET", "/v2/models/text").body)["inputs"] == [
+    assert json.loads(send_request("GET", "/v2/models/text").body)["inputs"] == [
         {"name": "text_input", "datatype": "BYTES", "shape": [1]}
     ]
     service = FakeService()
-    reply = ask("POST", "/v2/repository/models/adder/load", b'{"parameters":{"config":"{}"}}', service=service)
+    reply = send_request("POST", "/v2/repository/models/adder/load", b'{"parameters":{"config":"{}"}}', service=service)
     assert (reply.status, reply.body) == (200, b"")
     ((name, request),) = service.rpcs
     assert (name, request.model_name, request.parameters["config"].string_param) == (
@@ -161,8 +161,8 @@ def test_control_operations():
         "adder",
         "{}",
     )
-    assert error_of(ask("POST", "/v2/repository/models/nope/load"))[0] == 500
-    status, text = error_of(ask("POST", "/v2/repository/index", b"{"))
+    assert error_of(send_request("POST", "/v2/repository/models/nope/load"))[0] == 500
+    status, text = error_of(send_request("POST", "/v2/repository/index", b"{"))
     assert status == 400
     assert text.startswith("failed to parse the request JSON buffer: ")
     assert text.endswith("line 1 column 2 (char 1)")
@@ -186,34 +186,34 @@ def test_control_operations():
     ],
 )
 def test_what_is_wrong_with_the_body_of_a_control_operation(path, body, text):
-    """Triton's texts, asked of a real one (tests/conformance/requests.py)."""
-    assert error_of(ask("POST", path, body)) == (500, text)
+    """The texts are those of a real Triton (tests/conformance/requests.py)."""
+    assert error_of(send_request("POST", path, body)) == (500, text)
 
 
 def test_restricted_apis():
-    """A category is closed to who lacks its header, whatever the verb."""
+    """A category requires its header, for any verb."""
     service = FakeService(rest_inference=("X-Key", "secret"))
     text = "This API is restricted, expecting header 'X-Key'"
     for headers in ({}, {"x_key": "wrong"}):
-        assert error_of(ask("GET", INFER, service=service, **headers)) == (403, text)
-    assert ask("POST", INFER, BODY, service=service, x_key="secret").status == 200
-    assert ask("GET", "/v2/health/live", service=service).status == 200
+        assert error_of(send_request("GET", INFER, service=service, **headers)) == (403, text)
+    assert send_request("POST", INFER, BODY, service=service, x_key="secret").status == 200
+    assert send_request("GET", "/v2/health/live", service=service).status == 200
 
 
 def test_headers_and_trace_context_reach_the_service():
-    """Those that match the pattern as parameters, W3C trace context beside them."""
+    """Matching headers become parameters; W3C trace context is passed on."""
     service = FakeService()
     limits = ClientLimits(rest_header_pattern="x-forward-")
-    ask("POST", INFER, BODY, service=service, limits=limits, x_forward_a="1", other="2", traceparent="00-aa")
-    (asked,) = service.requests
-    assert asked.parameters == {"x-forward-a": "1"}
-    assert asked.trace == {"traceparent": "00-aa"}
+    send_request("POST", INFER, BODY, service=service, limits=limits, x_forward_a="1", other="2", traceparent="00-aa")
+    (sent,) = service.requests
+    assert sent.parameters == {"x-forward-a": "1"}
+    assert sent.trace == {"traceparent": "00-aa"}
 
 
 @pytest.mark.parametrize("pieces", [None, [BODY[:50], BODY[50:]]])
 def test_bodies_have_a_limit(pieces):
     """Told beforehand, or found out while it comes."""
-    status, text = error_of(ask("POST", INFER, BODY, pieces=pieces, limits=ClientLimits(max_body_bytes=100)))
+    status, text = error_of(send_request("POST", INFER, BODY, pieces=pieces, limits=ClientLimits(max_body_bytes=100)))
     assert status == 400
     assert text.startswith("request JSON size of ")
     assert text.endswith(
@@ -223,7 +223,7 @@ def test_bodies_have_a_limit(pieces):
 
 def test_decompressed_bodies_have_the_same_limit():
     """A small body may hold a large one."""
-    reply = ask(
+    reply = send_request(
         "POST", INFER, gzip.compress(bytes(10_000)), limits=ClientLimits(max_body_bytes=100), content_encoding="gzip"
     )
     assert error_of(reply) == (
@@ -243,7 +243,7 @@ def test_a_client_that_leaves_cancels_its_call():
         running = asyncio.create_task(client.run())
         while not service.sleeping:
             await asyncio.sleep(0)
-        client.left.set()
+        client.remaining.set()
         await asyncio.wait_for(running, 30)
         assert service.sleeping[0].is_cancelled
         assert client.status is None
@@ -251,13 +251,13 @@ def test_a_client_that_leaves_cancels_its_call():
     asyncio.run(run())
 
 
-def test_a_client_that_leaves_early_asks_nothing():
+def test_a_client_that_leaves_early_sends_nothing():
     """Half a body is no request."""
 
     async def run():
         service = FakeService()
         client = Client(RestApp(service), "POST", INFER, pieces=[])
-        client.left.set()
+        client.remaining.set()
         await asyncio.wait_for(client.run(), 10)
         assert (service.requests, client.status) == ([], None)
 
@@ -265,7 +265,7 @@ def test_a_client_that_leaves_early_asks_nothing():
 
 
 def generate(model, path="generate", **content):
-    return ask("POST", f"/v2/models/{model}/{path}", json.dumps(content).encode())
+    return send_request("POST", f"/v2/models/{model}/{path}", json.dumps(content).encode())
 
 
 def test_generate():
@@ -275,7 +275,7 @@ def test_generate():
         status, text = error_of(generate("repeater", text_input="hi", count=count))
         assert (status, text[:48]) == (200, "generate expects model to produce exactly 1 resp")
     assert error_of(generate("failer", text_input="x")) == (400, "asked to fail: x")
-    assert error_of(ask("POST", "/v2/models/text/generate", b"x", content_encoding="gzip")) == (
+    assert error_of(send_request("POST", "/v2/models/text/generate", b"x", content_encoding="gzip")) == (
         400,
         "Unsupported content-encoding, only 'identity' is supported.",
     )
@@ -310,16 +310,16 @@ def test_a_stream_whose_client_leaves_is_cancelled():
         running = asyncio.create_task(client.run())
         while not service.sleeping:
             await asyncio.sleep(0)
-        client.left.set()
+        client.remaining.set()
         await asyncio.wait_for(running, 30)
         assert service.sleeping[0].is_cancelled
 
     asyncio.run(run())
 
 
-def test_what_nobody_foresaw_is_an_error_of_the_host():
-    """The client is told, and so is the log."""
+def test_what_no_one_foresaw_is_an_error_of_the_host():
+    """The client gets an error, and the log the traceback."""
     service = FakeService()
     service.models["text"].answer = lambda call: 1 / 0
-    reply = ask("POST", "/v2/models/text/generate", b'{"text_input":"x"}', service=service)
+    reply = send_request("POST", "/v2/models/text/generate", b'{"text_input":"x"}', service=service)
     assert error_of(reply) == (500, "the host failed: ZeroDivisionError")

@@ -89,7 +89,7 @@ class Stage:
         self.connection.connection_made(self.transport)
 
     async def send(self, *pieces):
-        """What is written by the time that nothing more happens."""
+        """The bytes written until the connection is idle."""
         for piece in pieces:
             self.connection.data_received(piece)
             for _ in range(20):
@@ -106,7 +106,7 @@ def on_stage(play, **limits):
 
 
 def sent(*pieces, **limits):
-    """What a new connection answers to these pieces, and whether it closes."""
+    """A new connection's answer to these pieces, and whether it closes."""
 
     async def play(stage):
         written = await stage.send(*pieces)
@@ -177,7 +177,7 @@ def test_what_cannot_be_read_is_answered_and_the_connection_closes(request_bytes
     ],
 )
 def test_how_the_connection_goes_on(request_bytes, ending, closes):
-    """As the client wants; an error closes nothing."""
+    """By the client's fields; an error closes nothing."""
     written, does_close = sent(request_bytes)
     assert ending in written
     assert (b"connection: " in written) == (b"connection: " in ending)
@@ -191,7 +191,7 @@ def test_a_head_without_its_body():
 
 
 def test_leave_to_send_the_body():
-    """A client that waits for it gets it where the body is wanted, and an answer where it is not."""
+    """A client with Expect gets 100 where the body is read, else the reply."""
 
     async def play(stage):
         head, body = post(BODY, b"expect: 100-continue").split(b"\r\n\r\n")
@@ -206,7 +206,7 @@ def test_leave_to_send_the_body():
     assert b"exceeds the maximum allowed input size of 10 bytes" in written
 
 
-def test_what_is_left_of_a_body_that_nobody_wants_is_read_past():
+def test_what_is_left_of_a_body_that_no_one_needs_is_read_past():
     """The next request on the connection is answered."""
     rest = b"x" * 1000
     written, closes = sent(post(rest)[:-400], rest[-400:] + LIVE, max_body_bytes=999)
@@ -238,7 +238,7 @@ def test_a_client_that_leaves_cancels_its_call():
     ],
 )
 def test_a_client_that_owes_a_request_has_so_long(request_bytes, seconds, answer):
-    """Then it is told, and its connection closes; nothing happens before."""
+    """It gets a 408, and its connection closes; nothing happens before."""
 
     async def play(stage):
         if request_bytes:
@@ -269,7 +269,7 @@ def test_a_client_that_is_answered_may_be_silent_for_longer():
 
 
 def test_a_client_that_does_not_read_is_given_up():
-    """While it takes something now and then, it is not; what it asks meanwhile waits."""
+    """A client that reads slowly is not closed; its next requests wait."""
 
     async def play(stage):
         stage.connection.pause_writing()

@@ -29,9 +29,9 @@ def read(content, tail=b""):
 
 
 def tensor(**members):
-    made = {"name": "a", "datatype": "INT32", "shape": [1, 2], "data": [1, 2]}
-    made |= members
-    return {key: value for key, value in made.items() if value is not ...}
+    result = {"name": "a", "datatype": "INT32", "shape": [1, 2], "data": [1, 2]}
+    result |= members
+    return {key: value for key, value in result.items() if value is not ...}
 
 
 def one(**members):
@@ -51,7 +51,7 @@ def binary(size):
 
 
 def test_json_and_binary_tensors_in_one_body():
-    """In the order in which they are declared; what is large is a view on the body."""
+    """In the order of their declaration; large tensors are views on the body."""
     content = {
         "id": "7",
         "inputs": [
@@ -100,7 +100,7 @@ def test_values_of_no_elements_are_not_looked_at(shape):
 
 
 def test_parameters_become_fields():
-    """What is not a field stays a parameter."""
+    """Unknown names stay parameters."""
     request, forms = read(
         with_parameters(
             sequence_id="s",
@@ -147,7 +147,7 @@ def test_outputs_and_their_forms():
 
 
 def test_an_input_in_shared_memory():
-    """The service says where its region is."""
+    """The service resolves its region."""
     parameters = {"shared_memory_region": "known", "shared_memory_offset": 8, "shared_memory_byte_size": 8}
     assert read(one(data=..., parameters=parameters))[0].inputs[0].data == SharedMemory("/known", 8, 8)
 
@@ -235,7 +235,7 @@ def test_an_input_in_shared_memory():
     ],
 )
 def test_what_is_wrong_with_a_body(content, code, message):
-    """Triton's codes and texts, asked of a real one (test_triton_parity)."""
+    """The codes and texts are those of a real Triton (test_triton_parity)."""
     with pytest.raises(EngineError) as caught:
         read(content)
     assert (caught.value.code, caught.value.message) == (code, message)
@@ -261,7 +261,7 @@ def model(*inputs, max_batch_size=0):
     ],
 )
 def test_raw_requests(served, body, expected):
-    """The body is the only input's data; its shape is the configuration's, and outputs are told in binary."""
+    """The body is the only input's data; its shape is the configuration's, and outputs are binary."""
     request, forms = read_raw_infer(body, served, "", {}, {"traceparent": "00"})
     assert request == InferRequest("m", inputs=(expected,), trace={"traceparent": "00"})
     assert forms.binary("anything")

@@ -39,7 +39,7 @@ def test_json():
 
 
 def test_binary():
-    """Raw tensors behind the JSON, in their order; the length of the JSON is told where there are any."""
+    """Raw tensors behind the JSON, in order; with the length of the JSON where there are any."""
     outputs = (SUM, TensorData("view", "UINT8", (2,), memoryview(b"xy")), TensorData("none", "FP32", (0,), b""))
     head = (
         b"{"
@@ -80,7 +80,7 @@ def test_forms_by_output():
     ],
 )
 def test_values_of_each_datatype(datatype, shape, raw, data):
-    """As RapidJSON spells them; texts are bytes that nobody looks into."""
+    """In RapidJSON's spelling; texts are arbitrary bytes."""
     assert b'"data":' + data + b"}" in written(TensorData("x", datatype, shape, raw)).data
 
 
@@ -106,7 +106,7 @@ def test_what_json_cannot_hold(output, message):
 
 
 def test_generate_writes_sorted_members():
-    """Names of the response first, then its parameters, then its outputs; one value stands by itself."""
+    """The response's names first, then parameters and outputs; a single value has no array."""
     outputs = (
         TensorData("text_output", "BYTES", (1,), join_elements(["é".encode()])),
         TensorData("numbers", "INT32", (2,), struct.pack("<2i", 1, 2)),
@@ -156,7 +156,7 @@ def test_generate_reads_tensors_and_parameters():
     ],
 )  # fmt: skip
 def test_what_is_wrong_with_a_generate_body(body, message):
-    """Triton's texts, asked of a real one (test_triton_parity)."""
+    """The texts are those of a real Triton (test_triton_parity)."""
     with pytest.raises(EngineError) as caught:
         read(body)
     assert caught.value.message == message

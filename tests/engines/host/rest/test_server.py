@@ -22,8 +22,8 @@ from tests.support.waiting import eventually
 
 @pytest.fixture(scope="module")
 def stage():
-    with fronts() as made:
-        yield made
+    with fronts() as built:
+        yield built
 
 
 def numbers(module, values, *, binary=True):
@@ -51,7 +51,7 @@ def test_tritonclient_infers(stage, binary, algorithm):
         assert result.get_response()["id"] == "7"
 
 
-def test_tritonclient_asks_everything_else(stage):
+def test_tritonclient_sends_everything_else(stage):
     """Health, metadata, configuration, the repository's index, settings; many calls at once."""
     with triton_http.InferenceServerClient(stage.rest_url, concurrency=4) as client:
         assert client.is_server_live()
@@ -110,7 +110,7 @@ def test_a_client_that_hangs_up_cancels_its_call(stage):
 
 
 def test_two_requests_on_one_connection(stage):
-    """A refused one, whose body nobody reads, and a good one."""
+    """A refused request, whose body is not read, and a valid one."""
     connection = http.client.HTTPConnection("127.0.0.1", stage.rest_port, timeout=10)
     connection.request("POST", "/v2/models/nope/infer", b"x" * 300_000)
     response = connection.getresponse()
@@ -136,7 +136,7 @@ def test_tls_on_both_fronts(tmp_path):
         grpc_port = await server.start("localhost", 0, tls=context)
         try:
 
-            def ask():
+            def send_request():
                 connection = http.client.HTTPSConnection("localhost", rest_port, context=plain, timeout=10)
                 connection.request("GET", "/v2/health/live")
                 status = connection.getresponse().status
@@ -146,7 +146,7 @@ def test_tls_on_both_fronts(tmp_path):
                     live = channel.unary_unary("/inference.GRPCInferenceService/ServerLive")(b"", timeout=10)
                 return status, live
 
-            assert await asyncio.to_thread(ask) == (200, b"\x08\x01")
+            assert await asyncio.to_thread(send_request) == (200, b"\x08\x01")
         finally:
             await rest.stop(0.1)
             await server.stop(0.1)
@@ -155,7 +155,7 @@ def test_tls_on_both_fronts(tmp_path):
 
 
 def test_stopping_lets_requests_end():
-    """The one under way is answered; then nobody listens."""
+    """The request in flight is answered; then the port is closed."""
     with fronts() as stage:
         connection = http.client.HTTPConnection("127.0.0.1", stage.rest_port, timeout=10)
         body = b'{"inputs":[{"name":"text_input","datatype":"BYTES","shape":[1],"data":["z"]}]}'
@@ -186,11 +186,11 @@ def test_a_request_on_its_way_is_answered_though_the_server_stops():
         async def stop():
             stopping = asyncio.create_task(stage.rest.stop(5))
             await asyncio.sleep(0)
-            reply = await asyncio.to_thread(ask)
+            reply = await asyncio.to_thread(send_request)
             await stopping
             return reply
 
-        def ask():
+        def send_request():
             connection.request("GET", "/v2/health/live")
             reply = connection.getresponse()
             return reply.status, reply.getheader("connection")

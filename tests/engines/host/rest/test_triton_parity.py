@@ -27,11 +27,11 @@ COMPARED = {
 
 @pytest.fixture(scope="module")
 def stage():
-    with fronts() as made:
-        yield made
+    with fronts() as result:
+        yield result
 
 
-def ask(port: int, request: Request) -> tuple[int, bytes, str | None, str | None]:
+def send_request(port: int, request: Request) -> tuple[int, bytes, str | None, str | None]:
     """Status, body, content-encoding and the length of the JSON."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
     connection.request(request.method, request.path, request.body, dict(request.headers))
@@ -52,8 +52,8 @@ def ask(port: int, request: Request) -> tuple[int, bytes, str | None, str | None
 def test_the_front_answers_as_triton(name, triton, stage):
     """The models behind it are functions that do what the models of tests/models do."""
     request = COMPARED[name]
-    ours, tritons = ask(stage.rest_port, request), ask(triton.http_port, request)
-    if _NOT_JSON in tritons[1]:  # the host says it in its own words, and that the client is wrong
+    ours, tritons = send_request(stage.rest_port, request), send_request(triton.http_port, request)
+    if _NOT_JSON in tritons[1]:  # the host has another text, and 400
         assert ours[0] == 400
         assert _NOT_JSON in ours[1]
         return
