@@ -6,7 +6,7 @@ from concurrent import futures
 
 import grpc
 import pytest
-from grpc_services.v1 import health_pb2, health_pb2_grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from gateway.protocol import grpc_services
 from gateway.protocol.errors import ErrorKind, GatewayError
