@@ -72,6 +72,20 @@ INNER_FLOORS = {
         "gateway.protocol.torchserve": 3,
         "gateway.protocol.llm": 4,
     },
+    # what a request passes: the values all share, the ways to an engine, the bridges between them, the choice of a
+    # handler, and the servers on top
+    "gateway.dataplane": {
+        "gateway.dataplane.context": 0,
+        "gateway.dataplane.attempts": 1,
+        "gateway.dataplane.mirroring": 1,
+        "gateway.dataplane.translation": 2,
+        "gateway.dataplane.conversation": 3,
+        "gateway.dataplane.grpc": 3,
+        "gateway.dataplane.rest": 3,
+        "gateway.dataplane.protocol_bridge": 4,
+        "gateway.dataplane.dispatch": 5,
+        "gateway.dataplane": 6,
+    },
     # the interface and what all backends use; a backend in the process of an instance uses no other, but for CoreML's
     # cache
     "engines.backends": {
