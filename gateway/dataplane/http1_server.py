@@ -6,8 +6,9 @@ import asyncio
 from collections.abc import Sequence
 from typing import cast
 
-from gateway.dataplane.context.active_request import ActiveRequest
+from gateway.dataplane.context.active_requests import ActiveRequest
 from gateway.dataplane.context.data_plane import DataPlane
+from gateway.dataplane.context.decision_log import UNREAD, EndedRequest
 from gateway.dataplane.context.head_reader import Request
 from gateway.dataplane.context.interfaces import Handler
 from gateway.dataplane.context.local_replies import (
@@ -240,8 +241,9 @@ class Http1ServerConnection(Http1Server):
         if handler is None:
             self.plane.metrics.unrouted.count_error(error.kind.value)
             self.plane.metrics.unrouted.count_failure(error.status.http, 0.0)
-            head = self._request.plan.head if self._request is not None else None
-            self.plane.log(self.peer, head, error.status.http, error.kind.value, 0.0)
+            request_line = self._request.plan.request_line if self._request is not None else UNREAD
+            ended = EndedRequest(self.peer, request_line, error.status.http, error.kind.value, 0.0)
+            self.plane.request_log.add(ended)
         else:
             has_begun = handler.begun
             handler.client_gone(error.kind.value, error.status.http)

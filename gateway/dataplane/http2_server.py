@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import cast
 
-from gateway.dataplane.context.active_request import ActiveRequest
+from gateway.dataplane.context.active_requests import ActiveRequest
 from gateway.dataplane.context.data_plane import DataPlane
 from gateway.dataplane.context.snapshot import Lane
 from gateway.dataplane.grpc.interfaces import CallHandler

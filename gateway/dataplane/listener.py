@@ -7,7 +7,7 @@ import ssl
 from time import monotonic
 from typing import cast
 
-from gateway.dataplane.context.active_request import ActiveRequest
+from gateway.dataplane.context.active_requests import ActiveRequest
 from gateway.dataplane.context.data_plane import DataPlane
 from gateway.dataplane.dispatch.http2 import handler_of_stream
 from gateway.dataplane.http1_server import Http1ServerConnection

@@ -24,9 +24,9 @@ class Session:
         "homes",
         "is_dirty",
         "is_new",
-        "led",
         "places",
         "requests",
+        "routed",
         "seen",
         "session",
         "written",
@@ -35,7 +35,7 @@ class Session:
     def __init__(self, session: str, now: float) -> None:
         self.session = session
         self.arms: dict[str, str] = {}
-        self.led: tuple[Any, Any] | None = None
+        self.routed: tuple[Any, Any] | None = None
         self.places: dict[str, str] = {}
         self.homes: dict[str, tuple[Any, Any]] = {}  # by engine: its home, cached
         self.requests = 0
@@ -52,7 +52,7 @@ class Session:
     def forget(self) -> None:
         """Drop everything but the request count; nothing of it is written."""
         self.arms.clear()
-        self.led = None
+        self.routed = None
         self.places.clear()
         self.fresh_at = 0.0
         self.is_new = True
@@ -61,7 +61,7 @@ class Session:
     def inherit(self, before: Session) -> None:
         """Take the place of a cached session, with what is not written yet."""
         self.arms = before.arms
-        self.led = None
+        self.routed = None
         self.homes = before.homes
         self.requests, before.requests = before.requests, 0
         self.written = before.written
@@ -73,7 +73,7 @@ class Session:
         Returns: the arms that Redis does not have.
         """
         parts = list(fields)
-        self.led = None
+        self.routed = None
         missing = dict(self.arms)
         for name, value in zip(parts[::2], parts[1::2], strict=True):
             if name.startswith(_ARM):

@@ -210,7 +210,7 @@ class SessionCache:
         """The rules have changed: drop cached homes."""
         for session in self._sessions:
             session.homes.clear()
-            session.led = None
+            session.routed = None
 
     # Changing
 
@@ -228,7 +228,7 @@ class SessionCache:
     def keep_arm(self, session: Session, experiment: str, arm: str, now: float, *, replaces: bool = False) -> None:
         """Assign an arm, unless Redis already has one; `replaces`: in place of that one."""
         session.arms[experiment] = arm
-        session.led = None
+        session.routed = None
         self._write_arm(session, experiment, arm, "HSET" if replaces else "HSETNX")
         self._mark_dirty(session, now)
         if replaces:

@@ -14,8 +14,8 @@ from gateway.dataplane.context.interfaces import Handler
 from gateway.dataplane.context.local_replies import error_told, status_told
 from gateway.dataplane.context.snapshot import Lane
 from gateway.dataplane.dispatch.http2 import convert
-from gateway.dataplane.dispatch.model_in_body import answerer_by
-from gateway.dataplane.dispatch.serving import serve_by
+from gateway.dataplane.dispatch.model_in_body import serve_model
+from gateway.dataplane.dispatch.rest import serve_lane
 from gateway.dataplane.grpc.in_process_stream import InProcessStream
 from gateway.dataplane.grpc.message_body import WholeMessage
 from gateway.dataplane.grpc.unary_relay import UnaryRelay
@@ -102,9 +102,9 @@ class _RestCall(_CandidateCall):
         request, body = self.plane.read(self._capture.facts.head.encode("latin-1")), self._capture.request
         self._api = request.plan.api
         if request.plan.call.names_its_model_in_the_body:
-            handler, body = answerer_by(client, request, body, self._lane, serve_by)
+            handler, body = serve_model(client, request, body, self._lane, serve_lane)
         else:
-            handler = serve_by(client, request, self._lane, None)
+            handler = serve_lane(client, request, self._lane, None)
         self._handler = handler
         handler.body_received(body, True)
 
@@ -166,7 +166,7 @@ class _GrpcCall(_CandidateCall):
             stream.receiver = relay = UnaryRelay(self, stream, head, whole, target, None, self._started_at)
             relay.attempts.start(self._started_at)
         else:
-            convert(self, stream, head, whole, target, None, serve_by)
+            convert(self, stream, head, whole, target, None, serve_lane)
 
     def cancel(self) -> None:
         self._stream.receiver.stream_reset(self._stream, ErrorCode.CANCEL, "nobody waits for it")

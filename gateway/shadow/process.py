@@ -33,6 +33,7 @@ from gateway.control.messages import (
 )
 from gateway.dataplane.context.capture import CaptureReader
 from gateway.dataplane.context.data_plane import DataPlane
+from gateway.dataplane.context.worker_counters import counters_of
 from gateway.observability.logs import set_up_logging
 from gateway.observability.metrics import SHADOW_ARM, CountersSnapshot
 from gateway.shadow.comparator import ShadowComparator, shadow_rules
@@ -139,7 +140,7 @@ class _CaptureConnection(asyncio.Protocol):
 
 def _counters(plane: DataPlane) -> CountersSnapshot:
     """Requests to candidates, as an arm of its own."""
-    counters = plane.counters()
+    counters = counters_of(plane)
     series = [replace(each, key=replace(each.key, arm=SHADOW_ARM)) for each in counters.series if each.key.route]
     return CountersSnapshot(series=series, rules_number=counters.rules_number, breakers_open=counters.breakers_open)
 

@@ -43,6 +43,7 @@ from gateway.control.messages import (
 from gateway.dataplane.context.active_requests import cancel_requests, list_requests
 from gateway.dataplane.context.data_plane import DataPlane
 from gateway.dataplane.context.decision_log import DecisionSampler
+from gateway.dataplane.context.worker_counters import counters_of
 from gateway.dataplane.listener import ProtocolDetector
 from gateway.events.event_bus import EventBus
 from gateway.observability.logs import set_log_level, set_up_logging
@@ -110,7 +111,7 @@ class Worker(ControlledProcess):
         elif isinstance(message, Watch):
             self._watch(self._plane, message)
         elif isinstance(message, GetCounters):
-            self.send(Counters(message.token, self._plane.counters()))
+            self.send(Counters(message.token, counters_of(self._plane)))
         elif isinstance(message, Drain):
             self.stopping.set()
 
@@ -132,7 +133,7 @@ class Worker(ControlledProcess):
             await plane.news.close()
         if plane.store is not None:
             await plane.store.close()
-        self.send(Counters(0, plane.counters()))
+        self.send(Counters(0, counters_of(plane)))
         with suppress(OSError, TimeoutError):  # the control process may be gone
             await asyncio.wait_for(self.writer.drain(), 1.0)
 
@@ -188,7 +189,7 @@ class Worker(ControlledProcess):
         sampler = None
         if watch.rate > 0:
             sampler = DecisionSampler(watch.rate, watch.share, watch.with_body_facts, watch.redacted, report)
-        plane.watch(sampler)
+        plane.request_log.sample(sampler)
 
     def _use_rules(self, plane: DataPlane, message: UseRules) -> None:
         try:

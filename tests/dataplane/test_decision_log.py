@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 from gateway.config.rules import load_texts
-from gateway.dataplane.context.decision_log import CUT, DecisionSampler, Known
+from gateway.dataplane.context.decision_log import CUT, DecisionFacts, DecisionSampler, EndedRequest
 from gateway.protocol.operations import Operation
 from gateway.protocol.v2_facts import BodyFacts, InputFacts
 from gateway.routing.assignment import Forced
@@ -31,9 +31,10 @@ def told(
         sampler = DecisionSampler(
             rate, share, True, ("x-token",), lambda some, skipped: (heard.extend(some), left_out.append(skipped))
         )  # type: ignore[func-returns-value]
-        sampler.asked = asked
+        sampler.parameters = asked
+        known = DecisionFacts(facts, "alice", read_body)
         for _ in range(notes):
-            sampler.note(Known(facts, "alice", read_body), 200, "", 0.5, b"id-1", TARGET, "http://e:1")
+            sampler.add(EndedRequest("-", ("POST", "/"), 200, "", 0.5, b"id-1", TARGET, "http://e:1", known))
         sampler.close()
 
     asyncio.run(run())

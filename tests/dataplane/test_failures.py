@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from gateway.dataplane.context.worker_counters import counters_of
 from gateway.protocol.engine_load import Readiness
 from tests.dataplane.stage import OK, Engine, Heard, answer_ok, get, post, rules, run, stage, until
 
@@ -195,13 +196,13 @@ def test_the_breaker_leaves_a_failing_endpoint_out(tmp_path: Path) -> None:
         async with stage(rules(bad, good, options=options), tmp_path) as it:
             statuses = [(await it.ask(post())).status for _ in range(10)]
             assert statuses.count(502) == 2
-            assert it.plane.counters().breakers_open[("it", bad.url)]
+            assert counters_of(it.plane).breakers_open[("it", bad.url)]
             bad.script = answer_ok
             before = len(bad.heard)
             await until(lambda: it.endpoints()[0].breaker.allows(asyncio.get_running_loop().time()))
             while len(bad.heard) == before:
                 assert (await it.ask(post())).status == 200
-            assert not it.plane.counters().breakers_open[("it", bad.url)]
+            assert not counters_of(it.plane).breakers_open[("it", bad.url)]
         bad.stop()
         good.stop()
 
@@ -220,7 +221,7 @@ def test_answers_do_not_open_the_breaker(tmp_path: Path, status: int) -> None:
         await engine.start()
         async with stage(rules(engine, options="breaker: {failures: 2}"), tmp_path) as it:
             assert [(await it.ask(post())).status for _ in range(6)] == [status] * 6
-            assert not any(it.plane.counters().breakers_open.values())
+            assert not any(counters_of(it.plane).breakers_open.values())
         engine.stop()
 
     run(scene())
@@ -236,7 +237,7 @@ def test_all_breakers_open_is_no_outage(tmp_path: Path) -> None:
             await engine.start()
         options = "breaker: {failures: 1, open_for: 1h}\n    retry: {attempts: 0}"
         async with stage(rules(*engines, options=options), tmp_path) as it:
-            while not all(it.plane.counters().breakers_open.values()):
+            while not all(counters_of(it.plane).breakers_open.values()):
                 await it.ask(post())
             for engine in engines:
                 engine.script = answer_ok

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from gateway.dataplane.context.worker_counters import counters_of
 from gateway.protocol.engine_load import Load
 from tests.dataplane.stage import Engine, Heard, post, rules, run, stage
 
@@ -32,7 +33,7 @@ def test_loads_in_replies(tmp_path: Path, field: bytes, load: Load | None) -> No
         async with stage(rules(engine, options="load: {source: orca}"), tmp_path) as it:
             assert (await it.ask(post())).status == 200
             assert it.endpoints()[0].load == load
-            assert it.plane.counters().loads == ({("it", engine.url): load} if load else {})
+            assert counters_of(it.plane).loads == ({("it", engine.url): load} if load else {})
         assert engine.heard[0].value("endpoint-load-metrics-format") == "text"
         engine.stop()
 

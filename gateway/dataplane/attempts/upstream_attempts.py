@@ -15,13 +15,15 @@ forgotten, so that the two form no reference cycle.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from time import monotonic
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic
 
+from gateway.dataplane.attempts.front import ENDED, Attempt, AttemptFront, Carrier
 from gateway.dataplane.attempts.sequence_replay import GONE, SequenceReplay
-from gateway.dataplane.context.active_request import Stage
+from gateway.dataplane.context.active_requests import Stage
 from gateway.dataplane.context.data_plane import DataPlane
+from gateway.dataplane.context.interfaces import Handler
+from gateway.dataplane.context.outcome import GenerationUsage
 from gateway.dataplane.context.server_timing import Timing
 from gateway.dataplane.context.session_affinity import SequenceDisplacedError
 from gateway.dataplane.context.snapshot import Lane
@@ -32,138 +34,8 @@ from gateway.observability.metrics import RequestSeries
 from gateway.protocol.engine_load import Readiness
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.sequence import Sequence
-from gateway.sessions.sequence_log import Input
 from gateway.upstream.endpoint import Endpoint
 from gateway.wire.http1.head import Field
-
-Carrier = TypeVar("Carrier")  # what an attempt is sent on: a connection, a stream, a task
-
-
-class Attempt(Generic[Carrier]):
-    """One attempt, counted at its endpoint while `is_open`.
-
-    `sent_on` is what carries it: None until something of the request may have reached the endpoint, and again once the
-    carrier is released. `sent_at` is of `time.monotonic`, 0 until then. The front sets both.
-    """
-
-    __slots__ = ("endpoint", "is_open", "sent_at", "sent_on", "series")
-
-    def __init__(self, endpoint: Endpoint, series: RequestSeries) -> None:
-        self.endpoint = endpoint
-        self.series = series
-        self.sent_on: Carrier | None = None
-        self.sent_at = 0.0
-        self.is_open = True
-
-    def __repr__(self) -> str:
-        return f"<Attempt at {self.endpoint.url}{' sent' if self.sent_at else ''}{'' if self.is_open else ', closed'}>"
-
-
-class AttemptFront(ABC):
-    """What attempts need from the request they are made for."""
-
-    __slots__ = ()
-
-    # Whether the status stands at the head of the reply (HTTP): then no later failure changes it. gRPC's comes last.
-    status_comes_first = True
-
-    # Sending
-
-    @abstractmethod
-    def start_attempt(self, attempt: Attempt[Any], now: float) -> None:
-        """Send the request to the attempt's endpoint, now or once there is a connection.
-
-        Raises: GatewayError where too many requests wait for a connection.
-        """
-
-    @abstractmethod
-    def cancel_attempt(self, attempt: Attempt[Any]) -> None:
-        """Stop an open attempt, whatever its stage, and release its carrier; nothing more is reported of it."""
-
-    @abstractmethod
-    def attempts_failed(self, error: GatewayError, status: int) -> None:
-        """No engine answers, or not to the end: answer the client. The failure is counted, as this HTTP status."""
-
-    # May it be sent again
-
-    @abstractmethod
-    def is_replayable(self) -> bool:
-        """Whether the whole request is still at hand, as far as it has come."""
-
-    @abstractmethod
-    def is_idempotent(self, declared: str) -> bool:
-        """Whether engines may get it twice; `declared` is the engine's `retry.idempotent`."""
-
-    def waits_for_client(self) -> bool:
-        """Whether the endpoint cannot answer yet, since the client has to send more of the request."""
-        return False
-
-    def sequence_input(self) -> Input | None:
-        """The request as it is replayed to another endpoint; None where not all of it is at hand."""
-        return None
-
-    # What placing and limiting it takes
-
-    @abstractmethod
-    def field(self, name: bytes) -> bytes | None:
-        """The first header field of this name, in lower case."""
-
-    def prompt(self) -> bytes | memoryview | None:
-        """What a language model reads of the request; None where that is unknown."""
-        return None
-
-    def expected_tokens(self) -> int:
-        """Tokens of a language model that it may use; 0 where it is no generation."""
-        return 0
-
-    def used_tokens(self, expected: int) -> int:
-        """Tokens that it has used; `expected` were."""
-        return 0
-
-    # How it is counted
-
-    @property
-    @abstractmethod
-    def is_inference(self) -> bool:
-        """Whether limits and experiments count it: a question about a model they do not."""
-
-    @abstractmethod
-    def count_failed(self, meter: Meter, error: GatewayError) -> None:
-        """Report a failure to the meter of an experiment's arm."""
-
-    def count_abandoned(self, meter: Meter, reason: str) -> None:
-        """Report a request that ended early to the meter of an experiment's arm."""
-        meter.kept_out(reason)
-
-
-class _EndedFront(AttemptFront):
-    """Takes the place of the front after the end."""
-
-    __slots__ = ()
-
-    def start_attempt(self, attempt: Attempt[Any], now: float) -> None: ...
-
-    def cancel_attempt(self, attempt: Attempt[Any]) -> None: ...
-
-    def attempts_failed(self, error: GatewayError, status: int) -> None: ...
-
-    def is_replayable(self) -> bool:
-        return False
-
-    def is_idempotent(self, declared: str) -> bool:
-        return False
-
-    def field(self, name: bytes) -> bytes | None:
-        return None
-
-    @property
-    def is_inference(self) -> bool:
-        return False
-
-    def count_failed(self, meter: Meter, error: GatewayError) -> None: ...
-
-
-_ENDED = _EndedFront()
 
 
 class UpstreamAttempts(Generic[Carrier]):
@@ -380,7 +252,7 @@ class UpstreamAttempts(Generic[Carrier]):
         self.clear_deadline()
         self._close(is_good)
         self.lane.engine.budget.requests += 1
-        self._front, self._replay = _ENDED, None
+        self._front, self._replay = ENDED, None
 
     def keep_input(self, *, is_good: bool) -> None:
         """Keep the request with its sequence, which an engine has answered, well or not."""
@@ -523,7 +395,7 @@ class UpstreamAttempts(Generic[Carrier]):
         if self._replay is not None:
             self._replay.settle(was_sent=self.was_sent)
         front.attempts_failed(error.at(self.whereabouts()), status)
-        self._front, self._replay = _ENDED, None
+        self._front, self._replay = ENDED, None
 
     def abandon(self, reason: str, status: int = 0) -> None:
         """End the request without an answer of ours: its client is gone, or is answered by somebody else with `status`.
@@ -541,7 +413,7 @@ class UpstreamAttempts(Generic[Carrier]):
             if status and not (self.status and front.status_comes_first):
                 self.status = status
                 series.count_failure(status, monotonic() - self.started_at)
-        self._front, self._replay = _ENDED, None
+        self._front, self._replay = ENDED, None
 
     # Limits: see `gateway.limits.pending.PendingRequest`
 
@@ -615,3 +487,15 @@ class UpstreamAttempts(Generic[Carrier]):
     def sequence_stuck(self, error: GatewayError) -> None:
         """No endpoint can go on with its sequence."""
         self.fail(error)
+
+
+class AttemptingHandler(Handler, AttemptFront):
+    """A handler that reaches its engine by attempts of its own."""
+
+    __slots__ = ()
+
+    attempts: UpstreamAttempts[Any]
+
+    def generated(self) -> GenerationUsage | None:
+        """What a generation has come to; None where the request is none."""
+        return None

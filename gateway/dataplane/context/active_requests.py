@@ -1,46 +1,119 @@
-"""The requests under way in a worker: listed, and ended, when an operator asks."""
+"""The requests under way in a worker: how far each is, listed and cancelled on an operator's request.
+
+Nothing is stored for it: the state of a request is read when the list is requested.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from enum import Enum
 from heapq import nsmallest
+from typing import Protocol
 
-from gateway.dataplane.context.active_request import ActiveRequest, cancelled
-from gateway.dataplane.context.data_plane import Connection
+from gateway.dataplane.context.head_reader import Request
+from gateway.dataplane.context.snapshot import Lane
 from gateway.observability.active_request import LiveRequest
+from gateway.protocol.errors import ErrorKind, GatewayError
+
+
+class Stage(Enum):
+    """What a request waits for."""
+
+    READING = "reading"  # the client, for the rest of the request; or Redis, for its session
+    LIMITED = "limited"  # its turn, by a limit
+    CONNECTING = "connecting"  # a connection to the engine
+    ASKING = "asking"  # the engine's reply
+    ANSWERING = "answering"  # the reply's end
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far one request is. `since` is of `time.monotonic`, `request_line` the client's method and path; `id` is
+    empty where it has none yet, `lane` None where the rules have not decided on it, or send it nowhere."""
+
+    stage: Stage
+    since: float
+    id: bytes = b""
+    lane: Lane | None = None
+    endpoint: str = ""
+    model: str = ""
+    request_line: tuple[str, str] = ("", "")
+    protocol: str = "grpc"
+
+
+def progress_of(
+    request: Request, stage: Stage, since: float, *, id: bytes = b"", lane: Lane | None = None, endpoint: str = ""
+) -> Progress:
+    """How far a REST request is."""
+    plan, id = request.plan, id or request.id or b""
+    if plan.error is not None:  # its path names nothing
+        return Progress(stage, since, id, request_line=plan.request_line, protocol="rest")
+    facts = plan.facts
+    return Progress(stage, since, id, lane, endpoint, facts.model, plan.request_line, facts.protocol)
+
+
+@dataclass(frozen=True, slots=True)
+class ActiveRequest:
+    """A request on its connection, and how to cancel it. `serial` differs among the connection's requests."""
+
+    progress: Progress
+    serial: int
+    cancel: Callable[[GatewayError], None]
+
+
+class Connection(Protocol):
+    """A client's connection, as the data plane sees it."""
+
+    @property
+    def peer(self) -> str:
+        """Its address."""
+        ...
+
+    def live(self) -> list[ActiveRequest]:
+        """The requests under way on it."""
+        ...
+
+    def sweep(self, now: float) -> None: ...
+
+    def drain(self) -> None:
+        """Close when idle for a moment, else after the reply."""
+        ...
+
+    def abort(self) -> None: ...
 
 
 def list_requests(connections: Iterable[Connection], worker: int, now: float, limit: int) -> list[LiveRequest]:
     """Those that have been under way longest, the oldest first."""
-    oldest = nsmallest(limit, _all(connections), key=lambda found: found[1].progress.since)
-    return [_told(peer, live, worker, now) for peer, live in oldest]
+    oldest = nsmallest(limit, _all(connections), key=lambda entry: entry[1].progress.since)
+    return [_live_request(peer, active, worker, now) for peer, active in oldest]
 
 
 def cancel_requests(connections: Iterable[Connection], worker: int, id: str) -> int:
-    """End all requests of this id with an error: clients may give the same one twice. Returns how many there were."""
-    found = [live for _, live in _all(connections) if _id(live, worker) == id]
-    for live in found:
-        live.cancel(cancelled())
-    return len(found)
+    """End all requests of this id with an error: clients may give the same one twice. Returns their number."""
+    matches = [active for _, active in _all(connections) if _id(active, worker) == id]
+    for active in matches:
+        active.cancel(GatewayError(ErrorKind.CANCELLED, "an operator has cancelled this request"))
+    return len(matches)
 
 
 def _all(connections: Iterable[Connection]) -> Iterator[tuple[str, ActiveRequest]]:
     for connection in list(connections):
-        for live in connection.live():
-            yield connection.peer, live
+        for active in connection.live():
+            yield connection.peer, active
 
 
-def _id(live: ActiveRequest, worker: int) -> str:
-    """The request's own, or where it has none yet, one that nobody else has."""
-    return live.progress.id.decode("latin-1") or f"{worker:x}-{live.serial:x}"
+def _id(active: ActiveRequest, worker: int) -> str:
+    """The request's own id, or where it has none yet, a unique one."""
+    return active.progress.id.decode("latin-1") or f"{worker:x}-{active.serial:x}"
 
 
-def _told(peer: str, live: ActiveRequest, worker: int, now: float) -> LiveRequest:
-    progress = live.progress
+def _live_request(peer: str, active: ActiveRequest, worker: int, now: float) -> LiveRequest:
+    progress = active.progress
     target = progress.lane.target if progress.lane is not None else None
-    method, path = progress.asked
+    method, path = progress.request_line
     return LiveRequest(
-        id=_id(live, worker),
+        id=_id(active, worker),
         worker=worker,
         protocol=progress.protocol,
         method=method,

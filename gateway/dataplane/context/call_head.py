@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 from gateway.config.settings import Settings
-from gateway.dataplane.context.fork import Fork, fork_of
+from gateway.dataplane.context.arm_selector import ArmSelector, arm_selector_of
 from gateway.dataplane.context.head_reader import VOLATILE_FIELDS, told_session, told_units
 from gateway.dataplane.context.prepared_head import FORWARDED, VIA, forced_by
 from gateway.dataplane.context.server_timing import ASKED_BY
@@ -75,10 +75,10 @@ class CallPlan:
     """The fields that calls have in common, and what follows from them. Such calls share it: it is immutable."""
 
     __slots__ = (
+        "_arm_selectors",
         "_decided",
         "_facts_headers",
         "_forced",
-        "_forks",
         "_targets",
         "authority",
         "encoding",
@@ -119,7 +119,7 @@ class CallPlan:
         self.fields.append((b"via", b", ".join([value for name, value in fields if name == b"via"] + [VIA])))
         self._targets: dict[int, CallTarget] = {}
         self._decided: dict[tuple[bytes, bytes], tuple[CallTarget, str | None]] = {}
-        self._forks: dict[tuple[bytes, bytes], Fork] = {}
+        self._arm_selectors: dict[tuple[bytes, bytes], ArmSelector] = {}
 
     def __repr__(self) -> str:
         return f"<CallPlan {self.path!r}>"
@@ -148,10 +148,10 @@ class CallPlan:
         cached = self._decided.get(key)
         if cached is not None:
             return cached
-        fork = self._forks.get(key)
-        if fork is not None and (head.session is not None or not fork.needs_session):
-            lane = fork.lane(head.session if fork.by_session else self._unit(head, fork.header))
-            return self.target(lane), head.session if fork.needs_session else None
+        selector = self._arm_selectors.get(key)
+        if selector is not None and (head.session is not None or not selector.needs_session):
+            lane = selector.lane(head.session if selector.by_session else self._unit(head, selector.header))
+            return self.target(lane), head.session if selector.needs_session else None
         facts = self.facts(names, body, head.session, head.units)
         table = self.snapshot.table
         if facts.forced is None and body is not None and table.forcing.reads_bodies:
@@ -161,18 +161,18 @@ class CallPlan:
             return decision
         lane = self.snapshot.lane_of(decision)
         answer = (self.target(lane), decision.session)
-        if fork is None and lane.target.experiment is not None and not lane.target.is_forced:
-            self._fork(key, facts)
+        if selector is None and lane.target.experiment is not None and not lane.target.is_forced:
+            self._add_arm_selector(key, facts)
         is_of_all = decision.repeatable and decision.unit is None and not lane.target.needs_session
         if is_of_all and len(self._decided) < _MAX_DECISIONS:
             self._decided[key] = answer
         return answer
 
-    def _fork(self, key: tuple[bytes, bytes], facts: Facts) -> None:
+    def _add_arm_selector(self, key: tuple[bytes, bytes], facts: Facts) -> None:
         """From now on, the units in the fields assign messages of these names to arms."""
-        fork = fork_of(self.snapshot.table.route_of(facts), self.snapshot)
-        if fork is not None and len(self._forks) < _MAX_DECISIONS:
-            self._forks[key] = fork
+        selector = arm_selector_of(self.snapshot.table.route_of(facts), self.snapshot)
+        if selector is not None and len(self._arm_selectors) < _MAX_DECISIONS:
+            self._arm_selectors[key] = selector
 
     def _unit(self, head: CallHead, header: str | None) -> str | None:
         """The unit of an experiment that a header names; None where it is missing."""

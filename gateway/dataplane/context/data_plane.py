@@ -6,19 +6,17 @@ import asyncio
 import os
 import random
 from collections.abc import Collection
-from dataclasses import asdict
 from itertools import count
 from time import monotonic
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from gateway.config.settings import Settings
 from gateway.config.specs import RulesSpec
-from gateway.dataplane.context.active_request import ActiveRequest
+from gateway.dataplane.context.active_requests import Connection
 from gateway.dataplane.context.call_head import CallReader
-from gateway.dataplane.context.decision_log import DecisionSampler, Known
 from gateway.dataplane.context.feedback import FeedbackCollector
 from gateway.dataplane.context.head_reader import Reader
-from gateway.dataplane.context.limits_snapshot import limits_counted
+from gateway.dataplane.context.request_log import RequestLog
 from gateway.dataplane.context.session_affinity import SessionAffinity
 from gateway.dataplane.context.snapshot import (
     NO_LOADS,
@@ -37,18 +35,13 @@ from gateway.events.event_types import ConditionChanged, EndpointDrained, Sessio
 from gateway.limits.limiter import Limiter
 from gateway.net import descriptors
 from gateway.net.timer_wheel import TimerWheel
-from gateway.observability.access_log import AccessLog, AccessLogEntry
-from gateway.observability.metrics import CountersSnapshot as Counters
+from gateway.observability.access_log import AccessLog
 from gateway.observability.metrics import Metrics
-from gateway.observability.redis_stats import StoreUse
-from gateway.observability.session_stats import SessionUse
 from gateway.protocol.engine_load import Readiness
-from gateway.routing.decision import Target
 from gateway.routing.table import used_parameters
 from gateway.sessions.redis_sequence_log import RedisSequenceLog
 from gateway.sessions.sequence_log import LocalSequenceLog, SequenceLog
 from gateway.sessions.session_cache import SessionCache
-from gateway.wire.http1.head import RequestHead
 
 if TYPE_CHECKING:  # a worker without Redis need not load its client
     from gateway.redis.bounded_client import Store
@@ -58,27 +51,6 @@ _SWEEP_SECONDS = 1.0
 
 
 _CONDITIONS = {condition.value: condition for condition in Readiness}
-
-
-class Connection(Protocol):
-    """A client's connection, as the data plane sees it."""
-
-    @property
-    def peer(self) -> str:
-        """Its address."""
-        ...
-
-    def live(self) -> list[ActiveRequest]:
-        """The requests under way on it."""
-        ...
-
-    def sweep(self, now: float) -> None: ...
-
-    def drain(self) -> None:
-        """Close when idle for a moment, else after the reply."""
-        ...
-
-    def abort(self) -> None: ...
 
 
 class DataPlane:
@@ -107,12 +79,8 @@ class DataPlane:
         self._descriptors = descriptors.DescriptorWatch()
         self.num_lingering = 0  # of the connections: answered for the last time, and read on for a moment
         self.is_draining = False
-        self.tells_ends = False  # whether anybody is told of requests that have ended
-        self.keeps_bodies = False  # until then, for what rules could have asked of them
-        self._access_log: AccessLog | None = None
-        self._sampler: DecisionSampler | None = None
-        self._used_parameters = used_parameters(rules)
-        self.access_log = AccessLog(settings.log_format) if settings.access_log else None
+        access_log = AccessLog(settings.log_format) if settings.access_log else None
+        self.request_log = RequestLog(access_log, used_parameters(rules))
         book = SessionCache(store, self.loop, ttl=rules.identity.session_ttl, announce=self._announce)
         self.keeper = SessionAffinity(book, _inputs(store, self.loop, book, settings.workers))
         if news is not None:
@@ -134,95 +102,6 @@ class DataPlane:
     def __repr__(self) -> str:
         return f"<DataPlane {self.snapshot!r}, {len(self.connections)} connections>"
 
-    @property
-    def access_log(self) -> AccessLog | None:
-        return self._access_log
-
-    @access_log.setter
-    def access_log(self, access_log: AccessLog | None) -> None:
-        self._access_log = access_log
-        self._look_who_listens()
-
-    def watch(self, sampler: DecisionSampler | None) -> None:
-        """Have requests that end told by this one from now on; None: no more."""
-        if self._sampler is not None:
-            self._sampler.close()
-        self._sampler = sampler
-        if sampler is not None:
-            sampler.asked = self._used_parameters
-        self._look_who_listens()
-
-    def _look_who_listens(self) -> None:
-        self.tells_ends = self._access_log is not None or self._sampler is not None
-        self.keeps_bodies = self._sampler is not None and self._sampler.with_body_facts
-
-    def log(
-        self,
-        peer: str,
-        head: RequestHead | None,
-        status: int,
-        reason: str,
-        seconds: float,
-        request_id: bytes = b"",
-        target: Target | None = None,
-        endpoint: str = "",
-        known: Known | None = None,
-    ) -> None:
-        """Tell of a request that has ended, if anybody wants to know; head None: it could not be read. `known` is what
-        the rules knew of it."""
-        if self._sampler is not None and known is not None:
-            self._sampler.note(known, status, reason, seconds, request_id, target, endpoint)
-        if self._access_log is not None:
-            method, path = (head.method, head.target.decode("latin-1")) if head else ("-", "-")
-            self._write(peer, method, path, status, reason, seconds, request_id, target, endpoint)
-
-    def log_call(
-        self,
-        peer: str,
-        asked: tuple[str, str],
-        status: int,
-        reason: str,
-        seconds: float,
-        request_id: bytes = b"",
-        target: Target | None = None,
-        endpoint: str = "",
-        known: Known | None = None,
-    ) -> None:
-        """The same for a gRPC call: `asked` are its method and path, `status` is the HTTP status beside its own."""
-        if self._sampler is not None and known is not None:
-            self._sampler.note(known, status, reason, seconds, request_id, target, endpoint)
-        if self._access_log is not None:
-            self._write(peer, *asked, status, reason, seconds, request_id, target, endpoint)
-
-    def _write(
-        self,
-        peer: str,
-        method: str,
-        path: str,
-        status: int,
-        reason: str,
-        seconds: float,
-        request_id: bytes,
-        target: Target | None,
-        endpoint: str,
-    ) -> None:
-        assert self._access_log is not None
-        self._access_log.write(
-            AccessLogEntry(
-                peer=peer,
-                method=method,
-                target=path,
-                route=target.route if target else "",
-                arm=(target.arm or "") if target else "",
-                engine=target.engine if target else "",
-                endpoint=endpoint,
-                status=status,
-                reason=reason,
-                seconds=seconds,
-                request_id=request_id.decode("latin-1"),
-            )
-        )
-
     def new_request_id(self) -> bytes:
         return b"%b%x" % (self._id_prefix, self._next_id())
 
@@ -233,9 +112,7 @@ class DataPlane:
         self.snapshot, self.read, self.read_call = self._compile(rules, number, before)
         self.limiter.use(self.snapshot.limits)
         self._open_tap()
-        self._used_parameters = used_parameters(rules)
-        if self._sampler is not None:
-            self._sampler.asked = self._used_parameters
+        self.request_log.use_parameters(used_parameters(rules))
         self.keeper.book.forget_homes()
         before.retire(self.snapshot)
 
@@ -288,51 +165,6 @@ class DataPlane:
         if self.news is not None:
             self.news.tell(SessionMoved(session))
 
-    def counters(self) -> Counters:
-        """All that the control process asks for."""
-        endpoints = [
-            (name, endpoint) for name, engine in self.snapshot.engines.items() for endpoint in engine.endpoints
-        ]
-        return Counters(
-            series=self.metrics.snapshot(),
-            connections=len(self.connections),
-            rules_number=self.snapshot.number,
-            breakers_open={(name, endpoint.url): not endpoint.breaker.is_closed for name, endpoint in endpoints},
-            loads={
-                (name, endpoint.url): endpoint.load
-                for name, endpoint in endpoints
-                if endpoint.load is not None and endpoint.engine.load.source == "orca"
-            },
-            limits=limits_counted(self.limiter),
-            arms=self.metrics.arms.counted(),
-            store=self._store_use(),
-            sessions=self._session_use(),
-            captures=dict(self.tap.counts),
-            descriptors=(descriptors.num_open(), descriptors.limit()),
-        )
-
-    def _session_use(self) -> SessionUse:
-        book = self.keeper.book
-        counts = book.counts
-        return SessionUse(
-            read=counts.read,
-            unread=counts.unread,
-            created=counts.created,
-            shed=counts.shed,
-            moved=dict(counts.moved),
-            sequences_lost=dict(counts.sequences_lost),
-            sequences_moved=dict(counts.sequences_moved),
-            known=book.num_sessions,
-        )
-
-    def _store_use(self) -> StoreUse | None:
-        store, news = self.store, self.news
-        if store is None or news is None:
-            return None
-        return StoreUse(
-            **asdict(store.counts), heard=news.heard, gaps=news.gaps, available=store.is_available, live=news.is_live
-        )
-
     def drain(self) -> None:
         """Close what is idle, in a moment; what is busy closes after its reply."""
         self.is_draining = True
@@ -349,9 +181,7 @@ class DataPlane:
             engine.close_idle_connections()
         self.limiter.close()
         self.tap.close()
-        if self._access_log is not None:
-            self._access_log.flush()
-        self.watch(None)
+        self.request_log.close()
 
     def _sweep(self) -> None:
         self._sweeper = self.loop.call_later(_SWEEP_SECONDS, self._sweep)  # first, so that nothing can end it

@@ -1,7 +1,7 @@
-"""Decisions, as they are told to whoever watches: a sample of the requests that have ended, with the facts that the
-rules had of them. Bodies are never told, only what rules may ask of them; and values no longer than they need be.
+"""Samples of the requests that have ended, with the facts that the rules decided on, for the decision log.
 
-While nobody watches there is no sampler, and a request pays for none.
+Bodies are not part of it, only what rules may read of them, and values are cut. Without a subscriber there is no
+sampler, and a request costs nothing.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from gateway.routing.decision import Facts, Target
 
 Json = dict[str, Any]
 
-# What waits to be told, until it is.
+# Samples are reported together.
 _FLUSH_SECONDS = 0.25
 _MAX_WAITING = 1000
 # Of a name or a value, and of a request's headers, parameters and inputs: a record of traffic is no copy of it.
@@ -33,23 +33,42 @@ _MAX_ITEMS = 32
 CUT = "***"
 
 
-class Known(NamedTuple):
-    """What is at hand of a request that has ended; `read_body` gives what rules may ask of its body, None where that is
-    no longer here."""
+class DecisionFacts(NamedTuple):
+    """What the rules knew of a request; `read_body` gives what rules may read of its body, None where the body is gone
+    by then."""
 
     facts: Facts
     session: str | None = None
     read_body: Callable[[], BodyFacts | None] | None = None
 
 
-def known_of(request: Request, body: RequestBody | None = None) -> Known | None:
-    """What the rules knew of a request; None where they were never asked."""
+class EndedRequest(NamedTuple):
+    """A request that has ended, for the logs. `request_line` are its method and path, `status` is HTTP's, `reason` the
+    kind of a failure or empty; `target` is where the rules have sent it, if anywhere, and `endpoint` a URL or empty."""
+
+    peer: str
+    request_line: tuple[str, str]
+    status: int
+    reason: str
+    seconds: float
+    request_id: bytes = b""
+    target: Target | None = None
+    endpoint: str = ""
+    facts: DecisionFacts | None = None
+
+
+# The request line of a request that could not be read.
+UNREAD = ("-", "-")
+
+
+def decision_facts(request: Request, body: RequestBody | None = None) -> DecisionFacts | None:
+    """What the rules knew of a request; None where they did not decide on it."""
     facts: Facts | None = getattr(request.plan, "facts", None)
     if facts is None:
         return None
     if request.units:
         facts = replace(facts, headers={**facts.headers, **request.units})
-    return Known(facts, request.session, None if body is None else lambda: _facts_in(request, body))
+    return DecisionFacts(facts, request.session, None if body is None else lambda: _facts_in(request, body))
 
 
 def _facts_in(request: Request, body: RequestBody) -> BodyFacts | None:
@@ -65,12 +84,12 @@ def _facts_in(request: Request, body: RequestBody) -> BodyFacts | None:
         return NO_BODY
 
 
-# Of one that was compressed, once it is not.
+# Of a compressed body, once it is decoded.
 _MAX_BODY_BYTES = 16 * 1024 * 1024
 
 
 class DecisionSampler:
-    """Takes a share of the requests, so many a second at most, and tells them in batches."""
+    """Takes a share of the requests, up to a rate a second, and reports them in batches."""
 
     def __init__(
         self,
@@ -78,15 +97,15 @@ class DecisionSampler:
         share: float,
         with_body_facts: bool,
         redacted: Collection[str],
-        tell: Callable[[list[Json], int], None],
+        report: Callable[[list[Json], int], None],
     ) -> None:
-        """`redacted` are names of headers and parameters, in lower case, whose values are told to nobody."""
+        """`redacted` are names of headers and parameters, in lower case, whose values are left out."""
         self._rate = rate
         self._share = share
         self.with_body_facts = with_body_facts
         self._redacted = frozenset(redacted)
-        self._tell = tell
-        self.asked: Collection[str] = ()  # the parameters whose texts are told
+        self._report = report
+        self.parameters: Collection[str] = ()  # that rules read: their texts are reported
         self._allowance = rate
         self._seen_at = monotonic()
         self._waiting: list[Json] = []
@@ -96,17 +115,11 @@ class DecisionSampler:
     def __repr__(self) -> str:
         return f"<DecisionSampler {self._share:.1%}, {self._rate:g}/s, {len(self._waiting)} wait>"
 
-    def note(
-        self,
-        known: Known,
-        status: int,
-        reason: str,
-        seconds: float,
-        request_id: bytes,
-        target: Target | None,
-        endpoint: str,
-    ) -> None:
-        """Tell of a request, if it is one of those that are taken."""
+    def add(self, ended: EndedRequest) -> None:
+        """Sample a request that has ended."""
+        known, target = ended.facts, ended.target
+        if known is None:
+            return
         facts = known.facts
         if not facts.model or facts.operation in FLEET_OPERATIONS:
             return  # no route decides on it alone
@@ -119,21 +132,21 @@ class DecisionSampler:
         self._waiting.append(
             {
                 "time": time(),
-                "id": request_id.decode("latin-1"),
+                "id": ended.request_id.decode("latin-1"),
                 "route": target.route if target is not None else None,
                 "experiment": target.experiment if target is not None else None,
                 "arm": target.arm if target is not None else None,
                 "engine": target.engine if target is not None else None,
-                "endpoint": endpoint or None,
+                "endpoint": ended.endpoint or None,
                 "model": _text(facts.model),
                 "version": facts.version,
                 "protocol": facts.protocol,
                 "operation": facts.operation.value,
                 "session": _text(known.session) if known.session is not None else None,
-                "status": status,
-                "reason": reason,
-                "seconds": seconds,
-                "facts": self._told(known),
+                "status": ended.status,
+                "reason": ended.reason,
+                "seconds": ended.seconds,
+                "facts": self._facts(known),
             }
         )
         if len(self._waiting) >= _MAX_WAITING:
@@ -148,7 +161,7 @@ class DecisionSampler:
         waiting, self._waiting = self._waiting, []
         skipped, self._num_skipped = self._num_skipped, 0
         if waiting or skipped:
-            self._tell(waiting, skipped)
+            self._report(waiting, skipped)
 
     def close(self) -> None:
         self.flush()
@@ -166,19 +179,19 @@ class DecisionSampler:
         self._allowance -= 1
         return True
 
-    def _told(self, known: Known) -> Json:
+    def _facts(self, known: DecisionFacts) -> Json:
         facts = known.facts
         body = facts.body
         if body is None and facts.operation not in INFERENCE_OPERATIONS:
             body = NO_BODY
         if body is None and self.with_body_facts and known.read_body is not None:
             body = known.read_body()
-        told: Json = {"header": self._values(facts.headers), "body": body is not None}
+        fields: Json = {"header": self._values(facts.headers), "body": body is not None}
         if facts.forced is not None:
-            told["force"] = f"{facts.forced.experiment}={facts.forced.arm}"
+            fields["force"] = f"{facts.forced.experiment}={facts.forced.arm}"
         if body is not None:
-            told["parameter"], told["left_out"] = self._parameters(body)
-            told["input"] = [
+            fields["parameter"], fields["left_out"] = self._parameters(body)
+            fields["input"] = [
                 {
                     "name": _text(tensor.name),
                     "datatype": tensor.datatype,
@@ -187,18 +200,18 @@ class DecisionSampler:
                 }
                 for tensor in body.inputs[:_MAX_ITEMS]
             ]
-            told["has_image"] = body.has_image
-        return told
+            fields["has_image"] = body.has_image
+        return fields
 
     def _parameters(self, body: BodyFacts) -> tuple[dict[str, Scalar], list[str]]:
-        """Numbers, flags, and texts that rules ask for; and the names of the others."""
-        told, left_out = {}, []
+        """Numbers, flags, and the texts that rules read; and the names of the others."""
+        values, left_out = {}, []
         for name, value in body.parameters.items():
-            if isinstance(value, str) and name not in self.asked:
+            if isinstance(value, str) and name not in self.parameters:
                 left_out.append(_text(name))
             else:
-                told[name] = value
-        return self._values(told), left_out[:_MAX_ITEMS]
+                values[name] = value
+        return self._values(values), left_out[:_MAX_ITEMS]
 
     def _values(self, values: Any) -> dict[str, Scalar]:
         return {

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from time import monotonic
 from typing import Protocol
 
-from gateway.dataplane.context.active_request import Progress, Stage, of_request
+from gateway.dataplane.context.active_requests import Progress
 from gateway.dataplane.context.data_plane import DataPlane
-from gateway.dataplane.context.decision_log import known_of
 from gateway.dataplane.context.head_reader import Request
 from gateway.dataplane.context.local_replies import JSON
 from gateway.dataplane.context.snapshot import Lane
@@ -86,87 +85,38 @@ class Client(Protocol):
         ...
 
 
-class Handler(Protocol):
-    """Whoever answers a request. It ends by the client's `reply_ended`, `respond`, `refuse` or `break_off`, once."""
+class Handler(ABC):
+    """What answers a request. It ends by the client's `reply_ended`, `respond`, `refuse` or `break_off`, once."""
 
+    __slots__ = ()
+
+    @abstractmethod
     def body_received(self, data: bytes, ended: bool) -> None:
-        """The body, in pieces. The first call comes with the head, and may bring nothing."""
-        ...
+        """Take the body, in pieces. The first call comes with the head, and may bring nothing."""
 
     @property
     def begun(self) -> bool:
         """Whether something of the reply is written already."""
-        ...
+        return False
 
+    @abstractmethod
     def client_gone(self, reason: str = "client_gone", status: int = 0) -> None:
-        """Nobody waits for the reply: the connection is lost, or the request turned out to be refused for `reason`,
-        which the connection tells with this status."""
-        ...
+        """End without a reply: the connection is lost, or it answers the request itself, for `reason`, with this
+        status."""
 
-    def client_paused(self) -> None:
+    def client_paused(self) -> None:  # noqa: B027
         """The client reads slower than the reply comes."""
-        ...
 
-    def client_resumed(self) -> None: ...
+    def client_resumed(self) -> None:  # noqa: B027
+        """The client reads again."""
 
-    def sweep(self, now: float) -> None:
+    def sweep(self, now: float) -> None:  # noqa: B027
         """Called about once a second; `now` is of `time.monotonic`."""
-        ...
 
+    @abstractmethod
     def progress(self) -> Progress:
         """How far the request is."""
-        ...
 
 
 # Makes the handler of a request for a lane; the session is None where it has none.
 Serve = Callable[[Client, Request, Lane, str | None], Handler]
-
-
-class OwnAnswer:
-    """A handler that answers by itself, in one piece, after the body has come."""
-
-    begun = False
-
-    def __init__(self, client: Client, request: Request) -> None:
-        self._client = client
-        self._request = request
-        self._plan = request.plan
-        self._started_at = monotonic()
-
-    def _tell(
-        self, status: int, body: bytes, fields: Sequence[Field], content_type: str = JSON, reason: str = ""
-    ) -> None:
-        """Count, log and send the answer; `reason` names the kind of a failure."""
-        plane = self._client.plane
-        seconds = monotonic() - self._started_at
-        if reason:
-            plane.metrics.unrouted.count_error(reason)
-        plane.metrics.unrouted.count_failure(status, seconds)
-        request_id = self._request.id or plane.new_request_id()
-        if plane.tells_ends:
-            known = known_of(self._request)
-            plane.log(self._client.peer, self._plan.head, status, reason, seconds, request_id, known=known)
-        self._client.respond(status, body, [*fields, (b"x-request-id", request_id)], content_type)
-
-    def client_gone(self, reason: str = "client_gone", status: int = 0) -> None:
-        plane = self._client.plane
-        seconds = monotonic() - self._started_at
-        plane.metrics.unrouted.count_error(reason)
-        if status:
-            plane.metrics.unrouted.count_failure(status, seconds)
-        if plane.tells_ends:
-            known, id = known_of(self._request), self._request.id or b""
-            plane.log(self._client.peer, self._plan.head, status, reason, seconds, id, known=known)
-
-    def client_paused(self) -> None:
-        """Nothing is under way."""
-
-    def client_resumed(self) -> None:
-        """Nothing is under way."""
-
-    def sweep(self, now: float) -> None:
-        """Nothing is under way."""
-
-    def progress(self) -> Progress:
-        """The gateway is at it."""
-        return of_request(self._request, Stage.ASKING, self._started_at)

@@ -13,7 +13,7 @@ from gateway.protocol.llm.canonical import Used
 from gateway.wire.http1.head import Field
 
 
-class Generated(NamedTuple):
+class GenerationUsage(NamedTuple):
     """What one handler has brought of a generation; times are of `time.monotonic`, 0 where it was not streamed."""
 
     used: Used
@@ -21,7 +21,7 @@ class Generated(NamedTuple):
     ended_at: float
 
 
-class Measured:
+class OutcomeRecorder:
     """Tells the arm's meter once; nobody where the request is not measured."""
 
     __slots__ = ("_crossed", "_generated", "_id", "_lane", "_meter", "_size", "_started_at")
@@ -33,10 +33,10 @@ class Measured:
         self._started_at = started_at
         self._size = 0
         self._crossed = False
-        self._generated: list[Generated] = []
+        self._generated: list[GenerationUsage] = []
 
     def __repr__(self) -> str:
-        return f"<Measured by {self._meter!r}>"
+        return f"<OutcomeRecorder by {self._meter!r}>"
 
     def asked(self, size: int) -> None:
         """The client's body is so long."""
@@ -46,7 +46,7 @@ class Measured:
         """Another lane's engine answers from here."""
         self._crossed = self._crossed or lane.base is not self._lane.base
 
-    def add(self, generated: Generated | None) -> None:
+    def add(self, generated: GenerationUsage | None) -> None:
         """A handler has ended."""
         if generated is not None:
             self._generated.append(generated)

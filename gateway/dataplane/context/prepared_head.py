@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from gateway.config.settings import Settings
-from gateway.dataplane.context.fork import Fork, fork_of
+from gateway.dataplane.context.arm_selector import ArmSelector, arm_selector_of
 from gateway.dataplane.context.server_timing import ASKED_BY
 from gateway.dataplane.context.snapshot import Lane, Snapshot
 from gateway.protocol.errors import ErrorKind, GatewayError
@@ -58,8 +58,8 @@ class PreparedHead:
 
     Where the head alone decides, `lane` and `opening` (the request line for the engine) are set; otherwise
     `decide` is asked for each request. `error` is set where the head is well-formed but asks for nothing that exists.
-    `asked` is the head that the client sent, where `head` is what the gateway asks an engine in its stead; `api` is
-    what errors are told in.
+    `request_line` is the client's method and path, where `head` is what the gateway sends to an engine in its stead;
+    `api` is that of error replies.
     """
 
     __slots__ = (
@@ -68,12 +68,12 @@ class PreparedHead:
         "_named",
         "_trust_forwarded",
         "api",
-        "asked",
+        "arm_selector",
         "call",
+        "direct_lane",
         "encoding",
         "error",
         "facts",
-        "fork",
         "head",
         "is_fleet",
         "is_inference",
@@ -84,6 +84,7 @@ class PreparedHead:
         "opening",
         "passes",
         "passes_if_kept",
+        "request_line",
         "snapshot",
         "tells_timing",
         "without_body",
@@ -94,7 +95,7 @@ class PreparedHead:
         self.snapshot = snapshot
         self.head = head
         self._named: dict[bytes, bytes] | None = None
-        self.asked = head
+        self.request_line = (head.method, head.target.decode("latin-1"))
         self.encoding = head.value(_ENCODING)  # of the body
         self.keeps_forwarded_proto = settings.trust_forwarded and head.value(b"x-forwarded-proto") is not None
         self._trust_forwarded = settings.trust_forwarded
@@ -103,6 +104,7 @@ class PreparedHead:
         self.lines = b""
         self.note: Any = None  # room for what a handler prepares once for all requests with this head
         self.lane: Lane | None = None
+        self.direct_lane: Lane | None = None  # the same where all requests go to its engine as they are
         self.opening = b""
         self.passes = False  # whether the lane's engine is asked just so, whatever the body
         self.passes_if_kept = False  # the same of requests whose session does not have another lane
@@ -110,7 +112,7 @@ class PreparedHead:
         self.call = ApiCall(Operation.SERVER_LIVE, ())
         self.is_fleet = False
         self.is_inference = False
-        self.fork: Fork | None = None  # where the route is known, and each request has an arm of its own
+        self.arm_selector: ArmSelector | None = None  # where the route is known, and each request has an arm of its own
         self._models: dict[str, PreparedHead] = {}
         self._leading: dict[int, UpstreamHead] = {}
         path = head.target.partition(b"?")[0].decode("latin-1")
@@ -245,13 +247,16 @@ class PreparedHead:
             return
         elif not decision.repeatable:
             if not self.is_fleet:  # what concerns all replicas goes to all arms
-                self.fork = fork_of(self.snapshot.table.route_of(self.facts), self.snapshot, self.call)
+                route = self.snapshot.table.route_of(self.facts)
+                self.arm_selector = arm_selector_of(route, self.snapshot, self.call)
         else:
             self.lane = self.snapshot.lane_of(decision)
             self.opening = self.opening_for(self.lane)
             self.lines = self.lines_for(self.lane.engine)
             self.passes_if_kept = self.lane.passes(self.call)
             self.passes = self.passes_if_kept and not self.lane.keeps_session and self.lane.shadow is None
+            if self.passes and not self.is_fleet and not self.lane.needs_session:
+                self.direct_lane = self.lane
 
 
 def forced_by(snapshot: Snapshot, value: Callable[[bytes], bytes | None]) -> Forced | None:

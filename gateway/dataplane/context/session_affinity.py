@@ -57,20 +57,21 @@ class SessionAffinity:
         found = self.book.get(session, now)
         return None if found is None else self._lane(lane, found, now)
 
-    def led(self, fork: object, session: str) -> Lane | None:
-        """Where a session's requests of this fork go by now; None where `recall` must tell, and `lead` it after."""
+    def routed(self, selector: object, session: str) -> Lane | None:
+        """The cached lane of a session's requests under this arm selector; None where `recall` must find it, and
+        `route` store it."""
         now = time()
-        found = self.book.get(session, now)
-        if found is None or found.led is None or found.led[0] is not fork:
+        known = self.book.get(session, now)
+        if known is None or known.routed is None or known.routed[0] is not selector:
             return None
-        lane: Lane = found.led[1]
+        lane: Lane = known.routed[1]
         if not lane.keeps_place:
-            self.book.count(found, now)  # nobody will choose its endpoint
+            self.book.count(known, now)  # `choose` does not follow
         return lane
 
-    def lead(self, fork: object, session: str, lane: Lane) -> None:
-        """This is where they go, as long as its arms stay."""
-        self.book.peek(session, time()).led = (fork, lane)
+    def route(self, selector: object, session: str, lane: Lane) -> None:
+        """Cache the lane of a session's requests, as long as its arms stay."""
+        self.book.peek(session, time()).routed = (selector, lane)
 
     def find(self, lane: Lane, session: str, found: Callable[[Lane], None]) -> None:
         """Ask Redis for a session, and tell its lane, in a later turn of the event loop."""

@@ -6,7 +6,7 @@ declaration stayed the same carry their state (connections, health, breaker, lat
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from copy import copy
 from types import MappingProxyType
 from zlib import crc32
@@ -22,7 +22,6 @@ from gateway.protocol.engine_load import Load, Readiness
 from gateway.protocol.operations import OF_TEXT, ApiCall, LlmApi
 from gateway.routing.assignment import Split, encoded
 from gateway.routing.decision import Decision, Target
-from gateway.routing.route import Route
 from gateway.routing.table import Table, unit_headers, used_headers
 from gateway.routing.unit_lookup import session_lookup
 from gateway.upstream.endpoint import Endpoint
@@ -195,8 +194,6 @@ class Snapshot:
         self.is_mirrored = bool(shadows)
         for lane in self._lanes.values():
             lane.shadow = shadows.get(lane.target.route)
-        self._passing: dict[LlmApi | None, bool] = {}
-        self._passing_by_routes: dict[tuple[LlmApi | None, tuple[Route, ...]], bool] = {}
 
     def __repr__(self) -> str:
         return f"<Snapshot {self.number}: {len(self._lanes)} lanes, {len(self.engines)} engines>"
@@ -230,25 +227,6 @@ class Snapshot:
     def _limits_of(self, route: str) -> tuple[Limit, ...]:
         limits = self.limits.values()
         return tuple(limit for limit in limits if not limit.spec.routes or route in limit.spec.routes)
-
-    def all_pass(self, call: ApiCall) -> bool:
-        """Whether a request that asks so passes wherever the rules may send it."""
-        found = self._passing.get(call.api)
-        if found is None:
-            found = self._passing[call.api] = self._pass(self._lanes.values(), call)
-        return found or self._all_of_model_pass(call)
-
-    def _all_of_model_pass(self, call: ApiCall) -> bool:
-        """The same, by the routes that can take its model."""
-        routes = self.table.candidates(call.model or "")
-        found = self._passing_by_routes.get((call.api, routes))
-        if found is None:
-            lanes = [self._lanes[id(target)] for route in routes for target in route.targets]
-            found = self._passing_by_routes[call.api, routes] = self._pass(lanes, call)
-        return found
-
-    def _pass(self, lanes: Iterable[Lane], call: ApiCall) -> bool:
-        return all(lane.passes(call) and not lane.keeps_session and lane.shadow is None for lane in lanes)
 
     def lanes_beside(self, lane: Lane) -> list[Lane]:
         """The lanes of the same route's other arms."""

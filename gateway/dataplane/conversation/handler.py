@@ -20,10 +20,10 @@ from gateway.conversations.assistant_message import RecordingWriter
 from gateway.conversations.conversation_turn import ConversationTurn
 from gateway.conversations.store import Conversation
 from gateway.dataplane.context.head_reader import Request
-from gateway.dataplane.context.interfaces import Client
+from gateway.dataplane.context.interfaces import Client, Serve
 from gateway.dataplane.context.snapshot import Lane
 from gateway.dataplane.translation.engine_codec_lookup import find_side, known_side
-from gateway.dataplane.translation.translation import Ask, Translation
+from gateway.dataplane.translation.translation import TranslatingHandler
 from gateway.dataplane.translation.translator_factory import read_generation, translator_of, turn_generation
 from gateway.protocol.errors import ErrorKind
 from gateway.protocol.llm.api_codecs import MakeWriter
@@ -42,12 +42,14 @@ _OF_SEQUENCES = frozenset({"sequence_start", "sequence_end"})
 _CONVERSATION = "conversation"
 
 
-class ConversationHandler(Translation):
+class ConversationHandler(TranslatingHandler):
     """One request of a session."""
 
     __slots__ = ("_is_keeping", "_talk")
 
-    def __init__(self, client: Client, request: Request, lane: Lane, session: str, spec: HistorySpec, ask: Ask) -> None:
+    def __init__(
+        self, client: Client, request: Request, lane: Lane, session: str, spec: HistorySpec, ask: Serve
+    ) -> None:
         snapshot = request.plan.snapshot
         tenant = request.plan.facts.headers.get(snapshot.table.identity.tenant_header, "")
         store = client.plane.store
@@ -64,7 +66,7 @@ class ConversationHandler(Translation):
         talk, version = self._talk, request.plan.call.version or ""
         asked, make_writer = _read(request, body)
         generation = await talk.begin(asked)
-        self._telling.added = [(_HISTORY, talk.history_status.encode("ascii"))]
+        self._reply.added = [(_HISTORY, talk.history_status.encode("ascii"))]
         if talk.is_missing:
             lane.series(None).count_error(ErrorKind.HISTORY_MISSING.value)
         side = known_side(lane, generation, version) or await find_side(lane, generation, version)
@@ -73,13 +75,13 @@ class ConversationHandler(Translation):
     # Ends
 
     def _end(self, events: bytes) -> None:
-        self._keep_and(partial(self._telling.end, events))
+        self._keep_and(partial(self._reply.end, events))
 
     def _respond(self, reply: Reply) -> None:
         if reply.status == 200:
-            self._keep_and(partial(self._telling.respond, reply))
+            self._keep_and(partial(self._reply.respond, reply))
         else:
-            self._telling.respond(reply)
+            self._reply.respond(reply)
 
     def _keep_and(self, tell: Callable[[], None]) -> None:
         self._is_keeping = True
@@ -94,14 +96,14 @@ class ConversationHandler(Translation):
             is_kept = False
         if not is_kept:
             self._lane.series(None).count_error(_NOT_KEPT)
-            self._telling.added = [(_HISTORY, f"{self._talk.history_status}, not kept".encode("ascii"))]
+            self._reply.added = [(_HISTORY, f"{self._talk.history_status}, not kept".encode("ascii"))]
         self._task = None
-        if not self._telling.is_over:
+        if not self._reply.is_over:
             tell()
 
     def client_gone(self, reason: str = "client_gone", status: int = 0) -> None:
         if self._is_keeping:  # the engine's handler has counted it, and the answer is kept all the same
-            self._telling.is_over = True
+            self._reply.is_over = True
             return
         if self.begun:
             self._talk.store_partial(self._lane.target.engine, self._lane.target.arm or "")

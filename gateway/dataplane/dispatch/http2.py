@@ -23,8 +23,7 @@ from time import monotonic
 
 from gateway.dataplane.context.call_head import CallHead, CallReader, CallTarget
 from gateway.dataplane.context.interfaces import Serve
-from gateway.dataplane.dispatch.rest import handler_for
-from gateway.dataplane.dispatch.serving import serve_by, serve_mirrored
+from gateway.dataplane.dispatch.rest import handler_for, serve_lane, serve_mirrored
 from gateway.dataplane.grpc.interfaces import BackendStream, CallClient, CallHandler
 from gateway.dataplane.grpc.local_call import SERVICE_CALLS, RefusedCall
 from gateway.dataplane.grpc.message_body import MessageBody
@@ -153,4 +152,4 @@ def _open_backend(
         call.plane.tap.drop(lane.target.route, "stream")  # it has no single answer to compare
     if lane.engine.speaks_grpc and lane.target.history is None and lane.replay is None:
         return UpstreamStream(call, call.fields, target, session)
-    return RestBackendStream(call, target, session, client, head, serve_by)
+    return RestBackendStream(call, target, session, client, head, serve_lane)

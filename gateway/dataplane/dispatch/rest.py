@@ -1,69 +1,148 @@
-"""Who answers a REST request: an engine, the fleet as a whole, or nobody."""
+"""The REST front: which handler answers a request over HTTP.
+
+request                          lane, by the rules                         handler
+-------------------------------  -----------------------------------------  ---------------------------------------
+refused by its head                                                         ErrorHandler
+about the fleet                                                             FleetOperation
+names its model in the body      (`model_in_body` reads it)                 that of the lane
+about a model                    the head decides                           that of the lane
+                                 the body or chance decides                 RouteOnBody, then that of the lane
+                                 each unit has an arm (`ArmSelector`)       that of the arm's lane
+of a session                     not known to this worker                   SessionLookup, then that of the lane
+
+a lane, its engine               request                                    handler
+-------------------------------  -----------------------------------------  ---------------------------------------
+with a shadow                                                               MirroringHandler, around that below
+with conversations               text, of a session                         ConversationHandler, or the request with
+                                                                            the session for engines that hold it
+REST, takes it as it is          tensors                                    Exchange
+                                 text                                       GenerationExchange
+V2's gRPC, takes it as it is                                                RestToGrpcHandler
+takes it translated              an inference                               TranslatingHandler, by one of the three
+                                                                            above or by GrpcBackendCall
+                                 about a model                              ModelDescriptionHandler
+"""
 
 from __future__ import annotations
 
-from gateway.dataplane.context.error_handler import ErrorHandler
-from gateway.dataplane.context.fork import Fork
+from functools import partial
+
+from gateway.config.specs import HistorySpec
+from gateway.dataplane.context.arm_selector import ArmSelector
 from gateway.dataplane.context.head_reader import Request
-from gateway.dataplane.context.interfaces import Client, Handler
-from gateway.dataplane.dispatch.model_in_body import ModelInBody, answerer
-from gateway.dataplane.dispatch.route_on_body import Deciding
-from gateway.dataplane.dispatch.serving import serve, serve_mirrored
+from gateway.dataplane.context.interfaces import Client, Handler, Serve
+from gateway.dataplane.context.local_handler import ErrorHandler
+from gateway.dataplane.context.request_body import RequestBody, decoded, told_json_bytes
+from gateway.dataplane.context.snapshot import Lane
+from gateway.dataplane.conversation.handler import ConversationHandler
+from gateway.dataplane.conversation.session_forwarding import held_by_engine
+from gateway.dataplane.dispatch.deferred_handler import (
+    BufferingHandler,
+    Chosen,
+    RouteOnBody,
+    SessionLookup,
+    route_on_body,
+)
+from gateway.dataplane.dispatch.model_in_body import route_on_model
+from gateway.dataplane.mirroring.mirroring_handler import mirrored
+from gateway.dataplane.protocol_bridge.rest_to_grpc import RestToGrpcHandler
 from gateway.dataplane.rest.exchange import Exchange
 from gateway.dataplane.rest.fleet_operations import FleetOperation
-from gateway.protocol.operations import INFERENCE_OPERATIONS
-from gateway.protocol.v2_facts import read_parameters
+from gateway.dataplane.rest.generation_proxy import GenerationExchange
+from gateway.dataplane.translation.grpc_backend import GrpcBackendCall
+from gateway.dataplane.translation.model_description import ModelDescriptionHandler
+from gateway.dataplane.translation.translation import TranslatingHandler
+from gateway.dataplane.translation.translator_factory import turn_generation
+from gateway.dataplane.translation.translators import translator_for
+from gateway.protocol.operations import INFERENCE_OPERATIONS, OF_TEXT, OF_V2, LlmApi, Operation
+from gateway.protocol.v2_facts import read_body_facts, read_parameters
 
-# Of a length that is one.
+# The longest Content-Length, in digits.
 _MAX_DIGITS = 10
 
+# The APIs of engines that are the client's own bytes, where the lane passes them.
+_V2_APIS = (None, *OF_V2)
+# The APIs of engines for tensors.
+_TENSOR_APIS = (None, LlmApi.INFER, LlmApi.INFER_STREAM)
 
-def handler_of_whole(client: Client, request: Request, body: bytes) -> tuple[Handler, bytes]:
+_TEXT_INPUT = "text_input"
+
+
+# By the request
+
+
+def handler_of_whole(client: Client, request: Request, body: bytes) -> Chosen:
     """The handler of a request whose body is all there, and the body that it takes."""
     plan = request.plan
-    if plan.call.names_its_model_in_the_body and plan.error is None:
-        return answerer(client, request, body, serve_mirrored)
-    lane = plan.lane
-    if lane is not None and lane.needs_session and plan.encoding is None and _may_name_in_body(request):
-        return serve(client, request, lane, _session_in(request, body)), body
-    if plan.fork is not None and plan.encoding is None:
-        return _at_fork(client, request, body, plan.fork), body
+    if plan.direct_lane is not None:
+        return Exchange(client, request, plan.direct_lane, None), body
+    if plan.error is None:
+        if plan.call.names_its_model_in_the_body:
+            return route_on_model(client, request, body, serve_mirrored)
+        lane, selector = plan.lane, plan.arm_selector
+        if lane is not None and lane.needs_session and plan.encoding is None and _body_may_name_session(request):
+            return serve(client, request, lane, _session_in_body(request, body)), body
+        if selector is not None and plan.encoding is None:
+            return _on_arm(client, request, body, selector), body
+        if lane is None and not plan.is_fleet:
+            whole = RequestBody(request, len(body))
+            whole.add(body, True)
+            handler = route_on_body(client, request.timed(), whole, serve)
+            if handler is not None:
+                return handler, body
     return handler_for(client, request), body
 
 
-def _at_fork(client: Client, request: Request, body: bytes, fork: Fork) -> Handler:
+def handler_for(client: Client, request: Request) -> Handler:
+    """The handler of a request whose body comes in pieces."""
+    plan = request.plan
+    lane = plan.lane
+    if plan.error is not None:
+        return ErrorHandler(client, request, plan.error)
+    if plan.is_fleet:
+        return FleetOperation(client, request)
+    if lane is not None and plan.passes:
+        return Exchange(client, request, lane, None)
+    if plan.call.names_its_model_in_the_body:
+        return BufferingHandler(client, request, partial(route_on_model, serve=serve_mirrored))
+    if lane is None or (lane.needs_session and _body_may_name_session(request)):
+        return RouteOnBody(client, request, serve)
+    return serve(client, request, lane, request.session)
+
+
+def _on_arm(client: Client, request: Request, body: bytes, selector: ArmSelector) -> Handler:
     """The handler of a request whose arm its unit chooses."""
     session = request.session
-    if fork.needs_session and session is None and _may_name_in_body(request):
-        session = _session_in(request, body)
+    if selector.needs_session and session is None and _body_may_name_session(request):
+        session = _session_in_body(request, body)
     keeper = client.plane.keeper
-    if fork.leads and type(session) is str:  # a Sequence is somewhere only while it goes on
-        led = keeper.led(fork, session)
-        if led is not None:
-            return Exchange(client, request, (led, session))
-    lane = fork.lane(session if fork.by_session else request.unit(fork.header))
+    if selector.is_sticky and type(session) is str:  # a Sequence is somewhere only while it goes on
+        routed = keeper.routed(selector, session)
+        if routed is not None:
+            return Exchange(client, request, routed, session)
+    lane = selector.lane(session if selector.by_session else request.unit(selector.header))
     if session is None or not lane.needs_session:
-        return Exchange(client, request, (lane, None)) if fork.passes else serve(client, request, lane, None)
-    if fork.passes:  # as `serve` does, at the price of a look
-        kept = keeper.recall(lane, session) if lane.keeps_session else lane
-        if kept is not None:
-            if fork.leads and type(session) is str:
-                keeper.lead(fork, session, kept)
-            return Exchange(client, request, (kept, session))
+        return Exchange(client, request, lane, None) if selector.passes else serve(client, request, lane, None)
+    if selector.passes:  # as `serve` does, without its checks
+        known = keeper.recall(lane, session) if lane.keeps_session else lane
+        if known is not None:
+            if selector.is_sticky and type(session) is str:
+                keeper.route(selector, session, known)
+            return Exchange(client, request, known, session)
     return serve(client, request, lane, session)
 
 
-def _may_name_in_body(request: Request) -> bool:
+def _body_may_name_session(request: Request) -> bool:
     """Whether the body may name a session that the head does not."""
     snapshot, operation = request.plan.snapshot, request.plan.call.operation
     return request.session is None and bool(snapshot.session_words) and operation in INFERENCE_OPERATIONS
 
 
-def _session_in(request: Request, body: bytes) -> str | None:
-    """The session that a whole body names. Most name none, which is seen without reading them."""
+def _session_in_body(request: Request, body: bytes) -> str | None:
+    """The session that a whole body names. Most name none, which a search shows without parsing."""
     plan = request.plan
-    told = request.json_length
-    end = int(told) if told is not None and told.isdigit() and len(told) < _MAX_DIGITS else len(body)
+    length = request.json_length
+    end = int(length) if length is not None and length.isdigit() and len(length) < _MAX_DIGITS else len(body)
     for word in plan.snapshot.session_words:
         if body.find(word, 0, end) >= 0:
             break
@@ -73,20 +152,105 @@ def _session_in(request: Request, body: bytes) -> str | None:
     return plan.snapshot.session_lookup.in_parameters(plan.facts.model, parameters)
 
 
-def handler_for(client: Client, request: Request) -> Handler:
-    """The handler of one request."""
+# By the lane
+
+
+def serve(client: Client, request: Request, lane: Lane, session: str | None) -> Handler:
+    """The handler of a request that the rules send to this lane; its session may have it in another."""
+    known = client.plane.keeper.recall(lane, session) if session is not None and lane.keeps_session else lane
+    if known is not None:
+        return serve_mirrored(client, request, known, session)
+    assert session is not None
+    return _after_lookup(client, request.timed(), lane, session)
+
+
+def _after_lookup(client: Client, request: Request, lane: Lane, session: str) -> Handler:
+    """A function of its own, since what a closure holds costs wherever it is used."""
+
+    def choose(lane: Lane, body: bytes) -> Chosen:
+        return serve_mirrored(client, request, lane, session), body
+
+    return SessionLookup(client, request, lane, session, choose)
+
+
+def serve_mirrored(client: Client, request: Request, lane: Lane, session: str | None) -> Handler:
+    """The handler of a client's own request for this lane, and for its route's shadow."""
+    if lane.shadow is None:
+        return serve_lane(client, request, lane, session)
+    return mirrored(client, request, lane, session, serve_lane)
+
+
+def serve_lane(client: Client, request: Request, lane: Lane, session: str | None) -> Handler:
+    """The handler of a request for this lane and no other."""
     plan = request.plan
-    if plan.error is not None:
-        return ErrorHandler(client, request, plan.error)
-    if plan.is_fleet:
-        return FleetOperation(client, request)
-    if plan.passes:
-        return Exchange(client, request)
-    if plan.call.names_its_model_in_the_body:
-        return ModelInBody(client, request, serve_mirrored)
-    lane = plan.lane
-    if lane is None:
-        return Exchange(client, request) if plan.snapshot.all_pass(plan.call) else Deciding(client, request)
-    if lane.needs_session and _may_name_in_body(request):
-        return Deciding(client, request)
-    return serve(client, request, lane, request.session)
+    passes = plan.passes_if_kept if lane is plan.lane else plan.leading(lane).passes
+    if passes and plan.call.api in _V2_APIS:
+        return Exchange(client, request, lane, session)
+    history = lane.target.history
+    if session and history is not None and plan.call.api in OF_TEXT:
+        return _serve_session(client, request, lane, session, history)
+    return _serve_request(client, request, lane, session)
+
+
+def _serve_request(client: Client, request: Request, lane: Lane, session: str | None) -> Handler:
+    """The handler of a request by itself, apart from its conversation."""
+    engine, call = lane.engine, request.plan.call
+    passes, backend = engine.adapter.passes(call), _backend(lane)
+    if engine.speaks_rest:
+        reads_reply = call.operation in INFERENCE_OPERATIONS and (lane.target.resume or engine.spec.always_stream)
+        if request.json_length is not None and not engine.spec.protocol.traits.takes_binary_tensors:
+            passes, backend = False, Exchange
+        elif passes and (not reads_reply or call.api is LlmApi.EMBEDDINGS):
+            backend = Exchange if call.api in _V2_APIS else GenerationExchange
+        else:
+            passes = False
+    if passes and backend is not GrpcBackendCall:
+        return backend(client, request, lane, session)
+    if call.operation not in INFERENCE_OPERATIONS:
+        return ModelDescriptionHandler(client, request, lane)
+    return TranslatingHandler(client, request, lane, session, translator_for(call, lane), backend, turn_generation)
+
+
+def _backend(lane: Lane) -> Serve:
+    """The handler that sends a translated request to the lane's engine."""
+    if lane.engine.speaks_rest:
+        return _by_rest
+    return RestToGrpcHandler if lane.engine.speaks_grpc else GrpcBackendCall
+
+
+def _by_rest(client: Client, request: Request, lane: Lane, session: str | None) -> Handler:
+    """A repeated request does no harm where it is for text, or where a client of OpenAI's API wants vectors; it may do
+    harm where a client of V2 wants an inference."""
+    plan = request.plan
+    is_inference = plan.call.api in _TENSOR_APIS and plan.api in _V2_APIS
+    return (Exchange if is_inference else GenerationExchange)(client, request, lane, session)
+
+
+# Conversations
+
+
+def _serve_session(client: Client, request: Request, lane: Lane, session: str, history: HistorySpec) -> Handler:
+    """The handler of a request that may be part of a conversation; of an infer, only its body tells."""
+    if not history.engine_holds_state and request.plan.call.api is not LlmApi.INFER:
+        return ConversationHandler(client, request, lane, session, history, _conversation_backend(lane))
+
+    def choose(client: Client, request: Request, body: bytes) -> Chosen:
+        plain = decoded(request, body, client.plane.settings.limits.max_body_bytes)
+        if history.engine_holds_state:
+            request, body = held_by_engine(request, plain, lane, session, history.session_field)
+        elif _is_text(request, plain):
+            backend = _conversation_backend(lane)
+            return ConversationHandler(client, request, lane, session, history, backend), body
+        return _serve_request(client, request, lane, session), body
+
+    return BufferingHandler(client, request, choose)
+
+
+def _conversation_backend(lane: Lane) -> Serve:
+    return RestToGrpcHandler if lane.engine.speaks_grpc and not lane.engine.speaks_rest else _by_rest
+
+
+def _is_text(request: Request, body: bytes) -> bool:
+    """Whether an infer is one of text, as a language model behind V2 takes it."""
+    facts = read_body_facts(Operation.INFER, body[: told_json_bytes(request.json_length, len(body))])
+    return any(tensor.name == _TEXT_INPUT and tensor.datatype == "BYTES" for tensor in facts.inputs)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from gateway.dataplane.context.active_request import Progress
+from gateway.dataplane.context.active_requests import Progress
 from gateway.dataplane.context.call_head import CallTarget
 from gateway.dataplane.context.data_plane import DataPlane
 from gateway.dataplane.context.snapshot import Lane

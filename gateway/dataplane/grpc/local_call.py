@@ -8,8 +8,9 @@ from collections.abc import Callable
 from functools import partial
 from time import monotonic
 
-from gateway.dataplane.context.active_request import Progress, Stage
+from gateway.dataplane.context.active_requests import Progress, Stage
 from gateway.dataplane.context.call_head import CallHead
+from gateway.dataplane.context.decision_log import EndedRequest
 from gateway.dataplane.context.snapshot import Lane
 from gateway.dataplane.grpc.interfaces import CallClient, CallHandler
 from gateway.dataplane.grpc.reply_headers import OPENING, TRAILERS_OK, deadline_passed, fell_silent, request_id_literal
@@ -149,7 +150,7 @@ class LocalCall(ABC):
         if self._is_over:
             return None
         stage = Stage.ANSWERING if self._has_begun else Stage.ASKING if self._has_ended else Stage.READING
-        return Progress(stage, self._started_at, self._request_id, asked=self._head.plan.request_line)
+        return Progress(stage, self._started_at, self._request_id, request_line=self._head.plan.request_line)
 
     def cancel(self, error: GatewayError) -> None:
         self._fail(error)
@@ -202,7 +203,8 @@ class LocalCall(ABC):
         if reason:
             plane.metrics.unrouted.count_error(reason)
         plane.metrics.unrouted.count_failure(status, seconds)
-        plane.log_call(self._client.peer, self._head.plan.request_line, status, reason, seconds, self._request_id)
+        request_line = self._head.plan.request_line
+        plane.request_log.add(EndedRequest(self._client.peer, request_line, status, reason, seconds, self._request_id))
 
 
 class RefusedCall(LocalCall):

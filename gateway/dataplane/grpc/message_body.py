@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from gateway.dataplane.context.call_head import CallHead
-from gateway.dataplane.context.decision_log import Known
+from gateway.dataplane.context.decision_log import DecisionFacts
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.infer_message_head import Names, NamesReader, facts_or_none, read_names, renamed
 from gateway.protocol.llm.request_facts import prompt_of_message
@@ -254,14 +254,14 @@ class PiecewiseMessage:
 MessageBody = WholeMessage | PiecewiseMessage
 
 
-def facts_of_call(head: CallHead, message: MessageBody | None) -> Known | None:
+def facts_of_call(head: CallHead, message: MessageBody | None) -> DecisionFacts | None:
     """What the decision log can report of a call; None where the rules have not decided on it."""
     plan = head.plan
     if plan.rest_facts is not None:
-        return Known(plan.rest_facts, head.session)
+        return DecisionFacts(plan.rest_facts, head.session)
     if message is None or message.names is None:
         return None
-    return Known(plan.facts(message.names, units=head.units), head.session, partial(_facts_of, message))
+    return DecisionFacts(plan.facts(message.names, units=head.units), head.session, partial(_facts_of, message))
 
 
 def _facts_of(message: MessageBody) -> BodyFacts | None:

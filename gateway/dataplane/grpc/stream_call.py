@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from time import monotonic
 
-from gateway.dataplane.context.active_request import Progress, Stage
+from gateway.dataplane.context.active_requests import Progress, Stage
 from gateway.dataplane.context.call_head import CallHead, CallTarget
-from gateway.dataplane.context.decision_log import Known
+from gateway.dataplane.context.decision_log import DecisionFacts, EndedRequest
 from gateway.dataplane.grpc.interfaces import BackendStream, CallClient
 from gateway.dataplane.grpc.reply_headers import RelayedBlock, deadline_passed, fell_silent
 from gateway.dataplane.grpc.stream_requests import StreamRequests
@@ -325,12 +325,19 @@ class StreamCall:
         self.responses.forget()
 
     def _log(self, status: int, reason: str) -> None:
-        if self.plane.tells_ends:
+        if self.plane.request_log.is_on:
             target, plan = self._router.first, self._head.plan
             seconds = monotonic() - self._started_at
             names = self._router.names
-            known = Known(plan.facts(names, units=self._head.units), self._head.session) if names is not None else None
-            peer, destination = self._client.peer, target.lane.target if target is not None else None
-            self.plane.log_call(
-                peer, plan.request_line, status, reason, seconds, self.request_id, destination, known=known
+            head = self._head
+            ended = EndedRequest(
+                peer=self._client.peer,
+                request_line=plan.request_line,
+                status=status,
+                reason=reason,
+                seconds=seconds,
+                request_id=self.request_id,
+                target=target.lane.target if target is not None else None,
+                facts=DecisionFacts(plan.facts(names, units=head.units), head.session) if names is not None else None,
             )
+            self.plane.request_log.add(ended)

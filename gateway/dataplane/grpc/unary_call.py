@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from time import monotonic
 
-from gateway.dataplane.context.active_request import Progress, Stage
+from gateway.dataplane.context.active_requests import Progress, Stage
 from gateway.dataplane.context.call_head import CallHead, CallTarget
+from gateway.dataplane.context.decision_log import EndedRequest
 from gateway.dataplane.context.prepared_head import no_route
 from gateway.dataplane.grpc.interfaces import CallClient
 from gateway.dataplane.grpc.message_body import MessageBody, PiecewiseMessage, facts_of_call, whole_message
@@ -105,7 +106,7 @@ class UnaryCall:
         names = self._message.names if self._message is not None else None
         model = names.model.decode("utf-8", "replace") if names is not None else ""
         request_id, request_line = self._head.id or b"", self._head.plan.request_line
-        return Progress(Stage.READING, self._started_at, request_id, model=model, asked=request_line)
+        return Progress(Stage.READING, self._started_at, request_id, model=model, request_line=request_line)
 
     def cancel(self, error: GatewayError) -> None:
         if not self._is_over:
@@ -164,7 +165,15 @@ class UnaryCall:
 
     def _log(self, status: int, reason: str, request_id: bytes) -> None:
         plane, head = self._client.plane, self._head
-        if plane.tells_ends:
+        if plane.request_log.is_on:
             seconds = monotonic() - self._started_at
-            known = facts_of_call(head, self._message)
-            plane.log_call(self._client.peer, head.plan.request_line, status, reason, seconds, request_id, known=known)
+            ended = EndedRequest(
+                peer=self._client.peer,
+                request_line=head.plan.request_line,
+                status=status,
+                reason=reason,
+                seconds=seconds,
+                request_id=request_id,
+                facts=facts_of_call(head, self._message),
+            )
+            plane.request_log.add(ended)

@@ -9,8 +9,9 @@ from __future__ import annotations
 from time import monotonic
 
 from gateway.dataplane.attempts.upstream_attempts import UpstreamAttempts
-from gateway.dataplane.context.active_request import Progress
+from gateway.dataplane.context.active_requests import Progress
 from gateway.dataplane.context.call_head import CallHead, CallTarget
+from gateway.dataplane.context.decision_log import EndedRequest
 from gateway.dataplane.grpc.call_capture import CallCapture, start_capture
 from gateway.dataplane.grpc.interfaces import CallClient
 from gateway.dataplane.grpc.message_body import MessageBody, facts_of_call
@@ -212,7 +213,7 @@ class UnaryRelay(GrpcFront):
         if attempts.expires_at:
             passing += timeout_literal(attempts.expires_at - now)
         lane = attempts.lane
-        keeps = lane.engine.spec.retry.idempotent == "infer" or self._client.plane.keeps_bodies
+        keeps = lane.engine.spec.retry.idempotent == "infer" or self._client.plane.request_log.keeps_bodies
         if lane.replay is not None or self._capture is not None:
             keeps = self._keep_for_copies() or keeps
         data = message.take(target.model, keeps=keeps)
@@ -301,7 +302,7 @@ class UnaryRelay(GrpcFront):
         series.count(http_status, now - started_at, self._first_byte_at - started_at, now - attempt.sent_at)
         if meter is not None:
             meter.answered_rpc(self._request_id, status, message.size, now - started_at)
-        if self._client.plane.tells_ends:
+        if self._client.plane.request_log.is_on:
             self._log(http_status, "")
         self._client.call_ended(self._stream)
         if self._capture is not None:
@@ -318,15 +319,16 @@ class UnaryRelay(GrpcFront):
 
     def _log(self, status: int, reason: str) -> None:
         plane, attempts, plan = self._client.plane, self.attempts, self._head.plan
-        if plane.tells_ends:
-            plane.log_call(
-                self._client.peer,
-                plan.request_line,
-                status,
-                reason,
-                monotonic() - attempts.started_at,
-                self._request_id,
-                attempts.lane.target,
-                attempts.url,
-                facts_of_call(self._head, self._message),
+        if plane.request_log.is_on:
+            ended = EndedRequest(
+                peer=self._client.peer,
+                request_line=plan.request_line,
+                status=status,
+                reason=reason,
+                seconds=monotonic() - attempts.started_at,
+                request_id=self._request_id,
+                target=attempts.lane.target,
+                endpoint=attempts.url,
+                facts=facts_of_call(self._head, self._message),
             )
+            plane.request_log.add(ended)

@@ -6,7 +6,8 @@ from abc import abstractmethod
 from time import monotonic
 from typing import Any
 
-from gateway.dataplane.attempts.upstream_attempts import Attempt, AttemptFront, UpstreamAttempts
+from gateway.dataplane.attempts.front import Attempt, AttemptFront
+from gateway.dataplane.attempts.upstream_attempts import UpstreamAttempts
 from gateway.dataplane.context.call_head import CallHead, CallTarget
 from gateway.dataplane.grpc.interfaces import CallClient
 from gateway.dataplane.grpc.reply_headers import broken_off, request_id_literal, timeout_literal

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from time import monotonic
 
 from gateway.config.experiment_specs import ShadowSpec
-from gateway.dataplane.context.active_request import Progress
+from gateway.dataplane.context.active_requests import Progress
 from gateway.dataplane.context.bounded_copy import Copy
 from gateway.dataplane.context.capture import CapturedFacts
 from gateway.dataplane.context.head_reader import Request
@@ -58,10 +58,10 @@ def mirrored(client: Client, request: Request, lane: Lane, session: str | None, 
     if request.id is None:  # both engines are asked by one
         request = request.of(plan)
         request.id = client.plane.new_request_id()
-    return Mirrored(client, request, lane, session, serve)
+    return MirroringHandler(client, request, lane, session, serve)
 
 
-class Mirrored:
+class MirroringHandler(Handler):
     """See `seams.Client` and `seams.Handler` for what is asked of it."""
 
     __slots__ = (
@@ -95,7 +95,7 @@ class Mirrored:
         self._handler = serve(self, request, lane, session)
 
     def __repr__(self) -> str:
-        return f"<Mirrored {self._handler!r}>"
+        return f"<MirroringHandler {self._handler!r}>"
 
     # As the handler
 

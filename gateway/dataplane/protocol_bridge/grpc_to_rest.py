@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from gateway.dataplane.context.active_request import Progress
+from gateway.dataplane.context.active_requests import Progress
 from gateway.dataplane.context.call_head import CallHead
-from gateway.dataplane.context.error_handler import ErrorHandler
 from gateway.dataplane.context.head_reader import Request
 from gateway.dataplane.context.in_process_client import InProcessClient
 from gateway.dataplane.context.interfaces import Handler, Serve
+from gateway.dataplane.context.local_handler import ErrorHandler
 from gateway.dataplane.context.prepared_head import PreparedHead
 from gateway.dataplane.context.snapshot import Lane
 from gateway.dataplane.grpc.interfaces import CallClient
@@ -93,7 +93,7 @@ class GrpcToRestCall(LocalCall):
     def progress(self) -> Progress | None:
         if self._handler is None or self._is_over:
             return super().progress()
-        return replace(self._handler.progress(), asked=self._head.plan.request_line)
+        return replace(self._handler.progress(), request_line=self._head.plan.request_line)
 
     def cancel(self, error: GatewayError) -> None:
         if self._handler is not None and not self._is_over:

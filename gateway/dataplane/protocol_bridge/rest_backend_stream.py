@@ -11,7 +11,7 @@ import logging
 from collections import deque
 from collections.abc import Sequence
 
-from gateway.dataplane.attempts.tries import Tries
+from gateway.dataplane.attempts.upstream_attempts import AttemptingHandler
 from gateway.dataplane.context.call_head import CallHead, CallTarget
 from gateway.dataplane.context.in_process_client import InProcessClient
 from gateway.dataplane.context.interfaces import Handler, Serve
@@ -255,8 +255,8 @@ class _Exchange:
             owner.fail("the gateway failed to ask the engine; its log says why", INTERNAL, self._names)
         else:
             handler = self._handler = owner.serve(self._client, request, lane, session)
-            if owner.target.endpoint is not None and isinstance(handler, Tries):
-                handler.start_at(owner.target.endpoint)
+            if owner.target.endpoint is not None and isinstance(handler, AttemptingHandler):
+                handler.attempts.start_at(owner.target.endpoint)
             handler.body_received(converted.body.data, True)
 
     async def _converted(self, framed: bytes) -> RestRequest:

@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from time import monotonic
 
-from gateway.dataplane.context.active_request import Progress
+from gateway.dataplane.context.active_requests import Progress
+from gateway.dataplane.context.decision_log import UNREAD, EndedRequest
 from gateway.dataplane.context.head_reader import Request
 from gateway.dataplane.context.in_process_client import InProcessClient
 from gateway.dataplane.context.interfaces import Client, Handler
@@ -69,7 +70,7 @@ class RestStream:
         except GatewayError as error:
             client.plane.metrics.unrouted.count_error(error.kind.value)
             client.plane.metrics.unrouted.count_failure(error.status.http, 0.0)
-            client.plane.log(client.peer, None, error.status.http, error.kind.value, 0.0)
+            client.plane.request_log.add(EndedRequest(client.peer, UNREAD, error.status.http, error.kind.value, 0.0))
             self.refused(error, [])
             return
         self._api = request.plan.api

@@ -7,12 +7,12 @@ import logging
 from dataclasses import replace
 from time import monotonic
 
-from gateway.dataplane.context.active_request import Progress, Stage, of_request
+from gateway.dataplane.context.active_requests import Progress, Stage, progress_of
 from gateway.dataplane.context.call_head import CallHead, CallPlan, CallTarget
 from gateway.dataplane.context.data_plane import DataPlane
-from gateway.dataplane.context.decision_log import known_of
+from gateway.dataplane.context.decision_log import EndedRequest, decision_facts
 from gateway.dataplane.context.head_reader import Request
-from gateway.dataplane.context.interfaces import Client
+from gateway.dataplane.context.interfaces import Client, Handler
 from gateway.dataplane.context.request_body import decoded, told_json_bytes
 from gateway.dataplane.context.snapshot import Lane
 from gateway.dataplane.grpc.in_process_stream import InProcessStream
@@ -53,7 +53,7 @@ def _open_backend(call: StreamCall, target: CallTarget, session: str | None) -> 
     return UpstreamStream(call, call.fields, target, session)
 
 
-class RestToGrpcHandler:
+class RestToGrpcHandler(Handler):
     """Reads the body whole, and calls the lane's engine with the attempts, limits and counters of any call. It is the
     client of that call."""
 
@@ -151,7 +151,7 @@ class RestToGrpcHandler:
         if progress is not None:
             return replace(progress, protocol=self._plan.facts.protocol, model=self._plan.facts.model)
         stage = Stage.ASKING if self._task is not None else Stage.READING
-        return of_request(self._request, stage, self._started_at, id=self._request_id, lane=self._lane)
+        return progress_of(self._request, stage, self._started_at, id=self._request_id, lane=self._lane)
 
     # The call
 
@@ -217,7 +217,7 @@ class RestToGrpcHandler:
         if call_plan is None:
             call_plan = plan.note[rpc] = CallPlan(self._fields(), plan.snapshot, self.plane.settings)
             call_plan.rest_facts = plan.facts
-            call_plan.request_line = (plan.head.method, plan.head.target.decode("latin-1"))
+            call_plan.request_line = plan.request_line
         volatile = [field for field in self._request.volatile if field[0] not in _OF_REST]
         return CallHead(call_plan, [*volatile, (b"x-request-id", self._request_id)])
 
@@ -272,9 +272,17 @@ class RestToGrpcHandler:
         meter = self._lane.meter
         if meter is not None and self._plan.is_inference:
             self._measure(meter, reason, status, seconds)
-        head, target = self._plan.head, self._lane.target
-        known = known_of(self._request)
-        self.plane.log(self.peer, head, status, reason, seconds, self._request_id, target, known=known)
+        ended = EndedRequest(
+            peer=self.peer,
+            request_line=self._plan.request_line,
+            status=status,
+            reason=reason,
+            seconds=seconds,
+            request_id=self._request_id,
+            target=self._lane.target,
+            facts=decision_facts(self._request),
+        )
+        self.plane.request_log.add(ended)
 
     def _measure(self, meter: Meter, reason: str, status: int, seconds: float) -> None:
         """Report to an experiment: a client that is gone, and a bad request, say nothing of the arm."""

@@ -17,7 +17,8 @@ from urllib.parse import urlsplit
 import orjson
 
 from gateway.dataplane.context.head_reader import Request
-from gateway.dataplane.context.interfaces import Client, OwnAnswer
+from gateway.dataplane.context.interfaces import Client
+from gateway.dataplane.context.local_handler import LocalHandler
 from gateway.dataplane.context.prepared_head import no_route
 from gateway.dataplane.rest.aggregated_reply import AggregatedReply, agreed, merged, passed_on, refused
 from gateway.dataplane.rest.model_list import list_models, one_model
@@ -55,7 +56,7 @@ _CONTROL_TIMEOUT_SECONDS = 600.0
 Question = tuple[Engine, Endpoint, bytes]
 
 
-class FleetOperation(OwnAnswer):
+class FleetOperation(LocalHandler):
     """Answers one operation on the fleet; its body is short, so it is read whole first."""
 
     def __init__(self, client: Client, request: Request) -> None:
@@ -84,7 +85,7 @@ class FleetOperation(OwnAnswer):
             _log.exception("cannot answer %s", self._plan)
             failure = GatewayError(ErrorKind.INTERNAL, "the gateway failed to answer; its log says why")
             answer = refused(failure, self._plan.api)
-        self._tell(answer.status, answer.body, answer.fields, answer.content_type, answer.reason)
+        self._respond(answer.status, answer.body, answer.fields, answer.content_type, answer.reason)
 
     # UnaryReply here
 

@@ -11,7 +11,8 @@ from typing import Any
 import orjson
 
 from gateway.dataplane.context.head_reader import Request
-from gateway.dataplane.context.interfaces import Client, OwnAnswer
+from gateway.dataplane.context.interfaces import Client
+from gateway.dataplane.context.local_handler import LocalHandler
 from gateway.dataplane.context.local_replies import error_told, reason_fields
 from gateway.dataplane.context.snapshot import Lane
 from gateway.dataplane.context.ttl_cache import TtlCache
@@ -185,7 +186,7 @@ DESCRIBERS: dict[EngineProtocol, Callable[[Engine, str, str], Awaitable[Descript
 }
 
 
-class Described(OwnAnswer):
+class ModelDescriptionHandler(LocalHandler):
     """Answers what a V2 client asks about a model of such an engine."""
 
     def __init__(self, client: Client, request: Request, lane: Lane) -> None:
@@ -210,10 +211,10 @@ class Described(OwnAnswer):
         except GatewayError as error:
             fields = [*lane.reply_fields, *reason_fields(error)]
             body = error_told(error, self._plan.api)
-            self._tell(error.status.http, body, fields, reason=error.kind.value)
+            self._respond(error.status.http, body, fields, reason=error.kind.value)
             return
         if call.operation is Operation.MODEL_READY:
-            self._tell(200 if found.is_ready else 400, b"", lane.reply_fields, "text/plain")
+            self._respond(200 if found.is_ready else 400, b"", lane.reply_fields, "text/plain")
         else:
             told = found.config if call.operation is Operation.MODEL_CONFIG else found.metadata
-            self._tell(200, orjson.dumps(told), lane.reply_fields)
+            self._respond(200, orjson.dumps(told), lane.reply_fields)

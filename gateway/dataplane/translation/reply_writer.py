@@ -18,7 +18,7 @@ _EVENTS = "text/event-stream; charset=utf-8"
 _NO_CACHE = (b"cache-control", b"no-cache")
 
 
-class Telling:
+class TranslatedReply:
     """Writes one reply to a client. `fields` are those of the engine's reply, `added` are the gateway's own; `dropped`
     names what the engine was not told."""
 
@@ -34,7 +34,7 @@ class Telling:
         self.is_over = False
 
     def __repr__(self) -> str:
-        return f"<Telling {'over' if self.is_over else 'begun' if self.begun else 'waiting'}>"
+        return f"<TranslatedReply {'over' if self.is_over else 'begun' if self.begun else 'waiting'}>"
 
     def respond(self, reply: Reply) -> None:
         """The reply, whole."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from gateway.dataplane.attempts.tries import Tries
+from gateway.dataplane.attempts.upstream_attempts import AttemptingHandler
+from gateway.dataplane.context.interfaces import Handler
 from gateway.dataplane.context.snapshot import Lane, Snapshot
 from gateway.protocol.engine_load import Readiness
 from gateway.upstream.endpoint import Endpoint
@@ -12,7 +13,7 @@ _MAX_RESUMED = 3
 
 
 class ResumePolicy:
-    """Remembers which endpoints broke one generation off."""
+    """Collects the endpoints that broke one generation off."""
 
     __slots__ = ("_left", "_num_resumed", "_snapshot")
 
@@ -24,26 +25,26 @@ class ResumePolicy:
     def __repr__(self) -> str:
         return f"<ResumePolicy after {len(self._left)} endpoints>"
 
-    def next_lane(self, lane: Lane, broken: Tries | None) -> Lane | None:
+    def next_lane(self, lane: Lane, broken: AttemptingHandler | None) -> Lane | None:
         """Another endpoint's lane: of the same engine, else of another arm's; the only one there is, where it may serve
         again; None where the generation ends. `broken` is the request that did not come to its end."""
         if self._num_resumed == _MAX_RESUMED or not lane.target.resume:
             return None
-        if broken is not None and broken.endpoint is not None:
-            self._left = (*self._left, broken.endpoint)
+        if broken is not None and broken.attempts.endpoint is not None:
+            self._left = (*self._left, broken.attempts.endpoint)
         found = self._lane_with_others(lane)
         if found is not None:
             self._num_resumed += 1
             found.series(None).count_tokens().resumed += 1
         return found
 
-    def avoid(self, handler: object) -> None:
-        """Have a request tried where none has broken off."""
-        if isinstance(handler, Tries):
+    def apply(self, handler: Handler) -> None:
+        """Have the rest of the generation avoid these endpoints."""
+        if isinstance(handler, AttemptingHandler):
             if self._num_resumed:
-                handler.go_on()
+                handler.attempts.resume()
             if self._left:
-                handler.avoid(self._left)
+                handler.attempts.avoid(self._left)
 
     def _lane_with_others(self, lane: Lane) -> Lane | None:
         for other in (lane, *self._snapshot.lanes_beside(lane)):

@@ -11,17 +11,17 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from time import monotonic
 
-from gateway.dataplane.attempts.tries import Tries
-from gateway.dataplane.context.active_request import Progress, Stage, of_request
-from gateway.dataplane.context.decision_log import known_of
+from gateway.dataplane.attempts.upstream_attempts import AttemptingHandler
+from gateway.dataplane.context.active_requests import Progress, Stage, progress_of
+from gateway.dataplane.context.decision_log import EndedRequest, decision_facts
 from gateway.dataplane.context.head_reader import Request
 from gateway.dataplane.context.in_process_client import InProcessClient
-from gateway.dataplane.context.interfaces import Client, Handler
+from gateway.dataplane.context.interfaces import Client, Handler, Serve
 from gateway.dataplane.context.local_replies import error_told, event_told, reason_fields, status_told
-from gateway.dataplane.context.outcome import Measured
+from gateway.dataplane.context.outcome import OutcomeRecorder
 from gateway.dataplane.context.request_body import decoded
 from gateway.dataplane.context.snapshot import Lane
-from gateway.dataplane.translation.reply_writer import HEAD_BYTES, Telling
+from gateway.dataplane.translation.reply_writer import HEAD_BYTES, TranslatedReply
 from gateway.dataplane.translation.resume_policy import ResumePolicy
 from gateway.dataplane.translation.upstream_request import request_towards
 from gateway.protocol.errors import ErrorKind, GatewayError
@@ -36,38 +36,36 @@ _EVENTS = b"text/event-stream"
 Make = Callable[[Request, bytes, Lane], Translator | Awaitable[Translator]]
 # Lets a translator ask another lane's engine from now on; told too is the model's version.
 Turn = Callable[[Translator, Lane, str], Awaitable[None]]
-# Makes the handler that asks the engine.
-Ask = Callable[[Client, Request, tuple[Lane, str | None]], Handler]
 
 
-class Translation:
+class TranslatingHandler(Handler):
     """One request, translated both ways."""
 
     __slots__ = (
         "_answer",
         "_ask",
         "_client",
-        "_elsewhere",
         "_handler",
         "_is_streaming",
         "_lane",
         "_make",
-        "_measured",
+        "_outcome",
         "_pieces",
+        "_reply",
         "_request",
         "_rest",
+        "_resume_policy",
         "_session",
         "_started_at",
         "_status",
         "_streams_any_type",
         "_task",
-        "_telling",
         "_translator",
         "_turn",
     )
 
     def __init__(
-        self, client: Client, request: Request, lane: Lane, session: str | None, make: Make, ask: Ask, turn: Turn
+        self, client: Client, request: Request, lane: Lane, session: str | None, make: Make, ask: Serve, turn: Turn
     ) -> None:
         self._client = client
         if request.id is None:
@@ -79,11 +77,11 @@ class Translation:
         self._make = make
         self._ask = ask
         self._turn = turn
-        self._telling = Telling(client, request.plan)
-        self._elsewhere = ResumePolicy(request.plan.snapshot)
+        self._reply = TranslatedReply(client, request.plan)
+        self._resume_policy = ResumePolicy(request.plan.snapshot)
         self._rest = InProcessClient.of(client, self)
         self._started_at = monotonic()
-        self._measured = Measured(lane, request.plan.is_inference, request.id or b"", self._started_at)
+        self._outcome = OutcomeRecorder(lane, request.plan.is_inference, request.id or b"", self._started_at)
         self._pieces: list[bytes] = []
         self._translator: Translator | None = None
         self._handler: Handler | None = None
@@ -95,11 +93,11 @@ class Translation:
         self._streams_any_type = False
 
     def __repr__(self) -> str:
-        return f"<Translation {self._request.plan!r} by {self._handler!r}>"
+        return f"<TranslatingHandler {self._request.plan!r} by {self._handler!r}>"
 
     @property
     def begun(self) -> bool:
-        return self._telling.begun
+        return self._reply.begun
 
     # What the client's connection tells it
 
@@ -110,7 +108,7 @@ class Translation:
             return
         body = b"".join(self._pieces)
         self._pieces.clear()
-        self._measured.asked(len(body))
+        self._outcome.asked(len(body))
         try:
             body = decoded(self._request, body, self._client.plane.settings.limits.max_body_bytes)
             made = self._make(self._request, body, self._lane)
@@ -126,8 +124,8 @@ class Translation:
             self._ask_for(asked)
 
     def client_gone(self, reason: str = "client_gone", status: int = 0) -> None:
-        self._telling.is_over = True
-        self._measured.gone(reason)
+        self._reply.is_over = True
+        self._outcome.gone(reason)
         if self._task is not None:
             self._task.cancel()
         if self._handler is not None:
@@ -153,7 +151,7 @@ class Translation:
         if self._handler is not None:
             return self._handler.progress()
         stage = Stage.ASKING if self._task is not None else Stage.READING
-        return of_request(self._request, stage, self._started_at, lane=self._lane)
+        return progress_of(self._request, stage, self._started_at, lane=self._lane)
 
     # Asking
 
@@ -176,26 +174,26 @@ class Translation:
         lane = self._lane.unmeasured  # it is measured here, whatever becomes of this handler
         request = request_towards(self._request, lane, asked)
         self._streams_any_type = asked.streams_any_type
-        self._telling.dropped = asked.dropped
+        self._reply.dropped = asked.dropped
         self._status, self._answer, self._is_streaming = 0, [], False
         self._rest = InProcessClient.of(self._client, self)
-        handler = self._handler = self._ask(self._rest, request, (lane, self._session))
-        self._elsewhere.avoid(handler)
+        handler = self._handler = self._ask(self._rest, request, lane, self._session)
+        self._resume_policy.apply(handler)
         handler.body_received(asked.body, True)
 
     # What the handler tells it
 
     def reply_started(self, status: int, fields: list[Field]) -> None:
         self._status = status
-        self._telling.fields = list(fields)
-        self._measured.told(fields)
+        self._reply.fields = list(fields)
+        self._outcome.told(fields)
         assert self._translator is not None
         if status == 200 and self._translator.streams:
             content_type = next((value for name, value in fields if name == b"content-type"), b"")
             self._is_streaming = self._streams_any_type or content_type.startswith(_EVENTS)
 
     def reply_continued(self, data: bytes) -> None:
-        if self._telling.is_over:  # what came before could not be understood
+        if self._reply.is_over:  # what came before could not be understood
             return
         if not self._is_streaming:
             self._answer.append(data)
@@ -210,25 +208,25 @@ class Translation:
             self._stop_engine(self._unforeseen())
             return
         if told:
-            self._telling.write(told)
+            self._reply.write(told)
 
     def reply_ended(self) -> None:
         broken = self._leave_handler()
-        if self._telling.is_over:
+        if self._reply.is_over:
             return
         translator = self._translator
         assert translator is not None
         try:
             if self._is_streaming:
                 events = translator.end()
-                self._measured.answered(self._status)
+                self._outcome.answered(self._status)
                 self._end(events)
             elif self.begun:
                 what = f"the engine that was to go on answered with status {self._status}, and no stream"
                 raise GatewayError(ErrorKind.UPSTREAM_RESET, what)
             else:
                 reply = translator.whole(self._whole())
-                self._measured.answered(self._status)
+                self._outcome.answered(self._status)
                 self._respond(reply)
         except GatewayError as error:
             event = event_told(error, self._request.plan.api)
@@ -239,14 +237,14 @@ class Translation:
 
     def refused(self, error: GatewayError, fields: Sequence[Field]) -> None:
         broken = self._leave_handler()
-        self._telling.fields = list(fields)
+        self._reply.fields = list(fields)
         event = event_told(error, self._request.plan.api)
         if not self._resumes(broken, event):
             self._end_badly(error, event)
 
     def reply_broken(self, event: bytes) -> None:
         broken = self._leave_handler()
-        if self._telling.is_over or self._resumes(broken, event):
+        if self._reply.is_over or self._resumes(broken, event):
             return
         error = GatewayError(ErrorKind.UPSTREAM_RESET, "the engine's reply broke off")
         self._end_badly(error, event or event_told(error, self._request.plan.api))
@@ -258,7 +256,7 @@ class Translation:
         """The request is whole."""
 
     def _whole(self) -> Reply:
-        told = dict(self._telling.fields)
+        told = dict(self._reply.fields)
         head_bytes = told.get(HEAD_BYTES, b"")
         content_type = told.get(b"content-type", b"").decode("latin-1")
         return Reply(
@@ -272,11 +270,11 @@ class Translation:
         translator = self._translator
         if not self.begun or not isinstance(translator, Resumable) or not translator.can_resume:
             return False
-        lane = self._elsewhere.next_lane(self._lane, broken if isinstance(broken, Tries) else None)
+        lane = self._resume_policy.next_lane(self._lane, broken if isinstance(broken, AttemptingHandler) else None)
         if lane is None:
             return False
         is_same, self._lane = lane is self._lane, lane
-        self._measured.goes_on(lane)
+        self._outcome.goes_on(lane)
         if is_same:
             self._resume(translator, event)
         else:
@@ -304,29 +302,29 @@ class Translation:
         except Exception:
             self._end_badly(self._unforeseen(), event)
             return
-        self._telling.write(translator.seam())
+        self._reply.write(translator.seam())
         self._ask_for(asked)
 
     # Ends
 
     def _end(self, events: bytes) -> None:
         """The stream has ended as it should; these are its last events."""
-        self._telling.end(events)
+        self._reply.end(events)
 
     def _respond(self, reply: Reply) -> None:
         """The reply is whole."""
-        self._telling.respond(reply)
+        self._reply.respond(reply)
 
     def _leave_handler(self) -> Handler | None:
         """The handler has ended."""
         handler, self._handler = self._handler, None
-        self._measured.add(handler.generated() if isinstance(handler, Tries) else None)
+        self._outcome.add(handler.generated() if isinstance(handler, AttemptingHandler) else None)
         return handler
 
     def _end_badly(self, error: GatewayError, event: bytes) -> None:
         """There is no reply, or no more of it; `event` tells it amid a stream."""
-        self._measured.failed(error)
-        self._telling.fail(error, event)
+        self._outcome.failed(error)
+        self._reply.fail(error, event)
 
     def _stop_engine(self, error: GatewayError) -> None:
         """The engine sends what nobody understands."""
@@ -342,10 +340,10 @@ class Translation:
 
     def _refuse(self, error: GatewayError) -> None:
         """The engine is not asked."""
-        if self._telling.is_over:
+        if self._reply.is_over:
             return
-        self._telling.is_over = True
-        self._measured.failed(error)
+        self._reply.is_over = True
+        self._outcome.failed(error)
         api = self._request.plan.api
         status = status_told(error, api)
         self._count(error.kind.value, status)
@@ -363,7 +361,16 @@ class Translation:
         series.count_error(reason)
         if status:
             series.count_failure(status, seconds)
-        plane, asked, id = self._client.plane, self._request.plan.asked, self._request.id or b""
-        if plane.tells_ends:
-            known = known_of(self._request)
-            plane.log(self._client.peer, asked, status, reason, seconds, id, self._lane.target, known=known)
+        request, request_log = self._request, self._client.plane.request_log
+        if request_log.is_on:
+            ended = EndedRequest(
+                peer=self._client.peer,
+                request_line=request.plan.request_line,
+                status=status,
+                reason=reason,
+                seconds=seconds,
+                request_id=request.id or b"",
+                target=self._lane.target,
+                facts=decision_facts(request),
+            )
+            request_log.add(ended)

@@ -55,7 +55,7 @@ class GrpcStage(Stage):
         super().__init__(plane, port)
         self.peers: list[GrpcClient] = []
         self._log = io.StringIO()
-        plane.access_log = AccessLog("json", self._log)
+        plane.request_log.access_log = AccessLog("json", self._log)
 
     async def grpc(self, *, settings: dict[SettingCodes, int] | None = None, **options: Any) -> GrpcClient:
         """An HTTP/2 connection of its own."""
@@ -83,8 +83,8 @@ class GrpcStage(Stage):
 
     def log(self) -> list[Any]:
         """The access log's lines."""
-        assert self.plane.access_log is not None
-        self.plane.access_log.flush()
+        assert self.plane.request_log.access_log is not None
+        self.plane.request_log.access_log.flush()
         return [json.loads(line) for line in self._log.getvalue().splitlines()]
 
     def in_flight(self) -> int:

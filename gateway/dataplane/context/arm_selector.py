@@ -1,4 +1,4 @@
-"""Where a head leads to one route, and each request's unit to one of its arms."""
+"""Where a head is_sticky to one route, and each request's unit to one of its arms."""
 
 from __future__ import annotations
 
@@ -12,14 +12,25 @@ from gateway.routing.assignment import Split, encoded
 from gateway.routing.route import Route
 
 
-class Fork:
-    """A route's arms, as the requests of one head find theirs: the rules need not be asked again.
+class ArmSelector:
+    """The arms of one route's experiment, so that the rules need not be applied again to requests of the same head.
 
-    `by_session`: the session is the unit; `header` is where it stands else, None where each request is assigned anew.
-    `needs_session`: somebody wants to know the session anyway. `leads`: a session's way need not be found twice.
+    `by_session`: the session is the unit; else `header` names it, or is None where each request is assigned by chance.
+    `needs_session`: the session is required anyway. `is_sticky`: the lane of a session is worth caching. `passes`: all
+    lanes take REST requests of this kind as they are.
     """
 
-    __slots__ = ("_arms", "_of_buckets", "_out", "_split", "by_session", "header", "leads", "needs_session", "passes")
+    __slots__ = (
+        "_arms",
+        "_of_buckets",
+        "_out",
+        "_split",
+        "by_session",
+        "header",
+        "is_sticky",
+        "needs_session",
+        "passes",
+    )
 
     def __init__(self, route: Route, split: Split, snapshot: Snapshot, call: ApiCall | None) -> None:
         self._split = split
@@ -31,10 +42,10 @@ class Fork:
         self.needs_session = route.needs_session
         self.header = route.unit_header
         self.passes = call is not None and all(lane.passes(call) and lane.shadow is None for lane in lanes)
-        self.leads = self.by_session and self.passes
+        self.is_sticky = self.by_session and self.passes
 
     def __repr__(self) -> str:
-        return f"<Fork {self._split!r}>"
+        return f"<ArmSelector {self._split!r}>"
 
     def lane(self, unit: str | None) -> Lane:
         """The lane of a request of this unit."""
@@ -46,9 +57,8 @@ class Fork:
         return self._out if arm is None else self._of_buckets[arm][crc32(text) % NUM_BUCKETS]
 
 
-def fork_of(route: Route | None, snapshot: Snapshot, call: ApiCall | None = None) -> Fork | None:
-    """The fork that a route is for requests that ask so; None where more than their units must be known. `call` is
-    REST's."""
+def arm_selector_of(route: Route | None, snapshot: Snapshot, call: ApiCall | None = None) -> ArmSelector | None:
+    """The selector of a route; None where more than the unit decides. `call` is that of REST requests."""
     if route is None or route.split is None or not route.is_fork:
         return None
-    return Fork(route, route.split, snapshot, call)
+    return ArmSelector(route, route.split, snapshot, call)

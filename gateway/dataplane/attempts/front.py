@@ -1,0 +1,141 @@
+"""One attempt to reach an engine, and what attempts need from the request they are made for."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any, Generic, TypeVar
+
+from gateway.observability.arms import Meter
+from gateway.observability.metrics import RequestSeries
+from gateway.protocol.errors import GatewayError
+from gateway.sessions.sequence_log import Input
+from gateway.upstream.endpoint import Endpoint
+
+Carrier = TypeVar("Carrier")  # what an attempt is sent on: a connection, a stream, a task
+
+
+class Attempt(Generic[Carrier]):
+    """One attempt, counted at its endpoint while `is_open`.
+
+    `sent_on` is what carries it: None until something of the request may have reached the endpoint, and again once the
+    carrier is released. `sent_at` is of `time.monotonic`, 0 until then. The front sets both.
+    """
+
+    __slots__ = ("endpoint", "is_open", "sent_at", "sent_on", "series")
+
+    def __init__(self, endpoint: Endpoint, series: RequestSeries) -> None:
+        self.endpoint = endpoint
+        self.series = series
+        self.sent_on: Carrier | None = None
+        self.sent_at = 0.0
+        self.is_open = True
+
+    def __repr__(self) -> str:
+        return f"<Attempt at {self.endpoint.url}{' sent' if self.sent_at else ''}{'' if self.is_open else ', closed'}>"
+
+
+class AttemptFront(ABC):
+    """What attempts need from the request they are made for."""
+
+    __slots__ = ()
+
+    # Whether the status stands at the head of the reply (HTTP): then no later failure changes it. gRPC's comes last.
+    status_comes_first = True
+
+    # Sending
+
+    @abstractmethod
+    def start_attempt(self, attempt: Attempt[Any], now: float) -> None:
+        """Send the request to the attempt's endpoint, now or once there is a connection.
+
+        Raises: GatewayError where too many requests wait for a connection.
+        """
+
+    @abstractmethod
+    def cancel_attempt(self, attempt: Attempt[Any]) -> None:
+        """Stop an open attempt, whatever its stage, and release its carrier; nothing more is reported of it."""
+
+    @abstractmethod
+    def attempts_failed(self, error: GatewayError, status: int) -> None:
+        """No engine answers, or not to the end: answer the client. The failure is counted, as this HTTP status."""
+
+    # May it be sent again
+
+    @abstractmethod
+    def is_replayable(self) -> bool:
+        """Whether the whole request is still at hand, as far as it has come."""
+
+    @abstractmethod
+    def is_idempotent(self, declared: str) -> bool:
+        """Whether engines may get it twice; `declared` is the engine's `retry.idempotent`."""
+
+    def waits_for_client(self) -> bool:
+        """Whether the endpoint cannot answer yet, since the client has to send more of the request."""
+        return False
+
+    def sequence_input(self) -> Input | None:
+        """The request as it is replayed to another endpoint; None where not all of it is at hand."""
+        return None
+
+    # What placing and limiting it takes
+
+    @abstractmethod
+    def field(self, name: bytes) -> bytes | None:
+        """The first header field of this name, in lower case."""
+
+    def prompt(self) -> bytes | memoryview | None:
+        """What a language model reads of the request; None where that is unknown."""
+        return None
+
+    def expected_tokens(self) -> int:
+        """Tokens of a language model that it may use; 0 where it is no generation."""
+        return 0
+
+    def used_tokens(self, expected: int) -> int:
+        """Tokens that it has used; `expected` were."""
+        return 0
+
+    # How it is counted
+
+    @property
+    @abstractmethod
+    def is_inference(self) -> bool:
+        """Whether limits and experiments count it: a question about a model they do not."""
+
+    @abstractmethod
+    def count_failed(self, meter: Meter, error: GatewayError) -> None:
+        """Report a failure to the meter of an experiment's arm."""
+
+    def count_abandoned(self, meter: Meter, reason: str) -> None:
+        """Report a request that ended early to the meter of an experiment's arm."""
+        meter.kept_out(reason)
+
+
+class _EndedFront(AttemptFront):
+    """Takes the place of the front after the end."""
+
+    __slots__ = ()
+
+    def start_attempt(self, attempt: Attempt[Any], now: float) -> None: ...
+
+    def cancel_attempt(self, attempt: Attempt[Any]) -> None: ...
+
+    def attempts_failed(self, error: GatewayError, status: int) -> None: ...
+
+    def is_replayable(self) -> bool:
+        return False
+
+    def is_idempotent(self, declared: str) -> bool:
+        return False
+
+    def field(self, name: bytes) -> bytes | None:
+        return None
+
+    @property
+    def is_inference(self) -> bool:
+        return False
+
+    def count_failed(self, meter: Meter, error: GatewayError) -> None: ...
+
+
+ENDED = _EndedFront()

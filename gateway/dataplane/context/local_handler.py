@@ -1,0 +1,76 @@
+"""Handlers that answer a request without an engine: with a whole reply, or with an error."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from time import monotonic
+
+from gateway.dataplane.context.active_requests import Progress, Stage, progress_of
+from gateway.dataplane.context.decision_log import EndedRequest, decision_facts
+from gateway.dataplane.context.head_reader import Request
+from gateway.dataplane.context.interfaces import Client, Handler
+from gateway.dataplane.context.local_replies import JSON, error_told, reason_fields, status_told
+from gateway.dataplane.context.request_body import RequestBody
+from gateway.protocol.errors import ErrorKind, GatewayError
+from gateway.wire.http1.head import Field
+
+
+class LocalHandler(Handler):
+    """Answers in one piece once the body has come."""
+
+    def __init__(self, client: Client, request: Request) -> None:
+        self._client = client
+        self._request = request
+        self._plan = request.plan
+        self._started_at = monotonic()
+
+    def _respond(
+        self, status: int, body: bytes, fields: Sequence[Field], content_type: str = JSON, reason: str = ""
+    ) -> None:
+        """Count, log and send the reply; `reason` names the kind of a failure."""
+        plane = self._client.plane
+        if reason:
+            plane.metrics.unrouted.count_error(reason)
+        plane.metrics.unrouted.count_failure(status, monotonic() - self._started_at)
+        request_id = self._request.id or plane.new_request_id()
+        self._log(status, reason, request_id)
+        self._client.respond(status, body, [*fields, (b"x-request-id", request_id)], content_type)
+
+    def client_gone(self, reason: str = "client_gone", status: int = 0) -> None:
+        plane = self._client.plane
+        plane.metrics.unrouted.count_error(reason)
+        if status:
+            plane.metrics.unrouted.count_failure(status, monotonic() - self._started_at)
+        self._log(status, reason, self._request.id or b"")
+
+    def _log(self, status: int, reason: str, request_id: bytes) -> None:
+        plane, seconds = self._client.plane, monotonic() - self._started_at
+        if plane.request_log.is_on:
+            facts = decision_facts(self._request)
+            plane.request_log.add(
+                EndedRequest(
+                    self._client.peer, self._plan.request_line, status, reason, seconds, request_id, facts=facts
+                )
+            )
+
+    def progress(self) -> Progress:
+        return progress_of(self._request, Stage.ASKING, self._started_at)
+
+
+class ErrorHandler(LocalHandler):
+    """Reads a request to its end, then answers with an error."""
+
+    def __init__(self, client: Client, request: Request, error: GatewayError, body: RequestBody | None = None) -> None:
+        """`body` is what has come of the body, for the logs."""
+        super().__init__(client, request)
+        self._error = error
+        self._body = body
+
+    def body_received(self, data: bytes, ended: bool) -> None:
+        # A client that expects 100-continue gets the error before its body.
+        if ended or self._plan.head.expects_continue:
+            error, api = self._error, self._plan.api
+            fields = reason_fields(error)
+            if error.kind is ErrorKind.METHOD_NOT_ALLOWED:
+                fields.append((b"allow", ", ".join(self._plan.call.verbs).encode("ascii")))
+            self._respond(status_told(error, api), error_told(error, api), fields, reason=error.kind.value)
