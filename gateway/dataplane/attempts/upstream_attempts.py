@@ -58,6 +58,7 @@ class UpstreamAttempts(Generic[Carrier]):
         "_tried",
         "attempt",
         "expires_at",
+        "is_started",
         "is_timed",
         "lane",
         "session",
@@ -80,6 +81,7 @@ class UpstreamAttempts(Generic[Carrier]):
         self.expires_at = 0.0
         self.attempt: Attempt[Carrier] | None = None
         self.status = 0
+        self.is_started = False
         self.is_timed = True
         self.was_sent = False  # by some attempt
         self.timing: Timing | None = None
@@ -111,11 +113,6 @@ class UpstreamAttempts(Generic[Carrier]):
             self._grant = self._plane.limiter.go_on(self.lane.limits, self, monotonic())
 
     # State
-
-    @property
-    def is_started(self) -> bool:
-        """Whether it waits for limits or a replay, or has made an attempt."""
-        return bool(self._num_attempts) or (self._grant is not None and self._grant.is_waiting)
 
     @property
     def is_open(self) -> bool:
@@ -178,10 +175,14 @@ class UpstreamAttempts(Generic[Carrier]):
     def start(self, now: float, after: GatewayError | None = None) -> None:
         """Make an attempt; `after` is the failure of the one before."""
         lane = self.lane
+        self.is_started = True
         if lane.limits and not self._is_admitted(now):
             return
         try:
-            endpoint = self._choose(now)
+            if self.session is None and self._first is None and lane.engine.prefixes is None:  # mostly
+                endpoint = lane.engine.choose(None, now, self._tried)
+            else:
+                endpoint = self._choose(now)
         except SequenceDisplacedError as displaced:
             self._replay_sequence(displaced)
             return
@@ -199,9 +200,10 @@ class UpstreamAttempts(Generic[Carrier]):
         series.in_flight += 1
         if not endpoint.breaker.is_spotless:
             endpoint.breaker.sent(now)
-        at = self._deadline(now)
-        if at:
-            self._slot = self._plane.wheel.add(self, at)
+        if self.is_timed or self.expires_at:
+            at = self._deadline(now)
+            if at:
+                self._slot = self._plane.wheel.add(self, at)
         try:
             self._front.start_attempt(attempt, now)
         except GatewayError as error:
@@ -249,7 +251,8 @@ class UpstreamAttempts(Generic[Carrier]):
 
     def answered(self, *, is_good: bool) -> None:
         """The reply is whole: the request is over. `is_good`: it speaks well of the endpoint."""
-        self.clear_deadline()
+        if self._slot is not None:
+            self.clear_deadline()
         self._close(is_good)
         self.lane.engine.budget.requests += 1
         self._front, self._replay = ENDED, None
@@ -368,14 +371,15 @@ class UpstreamAttempts(Generic[Carrier]):
             endpoint = attempt.endpoint
             endpoint.in_flight -= 1
             attempt.series.in_flight -= 1
-            if is_good is None:
+            if is_good:
+                if not endpoint.breaker.is_spotless:
+                    endpoint.breaker.succeeded()
+                if session is not None and type(session) is Sequence and session.ends:
+                    self._plane.keeper.ended(session)
+            elif is_good is None:
                 endpoint.breaker.abandoned()
-            elif not is_good:
+            else:
                 endpoint.breaker.failed(monotonic())
-            elif not endpoint.breaker.is_spotless:
-                endpoint.breaker.succeeded()
-            if is_good and type(session) is Sequence and session.ends:
-                self._plane.keeper.ended(session)
         if self._grant is not None and not goes_on:
             self._end_grant()
 

@@ -78,7 +78,6 @@ class RequestBody:
         "_replay_bytes",
         "_request",
         "_sends_chunks",
-        "_was_taken",
         "can_be_sent_again",
         "is_complete",
         "size",
@@ -88,7 +87,6 @@ class RequestBody:
         self._request = request
         self._replay_bytes = replay_bytes
         self._pieces: list[bytes] = []
-        self._was_taken = False
         self._sends_chunks = False
         self.size = 0
         self.is_complete = False
@@ -136,16 +134,17 @@ class RequestBody:
         if not keeps:
             self._replay_bytes = -1
         self._sends_chunks = self._request.length is None and not self.is_complete
-        self._was_taken = True
         pieces = self._pieces
         data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
-        self._forget_if_long()
+        if self.size > self._replay_bytes:
+            self._forget()
         return encode_chunk(data) if self._sends_chunks else data
 
     def pass_on(self, data: bytes, ended: bool) -> bytes:
         """A further piece, framed to be sent."""
         self.add(data, ended)
-        self._forget_if_long()
+        if self.size > self._replay_bytes:
+            self._forget()
         if not self._sends_chunks:
             return data
         return encode_chunk(data) + LAST_CHUNK if ended else encode_chunk(data)
@@ -184,10 +183,10 @@ class RequestBody:
         declared = self._request.json_length or b""
         return int(declared) if declared.isdigit() and len(declared) < 10 else None
 
-    def _forget_if_long(self) -> None:
-        if self._was_taken and self.size > self._replay_bytes:
-            self._pieces.clear()
-            self.can_be_sent_again = False
+    def _forget(self) -> None:
+        """Drop what is sent: it is too long to be sent again."""
+        self._pieces.clear()
+        self.can_be_sent_again = False
 
 
 def _coding(request: Request) -> bytes:
