@@ -17,7 +17,7 @@ from gateway.wire.http2.connection import Http2Limits
 from gateway.wire.http2.fields import Block
 from gateway.wire.http2.frames import ErrorCode, Http2Error
 from gateway.wire.http2.hpack import literals
-from gateway.wire.http2.state import NOBODY
+from gateway.wire.http2.state import NO_RECEIVER
 from gateway.wire.http2.stream import Stream
 
 Answer = Callable[["Http2ServerConnection", Stream, Block], CallHandler]
@@ -125,7 +125,7 @@ class Http2ServerConnection(Http2Server):
 
     def sweep(self, now: float) -> None:
         for stream in list(self.http2.streams.values()):
-            if stream.receiver is not NOBODY:  # the end of one may have ended another
+            if stream.receiver is not NO_RECEIVER:  # the end of one may have ended another
                 cast(CallHandler, stream.receiver).sweep(now)
         self._drop_unread(now)
         super().sweep(now)

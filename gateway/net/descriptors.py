@@ -1,7 +1,7 @@
 """File descriptors: how many this process may have open, and how many it has.
 
-A connection takes one. A process that has none left cannot accept: libuv then accepts with a reserved one and closes
-the connection at once, without a word (`uv__emfile_trick` of its `src/unix/stream.c`), so that callers see a reset.
+A connection takes one. A process without a free one cannot accept: libuv then accepts with a reserved one and closes
+the connection at once (`uv__emfile_trick` of its `src/unix/stream.c`), so that clients see a reset.
 """
 
 from __future__ import annotations
@@ -16,33 +16,33 @@ from pathlib import Path
 _log = logging.getLogger("pointsman")
 
 # OPEN_MAX of macOS's <sys/syslimits.h>: setrlimit(2) refuses more there where the hard limit is unlimited.
-_WANTED = 10_240
-# With this share of them open it is time to say so.
-_FEW_LEFT = 0.9
+_MAX_OPEN = 10_240
+# The share of open descriptors from which the log warns.
+_WARN_AT = 0.9
 
 
 def raise_limit() -> None:
-    """Let this process, and those that it starts, open as many as the hard limit allows, up to 10,240: the soft limit
-    is 256 in a shell on macOS. Where the system refuses, it stays as it is."""
+    """Raise the soft limit of this process, and of those that it starts, to the hard limit, 10,240 at most: it is 256
+    in a shell on macOS. Where the system refuses, it stays as it is."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = _WANTED if hard == resource.RLIM_INFINITY else min(hard, _WANTED)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
+    target = _MAX_OPEN if hard == resource.RLIM_INFINITY else min(hard, _MAX_OPEN)
+    if soft != resource.RLIM_INFINITY and soft < target:
         with contextlib.suppress(OSError, ValueError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+            resource.setrlimit(resource.RLIMIT_NOFILE, (target, hard))
 
 
 def limit() -> int:
-    """How many this process may have open; 0: any number."""
+    """How many this process may have open; 0: no limit."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return 0 if soft == resource.RLIM_INFINITY else soft
 
 
 def num_open() -> int:
-    """How many this process has open. Linux has the number at hand since 6.2 (proc_pid_fd(5)); elsewhere they are
-    listed, which takes a millisecond for some 1,500."""
+    """How many this process has open. Linux reports the number since 6.2 (proc_pid_fd(5)); elsewhere they are listed,
+    which takes a millisecond for some 1,500."""
     with contextlib.suppress(OSError):
-        if counted := Path("/proc/self/fd").stat().st_size:
-            return min(counted, limit() or counted)  # more, where the limit was lowered afterwards
+        if number := Path("/proc/self/fd").stat().st_size:
+            return min(number, limit() or number)  # it is larger where the limit was lowered later
     try:
         return len(os.listdir("/dev/fd")) - 1  # noqa: PTH208  # the one that lists; Path.iterdir makes paths of them all
     except OSError as error:
@@ -50,30 +50,30 @@ def num_open() -> int:
 
 
 class DescriptorWatch:
-    """Says in the log when few descriptors are left, and when none is: each once, until there are more again."""
+    """Warns in the log when few descriptors are left, and when none is: once each, until more are free again."""
 
     def __init__(self) -> None:
-        self._said = 0.0  # the share of which the log says that it is open; 0: nothing
+        self._warned_at = 0.0  # the share that the last warning was for; 0: none
 
     def __repr__(self) -> str:
         return f"<DescriptorWatch {num_open()} of {limit()}>"
 
     def look(self) -> None:
-        """Takes a microsecond or two, however many are open."""
+        """Warn if needed; takes a microsecond or two, however many are open."""
         most = limit()
         share = _lowest_free(most) / most if most else 0.0
-        reached = next((each for each in (1.0, _FEW_LEFT) if share >= each), 0.0)
-        if reached > self._said:
+        reached = next((each for each in (1.0, _WARN_AT) if share >= each), 0.0)
+        if reached > self._warned_at:
             _log.warning(
                 "process %d has %d of %d file descriptors open: connections beyond that are closed without an answer; "
                 "raise the limit (ulimit -n), or start more workers",
                 *(os.getpid(), num_open(), most),
             )
-        self._said = max(self._said, reached) if reached else 0.0
+        self._warned_at = max(self._warned_at, reached) if reached else 0.0
 
 
 def _lowest_free(most: int) -> int:
-    """The number that the next descriptor gets: all below it are open; `most` where there is none."""
+    """The number of the next descriptor: all below it are open. `most` where none is free."""
     try:
         free = os.dup(0)
     except OSError as error:

@@ -19,7 +19,7 @@ _read_head = Memo(read_response_head)
 
 
 class ReplyReceiver(Protocol):
-    """Whoever a reply is for. Calls come in this order: started, continued until ended; or failed, at any time."""
+    """Receives a reply. Calls come in this order: started, continued until ended; or failed, at any time."""
 
     def reply_started(self, head: ResponseHead, data: bytes, ended: bool) -> None: ...
 
@@ -28,7 +28,7 @@ class ReplyReceiver(Protocol):
     def reply_failed(self, error: GatewayError) -> None: ...
 
     def sending_paused(self) -> None:
-        """The engine reads slower than the request is sent."""
+        """The engine reads more slowly than the request is sent."""
         ...
 
     def sending_resumed(self) -> None: ...
@@ -37,8 +37,8 @@ class ReplyReceiver(Protocol):
 class Http1ClientConnection(asyncio.Protocol):
     """Serves one request at a time.
 
-    A chunked reply is handed over framed, ready to be relayed, unless the receiver `wants_payload`; other replies are
-    handed over as they come. A connection goes home before the receiver hears that the reply has ended.
+    The receiver gets a chunked reply with its framing, ready to be relayed, unless it `wants_payload`. The connection
+    returns to its pool before the receiver gets the end of the reply.
     """
 
     __slots__ = (
@@ -74,10 +74,10 @@ class Http1ClientConnection(asyncio.Protocol):
         state = "idle" if self.receiver is None else "serving" if self._head else "waiting"
         return f"<Http1ClientConnection of {self._home!r} {state}>"
 
-    # What receivers ask of it
+    # Called by receivers
 
     def begin(self, receiver: ReplyReceiver, *, without_body: bool = False, wants_payload: bool = False) -> None:
-        """Take on a request. `without_body`: it is a HEAD, so its reply has no body whatever its head says."""
+        """Start a request. `without_body`: it is a HEAD, so its reply has no body."""
         self.receiver = receiver
         self.request_is_sent = False
         self._without_body = without_body
@@ -90,14 +90,14 @@ class Http1ClientConnection(asyncio.Protocol):
         self._transport.writelines(pieces)
 
     def pause_reply(self) -> None:
-        """Whoever the reply is for reads slower than the engine sends."""
+        """The receiver takes the reply more slowly than the engine sends it."""
         self._transport.pause_reading()
 
     def resume_reply(self) -> None:
         self._transport.resume_reading()
 
     def abandon(self) -> None:
-        """Nobody wants the reply any more: closing is how HTTP/1.1 tells an engine to stop."""
+        """Cancel the request: HTTP/1.1 has no other way than to close the connection."""
         self.receiver = None
         self._transport.abort()
 
@@ -108,19 +108,19 @@ class Http1ClientConnection(asyncio.Protocol):
     def is_closing(self) -> bool:
         return self._transport.is_closing()
 
-    # What the event loop tells it
+    # Called by the event loop
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
 
     def data_received(self, data: bytes) -> None:
         receiver = self.receiver
-        if receiver is None:  # nobody asked
+        if receiver is None:  # no request is under way
             self._transport.abort()
             return
         decoder = self._decoder
         if decoder is not None and not self._wants_payload and decoder.takes_plain_chunk(data):
-            receiver.reply_continued(data, False)  # one token of a stream, in one chunk, in one read: the usual case
+            receiver.reply_continued(data, False)  # the usual case: one token of a stream, in one chunk, in one read
             return
         try:
             if self._head is None:
@@ -206,7 +206,7 @@ class Http1ClientConnection(asyncio.Protocol):
             receiver.reply_continued(data, False)
 
     def _read_chunks(self, data: bytes) -> tuple[bytes, bool]:
-        """What of a chunked body is to be handed over, and whether the body ended with it."""
+        """The bytes of a chunked body to hand over, and whether the body has ended."""
         decoder = self._decoder
         head = self._head
         assert decoder is not None and head is not None
@@ -221,12 +221,12 @@ class Http1ClientConnection(asyncio.Protocol):
         return data, ended
 
     def _end(self, head: ResponseHead) -> None:
-        """The reply is whole: make ready for the next one, or close where the connection cannot be trusted with one."""
+        """The reply is complete: prepare for the next one, or close where the connection cannot be reused."""
         self._head = None
         self._decoder = None
         self.receiver = None
         if not self.request_is_sent or self._transport.get_write_buffer_size():
-            # Answered before all of it was read: closing would wait, maybe for ever, until the engine reads the rest.
+            # Answered before all of the request was read: a close would wait for the engine to read the rest.
             self._transport.abort()
         elif head.keep_alive and self._remaining >= 0:
             self.is_used = True

@@ -13,9 +13,9 @@ from gateway.wire.http2.fields import Block
 from gateway.wire.http2.frames import MAX_WINDOW, ErrorCode
 from gateway.wire.http2.stream import Stream
 
-# What a peer that does not read may make us hold: acknowledgements it asks for, beyond what windows bound.
+# The most that is buffered for a peer that does not read: acknowledgements, which windows do not bound.
 _MAX_UNSENT_BYTES = 4 * 1024 * 1024
-# From here on, pieces are handed to the socket as they are instead of being copied into one.
+# From this size on, pieces are written as they are instead of being joined.
 _JOIN_BYTES = 64 * 1024
 
 
@@ -28,36 +28,38 @@ _BURST_SECONDS = 20e-6
 
 
 class _Reads:
-    """What the carriers of one event loop read, and for which others it has brought output."""
+    """The reads of one event loop's transports, and the other transports for which they have brought output."""
 
     __slots__ = ("are_single", "ended_at", "others", "relayed")
 
     def __init__(self) -> None:
-        self.are_single = False  # the read under way stands alone: others need not wait for the turn's end
-        self.ended_at = 0.0  # when the last one was done with, and what it brought written, by `time.monotonic`
+        self.are_single = (
+            False  # the read under way is not part of a burst: others need not wait for the end of the turn
+        )
+        self.ended_at = 0.0  # when the output of the last one was written, by `time.monotonic`
         self.others: list[Http2Transport] = []
-        self.relayed: list[Http2Transport] = []  # those for which it has brought messages of streams
+        self.relayed: list[Http2Transport] = []  # those for which it has brought relayed messages
 
     def flush_others(self) -> None:
-        """Write what they have."""
+        """Write the output of the others."""
         others, self.others = self.others, []
         self._flush(others)
         self.ended_at = monotonic()
 
     def flush_relayed(self) -> None:
-        """The same of messages that were relayed."""
+        """Write relayed messages."""
         relayed, self.relayed = self.relayed, []
         self._flush(relayed)
 
-    def _flush(self, carriers: list[Http2Transport]) -> None:
-        for carrier in carriers:
-            http2, transport = carrier.http2, carrier._transport
+    def _flush(self, transports: list[Http2Transport]) -> None:
+        for each in transports:
+            http2, transport = each.http2, each._transport
             out = http2.out
-            if len(out) == 1 and not http2.is_blocked:  # mostly, one message each; and it is not closing
+            if len(out) == 1 and not http2.is_blocked:  # the usual case: one message each
                 http2.out = []
                 transport.write(out[0])
             else:
-                carrier.flush()
+                each.flush()
 
 
 _reads_of: WeakKeyDictionary[asyncio.AbstractEventLoop, _Reads] = WeakKeyDictionary()
@@ -66,9 +68,9 @@ _reads_of: WeakKeyDictionary[asyncio.AbstractEventLoop, _Reads] = WeakKeyDiction
 class Http2Transport(asyncio.Protocol):
     """One socket with HTTP/2 on it.
 
-    What a read brings is written when it is done with, on this connection at once. On another one too, where reads come
-    one by one; in a burst of them that is written once a turn of the event loop, however much of it there is. Messages
-    of streams do not wait for that: the next one to the same client is not due yet.
+    The output that a read causes on this connection is written at the end of the read. So is that on other connections
+    where reads come one by one; in a burst of reads it is written once a turn of the event loop. Relayed messages of
+    streams do not wait for that.
     """
 
     __slots__ = ("_is_feeding", "_loop", "_reads", "_transport", "_unasked_bytes", "http2")
@@ -78,15 +80,15 @@ class Http2Transport(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._reads = _reads_of.setdefault(self._loop, _Reads())
         self._is_feeding = False
-        self._unasked_bytes = 0  # written while the peer takes nothing
+        self._unasked_bytes = 0  # written while the peer does not read
         self.http2 = Http2Connection(self, limits, is_client=is_client, volatile=volatile)
 
-    # What the event loop tells it
+    # Called by the event loop
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         is_tls = transport.get_extra_info("sslcontext") is not None
-        # Zero: what the kernel does not take at once stops us; under TLS a mark of zero would stop us for ever.
+        # Zero: what the kernel does not take at once pauses writing. Under TLS a mark of zero would pause for ever.
         self._transport.set_write_buffer_limits(high=_JOIN_BYTES if is_tls else 0)
         self.http2.start()
 
@@ -122,7 +124,7 @@ class Http2Transport(asyncio.Protocol):
         self.http2.is_blocked = True
         self.http2.lose("the connection was lost")
 
-    # What the HTTP/2 connection asks
+    # Called by the HTTP/2 connection
 
     def has_output(self) -> None:
         if self._is_feeding:
@@ -137,13 +139,13 @@ class Http2Transport(asyncio.Protocol):
             self._reads.relayed.append(self)
 
     def stream_opened(self, stream: Stream, block: Block, ended: bool) -> None:
-        """The peer asks something; only clients do."""
+        """The peer has sent a request; only clients do."""
 
     def stream_closed(self) -> None:
-        """There is room for one more stream."""
+        """A stream has ended: another one may be opened."""
 
     def settings_changed(self) -> None:
-        """The peer takes another number of streams."""
+        """The peer has changed its limit of streams."""
 
     def peer_is_leaving(self) -> None:
         """The peer takes no new streams."""
@@ -151,14 +153,14 @@ class Http2Transport(asyncio.Protocol):
     # Writing
 
     def flush(self) -> None:
-        """Write what there is."""
+        """Write the output."""
         out = self.http2.out
         if not out:
             return
         if self._transport.is_closing():
             out.clear()
             return
-        if self.http2.is_blocked:  # streams send nothing now: this is what the peer asks for without end
+        if self.http2.is_blocked:  # streams send nothing now: these are acknowledgements
             self._unasked_bytes += sum(map(len, out))
             if self._unasked_bytes > _MAX_UNSENT_BYTES:
                 self.abort()

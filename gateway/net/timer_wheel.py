@@ -1,4 +1,4 @@
-"""Deadlines of many requests at the price of a dict entry each."""
+"""Deadlines of many requests, at the cost of a dict entry each."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from typing import Protocol
 
 _log = logging.getLogger("pointsman")
 
-# How late a deadline may be noticed. Ten milliseconds are little beside any time limit on inference.
+# How late a deadline may be noticed: little beside any time limit on inference.
 RESOLUTION_SECONDS = 0.01
-# Slots without deadlines that are forgotten at a time: of ten minutes there are 60,000, which must hold nobody up.
-_FORGOTTEN_AT_ONCE = 256
+# Empty slots that are dropped at a time: ten minutes have 60,000, which must not block the event loop.
+_DROPPED_AT_ONCE = 256
 
 
 class HasDeadline(Protocol):
-    """Whoever has a deadline."""
+    """An object with a deadline."""
 
     def expired(self) -> None: ...
 
@@ -27,24 +27,24 @@ Slot = set[HasDeadline]
 
 
 class TimerWheel:
-    """Timers by rounded time: setting and clearing one are a dict lookup and a set operation, and the event loop has
-    one timer for all, which rests until the first deadline that somebody still has."""
+    """Timers by rounded time: setting and clearing one is a dict lookup and a set operation. The event loop has one
+    timer for all, set to the first slot."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, clock: Callable[[], float] = monotonic) -> None:
         self._loop = loop
         self._clock = clock
-        self._slots: dict[int, Slot] = {}  # by the tick at which they are over
-        self._ticks: list[int] = []  # the same as a heap
+        self._slots: dict[int, Slot] = {}  # by the tick at which they expire
+        self._ticks: list[int] = []  # of `_slots`, as a heap
         self._handle: asyncio.TimerHandle | None = None
-        self._wakes_at = 0  # the tick for which the handle is
+        self._wakes_at = 0  # the tick of the handle
 
     def __repr__(self) -> str:
         return f"<TimerWheel {sum(map(len, self._slots.values()))} deadlines in {len(self._slots)} slots>"
 
     def add(self, expiring: HasDeadline, at: float) -> Slot:
-        """Call `expired` at this time of the clock, unless it is discarded from the returned slot before."""
+        """Call `expired` at this time of the clock, unless the object is discarded from the returned slot before."""
         slot = self._slots.get(int(at / RESOLUTION_SECONDS) + 1)
-        if slot is not None:  # and so it is to come
+        if slot is not None:  # it is in the future
             slot.add(expiring)
             return slot
         tick = max(int(at / RESOLUTION_SECONDS), self._now()) + 1
@@ -58,14 +58,14 @@ class TimerWheel:
         return slot
 
     def rest(self) -> None:
-        """Forget the next slots, as far as their deadlines were all discarded; called about once a second."""
-        self._forget_empty()
+        """Drop the next slots whose deadlines were all discarded; called about once a second."""
+        self._drop_empty()
         if not self._ticks:
             self._stop()
 
-    def _forget_empty(self) -> None:
+    def _drop_empty(self) -> None:
         ticks = self._ticks
-        for _ in range(_FORGOTTEN_AT_ONCE):
+        for _ in range(_DROPPED_AT_ONCE):
             if not ticks or self._slots[ticks[0]]:
                 break
             del self._slots[heappop(ticks)]
@@ -77,9 +77,9 @@ class TimerWheel:
             for expiring in list(self._slots.pop(heappop(ticks))):
                 try:
                     expiring.expired()
-                except Exception:  # a fault of ours in one request must not leave the others without their deadlines
+                except Exception:  # an error in one request must not keep the others from expiring
                     _log.exception("a deadline could not be kept")
-        self._forget_empty()
+        self._drop_empty()
         if ticks:
             self._wake_at(ticks[0])
 

@@ -13,7 +13,7 @@ from gateway.control.messages import Watch
 
 Json = dict[str, Any]
 
-NOBODY = Watch(0)
+NO_RECEIVER = Watch(0)
 
 
 @dataclass(eq=False, slots=True)
@@ -37,7 +37,7 @@ class DecisionFeed:
         self._workers = max(1, workers)
         self._redacted = redacted
         self._wishes: list[FeedSubscription] = []
-        self._all = NOBODY  # what the workers tell now
+        self._all = NO_RECEIVER  # what the workers tell now
 
     def __repr__(self) -> str:
         return f"<DecisionFeed {len(self._wishes)} watch>"
@@ -75,7 +75,7 @@ class DecisionFeed:
         return allowed
 
     def _tell(self) -> None:
-        wanted = NOBODY
+        wanted = NO_RECEIVER
         if self._wishes:
             wanted = Watch(
                 max(wish.rate for wish in self._wishes),

@@ -18,7 +18,7 @@ from gateway.upstream.endpoint import Endpoint
 from gateway.wire.grpc import MessageReader, framed
 from gateway.wire.http1.head import ResponseHead
 from gateway.wire.http2.fields import Block, Field
-from gateway.wire.http2.hpack import Steady
+from gateway.wire.http2.hpack import CachedHeaders
 from gateway.wire.http2.stream import Stream
 
 # Metadata is short, but the statistics of many models are long.
@@ -81,7 +81,7 @@ class _UnaryCall(_Awaited[UnaryReply]):
 
     def connected(self, connection: Http2ClientConnection) -> None:
         self.stream = connection.open_stream(self)
-        self.stream.send_headers(Steady(self._fields))
+        self.stream.send_headers(CachedHeaders(self._fields))
         self.stream.send_data(framed(self._request), True)
 
     def headers_received(self, stream: Stream, block: Block, ended: bool) -> None:

@@ -18,7 +18,7 @@ _DECOMPRESS_WBITS = {b"gzip": 31, b"deflate": 15}
 
 
 def framed(message: bytes, *, compressed: bool = False) -> bytes:
-    """A message as it stands on a stream."""
+    """A message with its prefix."""
     return PREFIX.pack(compressed, len(message)) + message
 
 
@@ -48,36 +48,36 @@ def decompress(message: bytes, encoding: bytes, limit: int) -> bytes:
         )
     if not decompressor.eof:
         raise GatewayError(ErrorKind.BAD_REQUEST, "a compressed message ends too early")
-    if decompressor.unused_data:  # some readers would take it for more of the message, others not
+    if decompressor.unused_data:  # readers differ in whether these belong to the message
         raise GatewayError(ErrorKind.BAD_REQUEST, "bytes stand behind the end of a compressed message")
     return content
 
 
-# Of most streams' messages nothing waits; never added to.
+# Shared by readers without a partial message; never modified.
 _NOTHING: list[bytes] = []
 
 
 class MessageReader:
-    """Cuts a stream into messages."""
+    """Splits a stream into messages."""
 
     __slots__ = ("_limit", "_needed", "_pieces", "_size", "is_between_messages")
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._pieces = _NOTHING  # of a message that is not whole
+        self._pieces = _NOTHING  # of an incomplete message
         self._size = 0
         self._needed = PREFIX_BYTES
         self.is_between_messages = True
 
     def feed(self, data: bytes) -> list[tuple[bool, bytes]]:
-        """The messages that are whole by now, each with whether it is compressed.
+        """The messages that are complete, each with whether it is compressed.
 
         Raises: GatewayError (BODY_TOO_LARGE, BAD_REQUEST).
         """
         if self._size:
             self._pieces.append(data)
             self._size += len(data)
-            if self._size < self._needed:  # a long message is put together once, when it is whole
+            if self._size < self._needed:  # a long message is joined once, when it is complete
                 return []
             data = b"".join(self._pieces)
         messages: list[tuple[bool, bytes]] = []
@@ -122,7 +122,7 @@ class Boundaries:
     def feed(self, data: bytes) -> None:
         """Follow all of this."""
         size = len(data)
-        if size > PREFIX_BYTES and self.is_between_messages:  # mostly, pieces are whole messages
+        if size > PREFIX_BYTES and self.is_between_messages:  # the usual case: a piece is a message
             is_compressed, length = _unpack_prefix(data)
             if length + PREFIX_BYTES == size:
                 self.count += 1

@@ -1,4 +1,4 @@
-"""Remembering what was read: heads repeat themselves, request after request."""
+"""A cache of what was parsed: heads repeat, request after request."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from typing import Generic, TypeVar
 
 Value = TypeVar("Value")
 
-# Longer heads carry something of their own (a token, a trace), and would hold much memory for few hits.
+# Longer heads have parts that do not repeat (a token, a trace), and would use much memory for few hits.
 _LONGEST_KEY = 4096
 
 
 class Memo(Generic[Value]):
-    """`read`, remembered by its bytes, in bounded memory.
+    """`read`, cached by its argument, in bounded memory.
 
-    Two generations: when the young one is full it becomes the old one, and what is still used comes back from there.
-    What `read` raises is raised and not remembered; it must never return None.
+    Two generations: when the young one is full it becomes the old one, from which entries in use move back. What `read`
+    raises is raised and not cached; it must not return None.
     """
 
     __slots__ = ("_old", "_read", "_size", "_young")
@@ -27,13 +27,13 @@ class Memo(Generic[Value]):
         self._old: dict[bytes, Value] = {}
 
     def __call__(self, key: bytes) -> Value:
-        found = self._young.get(key)
-        return found if found is not None else self._recall_or_read(key)
+        value = self._young.get(key)
+        return value if value is not None else self._look_up_or_read(key)
 
     def __repr__(self) -> str:
         return f"<Memo {len(self._young)} young, {len(self._old)} old>"
 
-    def _recall_or_read(self, key: bytes) -> Value:
+    def _look_up_or_read(self, key: bytes) -> Value:
         value = self._old.get(key)
         if value is None:
             value = self._read(key)

@@ -13,12 +13,14 @@ from gateway.net.http2_client import Http2ClientConnection, Http2Pool
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.wire.http2.fields import Block
 from gateway.wire.http2.frames import ErrorCode
-from gateway.wire.http2.hpack import Steady
+from gateway.wire.http2.hpack import CachedHeaders
 from gateway.wire.http2.stream import Stream
 from tests.dataplane.grpc.peers import UNARY, Call, GrpcEngine
 from tests.dataplane.stage import run, until
 
-OPENING = Steady([(b":method", b"POST"), (b":scheme", b"http"), (b":path", UNARY.encode()), (b":authority", b"engine")])
+OPENING = CachedHeaders(
+    [(b":method", b"POST"), (b":scheme", b"http"), (b":path", UNARY.encode()), (b":authority", b"engine")]
+)
 
 
 class Caller:

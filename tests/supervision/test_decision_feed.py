@@ -3,7 +3,7 @@
 from typing import Any
 
 from gateway.control.messages import Watch
-from gateway.supervision.decision_feed import NOBODY, DecisionFeed, FeedSubscription
+from gateway.supervision.decision_feed import NO_RECEIVER, DecisionFeed, FeedSubscription
 
 
 class Stage:
@@ -34,7 +34,7 @@ def test_workers_tell_what_the_most_curious_wants() -> None:
         Watch(10, False, 1.0, ("token",)),
         Watch(500, True, 1.0, ("token",)),
         Watch(10, False, 1.0, ("token",)),
-        NOBODY,
+        NO_RECEIVER,
     ]
 
 

@@ -10,7 +10,7 @@ import logging
 from engines.core.errors import EngineError, ErrorCode
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.grpc_status import write_message
-from gateway.wire.http2.hpack import Steady
+from gateway.wire.http2.hpack import CachedHeaders
 from gateway.wire.http2.stream import Stream
 
 _log = logging.getLogger(__name__)
@@ -20,11 +20,11 @@ _OPENING_FIELDS = [
     (b"content-type", b"application/grpc"),
     (b"grpc-accept-encoding", b"identity, deflate, gzip"),
 ]
-OPENING = Steady(_OPENING_FIELDS)
+OPENING = CachedHeaders(_OPENING_FIELDS)
 COMPRESSED_OPENINGS = {
-    encoding: Steady([*_OPENING_FIELDS, (b"grpc-encoding", encoding)]) for encoding in (b"gzip", b"deflate")
+    encoding: CachedHeaders([*_OPENING_FIELDS, (b"grpc-encoding", encoding)]) for encoding in (b"gzip", b"deflate")
 }
-OK = Steady([(b"grpc-status", b"0")])
+OK = CachedHeaders([(b"grpc-status", b"0")])
 
 DEADLINE_EXCEEDED = 4
 RESOURCE_EXHAUSTED = 8
@@ -69,9 +69,9 @@ def send_status(stream: Stream, code: int, message: str, *, has_begun: bool) -> 
         encoded = encoded[:_MAX_MESSAGE_BYTES].rsplit(b"%", 1)[0]
     fields = [(b"grpc-status", b"%d" % code), (b"grpc-message", encoded)]
     if has_begun:
-        stream.send_trailers(Steady(fields))
+        stream.send_trailers(CachedHeaders(fields))
     else:
-        stream.send_headers(Steady(_OPENING_FIELDS + fields), ended=True)
+        stream.send_headers(CachedHeaders(_OPENING_FIELDS + fields), ended=True)
 
 
 def restricted(header: str) -> EngineError:

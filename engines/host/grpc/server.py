@@ -24,13 +24,13 @@ from gateway.protocol.operations import Operation
 from gateway.wire.http2 import frames
 from gateway.wire.http2.connection import Http2Limits
 from gateway.wire.http2.fields import Block
-from gateway.wire.http2.hpack import Steady
+from gateway.wire.http2.hpack import CachedHeaders
 from gateway.wire.http2.stream import Stream, StreamReceiver
 
 # How long a client has to send its preface.
 _OPENING_SECONDS = 20.0
 
-_NO_GRPC = Steady([(b":status", b"415"), (b"content-length", b"0")])
+_NO_GRPC = CachedHeaders([(b":status", b"415"), (b"content-length", b"0")])
 
 _CALLS: dict[bytes, tuple[Operation, Callable[[CallOwner, Stream, Head], StreamReceiver]]] = {
     path: (rpc.operation, ControlCall) for path, rpc in RPCS_BY_PATH.items()

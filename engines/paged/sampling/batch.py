@@ -20,7 +20,7 @@ from torch import Tensor
 from engines.paged.base.transfer import Staging
 from engines.paged.base.types import SamplingParams
 from engines.paged.ops.interface import SamplingBatch
-from engines.paged.sampling.penalties import NOBODY, PenaltyTable
+from engines.paged.sampling.penalties import NO_RECEIVER, PenaltyTable
 from engines.paged.sampling.sequence_sampling import Bias, Encode, SequenceSampling, TokenHistory, TokenMasker
 
 
@@ -219,7 +219,7 @@ class SamplingBatches:
 
     def _make_penalties(self, entries: Sequence[SampledRows]) -> _Penalties:
         states = rows_of(entries)
-        seats = [state.seat if state.is_penalized else NOBODY for state in states]
+        seats = [state.seat if state.is_penalized else NO_RECEIVER for state in states]
         params = [state.params for state in states]
         return _Penalties(
             self._staging.put(seats, torch.int64),

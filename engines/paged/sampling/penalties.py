@@ -9,7 +9,7 @@ from torch import Tensor
 
 from engines.paged.base.transfer import Staging
 
-NOBODY = 0  # a seat of zeros, for rows without penalties
+NO_RECEIVER = 0  # a seat of zeros, for rows without penalties
 _FIRST_SEATS = 8
 
 
@@ -76,7 +76,7 @@ class PenaltyTable:
         more = max(_FIRST_SEATS, seats)
         self._counts = torch.cat([self._counts, self._counts.new_zeros(more, self._vocab_size)])
         self._seen = torch.cat([self._seen, self._seen.new_zeros(more, self._vocab_size)])
-        self._free = [seat for seat in reversed(range(seats, seats + more)) if seat != NOBODY]
+        self._free = [seat for seat in reversed(range(seats, seats + more)) if seat != NO_RECEIVER]
 
     def _ids(self, tokens: Sequence[int]) -> Tensor:
         return self._staging.put(tokens, torch.int64)

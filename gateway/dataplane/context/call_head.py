@@ -21,7 +21,7 @@ from gateway.routing.assignment import Forced
 from gateway.routing.decision import Decision, Facts, Undecided
 from gateway.upstream.endpoint import Endpoint
 from gateway.wire.http2.fields import Block, Field
-from gateway.wire.http2.hpack import Steady, literal_name, with_value
+from gateway.wire.http2.hpack import CachedHeaders, literal_name, with_value
 from gateway.wire.memo import Memo
 
 _REQUEST_ID = b"x-request-id"
@@ -51,7 +51,7 @@ class CallTarget:
         self.lane = lane
         self.endpoint = endpoint
         self.model = lane.target.model.encode() if lane.target.model is not None else None
-        self._heads: dict[Endpoint, Steady] = {}
+        self._heads: dict[Endpoint, CachedHeaders] = {}
 
     def at(self, endpoint: Endpoint) -> CallTarget:
         """The same at one of the lane's endpoints."""
@@ -64,10 +64,10 @@ class CallTarget:
         """Use the fields of another target, which are the same."""
         self._heads = other._heads
 
-    def head(self, endpoint: Endpoint) -> Steady:
+    def head(self, endpoint: Endpoint) -> CachedHeaders:
         head = self._heads.get(endpoint)
         if head is None:
-            head = self._heads[endpoint] = Steady(self._plan.fields_for(self.lane, endpoint))
+            head = self._heads[endpoint] = CachedHeaders(self._plan.fields_for(self.lane, endpoint))
         return head
 
 

@@ -8,7 +8,7 @@ from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.grpc_status import OK, read_message, read_status
 from gateway.wire.grpc import MessageReader, decompress
 from gateway.wire.http2.frames import ErrorCode
-from gateway.wire.http2.hpack import Steady
+from gateway.wire.http2.hpack import CachedHeaders
 from gateway.wire.http2.stream import Channel, Stream, StreamReceiver
 
 _MAX_MESSAGE_BYTES = 1 << 31  # what engines answer is not limited
@@ -56,7 +56,7 @@ class InProcessStream(Stream):
     def is_waiting(self) -> bool:
         return self.is_paused
 
-    def send_headers(self, steady: Steady, passing: bytes = b"", *, ended: bool = False) -> None:
+    def send_headers(self, steady: CachedHeaders, passing: bytes = b"", *, ended: bool = False) -> None:
         self._fields.update(steady.fields)
         self._encoding = self._fields.get(b"grpc-encoding", self._encoding)
         if not ended:
@@ -81,7 +81,7 @@ class InProcessStream(Stream):
         except GatewayError as error:  # reported at the end: what relays the bytes goes on
             self._fault = _of_engine(error.message)
 
-    def send_trailers(self, steady: Steady, passing: bytes = b"") -> None:
+    def send_trailers(self, steady: CachedHeaders, passing: bytes = b"") -> None:
         self.send_headers(steady, passing, ended=True)
 
     def reset(self, code: ErrorCode = ErrorCode.CANCEL) -> None:

@@ -20,10 +20,10 @@ from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.wire.grpc import MessageReader, decompress, framed
 from gateway.wire.http1.head import Field
 from gateway.wire.http2.fields import Block
-from gateway.wire.http2.hpack import Steady, literals
+from gateway.wire.http2.hpack import CachedHeaders, literals
 from gateway.wire.http2.stream import Stream
 
-_OPENING = Steady(OPENING)
+_OPENING = CachedHeaders(OPENING)
 
 
 class LocalCall(ABC):

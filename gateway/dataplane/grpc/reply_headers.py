@@ -9,11 +9,11 @@ from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.grpc_status import read_message, read_status, write_message, write_timeout
 from gateway.wire.http2.fields import Block, Field
 from gateway.wire.http2.frames import ErrorCode
-from gateway.wire.http2.hpack import Steady, literal_name, with_value
+from gateway.wire.http2.hpack import CachedHeaders, literal_name, with_value
 from gateway.wire.http2.stream import Stream
 
 OPENING: list[Field] = [(b":status", b"200"), (b"content-type", b"application/grpc")]
-TRAILERS_OK = Steady([(b"grpc-status", b"0")])
+TRAILERS_OK = CachedHeaders([(b"grpc-status", b"0")])
 _REQUEST_ID = b"x-request-id"
 _REQUEST_ID_NAME = literal_name(_REQUEST_ID)
 _TIMEOUT_NAME = literal_name(b"grpc-timeout")
@@ -30,7 +30,7 @@ class RelayedBlock:
         is_opening = block.fields[:1] and block.fields[0][0] == b":status"
         if is_opening:
             fields += lane.reply_fields
-        self.steady = Steady(fields)
+        self.steady = CachedHeaders(fields)
         status = block.value(b"grpc-status")
         self.status = read_status(status) if status is not None else None
         energy = block.value(ENERGY_FIELD)
@@ -92,10 +92,10 @@ def send_status(
 ) -> None:
     """End a call with these trailers."""
     if begun:
-        stream.send_trailers(Steady(fields))
+        stream.send_trailers(CachedHeaders(fields))
     else:
         named = lane.reply_fields if lane is not None else []
-        stream.send_headers(Steady(OPENING + fields + named), request_id_literal(request_id), ended=True)
+        stream.send_headers(CachedHeaders(OPENING + fields + named), request_id_literal(request_id), ended=True)
 
 
 def fell_silent(limit: float) -> GatewayError:

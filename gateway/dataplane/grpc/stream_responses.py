@@ -18,7 +18,7 @@ from gateway.dataplane.grpc.reply_headers import OPENING, TRAILERS_OK, RelayedBl
 from gateway.protocol.message_layouts import is_error, response_names
 from gateway.protocol.mlserver.stream import begins_as_tritons, is_bare_response, wrapped
 from gateway.wire.grpc import MessageReader, decompress, framed
-from gateway.wire.http2.hpack import Steady
+from gateway.wire.http2.hpack import CachedHeaders
 from gateway.wire.http2.stream import Stream
 
 _MAX_MESSAGE_BYTES = 1 << 31  # what engines answer is not limited
@@ -231,7 +231,7 @@ class StreamResponses:
         if self.has_begun:
             self._stream.send_trailers(block.steady if block is not None else TRAILERS_OK)
             return
-        steady = block.steady if block is not None else Steady([*OPENING, *TRAILERS_OK.fields])
+        steady = block.steady if block is not None else CachedHeaders([*OPENING, *TRAILERS_OK.fields])
         self._stream.send_headers(steady, request_id_literal(self._request_id), ended=True)
 
     def forget(self) -> None:
@@ -240,7 +240,7 @@ class StreamResponses:
         self._delayed.clear()
         self._take_pieces()
 
-    def _begin(self, steady: Steady) -> None:
+    def _begin(self, steady: CachedHeaders) -> None:
         self.has_begun = True
         self._stream.send_headers(steady, request_id_literal(self._request_id))
 
@@ -292,4 +292,4 @@ class StreamResponses:
                 backend.pay()
 
 
-_OPENING = Steady(OPENING)
+_OPENING = CachedHeaders(OPENING)

@@ -24,7 +24,7 @@ from gateway.protocol.operations import LlmApi
 from gateway.wire.http1.head import Field
 from gateway.wire.http2.fields import Block
 from gateway.wire.http2.frames import ErrorCode
-from gateway.wire.http2.hpack import Steady, literals
+from gateway.wire.http2.hpack import CachedHeaders, literals
 from gateway.wire.http2.stream import Stream
 
 _CONTINUE = 100
@@ -209,5 +209,5 @@ def _head_of(block: Block, *, has_body: bool) -> tuple[bytes, bytes, list[Field]
 
 
 @cache
-def _status(status: int) -> Steady:
-    return Steady([(b":status", b"%d" % status)])
+def _status(status: int) -> CachedHeaders:
+    return CachedHeaders([(b":status", b"%d" % status)])

@@ -39,8 +39,8 @@ class ChunkedDecoder:
 
     def __init__(self) -> None:
         self._at = _At.SIZE
-        self._line = b""  # an incomplete line
-        self._is_between = True  # two chunks, with nothing of the second read
+        self._line = b""  # the part of a line that has come
+        self._is_between = True  # between two chunks
         self._remaining = 0  # bytes of the current chunk's data still to come
         self._trailer_bytes = 0
         self.has_ended = False
@@ -50,9 +50,9 @@ class ChunkedDecoder:
         return f"<ChunkedDecoder at {self._at.value}, {self._remaining} to come>"
 
     def takes_plain_chunk(self, data: bytes) -> bool:
-        """Whether data is exactly one chunk, neither long nor the last: then it is read, and may go on as it is.
+        """Whether data is exactly one chunk, neither long nor the last: then it is read, and may be relayed unchanged.
 
-        Tells less than `takes_whole`, in a third of the time: this is what a token of a stream looks like.
+        Recognises less than `takes_whole`, in a third of the time: this is the form of a token of a stream.
         """
         if not self._is_between:
             return False
@@ -60,7 +60,8 @@ class ChunkedDecoder:
         return _SMALL_SIZES.get(data[:line_end]) == len(data) - line_end - 4 and data.endswith(b"\r\n")
 
     def takes_whole(self, data: bytes) -> bool:
-        """Whether data is exactly one plain chunk, or the last one, or both: then it is read and may go on as it is."""
+        """Whether data is exactly one plain chunk, or the last one, or both: then it is read, and may be
+        relayed unchanged."""
         if not self._is_between:
             return False
         found = _PLAIN_SIZE_LINE.match(data)
@@ -109,7 +110,7 @@ class ChunkedDecoder:
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def _read_line(self, data: bytes, position: int) -> int:
-        """Read one line, or what there is of it; returns where to go on."""
+        """Read one line, or the part of it that has come; returns where to go on."""
         longest = (_MAX_TRAILER_BYTES if self._at is _At.TRAILER else _MAX_LINE) + 2  # with its CRLF
         room_end = position + longest - len(self._line)
         end = data.find(b"\n", position, room_end)

@@ -1,4 +1,4 @@
-"""Heads of HTTP/1.1 messages: read strictly, once whole.
+"""Heads of HTTP/1.1 messages, parsed strictly once they are complete.
 
 A gateway and the server behind it must agree where each message ends; every leniency is a way to smuggle a request
 past one of them. llhttp (by httptools) admits what RFC 9112 calls valid: no bare LF, no folded lines, no space before a
@@ -22,7 +22,7 @@ HEAD_END = b"\r\n\r\n"
 
 Field = tuple[bytes, bytes]
 
-# Fields of one connection only (RFC 9110 section 7.6.1). Framing is written anew by whoever sends the message on.
+# Fields of one connection only (RFC 9110 section 7.6.1). The sender of a relayed message writes the framing.
 _HOP_BY_HOP = frozenset(
     {
         b"connection",
@@ -36,7 +36,7 @@ _HOP_BY_HOP = frozenset(
         b"upgrade",
     }
 )
-# Fields of which a second one would leave it open which counts.
+# Fields that must not be repeated.
 _SINGLE = frozenset({b"content-length", b"host", b"expect", b"inference-header-content-length"})
 _SPECIAL = _HOP_BY_HOP | _SINGLE
 
@@ -92,8 +92,8 @@ class RequestHead(_Head):
 
 
 class ResponseHead(_Head):
-    """A response's head. `lines` holds its end-to-end fields as they go on, with the CRLF of each; the request's id is
-    not among them, since whoever relays a reply tells the id that its own caller knows.
+    """A response's head. `lines` holds its end-to-end fields as they are relayed, with the CRLF of each, without the
+    request's id: a relayed reply has the id that its client knows.
 
     `length` is the body's, unless the request was HEAD; where it is None, the body `is_chunked` or `ends_at_close`.
     """
@@ -154,7 +154,7 @@ def read_response_head(head: bytes) -> ResponseHead:
 
 
 class _Collected:
-    """What httptools calls back with."""
+    """Collects what httptools parses."""
 
     __slots__ = ("fields", "url")
 

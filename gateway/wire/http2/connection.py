@@ -208,7 +208,7 @@ class FrameReader:
 
 
 def _without_padding(payload: bytes) -> bytes:
-    """Section 6.1: the first byte tells how many at the end are padding."""
+    """Section 6.1: the first byte is the number of padding bytes at the end."""
     if not payload or payload[0] >= len(payload):
         raise Http2Error(ErrorCode.PROTOCOL_ERROR, "the padding is as long as the frame")
     return payload[1 : len(payload) - payload[0]]
@@ -216,13 +216,13 @@ def _without_padding(payload: bytes) -> bytes:
 
 __all__ = ["ConnectionOwner", "Http2Connection", "Http2Limits"]
 
-# A connection's window would let one slow stream stop all others, so it is as good as open; each stream's own is small.
+# A small connection window would let one slow stream stop all others; each stream's own window is small instead.
 _CONNECTION_WINDOW = 1 << 30
 
 
 class Http2Connection(ConnectionState):
-    """Frames of one connection, read and written. It never raises: what the peer does wrong is answered as the RFC
-    says, and `failed` is set once the connection is over."""
+    """Frames of one connection, read and written. It never raises: errors of the peer are answered as the RFC requires,
+    and `failed` is set once the connection is over."""
 
     __slots__ = ("_reader",)
 
@@ -236,18 +236,18 @@ class Http2Connection(ConnectionState):
     def start(self) -> None:
         """Open the connection."""
         limits = self.limits
-        told = {
+        values = {
             Setting.MAX_FRAME_SIZE: limits.max_frame_bytes,
             Setting.INITIAL_WINDOW_SIZE: self.window,
             Setting.MAX_HEADER_LIST_SIZE: limits.max_header_bytes,
         }
         if self.is_client:
-            told[Setting.ENABLE_PUSH] = 0
+            values[Setting.ENABLE_PUSH] = 0
         else:
-            told[Setting.MAX_CONCURRENT_STREAMS] = limits.max_streams
+            values[Setting.MAX_CONCURRENT_STREAMS] = limits.max_streams
         opening = PREFACE if self.is_client else b""
         more = _CONNECTION_WINDOW - frames.DEFAULT_WINDOW
-        self.emit(opening + frames.settings(told) + frames.window_update(0, more))
+        self.emit(opening + frames.settings(values) + frames.window_update(0, more))
 
     @property
     def awaits_opening(self) -> bool:
@@ -269,7 +269,7 @@ class Http2Connection(ConnectionState):
         return stream
 
     def feed(self, data: bytes) -> None:
-        """Read what came; whatever follows from it has happened when this returns."""
+        """Read what came, and handle all of it before returning."""
         if self.failed is None:
             try:
                 self._reader.read(data)
@@ -277,16 +277,16 @@ class Http2Connection(ConnectionState):
                 self.fail(error)
 
     def leave(self, *, last_id: int | None = None) -> None:
-        """Take no new streams; those under way go on. With the highest `last_id` first, streams already on their way
-        are still taken, until it is called again (section 6.8)."""
+        """Take no new streams; those under way go on. With the highest `last_id`, streams that are on their way are
+        still taken until the next call (section 6.8)."""
         if self.failed is None:
             self.is_leaving = True
-            if self.last_taken is not None:  # what was told may not be taken back
+            if self.last_taken is not None:  # a GOAWAY cannot be taken back
                 last_id = self.last_taken
             elif last_id is None:
                 last_id = self.last_taken = self.last_id
             self.emit(frames.goaway(last_id, ErrorCode.NO_ERROR))
 
     def tick(self) -> None:
-        """Called about once a second: what the peer has wasted is forgotten by and by."""
-        self.patience.tick(self.granted - self.send_window)
+        """Called about once a second: the counts of the flood guard decay."""
+        self.flood_guard.tick(self.granted - self.send_window)

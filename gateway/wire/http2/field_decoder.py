@@ -10,18 +10,18 @@ from hpack.exceptions import HPACKError
 from gateway.wire.http2.field_table import INDEXED, FieldTable, malformed, read_integer, read_string, too_long
 from gateway.wire.http2.fields import ENTRY_BYTES, Block, Field, is_value
 
-# Of these alone every value is well-formed.
+# Values of these bytes alone are well-formed.
 _VISIBLE = bytes([*range(0x21, 0x7F), *range(0x80, 0x100)])
 
 
 class BlockShape:
-    """Blocks of one length whose bytes are the same but for the values of some literals, which may be any."""
+    """Blocks of one length that differ only in the values of some literals."""
 
     __slots__ = ("_base", "_constants", "_list_bytes", "_names", "_unpack", "note")
 
     def __init__(self, block: bytes, found: Block, spans: Sequence[tuple[int, int]]) -> None:
-        """`found` is what the bytes of `block` hold; `spans` are where the values of its own fields stand in them, as
-        they are and not coded by Huffman."""
+        """`found` is the decoded `block`; `spans` are the places of the values of its own fields, which are not in
+        Huffman code."""
         assert found.base is not None
         at = 0
         sizes: list[int] = []
@@ -40,7 +40,7 @@ class BlockShape:
         return f"<BlockShape {b', '.join(self._names).decode('latin-1')} beside {self._base!r}>"
 
     def read(self, block: bytes) -> Block | None:
-        """A block of the shape's length; None where it has another shape, or a value is malformed."""
+        """Decode a block of the shape's length; None where it has another shape, or a value is malformed."""
         parts = self._unpack(block)
         if parts[::2] != self._constants:
             return None
@@ -53,17 +53,16 @@ class BlockShape:
         return Block.with_own(self._base, own, self._list_bytes, self)
 
 
-# Blocks remembered in one generation, and how long they may be: a peer must not fill the memory by them.
-_MAX_REMEMBERED = 64
-_MAX_REMEMBERED_BYTES = 1024
-_MAX_REMEMBERED_FIELDS = 64
-# Shapes remembered: of so many lengths, so many of each, since deadlines and the like stand in few ways in a client's
-# blocks; and how many fields may differ.
+# Blocks cached in one generation, and how long they may be: the peer must not fill the memory.
+_MAX_CACHED = 64
+_MAX_CACHED_BYTES = 1024
+_MAX_CACHED_FIELDS = 64
+# Cached shapes: the number of lengths, and of shapes of each length; and how many fields may differ.
 _MAX_LENGTHS = 16
 _MAX_SHAPES_OF_A_LENGTH = 4
 _MAX_OWN_FIELDS = 16
 _MISSES_A_CHANGE = 16
-# Fields remembered that blocks had in common which changed the table, and what these may come to.
+# Cached fields that blocks which changed the table had in common, and their size.
 _MAX_BASES = 16
 _MAX_BASE_BYTES = 4096
 
@@ -71,12 +70,12 @@ _MAX_BASE_BYTES = 4096
 class FieldDecoder:
     """Decodes the blocks of one connection, in the order in which they come.
 
-    A block that leaves the dynamic table as it was means the same until some other block changes it: until then it is
-    looked up. `volatile` names fields that peers send with another value each time (ids, traces): a block is looked up
-    without these, and by the shape that it shares with blocks before, where they have it as plain literals.
+    A block that leaves the dynamic table unchanged has one meaning until another block changes the table: until then it
+    is looked up. `volatile` names fields that peers send with another value each time (ids, traces): a block is looked
+    up without these, and by its shape where they are plain literals.
 
-    The bytes of blocks that do change it tell nothing, since each entry has another index after each change: such a
-    block is read, and its fields without the volatile ones are looked up.
+    The bytes of a block that changes the table cannot be looked up, because each change moves the indices. Such a block
+    is parsed, and its fields without the volatile ones are looked up.
     """
 
     __slots__ = (
@@ -102,12 +101,12 @@ class FieldDecoder:
         self._is_changing = False  # the last block has changed the table
         self._bases: dict[tuple[Field, ...], Block] = {}
         self._last_base: tuple[list[Field], Block | None] = ([], None)
-        # Two generations: when the young one is full it becomes the old one, and what is used comes back from there.
+        # Two generations: when the young one is full it becomes the old one, from which entries in use move back.
         self._young: dict[bytes, Block] = {}
         self._old: dict[bytes, Block] = {}
-        self._shapes: dict[int, list[BlockShape]] = {}  # by length, the last ones first
-        self._seen: set[tuple[int, Block]] = set()  # lengths and bases of blocks that came without a known shape
-        self._num_missed = 0  # times that another shape of a length was wanted
+        self._shapes: dict[int, list[BlockShape]] = {}  # by length, the newest first
+        self._seen: set[tuple[int, Block]] = set()  # lengths and bases of blocks without a cached shape
+        self._num_missed = 0  # lookups of a length that matched none of its shapes
 
     def __repr__(self) -> str:
         known = len(self._young) + len(self._old)
@@ -116,47 +115,47 @@ class FieldDecoder:
     def decode(self, block: bytes) -> Block:
         """Decode a whole block.
 
-        Raises: Http2Error(COMPRESSION_ERROR), or ENHANCE_YOUR_CALM where the fields are too long: what follows could
-        not be read any more.
+        Raises: Http2Error(COMPRESSION_ERROR), or ENHANCE_YOUR_CALM where the fields are too long: later blocks could
+        not be decoded.
         """
         found = self._young.get(block)
         if found is not None:
             return found
-        if self._is_changing:  # nothing is remembered then
+        if self._is_changing:  # nothing is cached then
             fields = self._read(block)
             if self._table.has_changed:
                 return self._compose(fields)
-            self._is_changing = False  # and it may be read once more, by a way that remembers it
+            self._is_changing = False  # it is read once more, and cached
         for shape in self._shapes.get(len(block), ()):
             found = shape.read(block)
             if found is not None:
                 return found
-        return (self._volatile and self._decode_parted(block)) or self._recall_or_read(block)
+        return (self._volatile and self._decode_parted(block)) or self._look_up_or_read(block)
 
     def _decode_parted(self, block: bytes) -> Block | None:
-        """Decode a block in which volatile fields stand as literals; None where none do, or the table changes."""
+        """Decode a block whose volatile fields are literals; None where it has none, or changes the table."""
         try:
             parted = self._part(block)
         except (IndexError, HPACKError):
-            return None  # whoever reads all of it says what is wrong
+            return None  # the full decoder raises the error
         if parted is None:
             return None
         rest, own, spans, num_before = parted
-        base = self._young.get(rest) or self._recall_or_read(rest)
+        base = self._young.get(rest) or self._look_up_or_read(rest)
         if num_before < len(base.fields) and base.fields[num_before][0].startswith(b":"):
-            return None  # a pseudo-field stands after one of them
+            return None  # a pseudo-field follows one of them
         found = Block.like(base, own, self._max_list_bytes)
         if found is None:
             return None
-        is_short = len(own) <= _MAX_OWN_FIELDS and len(block) <= _MAX_REMEMBERED_BYTES
-        # A base that is not remembered is not to be held by a shape either.
+        is_short = len(own) <= _MAX_OWN_FIELDS and len(block) <= _MAX_CACHED_BYTES
+        # A shape must not hold a base that is not cached.
         if is_short and len(spans) == len(own) and self._young.get(rest) is base:
-            self._learn_shape(block, found, base, spans)
+            self._add_shape(block, found, base, spans)
         return found
 
-    def _learn_shape(self, block: bytes, found: Block, base: Block, spans: list[tuple[int, int]]) -> None:
-        """Remember a block's shape, if one like it came before: a client whose steady fields change with each call has
-        none, and one that has more shapes than there is room for does not push one out with each call."""
+    def _add_shape(self, block: bytes, found: Block, base: Block, spans: list[tuple[int, int]]) -> None:
+        """Cache a block's shape at its second occurrence: a client whose other fields change with each call has none,
+        and one with more shapes than fit replaces one only now and then."""
         length = len(block)
         if (length, base) not in self._seen:
             if len(self._seen) >= _MAX_LENGTHS:
@@ -177,8 +176,8 @@ class FieldDecoder:
         known.insert(0, shape)
 
     def _part(self, block: bytes) -> tuple[bytes, list[Field], list[tuple[int, int]], int] | None:
-        """The block without its volatile fields; these; where the values stand of those that have it as it is; how many
-        fields stand before the first of them."""
+        """The block without its volatile fields; those fields; the places of their values that are not coded; and the
+        number of fields before the first of them."""
         kept: list[bytes] = []
         own: list[Field] = []
         spans: list[tuple[int, int]] = []
@@ -223,7 +222,7 @@ class FieldDecoder:
                 kept.append(block[start:at])
         return (b"".join(kept), own, spans, num_before) if own and at == end else None
 
-    def _recall_or_read(self, block: bytes) -> Block:
+    def _look_up_or_read(self, block: bytes) -> Block:
         found = self._old.get(block)
         if found is None:
             fields = self._read(block)
@@ -234,9 +233,9 @@ class FieldDecoder:
                 self._seen.clear()
                 return self._compose(fields)
             found = self._whole(fields)
-            if len(block) > _MAX_REMEMBERED_BYTES or len(fields) > _MAX_REMEMBERED_FIELDS:
+            if len(block) > _MAX_CACHED_BYTES or len(fields) > _MAX_CACHED_FIELDS:
                 return found
-        if len(self._young) >= _MAX_REMEMBERED:
+        if len(self._young) >= _MAX_CACHED:
             self._old, self._young = self._young, {}
         self._young[block] = found
         return found
@@ -248,11 +247,11 @@ class FieldDecoder:
             raise malformed(str(error)) from error
 
     def _compose(self, fields: list[Field]) -> Block:
-        """A block of these fields, by those that it has in common with blocks before."""
+        """A block of these fields, based on those that it shares with earlier blocks."""
         own = [field for field in fields if field[0] in self._volatile]
         steady = fields if not own else [field for field in fields if field[0] not in self._volatile]
         last, base = self._last_base
-        if base is None or steady != last:  # quick, since entries of the table are the same objects each time
+        if base is None or steady != last:  # quick: entries of the table are the same objects each time
             base = self._base(steady)
         if not own:
             return base
@@ -266,7 +265,7 @@ class FieldDecoder:
         base = self._bases.get(key)
         if base is None:
             base = self._whole(steady)
-            if len(steady) > _MAX_REMEMBERED_FIELDS or base.list_bytes > _MAX_BASE_BYTES:
+            if len(steady) > _MAX_CACHED_FIELDS or base.list_bytes > _MAX_BASE_BYTES:
                 return base
             if len(self._bases) >= _MAX_BASES:
                 self._bases.clear()
@@ -276,7 +275,7 @@ class FieldDecoder:
 
     def _whole(self, fields: list[Field]) -> Block:
         left = self._max_list_bytes
-        for name, value in fields:  # nothing is made of them before
+        for name, value in fields:  # checked before anything is built
             left -= len(name) + len(value) + ENTRY_BYTES
         if left < 0:
             raise too_long()

@@ -14,8 +14,8 @@ from gateway.wire.memo import Memo
 
 
 class _State(dict[int, "tuple[_State, bytes, bool]"]):
-    """Where one is between two bytes: by the next one, where that leads, the characters that it completes, and whether
-    the string may end there. At most 256 states of 256 bytes each, some 10 MB if somebody sends them all."""
+    """The decoder's state between two bytes: for each next byte the state that follows, the characters that the byte
+    completes, and whether the string may end there. At most 256 states of 256 bytes each, some 10 MB."""
 
     __slots__ = ("_number",)
 
@@ -60,9 +60,9 @@ def decode_huffman(text: bytes) -> bytes:
     return b"".join(pieces)
 
 
-# The dynamic table's initial size on both sides, which is never asked to be another.
+# The dynamic table's initial size on both sides, which this side never changes.
 TABLE_BYTES = 4096
-# Two are all that a change of settings takes (section 4.2); some encoders tell every step.
+# A change of settings needs two (section 4.2); some encoders send every step.
 _MAX_SIZE_UPDATES = 8
 
 # Index 0 is no entry, and each byte of an indexed field has its highest bit set: so such bytes are places in this.
@@ -79,7 +79,7 @@ _decode_huffman = Memo(decode_huffman)
 class FieldTable:
     """The table of one connection, as its peer's encoder has made it by the blocks that were read, in their order.
 
-    `has_changed` tells whether the last block has changed it.
+    `has_changed`: the last block has changed it.
     """
 
     __slots__ = ("_max_size", "_places", "_size", "has_changed")
@@ -95,10 +95,10 @@ class FieldTable:
         return f"{len(self._places) - _FIRST_DYNAMIC} entries, {self._size} bytes"
 
     def read(self, block: bytes, max_fields: int) -> list[Field]:
-        """All fields of a block, whatever these come to: a byte can stand for an entry of 4 KiB.
+        """All fields of a block, of any size: a byte can stand for an entry of 4 KiB.
 
-        Raises: Http2Error(COMPRESSION_ERROR), or ENHANCE_YOUR_CALM where they are more than so many; IndexError where
-        the block ends too early or names an entry that is not there; HPACKError.
+        Raises: Http2Error(COMPRESSION_ERROR), or ENHANCE_YOUR_CALM where there are more than `max_fields`; IndexError
+        where the block ends too early or names an entry that is not there; HPACKError.
         """
         self.has_changed = False
         fields: list[Field] = []

@@ -42,7 +42,7 @@ class Shape(Protocol):
 
 class Block:
     """The fields of one header block, in their order. `error` says what is malformed, None where nothing is; `length`
-    is what a content-length tells, `list_bytes` what the fields count against the longest list.
+    is the content-length, `list_bytes` what the fields count against the longest list.
 
     A connection whose peer repeats itself hands over the same object again and again: `note` is a place for what its
     reader made of it. Where all but a few fields are those of a block before, `base` is that block, and `own` are the
@@ -74,7 +74,7 @@ class Block:
         self.shape: Shape | None = None
         self._judge: Callable[[Block], str | None] | None = None
         self._fault: str | None = None
-        self.names: frozenset[bytes] | None = None  # once somebody needs them
+        self.names: frozenset[bytes] | None = None  # once they are needed
         self.has_blanks = False
         text = _text(fields)
         self.list_bytes = len(text) - 2 * len(fields) + ENTRY_BYTES * len(fields)
@@ -109,18 +109,18 @@ class Block:
     @classmethod
     def with_own(cls, base: Block, own: list[Field], list_bytes: int, shape: Shape | None) -> Block:
         """The fields of another block, and a few more, which are known to be well-formed and none of its."""
-        made = cls.__new__(cls)
-        made.fields = base.fields + own
-        made.length = base.length
-        made.note = made._judge = made._fault = None
-        made.base = base
-        made.list_bytes = list_bytes
-        made.own = own
-        made.shape = shape
-        made.error = base.error
-        made.names = None
-        made.has_blanks = base.has_blanks
-        return made
+        block = cls.__new__(cls)
+        block.fields = base.fields + own
+        block.length = base.length
+        block.note = block._judge = block._fault = None
+        block.base = base
+        block.list_bytes = list_bytes
+        block.own = own
+        block.shape = shape
+        block.error = base.error
+        block.names = None
+        block.has_blanks = base.has_blanks
+        return block
 
     def fault(self, judge: Callable[[Block], str | None]) -> str | None:
         """What is malformed in it as that for which `judge` takes it; None where nothing is."""
@@ -138,11 +138,11 @@ class Block:
         return None
 
     def _read_length(self) -> None:
-        told = {value for name, value in self.fields if name == b"content-length"}
-        if not told:
+        values = {value for name, value in self.fields if name == b"content-length"}
+        if not values:
             return
-        text = told.pop()
-        if told or not text.isdigit() or len(text) > 18:
+        text = values.pop()
+        if values or not text.isdigit() or len(text) > 18:
             self.error = "content-length is not one number"
         else:
             self.length = int(text)

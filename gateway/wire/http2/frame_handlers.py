@@ -7,12 +7,12 @@ from collections.abc import Callable
 from gateway.wire.http2 import frames
 from gateway.wire.http2.fields import Block, reply_fault, request_fault, trailer_fault
 from gateway.wire.http2.frames import ACK, MAX_WINDOW, STREAM_MASK, ErrorCode, Http2Error, Setting, unpack_u32
-from gateway.wire.http2.state import NOBODY, SETTINGS_COST, ConnectionState
+from gateway.wire.http2.state import NO_RECEIVER, SETTINGS_COST, ConnectionState
 from gateway.wire.http2.stream import Stream
 
-# The connection's window is as good as open: it is given back in large pieces.
+# The connection's window is practically unlimited: it is returned in large pieces.
 RETURN_AT = 1 << 20
-# Replies that have no body, whatever their content-length tells.
+# Replies that have no body, whatever their content-length.
 _WITHOUT_BODY = (b"204", b"304")
 
 
@@ -59,19 +59,19 @@ def take_data(state: ConnectionState, stream_id: int, data: bytes, size: int, en
 
 
 def return_window(state: ConnectionState) -> None:
-    """Give the connection's window back."""
+    """Return the connection's window."""
     state.emit(frames.window_update(0, state.owed))
     state.owed = 0
 
 
 def take_block(state: ConnectionState, stream_id: int, payload: bytes, ended: bool) -> None:
-    """A whole header block.
+    """A complete header block.
 
     Raises: Http2Error.
     """
     if len(payload) > state.limits.max_header_bytes:
         raise Http2Error(ErrorCode.ENHANCE_YOUR_CALM, "the header fields are too long")
-    block = state.decoder.decode(payload)  # whoever it is for: the table must follow
+    block = state.decoder.decode(payload)  # for any stream: the table must follow
     stream = state.streams.get(stream_id)
     if stream is None:
         _take_opening(state, stream_id, block, ended)
@@ -90,7 +90,7 @@ def _take_opening(state: ConnectionState, stream_id: int, block: Block, ended: b
     state.last_id = stream_id
     if state.last_taken is not None:
         state.count_idle_frame()
-        return  # the peer was told that nobody would
+        return  # it is past the last stream of GOAWAY
     fault = block.fault(request_fault)
     if fault is None and ended and block.length:
         fault = "there is no body, but a content-length"
@@ -100,7 +100,7 @@ def _take_opening(state: ConnectionState, stream_id: int, block: Block, ended: b
     if len(state.streams) >= state.limits.max_streams:
         state.fault(stream_id, ErrorCode.REFUSED_STREAM, "too many streams at the same time")
         return
-    stream = Stream(state, stream_id, NOBODY, state.peer_window, state.window)
+    stream = Stream(state, stream_id, NO_RECEIVER, state.peer_window, state.window)
     stream.has_headers = True
     stream.is_received = ended
     if block.length is not None:
@@ -121,7 +121,7 @@ def _take_reply(state: ConnectionState, stream: Stream, block: Block, ended: boo
         else:
             state.count_idle_frame()
         return
-    # The reply to a HEAD tells a length and has no body.
+    # The reply to a HEAD has a length and no body.
     if block.length is not None and not ended and status not in _WITHOUT_BODY:
         stream.expected_bytes = block.length
     stream.has_headers = True
@@ -148,7 +148,7 @@ def _take_trailers(state: ConnectionState, stream: Stream, block: Block, ended: 
 def _all_received(state: ConnectionState, stream: Stream) -> None:
     if stream.is_sent:
         state.stream_ended(stream)
-    elif state.is_client:  # the reply is whole: nobody reads the rest of the request
+    elif state.is_client:  # the reply is complete: the rest of the request is not needed
         stream.reset(ErrorCode.NO_ERROR)
 
 
@@ -167,7 +167,7 @@ def _read_rst_stream(state: ConnectionState, flags: int, stream_id: int, payload
     if len(payload) != 4:
         raise Http2Error(ErrorCode.FRAME_SIZE_ERROR, "RST_STREAM has not 4 bytes")
     state.refuse_idle(stream_id, "RST_STREAM")
-    state.patience.count_reset()
+    state.flood_guard.count_reset()
     if stream_id in state.streams:
         state.end(stream_id, frames.read_u32(payload), "the stream was reset")
     else:
@@ -237,11 +237,11 @@ def _read_goaway(state: ConnectionState, flags: int, stream_id: int, payload: by
     state.count_idle_frame()
     state.is_leaving = True
     last = frames.read_u32(payload) & STREAM_MASK
-    # What it has not taken up it never will: whoever asked may ask elsewhere.
+    # The peer has not processed these and never will: the requests may be sent elsewhere.
     untaken = [stream for stream in state.streams.values() if stream.id > last and state.is_ours(stream.id)]
     for stream in untaken:
         del state.streams[stream.id]
-    state.tell(untaken, ErrorCode.REFUSED_STREAM, "the peer is going away")
+    state.notify_reset(untaken, ErrorCode.REFUSED_STREAM, "the peer is going away")
     state.owner.peer_is_leaving()
 
 

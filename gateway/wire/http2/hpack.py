@@ -1,4 +1,4 @@
-"""Writing header blocks: the `hpack` library where its table changes, a memory of blocks where not (RFC 7541)."""
+"""Writing header blocks: the `hpack` library where the table changes, a cache of blocks elsewhere (RFC 7541)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gateway.wire.http2.field_table import TABLE_BYTES
 from gateway.wire.http2.fields import ENTRY_BYTES, Field
 from gateway.wire.memo import Memo
 
-_MAX_REMEMBERED = 256  # blocks of one connection
+_MAX_CACHED = 256  # blocks of one connection
 
 _STATIC: dict[Field, int] = {field: index for index, field in reversed(list(enumerate(HeaderTable.STATIC_TABLE, 1)))}
 _INDEXED = [bytes((0x80 | index,)) for index in range(len(HeaderTable.STATIC_TABLE) + 1)]
@@ -21,17 +21,17 @@ _STATIC_NAMES = {name: index for (name, _), index in reversed(list(_STATIC.items
 class FieldEncoder:
     """Encodes the blocks of one connection: fields that come again by the dynamic table, as long as it has room.
 
-    Blocks are remembered by identity: whoever sends the same fields again hands over the same `Steady`.
+    Blocks are cached by identity: a sender of the same fields passes the same `CachedHeaders`.
     """
 
-    __slots__ = ("_encoder", "_must_tell_size", "_once", "_remembered", "_room")
+    __slots__ = ("_cache", "_encoder", "_must_send_size", "_once", "_room")
 
     def __init__(self) -> None:
         self._encoder = Encoder()
-        self._remembered: dict[Steady, bytes] = {}
-        self._once: set[Steady] = set()  # sent one time: they may never come again
+        self._cache: dict[CachedHeaders, bytes] = {}
+        self._once: set[CachedHeaders] = set()  # sent once: they may never be sent again
         self._room = TABLE_BYTES
-        self._must_tell_size = False
+        self._must_send_size = False
 
     def resize(self, table_bytes: int) -> None:
         """The peer's decoder allows a table of this size (SETTINGS_HEADER_TABLE_SIZE); ours is never larger."""
@@ -39,25 +39,25 @@ class FieldEncoder:
         if table_bytes != self._encoder.header_table_size:
             self._encoder.header_table_size = table_bytes
             self._room = 0 if table_bytes < TABLE_BYTES else self._room  # a small table: literals alone will do
-            self._remembered.clear()
-            # Of many changes the smallest is told, and the last (RFC 7541 section 4.2).
+            self._cache.clear()
+            # Of many changes the smallest and the last are sent (RFC 7541 section 4.2).
             changes = self._encoder.table_size_changes
             changes[:] = sorted({min(changes), table_bytes})
-            self._must_tell_size = True
+            self._must_send_size = True
 
-    def encode(self, steady: Steady, passing: bytes = b"") -> bytes:
-        """A block: the steady fields, then what `literals` wrote for this time alone."""
-        known = self._remembered.get(steady)
-        if known is None:
-            known = self._encode(steady)
-        return known + passing if passing else known
+    def encode(self, steady: CachedHeaders, passing: bytes = b"") -> bytes:
+        """A block: the cached fields, then those of this call, which `literals` wrote."""
+        block = self._cache.get(steady)
+        if block is None:
+            block = self._encode(steady)
+        return block + passing if passing else block
 
-    def _encode(self, steady: Steady) -> bytes:
-        if self._must_tell_size:
-            self._must_tell_size = False
+    def _encode(self, steady: CachedHeaders) -> bytes:
+        if self._must_send_size:
+            self._must_send_size = False
             return self._encoder.encode([]) + steady.literals
         if steady not in self._once:
-            if len(self._once) >= _MAX_REMEMBERED:
+            if len(self._once) >= _MAX_CACHED:
                 self._once.clear()
             self._once.add(steady)
             return steady.literals
@@ -67,19 +67,19 @@ class FieldEncoder:
             for name, value in steady.fields
             if (found := search(name, value)) is None or found[2] is None
         )
-        if size > self._room or len(self._remembered) >= _MAX_REMEMBERED:
-            return steady.literals  # what does not fit any more would push out what others use
+        if size > self._room or len(self._cache) >= _MAX_CACHED:
+            return steady.literals  # it would evict entries in use
         block: bytes = self._encoder.encode([(*field, False) for field in steady.fields])
-        if size:  # what is new stands in front of the table: everything else has another index now
+        if size:  # new entries stand in front: all others have another index now
             self._room -= size
-            self._remembered.clear()
+            self._cache.clear()
         else:
-            self._remembered[steady] = block
+            self._cache[steady] = block
         return block
 
 
-class Steady:
-    """Fields that are sent more than once, as they are."""
+class CachedHeaders:
+    """Fields that are sent more than once, with their encoding."""
 
     __slots__ = ("fields", "literals")
 
@@ -88,11 +88,11 @@ class Steady:
         self.literals = literals(self.fields)
 
     def __repr__(self) -> str:
-        return f"<Steady {self.fields}>"
+        return f"<CachedHeaders {self.fields}>"
 
 
 def literals(fields: Iterable[Field], *, secret: bool = False) -> bytes:
-    """Fields without a trace in any table; `secret` ones must not be indexed by who relays them (RFC 7541 7.1.3)."""
+    """Fields that use no dynamic table; `secret` ones must not be indexed by relays (RFC 7541 section 7.1.3)."""
     pieces: list[bytes] = []
     for field in fields:
         index = _STATIC.get(field)
@@ -104,7 +104,7 @@ def literals(fields: Iterable[Field], *, secret: bool = False) -> bytes:
 
 
 def literal(name: bytes, value: bytes, *, secret: bool = False) -> bytes:
-    """One field without a trace in any table."""
+    """One field that uses no dynamic table."""
     return with_value((_secret_name if secret else _plain_name)(name), value)
 
 

@@ -1,8 +1,7 @@
-"""The short way between two streams: messages that one brings go on, as they come, on one of another connection.
+"""The fast path between two streams: messages of one are sent on a stream of another connection as they come.
 
-Relaying is what most of a stream's time goes into, so the usual case of two others stands here once more, without their
-calls: `Boundaries.feed` counts messages, `Stream.send_data` frames them. Whatever is unusual they are asked; the tests
-hold this way to theirs.
+Relaying takes most of a stream's time, so the usual cases of `Boundaries.feed`, which counts messages, and of
+`Stream.send_data`, which frames them, are inlined here. All other cases call these; tests compare the two.
 """
 
 from __future__ import annotations
@@ -16,29 +15,29 @@ from gateway.wire.http2.stream import JOIN_BYTES, Stream, StreamReceiver
 
 _unpack_prefix = PREFIX.unpack_from
 
-# The window is given back in pieces of this, since each time costs as much as a part of relaying a message. A stream
-# has at least 64 KiB, of which it keeps back less than half itself.
+# The window is returned in pieces of this size: each WINDOW_UPDATE costs a part of what relaying a message does. The
+# window of a stream has at least 64 KiB, of which the stream itself keeps back less than half.
 _PAID_AT_ONCE = 16 * 1024
 
 
 class Relayer(StreamReceiver, Protocol):
-    """Whoever received the stream before, and will again."""
+    """The receiver of the stream before and after."""
 
     boundaries: Boundaries  # of the messages that pass
-    owed: int  # bytes that passed, whose window is not given back
+    owed: int  # relayed bytes whose window is not returned yet
 
     def pay(self) -> None:
-        """Give back what is owed."""
+        """Return the window that is owed."""
         ...
 
 
 class Passage:
-    """Receives a stream in the place of `relayer`, who is told of all but data."""
+    """Receives a stream in place of `relayer`, to which it passes all but data."""
 
     __slots__ = ("_boundaries", "_channel", "_relayer", "_target")
 
     def __init__(self, relayer: Relayer, target: Stream) -> None:
-        """`target` is where the data goes on, from one message to the next: nobody else sends amid one."""
+        """`target` is the stream that the data is sent on. Nothing else is sent on it within a message."""
         self._relayer = relayer
         self._boundaries = relayer.boundaries
         self._target = target
@@ -56,7 +55,7 @@ class Passage:
             return
         boundaries, target, channel = self._boundaries, self._target, self._channel
         size = len(data)
-        if size > PREFIX_BYTES and boundaries.is_between_messages:  # mostly, pieces are whole messages
+        if size > PREFIX_BYTES and boundaries.is_between_messages:  # the usual case: a piece is a message
             is_compressed, length = _unpack_prefix(data)
             if length + PREFIX_BYTES == size:
                 boundaries.count += 1

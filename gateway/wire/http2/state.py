@@ -16,20 +16,20 @@ from gateway.wire.http2.stream import Stream
 
 @dataclass(frozen=True, slots=True)
 class Http2Limits:
-    """What the peer may use up."""
+    """The resources that the peer may use."""
 
     max_streams: int = 1000  # at the same time
-    window_bytes: int = 256 * 1024  # what may come on one stream before somebody has taken it
+    window_bytes: int = 256 * 1024  # that may arrive on one stream before they are consumed
     max_frame_bytes: int = 64 * 1024
     max_header_bytes: int = 64 * 1024
     max_resets: int = 2000  # streams broken off in a burst; a twentieth of it each second for good (CVE-2023-44487)
 
 
 class ConnectionOwner(Protocol):
-    """Whoever has the socket."""
+    """The transport of a connection."""
 
     def stream_opened(self, stream: Stream, block: Block, ended: bool) -> None:
-        """The peer asks something: a server sets the stream's receiver."""
+        """The peer has sent a request: a server sets the stream's receiver."""
         ...
 
     def stream_closed(self) -> None:
@@ -37,7 +37,7 @@ class ConnectionOwner(Protocol):
         ...
 
     def settings_changed(self) -> None:
-        """The peer has told how many streams it takes, for the first time or anew."""
+        """The peer's SETTINGS have come: the first, or a change."""
         ...
 
     def peer_is_leaving(self) -> None:
@@ -53,8 +53,8 @@ class ConnectionOwner(Protocol):
         ...
 
 
-class NullOwner:
-    """The receiver of streams that nobody has taken yet."""
+class NullReceiver:
+    """The receiver of streams without another one."""
 
     def headers_received(self, stream: Stream, block: Block, ended: bool) -> None: ...
 
@@ -67,25 +67,25 @@ class NullOwner:
     def drained(self, stream: Stream) -> None: ...
 
 
-NOBODY = NullOwner()
+NO_RECEIVER = NullReceiver()
 
 
-# Frames that ask for work and bring nothing; counted anew each second.
+# Frames that cause work and carry no message, per second.
 _MAX_IDLE_FRAMES = 10_000
-# Who reads much has much to acknowledge, a message on its stream and again on the connection: one more frame for each
-# so many bytes of data sent to it, since the smallest message has five.
+# A peer that reads much acknowledges much, each message on its stream and on the connection: one more frame is allowed
+# for each of these bytes of data sent to it, since the smallest message has five.
 _SENT_BYTES_A_FRAME = 2
-# A change of settings goes through all streams.
+# A change of settings visits all streams.
 SETTINGS_COST = 20
 
 
 class FloodGuard:
-    """Counts what costs this side more than the peer, and forgets it by and by."""
+    """Counts frames that cost this side more than the peer; the counts decay."""
 
     __slots__ = ("_max_resets", "_num_idle", "_num_resets", "_sent_before")
 
     def __init__(self, max_resets: int | None) -> None:
-        """`max_resets` None: the peer may break off what it likes."""
+        """`max_resets` None: the peer may reset any number of streams."""
         self._max_resets = max_resets
         self._num_idle = 0
         self._num_resets = 0
@@ -95,7 +95,7 @@ class FloodGuard:
         return f"<FloodGuard {self._num_idle} idle frames, {self._num_resets} resets>"
 
     def count_idle_frame(self, sent_bytes: int, cost: int = 1) -> None:
-        """The peer sent a frame that brings nothing; `sent_bytes` is all the data that it was ever sent.
+        """The peer sent a frame without a message; `sent_bytes` is the data sent to it so far.
 
         Raises: Http2Error (ENHANCE_YOUR_CALM).
         """
@@ -106,7 +106,7 @@ class FloodGuard:
                 raise Http2Error(ErrorCode.ENHANCE_YOUR_CALM, "too many frames that bring nothing")
 
     def count_reset(self) -> None:
-        """A stream was broken off, by the peer or for what it did wrong.
+        """A stream was reset, by the peer or for its error.
 
         Raises: Http2Error (ENHANCE_YOUR_CALM).
         """
@@ -121,7 +121,7 @@ class FloodGuard:
         self._num_resets = max(0, self._num_resets - max(1, (self._max_resets or 0) // 20))
 
 
-# Streams this side has reset, of which the peer may not know yet.
+# Streams that this side has reset, which the peer may not know yet.
 _REMEMBERED_RESETS = 1024
 
 
@@ -134,6 +134,7 @@ class ConnectionState:
         "decoder",
         "encoder",
         "failed",
+        "flood_guard",
         "granted",
         "is_blocked",
         "is_client",
@@ -145,7 +146,6 @@ class ConnectionState:
         "out",
         "owed",
         "owner",
-        "patience",
         "peer_max_streams",
         "peer_window",
         "send_frame_bytes",
@@ -169,18 +169,20 @@ class ConnectionState:
         self.is_blocked = False
         self.is_leaving = False  # this side, or the peer, opens no new streams
         self.failed: Http2Error | None = None
-        # What the peer told of itself
+        # The peer's limits
         self.send_window = frames.DEFAULT_WINDOW
-        self.granted = frames.DEFAULT_WINDOW  # all that the connection's window ever had
+        self.granted = frames.DEFAULT_WINDOW  # the sum of the connection's window so far
         self.send_frame_bytes = frames.MIN_MAX_FRAME_BYTES
         self.peer_max_streams = frames.MAX_WINDOW
         self.peer_window = frames.DEFAULT_WINDOW
         # What the peer may send
-        self.window = max(limits.window_bytes, frames.DEFAULT_WINDOW)  # no less may come before SETTINGS has arrived
+        self.window = max(
+            limits.window_bytes, frames.DEFAULT_WINDOW
+        )  # before SETTINGS arrives, the peer may send as much
         self.owed = 0  # of the connection's window
-        self.patience = FloodGuard(None if is_client else limits.max_resets)  # an engine breaks off what it likes
+        self.flood_guard = FloodGuard(None if is_client else limits.max_resets)  # engines may reset any number
         self.last_id = 0  # the last stream that the peer opened
-        self.last_taken: int | None = None  # the last of these that is served, once GOAWAY told so
+        self.last_taken: int | None = None  # the last of these that is served, after GOAWAY
         self.next_id = 1 if is_client else 2
         self._resets: set[int] = set()
         self._resets_in_order: deque[int] = deque()
@@ -190,7 +192,7 @@ class ConnectionState:
         leaving = ", leaving" if self.is_leaving else ""
         return f"<{type(self).__name__} {side}, {len(self.streams)} streams{leaving}>"
 
-    # What its streams ask of it
+    # Called by its streams
 
     def emit(self, data: bytes) -> None:
         out = self.out
@@ -199,19 +201,19 @@ class ConnectionState:
             self.owner.has_output()
 
     def stream_ended(self, stream: Stream) -> None:
-        # Whoever received it mostly has it, too: a circle that would be left to the garbage collector.
-        stream.receiver = NOBODY
+        # The receiver mostly refers to the stream: a cycle that only the garbage collector would free.
+        stream.receiver = NO_RECEIVER
         if self.streams.pop(stream.id, None) is not None:
             self.owner.stream_closed()
 
     def drop(self, stream: Stream, code: ErrorCode) -> None:
-        stream.receiver = NOBODY
+        stream.receiver = NO_RECEIVER
         if self.streams.pop(stream.id, None) is not None:
             self._send_reset(stream.id, code)
             self.owner.stream_closed()
 
     def unblock(self) -> None:
-        """Bytes are carried again: streams that wait send a frame each, in turns."""
+        """The transport takes output again: waiting streams send a frame each, in turns."""
         self.is_blocked = False
         while self.waiting and self.send_window > 0 and not self.is_blocked:
             stream = next(iter(self.waiting))
@@ -222,7 +224,7 @@ class ConnectionState:
     # Ends
 
     def fail(self, error: Http2Error) -> None:
-        """End the connection: the peer is told why, and every stream is over."""
+        """End the connection with GOAWAY and all its streams."""
         if self.failed is None:
             self.failed = error
             last = self.last_id if self.last_taken is None else self.last_taken
@@ -233,43 +235,43 @@ class ConnectionState:
         """The connection is gone."""
         self.is_leaving = True
         streams, self.streams = self.streams, {}
-        self.tell(list(streams.values()), ErrorCode.INTERNAL_ERROR, why)
+        self.notify_reset(list(streams.values()), ErrorCode.INTERNAL_ERROR, why)
 
     def end(self, stream_id: int, code: int, why: str) -> None:
         """A stream is over before its end, where there is one."""
         stream = self.streams.pop(stream_id, None)
         if stream is not None:
-            self.tell([stream], code, why)
+            self.notify_reset([stream], code, why)
             self.owner.stream_closed()
 
-    def tell(self, streams: list[Stream], code: int, why: str) -> None:
-        """Streams that are out of the table are over: first all of them, then their receivers hear of it."""
+    def notify_reset(self, streams: list[Stream], code: int, why: str) -> None:
+        """Stop streams that are out of the table, then notify their receivers."""
         for stream in streams:
             stream.stop()
         for stream in streams:
-            receiver, stream.receiver = stream.receiver, NOBODY
+            receiver, stream.receiver = stream.receiver, NO_RECEIVER
             receiver.stream_reset(stream, code, why)
 
-    # What the peer does wrong
+    # Errors of the peer
 
     def fault(self, stream_id: int, code: ErrorCode, why: str) -> None:
-        """End one stream for what the peer did wrong on it.
+        """End one stream for an error of the peer.
 
-        Raises: Http2Error where it did too much of it.
+        Raises: Http2Error where it does so too often.
         """
         if code == ErrorCode.REFUSED_STREAM:
             self.count_idle_frame()
         else:
-            self.patience.count_reset()
+            self.flood_guard.count_reset()
         self._send_reset(stream_id, code)
         self.end(stream_id, code, why)
 
     def count_idle_frame(self, cost: int = 1) -> None:
-        """The peer sent what brings nothing.
+        """The peer sent a frame without a message.
 
-        Raises: Http2Error where it did too much of it.
+        Raises: Http2Error where it does so too often.
         """
-        self.patience.count_idle_frame(self.granted - self.send_window, cost)
+        self.flood_guard.count_idle_frame(self.granted - self.send_window, cost)
 
     def is_ours(self, stream_id: int) -> bool:
         return bool(stream_id & 1) is self.is_client
@@ -284,7 +286,7 @@ class ConnectionState:
             raise Http2Error(ErrorCode.PROTOCOL_ERROR, f"{kind} on stream {stream_id}, which is not open")
 
     def refuse_closed(self, stream_id: int, kind: str) -> None:
-        """A frame of a stream that is over: ignored where the peer may not know, else an error of the connection.
+        """A frame of a stream that is over: ignored where the peer may not know yet, else an error of the connection.
 
         Raises: Http2Error.
         """

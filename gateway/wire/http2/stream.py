@@ -8,27 +8,27 @@ from typing import Protocol
 from gateway.wire.http2 import frames
 from gateway.wire.http2.fields import Block
 from gateway.wire.http2.frames import DATA, END_HEADERS, END_STREAM, HEADERS, ErrorCode, pack_head
-from gateway.wire.http2.hpack import FieldEncoder, Steady
+from gateway.wire.http2.hpack import CachedHeaders, FieldEncoder
 
 # Up to here, copying a payload behind its head is cheaper than a piece of its own.
 JOIN_BYTES = 4096
 
 
 _HEADERS_AND_END = END_HEADERS | END_STREAM
-# What waits on most streams; never added to.
+# Shared by streams without waiting data; never modified.
 _NOTHING: deque[bytes] = deque()
 
 
 class StreamReceiver(Protocol):
-    """Whoever a stream is for. After `trailers_received` or an `ended` no more comes but, while this side still sends,
-    `stream_reset`; after that, nothing."""
+    """Receives a stream. After `trailers_received` or `ended` only `stream_reset` may follow, while this side still
+    sends; after that, nothing."""
 
     def headers_received(self, stream: Stream, block: Block, ended: bool) -> None:
         """The reply's fields; only where the stream was opened by this side."""
         ...
 
     def data_received(self, stream: Stream, data: bytes, ended: bool) -> None:
-        """Some of the body, cut anywhere. What is done with gives its window back by `Stream.credit`."""
+        """Some of the body, split anywhere. `Stream.credit` returns the window of what is consumed."""
         ...
 
     def trailers_received(self, stream: Stream, block: Block) -> None: ...
@@ -38,19 +38,19 @@ class StreamReceiver(Protocol):
         ...
 
     def drained(self, stream: Stream) -> None:
-        """What was seen to wait for the peer's window is sent."""
+        """All data that waited for the peer's window is sent."""
         ...
 
 
 class Outlet(Protocol):
-    """Whoever carries the connection's bytes, as its streams see it."""
+    """The transport of the connection, as its streams see it."""
 
     def has_output(self) -> None:
         """`out` is no longer empty."""
         ...
 
     def has_relayed(self) -> None:
-        """The same, by a message that is relayed while it is read: nothing else is to come for it soon."""
+        """The same, by a message that is relayed while it is read: no more output follows soon."""
         ...
 
 
@@ -58,10 +58,10 @@ class Channel(Protocol):
     """The connection, as its streams see it."""
 
     encoder: FieldEncoder
-    is_blocked: bool  # whoever carries the bytes takes no more for now
-    out: list[bytes]  # what is to be written
+    is_blocked: bool  # the transport takes no more for now
+    out: list[bytes]  # the output to write
     send_window: int
-    send_frame_bytes: int  # how long a frame the peer takes
+    send_frame_bytes: int  # the longest frame that the peer takes
     waiting: dict[Stream, None]  # streams whose data waits for the connection, in the order of their turns
 
     @property
@@ -79,8 +79,8 @@ class Channel(Protocol):
 
 
 class Stream:
-    """Made by its connection. `send_...` never block: what the windows do not allow waits here, and `drained` tells
-    when it is gone; who sends much looks at `is_waiting` first. On a stream that is over they do nothing."""
+    """Created by its connection. `send_...` never block: data that exceeds the windows waits here, and `drained`
+    follows when it is sent; large senders check `is_waiting` first. On a stream that is over they do nothing."""
 
     __slots__ = (
         "_is_late",
@@ -111,7 +111,7 @@ class Stream:
         self.send_window = send_window
         self.window_bytes = window_bytes  # the whole of what the peer may send before it is given back
         self.receive_window = window_bytes
-        self.expected_bytes = -1  # by its content-length; -1 where none was told
+        self.expected_bytes = -1  # still to come by the content-length; -1 without one
         self.has_headers = False  # the peer's first fields have come
         self.is_sent = False  # all that this side sends, or the stream is over
         self.is_received = False
@@ -119,9 +119,9 @@ class Stream:
         self._owed = 0  # received, done with, and not yet given back
         self.waiting = _NOTHING  # data that the windows do not allow yet
         self._num_pushed = 0  # bytes of the first piece that waits
-        self._is_late = False  # somebody saw it wait
+        self._is_late = False  # a sender has been left waiting: `drained` is due
         self._sends_end = False
-        self._trailers: tuple[Steady, bytes] | None = None
+        self._trailers: tuple[CachedHeaders, bytes] | None = None
 
     def __repr__(self) -> str:
         ends = ("sent " if self.is_sent else "") + ("received" if self.is_received else "")
@@ -132,7 +132,7 @@ class Stream:
         """Whether data waits for a window."""
         return bool(self.waiting)
 
-    def send_headers(self, steady: Steady, passing: bytes = b"", *, ended: bool = False) -> None:
+    def send_headers(self, steady: CachedHeaders, passing: bytes = b"", *, ended: bool = False) -> None:
         """Send the first fields; see `FieldEncoder.encode`."""
         if self.is_sent:
             return
@@ -184,7 +184,7 @@ class Stream:
         elif not self.is_sent and (size or ended):
             self._send_later(data, ended)
 
-    def send_whole(self, steady: Steady, passing: bytes, data: bytes) -> None:
+    def send_whole(self, steady: CachedHeaders, passing: bytes, data: bytes) -> None:
         """Send fields and all data, and with that the end."""
         channel = self.channel
         size = len(data)
@@ -204,7 +204,7 @@ class Stream:
             self.send_headers(steady, passing)
             self.send_data(data, True)
 
-    def send_trailers(self, steady: Steady, passing: bytes = b"") -> None:
+    def send_trailers(self, steady: CachedHeaders, passing: bytes = b"") -> None:
         """Send the last fields, after all data."""
         if self.waiting:
             self._trailers = (steady, passing)
@@ -244,12 +244,12 @@ class Stream:
         return True
 
     def reset(self, code: ErrorCode = ErrorCode.CANCEL) -> None:
-        """End it before its end; the receiver hears nothing of it."""
+        """End the stream early; the receiver is not notified."""
         self.stop()
         self.channel.drop(self, code)
 
     def stop(self) -> None:
-        """It is over: what is sent on it from now on goes nowhere."""
+        """It is over: what is sent on it from now on is dropped."""
         self.is_sent = self.is_received = True
         self.waiting = _NOTHING
         self._trailers = None
@@ -257,7 +257,7 @@ class Stream:
         self.channel.waiting.pop(self, None)
 
     def credit(self, size: int) -> None:
-        """`size` bytes of what came are done with: the peer may send as many more."""
+        """`size` bytes of the body are consumed: the peer may send as many more."""
         self._owed += size
         if self._owed * 2 >= self.window_bytes and not self.is_received:
             self.receive_window += self._owed
@@ -275,7 +275,7 @@ class Stream:
             self._is_late = bool(self.waiting)
 
     def _all_pushed(self, ended: bool) -> None:
-        receiver = self.receiver  # with the end of the stream it is let go
+        receiver = self.receiver  # the end of the stream drops it
         self.channel.waiting.pop(self, None)
         if ended:
             self._sent()

@@ -6,7 +6,7 @@ from gateway.wire.http2 import frames
 from gateway.wire.http2.connection import Http2Connection, Http2Limits
 from gateway.wire.http2.fields import Block, Field
 from gateway.wire.http2.frames import ErrorCode
-from gateway.wire.http2.hpack import Steady, literals
+from gateway.wire.http2.hpack import CachedHeaders, literals
 from gateway.wire.http2.stream import Stream
 
 REQUEST: list[Field] = [(b":method", b"POST"), (b":scheme", b"http"), (b":path", b"/a"), (b":authority", b"host")]
@@ -65,7 +65,7 @@ class Side:
     def open(self, fields: list[Field] = REQUEST, *, ended: bool = False) -> Heard:
         stream = self.http2.open_stream(self)
         heard = self.heard[stream.id] = Heard(stream)
-        stream.send_headers(Steady(fields), ended=ended)
+        stream.send_headers(CachedHeaders(fields), ended=ended)
         return heard
 
     # As the connection's owner

@@ -22,7 +22,7 @@ from h2.settings import SettingCodes
 from gateway.wire.http2 import frames
 from gateway.wire.http2.fields import Field
 from gateway.wire.http2.frames import ErrorCode
-from gateway.wire.http2.hpack import Steady
+from gateway.wire.http2.hpack import CachedHeaders
 from tests.wire.http2.reference import TRAILERS, exchange, peer, told
 from tests.wire.http2.sides import REPLY, REQUEST, Side, client, data, headers
 
@@ -45,9 +45,9 @@ class Answering(Side):
         self.answer(stream)
 
     def answer(self, stream: Any) -> None:
-        stream.send_headers(Steady(REPLY))
+        stream.send_headers(CachedHeaders(REPLY))
         stream.send_data(self.heard[stream.id].body)
-        stream.send_trailers(Steady(TRAILERS))
+        stream.send_trailers(CachedHeaders(TRAILERS))
 
 
 def a_clients_conversation() -> bytes:
@@ -186,7 +186,7 @@ def test_a_call_to_h2() -> None:
     side, peer_ = Side(is_client=True), peer(is_client=False)
     heard = side.open()
     heard.stream.send_data(b"hello")
-    heard.stream.send_trailers(Steady([(b"a", b"b")]))
+    heard.stream.send_trailers(CachedHeaders([(b"a", b"b")]))
     events = exchange(side, peer_)
     assert told(events, RequestReceived)[0].headers == REQUEST
     assert told(events, TrailersReceived)[0].headers == [(b"a", b"b")]
@@ -206,7 +206,7 @@ def test_long_fields_in_both_directions() -> None:
     assert side.heard[1].fields == REQUEST + long
     peer_.send_headers(3, REQUEST)
     exchange(side, peer_)
-    side.heard[3].stream.send_headers(Steady(REPLY + long))
+    side.heard[3].stream.send_headers(CachedHeaders(REPLY + long))
     assert told(exchange(side, peer_), ResponseReceived)[0].headers == REPLY + long
 
 
@@ -255,7 +255,7 @@ def test_a_reset_reaches_the_other_side() -> None:
     exchange(side, peer_)
     call.stream.reset(ErrorCode.CANCEL)
     call.stream.send_data(b"late", True)
-    call.stream.send_trailers(Steady(TRAILERS))
+    call.stream.send_trailers(CachedHeaders(TRAILERS))
     call.stream.credit(1 << 20)
     resets = told(exchange(side, peer_), StreamReset)
     assert [event.error_code for event in resets] == [ErrorCodes.CANCEL]

@@ -11,7 +11,7 @@ from gateway.wire.http2.field_decoder import FieldDecoder
 from gateway.wire.http2.field_table import TABLE_BYTES
 from gateway.wire.http2.fields import Block, Field, Shape, is_value, reply_fault, request_fault, trailer_fault
 from gateway.wire.http2.frames import ErrorCode, Http2Error
-from gateway.wire.http2.hpack import FieldEncoder, Steady, literals
+from gateway.wire.http2.hpack import CachedHeaders, FieldEncoder, literals
 
 # Few names and values, so that tables are hit; some long enough to push others out.
 NAMES = st.sampled_from([b":path", b":status", b"x-a", b"cookie", b"date", b"", b"x" * 200, b"te", b":method"])
@@ -299,14 +299,14 @@ def test_blocks_in_use_stay_remembered() -> None:
 
 
 STEADIES = [
-    Steady([(b":status", b"200"), (b"content-type", b"application/grpc")]),
-    Steady([(b":method", b"POST"), (b":path", b"/a"), (b"x-a", b"1")]),
-    Steady([(b"x-a", b"1"), (b"x-b", b"2" * 300)]),
-    Steady([(b"x-a", b"1"), (b"x-a", b"1"), (b"x-c", b"")]),
-    Steady([(b"long", b"l" * 3000)]),
-    Steady([(b"longer", b"l" * 3900)]),
-    Steady([(b"longest", b"l" * 9000)]),
-    Steady([]),
+    CachedHeaders([(b":status", b"200"), (b"content-type", b"application/grpc")]),
+    CachedHeaders([(b":method", b"POST"), (b":path", b"/a"), (b"x-a", b"1")]),
+    CachedHeaders([(b"x-a", b"1"), (b"x-b", b"2" * 300)]),
+    CachedHeaders([(b"x-a", b"1"), (b"x-a", b"1"), (b"x-c", b"")]),
+    CachedHeaders([(b"long", b"l" * 3000)]),
+    CachedHeaders([(b"longer", b"l" * 3900)]),
+    CachedHeaders([(b"longest", b"l" * 9000)]),
+    CachedHeaders([]),
 ]
 
 
@@ -320,7 +320,7 @@ STEADIES = [
         max_size=16,
     )
 )
-def test_what_hpack_reads(steps: list[tuple[Steady | None, object]]) -> None:
+def test_what_hpack_reads(steps: list[tuple[CachedHeaders | None, object]]) -> None:
     """The library reads what we write, whatever was remembered, through all changes of its table; its table never has
     more in it than was allowed."""
     encoder, decoder = FieldEncoder(), Decoder(1 << 20)

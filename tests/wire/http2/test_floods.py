@@ -9,7 +9,7 @@ from gateway.wire.http2 import frames
 from gateway.wire.http2.connection import Http2Limits
 from gateway.wire.http2.fields import Field
 from gateway.wire.http2.frames import ACK, END_HEADERS, ErrorCode, Setting, frame, rst_stream, settings, window_update
-from gateway.wire.http2.hpack import Steady
+from gateway.wire.http2.hpack import CachedHeaders
 from gateway.wire.http2.state import FloodGuard
 from tests.wire.http2.sides import REPLY, REQUEST, Side, client, data, errors, headers, server
 
@@ -71,7 +71,7 @@ def test_who_reads_much_may_acknowledge_much() -> None:
     side = server()
     side.feed(headers(1, ended=True))
     stream = side.heard[1].stream
-    stream.send_headers(Steady(REPLY))
+    stream.send_headers(CachedHeaders(REPLY))
     for _ in range(30_000):
         stream.send_data(b"a token.........")
         side.feed(window_update(1, 16) + window_update(0, 16))
@@ -235,7 +235,7 @@ def test_what_is_remembered_of_blocks(kind: str, indexes: bool) -> None:
         stream_id = 2 * number + 1
         side.feed(headers(stream_id, block, ended=True))
         assert side.heard.pop(stream_id).fields == fields
-        side.http2.streams[stream_id].send_headers(Steady(REPLY), ended=True)
+        side.http2.streams[stream_id].send_headers(CachedHeaders(REPLY), ended=True)
         side.take()
         side.sent = b""
     assert held_bytes(side.http2.decoder, set()) < 1 << 20

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from gateway.wire.http2 import frames
 from gateway.wire.http2.connection import Http2Limits
 from gateway.wire.http2.frames import frame
-from gateway.wire.http2.hpack import Steady
+from gateway.wire.http2.hpack import CachedHeaders
 from tests.wire.http2.sides import OPENING, REPLY, REQUEST, SETTINGS, Side, client, cut, data, errors, headers, server
 from tests.wire.http2.test_conversations import Answering, a_clients_conversation, a_servers_conversation
 
@@ -164,7 +164,7 @@ class Fickle(Side):
     def data_received(self, stream: object, data: bytes, ended: bool) -> None:
         for heard in self.heard.values():
             heard.stream.reset()
-            heard.stream.send_headers(Steady(REPLY))
+            heard.stream.send_headers(CachedHeaders(REPLY))
 
     def stream_reset(self, stream: object, code: int, why: str) -> None:
         self.data_received(stream, b"", False)

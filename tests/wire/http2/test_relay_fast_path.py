@@ -10,7 +10,7 @@ from gateway.wire.grpc import Boundaries, framed
 from gateway.wire.http2 import frames
 from gateway.wire.http2.fields import Block
 from gateway.wire.http2.frames import Setting
-from gateway.wire.http2.hpack import Steady
+from gateway.wire.http2.hpack import CachedHeaders
 from gateway.wire.http2.relay_fast_path import Passage
 from gateway.wire.http2.stream import Stream
 from tests.wire.http2.sides import REPLY, Side, headers, server
@@ -36,7 +36,7 @@ class Relay:
         self.side: Side = server()
         self.side.feed(frames.settings({Setting.INITIAL_WINDOW_SIZE: 3000}), headers(1, ended=True))
         self.target = self.side.heard[1].stream
-        self.target.send_headers(Steady(REPLY))
+        self.target.send_headers(CachedHeaders(REPLY))
         self.boundaries = Boundaries(MARK)
         self.owed = 0
         self.paid = 0

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from gateway.wire.http2 import frames
 from gateway.wire.http2.frames import DATA, END_STREAM, ErrorCode, Setting
-from gateway.wire.http2.hpack import Steady
+from gateway.wire.http2.hpack import CachedHeaders
 from tests.wire.http2.sides import REPLY, Side, cut, headers, server
 
 STREAMS = (1, 3, 5)
@@ -34,7 +34,7 @@ class Walk:
         self.side = server()
         for stream_id in STREAMS:
             self.side.feed(headers(stream_id, ended=True))
-            self.side.heard[stream_id].stream.send_headers(Steady(REPLY))
+            self.side.heard[stream_id].stream.send_headers(CachedHeaders(REPLY))
         self.side.take()
         self.windows = dict.fromkeys((0, *STREAMS), frames.DEFAULT_WINDOW)
         self.initial = frames.DEFAULT_WINDOW
@@ -59,7 +59,7 @@ class Walk:
                 streams[stream_id].send_data(body, step == "end")
             case "trailers" if stream_id not in self.closing:
                 self.closing[stream_id] = step
-                streams[stream_id].send_trailers(Steady([(b"grpc-status", b"0")]))
+                streams[stream_id].send_trailers(CachedHeaders([(b"grpc-status", b"0")]))
             case "reset" if stream_id not in self.closing:
                 self.closing[stream_id] = step
                 streams[stream_id].reset(ErrorCode.CANCEL)
@@ -137,7 +137,7 @@ def test_streams_take_turns() -> None:
     for stream_id in STREAMS:
         side.feed(headers(stream_id, ended=True))
         streams.append(side.heard[stream_id].stream)
-        streams[-1].send_headers(Steady(REPLY))
+        streams[-1].send_headers(CachedHeaders(REPLY))
         streams[-1].send_data(bytes(100_000))
     side.take()
     side.feed(frames.window_update(0, 100_000))
@@ -153,7 +153,7 @@ def test_a_long_message_is_not_copied_again_and_again() -> None:
     side.feed(headers(1, ended=True))
     stream = side.heard[1].stream
     message = bytes(10_000_000)
-    stream.send_headers(Steady(REPLY))
+    stream.send_headers(CachedHeaders(REPLY))
     stream.send_data(message)
     for _ in range(100):
         side.feed(frames.window_update(1, 20_000), frames.window_update(0, 20_000))
@@ -167,10 +167,10 @@ def test_a_stream_that_is_over_sends_nothing() -> None:
     side.feed(headers(1, ended=True))
     stream = side.heard[1].stream
     side.feed(frames.rst_stream(1, ErrorCode.CANCEL))
-    stream.send_headers(Steady(REPLY))
+    stream.send_headers(CachedHeaders(REPLY))
     stream.send_data(b"x")
     stream.send_data(b"", True)
-    stream.send_trailers(Steady([(b"grpc-status", b"0")]))
+    stream.send_trailers(CachedHeaders([(b"grpc-status", b"0")]))
     stream.reset()
     stream.credit(1 << 20)
     assert side.take() == b"" and side.num_closed == 1

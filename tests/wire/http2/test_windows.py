@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.wire.http2.connection import Http2Limits
-from gateway.wire.http2.hpack import Steady
+from gateway.wire.http2.hpack import CachedHeaders
 from tests.wire.http2.reference import TRAILERS, exchange, peer, told
 from tests.wire.http2.sides import REPLY, REQUEST, Side
 
@@ -65,12 +65,12 @@ def test_windows_are_never_exceeded(is_client: bool, sizes: list[int], steps: li
         else:
             peer_.send_headers(stream_id, REQUEST, end_stream=True)
             reading.take_events(exchange(side, peer_))
-            side.heard[stream_id].stream.send_headers(Steady(REPLY))
+            side.heard[stream_id].stream.send_headers(CachedHeaders(REPLY))
         stream = side.heard[stream_id].stream
         stream.send_data(body[:30_000])
         stream.send_data(body[30_000:], number == 0)
         if number:
-            stream.send_trailers(Steady(TRAILERS))
+            stream.send_trailers(CachedHeaders(TRAILERS))
     reading.take_events(exchange(side, peer_))
     for step, value in [*steps, ("unblock", 0), ("window", 65_535)]:
         if step == "take":
@@ -100,7 +100,7 @@ def test_a_window_below_nothing_hangs_nobody() -> None:
     peer_.send_headers(1, REQUEST, end_stream=True)
     exchange(side, peer_)
     stream = side.heard[1].stream
-    stream.send_headers(Steady(REPLY))
+    stream.send_headers(CachedHeaders(REPLY))
     stream.send_data(bytes(60_000))
     reading.take_events(exchange(side, peer_))
     peer_.update_settings({SettingCodes.INITIAL_WINDOW_SIZE: 10})
@@ -121,7 +121,7 @@ def test_an_end_without_data_needs_no_window() -> None:
     peer_.send_headers(1, REQUEST, end_stream=True)
     exchange(side, peer_)
     stream = side.heard[1].stream
-    stream.send_headers(Steady(REPLY))
+    stream.send_headers(CachedHeaders(REPLY))
     stream.send_data(bytes(65_535))
     reading.take_events(exchange(side, peer_))
     assert stream.send_window == side.http2.send_window == 0
