@@ -154,7 +154,7 @@ def test_a_model_without_a_batch_axis_runs_each_request_by_itself():
     assert (first.answer["twice"].tolist(), second.answer["twice"].tolist()) == ([2, 4], [6, 8])
 
 
-def test_a_batch_is_padded_to_its_bucket_and_nobody_sees_it():
+def test_a_batch_is_padded_to_its_bucket_invisibly():
     """Three rows run as four, the last one twice."""
     model = Doubler()
     first, second = run(

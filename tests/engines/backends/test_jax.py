@@ -157,7 +157,7 @@ def test_bfloat16_goes_through_as_its_bits(start):
         ),
     ],
 )
-def test_a_model_that_cannot_be_loaded_says_why(start, model, config, message):
+def test_a_failed_load_has_a_reason(start, model, config, message):
     with pytest.raises(EngineError) as error:
         start(model, config)
     assert message in error.value.message

@@ -29,9 +29,7 @@ def test_a_missing_library_names_its_extra():
         ("tensorflow", "tensorflow", "model.savedmodel"),
     ],
 )
-def test_a_model_whose_framework_is_missing_fails_to_load_and_says_what_to_install(
-    tmp_path, monkeypatch, backend, module, file
-):
+def test_a_missing_framework_is_a_load_error_with_the_package_to_install(tmp_path, monkeypatch, backend, module, file):
     (tmp_path / "1").mkdir()
     (tmp_path / "1" / file).touch()
     monkeypatch.setitem(sys.modules, module, None)

@@ -108,7 +108,7 @@ def test_requests_run_as_one_batch_and_answer_as_onnxruntime_does(linear):
     backend.finalize()
 
 
-def test_what_runs_where_is_told(linear):
+def test_the_placement_is_reported(linear):
     assert loaded(linear).placement == {
         "providers": ["CPUExecutionProvider"],
         "nodes": {"CPUExecutionProvider": {"MatMul": 1}},
@@ -306,7 +306,7 @@ def test_providers_follow_the_configuration_the_kind_and_what_is_there(available
         (parameter("EXECUTION_PROVIDERS", "CoreMLExecutionProvider"), [coreml(), CPU]),
     ],
 )
-def test_open_shapes_stay_on_the_cpu_of_a_mac_unless_coreml_is_asked_for(text, chosen):
+def test_open_shapes_stay_on_the_cpu_of_a_mac_unless_coreml_is_configured(text, chosen):
     """By the kind alone CoreML gets no model with open shapes; a configuration that names it does."""
     assert providers.choose(MAC, "KIND_GPU", 0, configuration(text), lambda: False) == chosen
 

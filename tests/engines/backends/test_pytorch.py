@@ -137,7 +137,7 @@ def test_autocast_computes_in_its_dtype_and_answers_in_the_configured_one(net, s
     assert not np.array_equal(scores, expected(net, batch(2)))
 
 
-def test_an_eager_model_is_compiled_where_it_is_asked_for(net, start):
+def test_an_eager_model_is_compiled_on_request(net, start):
     """The compiler here is the one that only checks the graph: it needs no C++."""
     text = (
         CONFIG
@@ -283,7 +283,7 @@ ONE, BOTH = two_inputs(("a",), ("OUTPUT__0",)), two_inputs(("a", "b"), ("OUTPUT_
         (BOTH + ' default_model_filename: "other.pt"', "unable to find"),
     ],
 )
-def test_a_model_that_cannot_be_loaded_says_why(start, text, message):
+def test_a_failed_load_has_a_reason(start, text, message):
     with pytest.raises(EngineError) as error:
         start(lambda path: torch.jit.script(Two()).save(path / "model.pt"), text)
     assert message in error.value.message

@@ -64,7 +64,7 @@ def no_states(made, *keys):
     return {key: {"conv_state": conv, "ssm_state": ssm} for key in keys}
 
 
-def test_a_mamba_fed_byte_by_byte_says_what_it_says_of_the_whole_text(mamba):
+def test_a_mamba_fed_byte_by_byte_equals_one_run_over_the_text(mamba):
     """Its state is complete, for any split of the text and any other requests in the batch."""
     made, params, backend = mamba
     texts = {1: list(b"state space"), 2: list(b"models")}

@@ -78,7 +78,7 @@ def test_another_signature_may_be_served_and_strings_go_through(saved):
         ('default_model_filename: "none.savedmodel"', "unable to find"),
     ],
 )
-def test_a_model_that_cannot_be_loaded_says_why(saved, text, message):
+def test_a_failed_load_has_a_reason(saved, text, message):
     with pytest.raises(EngineError) as error:
         started(saved, f'name: "net" {text}')
     assert message in error.value.message

@@ -32,7 +32,7 @@ class Asker:
         lambda call: call.cancel(),
     ],
 )
-def test_a_call_that_is_over_holds_on_to_nobody(end) -> None:  # type: ignore[no-untyped-def]
+def test_an_ended_call_holds_no_references(end) -> None:  # type: ignore[no-untyped-def]
     """Its end is reported once, and its tensors are freed at once, without the garbage collector."""
     asker = Asker()
     gc.collect()

@@ -80,7 +80,7 @@ def test_one_process_and_a_thread_for_each(stage: Stage, spec: ModelSpec) -> Non
     stage.stop(running)
 
 
-def test_what_a_backend_tells(stage: Stage, spec: ModelSpec, caplog: pytest.LogCaptureFixture) -> None:
+def test_reports_of_a_backend(stage: Stage, spec: ModelSpec, caplog: pytest.LogCaptureFixture) -> None:
     """Its log lines are the host's, the placement is in the configuration, and its options reach the completion."""
     caplog.set_level(logging.INFO, "engines.models")
     running = stage.start(spec, backend_options={"completes-with": "options"})

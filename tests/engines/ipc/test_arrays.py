@@ -38,7 +38,7 @@ def test_both_see_the_same_bytes(region: Region) -> None:
         assert bytes(region.buf[100:104]) == b"efgh"
 
 
-def test_a_region_made_anew_is_mapped_anew(region: Region) -> None:
+def test_a_region_created_again_is_mapped_again(region: Region) -> None:
     """The client does not see its old memory any more."""
     memory = ClientMemory()
     memory.view(SharedMemory(NAME, 0, 4))

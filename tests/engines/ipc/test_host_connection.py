@@ -26,7 +26,7 @@ def send(host: int, kind: int, *rest: object) -> None:
     os.write(host, encode((kind, (), *rest)))
 
 
-def test_who_waits_for_work_tells_of_a_cancellation(ends: tuple[HostConnection, int]) -> None:
+def test_a_thread_that_waits_for_work_reports_a_cancellation(ends: tuple[HostConnection, int]) -> None:
     """The callback runs once, with the message, and only for its request."""
     connection, host = ends
     calls: list[int] = []
@@ -39,7 +39,7 @@ def test_who_waits_for_work_tells_of_a_cancellation(ends: tuple[HostConnection, 
     assert calls == [2]
 
 
-def test_a_request_that_is_cancelled_already_is_told_at_once(ends: tuple[HostConnection, int]) -> None:
+def test_an_earlier_cancellation_is_reported_at_once(ends: tuple[HostConnection, int]) -> None:
     """A late registration misses nothing."""
     connection, host = ends
     send(host, protocol.CANCEL, 1)
@@ -49,7 +49,7 @@ def test_a_request_that_is_cancelled_already_is_told_at_once(ends: tuple[HostCon
     assert calls == [1]
 
 
-def test_a_request_that_is_over_is_not_told_of(ends: tuple[HostConnection, int]) -> None:
+def test_an_ended_request_is_not_reported(ends: tuple[HostConnection, int]) -> None:
     """A cancellation after the last response has no effect."""
     connection, host = ends
     connection.when_cancelled(1, lambda: pytest.fail("nobody listens any more"))

@@ -70,7 +70,7 @@ def test_what_is_loaded_at_the_start(mode: Mode, startup: tuple[str, ...], loade
 
 
 @run
-async def test_a_start_tells_what_failed(root: Path, loader: FakeLoader) -> None:
+async def test_a_start_reports_failures(root: Path, loader: FakeLoader) -> None:
     """By name, with file and line where the configuration is at fault; the others serve."""
     write_model(root, "good")
     write_model(root, "bad", 'backend: "python"\nmax_batch: 3')
@@ -126,7 +126,7 @@ def test_only_explicit_control_takes_requests(mode: Mode, tmp_path: Path) -> Non
 
 
 @run
-async def test_versions_are_asked_for_by_text(root: Path, loader: FakeLoader) -> None:
+async def test_versions_are_requested_by_text(root: Path, loader: FakeLoader) -> None:
     """As Triton reads them."""
     write_model(root, "m", "version_policy { all { } }" + PYTHON, ("1", "2", "10"))
     repository = await started(root, loader, startup_models=["m"])
@@ -200,7 +200,7 @@ async def test_the_old_version_serves_until_the_new_one_is_ready(root: Path, loa
 
 
 @run
-async def test_only_what_has_changed_is_loaded_anew(root: Path, loader: FakeLoader) -> None:
+async def test_only_changed_models_are_reloaded(root: Path, loader: FakeLoader) -> None:
     """Of a model that has not changed nothing; of one with a changed version that version; with a changed
     configuration all, unless only the policy has changed."""
     every = "version_policy { all { } }" + PYTHON
@@ -317,7 +317,7 @@ async def test_an_ensemble_ends_before_its_models(root: Path, loader: FakeLoader
 
 
 @run
-async def test_a_load_is_tried_again_where_that_is_asked_for(root: Path, loader: FakeLoader) -> None:
+async def test_a_load_is_retried_as_configured(root: Path, loader: FakeLoader) -> None:
     """As often as the host is configured."""
     write_model(root, "m")
     loader.broken["m"] = internal("not yet")
@@ -361,7 +361,7 @@ async def test_what_a_model_completes_is_checked(root: Path, loader: FakeLoader)
 
 
 @run
-async def test_without_completion_everything_must_be_said(root: Path, loader: FakeLoader) -> None:
+async def test_without_completion_configurations_must_be_complete(root: Path, loader: FakeLoader) -> None:
     """A configuration that is missing, or incomplete, cannot be read."""
     write_model(root, "bare", None)
     write_model(root, "part", 'backend: "python" input [ { name: "x" } ]')

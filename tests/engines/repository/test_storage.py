@@ -126,7 +126,7 @@ def test_a_missing_library_is_named(url: str, package: str, tmp_path: Path, monk
     assert f"needs {package}, which is not installed here: pip install" in caught.value.message
 
 
-def test_a_scheme_that_nobody_knows(tmp_path: Path) -> None:
+def test_an_unknown_scheme(tmp_path: Path) -> None:
     pytest.importorskip("fsspec")
     with pytest.raises(EngineError, match="model repository 'nosuch://x': Protocol not known: nosuch"):
         open_root("nosuch://x", tmp_path)

@@ -61,7 +61,7 @@ def test_a_sequence_goes_on_elsewhere(server: RedisServer, tmp_path: Path) -> No
     assert listed(here.inputs("k", is_start=False, sequence=5)) == {"total": [2.5, 3.5], "seen": [7, 8, 9]}
 
 
-def test_a_sequence_that_nobody_knows_must_start(server: RedisServer, tmp_path: Path) -> None:
+def test_an_unknown_sequence_must_start(server: RedisServer, tmp_path: Path) -> None:
     """Another's id, the same id as text, another model's, one that has ended."""
     here = states(server, tmp_path)
     here.inputs("k", is_start=True, sequence=5)
@@ -78,7 +78,7 @@ def test_a_sequence_that_nobody_knows_must_start(server: RedisServer, tmp_path: 
         here.inputs("k", is_start=False, sequence=5)
 
 
-def test_a_step_whose_state_is_not_kept_counts_for_nothing(server: RedisServer, tmp_path: Path) -> None:
+def test_a_step_whose_state_is_not_stored_has_no_effect(server: RedisServer, tmp_path: Path) -> None:
     """The client gets an error and may repeat the step: the previous state is still stored."""
     here = states(server, tmp_path)
     here.inputs("k", is_start=True, sequence=5)
@@ -91,7 +91,7 @@ def test_a_step_whose_state_is_not_kept_counts_for_nothing(server: RedisServer, 
     assert listed(here.inputs("k", is_start=False, sequence=5))["total"] == [1.5, 2.5]
 
 
-def test_a_store_that_does_not_answer_is_told(server: RedisServer, tmp_path: Path) -> None:
+def test_a_store_that_does_not_respond_is_reported(server: RedisServer, tmp_path: Path) -> None:
     """It gets an error to try again, not one of an unknown sequence."""
     here = states(server, tmp_path)
     server.kill()
@@ -100,7 +100,7 @@ def test_a_store_that_does_not_answer_is_told(server: RedisServer, tmp_path: Pat
     assert failure.value.code is ErrorCode.UNAVAILABLE
 
 
-def test_places_that_nobody_fills_keep_nothing(server: RedisServer, tmp_path: Path) -> None:
+def test_idle_rows_store_nothing(server: RedisServer, tmp_path: Path) -> None:
     """A batch's empty place is of no sequence."""
     here = states(server, tmp_path)
     assert listed(here.inputs("", is_start=False)) == {"total": [0, 0], "seen": [0]}

@@ -124,7 +124,7 @@ def test_steps_that_no_wanted_output_needs_are_skipped(wanted, models):
     assert {tensor.name for tensor in stage.outputs()[0]} == set(wanted.split())
 
 
-def test_what_is_said_beside_the_tensors_goes_to_each_step():
+def test_parameters_go_to_each_step():
     """Id, parameters, priority, timeout, sequence and trace context; and the version that the step names."""
     stage = Stage(step("a", {"i": "IN"}, {"o": "T"}, version=3) + step("b", {"i": "T"}, {"o": "OUT"}))
     said = {
@@ -145,7 +145,7 @@ def test_what_is_said_beside_the_tensors_goes_to_each_step():
     assert stage.models.versions == ["3", ""]
 
 
-def test_a_step_may_say_where_the_next_one_stands_in_a_sequence():
+def test_a_step_may_set_the_position_in_a_sequence():
     """Parameters of a response override the request's."""
     stage = Stage(CHAIN)
     stage.submit(sequence_id=5, sequence_start=True)
@@ -265,7 +265,7 @@ def test_a_model_that_is_not_there_fails_the_ensemble():
     assert stage.client.outcomes() == ["UNAVAILABLE: in ensemble 'e', Request for unknown model: 'b' is not found"]
 
 
-def test_an_ensemble_that_cannot_go_on_says_so():
+def test_an_ensemble_that_cannot_continue_fails():
     """A model that ends without an answer."""
     stage = Stage(CHAIN)
     stage.submit()
@@ -299,7 +299,7 @@ def test_cancelling_reaches_the_steps_that_run():
     assert "d" not in stage.models.requests
 
 
-def test_a_call_that_is_cancelled_before_it_comes_asks_nobody():
+def test_a_call_that_was_cancelled_before_runs_no_step():
     """Its client has lost interest while the request was read."""
     stage = Stage(CHAIN)
     client = SchedulerClient(lambda call: (call.cancel(), stage.scheduler.submit(call)), HandClock())

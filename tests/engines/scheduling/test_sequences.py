@@ -329,7 +329,7 @@ def test_an_idle_sequence_runs_what_it_has(strategy):
     assert stage.client.outcomes() == ["answered", "answered", NO_START.format(1)]
 
 
-def test_silence_is_a_second_where_nothing_is_said():
+def test_the_default_idle_timeout_is_a_second():
     """Triton's default."""
     stage = Sequences("direct {}")
     stage.step("a", 1, "S")
@@ -360,7 +360,7 @@ def test_a_sequence_in_the_backlog_may_time_out():
 
 
 @BOTH
-def test_a_sequence_may_start_anew(strategy):
+def test_a_sequence_may_start_again(strategy):
     """START in a running sequence begins another in its place."""
     stage = Sequences(
         strategy + " state { input_name: 'I' output_name: 'O' data_type: TYPE_INT32 dims: [1] }", num_instances=2

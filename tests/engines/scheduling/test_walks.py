@@ -312,7 +312,7 @@ def model_of(number: int, output: int, inputs: list[bytes]) -> bytes:
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_an_ensemble_makes_what_its_graph_says(seed):
+def test_an_ensemble_follows_its_graph(seed):
     """Whatever the order in which its steps are answered; each step runs once, and only if it is needed."""
     chance = random.Random(seed)
     graph = Graph(chance)

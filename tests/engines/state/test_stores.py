@@ -116,7 +116,7 @@ def test_a_value_has_its_time() -> None:
     assert "1 values" in repr(store)
 
 
-def test_redis_is_told_the_time(redis_server: RedisServer) -> None:
+def test_redis_gets_the_time_to_live(redis_server: RedisServer) -> None:
     """For each value, in milliseconds, again with each use."""
     store = open_store(redis_server.url, ttl_seconds=100, deadline_seconds=5.0)
     store.write("a", value(b"one"))

@@ -122,7 +122,7 @@ def test_a_batch_beyond_the_largest_bucket_is_predicted_as_a_list(start):
     assert tools.calls == [[{"x": (4, 3)}, {"x": (4, 3)}], [{"x": (1, 3)}]]
 
 
-def test_a_shape_that_the_model_was_not_made_for_says_which_ones_it_takes(tools, start):
+def test_the_error_of_a_wrong_shape_lists_the_right_ones(tools, start):
     backend = start(tools, {"model.mlpackage": "either"}, CONFIG.replace("dims: 3", "dims: -1"))
     (request,) = answers(backend, {"x": np.ones((1, 5), np.float32)})
     assert request.error is not None
@@ -162,7 +162,7 @@ def compiled(tmp_path):
         (("neural_engine", "1"), "CPU_AND_NE"),
     ],
 )
-def test_the_configuration_may_say_the_units(start, parameter, units):
+def test_the_configuration_may_name_the_units(start, parameter, units):
     """Nothing is measured then."""
     tools = FakeCoreMLTools(ct, lambda inputs: {"y": expected(inputs["x"])})
     key, value = parameter
@@ -191,14 +191,14 @@ def test_a_model_that_no_unit_can_run_is_a_load_error(start):
         (CONFIG + ' default_model_filename: "no.mlpackage"', "unable to find 'no.mlpackage'"),
     ],
 )
-def test_a_model_that_cannot_be_loaded_says_why(start, text, message):
+def test_a_failed_load_has_a_reason(start, text, message):
     with pytest.raises(EngineError) as error:
         start(FakeCoreMLTools(ct, dict), {"model.mlpackage": "one"}, text)
     assert message in error.value.message
 
 
 @pytest.mark.skipif(sys.platform == "darwin", reason="a Mac can")
-def test_elsewhere_the_load_error_says_that_it_takes_a_mac(tmp_path):
+def test_elsewhere_the_load_error_names_macos(tmp_path):
     with pytest.raises(EngineError, match="CoreML models run on macOS alone"):
         backend_of_coreml.create().initialize(spec(tmp_path, configuration(CONFIG)))
 
@@ -270,7 +270,7 @@ def test_an_open_batch_gets_buckets_of_powers_of_two(ranges, shapes):
     assert list(packages.in_ranges(ranges)) == shapes
 
 
-def test_a_compiled_model_tells_its_shapes_in_its_metadata(tmp_path):
+def test_a_compiled_model_has_its_shapes_in_its_metadata(tmp_path):
     path = tmp_path / "model.mlmodelc"
     path.mkdir()
     schema = {"name": "x", "dataType": "Float16", "shape": "[1, 3]"}
@@ -300,7 +300,7 @@ def test_packages_with_the_same_content_have_the_same_digest(made, tmp_path):
 
 
 @pytest.mark.parametrize("broken", ["", "nonsense", "{}", '{"machine": "m", "units": "TPU", "trials": []}'])
-def test_a_memory_that_cannot_be_read_is_none(tmp_path, broken):
+def test_an_unreadable_cache_file_is_ignored(tmp_path, broken):
     cache = disk_cache.DiskCache(tmp_path, "m")
     cache.store("d", SimpleNamespace(units="ALL", trials=()))
     assert cache.load("d").units == "ALL"

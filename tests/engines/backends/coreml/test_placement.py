@@ -59,7 +59,7 @@ def test_units_that_are_hopelessly_slow_are_given_up_after_two_runs():
     assert stage.runs == {"CPU_AND_NE": whole, "ALL": 2, "CPU_AND_GPU": whole, "CPU_ONLY": whole}
 
 
-def test_units_that_cannot_run_it_are_told_with_their_error():
+def test_units_that_cannot_run_it_are_reported_with_their_error():
     trials = Stage({"CPU_ONLY": 1}).measure().trials
     assert trials[0] == Trial("CPU_AND_NE", error="no CPU_AND_NE here")
 

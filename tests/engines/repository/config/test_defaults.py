@@ -60,14 +60,14 @@ def test_a_backend_is_completed(text: str, files: list[str], expected: tuple[str
     assert config.name == "m"
 
 
-def test_a_name_may_tell_the_backend(tmp_path: Path) -> None:
+def test_a_name_may_select_the_backend(tmp_path: Path) -> None:
     """A model named `model.identity` uses the backend `identity`, as in Triton."""
     config = read("")
     complete_backend(config, "model.identity", tmp_path)
     assert (config.backend, config.default_model_filename) == ("identity", "model.identity")
 
 
-def test_a_model_that_nothing_tells_of(tmp_path: Path) -> None:
+def test_a_model_without_a_backend(tmp_path: Path) -> None:
     """It is refused in Triton's words."""
     error_text = "Could not determine backend for model 'm' with no backend in model configuration"
     with pytest.raises(ConfigError, match=error_text):

@@ -35,7 +35,7 @@ def test_a_configuration_is_protobuf_text() -> None:
 
 
 @pytest.mark.parametrize("text, error_text", WRONG_TEXTS)
-def test_what_is_wrong_in_a_file_is_told_with_its_place(text: str, error_text: str, tmp_path: Path) -> None:
+def test_errors_of_a_file_have_their_place(text: str, error_text: str, tmp_path: Path) -> None:
     """The error names the file, the line and the column, what is wrong there and what would be right."""
     path = tmp_path / "config.pbtxt"
     path.write_text(text)

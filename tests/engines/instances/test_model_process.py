@@ -145,7 +145,7 @@ def test_one_that_grows_is_replaced_between_executions(
     assert line.startswith("tough_0_0: is restarted: it occupies ")
 
 
-def test_a_cancelled_request_is_told(stage: Stage, tough: InstanceSet, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_cancelled_request_is_reported(stage: Stage, tough: InstanceSet, caplog: pytest.LogCaptureFixture) -> None:
     """While the model works on it."""
     caplog.set_level(logging.INFO, "engines.models")
     waiting = act(stage, tough, "waits")
