@@ -34,28 +34,28 @@ def run(*arguments: object) -> tuple[int, str]:
     return found.exit_code, found.output
 
 
-def test_it_tells_and_writes(folder: Path, tmp_path: Path) -> None:
+def test_it_prints_and_writes(folder: Path, tmp_path: Path) -> None:
     """A table with a row a batch, a plot of text, a picture, and a JSON with the machine, the plan and all samples."""
     report, plot = tmp_path / "bench.json", tmp_path / "bench.png"
     status, output = run("--model", folder, "--batches", "1,4", "--tokens", 6, "--rounds", 2, "--prompt-tokens", 20,
                          "--report", report, "--plot", plot)  # fmt: skip
     assert status == 0, output
-    for said in ("tokens/s", "bandwidth", "LlamaForCausalLM, float32", "memory bandwidth:", "p50"):
-        assert said in output
+    for message in ("tokens/s", "bandwidth", "LlamaForCausalLM, float32", "memory bandwidth:", "p50"):
+        assert message in output
     assert plot.read_bytes().startswith(PNG)
-    told = json.loads(report.read_text())
-    assert told["format"] == 1 and told["machine"]["torch"] == torch.__version__
-    assert told["engine"]["shape"]["num_layers"] == 3
-    assert told["engine"]["memory"]["cache_tokens"] >= 4 * 26
-    assert len(told["bandwidth"]["read"]) == machine.ROUNDS
-    assert [point["batch"] for point in told["points"]] == [1, 4]
-    assert [measured["batch"] for measured in told["rounds"]] == [1, 4, 1, 4]
-    for measured in told["rounds"]:
+    results = json.loads(report.read_text())
+    assert results["format"] == 1 and results["machine"]["torch"] == torch.__version__
+    assert results["engine"]["shape"]["num_layers"] == 3
+    assert results["engine"]["memory"]["cache_tokens"] >= 4 * 26
+    assert len(results["bandwidth"]["read"]) == machine.ROUNDS
+    assert [point["batch"] for point in results["points"]] == [1, 4]
+    assert [measured["batch"] for measured in results["rounds"]] == [1, 4, 1, 4]
+    for measured in results["rounds"]:
         assert [len(times) for times in measured["requests"]] == [6] * measured["batch"]
         assert all(times == sorted(times) and times[0] > 0 for times in measured["requests"])
-    for point in told["points"]:
+    for point in results["points"]:
         assert 0 < point["first_token_p50"] <= point["first_token_p95"]
-        assert 0 < point["bandwidth_share"] == pytest.approx(point["bandwidth"] / told["bandwidth"]["best"])
+        assert 0 < point["bandwidth_share"] == pytest.approx(point["bandwidth"] / results["bandwidth"]["best"])
 
 
 def test_packed_weights_read_less(folder: Path, tmp_path: Path) -> None:
@@ -81,7 +81,7 @@ def test_packed_weights_read_less(folder: Path, tmp_path: Path) -> None:
     ],
 )
 @pytest.mark.skipif(torch.backends.mps.is_available(), reason="one of them is what a Mac has")
-def test_what_cannot_be_measured_is_told(folder: Path, arguments: list[object], status: int, why: str) -> None:
+def test_invalid_measurements_are_refused(folder: Path, arguments: list[object], status: int, why: str) -> None:
     """The exit code says so, and a sentence what would do."""
     found, output = run("--model", folder, *arguments)
     assert (found, why in " ".join(output.split())) == (status, True), output

@@ -10,15 +10,15 @@ LOAD = BenchLoad(prompt_tokens=5, output_tokens=3, vocabulary=50)
 
 
 class Answering:
-    """Answers at once, with so many tokens in each output."""
+    """Answers at once, with these numbers of tokens in its outputs."""
 
     def __init__(self, *pieces: int, error: str = "") -> None:
         self.pieces = pieces
         self.error = error
-        self.asked: list[GenerateRequest] = []
+        self.requested: list[GenerateRequest] = []
 
     def submit(self, request: GenerateRequest, listener: Listener) -> None:
-        self.asked.append(request)
+        self.requested.append(request)
         for number, piece in enumerate(self.pieces):
             is_last = number == len(self.pieces) - 1
             error = self.error if is_last else ""
@@ -31,23 +31,23 @@ def test_a_round_has_every_tokens_time() -> None:
     engine = Answering(1, 2)
     measured = run_round(engine, LOAD, 4, 0)
     assert (measured.batch, len(measured.requests)) == (4, 4)
-    for heard in measured.requests:
-        assert len(heard.token_times) == 3
-        assert heard.submitted <= heard.token_times[0] <= heard.token_times[1] == heard.token_times[2]
+    for received in measured.requests:
+        assert len(received.token_times) == 3
+        assert received.submitted <= received.token_times[0] <= received.token_times[1] == received.token_times[2]
 
 
 def test_requests_are_greedy_and_of_one_length() -> None:
-    """Each has its own random prompt of tokens that the model knows, and goes on beyond the end of text."""
+    """Each has its own random prompt of the model's tokens, and goes on beyond the end of text."""
     engine = Answering(3)
     run_round(engine, LOAD, 4, 0)
-    assert len({request.prompt for request in engine.asked}) == 4
-    for request in engine.asked:
+    assert len({request.prompt for request in engine.requested}) == 4
+    for request in engine.requested:
         assert len(request.prompt) == 5 and set(request.prompt) < set(range(50))
         params = request.params
         assert (params.max_tokens, params.temperature, params.ignore_eos) == (3, 0.0, True)
 
 
-def test_prompts_are_never_asked_again() -> None:
+def test_prompts_never_repeat() -> None:
     """Another round and another batch have other prompts; the same round has the same ones on every machine."""
     assert LOAD.prompts(2, 0) == LOAD.prompts(2, 0)
     different = {prompt for batch in (1, 2) for seed in (-1, 0, 1) for prompt in LOAD.prompts(batch, seed)}
@@ -62,6 +62,6 @@ def test_prompts_are_never_asked_again() -> None:
     ],
 )
 def test_a_wrong_answer_makes_no_figure(engine: Answering, why: str) -> None:
-    """An engine that fails, or ends early, is told; nothing is measured of it."""
+    """An engine that fails, or ends early, is an error without figures."""
     with pytest.raises(EngineError, match=why):
         run_round(engine, LOAD, 1, 0)

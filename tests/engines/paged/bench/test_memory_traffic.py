@@ -37,7 +37,7 @@ def test_dense_weights_are_read_once() -> None:
 
 @pytest.mark.parametrize("name, bits", [("int8", 8), ("int4", 4)])
 def test_packed_weights_have_scales(name: str, bits: int) -> None:
-    """Each group of packed weights has a scale and a bias beside it, whoever packed them."""
+    """Each group of packed weights has a scale and a bias, from any tool."""
     right = ELEMENTS * (bits / 8 + 4 / 32)
     assert weight_bytes_per_step(LLAMA, 1, name, 32) == right
     assert weight_bytes_per_step(replace(LLAMA, quantization=QuantizationSpec(bits, 32)), 1) == right

@@ -20,7 +20,7 @@ def test_blocks_come_in_runs() -> None:
 
 
 def test_what_one_sequence_let_go_of_is_a_run_again() -> None:
-    """Even of a pool in which all is cached: who comes next gets the neighbours of who left first."""
+    """Even in a pool of cached blocks, an allocation gets the neighbours that were freed first."""
     pool = BlockPool(13)
     holders = [pool.allocate(4) for _ in range(3)]
     for holder in holders:
@@ -46,7 +46,7 @@ def test_the_end_of_a_prompt_is_forgotten_before_its_beginning() -> None:
 
 
 def test_more_than_there_is_cannot_be_had() -> None:
-    """The null block is nobody's, and a request for too many changes nothing."""
+    """The null block is never allocated, and a failed allocation changes nothing."""
     pool = BlockPool(4)
     with pytest.raises(ValueError, match="4 blocks wanted, 3 free"):
         pool.allocate(4)
@@ -56,7 +56,7 @@ def test_more_than_there_is_cannot_be_had() -> None:
 
 
 def test_of_two_equal_blocks_one_is_known() -> None:
-    """The second keeps no name, and is empty once it is let go of."""
+    """The second keeps no name, and is empty once it is freed."""
     pool = BlockPool(5)
     first, second = pool.allocate(1), pool.allocate(1)
     pool.name(first[0], b"x")

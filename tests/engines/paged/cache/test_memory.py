@@ -193,7 +193,7 @@ def test_a_claim_ends_with_its_engine(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("*.claim"))
 
 
-def test_a_folder_that_cannot_be_used_stops_nobody(tmp_path: Path) -> None:
+def test_an_unusable_folder_stops_no_engine(tmp_path: Path) -> None:
     """Where claims cannot be written an engine starts as if it were alone."""
     (tmp_path / "file").write_text("")
     claims = MemoryClaims(tmp_path / "file")
@@ -202,8 +202,8 @@ def test_a_folder_that_cannot_be_used_stops_nobody(tmp_path: Path) -> None:
         claims.claim(GIB).release()
 
 
-def test_a_plan_that_takes_too_long_stops_nobody(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """An engine whose patience ends plans with the claims that it sees, and says so."""
+def test_a_plan_that_takes_too_long_stops_no_engine(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """After the timeout an engine plans with the claims that it sees, and logs that."""
     with MemoryClaims(tmp_path).planning():
         claim = MemoryClaims(tmp_path).claim(GIB)
         with MemoryClaims(tmp_path, timeout_seconds=0).planning() as others:
@@ -262,7 +262,7 @@ def _virtual_mac(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("_virtual_mac")
 def test_mps_that_has_no_memory_is_not_chosen(caplog: pytest.LogCaptureFixture) -> None:
-    """`auto` computes on the processor then, and says why; who asks for mps gets the reason."""
+    """`auto` takes the processor then, and logs the reason; with mps the reason is the error."""
     assert choose_device("auto").type in ("cpu", "cuda")
     assert "MPS backend out of memory" in caplog.text
     with pytest.raises(EngineError, match="mps is there but cannot be used: MPS backend out of memory"):

@@ -38,21 +38,21 @@ def test_a_template_becomes_english(template: str, told: str) -> None:
     assert tell(template, scene, random.Random(0)) == told
 
 
-def test_every_way_of_a_template_is_told() -> None:
+def test_every_branch_of_a_template_is_printed() -> None:
     """Alternatives are chosen among by chance, those within alternatives too."""
     told = {tell("[a|b[1|2|]]", {}, random.Random(seed)) for seed in range(100)}
     assert told == {"A", "B1", "B2", "B"}
 
 
 @pytest.mark.parametrize("template", ["[a|b", "a|b", "a]", "{nobody}", "{hero.age}"])
-def test_a_template_that_cannot_be_told_is_refused(template: str) -> None:
+def test_a_template_that_cannot_be_printed_is_refused(template: str) -> None:
     """Brackets that do not match, and names that the scene has not."""
     with pytest.raises(TemplateError, match=r"bracket|is not in the scene"):
         tell(template, {"hero": MIA}, random.Random(0))
 
 
 @pytest.mark.parametrize("one", plot.all_plots(), ids=lambda one: one.name)
-def test_a_plot_tells_whole_sentences(one: plot.Plot) -> None:
+def test_a_plot_prints_whole_sentences(one: plot.Plot) -> None:
     """Whatever chance chooses: no template is left over, quotations close, sentences begin with a capital and end."""
     for seed in range(30):
         story = draw_story(random.Random(f"{one.name} {seed}"), plot=one)
@@ -67,7 +67,7 @@ def test_a_plot_tells_whole_sentences(one: plot.Plot) -> None:
 
 
 @pytest.mark.parametrize("one", plot.all_plots(), ids=lambda one: one.name)
-def test_what_is_asked_about_a_story_is_told_in_it(one: plot.Plot) -> None:
+def test_questions_about_a_story_have_answers_in_it(one: plot.Plot) -> None:
     """Names in questions and answers are names of the story; nobody has the name or the kind of another."""
     for seed in range(10):
         story = draw_story(random.Random(f"{one.name} {seed}"), plot=one)

@@ -17,7 +17,7 @@ from engines.paged.base.options import EngineOptions
 from engines.paged.base.types import FinishReason
 from engines.paged.engine import PagedEngine
 from engines.samples.repository import MODELS
-from tests.engines.paged.engine.asking import answer_of
+from tests.engines.paged.engine.answers import answer_of
 
 FOLDER = MODELS / "storyteller" / "1"
 FOX = [{"role": "user", "content": "Tell me a story about a fox."}]
@@ -121,9 +121,7 @@ def test_it_remembers_its_story(model: PreTrainedModel, tokenizer: PreTrainedTok
     assert stopped and found is not None and story.count(found[1]) >= 4
 
 
-def test_it_answers_in_few_words_where_it_is_told_to(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase
-) -> None:
+def test_it_answers_in_few_words_on_demand(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
     """A system message counts."""
     asked = [
         {"role": "system", "content": "Answer in a few words."},
@@ -132,7 +130,7 @@ def test_it_answers_in_few_words_where_it_is_told_to(
     assert write(model, tokenizer, asked) == ("Blue.", True)
 
 
-def test_the_paged_engine_tells_the_same_story(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
+def test_the_paged_engine_generates_the_same_story(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
     """Greedy, in float32: word for word what transformers tells, from the same tokens of the same template."""
     engine = PagedEngine.load(FOLDER, EngineOptions(device="cpu", dtype="float32", threads=1, memory_gb=0.5))
     engine.start()

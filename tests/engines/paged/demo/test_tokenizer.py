@@ -77,7 +77,7 @@ def test_words_are_counted() -> None:
     assert words_of(some) == {"the": 1, "fox": 3, "saw": 1, "a": 2}
 
 
-def test_the_tokenizer_config_says_what_engines_need(loaded: PreTrainedTokenizerBase, tmp_path: Path) -> None:
+def test_the_tokenizer_config_is_complete(loaded: PreTrainedTokenizerBase, tmp_path: Path) -> None:
     """The end of a text ends generation and pads; nothing is put before a prompt."""
     assert loaded.eos_token == loaded.pad_token == END and loaded.eos_token_id == 0
     assert loaded("fox").input_ids[0] != 0 and loaded.model_max_length == 512

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from engines.paged.engine import PagedEngine
-from tests.engines.paged.engine.asking import answer_of, ask, finish
+from tests.engines.paged.engine.answers import answer_of, finish, send
 from tests.engines.paged.support.tiny_models import tiny_model, transformers_model
 
 peft = pytest.importorskip("peft")
@@ -31,8 +31,8 @@ def greedy(model: Any, num_tokens: int) -> list[int]:
     ids = torch.tensor([PROMPT])
     fields = {"max_new_tokens": num_tokens, "do_sample": False, "pad_token_id": 0, "eos_token_id": None}
     with torch.inference_mode():
-        told = model.generate(ids, attention_mask=torch.ones_like(ids), **fields)
-    return list(told[0, len(PROMPT) :].tolist())
+        results = model.generate(ids, attention_mask=torch.ones_like(ids), **fields)
+    return list(results[0, len(PROMPT) :].tolist())
 
 
 def test_each_request_has_its_own(engine_of: Callable[..., PagedEngine], tmp_path: Path) -> None:
@@ -42,7 +42,7 @@ def test_each_request_has_its_own(engine_of: Callable[..., PagedEngine], tmp_pat
     expected = {name: greedy(saved_adapter(folder, tmp_path / name, seed), 30) for seed, name in enumerate(("a", "b"))}
     engine = engine_of(folder, adapters={name: tmp_path / name for name in ("a", "b")})
     for _ in range(2):
-        answers = {name: ask(engine, PROMPT, max_tokens=30, adapter=name) for name in (None, "a", "b")}
+        answers = {name: send(engine, PROMPT, max_tokens=30, adapter=name) for name in (None, "a", "b")}
         finish(*answers.values())
         assert {name: answers[name].tokens() for name in ("a", "b")} == expected
         assert answers[None].tokens() == answer_of(engine_of(folder), PROMPT, max_tokens=30).tokens()

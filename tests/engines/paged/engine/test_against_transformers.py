@@ -8,7 +8,7 @@ import pytest
 
 from engines.paged.base.types import FinishReason
 from engines.paged.engine import PagedEngine
-from tests.engines.paged.engine.asking import answer_of, ask, finish
+from tests.engines.paged.engine.answers import answer_of, finish, send
 from tests.engines.paged.support.tiny_models import FAMILIES, tiny_model, transformers_model
 
 NUM_TOKENS = 200
@@ -29,7 +29,7 @@ def greedy(model: Any, prompt: list[int], num_tokens: int, **options: Any) -> li
 
     with torch.inference_mode():
         ids = torch.tensor([prompt])
-        told = model.generate(
+        results = model.generate(
             ids,
             attention_mask=torch.ones_like(ids),
             max_new_tokens=num_tokens,
@@ -39,7 +39,7 @@ def greedy(model: Any, prompt: list[int], num_tokens: int, **options: Any) -> li
             eos_token_id=None,
             **options,
         )
-    return list(told[0, len(prompt) :].tolist())
+    return list(results[0, len(prompt) :].tolist())
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -48,7 +48,7 @@ def test_greedy_text_is_transformers_own(case: str, engine_of: Callable[..., Pag
     engine = engine_of(tiny_model(case.split()[0], **CASES[case]), max_context=512, max_batch_tokens=64)
     expected = greedy(model_of(case), PROMPTS[3], NUM_TOKENS)
     assert answer_of(engine, PROMPTS[3], max_tokens=NUM_TOKENS).tokens() == expected
-    answers = [ask(engine, prompt, max_tokens=NUM_TOKENS) for prompt in PROMPTS]
+    answers = [send(engine, prompt, max_tokens=NUM_TOKENS) for prompt in PROMPTS]
     finish(*answers)
     assert answers[3].tokens() == expected
     for index in (0, 15):
@@ -65,13 +65,13 @@ def test_log_probabilities_are_transformers_own(engine_of: Callable[..., PagedEn
     tokens = prompt + answer.tokens()
     with torch.inference_mode():
         logprobs = model_of("qwen3")(torch.tensor([tokens])).logits[0].log_softmax(-1)
-    for place, told in enumerate(answer.logprobs()):
+    for place, results in enumerate(answer.logprobs()):
         row = logprobs[len(prompt) + place - 1]
-        assert told.token_id == answer.tokens()[place]
-        assert told.logprob == pytest.approx(row[told.token_id].item(), abs=1e-4)
+        assert results.token_id == answer.tokens()[place]
+        assert results.logprob == pytest.approx(row[results.token_id].item(), abs=1e-4)
         values, ids = row.topk(4)
-        assert [token for token, _ in told.top] == ids.tolist()
-        assert [value for _, value in told.top] == pytest.approx(values.tolist(), abs=1e-4)
+        assert [token for token, _ in results.top] == ids.tolist()
+        assert [value for _, value in results.top] == pytest.approx(values.tolist(), abs=1e-4)
     assert answer.outputs[-1].cumulative_logprob == pytest.approx(sum(t.logprob for t in answer.logprobs()), abs=1e-5)
     scores = answer.outputs[0].prompt_logprobs
     assert scores[0] is None and len(scores) == len(prompt)
@@ -93,8 +93,8 @@ def test_beams_are_transformers_own(
     ]
     fields = {"beam_width": width, "length_penalty": penalty, "early_stopping": early, "max_tokens": 20}
     assert answer_of(engine, prompts[0], **fields).tokens() == expected[0]
-    answers = [ask(engine, prompt, **fields) for prompt in prompts]
-    others = [ask(engine, prompt, max_tokens=30) for prompt in PROMPTS[:6]]
+    answers = [send(engine, prompt, **fields) for prompt in prompts]
+    others = [send(engine, prompt, max_tokens=30) for prompt in PROMPTS[:6]]
     finish(*answers, *others)
     assert [answer.tokens() for answer in answers] == expected
     assert all(answer.reason() is FinishReason.LENGTH for answer in answers)
@@ -104,13 +104,13 @@ def test_beams_that_compete_for_seats_all_end(engine_of: Callable[..., PagedEngi
     """Three searches of four beams in six seats and a small cache: each has the answer that it has alone."""
     engine = engine_of(tiny_model("llama"), max_sequences=6, num_blocks=30)
     alone = [answer_of(engine, prompt, beam_width=4, max_tokens=15).tokens() for prompt in PROMPTS[2:5]]
-    answers = [ask(engine, prompt, beam_width=4, max_tokens=15) for prompt in PROMPTS[2:5]]
+    answers = [send(engine, prompt, beam_width=4, max_tokens=15) for prompt in PROMPTS[2:5]]
     finish(*answers)
     assert [answer.tokens() for answer in answers] == alone
 
 
 def test_beams_that_do_not_fit_together_all_end(engine_of: Callable[..., PagedEngine]) -> None:
-    """A cache that holds one beam at a time: each tells what may follow it, rests while others do, and all go on."""
+    """A cache that holds one beam at a time: each offers its candidates, rests while the others do, and all go on."""
     for width in (2, 4):
         fields = {"beam_width": width, "max_tokens": 40}
         wide = engine_of(tiny_model("llama"), max_context=64)

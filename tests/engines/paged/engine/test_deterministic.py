@@ -1,4 +1,4 @@
-"""--deterministic: what is told of a request does not depend on what else runs, to the last bit."""
+"""--deterministic: results do not depend on other requests, to the last bit."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -7,13 +7,13 @@ import pytest
 
 from engines.paged.base.types import FinishReason
 from engines.paged.engine import PagedEngine
-from tests.engines.paged.engine.asking import Answer, answer_of, ask, finish
+from tests.engines.paged.engine.answers import Answer, answer_of, finish, send
 from tests.engines.paged.support.tiny_models import tiny_model
 
 PROMPTS = [[(i * 37 + j * 11) % 250 for j in range(length)] for i, length in enumerate((3, 64, 65, 100, 130, 17, 128))]
 
 
-def told(answer: Answer) -> list[tuple[int, float]]:
+def results(answer: Answer) -> list[tuple[int, float]]:
     return [(each.token_id, each.logprob) for each in answer.logprobs()]
 
 
@@ -25,8 +25,8 @@ def test_log_probabilities_are_the_same_to_the_bit(
     folder: Path = tiny_model(family)
     engine = engine_of(folder, deterministic=True, dtype=dtype)
     fields = {"max_tokens": 44, "logprobs": 0}
-    alone = [told(answer_of(engine, prompt, **fields)) for prompt in PROMPTS]
-    from_cache = [told(answer_of(engine, prompt, **fields)) for prompt in PROMPTS]
+    alone = [results(answer_of(engine, prompt, **fields)) for prompt in PROMPTS]
+    from_cache = [results(answer_of(engine, prompt, **fields)) for prompt in PROMPTS]
     assert from_cache == alone
     for options in (
         {},
@@ -34,9 +34,9 @@ def test_log_probabilities_are_the_same_to_the_bit(
         {"prefix_cache": False, "max_batch_tokens": 100},
     ):
         crowd = engine_of(folder, deterministic=True, dtype=dtype, **options)
-        answers = [ask(crowd, prompt, **fields) for prompt in reversed(PROMPTS)]
+        answers = [send(crowd, prompt, **fields) for prompt in reversed(PROMPTS)]
         finish(*answers)
         assert all(answer.reason() is FinishReason.LENGTH for answer in answers)
-        assert [told(answer) for answer in reversed(answers)] == alone
+        assert [results(answer) for answer in reversed(answers)] == alone
         if "num_blocks" in options:
             assert crowd.stats()["num_preemptions_total"] > 0

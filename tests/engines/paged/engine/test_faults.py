@@ -1,4 +1,4 @@
-"""When the model or the device fails, requests are told, and the engine goes on."""
+"""When the model or the device fails, requests fail with the reason, and the engine goes on."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -8,13 +8,13 @@ import torch
 
 from engines.paged.base.types import FinishReason
 from engines.paged.engine import PagedEngine
-from tests.engines.paged.engine.asking import answer_of, ask, finish
+from tests.engines.paged.engine.answers import answer_of, finish, send
 
 PROMPT = list(range(40))
 
 
 @pytest.mark.parametrize("fields", [{}, {"temperature": 1.0, "seed": 1}, {"logprobs": 2}, {"beam_width": 2}], ids=str)
-def test_scores_that_are_no_numbers_are_told(
+def test_nan_scores_fail_their_request(
     fields: dict[str, object], engine_of: Callable[..., PagedEngine], llama: Path
 ) -> None:
     """A NaN fails the request with a sentence, rather than writing noise, and nothing of it stays in the cache."""
@@ -34,7 +34,7 @@ def test_scores_that_are_no_numbers_are_told(
 
 
 def test_a_step_that_fails_ends_those_in_it(engine_of: Callable[..., PagedEngine], llama: Path) -> None:
-    """Each is told why; the next request is answered."""
+    """Each gets the reason; the next request is answered."""
     engine = engine_of(llama)
     before = answer_of(engine, PROMPT, max_tokens=8).tokens()
     runner = engine._loop._runner
@@ -45,9 +45,9 @@ def test_a_step_that_fails_ends_those_in_it(engine_of: Callable[..., PagedEngine
         raise RuntimeError("the device is gone")
 
     runner.launch = fails  # type: ignore[method-assign,assignment]
-    answers = [ask(engine, PROMPT, max_tokens=8) for _ in range(3)]
+    answers = [send(engine, PROMPT, max_tokens=8) for _ in range(3)]
     finish(*answers)
-    told = [answer for answer in answers if answer.reason() is FinishReason.ERROR]
-    assert told and all(answer.error == "the engine failed: RuntimeError: the device is gone" for answer in told)
+    results = [answer for answer in answers if answer.reason() is FinishReason.ERROR]
+    assert results and all(answer.error == "the engine failed: RuntimeError: the device is gone" for answer in results)
     assert answer_of(engine, PROMPT, max_tokens=8).tokens() == before
-    assert engine.stats()["requests_failed_total"] == len(told)
+    assert engine.stats()["requests_failed_total"] == len(results)

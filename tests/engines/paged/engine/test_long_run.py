@@ -10,7 +10,7 @@ import psutil
 
 from engines.paged.base.types import FinishReason
 from engines.paged.engine import PagedEngine
-from tests.engines.paged.engine.asking import Answer, answer_of, ask, finish
+from tests.engines.paged.engine.answers import Answer, answer_of, finish, send
 
 # The whole 10,000 by POINTSMAN_LONG_RUN=10000: about half a minute for each thousand.
 NUM_REQUESTS = int(os.environ.get("POINTSMAN_LONG_RUN", "400"))
@@ -44,7 +44,7 @@ def test_nothing_is_lost_or_changed(engine_of: Callable[..., PagedEngine], llama
     for number in range(NUM_REQUESTS):
         kind = dice.randrange(NUM_KINDS)
         prompt, fields = kinds[kind]
-        waiting.append((kind, ask(engine, prompt, priority=dice.choice((0, 0, 1)), **fields)))
+        waiting.append((kind, send(engine, prompt, priority=dice.choice((0, 0, 1)), **fields)))
         if dice.random() < 0.15:
             engine.cancel(dice.choice(waiting)[1].request.id)
         if len(waiting) < AT_ONCE and number < NUM_REQUESTS - 1:

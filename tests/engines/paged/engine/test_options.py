@@ -11,7 +11,7 @@ import pytest
 from engines.core.errors import EngineError
 from engines.paged.base.options import EngineOptions, Speculation
 from engines.paged.engine import PagedEngine
-from tests.engines.paged.engine.asking import answer_of
+from tests.engines.paged.engine.answers import answer_of
 
 MIB = 1 / 1024  # in GiB
 
@@ -60,15 +60,15 @@ def test_what_cannot_be_is_refused(options: dict[str, Any], error: str, llama: P
 
 
 def test_the_memory_is_divided_before_the_first_request(llama: Path) -> None:
-    """Weights, cache and workspace stay within what was given; the context is as long as fits where nobody said."""
+    """Weights, cache and workspace stay within the budget; the context is by default as long as fits."""
     engine = PagedEngine.load(llama, EngineOptions(device="cpu", dtype="float32", memory_gb=4 * MIB, threads=1))
     memory = engine.memory
     assert memory.weight_bytes + memory.cache_bytes + memory.workspace_bytes <= memory.budget_bytes == 4 << 20
     assert engine.max_context < engine.config.max_positions
     assert memory.cache_tokens >= engine.max_context
-    told = engine.describe()
-    assert told["memory"]["cache_tokens"] == memory.cache_tokens
-    assert "tokens in blocks of 16" in told["memory_text"]
+    results = engine.describe()
+    assert results["memory"]["cache_tokens"] == memory.cache_tokens
+    assert "tokens in blocks of 16" in results["memory_text"]
     engine.start()
     answer = answer_of(engine, [7] * (engine.max_context - 5), max_tokens=50)
     assert len(answer.tokens()) == 5
@@ -76,7 +76,7 @@ def test_the_memory_is_divided_before_the_first_request(llama: Path) -> None:
 
 
 @pytest.mark.parametrize("scheme", ["int8", "int4"])
-def test_quantizing_tells_what_it_cost(scheme: str, llama: Path) -> None:
+def test_quantization_reports_its_loss(scheme: str, llama: Path) -> None:
     """How many modules, by how much at most and which, and text by what is left."""
     options = {"device": "cpu", "dtype": "float32", "threads": 1, "max_context": 128, "max_sequences": 4}
     engine = PagedEngine.load(llama, EngineOptions(**options, quantize=scheme, quantize_group=32))  # type: ignore[arg-type]
@@ -88,8 +88,8 @@ def test_quantizing_tells_what_it_cost(scheme: str, llama: Path) -> None:
     engine.stop()
 
 
-def test_a_folder_that_is_none_is_told(tmp_path: Path, llama: Path) -> None:
-    """Nothing there; no tokenizer; an architecture that nobody knows."""
+def test_a_missing_folder_is_named(tmp_path: Path, llama: Path) -> None:
+    """No folder; no tokenizer; an unknown architecture."""
     for error, damage in (
         ("config.json", lambda folder: (folder / "config.json").unlink()),
         ("tokenizer.json", lambda folder: (folder / "tokenizer.json").unlink()),

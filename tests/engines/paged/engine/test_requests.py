@@ -12,7 +12,7 @@ from engines.core.errors import EngineError
 from engines.paged.base.options import EngineOptions
 from engines.paged.base.types import FinishReason, GenerateRequest, GrammarSpec, SamplingParams
 from engines.paged.engine import PagedEngine
-from tests.engines.paged.engine.asking import Answer, answer_of, ask, finish
+from tests.engines.paged.engine.answers import Answer, answer_of, finish, send
 
 Make = Callable[..., PagedEngine]
 PROMPT = [5, 17, 99, 3, 42, 8, 120]
@@ -24,7 +24,7 @@ def engine(engine_of: Make, llama: Path) -> PagedEngine:
 
 
 def test_it_ends_at_its_length(engine: PagedEngine) -> None:
-    """With as many tokens as were asked for, counted in the usage."""
+    """With the requested number of tokens, counted in the usage."""
     answer = answer_of(engine, PROMPT, max_tokens=9)
     last = answer.outputs[-1]
     assert (len(answer.tokens()), answer.reason()) == (9, FinishReason.LENGTH)
@@ -38,7 +38,7 @@ def test_it_ends_where_the_context_does(engine: PagedEngine) -> None:
 
 
 def test_stop_tokens_end_it(engine: PagedEngine) -> None:
-    """The token is told as what stopped it, and its text is not told."""
+    """The token is reported as the stop reason, and its text is left out."""
     whole = answer_of(engine, PROMPT, max_tokens=12)
     stop = whole.tokens()[5]
     answer = answer_of(engine, PROMPT, max_tokens=12, stop_token_ids=(stop,))
@@ -49,20 +49,20 @@ def test_stop_tokens_end_it(engine: PagedEngine) -> None:
 
 
 def test_stop_texts_end_it(engine: PagedEngine) -> None:
-    """The text before it is told, the text itself only where that is asked for."""
+    """The text before it is sent, the stop string itself only on demand."""
     whole = answer_of(engine, PROMPT, max_tokens=30, temperature=1.0, seed=4).text()
     stop = whole[6:9]
     first = whole.index(stop)
-    for include, told in ((False, whole[:first]), (True, whole[: first + len(stop)])):
+    for include, results in ((False, whole[:first]), (True, whole[: first + len(stop)])):
         answer = answer_of(
             engine, PROMPT, max_tokens=30, temperature=1.0, seed=4, stop=(stop,), include_stop_str_in_output=include
         )
-        assert answer.text() == told
+        assert answer.text() == results
         assert (answer.reason(), answer.outputs[-1].stop) == (FinishReason.STOP, stop)
 
 
 def test_several_answers_and_the_best_of_more(engine: PagedEngine) -> None:
-    """n answers come as they grow; of best_of the likeliest a token are told, whole, the best first."""
+    """n answers come as they grow; of best_of the likeliest per token are sent at the end, the best first."""
     three = answer_of(engine, PROMPT, max_tokens=10, temperature=1.0, seed=3, n=3, logprobs=0)
     assert {output.choice for output in three.outputs} == {0, 1, 2}
     assert three.outputs[-1].is_final and three.outputs[-1].usage.completion == 30
@@ -89,22 +89,25 @@ def test_a_grammar_is_kept(engine: PagedEngine) -> None:
     }
     grammar = GrammarSpec("json_schema", json.dumps(schema))
     answers = [
-        ask(engine, PROMPT, max_tokens=150, temperature=1.0, seed=seed, grammar=grammar, ignore_eos=False)
+        send(engine, PROMPT, max_tokens=150, temperature=1.0, seed=seed, grammar=grammar, ignore_eos=False)
         for seed in range(6)
     ]
-    others = [ask(engine, PROMPT, max_tokens=40) for _ in range(4)]
+    others = [send(engine, PROMPT, max_tokens=40) for _ in range(4)]
     finish(*answers, *others)
     for answer in answers:
         assert answer.reason() is FinishReason.STOP, answer.text()
-        told = json.loads(answer.text())
-        assert set(told) == {"name", "age"} and isinstance(told["age"], int)
+        results = json.loads(answer.text())
+        assert set(results) == {"name", "age"} and isinstance(results["age"], int)
     assert len({tuple(other.tokens()) for other in others}) == 1
 
 
-def test_a_grammar_that_leaves_nothing_is_told(engine: PagedEngine) -> None:
-    """Where what the grammar wants may not come, the request fails with that sentence, and not the others."""
+def test_a_grammar_without_a_next_token_fails_its_request(engine: PagedEngine) -> None:
+    """Where no token of the grammar is allowed, the request fails with that error, and the others go on."""
     grammar = GrammarSpec("choice", json.dumps(["a"]))
-    alone, other = ask(engine, PROMPT, grammar=grammar, bad_words=("a",)), ask(engine, PROMPT, max_tokens=9)
+    alone, other = (
+        send(engine, PROMPT, grammar=grammar, bad_words=("a",)),
+        send(engine, PROMPT, max_tokens=9),
+    )
     finish(alone, other)
     assert alone.reason() is FinishReason.ERROR
     assert alone.error.startswith("the text cannot follow its grammar: ")
@@ -128,7 +131,7 @@ def test_no_end_before_its_time(engine: PagedEngine) -> None:
 
 def test_who_leaves_is_not_waited_for(engine: PagedEngine) -> None:
     """A cancelled request frees its blocks, whatever it was at; an unknown one is no error."""
-    answers = [ask(engine, range(i, i + 60), max_tokens=100, n=2) for i in range(6)]
+    answers = [send(engine, range(i, i + 60), max_tokens=100, n=2) for i in range(6)]
     assert answers[0].first.wait(30)
     for answer in answers:
         engine.cancel(answer.request.id)
@@ -139,15 +142,15 @@ def test_who_leaves_is_not_waited_for(engine: PagedEngine) -> None:
 
 
 def test_a_deadline_ends_it(engine: PagedEngine) -> None:
-    """What came in time is told; one that is over already has nothing."""
-    late = ask(engine, PROMPT, max_tokens=150, deadline=time.monotonic() + 0.03)
-    over = ask(engine, PROMPT, max_tokens=150, deadline=time.monotonic() - 1)
+    """Tokens before the deadline are sent; a request past its deadline has none."""
+    late = send(engine, PROMPT, max_tokens=150, deadline=time.monotonic() + 0.03)
+    over = send(engine, PROMPT, max_tokens=150, deadline=time.monotonic() - 1)
     finish(late, over)
     assert late.reason() is over.reason() is FinishReason.DEADLINE
     assert len(late.tokens()) < 150 and not over.tokens()
 
 
-def test_the_cache_is_told(engine_of: Make, llama: Path) -> None:
+def test_cached_tokens_are_reported(engine_of: Make, llama: Path) -> None:
     """Of a prompt that was computed before, whole blocks are not computed again; another tenant's are."""
     engine = engine_of(llama)
     prompt = list(range(100))
@@ -160,20 +163,20 @@ def test_the_cache_is_told(engine_of: Make, llama: Path) -> None:
     assert (stats["prefix_cache_queries_total"], stats["prefix_cache_hits_total"]) == (300, 96)
 
 
-def test_all_of_a_prompt_is_told(engine_of: Make, llama: Path) -> None:
+def test_all_prompt_logprobs_are_returned(engine_of: Make, llama: Path) -> None:
     """Where a prompt's log probabilities are asked for, those of tokens that the cache has are told too, and once: when
     its request was sent away in between as well."""
     engine = engine_of(llama, block_size=4, num_blocks=48, max_batch_tokens=24, max_sequences=8)
     prompt = [*range(60), *PROMPT]
     first, again = (answer_of(engine, prompt, max_tokens=20, prompt_logprobs=2) for _ in range(2))
-    told = first.outputs[0].prompt_logprobs
+    results = first.outputs[0].prompt_logprobs
     beams = answer_of(engine, prompt, max_tokens=5, prompt_logprobs=2, beam_width=2)
-    assert beams.outputs[0].prompt_logprobs == told
-    assert [each and each.token_id for each in told] == [None, *prompt[1:]]
-    assert again.outputs[0].prompt_logprobs == told
+    assert beams.outputs[0].prompt_logprobs == results
+    assert [each and each.token_id for each in results] == [None, *prompt[1:]]
+    assert again.outputs[0].prompt_logprobs == results
     fields = {"max_tokens": 60, "prompt_logprobs": 2, "temperature": 1.0, "seed": 1}
-    many = [ask(engine, prompt, best_of=2 - i % 2, **fields) for i in range(6)]
-    many += [ask(engine, range(9), max_tokens=90, priority=1) for _ in range(2)]
+    many = [send(engine, prompt, best_of=2 - i % 2, **fields) for i in range(6)]
+    many += [send(engine, range(9), max_tokens=90, priority=1) for _ in range(2)]
     finish(*many)
     assert engine.stats()["num_preemptions_total"] > 0
     for answer in many[:6]:
@@ -217,14 +220,14 @@ def test_the_answer_of_a_turn_is_cached_for_the_next(engine_of: Make, llama: Pat
 def test_what_cannot_be_answered_is_refused(engine: PagedEngine, fields: dict[str, object], error: str) -> None:
     """By the field, with what would do."""
     with pytest.raises(EngineError) as caught:
-        ask(engine, **{"prompt": PROMPT, **fields})  # type: ignore[arg-type]
+        send(engine, **{"prompt": PROMPT, **fields})  # type: ignore[arg-type]
     assert caught.value.message == error
 
 
 def test_a_wrong_schema_is_refused(engine: PagedEngine) -> None:
     """Before anything is computed, saying what is wrong with it."""
     with pytest.raises(EngineError, match="json_schema: "):
-        ask(engine, PROMPT, grammar=GrammarSpec("json_schema", '{"type": "nonsense"}'))
+        send(engine, PROMPT, grammar=GrammarSpec("json_schema", '{"type": "nonsense"}'))
 
 
 def test_too_many_wait(engine_of: Make, llama: Path) -> None:
@@ -233,13 +236,13 @@ def test_too_many_wait(engine_of: Make, llama: Path) -> None:
     answers: list[Answer] = []
     with pytest.raises(EngineError, match=r"2 requests wait already \(max_waiting\): try again later"):
         for _ in range(50):
-            answer = ask(engine, PROMPT, max_tokens=100)
+            answer = send(engine, PROMPT, max_tokens=100)
             answers.append(answer)
     assert len(answers) >= 3
     finish(*answers)
 
 
-def test_a_listener_that_fails_harms_nobody(engine: PagedEngine) -> None:
+def test_a_failing_listener_affects_no_other_request(engine: PagedEngine) -> None:
     """What one request's listener raises is logged; the others are answered."""
 
     def fails(_: object) -> None:
@@ -252,21 +255,21 @@ def test_a_listener_that_fails_harms_nobody(engine: PagedEngine) -> None:
 def test_stopping_waits_for_those_under_way(engine_of: Make, llama: Path) -> None:
     """Within the grace they end by themselves, after it they are cancelled; new ones are refused."""
     engine = engine_of(llama)
-    answer = ask(engine, PROMPT, max_tokens=20)
+    answer = send(engine, PROMPT, max_tokens=20)
     engine.stop(grace_seconds=30)
     assert answer.done.is_set() and answer.reason() is FinishReason.LENGTH
     with pytest.raises(EngineError, match="the engine is being stopped"):
-        ask(engine, PROMPT)
-    engine.stop()  # once more harms nobody
+        send(engine, PROMPT)
+    engine.stop()  # a second stop has no effect
     hasty = engine_of(llama)
-    answer = ask(hasty, PROMPT, max_tokens=180)
+    answer = send(hasty, PROMPT, max_tokens=180)
     assert answer.first.wait(30)
     hasty.stop()
     assert answer.reason() is FinishReason.CANCELLED
 
 
 def test_an_id_is_of_one_request_at_a_time(engine: PagedEngine) -> None:
-    """A second one of the same id is told so, the first goes on and can be cancelled; later the id is free again."""
+    """A second request of the same id fails, the first goes on and can be cancelled; later the id is free again."""
     request = GenerateRequest("same", tuple(PROMPT), SamplingParams(max_tokens=150, ignore_eos=True))
     first, second, third = Answer(request), Answer(request), Answer(request)
     engine.submit(request, first)
@@ -285,12 +288,12 @@ def test_an_id_is_of_one_request_at_a_time(engine: PagedEngine) -> None:
 def test_each_request_ends_in_one_way(engine_of: Make, llama: Path) -> None:
     """The counters of ends add up to all requests, tokens of beams are counted as others are."""
     engine = engine_of(llama)
-    finish(*(ask(engine, PROMPT, max_tokens=5, **fields) for fields in ({}, {"n": 2}, {"beam_width": 2})))
-    late = ask(engine, PROMPT, deadline=time.monotonic() - 1)
-    gone = ask(engine, PROMPT, max_tokens=150)
+    finish(*(send(engine, PROMPT, max_tokens=5, **fields) for fields in ({}, {"n": 2}, {"beam_width": 2})))
+    late = send(engine, PROMPT, deadline=time.monotonic() - 1)
+    gone = send(engine, PROMPT, max_tokens=150)
     engine.cancel(gone.request.id)
     twice = Answer(gone.request)
-    engine.submit(ask(engine, PROMPT, max_tokens=150).request, twice)
+    engine.submit(send(engine, PROMPT, max_tokens=150).request, twice)
     finish(late, gone, twice)
     engine.stop()
     ends = ("finished", "failed", "cancelled", "expired")
@@ -300,7 +303,7 @@ def test_each_request_ends_in_one_way(engine_of: Make, llama: Path) -> None:
     assert stats["generation_tokens_total"] >= 20
 
 
-def test_whoever_is_taken_is_told_of_the_end(engine_of: Make, llama: Path) -> None:
+def test_every_admitted_request_gets_its_end(engine_of: Make, llama: Path) -> None:
     """However late a request comes, it is refused or it gets its last output; nothing of it stays behind."""
     engine = engine_of(llama, max_waiting=1_000_000)
     taken: list[Answer] = []
@@ -308,7 +311,7 @@ def test_whoever_is_taken_is_told_of_the_end(engine_of: Make, llama: Path) -> No
     def flood() -> None:
         with pytest.raises(EngineError, match="the engine is being stopped"):
             while True:
-                taken.append(ask(engine, PROMPT, max_tokens=2))
+                taken.append(send(engine, PROMPT, max_tokens=2))
 
     threads = [threading.Thread(target=flood) for _ in range(3)]
     for thread in threads:
@@ -322,10 +325,10 @@ def test_whoever_is_taken_is_told_of_the_end(engine_of: Make, llama: Path) -> No
     assert not engine._parts.sampler._states
 
 
-def test_an_engine_that_never_ran_tells_its_requests(llama: Path) -> None:
+def test_an_engine_that_never_ran_ends_its_requests(llama: Path) -> None:
     """They are cancelled when it is stopped."""
     engine = PagedEngine.load(llama, EngineOptions(device="cpu", dtype="float32", threads=1, max_context=64))
-    answer = ask(engine, PROMPT, max_tokens=2)
+    answer = send(engine, PROMPT, max_tokens=2)
     engine.stop()
     assert answer.reason() is FinishReason.CANCELLED
 
@@ -343,7 +346,7 @@ def test_a_listener_may_stop_the_engine(engine_of: Make, llama: Path) -> None:
         except BaseException as error:
             failures.append(error)
 
-    other = ask(engine, PROMPT, max_tokens=150)
+    other = send(engine, PROMPT, max_tokens=150)
     engine.submit(GenerateRequest("stops", tuple(PROMPT), SamplingParams(max_tokens=1)), stops)
     finish(other)
     thread._thread.join(30)

@@ -9,7 +9,7 @@ import pytest
 
 from engines.paged.base.options import Speculation
 from engines.paged.engine import PagedEngine
-from tests.engines.paged.engine.asking import answer_of, ask, finish
+from tests.engines.paged.engine.answers import answer_of, finish, send
 from tests.engines.paged.support.tiny_models import tiny_model
 
 PROMPTS = [[(7 * i * j + i) % 200 for j in range(1, 3 + 5 * i)] for i in range(1, 9)]
@@ -66,7 +66,8 @@ def test_together_as_alone(
     engine = engine_of(llama, **options)
     for _ in range(2):
         answers = [
-            ask(engine, prompt, max_tokens=NUM_TOKENS, **fields) for prompt, fields in zip(PROMPTS, FIELDS, strict=True)
+            send(engine, prompt, max_tokens=NUM_TOKENS, **fields)
+            for prompt, fields in zip(PROMPTS, FIELDS, strict=True)
         ]
         finish(*answers)
         for answer, texts in zip(answers, alone, strict=True):
@@ -80,7 +81,7 @@ def test_together_as_alone(
 
 
 def test_a_draft_model_of_shorter_texts_guesses_on(engine_of: Callable[..., PagedEngine], llama: Path) -> None:
-    """Behind the positions that its config knows its guesses may be poor, but the text is the same."""
+    """Beyond the positions of its config its drafts may be poor, but the text is the same."""
     short = tiny_model("llama", max_position_embeddings=32)
     fields: dict[str, Any] = {"temperature": 1.0, "seed": 11, "max_tokens": 40}
     alone = answer_of(engine_of(llama), PROMPTS[3], **fields).tokens()
@@ -91,10 +92,10 @@ def test_a_draft_model_of_shorter_texts_guesses_on(engine_of: Callable[..., Page
 def test_another_seed_is_another_text(engine_of: Callable[..., PagedEngine], llama: Path) -> None:
     """And no seed is a new one each time; the choices of one request differ."""
     engine = engine_of(llama)
-    told = [
+    results = [
         answer_of(engine, PROMPTS[3], temperature=1.0, max_tokens=20, seed=seed).tokens() for seed in (1, 2, None, None)
     ]
-    assert len({tuple(each) for each in told}) == 4
+    assert len({tuple(each) for each in results}) == 4
     several = answer_of(engine, PROMPTS[3], temperature=1.0, max_tokens=20, seed=1, n=3)
-    assert several.tokens(0) == told[0]
+    assert several.tokens(0) == results[0]
     assert len({tuple(several.tokens(choice)) for choice in range(3)}) == 3

@@ -27,12 +27,12 @@ TEMPLATE = (
 
 
 def tiny_folder(directory: Path) -> Path:
-    """A model of random weights that answers greedily unless it is told otherwise, and knows of tools."""
+    """A model of random weights that answers greedily by default, with tools in its template."""
     folder = directory / NAME
     shutil.copytree(tiny_model("llama"), folder)
-    told = json.loads((folder / "generation_config.json").read_text())
-    told = {name: value for name, value in told.items() if name.endswith("_id")} | {"do_sample": False}
-    (folder / "generation_config.json").write_text(json.dumps(told))
+    results = json.loads((folder / "generation_config.json").read_text())
+    results = {name: value for name, value in results.items() if name.endswith("_id")} | {"do_sample": False}
+    (folder / "generation_config.json").write_text(json.dumps(results))
     config = json.loads((folder / "tokenizer_config.json").read_text())
     (folder / "tokenizer_config.json").write_text(json.dumps({**config, "chat_template": TEMPLATE}))
     return folder
@@ -50,8 +50,8 @@ def adapter_folder(folder: Path, directory: Path) -> Path:
         tensors[f"{name}.lora_B.weight"] = generator.standard_normal((hidden, rank)).astype(np.float32)
     directory.mkdir()
     save_file(tensors, directory / "adapter_model.safetensors")
-    told = {"peft_type": "LORA", "r": rank, "lora_alpha": 8, "target_modules": ["q_proj"], "bias": "none"}
-    (directory / "adapter_config.json").write_text(json.dumps(told))
+    results = {"peft_type": "LORA", "r": rank, "lora_alpha": 8, "target_modules": ["q_proj"], "bias": "none"}
+    (directory / "adapter_config.json").write_text(json.dumps(results))
     return directory
 
 
@@ -77,19 +77,19 @@ class LLMProcess(Child):
 
     def generate(self, prompt: str = "", **fields: Any) -> dict[str, Any]:
         """One answer of V2's generate."""
-        asked = ({"text_input": prompt} if prompt else {}) | {"exclude_input_in_output": True, **fields}
-        reply = self.post(f"/v2/models/{NAME}/generate", asked)
+        request = ({"text_input": prompt} if prompt else {}) | {"exclude_input_in_output": True, **fields}
+        reply = self.post(f"/v2/models/{NAME}/generate", request)
         assert reply.status == 200, reply.body
-        told: dict[str, Any] = json.loads(reply.body)
-        return told
+        results: dict[str, Any] = json.loads(reply.body)
+        return results
 
     def metrics(self) -> dict[str, float]:
         """All samples by name; those that have an outcome or a bucket by that too."""
         text = send(self.port("metrics"), "GET", "/metrics").body.decode()
         found: dict[str, float] = {}
         for name, labels, value in re.findall(r"^([\w:]+)(\{.*\})? (\S+)$", text, re.MULTILINE):
-            told = re.search(r'(?:le|outcome)="[^"]*"', labels)
-            found[f"{name}{{{told[0]}}}" if told else name] = float(value)
+            results = re.search(r'(?:le|outcome)="[^"]*"', labels)
+            found[f"{name}{{{results[0]}}}" if results else name] = float(value)
         return found
 
     def is_idle(self) -> bool:

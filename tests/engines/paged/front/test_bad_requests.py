@@ -1,4 +1,4 @@
-"""What a language model is asked that makes no sense, and what each client is told: the field, and what would do."""
+"""Invalid requests, and their errors: the field, and the remedy."""
 
 import json
 from typing import Any
@@ -75,21 +75,19 @@ OPENAI: list[tuple[str, Any, int, str]] = [
 ]
 
 
-@pytest.mark.parametrize("path, body, status, said", OPENAI)
-def test_clients_of_openai_are_told_what_is_wrong(
-    llm: LLMProcess, path: str, body: Any, status: int, said: str
-) -> None:
+@pytest.mark.parametrize("path, body, status, message", OPENAI)
+def test_errors_of_the_openai_api(llm: LLMProcess, path: str, body: Any, status: int, message: str) -> None:
     """In the form of their dialect, by the name of the field, before anything is generated."""
     reply = llm.post(path, body)
-    told = json.loads(reply.body)
-    assert told["error"]["message"].startswith(said)
+    results = json.loads(reply.body)
+    assert results["error"]["message"].startswith(message)
     assert reply.status == status
     if path == MESSAGES:
-        assert (told["type"], told["error"]["type"]) == ("error", "invalid_request_error")
+        assert (results["type"], results["error"]["type"]) == ("error", "invalid_request_error")
     elif status == 404:
-        assert told["error"]["code"] == "model_not_found"
+        assert results["error"]["code"] == "model_not_found"
     else:
-        assert told["error"]["type"] == "invalid_request_error"
+        assert results["error"]["type"] == "invalid_request_error"
 
 
 BAD_SCHEMAS: list[Any] = [{"type": "nothing"}, {"type": "object", "properties": 5}, {"$ref": "#/nowhere"}]
@@ -126,11 +124,11 @@ V2: list[tuple[Any, int, str]] = [
 ]
 
 
-@pytest.mark.parametrize("body, status, said", V2)
-def test_clients_of_v2_are_told_what_is_wrong(llm: LLMProcess, body: Any, status: int, said: str) -> None:
+@pytest.mark.parametrize("body, status, message", V2)
+def test_errors_of_v2(llm: LLMProcess, body: Any, status: int, message: str) -> None:
     """In Triton's form of an error, by the name of the tensor or the field."""
     reply = llm.post(GENERATE, body)
-    assert json.loads(reply.body)["error"].startswith(said)
+    assert json.loads(reply.body)["error"].startswith(message)
     assert reply.status == status
 
 

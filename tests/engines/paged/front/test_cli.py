@@ -45,7 +45,7 @@ def written(directory: Path, request: Serving) -> tuple[Path, EngineOptions]:
 
 
 def test_the_repository_names_the_folder(tmp_path: Path) -> None:
-    """One entry, whose configuration says where the model is; what nobody asked for is as the engine has it."""
+    """One entry, whose configuration names the model; other options have the engine's defaults."""
     assert written(tmp_path, serving()) == (Path("/models/tiny"), EngineOptions())
 
 
@@ -78,16 +78,16 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize("arguments, said", REFUSED)
-def test_options_that_mean_nothing_are_refused(arguments: list[str], said: str) -> None:
+@pytest.mark.parametrize("arguments, message", REFUSED)
+def test_options_that_mean_nothing_are_refused(arguments: list[str], message: str) -> None:
     """The command line says what an option takes, and ends with 2."""
     result = CliRunner().invoke(app, arguments, env={"COLUMNS": "200"})
     assert result.exit_code == 2
-    assert said in " ".join(result.output.split())
+    assert message in " ".join(result.output.split())
 
 
 @pytest.mark.parametrize(
-    "changed, said",
+    "changed, message",
     [
         ({"model": Path("nobody/nothing-7B")}, "hf download nobody/nothing-7B --local-dir nothing-7B"),
         ({"model": Path("/no/such/folder/here")}, "--model /no/such/folder/here: there is no such folder\n"),
@@ -97,19 +97,17 @@ def test_options_that_mean_nothing_are_refused(arguments: list[str], said: str) 
         ({"log_file": "/no/such/directory/log"}, "cannot log to /no/such/directory/log: No such file or directory"),
     ],
 )
-def test_what_cannot_be_served_is_said_before_anything_is_loaded(
-    changed: dict[str, Any], said: str, capsys: pytest.CaptureFixture[str]
+def test_an_unservable_model_fails_before_it_is_loaded(
+    changed: dict[str, Any], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The error says what is wrong with the option, and what would do."""
     assert serve_folder(serving(**changed)) == 1
     error = capsys.readouterr().err
     assert error.startswith("pointsman llm: ")
-    assert said in error
+    assert message in error
 
 
-def test_libraries_that_are_not_here_are_said(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_missing_libraries_are_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """With the extra that brings them."""
     monkeypatch.setattr("engines.cli.llm_command.find_spec", lambda name: None if name[0] == "t" else object())
     assert serve_folder(serving()) == 1
@@ -118,13 +116,13 @@ def test_libraries_that_are_not_here_are_said(
     )
 
 
-def test_a_missing_adapter_is_said(tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_adapter_is_named(tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Adapters are looked for before the model is loaded."""
     assert serve_folder(serving(model=tiny, adapters={"sql": tmp_path / "nope"})) == 1
     assert f"--adapter sql={tmp_path}/nope: there is no such folder" in capsys.readouterr().err
 
 
-def test_a_model_of_another_kind_is_said_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unsupported_model_fails_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """By its config.json, before anything is loaded."""
     (tmp_path / "config.json").write_text('{"architectures": ["BertModel"], "model_type": "bert"}')
     assert serve_folder(serving(model=tmp_path)) == 1

@@ -1,4 +1,4 @@
-"""The clients that people use, each in its dialect: asked directly, and through a gateway before it."""
+"""Real clients, each with its API: directly, and through a gateway."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -46,15 +46,15 @@ def gateway(llm: LLMProcess, tiny: Path, tmp_path_factory: pytest.TempPathFactor
 
 
 def check(llm: LLMProcess, server: Child, front: str, model: str) -> None:
-    """What each dialect tells is what V2 tells of the same prompt."""
+    """Each API's reply is V2's for the same prompt."""
     is_chat = front in CHATS
     expected = llm.generate(**CHAT if is_chat else {"text_input": PROMPT}, max_tokens=5, **TOLD)
     for streams in STREAMS.get(front, (False,)):
-        told: Told = ASK[front](server, Asked(model, max_tokens=5, streams=streams))
-        assert told.text == expected["text_output"]
-        assert len(told.pieces) > 1 or not streams
-        assert (told.reason, told.completion_tokens) == (expected["finish_reason"], 5)
-        assert told.prompt_tokens == expected["num_input_tokens"]
+        results: Told = ASK[front](server, Asked(model, max_tokens=5, streams=streams))
+        assert results.text == expected["text_output"]
+        assert len(results.pieces) > 1 or not streams
+        assert (results.reason, results.completion_tokens) == (expected["finish_reason"], 5)
+        assert results.prompt_tokens == expected["num_input_tokens"]
 
 
 @pytest.mark.parametrize("front", FRONTS)
@@ -68,5 +68,5 @@ def test_every_client_reads_the_same_text(llm: LLMProcess, front: str) -> None:
 def test_every_client_reads_the_same_through_a_gateway(
     llm: LLMProcess, gateway: GatewayProcess, front: str, engine: str
 ) -> None:
-    """Whichever way the gateway knows the server."""
+    """For each protocol of the server in the gateway's rules."""
     check(llm, gateway, front, engine)

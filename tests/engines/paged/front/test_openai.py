@@ -51,18 +51,18 @@ def test_models_are_listed(client: openai.OpenAI) -> None:
 
 
 def test_a_chat_without_a_limit_ends_with_the_context(client: openai.OpenAI) -> None:
-    """Nobody said how long: it goes on until the model ends, or the context is full."""
+    """Without max_tokens it goes on until the model ends, or the context is full."""
     reply = client.chat.completions.create(model=NAME, messages=USER, extra_body={"ignore_eos": True})
     assert reply.choices[0].finish_reason == "length"
     assert reply.usage is not None
     assert reply.usage.total_tokens == 256
 
 
-def test_a_stream_tells_what_a_whole_reply_tells(client: openai.OpenAI) -> None:
-    """Token by token, with the usage last where it is asked for."""
-    asked: dict[str, Any] = {"model": NAME, "messages": USER, "max_tokens": 12}
-    whole = client.chat.completions.create(**asked)
-    chunks = list(client.chat.completions.create(**asked, stream=True, stream_options={"include_usage": True}))
+def test_a_stream_equals_a_whole_reply(client: openai.OpenAI) -> None:
+    """Token by token, with the usage last on demand."""
+    request: dict[str, Any] = {"model": NAME, "messages": USER, "max_tokens": 12}
+    whole = client.chat.completions.create(**request)
+    chunks = list(client.chat.completions.create(**request, stream=True, stream_options={"include_usage": True}))
     deltas = [chunk.choices[0].delta for chunk in chunks if chunk.choices]
     assert "".join(delta.content or "" for delta in deltas) == whole.choices[0].message.content
     assert deltas[0].role == "assistant"
@@ -74,34 +74,34 @@ def test_a_stream_tells_what_a_whole_reply_tells(client: openai.OpenAI) -> None:
     assert len({chunk.id for chunk in chunks}) == 1
 
 
-def test_many_at_a_time_are_told_the_same(llm: LLMProcess, client: openai.OpenAI) -> None:
+def test_concurrent_requests_get_the_same_text(llm: LLMProcess, client: openai.OpenAI) -> None:
     """Sixteen asynchronous clients read the text that one alone reads."""
-    asked: dict[str, Any] = {"model": NAME, "max_tokens": 20}
+    request: dict[str, Any] = {"model": NAME, "max_tokens": 20}
     prompts = [f"{number} sailors " * (1 + number % 4) for number in range(16)]
 
-    async def ask_all() -> list[str]:
+    async def send_all() -> list[str]:
         async with openai.AsyncOpenAI(base_url=f"{llm.http_url}/v1", api_key="none", timeout=60) as many:
 
-            async def ask(prompt: str) -> str:
-                stream = await many.completions.create(**asked, prompt=prompt, stream=True)
+            async def send(prompt: str) -> str:
+                stream = await many.completions.create(**request, prompt=prompt, stream=True)
                 return "".join([chunk.choices[0].text async for chunk in stream if chunk.choices])
 
-            return await asyncio.gather(*map(ask, prompts))
+            return await asyncio.gather(*map(send, prompts))
 
-    together = asyncio.run(ask_all())
-    assert together == [client.completions.create(**asked, prompt=prompt).choices[0].text for prompt in prompts]
+    together = asyncio.run(send_all())
+    assert together == [client.completions.create(**request, prompt=prompt).choices[0].text for prompt in prompts]
 
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_choices_differ_and_are_had_again_by_the_seed(client: openai.OpenAI, stream: bool) -> None:
     """`n` choices at a temperature are texts of their own; the same seed gives the same."""
-    asked: dict[str, Any] = {"model": NAME, "messages": USER, "max_tokens": 8, "n": 3, "temperature": 1.0, "seed": 7}
+    request: dict[str, Any] = {"model": NAME, "messages": USER, "max_tokens": 8, "n": 3, "temperature": 1.0, "seed": 7}
 
     def choices() -> list[str]:
         if not stream:
-            return [choice.message.content or "" for choice in client.chat.completions.create(**asked).choices]
+            return [choice.message.content or "" for choice in client.chat.completions.create(**request).choices]
         texts = ["", "", ""]
-        for chunk in client.chat.completions.create(**asked, stream=True):
+        for chunk in client.chat.completions.create(**request, stream=True):
             for choice in chunk.choices:
                 texts[choice.index] += choice.delta.content or ""
         return texts
@@ -109,22 +109,22 @@ def test_choices_differ_and_are_had_again_by_the_seed(client: openai.OpenAI, str
     first = choices()
     assert len(set(first)) == 3
     assert choices() == first
-    asked["stream"] = False
-    assert [each.message.content for each in client.chat.completions.create(**asked).choices] == first
+    request["stream"] = False
+    assert [each.message.content for each in client.chat.completions.create(**request).choices] == first
 
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_log_probabilities_of_a_chat(client: openai.OpenAI, stream: bool) -> None:
     """Each token has its own, and the likeliest beside; greedy text is the likeliest."""
-    asked: dict[str, Any] = {"model": NAME, "messages": USER, "max_tokens": 6, "logprobs": True, "top_logprobs": 3}
-    asked["extra_body"] = {"skip_special_tokens": False}
+    request: dict[str, Any] = {"model": NAME, "messages": USER, "max_tokens": 6, "logprobs": True, "top_logprobs": 3}
+    request["extra_body"] = {"skip_special_tokens": False}
     if stream:
-        chunks = list(client.chat.completions.create(**asked, stream=True))
-        told = [chunk.choices[0].logprobs for chunk in chunks]
-        found = [each for logprobs in told if logprobs is not None for each in logprobs.content or ()]
+        chunks = list(client.chat.completions.create(**request, stream=True))
+        results = [chunk.choices[0].logprobs for chunk in chunks]
+        found = [each for logprobs in results if logprobs is not None for each in logprobs.content or ()]
         text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks)
     else:
-        choice = client.chat.completions.create(**asked).choices[0]
+        choice = client.chat.completions.create(**request).choices[0]
         assert choice.logprobs is not None
         found, text = choice.logprobs.content or [], choice.message.content or ""
     assert len(found) == 6
@@ -139,30 +139,32 @@ def test_log_probabilities_of_a_chat(client: openai.OpenAI, stream: bool) -> Non
 def test_log_probabilities_of_a_completion_and_its_prompt(client: openai.OpenAI) -> None:
     """`echo` puts the prompt and its log probabilities before the answer's; of the first token there is none."""
     prompt = "the end"
-    asked: dict[str, Any] = {"model": NAME, "max_tokens": 1, "logprobs": 1, "echo": True}
-    choice = client.completions.create(**asked, prompt=prompt).choices[0]
-    told = choice.logprobs
+    request: dict[str, Any] = {"model": NAME, "max_tokens": 1, "logprobs": 1, "echo": True}
+    choice = client.completions.create(**request, prompt=prompt).choices[0]
+    results = choice.logprobs
     assert choice.text.startswith(prompt)
-    assert told is not None
-    assert told.tokens is not None
-    assert told.token_logprobs is not None
-    assert "".join(told.tokens[:-1]) == prompt
-    assert told.token_logprobs[0] is None
-    assert all(-50 < each <= 0 for each in told.token_logprobs[1:] if each is not None)
+    assert results is not None
+    assert results.tokens is not None
+    assert results.token_logprobs is not None
+    assert "".join(results.tokens[:-1]) == prompt
+    assert results.token_logprobs[0] is None
+    assert all(-50 < each <= 0 for each in results.token_logprobs[1:] if each is not None)
     # The last token of the prompt is as likely as where it is to be generated.
-    before = client.completions.create(**asked | {"logprobs": 20}, prompt=prompt.removesuffix("d")).choices[0].logprobs
+    before = (
+        client.completions.create(**request | {"logprobs": 20}, prompt=prompt.removesuffix("d")).choices[0].logprobs
+    )
     assert before is not None
     assert before.top_logprobs is not None
     likely = before.top_logprobs[-1]
     if "d" in likely:
-        assert math.isclose(likely["d"], told.token_logprobs[-2] or 0, abs_tol=1e-4)
+        assert math.isclose(likely["d"], results.token_logprobs[-2] or 0, abs_tol=1e-4)
 
 
 def test_several_prompts_of_one_request(client: openai.OpenAI, tiny: Path) -> None:
     """The choices of the first prompt come first; prompts of token ids too, and what they used is summed."""
-    asked: dict[str, Any] = {"model": NAME, "max_tokens": 4}
-    alone = [client.completions.create(**asked, prompt=prompt) for prompt in ("one", "two")]
-    both = client.completions.create(**asked, prompt=["one", "two"])
+    request: dict[str, Any] = {"model": NAME, "max_tokens": 4}
+    alone = [client.completions.create(**request, prompt=prompt) for prompt in ("one", "two")]
+    both = client.completions.create(**request, prompt=["one", "two"])
     assert [(choice.index, choice.text) for choice in both.choices] == [
         (index, reply.choices[0].text) for index, reply in enumerate(alone)
     ]
@@ -170,7 +172,7 @@ def test_several_prompts_of_one_request(client: openai.OpenAI, tiny: Path) -> No
     assert both.usage.total_tokens == sum(reply.usage.total_tokens for reply in alone if reply.usage)
     tokenizer = Tokenizer.from_file(str(tiny / "tokenizer.json"))
     ids: Any = [tokenizer.encode(prompt).ids for prompt in ("one", "two")]
-    echoed = client.completions.create(**asked, prompt=ids, echo=True)
+    echoed = client.completions.create(**request, prompt=ids, echo=True)
     assert [choice.text for choice in echoed.choices] == [f"one{both.choices[0].text}", f"two{both.choices[1].text}"]
 
 
@@ -181,10 +183,10 @@ def test_a_text_by_a_schema(client: openai.OpenAI) -> None:
         reply = client.chat.completions.create(
             model=NAME, messages=USER, response_format=form, temperature=1.0, seed=seed, max_tokens=150
         )
-        told = json.loads(reply.choices[0].message.content or "")
-        assert told.keys() == {"name", "age"}
-        assert len(told["name"]) <= 5
-        assert 0 <= told["age"] <= 99
+        results = json.loads(reply.choices[0].message.content or "")
+        assert results.keys() == {"name", "age"}
+        assert len(results["name"]) <= 5
+        assert 0 <= results["age"] <= 99
         assert reply.choices[0].finish_reason == "stop"
 
 
@@ -206,39 +208,39 @@ def test_a_text_by_vllms_guides(client: openai.OpenAI, guide: dict[str, Any], fi
 
 def test_stop_texts_end_a_text(client: openai.OpenAI) -> None:
     """The text ends before the stop text, and says that it was one."""
-    asked: dict[str, Any] = {"model": NAME, "prompt": "the sea", "max_tokens": 30}
-    text = client.completions.create(**asked).choices[0].text
+    request: dict[str, Any] = {"model": NAME, "prompt": "the sea", "max_tokens": 30}
+    text = client.completions.create(**request).choices[0].text
     stop = text[5:8]
-    choice = client.completions.create(**asked, stop=[stop, "never there"]).choices[0]
+    choice = client.completions.create(**request, stop=[stop, "never there"]).choices[0]
     assert choice.text == text[: text.index(stop)]
     assert choice.finish_reason == "stop"
 
 
 def test_tools_stand_in_the_prompt(client: openai.OpenAI) -> None:
-    """The model's template is told of them, unless they are not to be called."""
-    asked: dict[str, Any] = {"model": NAME, "messages": USER, "max_tokens": 1}
+    """The model's template gets them, unless they are not to be called."""
+    request: dict[str, Any] = {"model": NAME, "messages": USER, "max_tokens": 1}
     lengths = [
         reply.usage.prompt_tokens
         for fields in ({}, {"tools": [TOOL]}, {"tools": [TOOL], "tool_choice": "none"})
-        if (reply := client.chat.completions.create(**asked, **fields)).usage
+        if (reply := client.chat.completions.create(**request, **fields)).usage
     ]
     assert lengths[1] > lengths[0] + len("weather")
     assert lengths[2] == lengths[0]
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_call_of_a_tool_is_told_as_one(client: openai.OpenAI, stream: bool) -> None:
+def test_a_tool_call_is_an_event(client: openai.OpenAI, stream: bool) -> None:
     """What the model writes between Hermes' marks comes as a call; here it can write nothing else."""
     call = '<tool_call>\n{"name": "weather", "arguments": {"city": "Rome"}}\n</tool_call>'
-    asked: dict[str, Any] = {"model": NAME, "messages": USER, "tools": [TOOL], "max_tokens": 100}
-    asked["extra_body"] = {"guided_choice": [call]}
+    request: dict[str, Any] = {"model": NAME, "messages": USER, "tools": [TOOL], "max_tokens": 100}
+    request["extra_body"] = {"guided_choice": [call]}
     if stream:
-        chunks = list(client.chat.completions.create(**asked, stream=True))
+        chunks = list(client.chat.completions.create(**request, stream=True))
         calls: Any = [each for chunk in chunks for each in chunk.choices[0].delta.tool_calls or ()]
         text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks)
         reason = chunks[-1].choices[0].finish_reason
     else:
-        choice = client.chat.completions.create(**asked).choices[0]
+        choice = client.chat.completions.create(**request).choices[0]
         calls, text, reason = choice.message.tool_calls, choice.message.content or "", choice.finish_reason
     assert [(each.function.name, json.loads(each.function.arguments)) for each in calls] == [
         ("weather", {"city": "Rome"})
@@ -249,26 +251,26 @@ def test_a_call_of_a_tool_is_told_as_one(client: openai.OpenAI, stream: bool) ->
 
 def test_a_conversation_goes_on_where_it_was_left(client: openai.OpenAI) -> None:
     """vLLM's `continue_final_message` lets the model go on with a beginning of its own answer."""
-    asked: dict[str, Any] = {"model": NAME, "max_tokens": 12}
+    request: dict[str, Any] = {"model": NAME, "max_tokens": 12}
     begun = "Well, the "
     messages = [*USER, {"role": "assistant", "content": begun}]
     more = {"continue_final_message": True, "add_generation_prompt": False}
-    rest = client.chat.completions.create(**asked, messages=messages, extra_body=more).choices[0].message.content
+    rest = client.chat.completions.create(**request, messages=messages, extra_body=more).choices[0].message.content
     prompt = f"<|im_start|>user\n{USER[0]['content']}<|im_end|>\n<|im_start|>assistant\n{begun}"
-    assert rest == client.completions.create(**asked, prompt=prompt).choices[0].text
+    assert rest == client.completions.create(**request, prompt=prompt).choices[0].text
 
 
 def test_a_client_that_leaves_frees_its_blocks(llm: LLMProcess, client: openai.OpenAI) -> None:
-    """Nobody reads: the engine is told at once, and goes on with others."""
-    # Choices enough that they take seconds on any machine, if nobody ends them.
-    asked: dict[str, Any] = {"model": NAME, "prompt": "the sea", "max_tokens": 230, "n": 64, "temperature": 1.0}
-    asked["extra_body"] = {"ignore_eos": True}
+    """The engine notices at once, and goes on with other requests."""
+    # Choices enough to take seconds on any machine, unless they are ended.
+    request: dict[str, Any] = {"model": NAME, "prompt": "the sea", "max_tokens": 230, "n": 64, "temperature": 1.0}
+    request["extra_body"] = {"ignore_eos": True}
     before = llm.metrics()
     cancelled = 'pointsman_llm_requests_total{outcome="cancelled"}'
-    with client.completions.create(**asked, stream=True) as stream:
+    with client.completions.create(**request, stream=True) as stream:
         next(iter(stream))
     with pytest.raises(openai.APITimeoutError):
-        client.completions.create(**asked, timeout=0.2)
+        client.completions.create(**request, timeout=0.2)
     eventually(lambda: llm.is_idle() and llm.metrics()[cancelled] == before.get(cancelled, 0) + 2)
     after = llm.metrics()
     tokens = after["vllm:generation_tokens_total"] - before["vllm:generation_tokens_total"]

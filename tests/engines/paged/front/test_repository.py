@@ -1,4 +1,4 @@
-"""A language model among others in a model repository: who finds it by which protocol, and how it comes and goes."""
+"""A language model in a model repository with others: its names in each protocol, loading and unloading."""
 
 import contextlib
 import http.client
@@ -74,19 +74,19 @@ def test_a_host_without_language_models_is_a_triton(host: HostProcess) -> None:
 
 def test_a_language_model_is_loaded_and_found(host: HostProcess) -> None:
     """By every protocol under its name; the models beside it stay V2's alone."""
-    status, told = post(host, "/v2/repository/models/writer/load", {})
-    assert (status, told) == (200, None)
+    status, results = post(host, "/v2/repository/models/writer/load", {})
+    assert (status, results) == (200, None)
     cards = get(host, "/v1/models")[1]["data"]
     assert [(card["id"], card.get("parent")) for card in cards] == [("writer", None), ("pirate", "writer")]
-    status, told = post(host, "/v1/completions", {"model": "writer", "prompt": "the sea", "max_tokens": 3})
-    assert (status, told["usage"]["completion_tokens"]) == (200, 3)
-    status, told = post(host, "/v2/models/writer/generate", {"text_input": "the sea", "max_tokens": 3})
+    status, results = post(host, "/v1/completions", {"model": "writer", "prompt": "the sea", "max_tokens": 3})
+    assert (status, results["usage"]["completion_tokens"]) == (200, 3)
+    status, results = post(host, "/v2/models/writer/generate", {"text_input": "the sea", "max_tokens": 3})
     assert status == 200
-    assert told["text_output"].startswith("the sea")
+    assert results["text_output"].startswith("the sea")
     assert post(host, "/v2/models/shout/generate", {"text_input": "a"})[1]["text_output"] == "A"
-    status, told = post(host, "/v1/completions", {"model": "shout", "prompt": "a"})
+    status, results = post(host, "/v1/completions", {"model": "shout", "prompt": "a"})
     assert status == 400
-    assert told["error"]["message"] == (
+    assert results["error"]["message"] == (
         "The model 'shout' is no language model of the paged engine: 'python' runs it, and V2 serves it"
     )
     assert "parameter MEMORY means nothing to it; those that do are ADAPTERS, " in host.log()
@@ -99,21 +99,21 @@ def test_what_guards_tritons_apis_guards_openais(host: HostProcess) -> None:
 
 
 def test_an_adapter_is_named_as_a_model_or_beside_one(host: HostProcess) -> None:
-    """Its text is its own, whichever way it is asked for."""
-    asked: dict[str, Any] = {"prompt": "the sea", "max_tokens": 8}
+    """Its text is its own under both names."""
+    requested: dict[str, Any] = {"prompt": "the sea", "max_tokens": 8}
     bodies = [{"model": "writer"}, {"model": "pirate"}, {"model": "writer", "lora_name": "pirate"}]
-    replies = [post(host, "/v1/completions", asked | body) for body in bodies]
+    replies = [post(host, "/v1/completions", requested | body) for body in bodies]
     assert [status for status, _ in replies] == [200, 200, 200]
-    plain, named, beside = [told["choices"][0]["text"] for _, told in replies]
+    plain, named, beside = [results["choices"][0]["text"] for _, results in replies]
     assert plain != named == beside
-    assert [told["model"] for _, told in replies] == ["writer", "pirate", "writer"]
+    assert [results["model"] for _, results in replies] == ["writer", "pirate", "writer"]
     body = {"text_input": "the sea", "max_tokens": 8, "adapter": "pirate", "exclude_input_in_output": True}
     assert post(host, "/v2/models/writer/generate", body)[1]["text_output"] == named
-    status, told = post(host, "/v1/completions", asked | {"model": "pirate", "lora_name": "sailor"})
-    assert (status, told["error"]["message"]) == (400, "two adapters are named, 'sailor' and 'pirate'; name one")
+    status, results = post(host, "/v1/completions", requested | {"model": "pirate", "lora_name": "sailor"})
+    assert (status, results["error"]["message"]) == (400, "two adapters are named, 'sailor' and 'pirate'; name one")
 
 
-def test_more_than_may_wait_are_told_to_come_again(host: HostProcess) -> None:
+def test_too_many_waiting_requests_are_refused(host: HostProcess) -> None:
     """One is generated, one waits, the next is refused by every protocol; when they leave there is room."""
     body = {"model": "writer", "prompt": "the sea", "max_tokens": 190, "stream": True, "ignore_eos": True}
     with contextlib.ExitStack() as clients:
@@ -121,27 +121,27 @@ def test_more_than_may_wait_are_told_to_come_again(host: HostProcess) -> None:
             connection = http.client.HTTPConnection("127.0.0.1", host.http_port, timeout=30)
             clients.callback(connection.close)
             connection.request("POST", "/v1/completions", json.dumps(body))
-        status, told = eventually(lambda: refused_one(host))
-        assert told["error"] == {
+        status, results = eventually(lambda: refused_one(host))
+        assert results["error"] == {
             "message": "1 requests wait already (max_waiting): try again later",
             "type": "server_error",
             "param": None,
             "code": "overloaded",
         }
         text = {"name": "text_input", "datatype": "BYTES", "shape": [1], "data": ["a"]}
-        status, told = post(host, "/v2/models/writer/infer", {"inputs": [text]})
-        assert (status, told["error"]) == (503, "1 requests wait already (max_waiting): try again later")
+        status, results = post(host, "/v2/models/writer/infer", {"inputs": [text]})
+        assert (status, results["error"]) == (503, "1 requests wait already (max_waiting): try again later")
     eventually(lambda: not refused_one(host))
 
 
 def refused_one(host: HostProcess) -> tuple[int, Any] | None:
-    """What a short request is told where it is not served."""
-    status, told = post(host, "/v1/completions", {"model": "writer", "prompt": "a", "max_tokens": 1})
-    return (status, told) if status == 503 else None
+    """The error of a short request where the model is not served."""
+    status, results = post(host, "/v1/completions", {"model": "writer", "prompt": "a", "max_tokens": 1})
+    return (status, results) if status == 503 else None
 
 
 def stream_through(host: HostProcess, what: Callable[[], Any]) -> None:
-    """A long stream, in whose course something happens, is told to its end."""
+    """A long stream, in whose course something happens, goes on to its end."""
     body = {"model": "writer", "prompt": "the sea", "max_tokens": 150, "stream": True, "ignore_eos": True}
     data = json.dumps(body).encode()
     with Wire(host.http_port) as wire:
@@ -158,7 +158,7 @@ def stream_through(host: HostProcess, what: Callable[[], Any]) -> None:
     assert text.count(b'"finish_reason":"length"') == 1
 
 
-def test_a_host_that_is_told_to_end_lets_answers_end(host: HostProcess) -> None:
+def test_a_stopping_host_lets_answers_end(host: HostProcess) -> None:
     """SIGTERM in the middle of a stream: its client reads all of it, then the host ends well."""
     stream_through(host, lambda: host.process.send_signal(signal.SIGTERM))
     assert host.process.wait(30) == 0, host.log()
@@ -168,24 +168,26 @@ def test_a_host_that_is_told_to_end_lets_answers_end(host: HostProcess) -> None:
 
 
 def refused(folder: Path, directory: Path, *arguments: str) -> str:
-    """What is said by one that ends with 1."""
+    """The error message of a process that ends with 1."""
     server = LLMProcess.start(folder, directory, extra_args=arguments)
     assert server.process.wait(60) == 1, server.log()
     return next(line for line in server.log().splitlines() if line.startswith("pointsman llm: "))
 
 
-def test_a_port_that_is_taken_is_said_at_once(tiny: Path, tmp_path: Path) -> None:
+def test_a_used_port_fails_at_once(tiny: Path, tmp_path: Path) -> None:
     """Before the model is loaded, with the option that chooses another."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        said = refused(tiny, tmp_path, "--http-port", str(port))
-    assert said == f"pointsman llm: cannot listen on 127.0.0.1:{port}: Address already in use; choose with --http-port"
+        message = refused(tiny, tmp_path, "--http-port", str(port))
+    assert (
+        message == f"pointsman llm: cannot listen on 127.0.0.1:{port}: Address already in use; choose with --http-port"
+    )
 
 
-def test_a_folder_that_cannot_be_loaded_is_said(tiny: Path, tmp_path: Path) -> None:
-    """What is wrong with the weights, in the words of who reads them."""
+def test_a_folder_that_cannot_be_loaded_is_named(tiny: Path, tmp_path: Path) -> None:
+    """The weights' problem, in the reader's words."""
     folder = tmp_path / "broken"
     shutil.copytree(tiny, folder)
     (folder / "model.safetensors").write_bytes(b"\x08\0\0\0\0\0\0\0{}      ")
-    said = refused(folder, tmp_path / "run")
-    assert said.startswith(f"pointsman llm: {folder}")
+    message = refused(folder, tmp_path / "run")
+    assert message.startswith(f"pointsman llm: {folder}")

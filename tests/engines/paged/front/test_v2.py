@@ -1,4 +1,4 @@
-"""A language model as V2's clients know it: what it says of itself, what can be told beside the text, and its ends."""
+"""A language model for V2's clients: its metadata, its outputs, and the ends of requests."""
 
 import json
 import queue
@@ -35,7 +35,7 @@ def tensors(make: Any, **values: Any) -> list[Any]:
 
 
 def events(llm: LLMProcess, **fields: Any) -> list[dict[str, Any]]:
-    """What generate_stream tells."""
+    """The events of generate_stream."""
     reply = llm.post(f"{PATH}/generate_stream", {"text_input": "the sea", "stream": True, **fields})
     assert reply.status == 200, reply.body
     assert reply.headers["content-type"] == "text/event-stream; charset=utf-8"
@@ -44,7 +44,7 @@ def events(llm: LLMProcess, **fields: Any) -> list[dict[str, Any]]:
     return [json.loads(line[6:]) for line in lines]
 
 
-def test_the_model_says_what_it_is(llm: LLMProcess) -> None:
+def test_the_model_describes_itself(llm: LLMProcess) -> None:
     """Metadata has the tensors of a vLLM backend, the configuration says that it is decoupled, and what runs where."""
     metadata = json.loads(llm.get(PATH).body)
     assert metadata["platform"] == "paged"
@@ -60,26 +60,26 @@ def test_the_model_says_what_it_is(llm: LLMProcess) -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_all_that_can_be_told(llm: LLMProcess, stream: bool) -> None:
+def test_all_outputs(llm: LLMProcess, stream: bool) -> None:
     """Each flag adds an output; of a stream, counts and ids are those since the event before."""
     names = ["finish_reason", "stop_reason", "cumulative_logprob", "logprobs"]
     names += ["num_input_tokens", "num_output_tokens", "num_cached_tokens", "token_ids"]
     flags = {f"return_{name}": True for name in names}
-    asked: dict[str, Any] = {"sampling_parameters": json.dumps({"max_tokens": 5, "logprobs": 1}), **flags}
-    told = events(llm, **asked) if stream else [llm.generate("the sea", **asked)]
-    assert len(told) == (5 if stream else 1)
-    assert all(event.keys() == {"model_name", "model_version", "text_output", *names} for event in told)
-    assert [event["finish_reason"] for event in told] == ["None"] * (len(told) - 1) + ["length"]
-    assert sum(event["num_output_tokens"] for event in told) == 5
-    assert told[-1]["num_input_tokens"] == len(llm_tokens(llm, "the sea"))
-    ids = [token for event in told for token in json.loads(event["token_ids"])]
-    logprobs = [token for event in told for token in json.loads(event["logprobs"])]
+    request: dict[str, Any] = {"sampling_parameters": json.dumps({"max_tokens": 5, "logprobs": 1}), **flags}
+    results = events(llm, **request) if stream else [llm.generate("the sea", **request)]
+    assert len(results) == (5 if stream else 1)
+    assert all(event.keys() == {"model_name", "model_version", "text_output", *names} for event in results)
+    assert [event["finish_reason"] for event in results] == ["None"] * (len(results) - 1) + ["length"]
+    assert sum(event["num_output_tokens"] for event in results) == 5
+    assert results[-1]["num_input_tokens"] == len(llm_tokens(llm, "the sea"))
+    ids = [token for event in results for token in json.loads(event["token_ids"])]
+    logprobs = [token for event in results for token in json.loads(event["logprobs"])]
     assert [int(next(iter(token))) for token in logprobs] == ids
     total = sum(token[str(token_id)]["logprob"] for token, token_id in zip(logprobs, ids, strict=True))
-    assert told[-1]["cumulative_logprob"] == pytest.approx(total, rel=1e-4)
+    assert results[-1]["cumulative_logprob"] == pytest.approx(total, rel=1e-4)
 
 
-def test_how_likely_an_answer_is_is_told_alone(llm: LLMProcess) -> None:
+def test_the_cumulative_logprob_needs_no_logprobs(llm: LLMProcess) -> None:
     """Without its tokens' own log probabilities, too."""
     both = llm.generate("the sea", return_cumulative_logprob=True, return_logprobs=True)
     alone = llm.generate("the sea", return_cumulative_logprob=True)
@@ -89,9 +89,9 @@ def test_how_likely_an_answer_is_is_told_alone(llm: LLMProcess) -> None:
 
 def llm_tokens(llm: LLMProcess, prompt: str) -> list[int]:
     """A prompt's tokens: those that are scored, with the first."""
-    asked = {"return_prompt_logprobs": True, "sampling_parameters": '{"max_tokens": 1}'}
-    told = json.loads(llm.generate(prompt, **asked)["prompt_logprobs"])
-    return [int(next(iter(token))) for token in told]
+    request = {"return_prompt_logprobs": True, "sampling_parameters": '{"max_tokens": 1}'}
+    results = json.loads(llm.generate(prompt, **request)["prompt_logprobs"])
+    return [int(next(iter(token))) for token in results]
 
 
 def test_a_prompt_of_token_ids_is_that_of_its_text(llm: LLMProcess) -> None:
@@ -105,39 +105,41 @@ def test_a_prompt_of_token_ids_is_that_of_its_text(llm: LLMProcess) -> None:
 def test_a_shared_beginning_is_not_computed_again(llm: LLMProcess) -> None:
     """The second of two prompts finds the blocks of the first, unless its salt is another."""
     prompt = "Of the ship that went to sea and never was seen again. " * 3
-    told = [
+    results = [
         llm.generate(prompt + end, max_tokens=1, return_num_cached_tokens=True, **salt)["num_cached_tokens"]
         for end, salt in (("One", {}), ("Two", {}), ("Two", {"cache_salt": "mine"}))
     ]
-    assert told[0] < 16
-    assert told[1] >= 64
-    assert told[2] == 0
+    assert results[0] < 16
+    assert results[1] >= 64
+    assert results[2] == 0
 
 
 def test_infer_by_http_and_by_grpc(llm: LLMProcess) -> None:
     """A request that does not stream has one answer, so that infer may ask for it."""
-    asked = {"text_input": "the sea", "exclude_input_in_output": True, "sampling_parameters": '{"max_tokens": 4}'}
+    request = {"text_input": "the sea", "exclude_input_in_output": True, "sampling_parameters": '{"max_tokens": 4}'}
     expected = llm.generate("the sea", max_tokens=4)["text_output"]
     with closing(http.InferenceServerClient(f"127.0.0.1:{llm.http_port}")) as client:
-        by_http = client.infer(NAME, tensors(http.InferInput, **asked), request_id="mine")
+        by_http = client.infer(NAME, tensors(http.InferInput, **request), request_id="mine")
     with closing(grpc.InferenceServerClient(llm.grpc_url)) as client:
-        by_grpc = client.infer(NAME, tensors(grpc.InferInput, **asked), request_id="mine")
+        by_grpc = client.infer(NAME, tensors(grpc.InferInput, **request), request_id="mine")
     assert by_http.as_numpy("text_output").tolist() == [expected.encode()]
     assert by_grpc.as_numpy("text_output").tolist() == [expected.encode()]
     assert by_grpc.get_response().id == "mine"
 
 
 def test_infer_does_not_stream(llm: LLMProcess) -> None:
-    """A stream has more answers than infer can tell: it is refused before anything is generated."""
-    said = "input 'stream' of model 'tiny' is true, and infer has one answer: ask generate_stream or ModelStreamInfer"
-    asked = {"text_input": "the sea", "stream": True}
+    """A stream has more responses than infer can return: it is refused before anything is generated."""
+    message = (
+        "input 'stream' of model 'tiny' is true, and infer has one answer: ask generate_stream or ModelStreamInfer"
+    )
+    request = {"text_input": "the sea", "stream": True}
     with closing(http.InferenceServerClient(f"127.0.0.1:{llm.http_port}")) as client:
-        with pytest.raises(InferenceServerException, match=said) as failure:
-            client.infer(NAME, tensors(http.InferInput, **asked))
+        with pytest.raises(InferenceServerException, match=message) as failure:
+            client.infer(NAME, tensors(http.InferInput, **request))
         assert failure.value.status() == "501"
     with closing(grpc.InferenceServerClient(llm.grpc_url)) as client:
-        with pytest.raises(InferenceServerException, match=said) as failure:
-            client.infer(NAME, tensors(grpc.InferInput, **asked))
+        with pytest.raises(InferenceServerException, match=message) as failure:
+            client.infer(NAME, tensors(grpc.InferInput, **request))
         assert failure.value.status() == "StatusCode.UNIMPLEMENTED"
 
 
@@ -148,9 +150,9 @@ def test_many_requests_of_one_grpc_stream(llm: LLMProcess) -> None:
     with closing(grpc.InferenceServerClient(llm.grpc_url)) as client:
         client.start_stream(lambda result, error: came.put(result or error))
         for id, prompt in prompts.items():
-            asked = {"text_input": prompt, "stream": True, "sampling_parameters": '{"max_tokens": 6}'}
+            request = {"text_input": prompt, "stream": True, "sampling_parameters": '{"max_tokens": 6}'}
             client.async_stream_infer(
-                NAME, tensors(grpc.InferInput, **asked), request_id=id, enable_empty_final_response=True
+                NAME, tensors(grpc.InferInput, **request), request_id=id, enable_empty_final_response=True
             )
         texts, ended = dict.fromkeys(prompts, ""), set()
         while len(ended) < len(prompts):
@@ -163,7 +165,7 @@ def test_many_requests_of_one_grpc_stream(llm: LLMProcess) -> None:
     assert texts == {id: llm.generate(prompt, max_tokens=6)["text_output"] for id, prompt in prompts.items()}
 
 
-# Choices enough that they take seconds on any machine, if nobody ends them.
+# Choices enough to take seconds on any machine, unless they are ended.
 LONG = json.dumps({"max_tokens": 230, "ignore_eos": True, "n": 64, "temperature": 1.0})
 
 
@@ -187,15 +189,15 @@ def leave_generate(llm: LLMProcess) -> None:
 
 
 def leave_infer(llm: LLMProcess) -> None:
-    asked = tensors(grpc.InferInput, text_input="the sea", sampling_parameters=LONG)
+    request = tensors(grpc.InferInput, text_input="the sea", sampling_parameters=LONG)
     client = grpc.InferenceServerClient(llm.grpc_url)
     with closing(client), pytest.raises(InferenceServerException, match="Deadline Exceeded"):
-        client.infer(NAME, asked, client_timeout=0.2)
+        client.infer(NAME, request, client_timeout=0.2)
 
 
 @pytest.mark.parametrize("leave", [leave_grpc, leave_generate_stream, leave_generate, leave_infer])
 def test_a_client_that_leaves_frees_its_blocks(llm: LLMProcess, leave: Any) -> None:
-    """Whatever it has asked by: its request ends as cancelled, long before its text would have."""
+    """By any protocol: its request ends as cancelled, long before its text would."""
     cancelled = 'pointsman_llm_requests_total{outcome="cancelled"}'
     before = llm.metrics()[cancelled]
     leave(llm)
@@ -206,11 +208,11 @@ def test_a_client_that_leaves_frees_its_blocks(llm: LLMProcess, leave: Any) -> N
 def test_a_request_that_takes_too_long_is_ended(llm: LLMProcess) -> None:
     """V2's timeout counts in microseconds, and ends a generation wherever it is."""
     reply = llm.post(f"{PATH}/generate", {"text_input": "the sea", "sampling_parameters": LONG, "timeout": 60_000})
-    assert reply.status == 400  # as Triton tells errors of models by generate
+    assert reply.status == 400  # Triton's status for errors of models by generate
     assert json.loads(reply.body)["error"].startswith("Request timeout expired after ")
-    told = events(llm, sampling_parameters=LONG, timeout=60_000)
-    assert all("text_output" in each for each in told[:-1])
-    assert told[-1]["error"].startswith("Request timeout expired after ")
+    results = events(llm, sampling_parameters=LONG, timeout=60_000)
+    assert all("text_output" in each for each in results[:-1])
+    assert results[-1]["error"].startswith("Request timeout expired after ")
 
 
 def test_statistics_and_metrics_count(llm: LLMProcess) -> None:
@@ -224,10 +226,10 @@ def test_statistics_and_metrics_count(llm: LLMProcess) -> None:
         llm.generate("the sea", max_tokens=5)
     assert llm.metrics()[success] == before[success] + 3
     eventually(lambda: all(llm.metrics()[name] >= before[name] + number for name, number in least.items()))
-    told = llm.metrics()
+    results = llm.metrics()
     for name in (first, later):
-        assert told[f"{name}_sum"] > before[f"{name}_sum"]
-        assert told[f'{name}_bucket{{le="+Inf"}}'] == told[f"{name}_count"]
-    assert 0 < told["vllm:prefix_cache_hits_total"] < told["vllm:prefix_cache_queries_total"]
+        assert results[f"{name}_sum"] > before[f"{name}_sum"]
+        assert results[f'{name}_bucket{{le="+Inf"}}'] == results[f"{name}_count"]
+    assert 0 < results["vllm:prefix_cache_hits_total"] < results["vllm:prefix_cache_queries_total"]
     statistics = json.loads(llm.get(f"{PATH}/stats").body)["model_stats"][0]
-    assert statistics["inference_stats"]["success"]["count"] == told[success]
+    assert statistics["inference_stats"]["success"]["count"] == results[success]

@@ -58,7 +58,7 @@ def test_as_many_beams_as_there_are_answers_find_the_best(seed: int, penalty: fl
 
 
 def test_one_beam_goes_on_alone_and_all_wait_for_the_last() -> None:
-    """The first step has one beam; later ones move once each has told what may follow."""
+    """The first step has one beam; later ones move once each beam has offered its candidates."""
     beams = BeamSearch(2, 9, frozenset({STOP}), length_penalty=1.0, early_stopping=False)
     assert beams.offer(0, [(3, -0.1), (4, -0.5), (2, -0.9), (1, -3.0)]) == [Move(0, 0, 3), Move(1, 0, 4)]
     assert beams.offer(1, [(1, -0.05), (2, -0.1), (3, -9.0), (4, -9.0)]) is None
@@ -73,7 +73,7 @@ def test_it_can_end_with_the_first_answers() -> None:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_what_is_told_is_ranked_and_of_the_length_that_was_asked(seed: int) -> None:
+def test_hypotheses_are_ranked_and_of_the_requested_length(seed: int) -> None:
     """No answer is longer than it may be, the best comes first."""
     best = search(3, 6, seed).best(3)
     assert all(len(each.tokens) <= 6 for each in best)

@@ -29,7 +29,7 @@ def test_one_slow_step_does_not_count_for_much() -> None:
     assert pacing.prefill_rows() <= 50
 
 
-def test_steps_of_prompts_alone_tell_what_a_row_costs() -> None:
+def test_prompt_steps_measure_the_cost_of_a_row() -> None:
     """Before anybody decodes beside a prompt."""
     pacing = Pacing(2.0, 16, 512)
     pacing.observe(0, 500, 0.25)

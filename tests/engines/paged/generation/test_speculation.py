@@ -47,8 +47,8 @@ def test_guesses_that_lose_are_left_out_and_tried_again() -> None:
     draft_length = DraftLengthEstimator(4)
     for _ in range(30):
         draft_length.observe(4, 0)
-    asked = [draft_length.num_drafts(0.3) for _ in range(100)]
-    assert 2 <= sum(asked) <= 5 and set(asked) == {0, 1}
+    request = [draft_length.num_drafts(0.3) for _ in range(100)]
+    assert 2 <= sum(request) <= 5 and set(request) == {0, 1}
     for _ in range(30):
         draft_length.observe(1, 1)
     while not (count := draft_length.num_drafts(0.3)):

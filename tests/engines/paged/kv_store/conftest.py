@@ -1,4 +1,4 @@
-"""Engines that share a Redis, and one that knows none."""
+"""Engines that share a Redis, and one without."""
 
 from __future__ import annotations
 

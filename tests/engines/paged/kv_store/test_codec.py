@@ -60,7 +60,7 @@ def test_zeros_stay_zeros() -> None:
 
 @pytest.mark.parametrize("number", [float("nan"), float("inf")])
 def test_what_is_no_number_is_not_kept(number: float) -> None:
-    """A model that breaks breaks nobody else."""
+    """A broken model does not affect other requests."""
     arrays = block(0, torch.float32)
     arrays[1][0, 3, 0, 5] = number
     assert BlockCodec(SHAPES, torch.float32, CODECS["raw"]).encode(arrays) is None

@@ -39,20 +39,20 @@ def stored(url: str) -> list[str]:
 
 
 def question(turn: int) -> list[int]:
-    """What is asked in a turn: between 21 and 30 tokens."""
+    """The question of a turn: between 21 and 30 tokens."""
     return [(turn * 31 + place * 7) % 250 for place in range(21 + turn)]
 
 
 def answer(llm: LLMProcess, prompt: list[int], turn: int) -> list[int]:
     fields: dict[str, Any] = {"max_tokens": ANSWER_TOKENS, "temperature": 1.0, "seed": turn, "ignore_eos": True}
-    told = llm.generate(input_ids=prompt, return_token_ids=True, sampling_parameters=json.dumps(fields))
-    ids: list[int] = json.loads(told["token_ids"])
+    results = llm.generate(input_ids=prompt, return_token_ids=True, sampling_parameters=json.dumps(fields))
+    ids: list[int] = json.loads(results["token_ids"])
     assert len(ids) == ANSWER_TOKENS
     return ids
 
 
 def prefilled(llm: LLMProcess, num_prompt_tokens: int) -> float:
-    """Tokens of prompts that were computed, once so many of prompts are told."""
+    """Computed prompt tokens, once this many prompt tokens are reported."""
     eventually(lambda: llm.metrics()["vllm:prompt_tokens_total"] == num_prompt_tokens)
     return llm.metrics()["pointsman_llm_prefill_tokens_total"]
 
@@ -61,20 +61,20 @@ def test_a_conversation_goes_on_elsewhere(folder: Path, tmp_path: Path, redis_se
     """The text is that of the undisturbed run, token by token, and the second server computes those tokens alone that
     the store lacks, and what is new in each turn."""
     text: list[int] = []
-    lengths, said = [], []
+    lengths, message = [], []
     with server(folder, tmp_path / "undisturbed") as llm:
         for turn in range(TURNS):
             text += question(turn)
             lengths.append(len(text))
-            said.append(answer(llm, text, turn))
-            text += said[-1]
+            message.append(answer(llm, text, turn))
+            text += message[-1]
 
     text = []
     with server(folder, tmp_path / "first", *stored(redis_server.url)) as first:
         for turn in range(KILLED_AFTER):
             text += question(turn)
-            assert answer(first, text, turn) == said[turn]
-            text += said[turn]
+            assert answer(first, text, turn) == message[turn]
+            text += message[turn]
         first.kill()  # as it is: what was not yet written is lost
     num_stored = len(redis_server.names("pointsman:1:kv:*"))
     assert num_stored > 0
@@ -85,10 +85,10 @@ def test_a_conversation_goes_on_elsewhere(folder: Path, tmp_path: Path, redis_se
         num_known = num_stored * BLOCK
         for turn in range(KILLED_AFTER, TURNS):
             text += question(turn)
-            assert answer(second, text, turn) == said[turn]
+            assert answer(second, text, turn) == message[turn]
             computed += len(text) - min(num_known, len(text) - 1) // BLOCK * BLOCK
-            text += said[turn]
-            num_known = len(text) - 1  # the last token was said, not read
+            text += message[turn]
+            num_known = len(text) - 1  # the last token was sampled, not read
         assert prefilled(second, sum(lengths[KILLED_AFTER:])) == computed
         metrics = second.metrics()
         assert metrics["vllm:external_prefix_cache_hits_total"] == num_stored * BLOCK
@@ -109,9 +109,9 @@ def test_a_client_sees_what_was_stored(folder: Path, tmp_path: Path, redis_serve
             for salt in ("mine", "yours")[: 1 + (name == "second")]:
                 reply = llm.post("/v1/chat/completions", {**body, "cache_salt": salt})
                 assert reply.status == 200, reply.body
-                told = json.loads(reply.body)
-                texts.append(told["choices"][0]["message"]["content"])
-                cached.append(told["usage"].get("prompt_tokens_details", {}).get("cached_tokens", 0))
+                results = json.loads(reply.body)
+                texts.append(results["choices"][0]["message"]["content"])
+                cached.append(results["usage"].get("prompt_tokens_details", {}).get("cached_tokens", 0))
             config = llm.get(f"/v2/models/{NAME}/config").body.decode()
             assert "env:POINTSMAN_KV_STORE" in config and f'{redis_server.socket}"' not in config
             llm.stop()
@@ -120,7 +120,7 @@ def test_a_client_sees_what_was_stored(folder: Path, tmp_path: Path, redis_serve
     assert texts[0] == texts[1]
 
 
-def test_a_redis_that_is_not_there_stops_nobody(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_redis_stops_no_request(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The environment may name it. The server starts and answers without it; an address that is none is refused at the
     start."""
     monkeypatch.setenv("POINTSMAN_KV_STORE", f"unix://{tmp_path}/nobody")

@@ -11,7 +11,7 @@ CASES = [
     (2000, 250 * MIB, 0.001, False),  # 2.5 s to read
     (16, 1, 0.00005, False),  # 0.8 ms to compute: less than to ask
     (16, 1, 0.0001, True),
-    (2000, 250 * MIB, 0.0, True),  # nobody knows what prefill takes
+    (2000, 250 * MIB, 0.0, True),  # the prefill rate is unknown
 ]
 
 
@@ -23,13 +23,13 @@ def known() -> ReadCost:
 
 
 @pytest.mark.parametrize("tokens, num_bytes, prefill, is_worth", CASES)
-def test_the_cheaper_way_is_taken(tokens: int, num_bytes: int, prefill: float, is_worth: bool) -> None:
+def test_the_cheaper_path_is_chosen(tokens: int, num_bytes: int, prefill: float, is_worth: bool) -> None:
     """tokens / prefill rate > bytes / bandwidth + round trip."""
     assert known().is_worth(tokens, num_bytes, prefill) is is_worth
 
 
 def test_what_is_not_known_is_tried() -> None:
-    """The first read tells."""
+    """The first read measures."""
     assert ReadCost().is_worth(16, 1 << 30, 0.0001)
 
 
@@ -41,7 +41,7 @@ def test_the_newest_reads_count_most() -> None:
     assert 9.0 < cost.seconds(100 * MIB) < 10.1
 
 
-def test_an_estimate_that_says_no_fades() -> None:
+def test_an_estimate_that_rules_reads_out_fades() -> None:
     """One slow read does not keep the store shut: after some refusals it is tried again."""
     cost = known()
     answers = [cost.is_worth(2000, 250 * MIB, 0.001) for _ in range(4)]

@@ -14,7 +14,7 @@ from engines.paged.engine import PagedEngine
 from engines.paged.kv_store.block_store import BlockMemory
 from engines.paged.kv_store.kv_transfer import KVTransfer
 from engines.paged.scheduling.sequence import Sequence, SequenceStatus
-from tests.engines.paged.engine.asking import Answer, answer_of, ask, finish
+from tests.engines.paged.engine.answers import Answer, answer_of, finish, send
 from tests.engines.paged.front.llm_process import adapter_folder
 from tests.engines.paged.kv_store.conftest import EngineOf
 from tests.engines.state.redis_server import RedisServer
@@ -51,12 +51,12 @@ SETTINGS: list[dict[str, Any]] = [
 def test_a_second_engine_finds_what_the_first_has_computed(
     options: dict[str, Any], redis_server: RedisServer, engine_of: EngineOf, llama: Path
 ) -> None:
-    """Prompt and answer of a text are not computed again, and what follows is what the first engine would have said."""
+    """Prompt and answer of a text are not computed again, and the continuation is the first engine's."""
     if options.get("speculation") == "draft":
         options = {**options, "speculation": Speculation("draft", num_tokens=3, draft=llama)}
     first = engine_of(redis_server, **options)
-    said = answer_of(first, PROMPT, **SEEDED).tokens()
-    follow_up = [*PROMPT, *said, 1, 2, 3]
+    message = answer_of(first, PROMPT, **SEEDED).tokens()
+    follow_up = [*PROMPT, *message, 1, 2, 3]
     expected = answer_of(first, follow_up, **SEEDED)
     settle(first)
     second = engine_of(redis_server, **options)
@@ -76,7 +76,7 @@ def test_a_store_changes_no_text(redis_server: RedisServer, engine_of: EngineOf)
     fields = [{**SEEDED, "seed": place, "n": 1 + (place % 5 == 0)} for place in range(16)]
 
     def texts(engine: PagedEngine) -> list[list[list[int]]]:
-        answers = [ask(engine, prompt, **each) for prompt, each in zip(prompts, fields, strict=True)]
+        answers = [send(engine, prompt, **each) for prompt, each in zip(prompts, fields, strict=True)]
         finish(*answers)
         return [[answer.tokens(choice) for choice in range(answer.request.params.n)] for answer in answers]
 
@@ -93,7 +93,7 @@ def test_a_store_changes_no_text(redis_server: RedisServer, engine_of: EngineOf)
 def test_int8_changes_a_text_a_little(redis_server: RedisServer, engine_of: EngineOf) -> None:
     """A fourth of float32's bytes and a little more; the next token's log probabilities are off by tenths at most, with
     weights as large as these."""
-    sizes, told = {}, {}
+    sizes, results = {}, {}
     for codec in ("raw", "int8"):
         writer = engine_of(redis_server, kv_codec=codec)
         answer_of(writer, PROMPT, max_tokens=1)
@@ -102,11 +102,11 @@ def test_int8_changes_a_text_a_little(redis_server: RedisServer, engine_of: Engi
         reader = engine_of(redis_server, kv_codec=codec)
         answer = answer_of(reader, PROMPT, max_tokens=1, logprobs=20)
         assert cached(answer) == 192, "those of another codec are not found"
-        told[codec] = dict(answer.logprobs()[0].top)
+        results[codec] = dict(answer.logprobs()[0].top)
     assert sizes["int8"] < 0.35 * sizes["raw"]
-    both = told["raw"].keys() & told["int8"].keys()
+    both = results["raw"].keys() & results["int8"].keys()
     assert len(both) >= 18
-    off = max(abs(told["raw"][token] - told["int8"][token]) for token in both)
+    off = max(abs(results["raw"][token] - results["int8"][token]) for token in both)
     assert 0 < off < 0.5
 
 
@@ -123,9 +123,7 @@ def test_a_device_that_copies_behind_loses_nothing(
     assert isinstance(transfer, KVTransfer) and not transfer._copied and not transfer._filled
 
 
-def test_who_was_looked_up_before_his_turn_does_not_wait(
-    redis_server: RedisServer, engine_of: EngineOf, llama: Path
-) -> None:
+def test_a_prefetched_sequence_does_not_wait(redis_server: RedisServer, engine_of: EngineOf, llama: Path) -> None:
     """The look-up begins when a request comes: where nothing is stored of it and that is known by its turn, it is
     admitted at once; without that it steps aside."""
     settings = {"kv_store": redis_server.url, "kv_fetch": "always", "kv_deadline": 10.0, "threads": 1}
@@ -153,7 +151,7 @@ def test_requests_that_begin_alike_fetch_once(redis_server: RedisServer, engine_
     answer_of(writer, PROMPT, max_tokens=1)
     settle(writer)
     reader = engine_of(redis_server)
-    answers = [ask(reader, [*PROMPT, place], max_tokens=2) for place in range(8)]
+    answers = [send(reader, [*PROMPT, place], max_tokens=2) for place in range(8)]
     finish(*answers)
     assert {cached(answer) for answer in answers} == {192}
     assert reader.stats()["kv_store_values_hits_total"] == 192 / BLOCK
@@ -219,7 +217,7 @@ def test_what_is_faster_computed_is_not_fetched(redis_server: RedisServer, engin
     assert reader.stats()["kv_store_queries_total"] == 192
 
 
-def test_what_is_wrong_with_a_store_is_told_at_the_start(llama: Path, tmp_path: Path) -> None:
+def test_store_problems_are_reported_at_the_start(llama: Path, tmp_path: Path) -> None:
     """The option, and what it has to be."""
     for options, text in (
         ({"kv_store": "redis://"}, "names no host"),

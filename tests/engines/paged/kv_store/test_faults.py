@@ -13,7 +13,7 @@ import pytest
 
 from engines.paged.base.types import FinishReason
 from engines.paged.engine import PagedEngine
-from tests.engines.paged.engine.asking import answer_of, ask, finish
+from tests.engines.paged.engine.answers import answer_of, finish, send
 from tests.engines.paged.kv_store.conftest import EngineOf
 from tests.engines.paged.kv_store.test_engines import PROMPT, SEEDED, cached, settle
 from tests.engines.state.redis_server import RedisServer
@@ -22,7 +22,7 @@ from tests.support.waiting import eventually
 
 @pytest.fixture
 def expected(redis_server: RedisServer, engine_of: EngineOf) -> list[int]:
-    """What is said to the prompt; its blocks are stored."""
+    """The answer to the prompt, whose blocks are stored."""
     engine = engine_of(redis_server)
     answer = answer_of(engine, PROMPT, **SEEDED).tokens()
     settle(engine)
@@ -90,7 +90,7 @@ def test_the_text_is_the_same(
     redis_server: RedisServer,
     engine_of: EngineOf,
 ) -> None:
-    """Killed, full, corrupt, of another type, empty: a miss, and nobody is told of it."""
+    """Killed, full, corrupt, of another type, empty: a miss, without an error."""
     fault(redis_server)
     engine = engine_of(redis_server)
     answer = answer_of(engine, PROMPT, **SEEDED)
@@ -104,7 +104,7 @@ def test_the_text_is_the_same(
 def test_a_spoilt_block_is_replaced(
     spoil: Callable[[RedisServer], None], expected: list[int], redis_server: RedisServer, engine_of: EngineOf
 ) -> None:
-    """Whoever finds it deletes it, and whoever computes it writes it anew."""
+    """The engine that finds it deletes it, and the one that computes it writes it again."""
     spoil(redis_server)
     engine = engine_of(redis_server)
     assert answer_of(engine, PROMPT, **SEEDED).tokens() == expected
@@ -117,7 +117,7 @@ def test_a_spoilt_block_is_replaced(
 def test_a_frozen_redis_delays_a_few_requests_by_its_deadline(
     expected: list[int], redis_server: RedisServer, engine_of: EngineOf
 ) -> None:
-    """Then nobody asks it for a while, and those who decode never wait for it."""
+    """Then calls pause for a while, and decoding never waits for it."""
     engine = engine_of(redis_server, kv_deadline=0.2)
     redis_server.freeze()
     started_at = monotonic()
@@ -151,7 +151,7 @@ def test_steps_go_on_while_one_waits(expected: list[int], redis_server: RedisSer
         return find(*arguments)  # type: ignore[arg-type]
 
     block_store.find = slow  # type: ignore[method-assign]
-    waits = ask(engine, PROMPT, **SEEDED)
+    waits = send(engine, PROMPT, **SEEDED)
     eventually(lambda: engine.stats()["num_requests_fetching"])
     block_store.find = find  # type: ignore[method-assign]
     other = answer_of(engine, [1, 2, 3], max_tokens=20)
@@ -164,14 +164,16 @@ def test_steps_go_on_while_one_waits(expected: list[int], redis_server: RedisSer
     assert answer_of(engine, PROMPT, **SEEDED).tokens() == expected
 
 
-def test_who_has_no_time_left_is_told_so(expected: list[int], redis_server: RedisServer, engine_of: EngineOf) -> None:
+def test_an_expired_request_fails_while_it_fetches(
+    expected: list[int], redis_server: RedisServer, engine_of: EngineOf
+) -> None:
     """A request's own deadline holds while it waits for stored blocks, too."""
     engine = engine_of(redis_server, kv_deadline=60.0)
     block_store = engine._parts.block_store
     assert block_store is not None
     over = threading.Event()
     block_store.find = lambda *arguments: over.wait(30) and 0  # type: ignore[method-assign,assignment]
-    late = ask(engine, PROMPT, deadline=monotonic() + 0.2, **SEEDED)
+    late = send(engine, PROMPT, deadline=monotonic() + 0.2, **SEEDED)
     finish(late)
     over.set()
     assert late.reason() is FinishReason.DEADLINE
@@ -210,7 +212,7 @@ def test_a_cache_that_is_full_takes_what_it_can(
 ) -> None:
     """Others hold nearly all of it: what there is no room for is computed in its turn."""
     engine = engine_of(redis_server, num_blocks=20, max_context=240)
-    others = [ask(engine, [place, *range(60)], max_tokens=40) for place in range(3)]
+    others = [send(engine, [place, *range(60)], max_tokens=40) for place in range(3)]
     eventually(lambda: engine.stats()["num_requests_running"] >= 2 or all(each.done.is_set() for each in others))
     answer = answer_of(engine, PROMPT, **SEEDED)
     finish(*others)
@@ -254,7 +256,7 @@ def slow_proxy(target: Path, bytes_per_second: float, directory: Path) -> Iterat
         listener.close()
 
 
-def test_a_slow_redis_is_waited_for_no_longer_than_said(
+def test_a_slow_redis_delays_a_request_up_to_its_deadline(
     expected: list[int], redis_server: RedisServer, engine_of: EngineOf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What has come by the deadline is used, the rest is computed."""
@@ -270,7 +272,7 @@ def test_a_slow_redis_is_waited_for_no_longer_than_said(
 def test_what_comes_slowly_and_would_be_computed_more_slowly_is_waited_for(
     expected: list[int], redis_server: RedisServer, engine_of: EngineOf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The deadline is for those who would be faster without a store."""
+    """The deadline is for requests that would be faster without a store."""
     monkeypatch.setattr("engines.paged.kv_store.block_store.READ_BYTES", 1)  # a block a read
     with slow_proxy(redis_server.socket, 100_000, redis_server.socket.parent) as path:
         engine = engine_of(redis_server, kv_store=f"unix://{path}", kv_deadline=1.0)
@@ -302,7 +304,7 @@ def test_a_step_that_fails_stores_nothing_wrong(
 
 
 def test_numbers_that_are_none_are_not_stored(redis_server: RedisServer, engine_of: EngineOf) -> None:
-    """A model that computes NaN spoils nobody else's texts."""
+    """A model that computes NaN affects no other texts."""
     import torch
 
     engine: PagedEngine = engine_of(redis_server)

@@ -52,7 +52,7 @@ CHANGES = [
 
 @pytest.mark.parametrize("change", CHANGES, ids=str)
 def test_other_numbers_have_other_keys(change: dict[str, object]) -> None:
-    """Whatever a block's numbers depend on is in its key: nobody is answered from another model's blocks."""
+    """Everything that a block depends on is in its key: no request is answered from another model's blocks."""
     assert BlockKeys(replace(NUMBERS, **change), {}, None).of(request(), NAME) != KEY  # type: ignore[arg-type]
 
 
@@ -64,7 +64,7 @@ def test_an_adapter_is_known_by_its_weights() -> None:
 
 
 def test_a_secret_hides_which_texts_were_seen() -> None:
-    """Without it nobody can tell a text's key; tenants have keys of their own."""
+    """Without it a text's key cannot be computed; tenants have keys of their own."""
     keys = BlockKeys(NUMBERS, {}, SECRET)
     made = {keys.of(request(salt=salt), NAME) for salt in ("", "a", "b")} | {KEY}
     assert len(made) == 4

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 from engines.paged.base.types import FinishReason
-from tests.engines.paged.engine.asking import Answer, answer_of, ask, finish
+from tests.engines.paged.engine.answers import Answer, answer_of, finish, send
 from tests.engines.paged.kv_store.conftest import EngineOf
 from tests.engines.paged.kv_store.test_faults import cut, emptied, flip
 from tests.engines.state.redis_server import RedisServer
@@ -41,7 +41,7 @@ def test_nothing_is_lost_or_changed(redis_server: RedisServer, engine_of: Engine
         kind = dice.randrange(NUM_KINDS)
         prompt, fields = kinds[kind]
         engine = engines[number % 2]
-        waiting.append((kind, ask(engine, prompt, priority=dice.choice((0, 0, 1)), **fields)))
+        waiting.append((kind, send(engine, prompt, priority=dice.choice((0, 0, 1)), **fields)))
         if dice.random() < 0.1:
             engine.cancel(dice.choice(waiting)[1].request.id)
         if dice.random() < 0.15:

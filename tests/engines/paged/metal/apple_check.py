@@ -1,14 +1,4 @@
-"""What Apple's compiler would say of a source, as far as clang can tell: address spaces, overloads, what Metal lacks.
-
-Metal's compiler is clang, grown from its OpenCL. Here clang (the `libclang` wheel) reads the same text as C++ for
-OpenCL, with declarations of ours in place of Apple's library (apple/), and says what is wrong; what is Metal's alone is
-looked for in the syntax tree and in the words. Source of what is refused: the Metal Shading Language Specification,
-version 4, section 1.5.4 first. test_apple_check.py shows it, and that torch's and MLX's kernels are accepted.
-
-What it cannot know: what Apple's library declares beyond ours, what its back end refuses, and methods: those without an
-address space are `thread` ones to Apple, and any to this clang. OpenCL's own words (local, global, private) are no
-names here, though they are in Metal.
-"""
+"""Apple's compile errors of a source, as far as clang detects them: address spaces, overloads, what Metal lacks."""
 
 from __future__ import annotations
 
@@ -62,15 +52,15 @@ def complaints(
     texts += [(str(path), prepared(text)) for path, text in (files or {}).items()]
     unit = cindex.Index.create().parse("source.cl", args=arguments, unsaved_files=texts)
     least = cindex.Diagnostic.Warning if is_strict else cindex.Diagnostic.Error
-    said = [
+    message = [
         f"{found.location.file}:{found.location.line}: {found.spelling}"
         for found in unit.diagnostics
         if found.severity >= least and not _LIMITS.search(found.spelling)
     ]
     if is_strict:
-        said += _missing_words(source)
-        said += [f"{cursor.location.file}:{cursor.location.line}: {why}" for cursor, why in _refused(unit.cursor)]
-    return said
+        message += _missing_words(source)
+        message += [f"{cursor.location.file}:{cursor.location.line}: {why}" for cursor, why in _refused(unit.cursor)]
+    return message
 
 
 def prepared(source: str) -> str:

@@ -75,8 +75,8 @@ BODIES = [
 @pytest.mark.parametrize("body, message", BODIES, ids=[body for body, _ in BODIES])
 def test_refused_in_a_kernel(body: str, message: str) -> None:
     """A kernel's body with what Apple refuses is refused, and for that."""
-    said = complaints(kernel(body))
-    assert any(re.search(message, line) for line in said), said
+    error_text = complaints(kernel(body))
+    assert any(re.search(message, line) for line in error_text), error_text
 
 
 # (what stands outside of a kernel, what is wrong with it)
@@ -112,8 +112,8 @@ DECLARATIONS = [
 @pytest.mark.parametrize("text, message", DECLARATIONS, ids=[text for text, _ in DECLARATIONS])
 def test_refused_at_program_scope(text: str, message: str) -> None:
     """A declaration that Apple refuses is refused, and for that."""
-    said = complaints(HEAD + text)
-    assert any(re.search(message, line) for line in said), said
+    error_text = complaints(HEAD + text)
+    assert any(re.search(message, line) for line in error_text), error_text
 
 
 ACCEPTED = [

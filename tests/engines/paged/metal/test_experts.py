@@ -1,4 +1,4 @@
-"""Mixtures of experts: who is chosen, and what they make of a row."""
+"""Mixtures of experts: routing, and the result for a row."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def test_sort_keeps_the_order(metal_ops: MakeOps, num_experts: int, assignments:
     """Assignments lie by expert, in their own order within one; tiles cover each expert's and nothing twice."""
     ops, generator = metal_ops(), torch.Generator().manual_seed(assignments)
     experts = torch.randint(0, num_experts, (assignments,), generator=generator, dtype=torch.int32)
-    experts[experts == 1] = 0  # an expert that nobody wants
+    experts[experts == 1] = 0  # an expert without rows
     most_tiles = min(assignments // TILE + num_experts, assignments)
     order = torch.full((assignments,), -7, dtype=torch.int32, device=ops.device)
     tiles = torch.full((most_tiles, 3), -7, dtype=torch.int32, device=ops.device)

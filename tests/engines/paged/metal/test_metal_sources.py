@@ -12,7 +12,7 @@ import pytest
 from engines.paged.ops.metal.kernels import KERNELS
 
 REPOSITORY = Path(__file__).parents[4]
-# Complains of one family, as the compiler does, and writes down what it was asked.
+# Rejects one family, as the compiler does, and records its arguments.
 XCRUN = """#!/bin/sh
 echo "$@" >> "$ASKED"
 case "$*" in *rope-*) echo "$0: error: no such thing" >&2; exit 1;; esac
@@ -51,11 +51,11 @@ def test_what_does_not_compile_fails(tmp_path: Path) -> None:
     xcrun.parent.mkdir()
     xcrun.write_text(XCRUN)
     xcrun.chmod(0o755)
-    asked = tmp_path / "asked"
-    done = script(str(tmp_path / "texts"), "--compile", PATH=f"{xcrun.parent}:{os.environ['PATH']}", ASKED=str(asked))
+    request = tmp_path / "asked"
+    done = script(str(tmp_path / "texts"), "--compile", PATH=f"{xcrun.parent}:{os.environ['PATH']}", ASKED=str(request))
     assert done.returncode == 1
     assert "error: no such thing" in done.stdout
     assert "FAIL rope-" in done.stdout
-    lines = asked.read_text().splitlines()
+    lines = request.read_text().splitlines()
     assert len(lines) == len(list((tmp_path / "texts").glob("*.metal")))
     assert all("metal -c" in line and "-std=metal3.1" in line for line in lines)

@@ -30,8 +30,8 @@ def generate(decoder: Decoder, ops: Ops) -> Iterator[list[int]]:
     for step in range(STEPS):
         last = pages.step(tokens)
         logits = torch.stack([last[name][-1] for name in PROMPTS])
-        asked = batch(3, temperature=[0.0, 0.7, 1.0], top_k=[0, 0, 20], top_p=[1.0, 1.0, 0.9], positions=[step] * 3)
-        drawn = ops.sample(logits, on(ops.device, asked))[0].tolist()
+        request = batch(3, temperature=[0.0, 0.7, 1.0], top_k=[0, 0, 20], top_p=[1.0, 1.0, 0.9], positions=[step] * 3)
+        drawn = ops.sample(logits, on(ops.device, request))[0].tolist()
         yield drawn
         tokens = {name: [token] for name, token in zip(PROMPTS, drawn, strict=True)}
 

@@ -67,7 +67,7 @@ def test_memory_is_one_piece(metal_ops: MakeOps) -> None:
 
 @torch.inference_mode()
 def test_a_capture_keeps_no_results() -> None:
-    """Results of a step that is captured are let go of as ever: memory does not grow with the number of layers."""
+    """Results of a captured step are freed: memory does not grow with the number of layers."""
     with Capture() as capture:
         for _ in range(50):
             out = torch.empty(100)

@@ -82,7 +82,7 @@ def test_filters_leave_the_same_tokens(metal_ops: MakeOps, vocabulary: int, has_
 @pytest.mark.usefixtures("lanes")
 @pytest.mark.parametrize("vocabulary", VOCABULARIES)
 @pytest.mark.parametrize("kind", ["greedy", "unfiltered", "filtered"])
-def test_what_is_asked_of_logits(metal_ops: MakeOps, vocabulary: int, kind: str) -> None:
+def test_adjustments_of_logits(metal_ops: MakeOps, vocabulary: int, kind: str) -> None:
     """A grammar's mask, penalties and bias, one by one and together, change the same tokens; the log probability stays
     that of the model."""
     rows, generator = 12, torch.Generator().manual_seed(vocabulary)
@@ -94,7 +94,7 @@ def test_what_is_asked_of_logits(metal_ops: MakeOps, vocabulary: int, kind: str)
         "seen_in_prompt": torch.rand(rows, vocabulary, generator=generator) < 0.3,
         "output_counts": torch.randint(0, 3, (rows, vocabulary), generator=generator, dtype=torch.int32),
     }
-    asked: list[dict[str, Tensor]] = [
+    request: list[dict[str, Tensor]] = [
         {"allowed": words},
         {"repetition": torch.linspace(0.5, 2, rows), **seen},
         {"presence": torch.linspace(-2, 2, rows), **seen},
@@ -105,14 +105,14 @@ def test_what_is_asked_of_logits(metal_ops: MakeOps, vocabulary: int, kind: str)
             "bias_values": torch.tensor([4.0, 100.0, -torch.inf, 5.0, -torch.inf]),
         },
     ]
-    asked.append({name: tensor for each in asked for name, tensor in each.items()})
+    request.append({name: tensor for each in request for name, tensor in each.items()})
     draws: dict[str, dict[str, Any]] = {
         "greedy": {"temperature": 0.0, "is_greedy": True},
         "unfiltered": {"temperature": [0.0, 0.5, 1.0, 2.0] * 3, "is_unfiltered": True},
         "filtered": {"temperature": [0.0, 0.5, 1.0, 2.0] * 3, "top_k": [0, 0, 7] * 4, "top_p": 0.9},
     }
     ops = metal_ops()
-    for fields in asked:
+    for fields in request:
         assert_same(ops, logits, batch(rows, **draws[kind], **fields))
 
 
@@ -161,7 +161,7 @@ def test_rows_that_are_no_numbers(metal_ops: MakeOps, needs_logprobs: bool) -> N
         assert logprobs.isnan().tolist()[2:] == [True, True, True, False]
 
 
-def test_log_probabilities_only_where_asked(metal_ops: MakeOps) -> None:
+def test_log_probabilities_only_where_requested(metal_ops: MakeOps) -> None:
     """A batch that needs none gets zeros, and the same tokens."""
     ops, logits = metal_ops(), some_logits(3, 100, has_ties=False)
     tokens, logprobs = run(ops, logits, batch(3))

@@ -1,4 +1,4 @@
-"""The check at startup: Metal's operations against the reference, and who takes over from one that fails."""
+"""The check at startup: Metal's operations against the reference, and the replacement of one that fails."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_check_covers_the_contract() -> None:
     assert {case.group for case in cases(F16)} == set(GROUPS)
 
 
-# (what is broken, which operations that takes away, what is said)
+# (what is broken, the operations replaced for it, the message)
 BROKEN = [
     ("total / float(WIDTH)", "total / float(WIDTH + 30)", "add_rmsnorm", "two rows in float16: a result is off by"),
     ("*reinterpret_cast<device const T2*>(q", "nonsense(q", "attention_prefill", "a prompt in float16: SyntaxError"),
@@ -255,7 +255,7 @@ def test_good_operations_are_returned_themselves(metal_ops: MakeOps, caplog: pyt
 
 
 def test_one_thread_alone(metal_ops: MakeOps) -> None:
-    """The first thread that runs a kernel is the only one; the check at startup lets go of it."""
+    """The first thread that runs a kernel is the only one; the check at startup releases it."""
     ops = metal_ops()
     x, weight = (torch.ones(size, device=ops.device) for size in ((1, 8), (8,)))
     ops.add_rmsnorm(x, None, weight, 1e-6)

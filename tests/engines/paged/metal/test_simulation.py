@@ -89,14 +89,14 @@ def test_threadgroup_barrier(monkeypatch: pytest.MonkeyPatch, order: str) -> Non
 
 @pytest.mark.parametrize("order, missed", [("forward", slice(0, 32)), ("reversed", slice(32, 64))])
 def test_missing_barrier_is_seen(monkeypatch: pytest.MonkeyPatch, order: str, missed: slice) -> None:
-    """Without a barrier, the simdgroup that runs first reads what nobody wrote yet: NaN, in one order or the other."""
+    """Without a barrier, the simdgroup that runs first reads unwritten memory: NaN, in one order or the other."""
     monkeypatch.setenv("POINTSMAN_SIM_LANES", order)
     y = run("TG_ARRAY(float, shared, 64); shared[i] = x[i]; y[i] = simd_sum(shared[63 - i]);", LANES, group_size=64)
     assert bool(y[missed].isnan().all())
 
 
 def test_threadgroup_memory_is_poisoned_for_each_group(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Threadgroup memory holds NaN when a group begins, also where the group before wrote; zeros where asked for."""
+    """Threadgroup memory holds NaN when a group begins, also where the previous group wrote; zeros on demand."""
     body = (
         "TG_ARRAY(float, shared, 32); y[i] = shared[lane]; simdgroup_barrier(mem_flags::mem_none); shared[lane] = 1.0f;"
     )
@@ -224,7 +224,7 @@ def test_threads_are_the_first_tensors_numbers() -> None:
 
 
 def test_positions_in_three_dimensions() -> None:
-    """`threads` counts threads in all, not groups; positions are told in the width that a kernel asks for."""
+    """`threads` counts threads in all, not groups; positions have the width of the kernel's argument."""
     source = """#include <metal_stdlib>
     using namespace metal;
     kernel void f(device int* y [[buffer(0)]], uint3 at [[thread_position_in_grid]], uint3 of [[threads_per_grid]],
@@ -378,7 +378,7 @@ def test_same_source_is_compiled_once(monkeypatch: pytest.MonkeyPatch, tmp_path:
     monkeypatch.setenv("POINTSMAN_SIM_CACHE", str(tmp_path))
     compiled("y[i] = 1.0f;")
     (library,) = tmp_path.glob("*.so")
-    monkeypatch.setattr(subprocess, "run", None)  # a compiler that is asked would fail
+    monkeypatch.setattr(subprocess, "run", None)  # running a compiler would fail
     compiled("y[i] = 1.0f;")
     monkeypatch.undo()
 

@@ -1,4 +1,4 @@
-"""What can be said of the kernels' sources without running them."""
+"""Static checks of the kernels' sources."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_apple_would_compile_it(dtype: torch.dtype) -> None:
     """Of each text as it is handed to compile_shader: address spaces are named and match, calls are not ambiguous,
     nothing is newer than C++14 or declared in vain."""
     pytest.importorskip("clang.cindex")
-    assert {name: said for name, text in sources(dtype).items() if (said := complaints(text))} == {}
+    assert {name: message for name, text in sources(dtype).items() if (message := complaints(text))} == {}
 
 
 def test_threadgroup_arrays_are_aligned_for_vectors() -> None:

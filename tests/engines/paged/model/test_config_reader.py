@@ -1,4 +1,4 @@
-"""config.json in its spellings, and what is said of one that cannot be."""
+"""config.json in its spellings, and the errors of invalid ones."""
 
 from __future__ import annotations
 
@@ -172,7 +172,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
 
 @pytest.mark.parametrize("fields, problem", WRONG)
 def test_wrong_fields(fields: dict[str, Any], problem: str, tmp_path: Path):
-    """What is wrong is told with the file, the field and what would do."""
+    """An error names the file, the field and the remedy."""
     with pytest.raises(EngineError) as caught:
         config_of(tmp_path, **fields)
     assert caught.value.message.startswith(f"{tmp_path / 'config.json'}: ")

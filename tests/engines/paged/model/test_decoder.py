@@ -136,7 +136,7 @@ def test_rotations_are_those_of_transformers(variant: str):
 
 
 def test_num_positions_bounds_the_tables():
-    """The rotation's tables are as long as sequences may become, and the config's where nothing else is said."""
+    """The rotation's tables are as long as sequences may become, by default the config's maximum."""
     folder = tiny_model("llama")
     assert load_model(folder, ReferenceOps("cpu"), num_positions=50).decoder.num_positions == 50
     assert decoder_of(folder).num_positions == 2048

@@ -37,7 +37,7 @@ printf %s "$text" | {REAL} "$@" """
 
 
 def test_a_stub_is_no_compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """What fails when asked for its version is passed over; where there is nothing else, the error says what to do."""
+    """A command whose version query fails is skipped; without another one, the error names the remedy."""
     script(tmp_path / "clang++", "echo 'xcode-select: note: no developer tools were found' >&2; exit 1")
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(NoCompilerError, match="no C\\+\\+ compiler: "):
@@ -83,7 +83,7 @@ def test_compiler_that_lacks_a_type_is_passed_over(monkeypatch: pytest.MonkeyPat
 def test_options_that_a_compiler_refuses_are_dropped(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, refused: str, expected: tuple[str, ...]
 ) -> None:
-    """Of several sets of options the first that the compiler takes: Apple's knows -mcpu=native for -march=native."""
+    """The first set of options that the compiler accepts is used: Apple's has -mcpu=native instead of -march=native."""
     command = script(tmp_path / "c++", refuses(refused))
     monkeypatch.setenv("CXX", str(command))
     assert cpp_compiler.select_compiler("", (("-march=native",), ("-O1",), ())) == ((str(command),), expected)

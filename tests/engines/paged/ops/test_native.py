@@ -62,9 +62,9 @@ def test_decoding_is_attention(heads: int, groups: int, size: int, dtype: torch.
     exact = LayerCache(cache.keys.float(), cache.values.float())
     for window in (0, 1, 20, 200):
         expected = ReferenceOps("cpu").attention(q.float(), exact, batch, size**-0.5, window)
-        told = native(heads, groups, size, dtype).attention(q, cache, batch, size**-0.5, window)
-        assert told.dtype == dtype
-        assert torch.allclose(told.float(), expected, atol=TOLERANCES[dtype], rtol=TOLERANCES[dtype])
+        results = native(heads, groups, size, dtype).attention(q, cache, batch, size**-0.5, window)
+        assert results.dtype == dtype
+        assert torch.allclose(results.float(), expected, atol=TOLERANCES[dtype], rtol=TOLERANCES[dtype])
         batch.scratch.clear()
 
 
@@ -157,8 +157,8 @@ def test_what_is_not_the_sequences_own_is_never_read() -> None:
                 each[table[position // BLOCK], position % BLOCK] = 1.0
     q = torch.ones(2, 2, 16)
     batch = batch_of([1, 1], [20, 5], [[3, 9], [2]], BLOCK)
-    told = native(2, 1, 16, torch.float32).attention(q, LayerCache(*poisoned), batch, 1.0, 0)
-    assert torch.allclose(told, torch.ones(2, 32))
+    results = native(2, 1, 16, torch.float32).attention(q, LayerCache(*poisoned), batch, 1.0, 0)
+    assert torch.allclose(results, torch.ones(2, 32))
 
 
 def test_large_scores_overflow_nothing() -> None:
@@ -167,12 +167,12 @@ def test_large_scores_overflow_nothing() -> None:
     cache.keys[10, 3] = 1e4  # far behind the first piece
     q = torch.ones(1, 1, 16)
     batch = batch_of([1], [300], [list(range(1, 20))], BLOCK)
-    told = native(1, 1, 16, torch.float32).attention(q, cache, batch, 1.0, 0)
-    assert torch.allclose(told, cache.values[10, 3])
+    results = native(1, 1, 16, torch.float32).attention(q, cache, batch, 1.0, 0)
+    assert torch.allclose(results, cache.values[10, 3])
 
 
 def test_without_a_compiler_torch_attends(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`auto` takes torch where nothing can be compiled; who asked for `native` is told what is missing."""
+    """`auto` takes torch where nothing can be compiled; `native` fails with what is missing."""
     monkeypatch.setattr(cpp_compiler, "candidates", lambda: iter(()))
     ops = choose_ops("auto", CPU, torch.float32)
     ops.prepare_attention(4, 2, 64, torch.float32)
@@ -183,7 +183,7 @@ def test_without_a_compiler_torch_attends(monkeypatch: pytest.MonkeyPatch) -> No
         choose_ops("native", CPU, torch.float32).prepare_attention(4, 2, 64, torch.float32)
 
 
-def test_a_source_that_cannot_be_compiled_says_why(tmp_path: Path) -> None:
+def test_a_source_that_cannot_be_compiled_names_the_reason(tmp_path: Path) -> None:
     """The compiler's own words are the error."""
     with pytest.raises(CompileError, match="nonsense"):
         cpp_compiler.build("nonsense here;", ("-x", "c++", "-shared", "-fPIC"), tmp_path)

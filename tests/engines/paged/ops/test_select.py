@@ -16,7 +16,7 @@ from engines.paged.ops.reference.attention import plain_attention
 def test_fast_math_is_off_on_mps(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, value: str | None, warnings: int
 ) -> None:
-    """PYTORCH_MPS_FAST_MATH is gone before torch compiles its first kernel; one who set it reads so in the log."""
+    """PYTORCH_MPS_FAST_MATH is unset before torch compiles its first kernel; the log says so where it was set."""
     if value is None:
         monkeypatch.delenv(FAST_MATH, raising=False)
     else:

@@ -10,7 +10,7 @@ from engines.paged.runner.runner import _apart
     [
         ((), []),
         (((1, 2), (1, 3), (4, 5)), [[(1, 2), (1, 3), (4, 5)]]),
-        (((1, 2), (3, 1)), [[(1, 2)], [(3, 1)]]),  # 1 was let go of in the same plan, and given to another
+        (((1, 2), (3, 1)), [[(1, 2)], [(3, 1)]]),  # 1 was freed in the same plan, and allocated again
         (((1, 2), (2, 3)), [[(1, 2)], [(2, 3)]]),
         (((1, 2), (3, 1), (5, 6)), [[(1, 2)], [(3, 1), (5, 6)]]),
     ],

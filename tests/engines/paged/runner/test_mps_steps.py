@@ -15,7 +15,7 @@ from engines.paged.base.types import GrammarSpec, Output
 from engines.paged.device import DeviceThread
 from engines.paged.engine import PagedEngine
 from engines.paged.ops.metal import MetalOps
-from tests.engines.paged.engine.asking import Answer, answer_of, ask, finish
+from tests.engines.paged.engine.answers import Answer, answer_of, finish, send
 from tests.engines.paged.support import sim
 from tests.engines.paged.support.fake_mps import MPS, FakeMps
 from tests.engines.paged.support.tiny_models import tiny_model
@@ -76,19 +76,19 @@ def requests_of(engine: PagedEngine) -> list[Answer]:
     """Requests that begin and end beside each other: greedy and drawn, filtered, penalised, of one choice and of
     more, with log probabilities, words that are banned, a grammar, beams."""
     long = [(7 * i) % 200 for i in range(50)]
-    asked = [
-        ask(engine, [5, 6, 7], max_tokens=40),
-        ask(engine, long, max_tokens=24, temperature=0.9, seed=3),
-        ask(engine, long[:33], max_tokens=12, temperature=0.8, top_k=20, top_p=0.9, seed=4),
-        ask(engine, [9], max_tokens=30, repetition_penalty=1.3, presence_penalty=0.4),
-        ask(engine, [1, 2], max_tokens=18, temperature=1.0, n=3, seed=5),
-        ask(engine, [40, 41], max_tokens=10, logprobs=3, prompt_logprobs=2),
-        ask(engine, [44], max_tokens=16, logit_bias={7: 3.0}, min_tokens=4, bad_words=("th", "in")),
-        ask(engine, [3, 4], max_tokens=12, ignore_eos=False, grammar=GrammarSpec("regex", "[a-z]{4,9}")),
-        ask(engine, [50, 51], max_tokens=8, beam_width=2),
+    requested = [
+        send(engine, [5, 6, 7], max_tokens=40),
+        send(engine, long, max_tokens=24, temperature=0.9, seed=3),
+        send(engine, long[:33], max_tokens=12, temperature=0.8, top_k=20, top_p=0.9, seed=4),
+        send(engine, [9], max_tokens=30, repetition_penalty=1.3, presence_penalty=0.4),
+        send(engine, [1, 2], max_tokens=18, temperature=1.0, n=3, seed=5),
+        send(engine, [40, 41], max_tokens=10, logprobs=3, prompt_logprobs=2),
+        send(engine, [44], max_tokens=16, logit_bias={7: 3.0}, min_tokens=4, bad_words=("th", "in")),
+        send(engine, [3, 4], max_tokens=12, ignore_eos=False, grammar=GrammarSpec("regex", "[a-z]{4,9}")),
+        send(engine, [50, 51], max_tokens=8, beam_width=2),
     ]
-    finish(*asked)
-    return asked
+    finish(*requested)
+    return requested
 
 
 @pytest.mark.parametrize(
@@ -120,7 +120,7 @@ def test_answers_are_those_of_the_processor(
 
 
 def counts_by_token(engine: PagedEngine, device: FakeMps, **fields: Any) -> list[tuple[int, int]]:
-    """Waits for the device, and operations of torch's own, when each token of an answer is told."""
+    """Waits for the device, and torch's own operations, at each token of an answer."""
     counts: list[tuple[int, int]] = []
 
     class Counted(Answer):
@@ -128,10 +128,10 @@ def counts_by_token(engine: PagedEngine, device: FakeMps, **fields: Any) -> list
             counts.append((device.num_waits, device.num_operations))
             super().__call__(output)
 
-    answer = ask(engine, [5, 6, 7], max_tokens=60, **fields)
+    answer = send(engine, [5, 6, 7], max_tokens=60, **fields)
     counted = Counted(answer.request)
     finish(answer)
-    other = ask(engine, [8], max_tokens=60, **fields)
+    other = send(engine, [8], max_tokens=60, **fields)
     engine.submit(replace(answer.request, id="counted"), counted)
     finish(counted, other)
     return counts
@@ -156,16 +156,18 @@ def test_no_step_waits_where_requests_come_and_go(start_engine: StartEngine) -> 
     engine, device = start_engine(tiny_model("llama"), max_batch_tokens=16)
     answer_of(engine, [5, 6, 7], max_tokens=20)
     before = device.num_waits
-    first = ask(engine, range(60), max_tokens=20)
+    first = send(engine, range(60), max_tokens=20)
     assert first.first.wait(30)
-    second = ask(engine, range(40), max_tokens=30, temperature=0.7, seed=1, repetition_penalty=1.2, logit_bias={3: 1.0})
+    second = send(
+        engine, range(40), max_tokens=30, temperature=0.7, seed=1, repetition_penalty=1.2, logit_bias={3: 1.0}
+    )
     finish(first, second)
     assert device.num_waits == before, device.waits[before]
 
 
 def test_steps_of_prompts_do_not_pile_up(start_engine: StartEngine) -> None:
-    """However long a prompt is, the device is never given more than the step after the one that it computes: who comes,
-    and who leaves, is served behind two steps at most."""
+    """The device never has more than the step after the current one, for any length of prompt: new and cancelled
+    requests wait for two steps at most."""
     engine, device = start_engine(tiny_model("llama"), max_context=600, max_batch_tokens=16)
     runner = engine._parts.runner
     waiting: list[int] = []
@@ -198,7 +200,7 @@ def test_a_failed_step_lets_go_of_nothing_too_early(start_engine: StartEngine, m
         return real(*args)
 
     monkeypatch.setattr(runner._ops, "sample", fail)
-    failed = ask(engine, [5, 6], max_tokens=30)
+    failed = send(engine, [5, 6], max_tokens=30)
     finish(failed)
     assert "the GPU is gone" in failed.error
     assert not device._stream

@@ -71,11 +71,11 @@ def test_what_a_batch_need_not_do():
     greedy = made.admit(Text([1]), SamplingParams(temperature=0.0, top_k=3), 1)
     plain = made.admit(Text([1]), SamplingParams(), 1)
     filtered = made.admit(Text([1]), SamplingParams(top_p=0.5), 1)
-    told = [
+    results = [
         (b.is_greedy, b.is_unfiltered)
         for b in (made.build([entry(x), entry(greedy)]) for x in (greedy, plain, filtered))
     ]
-    assert told == [(True, True), (False, True), (False, False)]
+    assert results == [(True, True), (False, True), (False, False)]
 
 
 def test_beams_are_not_drawn():
@@ -87,7 +87,7 @@ def test_beams_are_not_drawn():
 
 
 def test_the_same_rows_cost_nothing():
-    """While the same sequences go on, no tensor is made anew but the positions."""
+    """While the same sequences go on, no tensor but the positions is built again."""
     made = batches()
     text = Text([1, 2])
     state = made.admit(text, SamplingParams(temperature=0.5, logit_bias={3: 1.0}), 1)

@@ -288,16 +288,16 @@ FORCED = [
 ]
 
 
-@pytest.mark.parametrize("tokenizer, text, told", FORCED)
-def test_the_tokens_of_a_text_that_is_forced(tokenizer, text, told):
+@pytest.mark.parametrize("tokenizer, text, results", FORCED)
+def test_the_tokens_of_a_text_that_is_forced(tokenizer, text, results):
     """Where only one text may come, its tokens have its bytes and no others, and none of them is special."""
     tokens = Vocabulary(tokenizer, min(tokenizer.eos_ids))(text)
-    assert b"".join(tokenizer.token_bytes(each) for each in tokens) == told
+    assert b"".join(tokenizer.token_bytes(each) for each in tokens) == results
     assert tokenizer.special_ids.isdisjoint(tokens)
 
 
 def test_a_forced_text_is_written_as_its_tokenizer_would():
-    """The tokens of a forced text are those that the model has learnt, where the tokenizer has them so."""
+    """A forced text has the tokens that the model was trained on, where the tokenizer allows it."""
     words = Vocabulary(BYTES, min(BYTES.eos_ids))
     assert words('JSON: {"name"') == ids('JSON: {"name"')
 
@@ -336,7 +336,7 @@ def test_a_model_without_an_end():
 
 
 def test_tokenizers_that_cannot():
-    """Where a text is not its tokens one after the other, no grammar can be followed, and the request is told so."""
+    """Where a text is not the sequence of its tokens, no grammar can be followed, and the request fails."""
     compiler = GrammarCompiler(Tokenizer(tiny_tokenizers.word_pieces()))
     with pytest.raises(EngineError, match="no grammar can be followed") as raised:
         compiler.compile(GrammarSpec("regex", "a"))

@@ -154,7 +154,7 @@ def test_wrong_fields(fields, message):
     assert raised.value.code is ErrorCode.INVALID_ARG
 
 
-def test_a_long_value_is_told_in_part():
+def test_a_long_value_is_abbreviated_in_errors():
     """An error does not repeat a megabyte."""
     with pytest.raises(EngineError) as raised:
         read_params({"temperature": "x" * 1_000_000})
@@ -162,7 +162,7 @@ def test_a_long_value_is_told_in_part():
 
 
 def test_defaults_stand_where_a_request_is_silent():
-    """A request says what it wants otherwise than its model's defaults."""
+    """A request overrides its model's defaults."""
     defaults = SamplingParams(temperature=0.6, top_p=0.95, max_tokens=100, stop=("x",))
     read = read_params({"top_p": 1}, defaults)
     assert (read.temperature, read.top_p, read.max_tokens, read.stop) == (0.6, 1.0, 100, ("x",))

@@ -14,14 +14,14 @@ from engines.paged.ops.reference.sampling import logprobs_of, sample, top_logpro
 
 
 def batch(rows, **fields):
-    """A batch of rows that are drawn at temperature 1 unless told otherwise; numbers are the same in all rows."""
-    told = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "seeds": 0, "positions": 0} | fields
+    """A batch of rows sampled at temperature 1 by default; numbers are the same in all rows."""
+    results = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "seeds": 0, "positions": 0} | fields
     types = {"top_k": torch.int32, "seeds": torch.int64, "positions": torch.int64}
     for name in ("temperature", "top_k", "top_p", "min_p", "seeds", "positions"):
-        value = told[name]
+        value = results[name]
         value = value if isinstance(value, list) else [value] * rows
-        told[name] = torch.tensor(value, dtype=types.get(name, torch.float32))
-    return SamplingBatch(**told)
+        results[name] = torch.tensor(value, dtype=types.get(name, torch.float32))
+    return SamplingBatch(**results)
 
 
 def choose(logits, **fields):
@@ -143,7 +143,7 @@ def test_all_devices_choose_alike():
 
 
 def test_log_probabilities_are_the_models_own():
-    """The log probability told is of the logits as they came, whatever temperature and penalties made of them."""
+    """The log probability is that of the unmodified logits, at any temperature and penalties."""
     logits = torch.tensor([[1.0, 2.0, 3.0]])
     bias = {"bias_rows": torch.tensor([0]), "bias_ids": torch.tensor([2]), "bias_values": torch.tensor([-100.0])}
     tokens, logprobs = sample(logits, batch(1, temperature=0.0, **bias))
@@ -153,7 +153,7 @@ def test_log_probabilities_are_the_models_own():
 
 
 def test_top_logprobs():
-    """The likeliest tokens are told falling, the lower id first among equals, also at the end of the list."""
+    """The likeliest tokens are falling, the lower id first among equals, also at the end of the list."""
     ids, logprobs = top_logprobs(torch.tensor([[0.0, 2.0, -1.0, 2.0, -0.5], [-3.0, -3.0, -3.0, -3.0, -2.0]]), 3)
     assert ids.tolist() == [[1, 3, 0], [4, 0, 1]]
     expected = torch.tensor([0.0, 2.0, -1.0, 2.0, -0.5]).log_softmax(0)[[1, 3, 0]]
@@ -164,7 +164,7 @@ def test_top_logprobs():
 
 
 def test_logprobs_of_given_tokens():
-    """Prompts are told the log probabilities of the tokens that stand there."""
+    """Prompts get the log probabilities of their own tokens."""
     logits = torch.tensor([[0.0, 1.0], [2.0, 0.0]])
     expected = logits.log_softmax(1)[[0, 1], [1, 1]]
     torch.testing.assert_close(logprobs_of(logits, torch.tensor([1, 1], dtype=torch.int32)), expected)
@@ -212,7 +212,7 @@ def words(rows, size, allowed):
     return torch.from_numpy(made.view(np.int32))
 
 
-def test_masks_say_what_may_come():
+def test_masks_forbid_tokens():
     """A token whose bit is not set never comes, at any temperature; a row of all bits is free."""
     logits = torch.zeros(2, 70)
     logits[:, 69] = 50.0
@@ -263,5 +263,5 @@ def test_broken_logits_break_nothing(fields, value):
 
 
 def test_tiny_temperature_is_greedy():
-    """A temperature whose division overflows takes the highest."""
+    """A temperature whose division overflows takes the highest logit."""
     assert choose([[1.0, 5.0, 2.0]], temperature=1e-38) == [1]

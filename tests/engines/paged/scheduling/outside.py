@@ -21,7 +21,7 @@ def digest(previous: int, token: int) -> int:
 
 @dataclass
 class _Coming:
-    """Content of blocks from place `first` of a chain on, in so many steps."""
+    """Content of blocks from place `first` of a chain on, due in some steps."""
 
     sequence: Sequence
     names: list[bytes]

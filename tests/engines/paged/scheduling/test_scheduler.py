@@ -1,4 +1,4 @@
-"""Steps: who computes what, by the rule that each sequence catches up with its tokens."""
+"""Steps: each sequence catches up with its tokens, within the budget."""
 
 import random
 
@@ -113,8 +113,8 @@ def test_what_is_cancelled_frees_its_blocks_at_once() -> None:
     assert it.step() is None
 
 
-def test_deadlines_are_told() -> None:
-    """Those whose time is over, running or waiting."""
+def test_deadlines_are_reported() -> None:
+    """Sequences whose deadline has passed, running or waiting."""
     it = simulation(max_sequences=1)
     late, later = it.submit((1,), 9, deadline=5.0), it.submit((2,), 9, deadline=7.0)
     it.submit((3,), 9)
@@ -186,7 +186,7 @@ def test_deterministic_steps_are_cut_at_fixed_places() -> None:
 
 
 def stored(**options: object) -> tuple[Simulation, tuple[int, ...]]:
-    """A simulation whose store knows a prompt of 40 tokens, and whose cache does not."""
+    """A simulation whose store has a prompt of 40 tokens, and whose cache does not."""
     it = simulation(stores=True, **options)
     prompt = tuple(range(40))
     assert it.outside is not None
@@ -206,8 +206,8 @@ def test_what_is_stored_outside_is_not_computed() -> None:
     assert sequence.tokens[40:] == text_of(prompt, 3)
 
 
-def test_nobody_waits_for_what_another_fetches() -> None:
-    """Who looks for stored blocks steps aside: those that came later run meanwhile, and no block is held for it."""
+def test_other_sequences_run_while_one_fetches() -> None:
+    """A sequence that waits for stored blocks steps aside: later ones run meanwhile, and no block is held for it."""
     it, prompt = stored()
     fetching, other = it.submit(prompt, 3), it.submit((49, 48), 3)
     assert rows(it.step()) == {"2": (0, 2, 1)}

@@ -211,7 +211,7 @@ class FakeMps(TorchDispatchMode):
                 self._wait()
         else:
             if source.dtype != target.dtype or not source.is_contiguous():
-                source = source.to(target.dtype).contiguous()  # as Copy.mm does: memory of its own, let go of at once
+                source = source.to(target.dtype).contiguous()  # as in Copy.mm: memory of its own, freed at once
             self._stream.append(partial(self._read_host, into, source.detach()))
             if is_waiting:
                 self._wait(is_kept=True)
@@ -234,19 +234,19 @@ class FakeMps(TorchDispatchMode):
             into.copy_(source)
 
     def advance(self, count: int) -> None:
-        """Run so many operations of the stream."""
+        """Run this many operations of the stream."""
         with torch.inference_mode():
             for _ in range(min(count, len(self._stream))):
                 self._stream.popleft()()
 
 
 class _Event:
-    """As torch.mps.Event: the host is not told at once."""
+    """As torch.mps.Event: asynchronous for the host."""
 
     def __init__(self, device: FakeMps) -> None:
         self._device = device
         self._is_past = False
-        self._was_asked = False
+        self._was_queried = False
 
     def record(self) -> None:
         def pass_by() -> None:
@@ -255,10 +255,10 @@ class _Event:
         self._device._stream.append(pass_by)
 
     def query(self) -> bool:
-        if self._was_asked:
+        if self._was_queried:
             while not self._is_past:
                 self._device.advance(1)
-        self._was_asked = True
+        self._was_queried = True
         return self._is_past
 
 
@@ -293,7 +293,7 @@ def _poisoned(meta: Tensor) -> Tensor:
 
 
 def _garbage(tensor: Tensor) -> Tensor:
-    """Numbers that nobody would take for right: NaN, or far out of every range."""
+    """Obviously wrong numbers: NaN, or far out of every range."""
     if tensor.dtype.is_floating_point:
         return tensor.fill_(float("nan"))
     return tensor.fill_(True if tensor.dtype == torch.bool else torch.iinfo(tensor.dtype).max - 5)
@@ -308,7 +308,7 @@ def _fill(made: Any, computed: Any) -> None:
 
 
 def _num_owners(tensor: Tensor) -> int:
-    """Who has this memory, `tensor` among them."""
+    """The number of references to this memory, `tensor` included."""
     storage = tensor.untyped_storage()
     count: int = torch._C._storage_Use_Count(storage._cdata)
     return count - 1  # `storage` is one

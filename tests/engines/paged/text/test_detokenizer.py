@@ -14,8 +14,8 @@ from tests.engines.paged.text.tiny_tokenizers import KINDS
 TOKENIZERS = {name: Tokenizer(make()) for name, make in KINDS.items()}
 
 
-def told(tokenizer, ids, cuts, skip):
-    """The texts that a sequence's tokens, cut at these places, are told as."""
+def results(tokenizer, ids, cuts, skip):
+    """The emitted texts of a sequence's tokens, cut at these places."""
     detokenizer = tokenizer.detokenizer(skip)
     places = sorted({min(cut, len(ids)) for cut in cuts} | {0, len(ids)})
     texts = [detokenizer.push(ids[start:end]) for start, end in pairwise(places)]
@@ -36,24 +36,24 @@ def test_kinds():
 @pytest.mark.parametrize("name", TOKENIZERS)
 @settings(max_examples=150, deadline=None)
 @given(data=st.data())
-def test_any_tokens_are_told_as_their_whole_text(name, data):
-    """However tokens come, even those that are no text together, what is told is the text of all of them."""
+def test_streamed_text_equals_the_whole_text(name, data):
+    """The emitted text is the text of all tokens, for any cuts and any tokens."""
     tokenizer = TOKENIZERS[name]
     ids = data.draw(st.lists(st.integers(0, tokenizer.vocab_size + 2), max_size=40))
     cuts = data.draw(st.one_of(st.just(range(41)), st.lists(st.integers(0, 40), max_size=10)))
     skip = data.draw(st.booleans())
     whole = tokenizer.backend.decode(ids, skip_special_tokens=skip)
-    assert "".join(told(tokenizer, ids, cuts, skip)) == whole == tokenizer.decode(ids, skip)
+    assert "".join(results(tokenizer, ids, cuts, skip)) == whole == tokenizer.decode(ids, skip)
 
 
 @pytest.mark.parametrize("name", ["byte_level", "fallback"])
 @settings(max_examples=100, deadline=None)
 @given(text=st.text(max_size=30))
-def test_no_character_is_told_in_halves(name, text):
-    """A text that comes token by token is told in whole characters only."""
+def test_no_character_is_emitted_in_halves(name, text):
+    """A text that comes token by token is emitted in whole characters."""
     tokenizer = TOKENIZERS[name]
     ids = tokenizer.encode(text, add_special_tokens=False)
-    texts = told(tokenizer, ids, range(len(ids)), True)
+    texts = results(tokenizer, ids, range(len(ids)), True)
     assert "".join(texts) == tokenizer.decode(ids)
     if "\ufffd" not in text:
         assert "\ufffd" not in "".join(texts)
@@ -62,20 +62,20 @@ def test_no_character_is_told_in_halves(name, text):
 @settings(max_examples=100, deadline=None)
 @given(text=st.text(max_size=30))
 def test_bytes_give_the_text_back(text):
-    """A byte-level tokenizer's tokens are told as the very text they were made of."""
+    """A byte-level tokenizer's tokens give the text back that they were made of."""
     tokenizer = TOKENIZERS["byte_level"]
     ids = tokenizer.encode(text, add_special_tokens=False)
-    assert "".join(told(tokenizer, ids, range(len(ids)), False)) == text
+    assert "".join(results(tokenizer, ids, range(len(ids)), False)) == text
 
 
-def test_words_are_told_at_once():
-    """What is whole is told with its token, spaces before words included; bytes of a character wait for the last."""
+def test_words_are_emitted_at_once():
+    """Complete text is emitted with its token, spaces before words included; bytes of a character wait for the last."""
     tokenizer = TOKENIZERS["fallback"]
     ids = [tokenizer.backend.token_to_id(token) for token in ("▁the", "▁c", "at", "<0xC3>", "<0xA4>", "a", "<0xC3>")]
-    assert told(tokenizer, ids, range(9), True) == ["the", " c", "at", "", "", "äa", "", "\ufffd"]
+    assert results(tokenizer, ids, range(9), True) == ["the", " c", "at", "", "", "äa", "", "\ufffd"]
     tokenizer = TOKENIZERS["byte_level"]
     ids = tokenizer.encode("🙂a", add_special_tokens=False)
-    texts = told(tokenizer, ids, range(len(ids)), True)
+    texts = results(tokenizer, ids, range(len(ids)), True)
     assert [text for text in texts if text] == ["🙂", "a"]
 
 
@@ -106,4 +106,4 @@ def test_added_tokens_with_any_letters():
     """An added token that is no sequence of byte letters is its own text."""
     tokenizer = Tokenizer(tiny_tokenizers.byte_level())
     ids = tokenizer.encode("x<tool call>y", add_special_tokens=False)
-    assert "".join(told(tokenizer, ids, range(9), True)) == "x<tool call>y"
+    assert "".join(results(tokenizer, ids, range(9), True)) == "x<tool call>y"

@@ -13,7 +13,7 @@ from tests.engines.paged.text import tiny_tokenizers
 
 
 def run(stops, pieces, include=False):
-    """(texts told piece by piece, the stop text)."""
+    """(texts emitted piece by piece, the stop string)."""
     looking, texts = StopTexts(stops, include), []
     for piece in pieces:
         text, stop = looking.push(piece)
@@ -24,7 +24,7 @@ def run(stops, pieces, include=False):
 
 
 CASES = [
-    # stops, pieces, told piece by piece, the stop
+    # stops, pieces, emitted piece by piece, the stop
     (["STOP"], ["ab", "c"], ["ab", "c", ""], None),
     (["STOP"], ["abSTOPcd"], ["ab"], "STOP"),
     (["STOP"], ["abS", "TO", "Px"], ["ab", "", ""], "STOP"),
@@ -41,11 +41,11 @@ CASES = [
 
 @pytest.mark.parametrize("stops, pieces, texts, stop", CASES)
 def test_stop_texts(stops, pieces, texts, stop):
-    """Text is told as soon as no stop text can begin in it, and none of it after a stop text."""
+    """Text is emitted as soon as no stop string can begin in it, and none of it after a stop string."""
     assert run(stops, pieces) == (texts, stop)
 
 
-def test_the_stop_text_may_be_told():
+def test_the_stop_string_may_be_included():
     """A request may want to see the text that ended its answer."""
     assert run(["END"], ["aE", "NDb"], include=True) == (["a", "END"], "END")
 
@@ -57,7 +57,7 @@ def test_the_stop_text_may_be_told():
     include=st.booleans(),
 )
 def test_cuts_do_not_matter(text, stops, cuts, include):
-    """However the text comes, what is told and what ends it is the same, and as the whole text says."""
+    """The emitted text and its end do not depend on how the text is cut."""
     places = sorted({0, len(text), *(min(cut, len(text)) for cut in cuts)})
     texts, stop = run(stops, [text[a:b] for a, b in pairwise(places)], include)
     ends = [(end, -len(each), each) for end in range(len(text) + 1) for each in stops if text[:end].endswith(each)]
@@ -90,13 +90,13 @@ def test_a_stream_of_tokens():
     """A choice's text ends at its stop text, and its tokens at the one that completed it."""
     tokens = ids("one. two")
     choice = stream(stop=("e.",))
-    told = choice.push(tokens)
-    assert (told.text, told.stop) == ("on", "e.")
-    assert TOKENIZER.decode(tokens[: told.num_tokens]) == "one."
+    results = choice.push(tokens)
+    assert (results.text, results.stop) == ("on", "e.")
+    assert TOKENIZER.decode(tokens[: results.num_tokens]) == "one."
 
 
 def test_a_stream_without_stops():
-    """Tokens are told at once; what is no character yet, at the end."""
+    """Tokens are emitted at once; an unfinished character comes at the end."""
     choice = stream()
     tokens = ids("a🙂")
     assert choice.push(tokens[:-1]) == TextUpdate("a", None, len(tokens) - 1)
@@ -107,12 +107,12 @@ def test_a_stream_before_its_min_tokens():
     """Stop texts among a request's first tokens end nothing; those after do."""
     choice = stream(stop=("b",))
     assert choice.push(ids("abab"), may_stop=False).text == "abab"
-    told = choice.push(ids("cab"))
-    assert (told.text, told.stop) == ("ca", "b")
+    results = choice.push(ids("cab"))
+    assert (results.text, results.stop) == ("ca", "b")
 
 
-def test_the_end_tells_what_was_held_back():
-    """The beginning of a stop text that never came whole is told at the end."""
+def test_the_end_emits_what_was_held_back():
+    """The beginning of an incomplete stop string is emitted at the end."""
     choice = stream(stop=("END",))
     assert choice.push(ids("aEN")).text == "a"
     assert choice.flush() == TextUpdate("EN")
@@ -125,8 +125,8 @@ def test_bytes_at_the_end_may_complete_a_stop_text():
     assert choice.flush() == TextUpdate("", "a\ufffd")
 
 
-def test_special_tokens_are_seen_where_asked_for():
-    """A special token is no text, unless the request wants to see special tokens."""
+def test_special_tokens_are_visible_on_demand():
+    """A special token is no text unless the request shows special tokens."""
     tokens = [*ids("a"), TOKENIZER.backend.token_to_id("<|eos|>"), *ids("b")]
     assert stream().push(tokens).text == "ab"
     assert stream(skip_special_tokens=False).push(tokens).text == "a<|eos|>b"

@@ -82,7 +82,7 @@ def test_no_template(folder):
 
 
 def test_a_template_that_refuses(folder):
-    """What a template says against a conversation is told to who sent it."""
+    """A template's own error reaches the client."""
     write(folder, "chat_template.jinja", "{{ raise_exception('roles must alternate') }}")
     with pytest.raises(EngineError, match="roles must alternate"):
         Tokenizer.load(folder).render_chat(HI)
@@ -107,7 +107,7 @@ def test_what_ends_a_text(folder):
 
 
 def test_sizes_and_special_tokens(folder):
-    """The vocabulary counts added tokens; special ones are no text unless asked for."""
+    """The vocabulary counts added tokens; special ones are no text by default."""
     tokenizer = Tokenizer.load(folder)
     assert tokenizer.vocab_size == max(tiny_tokenizers.byte_level().get_vocab().values()) + 1
     ids = tokenizer.encode("a<|eos|>b<think>")
@@ -153,7 +153,7 @@ def test_broken_folders(folder, name, content, message):
 
 
 def test_no_tokenizer(tmp_path):
-    """A folder without a tokenizer is told what to save there."""
+    """The error for a folder without a tokenizer names the file to save there."""
     with pytest.raises(EngineError, match=r"has no tokenizer\.json: save"):
         Tokenizer.load(tmp_path)
 

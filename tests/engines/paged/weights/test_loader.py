@@ -1,4 +1,4 @@
-"""Folders of weights: sharded, of 16 bits, quantized at load; and what is said of damaged ones."""
+"""Folders of weights: sharded, of 16 bits, quantized at load; and the errors of damaged ones."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def sharded(folder: Path, target: Path) -> Path:
 
 
 def test_shards(tmp_path: Path):
-    """A folder in several files has the logits of one in a single file; both are told apart by their fingerprints."""
+    """A folder in several files has the logits of one in a single file; their fingerprints differ."""
     folder = tiny_model("qwen3")
     whole, parts = (load_model(each, ReferenceOps("cpu")) for each in (folder, sharded(folder, tmp_path / "shards")))
     assert torch.equal(logits_of(parts), logits_of(whole))
@@ -138,7 +138,7 @@ def test_no_prefix(tmp_path: Path):
 
 
 def test_what_old_folders_carry_along(tmp_path: Path):
-    """Rotation tables are ignored, layers behind the last are told of; neither changes anything."""
+    """Rotation tables are ignored, layers behind the last are reported; neither changes anything."""
     folder = tiny_model("llama")
 
     def add(tensors: Tensors) -> None:
@@ -191,7 +191,7 @@ DAMAGED: list[tuple[Callable[[Tensors], Any], dict[str, Any], str]] = [
 
 @pytest.mark.parametrize("edit, options, problem", DAMAGED)
 def test_damaged_tensors(edit: Callable[[Tensors], None], options: dict[str, Any], problem: str, tmp_path: Path):
-    """A tensor that is missing, of another shape or dtype, not finite or not the architecture's is told by name."""
+    """A tensor that is missing, of another shape or dtype, not finite or not the architecture's is named."""
     folder = edited(tiny_model("llama"), tmp_path / "damaged", edit)
     with pytest.raises(EngineError) as caught:
         load_model(folder, ReferenceOps("cpu"), **options)
@@ -239,7 +239,7 @@ def only_pickles(folder: Path) -> None:
     (only_pickles, "no safetensors files; pytorch_model.bin cannot be read"),
 ])  # fmt: skip
 def test_damaged_folders(damage: Callable[[Path], None], problem: str, tmp_path: Path):
-    """A folder that is not whole is told by what it lacks."""
+    """The error for an incomplete folder names what is missing."""
     folder = sharded(tiny_model("llama"), tmp_path / "folder")
     damage(folder)
     with pytest.raises(EngineError, match=problem):
@@ -253,7 +253,7 @@ def test_damaged_folders(damage: Callable[[Path], None], problem: str, tmp_path:
     ({"dtype": torch.int8}, "dtype: 'int8' is not supported"),
 ])  # fmt: skip
 def test_wrong_options(options: dict[str, Any], problem: str):
-    """Schemes and dtypes that are not there are told with those that are."""
+    """The error for an unknown scheme or dtype lists the known ones."""
     with pytest.raises(EngineError, match=problem):
         load_model(tiny_model("llama"), ReferenceOps("cpu"), **options)
 
@@ -312,7 +312,7 @@ def test_quantized_at_load(family: str, quantize: str, group: int, loss: float):
 
 
 def replace_by_expanded(model: Any, bits: int, group: int) -> None:
-    """Each matrix but the routers', and those whose rows no group divides, by what quantizing makes of it."""
+    """Each matrix in its quantized form, except the routers' and those whose rows no group divides."""
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             is_router = name.endswith(("mlp.gate.weight", "shared_expert_gate.weight"))

@@ -210,7 +210,7 @@ WRONG: list[tuple[Callable[[Path], Any], str]] = [
 
 @pytest.mark.parametrize("damage, problem", WRONG)
 def test_wrong_adapters(damage: Callable[[Path], Any], problem: str, tmp_path: Path, tmp_path_factory: Any):
-    """What is not plain LoRA, or does not fit the base, is told with the file and the field or module."""
+    """Anything but plain LoRA, or a mismatch with the base, fails with the file and the field or module."""
     source = saved_adapter(tmp_path_factory.getbasetemp() / "plain-adapter")
     folder = shutil.copytree(source, tmp_path / "adapter")
     damage(folder)

@@ -108,7 +108,7 @@ def edit_quantization(folder: Path, **fields: Any) -> None:
     ({}, {"quantize": "int8"}, "is quantized already, to 4 bits; leave 'int8' out"),
 ])  # fmt: skip
 def test_quantization_that_does_not_fit(fields: dict[str, Any], options: dict[str, Any], problem: str, tmp_path: Path):
-    """A config that describes other words than the file has is told by the tensor, and nothing is quantized twice."""
+    """A config that does not match the file's words fails with the tensor's name, and nothing is quantized twice."""
     folder = mlx_folder(tiny_model("llama"), tmp_path / "mlx", 4, 64)
     copy = shutil.copytree(folder, tmp_path / "copy")
     edit_quantization(copy, **fields)

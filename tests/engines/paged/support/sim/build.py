@@ -76,8 +76,8 @@ def sanitizer_environment() -> dict[str, str]:
     """
     for command in cpp_compiler.candidates():
         for name in _RUNTIMES:
-            asked = [*command, f"-print-file-name={name}"]
-            runtime = subprocess.run(asked, capture_output=True, text=True, check=False).stdout.strip()
+            request = [*command, f"-print-file-name={name}"]
+            runtime = subprocess.run(request, capture_output=True, text=True, check=False).stdout.strip()
             environment = {
                 "CXX": shlex.join(command),
                 "POINTSMAN_SIM_SANITIZE": "1",

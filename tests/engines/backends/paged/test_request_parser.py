@@ -22,7 +22,7 @@ def flag(value: bool) -> Any:
     return np.array([value])
 
 
-def asked(parameters: dict[str, Any] | None = None, **inputs: Any) -> ParsedRequest:
+def request(parameters: dict[str, Any] | None = None, **inputs: Any) -> ParsedRequest:
     return read_request(Request(inputs=inputs, parameters=parameters or {}))
 
 
@@ -32,12 +32,12 @@ USER = {"role": "user", "content": "Hi"}
 
 def test_a_text_alone() -> None:
     """A prompt and nothing else is answered once, with the prompt before the text, as vLLM's backend does."""
-    assert asked(**HELLO) == ParsedRequest("Hello", {}, repeats_prompt=True)
+    assert request(**HELLO) == ParsedRequest("Hello", {}, repeats_prompt=True)
 
 
-def test_flags_say_what_is_told() -> None:
+def test_flags_add_outputs() -> None:
     """Each `return_` flag that is true adds the output of its name."""
-    read = asked(
+    read = request(
         **HELLO,
         stream=flag(True),
         return_finish_reason=flag(True),
@@ -59,43 +59,43 @@ def test_when_the_prompt_is_repeated(stream: bool | None, excludes: bool | None,
         for name, value in (("stream", stream), ("exclude_input_in_output", excludes))
         if value is not None
     }
-    assert asked(**HELLO, **inputs).repeats_prompt == repeats
+    assert request(**HELLO, **inputs).repeats_prompt == repeats
 
 
 def test_sampling_fields_stand_in_json_or_among_the_parameters() -> None:
     """`sampling_parameters` is a JSON text; without it the request's parameters count, lists as their JSON."""
-    told = {"temperature": 0.5, "stop": ["a", "b"], "logit_bias": {"5": -1}}
-    assert asked(**HELLO, sampling_parameters=texts(json.dumps(told))).fields == told
+    results = {"temperature": 0.5, "stop": ["a", "b"], "logit_bias": {"5": -1}}
+    assert request(**HELLO, sampling_parameters=texts(json.dumps(results))).fields == results
     scalars = {"temperature": 0.5, "stop": '["a", "b"]', "logit_bias": '{"5": -1}', "bad": "[x"}
-    assert asked(scalars, **HELLO).fields == {**told, "bad": "[x"}
+    assert request(scalars, **HELLO).fields == {**results, "bad": "[x"}
     guided = json.dumps({"guided_decoding": json.dumps({"json_object": True})})
-    assert asked(**HELLO, sampling_parameters=texts(guided)).fields == {"guided_decoding": {"json_object": True}}
-    assert asked({"temperature": 1.0}, **HELLO, sampling_parameters=texts("{}")).fields == {}
+    assert request(**HELLO, sampling_parameters=texts(guided)).fields == {"guided_decoding": {"json_object": True}}
+    assert request({"temperature": 1.0}, **HELLO, sampling_parameters=texts("{}")).fields == {}
 
 
 def test_what_is_no_field_of_sampling() -> None:
     """Adapter, salt, level and time may stand as parameters, the first two in the JSON too."""
-    read = asked(
+    read = request(
         {"adapter": "sql", "cache_salt": "s", "priority": 3, "timeout": 1_500_000, "tell_at_end": True}, **HELLO
     )
     assert (read.adapter, read.cache_salt, read.priority, read.timeout_seconds) == ("sql", "s", 97, 1.5)
     assert read.defers_outputs
     assert not read.fields
     written = json.dumps({"lora_name": "sql", "cache_salt": "s", "add_special_tokens": False, "n": 2})
-    read = asked(**HELLO, sampling_parameters=texts(written))
+    read = request(**HELLO, sampling_parameters=texts(written))
     assert (read.adapter, read.cache_salt, read.adds_special_tokens, read.fields) == ("sql", "s", False, {"n": 2})
 
 
 def test_a_lower_level_goes_first() -> None:
     """V2's level 1 goes before 2, and requests without one between 99 and 101."""
-    priorities = [asked({"priority": level}, **HELLO).priority for level in (1, 2, 99, 0, 101)]
+    priorities = [request({"priority": level}, **HELLO).priority for level in (1, 2, 99, 0, 101)]
     assert priorities == sorted(priorities, reverse=True)
     assert len(set(priorities)) == 5
 
 
 def test_token_ids_are_a_prompt() -> None:
     """A prompt may come as ids."""
-    assert asked(input_ids=np.array([3, 4], np.int64)).prompt == (3, 4)
+    assert request(input_ids=np.array([3, 4], np.int64)).prompt == (3, 4)
 
 
 def test_a_chat_is_a_prompt() -> None:
@@ -103,7 +103,7 @@ def test_a_chat_is_a_prompt() -> None:
     sampling."""
     tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
     sampling = {"chat_template_kwargs": {"enable_thinking": False}, "add_generation_prompt": True, "top_k": 3}
-    read = asked(
+    read = request(
         messages=texts(json.dumps([USER])),
         tools=texts(json.dumps([tool])),
         sampling_parameters=texts(json.dumps(sampling)),
@@ -143,9 +143,9 @@ WRONG: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize("inputs, said", WRONG)
-def test_what_is_wrong_is_named(inputs: dict[str, Any], said: str) -> None:
+@pytest.mark.parametrize("inputs, error_text", WRONG)
+def test_what_is_wrong_is_named(inputs: dict[str, Any], error_text: str) -> None:
     """A request that cannot be read is refused by the name of the tensor or the field."""
     with pytest.raises(EngineError) as failure:
-        asked(**inputs)
-    assert failure.value.message.startswith(said)
+        request(**inputs)
+    assert failure.value.message.startswith(error_text)

@@ -1,4 +1,4 @@
-"""An engine asked, and what it said."""
+"""Requests to an engine, and their answers."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Answer:
         return next((output.error for output in self.outputs if output.error), "")
 
 
-def ask(engine: PagedEngine, prompt: Iterable[int], **fields: Any) -> Answer:
+def send(engine: PagedEngine, prompt: Iterable[int], **fields: Any) -> Answer:
     """Submit a prompt; fields are those of SamplingParams, and priority, deadline, adapter, cache_salt."""
     own = {name: fields.pop(name) for name in ("priority", "deadline", "adapter", "cache_salt") if name in fields}
     fields = {"temperature": 0.0, "ignore_eos": True, **fields}
@@ -67,6 +67,6 @@ def finish(*answers: Answer) -> None:
 
 def answer_of(engine: PagedEngine, prompt: Iterable[int], **fields: Any) -> Answer:
     """Ask, and wait."""
-    answer = ask(engine, prompt, **fields)
+    answer = send(engine, prompt, **fields)
     finish(answer)
     return answer

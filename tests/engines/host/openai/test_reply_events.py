@@ -26,7 +26,7 @@ def completion(**fields: Any) -> Generation:
     return completions_request.read_request(json.dumps({"model": "m", "prompt": "Once", **fields}).encode())
 
 
-def asked(generation: Generation, adapter: str | None = None) -> InferRequest:
+def infer(generation: Generation, adapter: str | None = None) -> InferRequest:
     return infer_request(generation, model="m", adapter=adapter, id="x", trace={})
 
 
@@ -54,9 +54,9 @@ ALWAYS = {
 }
 
 
-def test_a_chat_is_asked_by_its_messages() -> None:
+def test_a_chat_is_one_parsed_value() -> None:
     """Messages and tools go as one parsed value, in the form of the model's template, and not as tensors."""
-    request = asked(chat(tools=[TOOL], stream=True, temperature=0, max_completion_tokens=5))
+    request = infer(chat(tools=[TOOL], stream=True, temperature=0, max_completion_tokens=5))
     read = inputs(request)
     assert read.keys() - ALWAYS == {"stream", "sampling_parameters"}
     assert request.chat == {
@@ -66,41 +66,45 @@ def test_a_chat_is_asked_by_its_messages() -> None:
     assert read["sampling_parameters"] == {"temperature": 0, "max_tokens": 5}
 
 
-def test_tools_that_are_not_to_be_called_are_not_told() -> None:
+def test_tool_choice_none_leaves_tools_out() -> None:
     """`tool_choice` none leaves the tools out of the prompt."""
-    assert asked(chat(tools=[TOOL], tool_choice="none")).chat == {"messages": [USER], "tools": []}
+    assert infer(chat(tools=[TOOL], tool_choice="none")).chat == {"messages": [USER], "tools": []}
 
 
-def test_a_completion_is_asked_by_its_prompt() -> None:
+def test_a_completion_has_its_prompt_as_a_tensor() -> None:
     """A prompt is a text or token ids, and 16 tokens are the default."""
-    read = inputs(asked(completion(logprobs=2, stop="x")))
+    read = inputs(infer(completion(logprobs=2, stop="x")))
     assert read["text_input"] == "Once"
     assert read["sampling_parameters"] == {"max_tokens": 16, "stop": ["x"], "logprobs": 2}
     assert read["return_logprobs"]
-    assert inputs(asked(completion(prompt=[5, 6])))["input_ids"] == [5, 6]
+    assert inputs(infer(completion(prompt=[5, 6])))["input_ids"] == [5, 6]
 
 
 def test_what_is_no_field_of_sampling_goes_beside() -> None:
     """Adapter, salt and priority are the request's; a user's name changes nothing, and goes nowhere."""
-    request = asked(chat(lora_name="sql", cache_salt="s", priority=5, user="me", metadata={"a": "b"}))
+    request = infer(chat(lora_name="sql", cache_salt="s", priority=5, user="me", metadata={"a": "b"}))
     assert request.parameters == {"tell_at_end": True, "adapter": "sql", "cache_salt": "s"}
     assert request.priority == 105
     assert inputs(request)["sampling_parameters"] == {}
-    assert asked(chat(), "sql").parameters["adapter"] == "sql"
-    assert asked(chat(priority=-1000)).priority == 1
+    assert infer(chat(), "sql").parameters["adapter"] == "sql"
+    assert infer(chat(priority=-1000)).priority == 1
 
 
 REFUSED = [
     (
-        lambda: asked(chat(tools=[TOOL], tool_choice="required")),
+        lambda: infer(chat(tools=[TOOL], tool_choice="required")),
         ErrorKind.UNSUPPORTED,
         "'tool_choice' can be auto or none",
     ),
-    (lambda: asked(chat(lora_name="a"), "b"), ErrorKind.BAD_REQUEST, "two adapters are named, 'a' and 'b'"),
-    (lambda: asked(chat(cache_salt=5)), ErrorKind.BAD_REQUEST, "'cache_salt' must be a string"),
-    (lambda: asked(completion(prompt=[2**63])), ErrorKind.BAD_REQUEST, "'prompt' holds numbers that are no token ids"),
+    (lambda: infer(chat(lora_name="a"), "b"), ErrorKind.BAD_REQUEST, "two adapters are named, 'a' and 'b'"),
+    (lambda: infer(chat(cache_salt=5)), ErrorKind.BAD_REQUEST, "'cache_salt' must be a string"),
     (
-        lambda: asked(completion(prompt=[1], echo=True, stream=True)),
+        lambda: infer(completion(prompt=[2**63])),
+        ErrorKind.BAD_REQUEST,
+        "'prompt' holds numbers that are no token ids",
+    ),
+    (
+        lambda: infer(completion(prompt=[1], echo=True, stream=True)),
         ErrorKind.BAD_REQUEST,
         "'echo' of a prompt of token",
     ),
@@ -113,13 +117,13 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize("ask, kind, said", REFUSED)
-def test_what_has_no_place_is_refused_by_name(ask: Any, kind: ErrorKind, said: str) -> None:
+@pytest.mark.parametrize("send, kind, error_text", REFUSED)
+def test_what_has_no_place_is_refused_by_name(send: Any, kind: ErrorKind, error_text: str) -> None:
     """An option that cannot be had is named."""
     with pytest.raises(GatewayError) as failure:
-        ask()
+        send()
     assert failure.value.kind is kind
-    assert failure.value.message.startswith(said)
+    assert failure.value.message.startswith(error_text)
 
 
 @pytest.mark.parametrize(
@@ -140,12 +144,12 @@ def test_several_prompts_are_several_requests(prompt: Any, prompts: list[Any]) -
 
 
 def test_a_prompt_that_is_repeated_is_scored_where_the_answer_is() -> None:
-    """`echo` with logprobs asks for those of the prompt; a prompt of ids the model repeats, which knows its text."""
-    read = inputs(asked(completion(echo=True, logprobs=1)))
+    """`echo` with logprobs requests those of the prompt; the model repeats a prompt of ids, as it knows its text."""
+    read = inputs(infer(completion(echo=True, logprobs=1)))
     assert read["return_prompt_logprobs"]
     assert read["exclude_input_in_output"]
     assert read["sampling_parameters"] == {"max_tokens": 16, "logprobs": 1, "prompt_logprobs": 1}
-    assert "exclude_input_in_output" not in inputs(asked(completion(prompt=[1], echo=True)))
+    assert "exclude_input_in_output" not in inputs(infer(completion(prompt=[1], echo=True)))
 
 
 # Answers
@@ -186,7 +190,7 @@ def test_a_stream_becomes_events() -> None:
     assert reader.used == Used(4, 3, 2)
 
 
-def test_choices_of_a_stream_are_told_apart() -> None:
+def test_choices_of_a_stream_are_separate() -> None:
     """Each answer is of one choice; the tokens of all of them are counted."""
     reader = AnswerReader(chat(stream=True, n=2))
     assert reader.read(answer(1, text_output=["b"])) == [Started(), TextDelta("b", 1)]
@@ -207,7 +211,7 @@ def test_a_whole_answer_becomes_events() -> None:
 
 
 def test_the_prompts_logprobs_stand_before_the_answers() -> None:
-    """Nothing foretells the first token."""
+    """The first token has none."""
     none = {"79": {"logprob": None, "rank": None, "decoded_token": "O"}}
     some = {"110": {"logprob": -1.0, "rank": 1, "decoded_token": "n"}}
     reader = AnswerReader(completion(echo=True, logprobs=1), first_choice=3)
@@ -224,7 +228,7 @@ def test_the_prompts_logprobs_stand_before_the_answers() -> None:
 
 
 def test_logprobs_become_openais() -> None:
-    """A token's own logprob and the likeliest, as chat completions tell them; bytes where they are no text."""
+    """A token's own logprob and the likeliest, in the form of chat completions; bytes where they are no text."""
     token = {
         "65": {"logprob": -1.5, "rank": 2, "decoded_token": "A"},
         "66": {"logprob": -0.5, "rank": 1, "decoded_token": "B"},

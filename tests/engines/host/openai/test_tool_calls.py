@@ -1,4 +1,4 @@
-"""Calls of tools in a model's text, as OpenAI's clients are told of them."""
+"""Tool calls in a model's text, as events."""
 
 from itertools import count
 
@@ -15,9 +15,9 @@ def read(*texts: str, reason: str = "stop") -> list[Event]:
     """The events of a stream of these texts, those of text joined."""
     numbers = count(1)
     reader = ToolCallReader(lambda: f"call_{next(numbers)}")
-    told = [event for text in texts for event in reader.read([TextDelta(text)])]
-    told += reader.read([Finished(reason), Used(1, 2)])
-    return joined(told)
+    results = [event for text in texts for event in reader.read([TextDelta(text)])]
+    results += reader.read([Finished(reason), Used(1, 2)])
+    return joined(results)
 
 
 def joined(events: list[Event]) -> list[Event]:
@@ -51,14 +51,14 @@ TABLE: list[tuple[str, list[Event]]] = [
 
 @pytest.mark.parametrize("text, events", TABLE)
 def test_calls_stand_out_of_the_text_however_it_is_cut(text: str, events: list[Event]) -> None:
-    """A stream cut anywhere tells the same text and the same calls."""
+    """A stream cut anywhere gives the same text and the same calls."""
     assert read(text) == events
     assert read(*text) == events
     for size in (2, 5, 11):
         assert read(*[text[at : at + size] for at in range(0, len(text), size)]) == events
 
 
-def test_an_answer_that_was_cut_off_says_so() -> None:
+def test_a_cut_off_call_is_still_reported() -> None:
     """The reason stays the length where that ended the text, calls or not."""
     assert read(ROME, reason="length") == [CALL, Finished("length"), USED]
 
@@ -71,7 +71,7 @@ def test_choices_are_read_apart() -> None:
 
 
 def test_log_probabilities_are_kept() -> None:
-    """Each token's is told, also where its text waits."""
+    """Each token's is kept, also where its text waits."""
     reader = ToolCallReader(lambda: "call")
     logprobs = [{"token": "<", "logprob": -1.0}]
     assert reader.read([TextDelta("<", 0, logprobs), TextDelta("b")]) == [TextDelta("", 0, logprobs), TextDelta("<b")]

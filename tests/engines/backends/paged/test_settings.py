@@ -55,14 +55,14 @@ OPTIONS = [
 
 @pytest.mark.parametrize("name, text, value", OPTIONS)
 def test_an_option_is_read_from_its_text(name: str, text: str, value: object) -> None:
-    """Each option of the engine can be said in a configuration, as text."""
+    """Each option of the engine can be set in a configuration, as text."""
     assert getattr(read_options({name: text}, BASE), name) == value
 
 
-def test_every_option_can_be_said() -> None:
+def test_every_option_has_a_parameter() -> None:
     """There is no option that a configuration has no way to set."""
-    said = {name for name, _, _ in OPTIONS}
-    assert said == {each.name for each in fields(EngineOptions)}
+    error_text = {name for name, _, _ in OPTIONS}
+    assert error_text == {each.name for each in fields(EngineOptions)}
 
 
 WRONG = [
@@ -83,12 +83,12 @@ WRONG = [
 ]
 
 
-@pytest.mark.parametrize("name, text, said", WRONG)
-def test_a_wrong_option_is_named(name: str, text: str, said: str) -> None:
+@pytest.mark.parametrize("name, text, error_text", WRONG)
+def test_a_wrong_option_is_named(name: str, text: str, error_text: str) -> None:
     """A text that means nothing is refused with the parameter's name, and what it takes."""
     with pytest.raises(EngineError) as failure:
         read_options({name: text}, BASE)
-    assert failure.value.message.startswith(said)
+    assert failure.value.message.startswith(error_text)
 
 
 def test_names_in_upper_case_count_and_backend_config_stands_behind(tmp_path: Path) -> None:
@@ -111,7 +111,7 @@ def test_the_instance_group_chooses_the_device(tmp_path: Path, kind: str, device
 
 
 def test_completed_tensors_are_those_of_a_vllm_backend() -> None:
-    """A configuration of two lines becomes a decoupled model that the gateway knows as one of Triton's vLLM backend."""
+    """A configuration of two lines becomes a decoupled model in the form of Triton's vLLM backend."""
     config = configuration('name: "m" backend: "paged"')
     complete(config, Path("/repository/m"), {})
     assert config.model_transaction_policy.decoupled
