@@ -59,7 +59,7 @@ _STORE_STATISTICS = {
         f"{_VALUES}_{name}_total": (f"{_STORE}_values_{name}_total", help)
         for name, help in (
             ("hits", "Values that were read"),
-            ("misses", "Values that were asked for and not there"),
+            ("misses", "Values that were requested and missing"),
             ("bytes_in", "Bytes read"),
             ("bytes_out", "Bytes written"),
             ("written", "Values written"),

@@ -69,7 +69,7 @@ def run_round(engine: Engine, load: BenchLoad, batch: int, seed: int) -> Round:
         num_active -= output.is_final
     for each in times:
         if len(each) != load.output_tokens:
-            short = f"{len(each)} tokens came where {load.output_tokens} were asked for"
+            short = f"{len(each)} tokens came where {load.output_tokens} were requested"
             raise EngineError(ErrorCode.INTERNAL, f"{short}: the figures would say nothing")
     timings = (RequestTimings(at, tuple(each)) for at, each in zip(submitted, times, strict=True))
     return Round(batch, load.prompt_tokens, tuple(timings))

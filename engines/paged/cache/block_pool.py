@@ -168,7 +168,7 @@ class BlockPool:
             for block in blocks:
                 counts[block] += 1
         assert counts == self._references, "references are not those that are held"
-        assert not counts[NULL_BLOCK], "somebody holds the null block"
+        assert not counts[NULL_BLOCK], "the null block has a holder"
         free = set(self._empty) | set(self._cached)
         assert len(free) == len(self._empty) + len(self._cached), "a block is both empty and cached"
         assert free == {block for block in range(1, self.num_blocks) if not counts[block]}, "a block is lost"

@@ -1,11 +1,11 @@
-// What is asked of each row's logits before a token is chosen. After noise.metal.
+// Adjustments of each row's logits before a token is chosen. After noise.metal.
 //
 //   adjust     scores = logits, masked and penalised; for rows that draw: / temperature, + noise where all may be drawn
 //   add_bias   scores[row, id] += value
 //
 // Order and arithmetic are sampling/logits_processors.py's.
 
-// What is asked of `adjust`, as bits.
+// Flags of `adjust`.
 constant constexpr uint MASK = 1, REPETITION = 2, PRESENCE = 4, FREQUENCY = 8, TEMPERATURE = 16, NOISE = 32;
 constant constexpr uint IDS_A_THREAD = 4;  // a row's key is made once for them
 
@@ -27,7 +27,7 @@ kernel void adjust(device float *scores [[buffer(0)]], device const float *logit
     const ulong i = ulong(row) * V + id;
     float x = logits[i];
     const bool is_allowed = (asked & MASK) == 0 || ((allowed[row * ((V + 31) / 32) + id / 32] >> (id % 32)) & 1) != 0;
-    if (!is_allowed && !isnan(x)) x = -INFINITY;  // NaN stays, to be told
+    if (!is_allowed && !isnan(x)) x = -INFINITY;  // NaN stays, to be reported
     const int count = (asked & (REPETITION | PRESENCE | FREQUENCY)) != 0 ? output_counts[i] : 0;
     if ((asked & REPETITION) != 0 && (count > 0 || seen_in_prompt[i] != 0))
       x = x > 0.0f ? x / repetition[row] : x * repetition[row];

@@ -2,7 +2,7 @@
 //
 // An assignment is a (row, choice) pair: number row * k + choice of n * k. Experts' matrices lie one behind the other.
 //
-//   moe_route       softmax over E logits, the k largest (lowest id among equals), renormalised where asked
+//   moe_route       softmax over E logits, the k largest (lowest id among equals), renormalised if requested
 //   moe_gemv        few rows: as gemv, each assignment reads its own expert
 //   moe_gemv_down   the same, and the sum of k weighted experts a row: no second pass, no atomics
 //   moe_sort        many rows: assignments by expert (stable), and 32-row tiles of them

@@ -160,7 +160,7 @@ inline Kept keep_best(thread Exchange &exchange, device const float *scores, uin
 //   look      the largest score; greedy rows, and those whose largest is no number, end here
 //   filter    top-k, top-p, min-p (where `is_filtered`): each a threshold on what the one before left
 //   draw      the largest score + noise of the tokens that are left (without filters `adjust` has added it already)
-//   tell      log softmax of the token's own logit, where it is asked for; NaN where the row has NaN in any case
+//   report    log softmax of the token's own logit, if requested; NaN where the row has NaN in any case
 //
 // Costs: a pass over the row for each of these, and one for each bit of a threshold until it is found: about 15.
 [[max_total_threads_per_threadgroup(1024)]]

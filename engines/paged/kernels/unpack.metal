@@ -1,7 +1,7 @@
 // Packed values as they were before packing.
 //
 //   embed_packed   y[r, :] = W[tokens[r], :]; a negative token as in embed.metal
-//   dequant        y = W, for a matrix product that wants a dense one
+//   dequant        y = W, for a dense matrix product
 //   swiglu         y[r, i] = silu(x[r, 2 i] + gate_delta[r, i]) * (x[r, 2 i + 1] + up_delta[r, i]), after such a product
 //
 // A thread makes one value, or unpacks one word: scale * q + bias, in float, rounded once. Bound by memory.

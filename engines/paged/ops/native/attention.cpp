@@ -1,6 +1,6 @@
 // Attention of decoding sequences over pages, for a processor: one query row a sequence, all rows of a step in one call.
 //
-//   for each sequence, or each of its key-value heads where sequences are few: one task, whoever does it
+//   for each sequence, or each of its key-value heads where sequences are few: one task, for any thread
 //     for each piece of TOKENS tokens, in their order:
 //       score    s[r][t] = q[r] . k[t]                     for the R query heads that share a key-value head
 //       rescale  what is accumulated, to the new maximum   (softmax in one pass over the cache: FlashAttention)
@@ -38,7 +38,7 @@ struct Call {
     int32_t num_sequences, table_stride, block_size;
     int32_t splits;  // tasks a sequence: 1 or G
     float scale;
-    int32_t next;  // task that nobody has taken
+    int32_t next;  // the next free task
 };
 
 // A head in registers: PARTS vectors, whose elements stand in an order of its own, the same for all heads.

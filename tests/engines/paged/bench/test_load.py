@@ -58,7 +58,7 @@ def test_prompts_never_repeat() -> None:
     "engine, why",
     [
         (Answering(1, error="out of memory"), "failed in the middle of a round: out of memory"),
-        (Answering(2), "2 tokens came where 3 were asked for"),
+        (Answering(2), "2 tokens came where 3 were requested"),
     ],
 )
 def test_a_wrong_answer_makes_no_figure(engine: Answering, why: str) -> None:

@@ -93,7 +93,7 @@ def sanitizer_environment() -> dict[str, str]:
     )
 
 
-# clang's holds UBSan, too; gcc's libraries ask for UBSan's own.
+# clang's holds UBSan, too; gcc's libraries load UBSan's own.
 _RUNTIMES = (f"libclang_rt.asan-{platform.machine()}.so", "libasan.so")
 
 

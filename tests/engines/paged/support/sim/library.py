@@ -146,7 +146,7 @@ class MetalKernel:
         return address if address else None
 
     def _bytes_of(self, index: int, arg: Any, arg_casts: str | Mapping[int, str] | None) -> bytes:
-        """A number or a list of numbers as torch would lay it out: int64 and float32 where no cast is asked for."""
+        """A number or a list of numbers in torch's layout: int64 and float32 without a cast."""
         values: Sequence[Any] = arg if isinstance(arg, list | tuple) else (arg,)
         if not values:
             raise RuntimeError("Empty list/tuple can not be an argument to metal kernel")

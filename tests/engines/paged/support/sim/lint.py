@@ -1,4 +1,4 @@
-"""What can be said of a Metal source by reading it: the rules that a host's compiler would let through."""
+"""Static checks of a Metal source, for rules that a host's compiler does not check."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which kernels a Metal source holds, and the attribute of each argument: what C++ cannot tell of itself.
+"""The kernels of a Metal source, and the attribute of each argument, which C++ cannot inspect.
 
 Types are not read: the host's compiler knows them. Only what stands in `[[...]]` is, in the order of the arguments.
 """
