@@ -81,16 +81,14 @@ def assemble(directory: Path, options: EngineOptions, progress: Progress | None)
         progress=_stage(progress, "weights"),
     )
     config = loaded.config
-    ops.prepare_attention(config.num_heads, config.num_kv_heads, config.head_size, getattr(torch, dtype))
     adapters = {name: load_adapter(name, path, config, device) for name, path in options.adapters.items()}
     # Beyond the context that a draft model was trained on, its drafts are worse and become fewer.
     num_positions = options.max_context or config.max_positions
     draft = _load_draft(options.speculation, ops, dtype, config, num_positions, progress)
-    if draft is not None:
-        shape = draft.config
+    models = [each for each in (loaded, draft) if each is not None]
+    for shape in (each.config for each in models):
         ops.prepare_attention(shape.num_heads, shape.num_kv_heads, shape.head_size, getattr(torch, dtype))
-    weight_bytes = sum(each.weight_bytes for each in (loaded, draft) if each is not None)
-    weight_bytes += sum(each.num_bytes for each in adapters.values())
+    weight_bytes = sum(each.weight_bytes for each in models) + sum(each.num_bytes for each in adapters.values())
     claims = MemoryClaims()
     with claims.planning() as claimed_bytes:
         available = available_memory(device, weight_bytes, claimed_bytes)
@@ -101,21 +99,20 @@ def assemble(directory: Path, options: EngineOptions, progress: Progress | None)
     grammars.prepare()
     batches = SamplingBatches(config.vocab_size, ops.staging, eos_ids, lambda text: tokenizer.encode(text, False))
     sampler = Sampler(batches, adapters, ops.staging)
-    cache = KVCache(config, memory.num_blocks, options.block_size, device)
-    draft_cache = None if draft is None else KVCache(draft.config, memory.num_blocks, memory.block_size, device)
+    caches = [KVCache(each.config, memory.num_blocks, options.block_size, device) for each in models]
     runner = Runner(
         ops,
         loaded.decoder,
-        cache,
+        caches[0],
         sampler,
         block_size=options.block_size,
         max_sequences=options.max_sequences,
         deterministic=options.deterministic,
-        draft=None if draft is None or draft_cache is None else DraftModel(ops, draft.decoder, draft_cache),
+        draft=None if draft is None else DraftModel(ops, draft.decoder, caches[1]),
     )
     block_store = open_block_store(
         options,
-        BlockMemory([each for each in (cache, draft_cache) if each is not None], ops),
+        BlockMemory(caches, ops),
         loaded.fingerprint,
         None if draft is None else draft.fingerprint,
         {name: adapter.fingerprint for name, adapter in adapters.items()},

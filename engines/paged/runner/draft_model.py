@@ -8,7 +8,6 @@ seed, same position): the two agree where their distributions are close.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence as Many
 from dataclasses import replace
 
 from torch import Tensor
@@ -24,30 +23,47 @@ _WEIGHT = 0.2  # of the newest pass in `draft_seconds`
 UNDRAFTED = -1  # a draft that the draft model has yet to fill in
 
 
-class DraftModel:
+class NoDraftModel:
+    """The runner's calls without a draft model: nothing is drafted."""
+
+    has_model = False
+    draft_seconds = 0.0  # of one pass over all sequences that draft, a moving average
+
+    def copy_blocks(self, pairs: Tensor) -> None:
+        """Copy the blocks that the large model's cache copies, [p, 2]."""
+
+    def follow(self, batch: Batch) -> None:
+        """Compute the rows that the large model computes."""
+
+    def draft(
+        self, chunks: tuple[ScheduledChunk, ...], sampler: Sampler, builder: BatchBuilder
+    ) -> tuple[ScheduledChunk, ...]:
+        """The chunks, with tokens in place of drafts that are UNDRAFTED."""
+        return chunks
+
+
+class DraftModel(NoDraftModel):
     """A decoder that runs ahead of another on the same device."""
+
+    has_model = True
 
     def __init__(self, ops: Ops, decoder: Decoder, cache: KVCache) -> None:
         self._ops = ops
         self._decoder = decoder
         self._cache = cache
-        self.draft_seconds = 0.0  # of one pass over all sequences that draft, a moving average
 
     def copy_blocks(self, pairs: Tensor) -> None:
-        """Copy the blocks that the large model's cache copies, [p, 2]."""
         self._ops.copy_blocks(self._cache.keys, self._cache.values, pairs)
 
     def follow(self, batch: Batch) -> None:
-        """Compute the rows that the large model computes."""
         self._decoder.forward(replace(batch, adapters=None, scratch={}), self._cache.keys, self._cache.values)
 
     def draft(
-        self, chunks: Many[ScheduledChunk], sampler: Sampler, builder: BatchBuilder
+        self, chunks: tuple[ScheduledChunk, ...], sampler: Sampler, builder: BatchBuilder
     ) -> tuple[ScheduledChunk, ...]:
-        """The chunks, with tokens in place of drafts that are UNDRAFTED."""
         drafting = [i for i, chunk in enumerate(chunks) if UNDRAFTED in chunk.drafts]
         if not drafting:
-            return tuple(chunks)
+            return chunks
         drafted: dict[int, list[int]] = {i: [] for i in drafting}
         for step in range(max(len(chunks[i].drafts) for i in drafting)):
             started = time.perf_counter()

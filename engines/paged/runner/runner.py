@@ -19,7 +19,7 @@ from engines.paged.model.decoder import Decoder
 from engines.paged.ops.interface import Ops
 from engines.paged.ops.reference.sampling import top_logprobs
 from engines.paged.runner.batch import BatchBuilder, StepInputs
-from engines.paged.runner.draft_model import DraftModel
+from engines.paged.runner.draft_model import NoDraftModel
 from engines.paged.runner.sampler import Sampler
 from engines.paged.scheduling.sequence import ScheduledChunk, SchedulerOutput
 
@@ -60,14 +60,14 @@ class Runner:
         block_size: int,
         max_sequences: int,
         deterministic: bool = False,
-        draft: DraftModel | None = None,
+        draft: NoDraftModel | None = None,
     ) -> None:
         self._ops = ops
         self._decoder = decoder
         self._cache = cache
         self._sampler = sampler
         self._deterministic = deterministic
-        self._draft = draft
+        self._draft = draft or NoDraftModel()
         self._last_tokens = torch.zeros(max_sequences + 1, dtype=torch.int32, device=ops.device)
         self._builder = BatchBuilder(ops.staging, block_size, self._last_tokens)
 
@@ -77,11 +77,8 @@ class Runner:
         for copies in _apart(plan.copies):
             pairs = self._ops.staging.put(copies, torch.int64)
             self._ops.copy_blocks(self._cache.keys, self._cache.values, pairs)
-            if self._draft is not None:
-                self._draft.copy_blocks(pairs)
-        chunks = plan.chunks
-        if self._draft is not None:
-            chunks = self._draft.draft(chunks, self._sampler, self._builder)
+            self._draft.copy_blocks(pairs)
+        chunks = self._draft.draft(plan.chunks, self._sampler, self._builder)
         prompts: dict[int, list[TokenLogprob]] = {}
         scores, seats = self._decode(chunks) if self._is_steady(chunks) else self._compute(chunks, prompts)
         drafts = [chunk.drafts for chunk in chunks]
@@ -106,8 +103,8 @@ class Runner:
         *yielded: Tensor,
     ) -> Launched:
         copy = HostCopy(self._ops.device, *yielded)
-        draft_seconds = 0.0 if self._draft is None else self._draft.draft_seconds
-        return Launched(plan, drafts, copy, num_top, prompts, draft_seconds, self._ops.staging.take_sources())
+        sources = self._ops.staging.take_sources()
+        return Launched(plan, drafts, copy, num_top, prompts, self._draft.draft_seconds, sources)
 
     def collect(self, launched: Launched) -> list[Sampled]:
         """The results of a step by chunk. Waits until the device is done, also where nothing is sampled: steps that
@@ -147,7 +144,7 @@ class Runner:
         """Whether each chunk is a sequence's next token and nothing but the model is computed: such steps can be
         replayed."""
         return (
-            self._draft is None
+            not self._draft.has_model
             and not self._deterministic
             and self._ops.can_replay
             and all(chunk.count == chunk.num_samples == 1 for chunk in chunks)
@@ -189,8 +186,7 @@ class Runner:
         batch.adapters = self._sampler.adapters(chunks)
         batch.is_reproducible = self._deterministic
         hidden = self._decoder.forward(batch, self._cache.keys, self._cache.values)
-        if self._draft is not None:
-            self._draft.follow(batch)
+        self._draft.follow(batch)
         if any(chunk.sequence.request.params.prompt_logprobs is not None for chunk in chunks):
             prompts |= score_prompts(self._decoder, hidden, chunks, first)
         if not seats.shape[0]:
