@@ -227,7 +227,7 @@ class Http1ServerConnection(Http1Server):
         self.respond(status_told(error, api), error_told(error, api), [*fields, *reason_fields(error)])
 
     def respond(self, status: int, body: bytes, fields: Sequence[Field] = (), content_type: str = JSON) -> None:
-        """Answer the request under way with a whole reply of our own."""
+        """Answer the request under way with a complete reply of the gateway."""
         if self._state is ParserState.BODY:
             self.close_after_reply()
         without_body = self._request is not None and self._request.plan.without_body
@@ -258,7 +258,7 @@ class Http1ServerConnection(Http1Server):
         return [ActiveRequest(handler.progress(), id(handler), self.cancel)] if handler is not None else []
 
     def cancel(self, error: GatewayError) -> None:
-        """End the request under way with an error: the engine is told at once, and so is the client."""
+        """End the request under way with an error, for the engine and the client."""
         handler, self._handler = self._handler, None
         if handler is None:
             return
@@ -271,7 +271,7 @@ class Http1ServerConnection(Http1Server):
         self.break_off(event_told(error, api) if self._streams_events else b"")
 
     def break_off(self, event: bytes = b"") -> None:
-        """Close in the middle of a reply, so that nobody takes it for whole; what is written already still goes out."""
+        """Close in the middle of a reply, so that the client sees it as incomplete; what is written is still sent."""
         self._handler = None
         if event and self._request is not None:
             self.write(event if self._request.plan.head.is_http_10 else encode_chunk(event))

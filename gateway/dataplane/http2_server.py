@@ -24,7 +24,7 @@ Answer = Callable[["Http2ServerConnection", Stream, Block], CallHandler]
 
 
 class Http2ServerConnection(Http2Server):
-    """Reads calls and hands each to who answers it; `answer` makes that choice."""
+    """The front of HTTP/2: `answer` chooses the handler of each stream."""
 
     __slots__ = ("_answer", "_unread", "is_tls", "passing", "peer", "plane")
 

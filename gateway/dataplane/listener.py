@@ -1,4 +1,4 @@
-"""A new connection: its first bytes tell what it speaks."""
+"""A new connection: its first bytes, or ALPN, select HTTP/1.1 or HTTP/2."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from gateway.wire.http2.frames import PREFACE
 class ProtocolDetector(asyncio.Protocol):
     """Waits until it is clear whether HTTP/2's preface comes (RFC 9113 section 3.4), then steps aside.
 
-    Under TLS the handshake has settled it (ALPN); who offered nothing is read like everybody else.
+    Under TLS, ALPN selects it; a client that offered nothing is detected by its first bytes too.
     """
 
     __slots__ = ("_buffer", "_plane", "_since", "_transport")

@@ -1,4 +1,4 @@
-"""One address of an engine, and what is known of it right now."""
+"""One address of an engine and its observed state."""
 
 from __future__ import annotations
 
@@ -31,14 +31,12 @@ _ENCRYPTED = ("https:", "grpcs:")
 
 
 class Endpoint:
-    """State of one endpoint in one worker: observed, never configured.
+    """The state of one endpoint in one worker: observed, never configured.
 
-    `condition` is what the probes last said, None before the first; `in_flight` counts requests sent and not ended,
-    `others` those that others had there when the engine last told its `load`. `models` are those that it says it
-    serves; none where it does not tell.
-    `is_draining`: an operator has it get no new work. `weight` is its part of the work, relative to the mean of its
-    engine's endpoints.
-    `pool` has its HTTP/1.1 connections, `streams` its gRPC ones, each None where it does not speak that.
+    `condition` is the result of the health checks, None before the first. `in_flight` counts the worker's requests,
+    `others` those of others at the engine's last report of its `load`. `models` are those that it lists. `is_draining`:
+    an operator has drained it. `weight` is its share of the work, relative to the mean of its engine's endpoints.
+    `pool` has its HTTP/1.1 connections, `streams` its gRPC ones, each None where it does not serve that.
     """
 
     __slots__ = (
@@ -106,7 +104,7 @@ class Endpoint:
         return not self.is_draining and self.condition not in NOT_READY
 
     def fits(self, engine: EngineSpec, spec: EndpointSpec) -> bool:
-        """Whether this endpoint's connections and breaker are made as `engine` now declares them."""
+        """Whether its connections and breaker match the present declaration of `engine`."""
         mine = self.engine
         if self.authority != (spec.grpc or "").encode("ascii"):
             return False
@@ -125,11 +123,11 @@ class Endpoint:
 
     @property
     def pressure(self) -> float:
-        """Requests that it has to answer, whoever asked, for its weight."""
+        """Requests in flight there, the worker's and those of others, relative to its weight."""
         return (self.in_flight + self.others) / self.weight
 
     def observe_load(self, load: Load | None) -> None:
-        """Take over what the engine says of its load, which has our own requests in it; None: it does not tell."""
+        """Store the engine's reported load, which includes the worker's own requests; None: it reports none."""
         self.load = load
         self.others = max(0, load.outstanding - self.in_flight) if load is not None else 0
         self._load_until = monotonic() + max(_LOAD_SECONDS, 3 * self.engine.health.interval)
@@ -139,8 +137,7 @@ class Endpoint:
             pool.close_idle()
 
     def close_stale(self, now: float) -> None:
-        """Close what has been idle for longer than the limit, and forget a load told too long ago; called about once a
-        second."""
+        """Close connections that have been idle for too long, and drop an outdated load; called about once a second."""
         if self.load is not None and now >= self._load_until:
             self.observe_load(None)
         for pool in self._pools():
@@ -156,7 +153,7 @@ class Endpoint:
 
 
 def endpoint_tls(spec: TlsSpec, url: str) -> ssl.SSLContext | None:
-    """What connections to an endpoint are made with; None where they are not encrypted.
+    """The TLS context for an endpoint; None where its connections are not encrypted.
 
     Raises: OSError or ssl.SSLError where a certificate file cannot be read.
     """

@@ -98,16 +98,16 @@ class Engine:
     def __init__(
         self,
         spec: EngineSpec,
-        known: Mapping[str, Endpoint] = MappingProxyType({}),
+        previous: Mapping[str, Endpoint] = MappingProxyType({}),
         prefixes: PrefixIndex | None = None,
     ) -> None:
-        """`known` are endpoints of an engine of this name in the snapshot before, by URL: those that fit live on. So
-        does what is known of prompts in its `prefixes`."""
+        """`previous` are the endpoints of this engine in the last snapshot, by URL: those that still fit are reused,
+        and so is its index `prefixes`."""
         self.name = spec.name
         self.spec = spec
         self.adapter = Adapter(spec)
         listed = {endpoint.url: endpoint for endpoint in spec.endpoints}  # one listed twice is one endpoint
-        self.endpoints = [_endpoint(spec, endpoint, known.get(url)) for url, endpoint in listed.items()]
+        self.endpoints = [_endpoint(spec, endpoint, previous.get(url)) for url, endpoint in listed.items()]
         self.speaks_rest = all(endpoint.pool is not None for endpoint in self.endpoints)
         # Of V2's services: others have their own
         self.speaks_grpc = spec.protocol.is_v2 and all(endpoint.streams is not None for endpoint in self.endpoints)
@@ -146,7 +146,7 @@ class Engine:
 
     @property
     def models(self) -> frozenset[str]:
-        """All that its endpoints say they serve; empty where none tells."""
+        """All models that its endpoints list."""
         return frozenset().union(*[endpoint.models for endpoint in self.endpoints])
 
     def choose(
@@ -161,7 +161,7 @@ class Engine:
 
         Endpoints that are drained serve only where no other is ready and does not fail; those that say they are not
         ready only where none is left. Where requests failed on all but no probe says that they are gone, the breakers
-        are passed over: some answer is better than a total outage by our own doing.
+        are ignored: a failing endpoint is better than an outage that the gateway causes.
         """
         endpoints = self.endpoints
         if len(endpoints) == 1 and not tried:
@@ -207,9 +207,9 @@ def _allowed(endpoints: list[Endpoint], now: float) -> list[Endpoint]:
     return [endpoint for endpoint in endpoints if endpoint.breaker.is_spotless or endpoint.breaker.allows(now)]
 
 
-def _endpoint(engine: EngineSpec, spec: EndpointSpec, known: Endpoint | None) -> Endpoint:
-    if known is not None and known.fits(engine, spec):
-        return known
+def _endpoint(engine: EngineSpec, spec: EndpointSpec, previous: Endpoint | None) -> Endpoint:
+    if previous is not None and previous.fits(engine, spec):
+        return previous
     return Endpoint(engine, spec, endpoint_tls(engine.tls, spec.url))
 
 

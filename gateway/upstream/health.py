@@ -1,5 +1,4 @@
-"""Active health checks: the control process asks every endpoint, now and then, whether it is ready, what it serves and
-how busy it is."""
+"""Active health checks: the control process probes the readiness, the models and the load of every endpoint."""
 
 from __future__ import annotations
 
@@ -13,17 +12,17 @@ from dataclasses import dataclass, field
 
 from gateway.config.specs import EngineSpec, HealthSpec
 from gateway.protocol.engine_load import Load, Readiness
-from gateway.upstream.probe import EndpointProbe, asker_for
+from gateway.upstream.probe import EndpointProbe, probe_for
 
 _log = logging.getLogger(__name__)
 
 # Probes of many endpoints with the same interval spread out by as much of it.
 _JITTER = 0.1
-# Models come and go by an operator's hand, and their lists may be long: every so many probes is often enough.
+# Operators change the models of an endpoint, and lists of them may be long: probes between two queries of the list.
 _PROBES_PER_DISCOVERY = 5
-# Loads of many endpoints come one by one: those of so many seconds travel together.
+# Loads of many endpoints are collected for this long, and then sent together.
 _GATHER_SECONDS = 0.2
-# Between probes that are to reach a verdict soon.
+# Between probes that are to reach a result soon.
 _HURRY_SECONDS = 0.05
 
 Key = tuple[str, str]  # engine name, endpoint url
@@ -31,9 +30,9 @@ Key = tuple[str, str]  # engine name, endpoint url
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """What is known of all endpoints, by engine and url. Endpoints that no probe has reached a verdict on have no
-    condition; those that do not tell their models have none here. `loads` are those told since the last findings, None
-    where an endpoint has stopped to tell."""
+    """The observed state of all endpoints, by engine and URL. Endpoints without a completed probe have no condition;
+    those that do not list their models are absent from `models`. `loads` are the reports since the last findings, None
+    where an endpoint has stopped to report."""
 
     conditions: Mapping[Key, Readiness] = field(default_factory=dict)
     models: Mapping[Key, frozenset[str]] = field(default_factory=dict)
@@ -43,27 +42,27 @@ class Findings:
 class EndpointHealth:
     """An endpoint's condition: the first probe decides, later ones only when enough in a row say something else.
 
-    It gets worse to what the last `unhealthy_after` probes all found at least, and better to what the last
-    `healthy_after` found at most: one lost answer amid those of a server that loads a model does not count as three,
-    and a server that was gone and now answers, though not ready, is there again at once.
+    It gets worse to the mildest of the last `unhealthy_after` results, and better to the worst of the last
+    `healthy_after`: one lost reply of a server that loads a model does not count as three, and a server that was down
+    and now replies, though not ready, is no longer down at once.
     """
 
-    __slots__ = ("_found", "_spec", "condition")
+    __slots__ = ("_results", "_spec", "condition")
 
     def __init__(self, spec: HealthSpec) -> None:
         self._spec = spec
-        self._found: deque[Readiness] = deque(maxlen=max(spec.unhealthy_after, spec.healthy_after))
+        self._results: deque[Readiness] = deque(maxlen=max(spec.unhealthy_after, spec.healthy_after))
         self.condition: Readiness | None = None
 
     def __repr__(self) -> str:
-        return f"<EndpointHealth {self.condition}, last {[found.value for found in self._found]}>"
+        return f"<EndpointHealth {self.condition}, last {[each.value for each in self._results]}>"
 
-    def observe(self, found: Readiness) -> bool:
-        """Count a probe; tells whether the endpoint's condition has changed with it."""
-        self._found.append(found)
+    def observe(self, result: Readiness) -> bool:
+        """Count a probe; returns whether it has changed the condition."""
+        self._results.append(result)
         before = self.condition
         if before is None:
-            self.condition = found
+            self.condition = result
             return True
         mildest = self._last(self._spec.unhealthy_after, min)
         worst = self._last(self._spec.healthy_after, max)
@@ -74,9 +73,9 @@ class EndpointHealth:
         return self.condition is not before
 
     def _last(self, number: int, pick: Callable[..., Readiness]) -> Readiness | None:
-        """The mildest or worst of so many last probes; None where there were fewer."""
-        last = list(self._found)[-number:]
-        return pick(last, key=lambda found: found.badness) if len(last) == number else None
+        """The mildest or worst of the last `number` results; None where there were fewer."""
+        last = list(self._results)[-number:]
+        return pick(last, key=lambda each: each.badness) if len(last) == number else None
 
 
 class _Probe:
@@ -96,12 +95,12 @@ class _Probe:
 
 
 class Prober:
-    """Probes all endpoints of the rules; `changed` gets what is known of all whenever something has changed for one."""
+    """Probes all endpoints of the rules; `changed` gets the state of all whenever that of one has changed."""
 
     def __init__(self, changed: Callable[[Findings], None]) -> None:
         self._changed = changed
         self._probes: dict[Key, _Probe] = {}
-        self._fresh: dict[Key, Load | None] = {}  # loads that nobody has been told of
+        self._fresh: dict[Key, Load | None] = {}  # loads that are not reported yet
         self._gathering: asyncio.TimerHandle | None = None
 
     def __repr__(self) -> str:
@@ -110,21 +109,21 @@ class Prober:
     @property
     def health(self) -> dict[Key, Readiness]:
         """By engine and endpoint; those that no probe has reached a verdict on are left out."""
-        found = {key: probe.health.condition for key, probe in self._probes.items()}
-        return {key: condition for key, condition in found.items() if condition is not None}
+        conditions = {key: probe.health.condition for key, probe in self._probes.items()}
+        return {key: condition for key, condition in conditions.items() if condition is not None}
 
     @property
     def models(self) -> dict[Key, frozenset[str]]:
-        """What those serve that tell it."""
+        """The models of the endpoints that list them."""
         return {key: probe.models for key, probe in self._probes.items() if probe.models is not None}
 
     @property
     def loads(self) -> dict[Key, Load]:
-        """How busy those are that tell it."""
+        """The loads of the endpoints that report them."""
         return {key: probe.load for key, probe in self._probes.items() if probe.load is not None}
 
     def use(self, engines: Mapping[str, EngineSpec]) -> None:
-        """Probe the endpoints of these engines; what is known of those that stay as they are is kept."""
+        """Probe the endpoints of these engines; the state of unchanged ones stays."""
         wanted = {
             (name, endpoint.url): engine
             for name, engine in engines.items()
@@ -141,10 +140,10 @@ class Prober:
             if key not in self._probes:
                 probe = self._probes[key] = _Probe(engine, key)
                 probe.task = asyncio.get_running_loop().create_task(self._keep_probing(probe))
-        self._tell()
+        self._report()
 
     async def first_round(self, timeout: float) -> None:
-        """Wait until each endpoint has been asked once, or the time (seconds) is over."""
+        """Wait until each endpoint has been probed once, or for `timeout` seconds."""
         waiting = [asyncio.create_task(probe.had_first.wait()) for probe in self._probes.values()]
         if waiting:
             _, late = await asyncio.wait(waiting, timeout=timeout)
@@ -152,7 +151,7 @@ class Prober:
                 task.cancel()
 
     def look(self, key: Key) -> None:
-        """Probe an endpoint now, and as often as a verdict takes: somebody says that its condition has changed."""
+        """Probe an endpoint now, as often as a result takes: its condition may have changed."""
         probe = self._probes.get(key)
         if probe is not None:
             spec = probe.engine.health
@@ -168,31 +167,31 @@ class Prober:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _keep_probing(self, probe: _Probe) -> None:
-        """Ask on and on; what goes wrong with it is told as the endpoint's condition, and asked again."""
+        """Probe for ever; an error is reported as the endpoint's condition."""
         while True:
             try:
-                await self._ask_again_and_again(probe)
+                await self._probe_in_turns(probe)
             except Exception as error:  # a certificate file that cannot be read may be there later
                 self._observe(probe, Readiness.DOWN, f": cannot be probed: {error}")
                 probe.had_first.set()
                 await asyncio.sleep(_jittered(probe.engine.health.interval))
 
-    async def _ask_again_and_again(self, probe: _Probe) -> None:
-        asker = asker_for(probe.engine, probe.url)
+    async def _probe_in_turns(self, probe: _Probe) -> None:
+        checker = probe_for(probe.engine, probe.url)
         until_discovery = 0
         try:
             while True:
-                found = await asker.ask()
-                self._observe(probe, found, f": {asker.failure}" if found is Readiness.DOWN else "")
-                is_there = found is not Readiness.DOWN
+                result = await checker.check()
+                self._observe(probe, result, f": {checker.failure}" if result is Readiness.DOWN else "")
+                is_there = result is not Readiness.DOWN
                 until_discovery = max(0, until_discovery - 1) if is_there else 0  # it may come back as another
-                if is_there and not until_discovery and await self._learn_models(probe, asker):
+                if is_there and not until_discovery and await self._update_models(probe, checker):
                     until_discovery = _PROBES_PER_DISCOVERY
-                self._learn_load(probe, await asker.load() if is_there else None)
+                self._update_load(probe, await checker.load() if is_there else None)
                 probe.had_first.set()
                 await self._pause(probe)
         finally:
-            await asker.close()
+            await checker.close()
 
     async def _pause(self, probe: _Probe) -> None:
         probe.hurried = max(0, probe.hurried - 1)
@@ -201,39 +200,39 @@ class Prober:
             await asyncio.wait_for(probe.is_called.wait(), seconds)
         probe.is_called.clear()
 
-    async def _learn_models(self, probe: _Probe, asker: EndpointProbe) -> bool:
-        """Ask for the models; where it does not tell, what it told before still holds."""
-        models = await asker.models()
+    async def _update_models(self, probe: _Probe, checker: EndpointProbe) -> bool:
+        """Query the models; without a reply, the last list stays."""
+        models = await checker.models()
         if models is not None and models != probe.models:
             probe.models = models
-            self._tell()
+            self._report()
         return models is not None
 
-    def _learn_load(self, probe: _Probe, load: Load | None) -> None:
-        """An idle endpoint that stays idle is no news; a busy one is, since the workers reckon from when they hear."""
+    def _update_load(self, probe: _Probe, load: Load | None) -> None:
+        """Report a load, unless the endpoint stays idle: that of a busy one must be renewed."""
         before, probe.load = probe.load, load
         if load == before and (load is None or not load.outstanding):
             return
         self._fresh[probe.key] = load
         if self._gathering is None:
-            self._gathering = asyncio.get_running_loop().call_later(_GATHER_SECONDS, self._tell)
+            self._gathering = asyncio.get_running_loop().call_later(_GATHER_SECONDS, self._report)
 
-    def _tell(self) -> None:
+    def _report(self) -> None:
         if self._gathering is not None:
             self._gathering.cancel()
             self._gathering = None
         fresh, self._fresh = self._fresh, {}
         self._changed(Findings(self.health, self.models, fresh))
 
-    def _observe(self, probe: _Probe, found: Readiness, why: str = "") -> None:
-        was_known = probe.health.condition is not None
-        has_changed = probe.health.observe(found)
+    def _observe(self, probe: _Probe, result: Readiness, why: str = "") -> None:
+        had_condition = probe.health.condition is not None
+        has_changed = probe.health.observe(result)
         if not has_changed:
             return
         probe.hurried = 0
-        if was_known or found is not Readiness.READY:
-            _log.warning("%s of engine '%s' is %s%s", probe.url, probe.engine.name, found.value, why)
-        self._tell()
+        if had_condition or result is not Readiness.READY:
+            _log.warning("%s of engine '%s' is %s%s", probe.url, probe.engine.name, result.value, why)
+        self._report()
 
 
 def _jittered(seconds: float) -> float:

@@ -1,4 +1,4 @@
-"""One probe of an endpoint: is it there, does it say that it is ready, what does it serve, and how busy is it?"""
+"""Probes of one endpoint: its readiness, its models and its load."""
 
 from __future__ import annotations
 
@@ -28,32 +28,32 @@ _FORMS = (("data", ("id",)), ("models", ("name", "model", "id")))
 
 
 class EndpointProbe(Protocol):
-    """Asks one endpoint, again and again, over connections that it keeps."""
+    """Probes one endpoint over connections that it reuses."""
 
     @property
     def failure(self) -> str:
-        """Why the last `ask` found it down; "" where it did not."""
+        """Why the last `check` returned DOWN; "" where it did not."""
         ...
 
-    async def ask(self) -> Readiness: ...
+    async def check(self) -> Readiness: ...
 
     async def models(self) -> frozenset[str] | None:
-        """The models that it serves; None where it does not tell."""
+        """The models that it lists; None where it lists none."""
         ...
 
     async def load(self) -> Load | None:
-        """How busy it is; None where it does not tell, or is not to be asked."""
+        """Its load; None where it does not report it, or the rules do not query it."""
         ...
 
     async def close(self) -> None: ...
 
 
-def asker_for(engine: EngineSpec, url: str) -> EndpointProbe:
+def probe_for(engine: EngineSpec, url: str) -> EndpointProbe:
     """By REST, or by an RPC where the URL is a gRPC server's.
 
     Raises: OSError or ssl.SSLError where a certificate file cannot be read.
     """
-    return _GrpcAsker(engine, url) if url.startswith("grpc") else _RestAsker(engine, url)
+    return _GrpcProbe(engine, url) if url.startswith("grpc") else _RestProbe(engine, url)
 
 
 class _Getter:
@@ -66,7 +66,7 @@ class _Getter:
         self.failure = ""  # of the last `get`; "" where it was answered
 
     async def get(self, path: str) -> HttpReply | None:
-        """What it answers; None where it does not."""
+        """The reply; None where there is none."""
         target = quote(path, safe=punctuation).encode("ascii")
         self.failure = ""
         try:
@@ -77,7 +77,7 @@ class _Getter:
             return None
 
     async def _fetch(self, target: bytes) -> HttpReply:
-        """Once more where the connection of the last probe turns out to be gone: that says nothing of the engine."""
+        """Try again where the reused connection was closed: that is no failure of the engine."""
         try:
             return await self._fetch_once(target)
         except GatewayError as error:
@@ -104,10 +104,10 @@ class _Metrics:
             self._own = self._getter = _Getter(engine, _with_port(url, port))
             path = slash + rest
         self._path = path
-        self._is_asked = engine.load.source == "metrics"
+        self._is_queried = engine.load.source == "metrics"
 
     async def load(self) -> Load | None:
-        answered = await self._getter.get(self._path) if self._is_asked and self._getter is not None else None
+        answered = await self._getter.get(self._path) if self._is_queried and self._getter is not None else None
         return read_metrics(answered.body) if answered is not None and answered.is_good else None
 
     def close(self) -> None:
@@ -115,7 +115,7 @@ class _Metrics:
             self._own.close()
 
 
-class _RestAsker:
+class _RestProbe:
     def __init__(self, engine: EngineSpec, url: str) -> None:
         self._server = _Getter(engine, url)
         self._metrics = _Metrics(engine, url, self._server)
@@ -129,7 +129,7 @@ class _RestAsker:
     def failure(self) -> str:
         return self._server.failure
 
-    async def ask(self) -> Readiness:
+    async def check(self) -> Readiness:
         answered = await self._server.get(self._path)
         if answered is not None and answered.status in _NO_SUCH_PATH:
             for path in self._paths:
@@ -154,7 +154,7 @@ class _RestAsker:
         self._metrics.close()
 
 
-class _GrpcAsker:
+class _GrpcProbe:
     def __init__(self, engine: EngineSpec, url: str) -> None:
         spec = EndpointSpec(url, url.partition("://")[2])
         self._endpoint = Endpoint(engine, spec, endpoint_tls(engine.tls, url))
@@ -164,7 +164,7 @@ class _GrpcAsker:
         self._fields = extra_fields(engine)
         self.failure = ""
 
-    async def ask(self) -> Readiness:
+    async def check(self) -> Readiness:
         endpoint = self._endpoint
         self.failure = ""
         assert endpoint.streams is not None

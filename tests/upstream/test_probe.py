@@ -12,7 +12,7 @@ from h2.errors import ErrorCodes
 from gateway.config.specs import EndpointSpec, EngineSpec, HealthSpec, LoadSpec
 from gateway.protocol.engine_load import Load, Readiness
 from gateway.protocol.engine_protocols import EngineProtocol
-from gateway.upstream.probe import asker_for
+from gateway.upstream.probe import probe_for
 from tests.dataplane.grpc.peers import Call, GrpcEngine
 from tests.dataplane.stage import Engine, Heard, run, until
 
@@ -65,12 +65,12 @@ def test_by_grpc(script: Any, found: Readiness) -> None:
 
     async def whole() -> None:
         engine = await GrpcEngine(script).start()
-        asker = asker_for(spec(engine.url, is_silent=script is silent), engine.url)
-        assert [await asker.ask() for _ in range(2)] == [found, found]
+        probe = probe_for(spec(engine.url, is_silent=script is silent), engine.url)
+        assert [await probe.check() for _ in range(2)] == [found, found]
         assert engine.calls[0].value(":path") == "/inference.GRPCInferenceService/ServerReady"
         assert engine.calls[0].value("authorization") == "Bearer secret"
         assert len(engine.peers) == (2 if script is lost else 1)
-        await asker.close()
+        await probe.close()
         await until(lambda: all(peer.is_lost for peer in engine.peers))
         await engine.stop()
 
@@ -79,9 +79,9 @@ def test_by_grpc(script: Any, found: Readiness) -> None:
 
 def test_by_grpc_nobody_there() -> None:
     async def whole() -> None:
-        asker = asker_for(spec("grpc://127.0.0.1:1"), "grpc://127.0.0.1:1")
-        assert await asker.ask() is Readiness.DOWN
-        await asker.close()
+        probe = probe_for(spec("grpc://127.0.0.1:1"), "grpc://127.0.0.1:1")
+        assert await probe.check() is Readiness.DOWN
+        await probe.close()
 
     run(whole())
 
@@ -91,14 +91,14 @@ def test_an_endpoint_that_comes_back() -> None:
 
     async def whole() -> None:
         engine = await GrpcEngine(says(b"\x08\x01")).start()
-        asker = asker_for(spec(engine.url), engine.url)
-        assert await asker.ask() is Readiness.READY
+        probe = probe_for(spec(engine.url), engine.url)
+        assert await probe.check() is Readiness.READY
         port = int(engine.address.rpartition(":")[2])
         await engine.stop()
-        assert await asker.ask() is Readiness.DOWN
+        assert await probe.check() is Readiness.DOWN
         again = await GrpcEngine(says(b"\x08\x01")).start(port)
-        assert await asker.ask() is Readiness.READY
-        await asker.close()
+        assert await probe.check() is Readiness.READY
+        await probe.close()
         await again.stop()
 
     run(whole())
@@ -109,12 +109,12 @@ def test_closing_in_the_middle() -> None:
 
     async def whole() -> None:
         engine = await GrpcEngine(silent).start()
-        asker = asker_for(spec(engine.url), engine.url)
-        probe = asyncio.create_task(asker.ask())
+        probe = probe_for(spec(engine.url), engine.url)
+        probe = asyncio.create_task(probe.check())
         await until(lambda: engine.calls)
         probe.cancel()
         await asyncio.gather(probe, return_exceptions=True)
-        await asker.close()
+        await probe.close()
         await until(lambda: engine.peers[0].is_lost)
         await engine.stop()
 
@@ -183,10 +183,10 @@ def test_each_protocol_has_its_own_question(
     async def whole() -> None:
         engine = Engine(script)
         await engine.start()
-        asker = asker_for(spec(engine.url, protocol=protocol), engine.url)
-        assert await asker.ask() is found
+        probe = probe_for(spec(engine.url, protocol=protocol), engine.url)
+        assert await probe.check() is found
         assert [heard.line.split()[1] for heard in engine.heard] == paths
-        await asker.close()
+        await probe.close()
         engine.stop()
 
     run(whole())
@@ -200,21 +200,21 @@ def test_the_path_that_answers_is_remembered() -> None:
         engine = Engine(by_path(api_models=200))
         await engine.start()
         it = spec(engine.url, protocol=OPENAI, base_path="/api")
-        asker = asker_for(it, engine.url)
+        probe = probe_for(it, engine.url)
 
         async def asks() -> tuple[Readiness, list[str]]:
             engine.heard.clear()
-            return await asker.ask(), [heard.line.split()[1] for heard in engine.heard]
+            return await probe.check(), [heard.line.split()[1] for heard in engine.heard]
 
         assert await asks() == (Readiness.READY, ["/health", "/api/models"])
         assert await asks() == (Readiness.READY, ["/api/models"])
         engine.script = by_path(health=200)
         assert await asks() == (Readiness.READY, ["/api/models", "/health"])
         assert await asks() == (Readiness.READY, ["/health"])
-        await asker.close()
-        asker = asker_for(replace(it, health=HealthSpec(path="/live")), engine.url)
+        await probe.close()
+        probe = probe_for(replace(it, health=HealthSpec(path="/live")), engine.url)
         assert await asks() == (Readiness.UNREADY, ["/live"])
-        await asker.close()
+        await probe.close()
         engine.stop()
 
     run(whole())
@@ -231,12 +231,12 @@ def test_models_and_load_are_asked_for() -> None:
     async def whole() -> None:
         engine = Engine(answer)
         await engine.start()
-        asker = asker_for(spec(engine.url, protocol=OPENAI, load=LoadSpec("metrics")), engine.url)
-        assert await asker.models() == {"llama"}
-        assert await asker.load() == Load(3)
+        probe = probe_for(spec(engine.url, protocol=OPENAI, load=LoadSpec("metrics")), engine.url)
+        assert await probe.models() == {"llama"}
+        assert await probe.load() == Load(3)
         assert {heard.value("authorization") for heard in engine.heard} == {"Bearer secret"}
-        await asker.close()
-        silent = asker_for(spec(engine.url), engine.url)
+        await probe.close()
+        silent = probe_for(spec(engine.url), engine.url)
         assert (await silent.models(), await silent.load()) == (None, None)
         await silent.close()
         assert len(engine.heard) == 2
@@ -258,11 +258,11 @@ def test_metrics_at_a_port_of_their_own(scheme: str) -> None:
         await engine.start()
         port = engine.url.rpartition(":")[2]
         url = f"{scheme}://127.0.0.1:1"
-        asker = asker_for(spec(url, load=LoadSpec("metrics", f":{port}/metrics?x=1")), url)
-        assert await asker.load() == Load(0, 4)
+        probe = probe_for(spec(url, load=LoadSpec("metrics", f":{port}/metrics?x=1")), url)
+        assert await probe.load() == Load(0, 4)
         assert engine.heard[0].line == "GET /metrics?x=1 HTTP/1.1"
-        assert await asker.models() is None
-        await asker.close()
+        assert await probe.models() is None
+        await probe.close()
         await until(lambda: engine.num_open == 0)
         engine.stop()
 
@@ -277,9 +277,9 @@ def test_what_does_not_tell(script: Any, found: None) -> None:
         engine = Engine(script)
         await engine.start()
         it = spec(engine.url, protocol=OPENAI, load=LoadSpec("metrics"), is_silent=script is never)
-        asker = asker_for(it, engine.url)
-        assert (await asker.models(), await asker.load()) == (found, found)
-        await asker.close()
+        probe = probe_for(it, engine.url)
+        assert (await probe.models(), await probe.load()) == (found, found)
+        await probe.close()
         engine.stop()
 
     run(whole())
@@ -302,13 +302,13 @@ def test_other_protocols_by_grpc(protocol: EngineProtocol, script: Any, found: R
 
     async def whole() -> None:
         engine = await GrpcEngine(script).start()
-        asker = asker_for(spec(engine.url, protocol=protocol), engine.url)
-        assert await asker.ask() is found
+        probe = probe_for(spec(engine.url, protocol=protocol), engine.url)
+        assert await probe.check() is found
         called = "/tensorflow.serving.ModelService/GetModelStatus"
         if protocol is TORCHSERVE:
             called = "/org.pytorch.serve.grpc.inference.InferenceAPIsService/Ping"
         assert engine.calls[0].value(":path") == called
-        await asker.close()
+        await probe.close()
         await engine.stop()
 
     run(whole())
@@ -321,11 +321,11 @@ def test_by_rest(script: Any, found: Readiness) -> None:
     async def whole() -> None:
         engine = Engine(script)
         await engine.start()
-        asker = asker_for(spec(engine.url, is_silent=script is never), engine.url)
-        assert await asker.ask() is found
+        probe = probe_for(spec(engine.url, is_silent=script is never), engine.url)
+        assert await probe.check() is found
         assert engine.heard[0].line == "GET /v2/health/ready HTTP/1.1"
         assert engine.heard[0].value("authorization") == "Bearer secret"
-        await asker.close()
+        await probe.close()
         engine.stop()
 
     run(whole())

@@ -11,7 +11,7 @@ import pytest
 from gateway.config.specs import EndpointSpec, EngineSpec, LoadSpec
 from gateway.demo.triton import TritonProcess
 from gateway.protocol.engine_load import Load, Readiness
-from gateway.upstream.probe import asker_for
+from gateway.upstream.probe import probe_for
 from tests.dataplane.stage import run
 
 SLEEP = {"inputs": [{"name": "seconds", "shape": [1], "datatype": "FP32", "data": [0.5]}]}
@@ -24,18 +24,18 @@ def test_triton_tells_what_waits_in_it(triton: TritonProcess) -> None:
     spec = EngineSpec("it", (EndpointSpec(triton.http_url),), load=LoadSpec("metrics", f":{port}/metrics"))
 
     async def scene() -> None:
-        asker = asker_for(spec, triton.http_url)
+        probe = probe_for(spec, triton.http_url)
         async with asyncio.timeout(10):  # a busy machine may be late once
-            while await asker.ask() is not Readiness.READY or await asker.load() != Load(0, 0, None):
+            while await probe.check() is not Readiness.READY or await probe.load() != Load(0, 0, None):
                 await asyncio.sleep(0.01)
         async with httpx.AsyncClient(timeout=30) as client:
             url = f"{triton.http_url}/v2/models/sleeper/infer"
             asking = [asyncio.create_task(client.post(url, content=json.dumps(SLEEP))) for _ in range(4)]
             async with asyncio.timeout(10):
-                while (load := await asker.load()) is None or not load.waiting:
+                while (load := await probe.load()) is None or not load.waiting:
                     await asyncio.sleep(0.01)
             assert load.waiting <= 4
             assert {answer.status_code for answer in await asyncio.gather(*asking)} == {200}
-        await asker.close()
+        await probe.close()
 
     run(scene())

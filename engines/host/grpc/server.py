@@ -141,10 +141,10 @@ class GrpcConnection(Http2Server):
         return [stream.receiver for stream in self.http2.streams.values() if isinstance(stream.receiver, BaseCall)]
 
     def _call(self, stream: Stream, head: Head) -> StreamReceiver:
-        known = _CALLS.get(head.plan.path)
-        if known is None:
+        entry = _CALLS.get(head.plan.path)
+        if entry is None:
             return RefusedCall(self, stream, head, StatusError(UNIMPLEMENTED, ""))
-        operation, call = known
+        operation, call = entry
         try:
             self.front.check_restriction(operation, head.plan.values)
         except EngineError as error:

@@ -19,7 +19,7 @@ SendReply = Callable[[int, Sequence[bytes | memoryview], Fields], None]
 
 KEEP_ALIVE_END, KEEP_ALIVE_END_10, CLOSE_END = b"\r\n", b"connection: keep-alive\r\n\r\n", b"connection: close\r\n\r\n"
 
-# Triton serves also those who name no host.
+# Triton also serves requests without a Host field.
 _HOST, _NO_HOST = re.compile(rb"\r\nhost:", re.IGNORECASE), b"host: -\r\n\r\n"
 
 _STATUS_LINES = {status: f"HTTP/1.1 {status} {reason}\r\n".encode() for status, reason in responses.items()}
