@@ -115,6 +115,7 @@ def test_a_language_model(on_a_mac: None, tmp_path: Path) -> None:
     server.stop()
 
 
+@pytest.mark.timeout(420)  # it starts a fleet, a gateway and a Redis, which a busy machine needs minutes for
 def test_the_demo(on_a_mac: None) -> None:
     """`pointsman up --once` starts the fleet of samples and the gateway, and shows real answers."""
     command = [sys.executable, "-m", "gateway", "up", "--once", "--http-port", "0", "--grpc-port", "0"]
@@ -126,7 +127,7 @@ def test_the_demo(on_a_mac: None) -> None:
         text=True,
     )
     try:
-        shown, _ = demo.communicate(timeout=100)
+        shown, _ = demo.communicate(timeout=360)
     except subprocess.TimeoutExpired:
         demo.terminate()  # it stops what it has started
         shown, _ = demo.communicate(timeout=30)
