@@ -61,12 +61,12 @@ class Http1ServerConnection(Http1Server):
     __slots__ = (
         "_handler",
         "_head_end",
-        "_is_tls",
         "_request",
         "_streams_events",
         "_writes_at_once",
         "forwarded_for_line",
         "forwarded_proto_line",
+        "is_tls",
         "peer",
         "plane",
         "write",
@@ -79,7 +79,7 @@ class Http1ServerConnection(Http1Server):
         self._handler: Handler | None = None
         self._request: Request | None = None
         self._head_end = KEEP_ALIVE_END
-        self._is_tls = False
+        self.is_tls = False
         self._writes_at_once = False
         self._streams_events = False
 
@@ -94,8 +94,8 @@ class Http1ServerConnection(Http1Server):
         address = transport.get_extra_info("peername")
         self.peer = str(address[0]) if address else "-"
         self.forwarded_for_line = b"x-forwarded-for: %b\r\n" % self.peer.encode("ascii", "replace")
-        self._is_tls = transport.get_extra_info("sslcontext") is not None
-        self.forwarded_proto_line = b"x-forwarded-proto: %b\r\n" % (b"https" if self._is_tls else b"http")
+        self.is_tls = transport.get_extra_info("sslcontext") is not None
+        self.forwarded_proto_line = b"x-forwarded-proto: %b\r\n" % (b"https" if self.is_tls else b"http")
         # Lingering connections do not count: many refused clients must not keep others out.
         num_served = len(self.plane.connections) - self.plane.num_lingering
         if limits.max_connections and num_served >= limits.max_connections:
@@ -205,7 +205,7 @@ class Http1ServerConnection(Http1Server):
         engine. uvloop otherwise queues writes for the end of the event loop's turn, at a price that a token notices.
         """
         self._streams_events = True
-        if not self._is_tls:  # there a mark of zero would pause for ever
+        if not self.is_tls:  # there a mark of zero would pause for ever
             self._writes_at_once = True
             self._transport.set_write_buffer_limits(high=0)
 

@@ -44,7 +44,7 @@ class ReplySink(Protocol):
 class InProcessClient:
     """The client of one request, for a sink; see `interfaces.Client`."""
 
-    __slots__ = ("_sink", "forwarded_for_line", "forwarded_proto_line", "is_paused", "peer", "plane")
+    __slots__ = ("_sink", "forwarded_for_line", "forwarded_proto_line", "is_paused", "is_tls", "peer", "plane")
 
     takes_payload = True
 
@@ -52,6 +52,7 @@ class InProcessClient:
         self.plane = plane
         self.peer = peer
         self.is_paused = False
+        self.is_tls = is_tls
         self.forwarded_for_line = b"x-forwarded-for: %b\r\n" % peer.encode("ascii", "replace")
         self.forwarded_proto_line = b"x-forwarded-proto: %b\r\n" % (b"https" if is_tls else b"http")
         self._sink = sink
@@ -63,6 +64,7 @@ class InProcessClient:
         copy.plane = client.plane
         copy.peer = client.peer
         copy.is_paused = client.is_paused
+        copy.is_tls = client.is_tls
         copy.forwarded_for_line = client.forwarded_for_line
         copy.forwarded_proto_line = client.forwarded_proto_line
         copy._sink = sink

@@ -22,6 +22,7 @@ class Client(Protocol):
     peer: str  # its address
     forwarded_for_line: bytes
     forwarded_proto_line: bytes
+    is_tls: bool
 
     @property
     def takes_payload(self) -> bool:

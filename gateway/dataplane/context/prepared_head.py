@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable, Collection
 from copy import copy
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from gateway.config.settings import Settings
 from gateway.dataplane.context.arm_selector import ArmSelector, arm_selector_of
@@ -70,6 +70,7 @@ class PreparedHead:
         "api",
         "arm_selector",
         "call",
+        "calls",
         "direct_lane",
         "encoding",
         "error",
@@ -80,13 +81,13 @@ class PreparedHead:
         "keeps_forwarded_proto",
         "lane",
         "lines",
-        "note",
         "opening",
         "passes",
         "passes_if_kept",
         "request_line",
         "snapshot",
         "tells_timing",
+        "translated",
         "without_body",
     )
 
@@ -102,7 +103,9 @@ class PreparedHead:
         self.without_body = head.method == "HEAD"
         self.tells_timing = head.value(ASKED_BY) is not None
         self.lines = b""
-        self.note: Any = None  # room for what a handler prepares once for all requests with this head
+        # What conversions prepare once for all requests with this head: heads for engines, plans of calls by RPC
+        self.translated: dict[object, PreparedHead] = {}
+        self.calls: dict[str, object] = {}
         self.lane: Lane | None = None
         self.direct_lane: Lane | None = None  # the same where all requests go to its engine as they are
         self.opening = b""
@@ -180,7 +183,7 @@ class PreparedHead:
             found.call = replace(self.call, model=model, names_its_model_in_the_body=False)
             facts = self.facts
             found.facts = replace(facts, model=model)
-            found.note = None
+            found.translated, found.calls = {}, {}
             found._leading = {}
             found._decide_early()
             if len(self._models) >= _MAX_MODELS:
@@ -210,7 +213,7 @@ class PreparedHead:
         made.encoding = None
         made._named = None
         made.without_body = False
-        made.note = None
+        made.translated, made.calls = {}, {}
         made._leading = {}
         call = read_path(path.partition("?")[0]) if lane.engine.spec.protocol.is_v2 else None
         made.call = replace(call or self.call, api=api)

@@ -84,7 +84,7 @@ def _with_header(plan: PreparedHead, lane: Lane, field: bytes, told: str) -> Pre
     head.fields = [entry for entry in head.fields if entry[0] not in (field, _ENCODING)]
     head.fields.append((field, told.encode("utf-8", "replace")))
     made.encoding = None
-    made.note = None
+    made.translated, made.calls = {}, {}
     made._leading = {}
     made.lane = lane
     made.lines = made.lines_for(lane.engine)

@@ -75,6 +75,7 @@ class MirroringHandler(Handler):
         "_started_at",
         "forwarded_for_line",
         "forwarded_proto_line",
+        "is_tls",
         "peer",
         "plane",
     )
@@ -92,6 +93,7 @@ class MirroringHandler(Handler):
         self.peer = client.peer
         self.forwarded_for_line = client.forwarded_for_line
         self.forwarded_proto_line = client.forwarded_proto_line
+        self.is_tls = client.is_tls
         self._handler = serve(self, request, lane, session)
 
     def __repr__(self) -> str:

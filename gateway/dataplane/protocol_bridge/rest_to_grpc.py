@@ -97,11 +97,10 @@ class RestToGrpcHandler(Handler):
         # See `CallClient`
         self.plane: DataPlane = client.plane
         self.peer = client.peer
-        proto = client.forwarded_proto_line.partition(b": ")[2].strip()
-        self.is_tls = proto == b"https"
+        self.is_tls = client.is_tls
         passing = [(b"x-forwarded-for", client.peer.encode("ascii", "replace"))]
         if not self._plan.keeps_forwarded_proto:
-            passing.append((b"x-forwarded-proto", proto))
+            passing.append((b"x-forwarded-proto", b"https" if self.is_tls else b"http"))
         self.passing = literals(passing)
 
     def __repr__(self) -> str:
@@ -211,11 +210,9 @@ class RestToGrpcHandler(Handler):
 
     def _call_head(self) -> CallHead:
         plan, rpc = self._plan, self._reply.rpc
-        if plan.note is None:
-            plan.note = {}
-        call_plan = plan.note.get(rpc)
-        if call_plan is None:
-            call_plan = plan.note[rpc] = CallPlan(self._fields(), plan.snapshot, self.plane.settings)
+        call_plan = plan.calls.get(rpc)
+        if not isinstance(call_plan, CallPlan):
+            call_plan = plan.calls[rpc] = CallPlan(self._fields(), plan.snapshot, self.plane.settings)
             call_plan.rest_facts = plan.facts
             call_plan.request_line = plan.request_line
         volatile = [field for field in self._request.volatile if field[0] not in _OF_REST]

@@ -42,9 +42,7 @@ def request_towards(request: Request, lane: Lane, asked: EngineRequest) -> Reque
 
 
 def _plan_towards(plan: PreparedHead, lane: Lane, asked: EngineRequest) -> PreparedHead:
-    if plan.note is None:
-        plan.note = {}
-    known: dict[object, PreparedHead] = plan.note
+    known = plan.translated
     key = (id(lane), asked.method, asked.path, asked.content_type, asked.fields)
     found = known.get(key)
     if found is None:
