@@ -384,8 +384,8 @@ def test_tries_are_counted_once(tmp_path: Path) -> None:
         assert it.requests() == {200: 4}
         assert sum(each.retries for each in series) == len(bad.calls) == 2
         assert [repr(endpoint.breaker) for endpoint in it.endpoints()] == [
-            "<Breaker open, 2 failures>",
-            "<Breaker closed, 0 failures>",
+            "<CircuitBreaker open, 2 failures>",
+            "<CircuitBreaker closed, 0 failures>",
         ]
 
     options = "balance: round_robin\n    retry: {idempotent: infer}\n    breaker: {failures: 2}"
