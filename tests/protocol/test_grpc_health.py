@@ -100,7 +100,7 @@ def test_a_client_checks_health() -> None:
 def test_checks_need_no_schemas() -> None:
     """A gateway that is asked for its health does not load protobuf for it."""
     script = (
-        "import sys\nfrom gateway.protocol import grpc_health\n"
+        "import sys\nfrom gateway.protocol import grpc_services\n"
         "assert grpc_services.is_known(grpc_services.read_service(b'')) and grpc_services.write_status(True)\n"
         "print([name for name in sys.modules if name.startswith('google')])"
     )
