@@ -12,6 +12,7 @@ from __future__ import annotations
 import struct
 from array import array
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
@@ -27,6 +28,11 @@ _WIDE = {"INT": "q", "UINT": "Q"}  # type codes of `array` by a datatype's famil
 _CODES = {"UINT8": "B", "UINT16": "H", "UINT32": "I", "UINT64": "Q", "INT8": "b", "INT16": "h", "INT32": "i"}
 _CODES |= {"INT64": "q", "FP32": "f", "FP64": "d"}
 _INTEGERS = frozenset(_CODES) - {"FP32", "FP64"}
+_INFERRED = {bool: "BOOL", int: "INT64", float: "FP64", str: "BYTES"}
+_TRUTHS = bytes((0,)) + bytes((1,)) * 255
+MAX_RANK = 64
+# The rows of a tensor without elements still take a list each, which a shape of a few bytes may request by billions.
+_MAX_EMPTY_LISTS = 65536
 _UNSIGNED = {1: "B", 2: "H", 4: "I", 8: "Q"}
 
 # The field of InferTensorContents that each datatype's values stand in, and their type code there.
@@ -44,6 +50,16 @@ _CONTENTS = {
     "FP64": ("fp64_contents", "d"),
     "BYTES": ("bytes_contents", ""),
 }
+
+
+@dataclass(frozen=True, slots=True)
+class RawTensor:
+    """A tensor in V2's raw form: row-major, little-endian, each element of BYTES behind its length as four bytes."""
+
+    name: str
+    datatype: str
+    shape: tuple[int, ...]
+    raw: Raw
 
 
 def element_count(shape: Sequence[int]) -> int:
@@ -122,14 +138,83 @@ def json_of_raw(datatype: str, raw: Raw, count: int) -> bytes:
         )
     if datatype == "BYTES":
         return b"[" + b",".join(map(triton_json.text, split_elements(raw, count))) + b"]"
-    if datatype not in ELEMENT_BYTES:
-        raise ValueError(f"its datatype is {datatype!r}, and none of {', '.join(DATATYPES)}")
-    if len(raw) != count * ELEMENT_BYTES[datatype]:
-        raise ValueError(f"{len(raw)} bytes of data are not {count} elements of {datatype}")
+    _check_size(datatype, raw, count)
     if datatype == "BOOL":
         return triton_json.write([byte != 0 for byte in raw])
     values = read_array(_CODES[datatype], raw).tolist()
     return triton_json.write(values) if datatype in _INTEGERS else triton_json.floats(values)
+
+
+def check_data(tensor: RawTensor) -> None:
+    """Raises: ValueError where a tensor's data is not that of its shape."""
+    if len(tensor.shape) > MAX_RANK or any(axis < 0 for axis in tensor.shape):
+        raise ValueError(f"its shape must be of up to {MAX_RANK} whole numbers")
+    count = element_count(tensor.shape)
+    if tensor.datatype == "BYTES":
+        return  # its elements are counted when they are read
+    _check_size(tensor.datatype, tensor.raw, count)
+
+
+def _check_size(datatype: str, raw: Raw, count: int) -> None:
+    if datatype not in ELEMENT_BYTES:
+        raise ValueError(f"its datatype is {datatype!r}, and none of {', '.join(DATATYPES)}")
+    if len(raw) != count * ELEMENT_BYTES[datatype]:
+        raise ValueError(f"{len(raw)} bytes of data are not {count} elements of {datatype}")
+
+
+def numbers(datatype: str, raw: Raw) -> array[Any]:
+    """A numeric tensor's elements; FP16 and BF16 as the FP32 they are, BOOL as 0 and 1."""
+    match datatype:
+        case "FP16":
+            return array("f", struct.unpack(f"<{len(raw) // 2}e", raw))
+        case "BF16":
+            wide = array("H", bytes(len(raw) * 2))
+            wide[1::2] = read_array("H", raw)
+            return read_array("f", wide.tobytes())
+        case "BOOL":
+            return read_array("B", bytes(raw).translate(_TRUTHS))
+        case _:
+            return read_array(_CODES[datatype], raw)
+
+
+def nested(elements: list[Any], shape: Sequence[int]) -> Any:
+    """The elements as nested lists of this shape; the only one where it has no axis.
+
+    Raises: ValueError where a shape without elements has too many lists.
+    """
+    if not shape:
+        return elements[0]
+    if 0 in shape:
+        outer = shape[: shape.index(0)]
+        if element_count(outer) > _MAX_EMPTY_LISTS:
+            raise ValueError(f"its shape {list(shape)} has no elements, and too many lists of them")
+        elements, shape = [[] for _ in range(element_count(outer))], outer
+    for axis in reversed(shape[1:]):
+        elements = [elements[at : at + axis] for at in range(0, len(elements), axis)]
+    return elements if shape else elements[0]
+
+
+def unnested(data: Any) -> tuple[list[int], list[Any]]:
+    """The shape of nested lists, and their elements.
+
+    Raises: ValueError where the lists differ in length or depth.
+    """
+    shape: list[int] = []
+    elements = [data]
+    while elements and type(elements[0]) is list:
+        if set(map(type, elements)) != {list} or len(set(map(len, elements))) != 1:
+            raise ValueError("its rows are not of one shape")
+        shape.append(len(elements[0]))
+        elements = list(chain.from_iterable(elements))
+    return shape, elements
+
+
+def inferred_datatype(elements: list[Any]) -> str | None:
+    """The datatype of JSON values of one kind; None where they are mixed, or none at all."""
+    kinds = set(map(type, elements))
+    if kinds == {int, float}:
+        kinds = {float}
+    return _INFERRED.get(kinds.pop()) if len(kinds) == 1 else None
 
 
 def raw_of_contents(datatype: str, contents: Message) -> bytes:

@@ -14,14 +14,13 @@ from gateway.protocol.conversion.errors import about, read_error, refusing, unsu
 from gateway.protocol.conversion.messages import SHARED_MEMORY, read_request
 from gateway.protocol.conversion.parameters import json_of_request
 from gateway.protocol.conversion.rest_bodies import parameters, read_object
-from gateway.protocol.conversion.tensors import element_count, flatten, json_of_raw
+from gateway.protocol.conversion.tensors import element_count, flatten, inferred_datatype, json_of_raw
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.translator import Reply
 
 NAME = "mlserver"  # in its server metadata
 
 _TEXT_INPUT, _TEXT_OUTPUT = "text_input", "text_output"
-_DATATYPES = {str: "BYTES", bool: "BOOL", int: "INT64", float: "FP64"}
 
 
 def is_mlserver(server_metadata: bytes) -> bool:
@@ -131,10 +130,7 @@ def error_of(reply: Reply) -> Reply:
 
 def _input(name: str, value: Any) -> dict[str, Any]:
     elements = flatten(value)
-    kinds = set(map(type, elements))
-    if kinds == {int, float}:
-        kinds = {float}
-    datatype = _DATATYPES.get(kinds.pop()) if len(kinds) == 1 else None
+    datatype = inferred_datatype(elements)
     if datatype is None:
         raise ValueError(f"'{name}' must be of numbers, of booleans or of strings")
     return {"name": name, "shape": [len(elements)], "datatype": datatype, "data": elements}

@@ -21,7 +21,7 @@ from gateway.protocol.conversion.infer import (
 )
 from gateway.protocol.conversion.rest_bodies import array, label, parameters, read_object, string
 from gateway.protocol.conversion.sse import SseReader, event_of
-from gateway.protocol.conversion.tensors import flatten
+from gateway.protocol.conversion.tensors import flatten, inferred_datatype
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.mlserver.bodies import error_of, generate_of_inference, inference_of_generate, json_infer_request
 from gateway.protocol.operations import Operation, model_path
@@ -118,7 +118,6 @@ class MLServerInferTranslator(WholeTranslator):
 _RESERVED = ("id", "model_name", "model_version")
 # What Triton tells of a reply beside its outputs.
 _PARAMETERS = ("sequence_id", "sequence_start", "sequence_end", "triton_final_response")
-_DATATYPES = {str: "BYTES", bool: "BOOL", int: "INT64", float: "FP64"}
 
 
 def generate_of_inference_request(body: bytes) -> bytes:
@@ -168,10 +167,7 @@ def inference_of_event(data: bytes) -> bytes:
 
 def _output(name: str, value: Any) -> dict[str, Any]:
     elements = flatten(value)
-    kinds = set(map(type, elements))
-    if kinds == {int, float}:
-        kinds = {float}
-    datatype = _DATATYPES.get(kinds.pop()) if len(kinds) == 1 else None
+    datatype = inferred_datatype(elements)
     if datatype is None:  # nothing of one kind: its JSON is a text
         datatype, elements = "BYTES", [orjson.dumps(value).decode()]
     return {"name": name, "shape": [len(elements)], "datatype": datatype, "data": elements}

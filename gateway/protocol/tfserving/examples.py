@@ -24,10 +24,10 @@ from typing import Any
 import orjson
 
 from gateway.protocol.conversion.errors import about, unsupported
-from gateway.protocol.conversion.tensors import element_count, join_elements, split_elements
+from gateway.protocol.conversion.tensors import RawTensor, element_count, join_elements, numbers, split_elements
 from gateway.protocol.protobuf import Message
 from gateway.protocol.tfserving.infer_request import TFServingRequest
-from gateway.protocol.tfserving.json_tensors import RawTensor, numbers, read
+from gateway.protocol.tfserving.json_tensors import read
 from gateway.protocol.tfserving.predict import batch_size, rows
 
 CLASSES, SCORES, REGRESSIONS = "classes", "scores", "outputs"

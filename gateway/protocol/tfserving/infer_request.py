@@ -21,9 +21,9 @@ from typing import Any
 from gateway.protocol.conversion.errors import about, refusing, unsupported
 from gateway.protocol.conversion.messages import SHARED_MEMORY, read_request
 from gateway.protocol.conversion.parameters import json_of
+from gateway.protocol.conversion.tensors import RawTensor, check_data
 from gateway.protocol.errors import ErrorKind
 from gateway.protocol.protobuf import Message
-from gateway.protocol.tfserving.json_tensors import RawTensor, check
 from gateway.protocol.tfserving.model_info import ModelPath, ServingSignature, Signatures, target
 
 
@@ -105,7 +105,7 @@ def _tensor(declared: Message, raw: Any, others: list[str]) -> RawTensor:
     others += declared.parameters.keys()
     tensor = RawTensor(declared.name, declared.datatype, tuple(declared.shape), raw)
     with about(f"input '{tensor.name}'"):
-        check(tensor)
+        check_data(tensor)
     return tensor
 
 

@@ -7,14 +7,14 @@ from typing import Any
 
 import orjson
 
-from gateway.protocol.conversion import raw_contents
+from gateway.protocol.conversion import raw_contents, triton_json
 from gateway.protocol.conversion.errors import refusing, unsupported
 from gateway.protocol.conversion.infer import infer_request_of_rest, rest_of_infer_response
+from gateway.protocol.conversion.tensors import RawTensor
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.protobuf import message
 from gateway.protocol.tfserving import examples, predict
 from gateway.protocol.tfserving.infer_request import Method, TFServingRequest, read_infer_request
-from gateway.protocol.tfserving.json_tensors import RawTensor, read_json
 from gateway.protocol.tfserving.model_info import ModelPath, Signatures
 from gateway.protocol.tfserving.rpcs import EngineCall, infer_call, read_infer
 from gateway.protocol.translator import GRPC, EngineRequest, Reply, WholeTranslator, in_rest
@@ -45,7 +45,7 @@ class Inference:
         the request wants is not in it.
         """
         with refusing(ErrorKind.UPSTREAM_PROTOCOL):
-            content = read_json(body)
+            content = triton_json.read(body)
             match self.requested.method:
                 case Method.PREDICT:
                     outputs = predict.read_body(content, self.requested)

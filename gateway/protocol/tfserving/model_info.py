@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import quote
 
+from gateway.protocol.conversion import triton_json
 from gateway.protocol.conversion.errors import refusing
 from gateway.protocol.datatypes import DATATYPES
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.protobuf import Message
-from gateway.protocol.tfserving.json_tensors import read_json
 from gateway.protocol.tfserving.messages import of_name, of_number, parse
 
 _MAX_VERSION = 2**63 - 1
@@ -119,7 +119,7 @@ def read_signatures(body: bytes) -> Signatures:
     Raises: GatewayError(UPSTREAM_PROTOCOL).
     """
     with refusing(ErrorKind.UPSTREAM_PROTOCOL):
-        content = read_json(body)
+        content = triton_json.read(body)
         try:
             version = content["model_spec"].get("version", "")
             signatures = content["metadata"]["signature_def"]["signature_def"]
@@ -146,7 +146,7 @@ def read_versions(body: bytes) -> list[str]:
     Raises: GatewayError(UPSTREAM_PROTOCOL).
     """
     with refusing(ErrorKind.UPSTREAM_PROTOCOL):
-        content = read_json(body)
+        content = triton_json.read(body)
         try:
             statuses = content["model_version_status"]
             found = [int(each["version"]) for each in statuses if each["state"] == _AVAILABLE]

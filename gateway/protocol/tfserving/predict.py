@@ -12,8 +12,9 @@ from typing import Any
 import orjson
 
 from gateway.protocol.conversion.errors import about
+from gateway.protocol.conversion.tensors import RawTensor
 from gateway.protocol.tfserving.infer_request import TFServingRequest
-from gateway.protocol.tfserving.json_tensors import RawTensor, is_base64, read, value
+from gateway.protocol.tfserving.json_tensors import is_base64, read, value
 
 _UNNAMED = "output_0"
 

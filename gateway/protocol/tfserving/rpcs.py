@@ -14,14 +14,21 @@ from typing import Any
 
 from gateway.protocol.conversion import raw_contents
 from gateway.protocol.conversion.errors import about
-from gateway.protocol.conversion.tensors import Raw, element_count, join_elements, narrow, split_elements
+from gateway.protocol.conversion.tensors import (
+    Raw,
+    RawTensor,
+    check_data,
+    element_count,
+    join_elements,
+    narrow,
+    split_elements,
+)
 from gateway.protocol.datatypes import ELEMENT_BYTES
 from gateway.protocol.errors import GatewayError
 from gateway.protocol.infer_message_head import read_varint
 from gateway.protocol.protobuf import Message
 from gateway.protocol.tfserving import examples
 from gateway.protocol.tfserving.infer_request import Method, TFServingRequest
-from gateway.protocol.tfserving.json_tensors import RawTensor, check
 from gateway.protocol.tfserving.messages import message, number_of, of_number, parse
 from gateway.protocol.tfserving.model_info import ModelPath
 
@@ -48,7 +55,7 @@ def fill(proto: Message, tensor: RawTensor) -> None:
 
     Raises: ValueError where the tensor's data is not that of its shape.
     """
-    check(tensor)
+    check_data(tensor)
     proto.dtype = number_of(tensor.datatype)
     proto.tensor_shape.SetInParent()
     for axis in tensor.shape:
@@ -87,7 +94,7 @@ def read(name: str, data: Raw) -> RawTensor:
         raw = packed[0] if len(packed) == 1 else b"".join(packed) + _typed(datatype, proto)
         raw = _repeated(raw, count * ELEMENT_BYTES[datatype], ELEMENT_BYTES[datatype])
     made = RawTensor(name, datatype, shape, raw)
-    check(made)
+    check_data(made)
     return made
 
 

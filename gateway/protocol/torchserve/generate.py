@@ -15,9 +15,9 @@ import orjson
 from gateway.protocol.conversion import rest_bodies, triton_json
 from gateway.protocol.conversion.errors import refusing, unsupported
 from gateway.protocol.conversion.sse import event_of
-from gateway.protocol.conversion.tensors import join_elements
+from gateway.protocol.conversion.tensors import RawTensor, join_elements
 from gateway.protocol.errors import ErrorKind, GatewayError
-from gateway.protocol.torchserve.json_tensors import Tensor, write
+from gateway.protocol.torchserve.json_tensors import write
 from gateway.protocol.torchserve.reply import error_body, error_of
 from gateway.protocol.torchserve.request import (
     TEXT,
@@ -194,7 +194,7 @@ class TorchServeGenerateTranslator:
                 raise unsupported(f"parameter {names} cannot be told to TorchServe in the {envelope.value} envelope")
             self._dropped = tuple(others)
         name = _TEXT_INPUT if envelope is Envelope.KSERVEV2 else "data"
-        tensor = Tensor(name, "BYTES", (1,), join_elements([text.encode()]))
+        tensor = RawTensor(name, "BYTES", (1,), join_elements([text.encode()]))
         if envelope is Envelope.KSERVEV2:
             return in_kservev2([tensor], self._head.get("id", "")), JSON, fields
         return in_instances([tensor], envelope), JSON, fields

@@ -14,10 +14,10 @@ import orjson
 from gateway.protocol.conversion import raw_contents, triton_json
 from gateway.protocol.conversion.errors import read_error, refusing
 from gateway.protocol.conversion.infer import infer_response_of_rest
-from gateway.protocol.conversion.tensors import Raw, join_elements
+from gateway.protocol.conversion.tensors import Raw, RawTensor, join_elements
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.protobuf import message, parse
-from gateway.protocol.torchserve.json_tensors import Tensor, tensor_of
+from gateway.protocol.torchserve.json_tensors import tensor_of
 from gateway.protocol.torchserve.request import Envelope, TorchServeRequest
 from gateway.protocol.translator import BINARY, JSON, Reply
 
@@ -85,7 +85,7 @@ def infer_response(
         tensors = _tensors(value, sent.outputs)
         is_whole = tensors is None
         if tensors is None:
-            tensors = [Tensor(OUTPUT, "BYTES", (1,), join_elements([body]))]
+            tensors = [RawTensor(OUTPUT, "BYTES", (1,), join_elements([body]))]
         raws: list[Raw] = []
         for tensor in _wanted(tensors, sent.outputs):
             added = response.outputs.add(name=tensor.name, datatype=tensor.datatype, shape=tensor.shape)
@@ -107,7 +107,7 @@ def _json(body: bytes, content_type: str) -> Any:
         return _ABSENT
 
 
-def _tensors(value: Any, wanted: tuple[str, ...]) -> list[Tensor] | None:
+def _tensors(value: Any, wanted: tuple[str, ...]) -> list[RawTensor] | None:
     """The outputs of a JSON value; None where it stays what it is."""
     if value is _ABSENT:
         return None
@@ -133,18 +133,18 @@ def _columns(rows: Any) -> dict[str, list[Any]] | None:
     return {name: [row[name] for row in rows] for name in names}
 
 
-def _all(tensors: list[Tensor | None]) -> list[Tensor] | None:
+def _all(tensors: list[RawTensor | None]) -> list[RawTensor] | None:
     found = [tensor for tensor in tensors if tensor is not None]
     return found if len(found) == len(tensors) else None
 
 
-def _wanted(tensors: list[Tensor], wanted: tuple[str, ...]) -> list[Tensor]:
+def _wanted(tensors: list[RawTensor], wanted: tuple[str, ...]) -> list[RawTensor]:
     """The outputs that the client asks for, in its order. The only one takes the name that it gives to it."""
     if not wanted:
         return tensors
     if len(tensors) == 1 and len(wanted) == 1:
         only = tensors[0]
-        return [Tensor(wanted[0], only.datatype, only.shape, only.raw)]
+        return [RawTensor(wanted[0], only.datatype, only.shape, only.raw)]
     by_name = {tensor.name: tensor for tensor in tensors}
     missing = [name for name in wanted if name not in by_name]
     if missing:
@@ -163,7 +163,7 @@ def _v2_response(sent: TorchServeRequest, body: bytes, model: str, version: str)
     parsed.id, parsed.model_name = sent.id, model
     parsed.model_version = version or parsed.model_version
     tensors = [
-        Tensor(output.name, output.datatype, tuple(output.shape), raw)
+        RawTensor(output.name, output.datatype, tuple(output.shape), raw)
         for output, raw in zip(parsed.outputs, raws, strict=True)
     ]
     kept = _wanted(tensors, sent.outputs)

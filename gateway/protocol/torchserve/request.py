@@ -10,10 +10,10 @@ from typing import Any
 from gateway.protocol.conversion.errors import about, refusing, unsupported
 from gateway.protocol.conversion.messages import SHARED_MEMORY, read_request
 from gateway.protocol.conversion.parameters import FINAL_RESPONSE_FLAG, json_of
-from gateway.protocol.conversion.tensors import element_count, split_elements
+from gateway.protocol.conversion.tensors import RawTensor, element_count, split_elements
 from gateway.protocol.errors import ErrorKind
 from gateway.protocol.operations import path_segment
-from gateway.protocol.torchserve.json_tensors import Tensor, as_text, as_text_or_base64, nested, write
+from gateway.protocol.torchserve.json_tensors import as_text, as_text_or_base64, json_value, write
 from gateway.protocol.translator import BINARY, JSON, EngineRequest, Field
 
 TEXT = "text/plain"
@@ -67,11 +67,11 @@ def torchserve_request(message: bytes, default: Envelope = Envelope.BODY, *, dro
     """
     with refusing(ErrorKind.BAD_REQUEST):
         request, data = read_request(message)
-        tensors: list[Tensor] = []
+        tensors: list[RawTensor] = []
         for tensor, raw in zip(request.inputs, data, strict=True):
             if raw is None:
                 raise unsupported(f"input '{tensor.name}' is in shared memory, which TorchServe does not read")
-            tensors.append(Tensor(tensor.name, tensor.datatype, tuple(tensor.shape), raw))
+            tensors.append(RawTensor(tensor.name, tensor.datatype, tuple(tensor.shape), raw))
         _check_outputs(request.outputs)
         parameters = json_of(request.parameters, (FINAL_RESPONSE_FLAG,))
         envelope = _envelope(parameters.pop(_ENVELOPE, default.value))
@@ -118,7 +118,7 @@ def sequence_fields(parameters: Mapping[str, Any], *, drop: bool = False) -> tup
     return tuple(fields), lost
 
 
-def in_instances(tensors: list[Tensor], envelope: Envelope) -> bytes:
+def in_instances(tensors: list[RawTensor], envelope: Envelope) -> bytes:
     """The body for the envelopes `json` and `kserve`: {"instances": [...]}, one for each row.
 
     Raises: ValueError where the inputs have no rows, or not equally many.
@@ -129,7 +129,7 @@ def in_instances(tensors: list[Tensor], envelope: Envelope) -> bytes:
         with about(f"input '{tensor.name}'"):
             if not tensor.shape:
                 raise ValueError("it has no axis of instances")
-            columns[tensor.name] = nested(tensor, as_value)
+            columns[tensor.name] = json_value(tensor, as_value)
     if len({len(column) for column in columns.values()}) > 1:
         sizes = ", ".join(f"'{name}' has {len(column)}" for name, column in columns.items())
         raise ValueError(f"the inputs must have equally many instances, and {sizes}")
@@ -139,7 +139,7 @@ def in_instances(tensors: list[Tensor], envelope: Envelope) -> bytes:
     return write({"instances": rows})
 
 
-def in_kservev2(tensors: list[Tensor], id: str) -> bytes:
+def in_kservev2(tensors: list[RawTensor], id: str) -> bytes:
     """The body for the envelope `kservev2`.
 
     Raises: ValueError where it would not read all of an input.
@@ -147,7 +147,7 @@ def in_kservev2(tensors: list[Tensor], id: str) -> bytes:
     inputs: list[dict[str, Any]] = []
     for tensor in tensors:
         with about(f"input '{tensor.name}'"):
-            values = nested(Tensor(tensor.name, tensor.datatype, (element_count(tensor.shape),), tensor.raw))
+            values = json_value(RawTensor(tensor.name, tensor.datatype, (element_count(tensor.shape),), tensor.raw))
             if tensor.datatype == "BYTES" and len(values) > 1:
                 raise ValueError("TorchServe's kservev2 envelope reads the first element of BYTES alone")
             shape = list(tensor.shape)
@@ -155,7 +155,7 @@ def in_kservev2(tensors: list[Tensor], id: str) -> bytes:
     return write({"id": id, "inputs": inputs} if id else {"inputs": inputs})
 
 
-def _parts(tensors: list[Tensor], envelope: Envelope, content_type: str, id: str) -> tuple[RequestPart, ...]:
+def _parts(tensors: list[RawTensor], envelope: Envelope, content_type: str, id: str) -> tuple[RequestPart, ...]:
     if not tensors:
         raise ValueError("the request has no inputs")
     match envelope:
@@ -168,10 +168,10 @@ def _parts(tensors: list[Tensor], envelope: Envelope, content_type: str, id: str
     return tuple(_part(tensor.name, tensor, content_type) for tensor in tensors)
 
 
-def _part(name: str, tensor: Tensor, content_type: str) -> RequestPart:
+def _part(name: str, tensor: RawTensor, content_type: str) -> RequestPart:
     with about(f"input '{tensor.name}'"):
         if tensor.datatype != "BYTES":
-            return RequestPart(name, write(nested(tensor)), JSON)
+            return RequestPart(name, write(json_value(tensor)), JSON)
         count = element_count(tensor.shape)
         if count != 1:
             raise unsupported(

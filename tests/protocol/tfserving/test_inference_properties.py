@@ -10,11 +10,11 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from gateway.protocol.conversion import triton_json
 from gateway.protocol.errors import GatewayError
 from gateway.protocol.protobuf import parse
 from gateway.protocol.tfserving import messages
 from gateway.protocol.tfserving.inference import Inference, InferTranslation, inference
-from gateway.protocol.tfserving.json_tensors import read_json
 from gateway.protocol.tfserving.model_info import ServingSignature, Signatures, TensorInfo
 from gateway.protocol.translator import Reply
 from tests.protocol.conversion.inferences import Tensor, request_of, tensors
@@ -57,7 +57,7 @@ def test_columns_there_and_back(inputs: list[Tensor]) -> None:
     """All datatypes and shapes, by JSON; a NaN stays one."""
     made = asked(inputs)
     body = made.rest_request().body.replace(b'{"inputs":', b'{"outputs":', 1)
-    assert read_json(body)["outputs"].keys() == {tensor.name for tensor in inputs}
+    assert triton_json.read(body)["outputs"].keys() == {tensor.name for tensor in inputs}
     assert outputs(made.response_of_rest(body), exact=False) == sent(inputs, exact=False)
 
 

@@ -8,7 +8,9 @@ import orjson
 import pytest
 from hypothesis import given, settings
 
-from gateway.protocol.tfserving.json_tensors import RawTensor, read, read_json, value
+from gateway.protocol.conversion import triton_json
+from gateway.protocol.conversion.tensors import RawTensor
+from gateway.protocol.tfserving.json_tensors import read, value
 from tests.protocol.conversion import inferences
 
 NAN, INFINITY = float("nan"), float("inf")
@@ -130,14 +132,14 @@ def test_a_shape_of_a_few_bytes_makes_nothing_large() -> None:
 )
 def test_bare_tokens_are_read(text: bytes, told: Any) -> None:
     """NaN and its like where a number stands, and not in a text; texts that are not UTF-8."""
-    assert read_json(text) == told
+    assert triton_json.read(text) == told
 
 
 @pytest.mark.parametrize("text", [b"", b"{", b"[NaN", b"[1,]", b"NaNs", b"[" * 100_000 + b"NaN"])
 def test_what_is_no_json(text: bytes) -> None:
     """It is a ValueError, whatever it is."""
     with pytest.raises(ValueError):
-        read_json(text)
+        triton_json.read(text)
 
 
 @settings(max_examples=300, deadline=None)
@@ -146,10 +148,10 @@ def test_nothing_is_lost_on_the_way_to_json_and_back(tensor: inferences.Tensor) 
     """Every datatype, texts of any bytes; a NaN stays one, and its payload is not kept. An empty tensor's axes are
     those of its signature."""
     written = orjson.dumps(value(RawTensor(tensor.name, tensor.datatype, tuple(tensor.shape), tensor.raw)))
-    found = read(tensor.name, tensor.datatype, read_json(written), tensor.shape)
+    found = read(tensor.name, tensor.datatype, triton_json.read(written), tensor.shape)
     assert (found.datatype, list(found.shape)) == (tensor.datatype, tensor.shape)
     assert canonical(tensor.datatype, bytes(found.raw)) == canonical(tensor.datatype, tensor.raw)
-    assert repr(json.loads(written)) == repr(read_json(written))
+    assert repr(json.loads(written)) == repr(triton_json.read(written))
 
 
 def canonical(datatype: str, raw: bytes) -> Any:

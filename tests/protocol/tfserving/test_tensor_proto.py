@@ -3,9 +3,9 @@
 import pytest
 from hypothesis import given, settings
 
+from gateway.protocol.conversion.tensors import RawTensor
 from gateway.protocol.datatypes import DATATYPES
 from gateway.protocol.tfserving import rpcs
-from gateway.protocol.tfserving.json_tensors import RawTensor
 from gateway.protocol.tfserving.messages import SCHEMA, message, number_of, of_name, of_number, parse
 from tests.protocol.conversion import inferences
 from tests.protocol.tfserving.vectors import SCHEMAS, TENSORS
