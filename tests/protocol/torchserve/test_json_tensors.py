@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.protocol.conversion.tensors import raw_of_elements
-from gateway.protocol.torchserve.json_tensors import Tensor, nested, tensor_of, write
+from gateway.protocol.conversion.tensors import RawTensor, raw_of_elements
+from gateway.protocol.torchserve.json_tensors import json_value, tensor_of, write
 
 ELEMENTS: dict[str, st.SearchStrategy[Any]] = {
     "INT64": st.integers(-(2**63), 2**63 - 1),
@@ -22,18 +22,18 @@ ELEMENTS: dict[str, st.SearchStrategy[Any]] = {
 
 
 @st.composite
-def tensors(draw: st.DrawFn) -> Tensor:
+def tensors(draw: st.DrawFn) -> RawTensor:
     datatype = draw(st.sampled_from(sorted(ELEMENTS)))
     shape = tuple(draw(st.lists(st.integers(1, 3), min_size=1, max_size=4)))
     count = prod(shape)
     elements = draw(st.lists(ELEMENTS[datatype], min_size=count, max_size=count))
-    return Tensor("x", datatype, shape, raw_of_elements(datatype, elements))
+    return RawTensor("x", datatype, shape, raw_of_elements(datatype, elements))
 
 
 @given(tensors())
-def test_there_and_back(tensor: Tensor) -> None:
+def test_there_and_back(tensor: RawTensor) -> None:
     """A tensor of a datatype that JSON has is the same after it was JSON, in its shape and to the last bit."""
-    assert tensor_of("x", json.loads(write(nested(tensor)))) == tensor
+    assert tensor_of("x", json.loads(write(json_value(tensor)))) == tensor
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,7 @@ def test_there_and_back(tensor: Tensor) -> None:
 def test_no_values(datatype: str, raw: bytes, message: str) -> None:
     """Data that is not its shape's, or that JSON does not hold, is said to be so."""
     with pytest.raises(ValueError, match=message):
-        nested(Tensor("x", datatype, (2,), raw))
+        json_value(RawTensor("x", datatype, (2,), raw))
 
 
 @given(st.recursive(st.none() | st.booleans() | st.integers() | st.floats() | st.text(), st.lists))
