@@ -110,10 +110,10 @@ def test_closing_in_the_middle() -> None:
     async def whole() -> None:
         engine = await GrpcEngine(silent).start()
         probe = probe_for(spec(engine.url), engine.url)
-        probe = asyncio.create_task(probe.check())
+        checking = asyncio.create_task(probe.check())
         await until(lambda: engine.calls)
-        probe.cancel()
-        await asyncio.gather(probe, return_exceptions=True)
+        checking.cancel()
+        await asyncio.gather(checking, return_exceptions=True)
         await probe.close()
         await until(lambda: engine.peers[0].is_lost)
         await engine.stop()
