@@ -22,7 +22,7 @@ from engines.state.sealed_value import CorruptError, ForeignError, seal, tenant_
 from engines.state.write_behind import Offered, WriteBehind
 from gateway.net.circuit_breaker import store_breaker
 from gateway.redis.address import RedisAddress
-from gateway.redis.connections import connect
+from gateway.redis.client import connect
 
 
 class Pipelines:

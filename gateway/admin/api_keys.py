@@ -1,12 +1,11 @@
-"""Keys of the admin API: a file names who may call it, and holds of each key no more than a salted hash.
+"""Keys of the admin API: a file of names and roles with a salted hash of each key.
 
     - name: ci
       role: operator
       id: 5f1c09ab
       hash: scrypt:16384:8:1:SALT:DIGEST
 
-A key is `pm-ID-SECRET`; its id says which entry it belongs to, so that a guess costs one hash at most, and none where
-there is no such id.
+A key is `pm-ID-SECRET`. The id names the entry, so a guess costs one hash at most, and none where no entry has the id.
 """
 
 from __future__ import annotations
@@ -27,17 +26,17 @@ from gateway.yaml.nodes import Items, Map, Node, Scalar, read_yaml
 from gateway.yaml.problems import Location, Problem
 from gateway.yaml.readers import Reading, Record, expected, scalar
 
-# RFC 7914's recommendation for interactive use: 16 MiB and about 40 ms. Secrets are 256 random bits, so this only
-# matters to who puts keys of his own making here.
+# RFC 7914's recommendation for interactive use: 16 MiB and about 40 ms. Generated secrets have 256 random bits; the
+# cost protects keys that users choose themselves.
 _COST, _BLOCK, _LANES = 16384, 8, 1
 _MAX_MEMORY_BYTES = 256 * 1024 * 1024
-# Sixteen of ours: whoever shows a key waits for it, and so do others.
+# Sixteen times the work of our own hashes: every caller waits for a hash.
 _MAX_WORK = 16 * _COST * _BLOCK * _LANES
 _KEY = re.compile(r"pm-([0-9a-f]{8})-([A-Za-z0-9_-]{43})")
 
 
 class Role(IntEnum):
-    """What a caller may do; each may what the ones below may."""
+    """What a caller may do; each role includes the lower ones."""
 
     viewer = 1
     operator = 2
@@ -46,7 +45,7 @@ class Role(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class KeyHash:
-    """A secret's scrypt hash with what it was made with."""
+    """A secret's scrypt hash with its parameters."""
 
     cost: int
     block: int
@@ -59,13 +58,13 @@ class KeyHash:
         return f"scrypt:{self.cost}:{self.block}:{self.lanes}:{salt}:{digest}"
 
     def matches(self, key: str) -> bool:
-        """Whether this is the hash of that key; takes as long as a hash does, whatever the answer."""
+        """Whether this is the hash of that key, in constant time."""
         return hmac.compare_digest(_scrypt(key, self.salt, self.cost, self.block, self.lanes), self.digest)
 
 
 @dataclass(frozen=True, slots=True)
 class KeyEntry:
-    """Who may call: of the key itself there is only its id and its hash."""
+    """An entry of the file: the key's owner, id and hash."""
 
     name: str
     role: Role
@@ -74,12 +73,24 @@ class KeyEntry:
     location: Location | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """The owner of the key of a call; `id` is the key's, empty where the gateway requires none."""
+
+    name: str
+    role: Role
+    id: str = ""
+
+
+ANONYMOUS = Caller("anonymous", Role.admin)
+
+
 class KeysError(Exception):
-    """A keys file that cannot be used; the message has a line for each mistake."""
+    """A keys file that cannot be used; the message has a line for each error."""
 
 
 def make_key(name: str, role: Role) -> tuple[str, KeyEntry]:
-    """A new key, and what is kept of it."""
+    """A new key and its entry."""
     id = secrets.token_hex(4)
     key = f"pm-{id}-{secrets.token_urlsafe(32)}"
     salt = secrets.token_bytes(16)
@@ -89,9 +100,9 @@ def make_key(name: str, role: Role) -> tuple[str, KeyEntry]:
 
 
 def id_of(key: str) -> str | None:
-    """Which entry a key belongs to; None where it is none of ours."""
-    found = _KEY.fullmatch(key)
-    return found[1] if found is not None else None
+    """The id in a key; None where it is malformed."""
+    match = _KEY.fullmatch(key)
+    return match[1] if match is not None else None
 
 
 def read_keys(path: Path) -> dict[str, KeyEntry]:
@@ -111,7 +122,7 @@ def read_keys(path: Path) -> dict[str, KeyEntry]:
 
 
 def _read(root: Node, reading: Reading) -> dict[str, KeyEntry]:
-    if isinstance(root, Scalar) and root.is_null:  # an empty file lets nobody in
+    if isinstance(root, Scalar) and root.is_null:  # an empty file admits no caller
         return {}
     if not isinstance(root, Items):
         expected(root, "a list of keys", reading)
@@ -147,11 +158,11 @@ def _hash(text: str) -> KeyHash:
         kind, cost, block, lanes, salt, digest = text.split(":")
         if kind != "scrypt":
             raise ValueError(kind)
-        found = KeyHash(int(cost), int(block), int(lanes), _bytes(salt), _bytes(digest))
-        _check_work(found.cost, found.block, found.lanes)
-    except ValueError as error:  # binascii's and scrypt's are such
+        parsed = KeyHash(int(cost), int(block), int(lanes), _bytes(salt), _bytes(digest))
+        _check_work(parsed.cost, parsed.block, parsed.lanes)
+    except ValueError as error:
         raise ValueError("not a hash that `pointsman keys add` has written: scrypt:N:R:P:SALT:DIGEST") from error
-    return found
+    return parsed
 
 
 def _bytes(text: str) -> bytes:
@@ -162,7 +173,7 @@ def _bytes(text: str) -> bytes:
 
 
 def _check_work(cost: int, block: int, lanes: int) -> None:
-    """What scrypt would say of these, without its work. Source: RFC 7914, section 2.
+    """Check scrypt's parameters without running it. Source: RFC 7914, section 2.
 
     Raises: ValueError.
     """
@@ -173,7 +184,7 @@ def _check_work(cost: int, block: int, lanes: int) -> None:
 
 
 def _scrypt(key: str, salt: bytes, cost: int, block: int, lanes: int) -> bytes:
-    """Raises: ValueError where these are no parameters of scrypt's, or would take more memory than it may."""
+    """Raises: ValueError where the parameters are invalid or need too much memory."""
     return hashlib.scrypt(key.encode(), salt=salt, n=cost, r=block, p=lanes, maxmem=_MAX_MEMORY_BYTES, dklen=32)
 
 
@@ -181,6 +192,6 @@ _FIELDS = {"name": scalar(values.name), "role": scalar(_role), "id": scalar(_id)
 _ENTRY: Record[KeyEntry] = Record("a key", KeyEntry, _FIELDS, required=tuple(_FIELDS))
 
 
-def told(entry: KeyEntry) -> Mapping[str, str]:
-    """An entry as the file has it."""
+def entry_fields(entry: KeyEntry) -> Mapping[str, str]:
+    """An entry as the file writes it."""
     return {"name": entry.name, "role": entry.role.name, "id": entry.id, "hash": str(entry.hash)}

@@ -1,41 +1,36 @@
-"""The admin API: what the gateway knows of itself and its engines, and what an operator may have it do.
-
-One module for each kind of thing; here they are put together, behind the gate and before the audit.
-"""
+"""The admin API: the modules of its resources, assembled behind authentication and the audit."""
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from importlib.metadata import version
-from typing import Any, Protocol
+from pathlib import Path
+from typing import Annotated, Any, Literal
 
-from fastapi import FastAPI, Response
+from fastapi import FastAPI, HTTPException, Query, Response
+from fastapi import Path as PathParameter
+from fastapi.responses import FileResponse
+from pydantic import BaseModel
+from starlette.staticfiles import StaticFiles
+from starlette.types import Scope
 
-from gateway.admin.audit import Auditing, AuditLog, add_audit
-from gateway.admin.audit_file import AuditFile
-from gateway.admin.auth import Viewer
-from gateway.admin.auth_middleware import Access, AuthMiddleware
-from gateway.admin.conversations import add_conversations
-from gateway.admin.drain import add_draining
-from gateway.admin.endpoints import EditState, add_endpoints
-from gateway.admin.engines import EngineState, add_engines
+from gateway.admin.audit import AuditFile, AuditLog, AuditMiddleware, add_audit
+from gateway.admin.auth import Access, AuthMiddleware, Operator, Viewer
+from gateway.admin.control_plane import ControlPlane
+from gateway.admin.engines import add_engines
 from gateway.admin.errors import add_errors
-from gateway.admin.event_feed import Feed
-from gateway.admin.events import add_events
-from gateway.admin.experiments import ExperimentDescription, add_experiments
-from gateway.admin.json_route import JsonRoute
+from gateway.admin.event_feed import Feed, add_events
+from gateway.admin.experiments import add_experiments
 from gateway.admin.limits import add_limits
-from gateway.admin.log_level import LogState, add_log_level
 from gateway.admin.models import add_models
-from gateway.admin.page_files import add_page
-from gateway.admin.playground import PlaygroundState, add_playground
-from gateway.admin.recordings import RecordingState, add_recordings
-from gateway.admin.requests import RequestsState, add_requests
-from gateway.admin.routes import add_routes
+from gateway.admin.playground import add_playground
+from gateway.admin.recordings import add_recordings
 from gateway.admin.rule_trials import add_rule_trials
 from gateway.admin.rule_versions import add_rule_versions
-from gateway.admin.rules import RulesState, add_rules
-from gateway.admin.sessions import SessionState, add_sessions
-from gateway.admin.shadows import ShadowState, add_shadows
+from gateway.admin.rules import add_rules
+from gateway.admin.server import JsonRoute
+from gateway.admin.sessions import add_sessions
+from gateway.admin.shadows import add_shadows
 from gateway.observability.exposition import render
 from gateway.protocol import prometheus_text
 
@@ -43,31 +38,39 @@ Json = dict[str, Any]
 
 _DESCRIPTION = """
 Roles: a *viewer* reads; an *operator* runs the fleet (drains, loads, moves sessions, ramps, cancels); an *admin*
-changes what is declared (rules, endpoints, limits) and reads the audit. Refusals are `{"detail": "why"}`.
+changes what is declared (rules, endpoints, limits) and reads the audit. Errors are `{"detail": "reason"}`.
 """
+_PAGE = Path(__file__).with_name("page")
+# No foreign and no inline content, no frame around the page: a name that a caller makes up cannot become a script.
+_PAGE_HEADERS = {
+    "content-security-policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cache-control": "no-cache",  # the page is never older than its gateway
+}
 
 
-class ControlState(
-    EditState,
-    EngineState,
-    ExperimentDescription,
-    LogState,
-    PlaygroundState,
-    RequestsState,
-    RulesState,
-    SessionState,
-    ShadowState,
-    RecordingState,
-    Protocol,
-):
-    """What the control process tells, and does."""
+class LogLevel(BaseModel):
+    """A log level, and the reason for it."""
+
+    level: Literal["debug", "info", "warning", "error"]
+    reason: str = ""
+
+
+class _Assets(StaticFiles):
+    async def get_response(self, path: str, scope: Scope) -> Response:
+        response = await super().get_response(path, scope)
+        response.headers.update(_PAGE_HEADERS)
+        return response
 
 
 def make_app(
-    state: ControlState, access: Access | None = None, log: AuditLog | None = None, feed: Feed | None = None
+    control: ControlPlane, access: Access | None = None, log: AuditLog | None = None, feed: Feed | None = None
 ) -> FastAPI:
-    """The app; it reads `state` anew for each request. Without `access` it asks for no keys, without `log` the audit is
-    in memory; `feed` tells what others publish there."""
+    """The app. Without `access` it requires no keys; without `log` the audit stays in memory."""
     access = access if access is not None else Access()
     log = log if log is not None else AuditFile(None)
     app = FastAPI(
@@ -78,43 +81,73 @@ def make_app(
         redoc_url=None,
     )
     app.router.route_class = JsonRoute
-    app.add_middleware(Auditing, log=log)
-    app.add_middleware(AuthMiddleware, access=access)  # the last one added comes first
+    app.add_middleware(AuditMiddleware, log=log)
+    app.add_middleware(AuthMiddleware, access=access)  # the last one added runs first
+    _add_gateway(app, control, access)
+    for add in (add_engines, add_experiments, add_rules, add_rule_versions, add_rule_trials, add_recordings):
+        add(app, control)
+    for add in (add_limits, add_shadows, add_sessions, add_playground, add_models, _add_requests):
+        add(app, control)
+    add_audit(app, log)
+    add_events(app, feed if feed is not None else Feed(control), access)
+    _add_page(app)
+    add_errors(app)
+    return app
 
+
+def _add_gateway(app: FastAPI, control: ControlPlane, access: Access) -> None:
     @app.get("/metrics", tags=["gateway"], response_class=Response, responses={200: {"content": {"text/plain": {}}}})
     async def metrics() -> Response:
         """All counters, in Prometheus' text format."""
-        return Response(render(await state.exposition()), media_type=prometheus_text.CONTENT_TYPE)
+        return Response(render(await control.exposition()), media_type=prometheus_text.CONTENT_TYPE)
 
     @app.get("/healthz", tags=["gateway"])
     async def healthz() -> Json:
-        """That the control process lives."""
+        """Liveness of the control process."""
         return {"status": "ok"}
 
     @app.get("/whoami", tags=["gateway"])
     async def whoami(caller: Viewer) -> Json:
-        """Whose key this call came with, and whether the gateway asks for keys at all."""
+        """The name and the role of this call's key, and whether the gateway requires keys."""
         return {"name": caller.name, "role": caller.role.name, "keys": access.keyring is not None}
 
-    add_engines(app, state)
-    add_endpoints(app, state)
-    add_draining(app, state)
-    add_routes(app, state)
-    add_experiments(app, state)
-    add_rules(app, state)
-    add_rule_versions(app, state)
-    add_rule_trials(app, state)
-    add_recordings(app, state)
-    add_limits(app, state)
-    add_shadows(app, state)
-    add_conversations(app, state)
-    add_sessions(app, state)
-    add_playground(app, state)
-    add_models(app, state)
-    add_requests(app, state)
-    add_log_level(app, state)
-    add_audit(app, log)
-    add_events(app, feed if feed is not None else Feed(state), access)
-    add_page(app)
-    add_errors(app)
-    return app
+    @app.get("/log-level", tags=["gateway"])
+    async def get_log_level(_: Viewer) -> dict[str, str]:
+        """The log level of the control process and its workers."""
+        return {"level": control.log_level}
+
+    @app.put("/log-level", tags=["gateway"])
+    async def set_log_level(_: Operator, body: LogLevel) -> dict[str, str]:
+        """Set the log level until the gateway restarts."""
+        control.set_log_level(body.level)
+        return {"level": body.level}
+
+
+def _add_requests(app: FastAPI, control: ControlPlane) -> None:
+    @app.get("/requests", tags=["requests"])
+    async def list_requests(
+        _: Viewer, limit: Annotated[int, Query(ge=1, le=10_000, description="Number of the oldest requests.")] = 100
+    ) -> Json:
+        """The requests under way in all workers, the oldest first: the stage of each, and what it waits for."""
+        return {"requests": [asdict(request) for request in await control.requests(limit)]}
+
+    @app.delete("/requests/{id:session}", tags=["requests"], responses={404: {"description": "no such request"}})
+    async def cancel_request(
+        _: Operator, id: Annotated[str, PathParameter(description="As the list shows it.")]
+    ) -> Json:
+        """Cancel a request: its engine is notified at once, and its client gets status 499 or CANCELLED."""
+        count = await control.cancel_request(id)
+        if not count:
+            raise HTTPException(404, f"there is no request {id!r} under way")
+        return {"id": id, "cancelled": count}
+
+
+def _add_page(app: FastAPI) -> None:
+    """The page of the admin port: static files without secrets; its scripts call the admin API with the reader's
+    key."""
+
+    @app.get("/", include_in_schema=False)
+    async def page() -> FileResponse:
+        return FileResponse(_PAGE / "index.html", headers=_PAGE_HEADERS)
+
+    app.mount("/assets", _Assets(directory=_PAGE / "assets"))

@@ -1,26 +1,30 @@
-"""The audit: who has changed what, when, and how it ended. Each call that is not a reading one is an entry.
+"""The audit: every call that can change something, with its caller, time and status.
 
-Entries are in Redis where the gateway has one, and all its gateways' are there; else in a file of `--data-dir`. Both
-are bounded, outlive the gateway, and hold no secrets.
+Entries are in Redis where the gateway has one, shared by its replicas, else in a file of `--data-dir`. Both are
+bounded, outlive the gateway, and hold no secrets.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import os
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from pathlib import Path
+from threading import Lock
 from time import time
 from typing import Annotated, Any, Protocol
 
 import orjson
-from fastapi import FastAPI, HTTPException, Query
+from fastapi import FastAPI, Query
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from gateway.admin.audit_file import AuditFile
-from gateway.admin.auth import ANONYMOUS, Admin, Caller
-from gateway.admin.redaction import body_cut, query_cut
-from gateway.admin.redis_errors import PATIENCE_SECONDS, answered
+from gateway.admin.api_keys import ANONYMOUS, Caller
+from gateway.admin.auth import Admin
+from gateway.admin.errors import query_redis
+from gateway.admin.redaction import redacted_body, redacted_query
 from gateway.redis.bounded_client import Store
 
 Json = dict[str, Any]
@@ -29,10 +33,13 @@ _log = logging.getLogger("pointsman")
 
 _KEY = "pointsman:1:audit"
 _MAX_ENTRIES = 10_000
-# How much of a body is looked at; rule files are the longest, and told by their digests.
+# With the rotated file: about ten thousand calls.
+_MAX_FILE_BYTES = 4 * 1024 * 1024
+_MAX_IN_MEMORY = 1000
+# How much of a body is looked at; rule files are longer, and recorded by their digests.
 _MAX_BODY_BYTES = 256 * 1024
-# An answer waits so long for its entry to be written, and no longer.
-_PATIENCE_SECONDS = 0.5
+# Longest that a reply waits for its entry.
+_WRITE_SECONDS = 0.5
 _READING = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
@@ -52,7 +59,7 @@ class AuditEntry:
 
 
 class AuditLog(Protocol):
-    """Where entries are."""
+    """Where entries are stored."""
 
     async def write(self, line: bytes) -> None: ...
 
@@ -65,29 +72,78 @@ class AuditLog(Protocol):
 
 
 class RedisLog:
-    """In a stream that all gateways of a Redis share. While it is away entries wait for it."""
+    """A stream that all gateways of a Redis share. Entries are queued while Redis is away."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
     async def write(self, line: bytes) -> None:
-        self._store.tell(("XADD", _KEY, "MAXLEN", "~", _MAX_ENTRIES, "*", "entry", line))
+        self._store.enqueue(("XADD", _KEY, "MAXLEN", "~", _MAX_ENTRIES, "*", "entry", line))
 
     async def last(self, count: int) -> list[bytes]:
-        await self._store.flush(_PATIENCE_SECONDS)
-        (found,) = await answered(self._store.ask([("XREVRANGE", _KEY, "+", "-", "COUNT", count)], PATIENCE_SECONDS))
-        if isinstance(found, Exception):
-            raise HTTPException(503, f"Redis refuses: {found}")
-        return [fields[b"entry"] for _, fields in found if b"entry" in fields]
+        await self._store.flush(_WRITE_SECONDS)
+        (entries,) = await query_redis(self._store, ("XREVRANGE", _KEY, "+", "-", "COUNT", count))
+        return [fields[b"entry"] for _, fields in entries if b"entry" in fields]
 
 
-def audit_log(store: Store | None, file: AuditFile) -> AuditLog:
-    """Redis where there is one, else the file."""
-    return RedisLog(store) if store is not None else file
+class AuditFile:
+    """`audit.jsonl` of a folder, and the rotated `audit.jsonl.1`; without a folder the last entries stay in memory."""
+
+    def __init__(self, folder: Path | None, max_bytes: int = _MAX_FILE_BYTES) -> None:
+        self._path = folder / "audit.jsonl" if folder is not None else None
+        self._max_bytes = max_bytes
+        self._recent: deque[bytes] = deque(maxlen=_MAX_IN_MEMORY)
+        self._lock = Lock()
+
+    def __repr__(self) -> str:
+        return f"<AuditFile {self._path or 'in memory'}>"
+
+    async def write(self, line: bytes) -> None:
+        """Append an entry.
+
+        Raises: OSError; the entry is in memory then.
+        """
+        self._recent.append(line)
+        if self._path is not None:
+            await asyncio.to_thread(self._append, self._path, line)
+
+    async def last(self, count: int) -> list[bytes]:
+        """The last entries, the newest first."""
+        lines = await asyncio.to_thread(self._read, self._path) if self._path is not None else []
+        return (lines or list(self._recent))[: -count - 1 : -1]
+
+    def _append(self, path: Path, line: bytes) -> None:
+        with self._lock:
+            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+            try:
+                os.write(descriptor, line + b"\n")
+                is_long = os.fstat(descriptor).st_size > self._max_bytes
+            finally:
+                os.close(descriptor)
+            if is_long:
+                path.replace(_rotated(path))
+
+    def _read(self, path: Path) -> list[bytes]:
+        """Complete lines only: a gateway that was killed may have left a part of one."""
+        with self._lock:
+            texts = [file.read_bytes() for file in (_rotated(path), path) if file.exists()]
+        return [line for text in texts for line in text.split(b"\n") if _is_complete(line)]
 
 
-class Auditing:
-    """The middleware: it stands behind the gate, which has found out who calls."""
+def _rotated(path: Path) -> Path:
+    return path.with_name(path.name + ".1")
+
+
+def _is_complete(line: bytes) -> bool:
+    try:
+        return isinstance(orjson.loads(line), dict)
+    except ValueError:
+        return False
+
+
+class AuditMiddleware:
+    """Writes an entry for each call; it runs behind `AuthMiddleware`, which identifies the caller."""
 
     def __init__(self, app: ASGIApp, log: AuditLog) -> None:
         self._app = app
@@ -100,12 +156,12 @@ class Auditing:
         call = _Call(scope, receive, send, self._log)
         try:
             await self._app(scope, call.receive, call.send)
-        finally:  # one that ends without an answer has ended, too
+        finally:  # a call without a reply has an entry, too
             await call.ended(500)
 
 
 class _Call:
-    """One call under way: its body as it is read, and its entry, written once, before its answer is sent."""
+    """A call under way: its body as it is read, and its entry, written once, before the reply is sent."""
 
     def __init__(self, scope: Scope, receive: Receive, send: Send, log: AuditLog) -> None:
         self._scope = scope
@@ -134,36 +190,35 @@ class _Call:
             return
         self._is_written = True
         try:
-            await asyncio.wait_for(self._log.write(orjson.dumps(asdict(self._entry(status)))), _PATIENCE_SECONDS)
+            await asyncio.wait_for(self._log.write(orjson.dumps(asdict(self._entry(status)))), _WRITE_SECONDS)
         except (OSError, TimeoutError) as error:
-            why = str(error) or type(error).__name__
-            _log.error("a call is not in the audit: %s %s: %s", self._scope["method"], self._path, why)
-        except Exception:  # the call has been carried out, whatever becomes of its entry
-            _log.exception("a call could not be written to the audit: %s %s", self._scope["method"], self._path)
-
-    @property
-    def _path(self) -> str:
-        return str(self._scope["path"])
+            reason = str(error) or type(error).__name__
+            _log.error("a call is not in the audit: %s %s: %s", self._scope["method"], self._scope["path"], reason)
+        except Exception:  # the call has been carried out, so its caller gets its reply
+            _log.exception(
+                "a call could not be written to the audit: %s %s", self._scope["method"], self._scope["path"]
+            )
 
     def _entry(self, status: int) -> AuditEntry:
-        caller: Caller = self._scope.get("state", {}).get("caller") or ANONYMOUS
+        scope = self._scope
+        caller: Caller = scope.get("state", {}).get("caller") or ANONYMOUS
         return AuditEntry(
             time=time(),
             name=caller.name,
             role=caller.role.name,
-            peer=self._scope["client"][0] if self._scope.get("client") else "",
-            method=self._scope["method"],
-            path=self._path,
-            query=query_cut(self._scope.get("query_string", b"")),
-            body=body_cut(bytes(self._body), self._num_bytes <= _MAX_BODY_BYTES),
+            peer=scope["client"][0] if scope.get("client") else "",
+            method=scope["method"],
+            path=scope["path"],
+            query=redacted_query(scope.get("query_string", b"")),
+            body=redacted_body(bytes(self._body), self._num_bytes <= _MAX_BODY_BYTES),
             status=status,
         )
 
 
 def add_audit(app: FastAPI, log: AuditLog) -> None:
-    """Answer for `/audit`."""
+    """Add `/audit`."""
 
     @app.get("/audit", tags=["audit"])
     async def audit(_: Admin, limit: Annotated[int, Query(ge=1, le=1000)] = 100) -> Json:
-        """The last calls that changed something, or tried to; the newest first."""
+        """The last calls that changed something, or tried to, the newest first."""
         return {"audit": [orjson.loads(line) for line in await log.last(limit)]}

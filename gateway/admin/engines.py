@@ -1,94 +1,180 @@
-"""Engines and their endpoints by the admin API."""
+"""Engines and their endpoints by the admin API: listed, drained, added, removed and weighted."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from typing import Any, Protocol
+from functools import partial
+from typing import Annotated, Any
 
-from fastapi import FastAPI
+from fastapi import FastAPI, HTTPException, Query
+from pydantic import BaseModel, ConfigDict, Field
 
-from gateway.admin.auth import Viewer
-from gateway.admin.drain import DrainReply, DrainState
+from gateway.admin.api_keys import ANONYMOUS, Caller
+from gateway.admin.auth import Admin, Operator, Viewer
+from gateway.admin.control_plane import ControlPlane, DrainedSince
+from gateway.admin.rule_versions import REFUSED, version_json
 from gateway.config.specs import RulesSpec
 from gateway.observability.exposition import ExpositionState
-from gateway.protocol.engine_load import Load
+from gateway.rule_versions import editor
 
 Json = dict[str, Any]
 
+Url = Annotated[
+    str, Field(max_length=1000, description="As rules write it: http://host:port, or grpc://host:port without REST.")
+]
+Weight = Annotated[
+    float, Field(ge=0, le=1_000_000, description="Its share of the work, relative to the others; 0: as if drained.")
+]
+Reason = Annotated[str, Field(max_length=1000, description="The reason, for the history of versions.")]
 
-class EngineState(DrainState, Protocol):
-    """Whoever knows how the engines are."""
+CHANGED: dict[int | str, dict[str, Any]] = {
+    404: {"description": "there is no such engine, endpoint or limit"},
+    409: {"description": "the rule files, as they are written, cannot be edited so"},
+    422: REFUSED[422],
+}
 
-    async def exposition(self) -> ExpositionState: ...
+
+class DrainRequest(BaseModel):
+    """The endpoint, and who drains it; the name of the caller's key takes precedence over `by`."""
+
+    url: str
+    by: str = "the admin API"
+    reason: str = ""
 
 
-def add_engines(app: FastAPI, state: EngineState) -> None:
-    """Answer for `/engines`."""
+class _Edit(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    reason: Reason = ""
+
+
+class NewEndpoint(_Edit):
+    """An endpoint to add."""
+
+    url: Url
+    grpc: Annotated[str | None, Field(max_length=1000, description="host:port of its gRPC, where it has one.")] = None
+    weight: Weight | None = None
+
+
+class EndpointWeight(_Edit):
+    """A new weight of an endpoint."""
+
+    url: Url
+    weight: Weight
+
+
+def add_engines(app: FastAPI, control: ControlPlane) -> None:
+    """Add `/engines`."""
+    path = "/engines/{name}/endpoints"
+    manager = control.rule_manager
 
     @app.get("/engines", tags=["engines"])
-    async def engines(_: Viewer) -> Json:
-        """Every engine with its endpoints: health, load, traffic, drains; credentials are never told."""
-        return {"engines": engines_told(state.rules, await state.exposition(), state.drained)}
+    async def list_engines(_: Viewer) -> Json:
+        """Every engine with its endpoints: health, load, traffic, drains. Credentials are never shown."""
+        return {"engines": engines_json(manager.rules, await control.exposition(), control.drained)}
+
+    @app.post(f"{path}/drain", tags=["engines"])
+    async def drain(name: str, body: DrainRequest, caller: Operator) -> Json:
+        """Send an endpoint no new work; requests under way end there, sessions move elsewhere."""
+        return await _drain(control, name, body, caller, is_draining=True)
+
+    @app.post(f"{path}/undrain", tags=["engines"])
+    async def undrain(name: str, body: DrainRequest, caller: Operator) -> Json:
+        """Send an endpoint work again."""
+        return await _drain(control, name, body, caller, is_draining=False)
+
+    @app.post(path, tags=["engines"], responses=CHANGED)
+    async def add_endpoint(name: str, body: NewEndpoint, caller: Admin) -> Json:
+        """Add an endpoint to an engine: it is probed, and gets work once it is ready."""
+        _check_endpoint(manager.rules, name)
+        edit = partial(editor.add_endpoint, engine=name, url=body.url, grpc=body.grpc or None, weight=body.weight)
+        made = await manager.change(edit, caller.name, body.reason or f"{body.url} is added to engine '{name}'")
+        return {"engine": name, "url": body.url, "version": version_json(made)}
+
+    @app.delete(path, tags=["engines"], responses=CHANGED)
+    async def remove_endpoint(
+        name: str, url: Annotated[str, Query(max_length=1000)], caller: Admin, reason: Reason = ""
+    ) -> Json:
+        """Remove an endpoint from an engine: it gets no new work, and requests under way end there."""
+        _check_endpoint(manager.rules, name, url.rstrip("/"))
+        edit = partial(editor.remove_endpoint, engine=name, url=url)
+        made = await manager.change(edit, caller.name, reason or f"{url} is removed from engine '{name}'")
+        return {"engine": name, "url": url, "version": version_json(made)}
+
+    @app.post(f"{path}/weight", tags=["engines"], responses=CHANGED)
+    async def set_weight(name: str, body: EndpointWeight, caller: Admin) -> Json:
+        """Set an endpoint's share of its engine's work."""
+        _check_endpoint(manager.rules, name, body.url.rstrip("/"))
+        edit = partial(editor.set_endpoint_weight, engine=name, url=body.url, weight=body.weight)
+        reason = body.reason or f"{body.url} of engine '{name}' has weight {body.weight:g}"
+        made = await manager.change(edit, caller.name, reason)
+        return {"engine": name, "url": body.url, "weight": body.weight, "version": version_json(made)}
 
 
-def engines_told(rules: RulesSpec, state: ExpositionState, drained: Mapping[tuple[str, str], DrainReply]) -> list[Json]:
-    """Every engine with its endpoints; credentials are never told."""
+async def _drain(control: ControlPlane, name: str, body: DrainRequest, caller: Caller, *, is_draining: bool) -> Json:
+    # An endpoint that the rules no longer name may still be drained, and can be put in use again.
+    if is_draining or (name, body.url) not in control.drained:
+        _check_endpoint(control.rule_manager.rules, name, body.url)
+    is_shared = await control.drain(name, body.url, is_draining, body.by if caller == ANONYMOUS else caller.name)
+    return {"engine": name, "url": body.url, "draining": is_draining, "shared": is_shared}
+
+
+def _check_endpoint(rules: RulesSpec, name: str, url: str | None = None) -> None:
+    """Raises: HTTPException where there is no such engine, or it has no such endpoint."""
+    engine = rules.engines.get(name)
+    if engine is None:
+        raise HTTPException(404, f"there is no engine '{name}'; there are {', '.join(rules.engines) or 'none'}")
+    urls = [endpoint.url for endpoint in engine.endpoints]
+    if url is not None and url not in urls:
+        raise HTTPException(404, f"engine '{name}' has no endpoint {url}; it has {', '.join(urls)}")
+
+
+def engines_json(
+    rules: RulesSpec, state: ExpositionState, drained: Mapping[tuple[str, str], DrainedSince]
+) -> list[Json]:
+    """Every engine with its endpoints, without credentials."""
     requests: Counter[tuple[str, str]] = Counter()
     errors: Counter[tuple[str, str]] = Counter()
     in_flight: Counter[tuple[str, str]] = Counter()
     for key, series in state.series.items():
-        where = (key.engine, key.endpoint)
-        requests[where] += sum(series.statuses.values())
-        errors[where] += sum(series.errors.values())
-        in_flight[where] += series.in_flight
+        place = (key.engine, key.endpoint)
+        requests[place] += sum(series.statuses.values())
+        errors[place] += sum(series.errors.values())
+        in_flight[place] += series.in_flight
     moved: Counter[tuple[str, str]] = Counter()
     lost: Mapping[tuple[str, str], int] = {}
     if state.sessions is not None:
-        for (left, url, _), number in state.sessions.moved.items():
-            moved[left, url] += number
+        for (engine_name, url, _), number in state.sessions.moved.items():
+            moved[engine_name, url] += number
         lost = state.sessions.sequences_lost
+
+    def endpoint_json(place: tuple[str, str], grpc: str | None, weight: float) -> Json:
+        condition, since, load = state.health.get(place), drained.get(place), state.loads.get(place)
+        return {
+            "url": place[1],
+            "grpc": grpc,
+            "weight": weight,
+            "condition": condition.value if condition is not None else "unknown",
+            "draining": {"since": since.since, "by": since.by} if since is not None else None,
+            "breaker_open": state.breakers_open.get(place, False),
+            "in_flight": in_flight[place],
+            "requests": requests[place],
+            "errors": errors[place],
+            "sessions_moved": moved[place],
+            "sequences_lost": lost.get(place, 0),
+            "models": sorted(state.models.get(place, ())),
+            "load": {"running": load.running, "waiting": load.waiting, "kv_use": load.kv_use}
+            if load is not None
+            else None,
+        }
+
     return [
         {
             "name": name,
             "protocol": engine.protocol.value,
             "balance": engine.balance.value,
-            "endpoints": [
-                {
-                    "url": endpoint.url,
-                    "grpc": endpoint.grpc,
-                    "weight": endpoint.weight,
-                    "condition": _condition(state, name, endpoint.url),
-                    "draining": _drained(drained.get((name, endpoint.url))),
-                    "breaker_open": state.breakers_open.get((name, endpoint.url), False),
-                    "in_flight": in_flight[name, endpoint.url],
-                    "requests": requests[name, endpoint.url],
-                    "errors": errors[name, endpoint.url],
-                    "sessions_moved": moved[name, endpoint.url],
-                    "sequences_lost": lost.get((name, endpoint.url), 0),
-                    "models": sorted(state.models.get((name, endpoint.url), ())),
-                    "load": _load(state.loads.get((name, endpoint.url))),
-                }
-                for endpoint in engine.endpoints
-            ],
+            "endpoints": [endpoint_json((name, each.url), each.grpc, each.weight) for each in engine.endpoints],
         }
         for name, engine in rules.engines.items()
     ]
-
-
-def _condition(state: ExpositionState, engine: str, url: str) -> str:
-    """What the probes last found; "unknown" where none has asked."""
-    condition = state.health.get((engine, url))
-    return condition.value if condition is not None else "unknown"
-
-
-def _drained(drained: DrainReply | None) -> Json | None:
-    """Since when, and by whom; None where it gets new work."""
-    return {"since": drained.since, "by": drained.by} if drained is not None else None
-
-
-def _load(load: Load | None) -> Json | None:
-    """What the engine says of its own load; None where it does not tell."""
-    if load is None:
-        return None
-    return {"running": load.running, "waiting": load.waiting, "kv_use": load.kv_use}

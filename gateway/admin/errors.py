@@ -1,8 +1,9 @@
-"""How the admin API refuses: `{"detail": "why"}` whatever it is, and so its OpenAPI says."""
+"""Errors of the admin API: `{"detail": "reason"}` for every cause, in the replies and in its OpenAPI."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Awaitable
+from typing import Any, TypeVar
 
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
@@ -10,33 +11,41 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 from starlette.routing import Match
 
+from gateway.admin.control_plane import ControlPlane
+from gateway.redis.bounded_client import Store
+from gateway.redis.command import Command, StoreError
+
 Json = dict[str, Any]
+T = TypeVar("T")
+
+# An operator waits longer for Redis than a request.
+REDIS_SECONDS = 2.0
 
 _REFUSAL = "Refusal"
 _SCHEMA: Json = {
     "title": _REFUSAL,
     "type": "object",
     "required": ["detail"],
-    "properties": {"detail": {"type": "string", "description": "What is wrong, and what would be right."}},
+    "properties": {"detail": {"type": "string", "description": "The error and its cure."}},
 }
-# What any call may be answered, and what those with a body, or with something named in their path.
+# Errors of any call, of calls with a body, and of calls with a name in their path.
 _ALWAYS = {
-    "401": "no key, or one that is not known here",
-    "403": "a key of a lower role; a web page elsewhere",
+    "401": "no key, or an unknown one",
+    "403": "a key of a lower role; a foreign web page",
     "429": "too many wrong keys from this address",
-    "503": "the keys file cannot be used now; what is asked for needs Redis, or a worker, that does not answer",
+    "503": "the keys file cannot be used; Redis, or a worker, does not answer",
 }
 _WITH_BODY = {
-    "400": "no JSON, or nothing that can be done",
-    "408": "the body does not come",
+    "400": "not JSON, or not a valid request",
+    "408": "the body has not arrived in time",
     "413": "the body is too long",
 }
-_WITH_NAME = {"404": "there is nothing of this name"}
-_VALIDATION = {"422": "a field that is missing, unknown, or has no such value"}
+_WITH_NAME = {"404": "there is no resource of this name"}
+_VALIDATION = {"422": "a field is missing, unknown or invalid"}
 
 
 def add_errors(app: FastAPI) -> None:
-    """Have all refusals look alike. Called when all endpoints are there."""
+    """Give all errors one form; called once all endpoints are added."""
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _refused)
     app.add_exception_handler(Exception, _failed)
@@ -56,7 +65,7 @@ async def _invalid(_: Request, error: Exception) -> Response:
 
 
 def _sentence(error: Json) -> str:
-    """Where the mistake stands, and what it is."""
+    """The field and what is wrong with it."""
     where = ".".join(str(part) for part in error.get("loc", ()))
     return f"{where}: {error.get('msg', 'is wrong')}"
 
@@ -64,7 +73,7 @@ def _sentence(error: Json) -> str:
 async def _refused(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     headers = dict(error.headers or {})
-    if error.status_code == 405:  # of all endpoints at this path, not of the first alone (RFC 9110 section 15.5.6)
+    if error.status_code == 405:  # of all endpoints at this path (RFC 9110 section 15.5.6)
         headers["Allow"] = ", ".join(sorted(_methods(request)))
     return JSONResponse({"detail": error.detail}, error.status_code, headers)
 
@@ -75,7 +84,7 @@ def _methods(request: Request) -> set[str]:
 
 
 async def _failed(_: Request, error: Exception) -> Response:
-    """A fault of ours: what it was is for the log."""
+    """A bug; its details are in the log."""
     return JSONResponse({"detail": "the gateway has failed at this; its log says how"}, 500)
 
 
@@ -92,7 +101,7 @@ def _with_refusals(described: Json) -> Json:
 
 
 def _describe(operation: Json) -> None:
-    """Say of an operation how it refuses; what its endpoint says of a status stays."""
+    """Add an operation's errors; descriptions of its own stay."""
     parameters = operation.get("parameters", ())
     expected = dict(_ALWAYS)
     if "requestBody" in operation:
@@ -111,3 +120,33 @@ def _describe(operation: Json) -> None:
     for status, response in responses.items():
         if status >= "400" and status != "409":
             response["content"] = {"application/json": {"schema": {"$ref": f"#/components/schemas/{_REFUSAL}"}}}
+
+
+def store_of(control: ControlPlane, contents: str) -> Store:
+    """Raises: HTTPException, which names the `contents` that a gateway without Redis does not store."""
+    if control.store is None:
+        raise HTTPException(503, f"this gateway has no Redis (--redis), so it keeps no {contents}")
+    return control.store
+
+
+async def redis_reply(call: Awaitable[T]) -> T:
+    """The result of a call of Redis; a failure is the gateway's fault, not the caller's.
+
+    Raises: HTTPException.
+    """
+    try:
+        return await call
+    except StoreError as error:
+        raise HTTPException(503, str(error)) from error
+
+
+async def query_redis(store: Store, *commands: Command) -> list[Any]:
+    """Redis' replies to commands.
+
+    Raises: HTTPException where Redis does not answer or refuses one.
+    """
+    replies = await redis_reply(store.call(commands, REDIS_SECONDS))
+    for reply in replies:
+        if isinstance(reply, Exception):
+            raise HTTPException(503, f"Redis refuses: {reply}")
+    return replies

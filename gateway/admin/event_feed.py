@@ -1,7 +1,7 @@
-"""What the gateway tells by itself, to all who listen: the fleet each second, new rules, experiments, decisions.
+"""`GET /events`: what the gateway publishes to its page: the fleet each second, new rules, experiments, decisions.
 
-Nothing is asked of the workers while nobody listens, and once for all who do. Who reads slowly misses what came longest
-ago, and holds up nobody.
+The workers are asked for counters only while there are subscribers, once for all of them. A slow subscriber loses its
+oldest events and delays no other.
 """
 
 from __future__ import annotations
@@ -9,14 +9,19 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager, suppress
 from time import monotonic
-from typing import Any, Protocol
+from typing import Annotated, Any
 
 import orjson
+from fastapi import FastAPI, Query
+from fastapi.responses import StreamingResponse
 
-from gateway.admin.engines import EngineState, engines_told
+from gateway.admin.api_keys import Caller
+from gateway.admin.auth import Access, Viewer
+from gateway.admin.control_plane import ControlPlane
+from gateway.admin.engines import engines_json
 from gateway.admin.traffic_rates import Traffic, TrafficRates
 from gateway.config.specs import RouteSpec, RulesSpec
 from gateway.observability.metrics import SHADOW_ARM
@@ -26,184 +31,220 @@ Json = dict[str, Any]
 _log = logging.getLogger("pointsman")
 
 _SECONDS = 1.0
-# What may wait for one who reads slowly.
-_MAX_WAITING = 256
+# Events that are queued for a slow subscriber.
+_MAX_QUEUED = 256
 _DECISION = "decision"
+# A comment in a silence keeps proxies from closing the connection.
+_COMMENT_SECONDS = 10.0
+_COMMENT = b": still here\n\n"
+
+_DESCRIPTION = """A stream that lasts until the caller leaves, of these events, each with JSON as its data:
+
+- `fleet`, each second: engines as in `GET /engines`, with `rate`, `error_rate`, `p50` and `p95` of the last five
+  seconds; routes with `rate` and `errors` per second, `p50`, `p95` (seconds, null without requests) and their
+  `engines`; `connections`, `workers`, `rules_number`
+- `rules`, when other rules are in force: `number`, `digest`
+- `experiment`, after each evaluation of the experiments: `experiments`, as in `GET /experiments`
+- `decision`, with `decisions=true`: a request and its routing decision
+"""
 
 
-class FeedState(EngineState, Protocol):
-    """Whoever knows the fleet, and the rules in force."""
-
-    @property
-    def rules_number(self) -> int: ...
-
-
-class Listener:
-    """One who listens; `next` gives him events, as bytes of a stream of events, until the feed ends."""
+class Subscriber:
+    """`next` returns its events, as bytes of an event stream, until the feed ends."""
 
     def __init__(self, wants_decisions: bool) -> None:
         self.wants_decisions = wants_decisions
-        self._waiting: deque[bytes] = deque(maxlen=_MAX_WAITING)
-        self._news = asyncio.Event()
-        self._is_over = False
+        self._queue: deque[bytes] = deque(maxlen=_MAX_QUEUED)
+        self._changed = asyncio.Event()
+        self._is_closed = False
 
     def __repr__(self) -> str:
-        return f"<Listener {len(self._waiting)} wait>"
+        return f"<Subscriber {len(self._queue)} queued>"
 
-    def hear(self, event: bytes) -> None:
-        self._waiting.append(event)
-        self._news.set()
+    def put(self, event: bytes) -> None:
+        self._queue.append(event)
+        self._changed.set()
 
-    def end(self) -> None:
-        self._is_over = True
-        self._news.set()
+    def close(self) -> None:
+        self._is_closed = True
+        self._changed.set()
 
-    async def next(self, patience: float) -> bytes | None:
-        """What has come, empty where nothing did within so many seconds; None where nothing more comes."""
+    async def next(self, timeout: float) -> bytes | None:
+        """The queued events, empty where none came within `timeout` seconds; None once the feed has ended."""
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._news.wait(), patience)
-        if self._is_over:
+            await asyncio.wait_for(self._changed.wait(), timeout)
+        if self._is_closed:
             return None
-        self._news.clear()
-        events = b"".join(self._waiting)
-        self._waiting.clear()
+        self._changed.clear()
+        events = b"".join(self._queue)
+        self._queue.clear()
         return events
 
 
 class Feed:
-    """Tells all listeners; `publish` is for whoever has news."""
+    """Publishes events to all subscribers."""
 
-    def __init__(self, state: FeedState, *, seconds: float = _SECONDS) -> None:
-        self._state = state
+    def __init__(self, control: ControlPlane, *, seconds: float = _SECONDS) -> None:
+        self._control = control
         self._seconds = seconds
-        self._listeners: set[Listener] = set()
-        self._telling: asyncio.Task[None] | None = None
-        self._fleet = b""  # as last told, for who comes between two
-        self._want_decisions: list[Callable[[bool], None]] = []
-        self._is_over = False
+        self._subscribers: set[Subscriber] = set()
+        self._publishing: asyncio.Task[None] | None = None
+        self._fleet = b""  # the last fleet event, for new subscribers
+        self._decision_callbacks: list[Callable[[bool], None]] = []
+        self._is_closed = False
 
     def __repr__(self) -> str:
-        return f"<Feed {len(self._listeners)} listen>"
+        return f"<Feed {len(self._subscribers)} subscribers>"
 
-    def on_decisions_wanted(self, want: Callable[[bool], None]) -> None:
-        """Have this called with True when the first one listens for decisions, with False when the last has gone."""
-        self._want_decisions.append(want)
+    def on_decisions_wanted(self, callback: Callable[[bool], None]) -> None:
+        """Call this with True when the first subscriber wants decisions, with False when the last one has left."""
+        self._decision_callbacks.append(callback)
 
-    def publish(self, kind: str, told: Json) -> None:
-        """Tell whoever listens; decisions are told to those who asked for them."""
-        listeners = [each for each in self._listeners if kind != _DECISION or each.wants_decisions]
-        if listeners:
-            event = _event(kind, told)
-            for listener in listeners:
-                listener.hear(event)
+    def publish(self, kind: str, data: Json) -> None:
+        """Publish an event; decisions go only to subscribers that want them."""
+        subscribers = [each for each in self._subscribers if kind != _DECISION or each.wants_decisions]
+        if subscribers:
+            event = _event(kind, data)
+            for subscriber in subscribers:
+                subscriber.put(event)
 
     @property
-    def has_listeners(self) -> bool:
-        return bool(self._listeners)
+    def has_subscribers(self) -> bool:
+        return bool(self._subscribers)
 
     @contextmanager
-    def listening(self, *, wants_decisions: bool = False) -> Iterator[Listener]:
-        """Listen for as long as the context lasts."""
-        listener = Listener(wants_decisions)
-        if self._is_over:
-            listener.end()
+    def subscription(self, *, wants_decisions: bool = False) -> Iterator[Subscriber]:
+        """Subscribe for as long as the context lasts."""
+        subscriber = Subscriber(wants_decisions)
+        if self._is_closed:
+            subscriber.close()
         elif self._fleet:
-            listener.hear(self._fleet)
-        self._listeners.add(listener)
+            subscriber.put(self._fleet)
+        self._subscribers.add(subscriber)
         if wants_decisions and self._num_wanting == 1:
-            self._tell_wanted(True)
-        if self._telling is None and not self._is_over:
-            self._telling = asyncio.get_running_loop().create_task(self._tell())
+            self._decisions_wanted(True)
+        if self._publishing is None and not self._is_closed:
+            self._publishing = asyncio.get_running_loop().create_task(self._publish_fleet())
         try:
-            yield listener
+            yield subscriber
         finally:
-            self._listeners.discard(listener)
+            self._subscribers.discard(subscriber)
             if wants_decisions and not self._num_wanting:
-                self._tell_wanted(False)
-            if not self._listeners:
+                self._decisions_wanted(False)
+            if not self._subscribers:
                 self._stop()
 
     def close(self) -> None:
-        """Let all listeners go, at once."""
-        self._is_over = True
+        """End all subscriptions at once."""
+        self._is_closed = True
         self._stop()
-        for listener in self._listeners:
-            listener.end()
+        for subscriber in self._subscribers:
+            subscriber.close()
 
     @property
     def _num_wanting(self) -> int:
-        return sum(listener.wants_decisions for listener in self._listeners)
+        return sum(subscriber.wants_decisions for subscriber in self._subscribers)
 
-    def _tell_wanted(self, is_wanted: bool) -> None:
-        for want in self._want_decisions:
-            want(is_wanted)
+    def _decisions_wanted(self, is_wanted: bool) -> None:
+        for callback in self._decision_callbacks:
+            callback(is_wanted)
 
     def _stop(self) -> None:
-        if self._telling is not None:
-            self._telling.cancel()
-            self._telling = None
+        if self._publishing is not None:
+            self._publishing.cancel()
+            self._publishing = None
         self._fleet = b""
 
-    async def _tell(self) -> None:
-        """Each second, for as long as somebody listens."""
-        traffic, number = Traffic(), self._state.rules_number
+    async def _publish_fleet(self) -> None:
+        """Each second, while there are subscribers."""
+        manager = self._control.rule_manager
+        traffic, number = Traffic(), manager.number
         due = monotonic()
         while True:
             try:
-                if self._state.rules_number != number:
-                    number = self._state.rules_number
-                    self.publish("rules", {"number": number, "digest": self._state.rules.digest})
-                told = await self._fleet_told(traffic)
-                self._fleet = _event("fleet", told)
-                for listener in self._listeners:
-                    listener.hear(self._fleet)
-            except Exception:  # a fault of ours must not end the feed
-                _log.exception("the fleet could not be told")
+                if manager.number != number:
+                    number = manager.number
+                    self.publish("rules", {"number": number, "digest": manager.rules.digest})
+                self._fleet = _event("fleet", await self._fleet_json(traffic))
+                for subscriber in self._subscribers:
+                    subscriber.put(self._fleet)
+            except Exception:  # a bug must not end the feed
+                _log.exception("the fleet could not be published")
             due = max(due + self._seconds, monotonic())
             await asyncio.sleep(due - monotonic())
 
-    async def _fleet_told(self, traffic: Traffic) -> Json:
-        state, rules = self._state, self._state.rules
-        now = await state.exposition()
-        traffic.look(now.series, monotonic())
-        by_engine = traffic.flows(lambda key: key.engine)
-        by_place = traffic.flows(lambda key: (key.engine, key.endpoint))
-        by_route = traffic.flows(lambda key: (key.route, key.arm == SHADOW_ARM))
-        engines = engines_told(rules, now, state.drained)
+    async def _fleet_json(self, traffic: Traffic) -> Json:
+        rules = self._control.rule_manager.rules
+        state = await self._control.exposition()
+        traffic.look(state.series, monotonic())
+        by_engine = traffic.rates(lambda key: key.engine)
+        by_place = traffic.rates(lambda key: (key.engine, key.endpoint))
+        by_route = traffic.rates(lambda key: (key.route, key.arm == SHADOW_ARM))
+        engines = engines_json(rules, state, self._control.drained)
         for engine in engines:
-            engine |= _of_late(by_engine.get(engine["name"]))
+            engine |= _recent_json(by_engine.get(engine["name"]))
             for endpoint in engine["endpoints"]:
-                endpoint |= _of_late(by_place.get((engine["name"], endpoint["url"])))
+                endpoint |= _recent_json(by_place.get((engine["name"], endpoint["url"])))
         routes = [
-            {"name": route.name, "engines": engines_of(route, rules), **_told(by_route.get((route.name, False)))}
+            {"name": route.name, "engines": engines_of(route, rules), **_rates_json(by_route.get((route.name, False)))}
             for route in rules.routes
         ]
         return {
             "engines": engines,
             "routes": routes,
-            "unrouted": _told(by_route.get(("", False))),
-            "connections": now.connections,
-            "workers": now.workers,
-            "rules_number": now.rules_number,
+            "unrouted": _rates_json(by_route.get(("", False))),
+            "connections": state.connections,
+            "workers": state.workers,
+            "rules_number": state.rules_number,
         }
 
 
 def engines_of(route: RouteSpec, rules: RulesSpec) -> list[str]:
-    """Where a route's requests may go."""
+    """The engines that a route's requests may go to."""
     if route.experiment is not None and route.experiment in rules.experiments:
         return sorted({arm.engine for arm in rules.experiments[route.experiment].arms})
     return [route.engine] if route.engine is not None else []
 
 
-def _told(flow: TrafficRates | None) -> Json:
-    return dict((flow or TrafficRates(0.0)).told())
+def _rates_json(rates: TrafficRates | None) -> Json:
+    return dict((rates or TrafficRates(0.0)).to_json())
 
 
-def _of_late(flow: TrafficRates | None) -> Json:
-    """Beside an endpoint's counts, which go back to the start, the rate of errors has a name of its own."""
-    told = _told(flow)
-    return {"rate": told["rate"], "error_rate": told["errors"], "p50": told["p50"], "p95": told["p95"]}
+def _recent_json(rates: TrafficRates | None) -> Json:
+    """Beside an endpoint's `errors` since the start, the recent rate of errors is called `error_rate`."""
+    recent = _rates_json(rates)
+    return {"rate": recent["rate"], "error_rate": recent["errors"], "p50": recent["p50"], "p95": recent["p95"]}
 
 
-def _event(kind: str, told: Json) -> bytes:
-    return b"event: %b\ndata: %b\n\n" % (kind.encode("ascii"), orjson.dumps(told))
+def _event(kind: str, data: Json) -> bytes:
+    return b"event: %b\ndata: %b\n\n" % (kind.encode("ascii"), orjson.dumps(data))
+
+
+class EventStream(StreamingResponse):
+    """Server-sent events."""
+
+    media_type = "text/event-stream"
+
+
+def add_events(app: FastAPI, feed: Feed, access: Access) -> None:
+    """Add `/events`."""
+
+    @app.get(
+        "/events",
+        tags=["gateway"],
+        description=_DESCRIPTION,
+        response_class=EventStream,
+        responses={200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}}},
+    )
+    async def events(
+        caller: Viewer,
+        decisions: Annotated[bool, Query(description="Include decisions, which cost the workers some time.")] = False,
+    ) -> EventStream:
+        fields = {"cache-control": "no-store", "x-accel-buffering": "no"}  # no proxy may buffer the stream
+        return EventStream(_events(feed, access, caller, decisions), headers=fields)
+
+
+async def _events(feed: Feed, access: Access, caller: Caller, decisions: bool) -> AsyncIterator[bytes]:
+    with feed.subscription(wants_decisions=decisions) as subscriber:
+        while (events := await subscriber.next(_COMMENT_SECONDS)) is not None and access.holds(caller):
+            yield events or _COMMENT

@@ -1,94 +1,251 @@
-"""Experiments by the admin API: what is known of them, and what was decided."""
+"""Experiments by the admin API: their state and decisions, and the commands that start, hold, ramp and end runs."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import Annotated, Any, Protocol, TypeVar
+from typing import Annotated, Any, TypeVar
 
-from fastapi import FastAPI, Query
+from fastapi import FastAPI, HTTPException, Query
+from pydantic import BaseModel, Field
 
-from gateway.admin.auth import Viewer
-from gateway.admin.experiment_commands import REFUSALS, CommandState, add_commands, unknown
-from gateway.admin.redis_errors import answered
-from gateway.config.specs import RulesSpec
-from gateway.observability.exposition import ExpositionState
-from gateway.redis.errors import StoreError
+from gateway.admin.api_keys import Caller
+from gateway.admin.auth import Admin, Operator, Viewer
+from gateway.admin.control_plane import ControlPlane
+from gateway.admin.errors import query_redis, redis_reply, store_of
+from gateway.config.experiment_specs import ExperimentSpec
+from gateway.events.event_bus import SENDER_ADMIN, publish_command
+from gateway.events.event_types import SessionMoved
+from gateway.experiments import commands
+from gateway.experiments.commands import CommandRefused
+from gateway.experiments.experiment_state import ExperimentState
+from gateway.experiments.runs import RunState
+from gateway.protocol.sequence import bounded
+from gateway.redis.command import Command, StoreError
+from gateway.routing.assignment import arm_token
+from gateway.sessions.redis_keys import session_key
+from gateway.sessions.session import arm_field
 
 Json = dict[str, Any]
 T = TypeVar("T")
+Traffic = tuple[Counter[tuple[str, str]], Counter[tuple[str, str]]]  # requests and errors, by experiment and arm
+Change = Callable[[ExperimentState, RunState, float], RunState]
 
-# Among so many of the newest decisions an experiment's own are looked for, to stand beside it.
+_PATH = "/experiments/{name}"
+# An experiment's own decisions are searched among this number of the newest ones.
 _DECISIONS = 200
+_ERRORS: dict[int | str, dict[str, Any]] = {
+    404: {"description": "no such experiment, or arm"},
+    409: {"description": "its run cannot do that now"},
+    503: {"description": "what gateways share cannot be reached"},
+}
 
 
-class ExperimentDescription(CommandState, Protocol):
-    """Whoever knows what experiments are declared, their traffic, and their runs."""
+class CommandReason(BaseModel):
+    """The reason, for the decision log."""
 
-    async def exposition(self) -> ExpositionState: ...
+    reason: Annotated[str, Field(max_length=1000)] = ""
 
 
-def add_experiments(app: FastAPI, state: ExperimentDescription) -> None:
-    """Answer for `/experiments` and `/decisions`."""
-    add_commands(app, state)
+class StepRequest(CommandReason):
+    """`step` is counted from 1."""
+
+    step: Annotated[int | None, Field(ge=1, le=1000)] = None
+
+
+class PromoteRequest(CommandReason):
+    """The arm that gets all units."""
+
+    arm: str
+
+
+class ForceRequest(CommandReason):
+    """A session, and its arm from its next request on; null: the arm of its hash."""
+
+    unit: Annotated[str, Field(min_length=1)]
+    arm: str | None = None
+
+
+def add_experiments(app: FastAPI, control: ControlPlane) -> None:
+    """Add `/experiments` and `/decisions`."""
+    _add_commands(app, control)
+    experiments = control.experiments
 
     @app.get("/experiments", tags=["experiments"])
-    async def experiments(_: Viewer) -> Json:
-        """Every experiment: arms with shares and traffic, comparisons, guardrails, where its run stands."""
-        traffic = _traffic(state.rules, await state.exposition())
-        return {"experiments": [_with_traffic(told, traffic) for told in state.experiments.experiments_json()]}
+    async def list_experiments(_: Viewer) -> Json:
+        """Every experiment: arms with shares and traffic, comparisons, guardrails, the state of its run."""
+        traffic = await _traffic(control)
+        return {"experiments": [_with_traffic(each, traffic) for each in experiments.experiments_json()]}
 
-    @app.get("/experiments/{name}", tags=["experiments"], responses=REFUSALS)
-    async def experiment(name: str, _: Viewer) -> Json:
-        """One of them, with its decisions, newest first, and its series for charts."""
-        series = await _known(state, state.experiments.history(name), name)
-        traffic = _traffic(state.rules, await state.exposition())
-        mine: list[Json] = []
-        with suppress(StoreError):  # all else is known without
-            mine = [each for each in await state.experiments.decisions(_DECISIONS) if each.get("experiment") == name]
-        told = _with_traffic(state.experiments.experiment_json(name), traffic)
-        return {**told, "decisions": mine, "series": series}
+    @app.get(_PATH, tags=["experiments"], responses=_ERRORS)
+    async def show_experiment(name: str, _: Viewer) -> Json:
+        """One experiment with its decisions, the newest first, and its time series."""
+        series = await _or_not_found(control, experiments.history(name), name)
+        traffic = await _traffic(control)
+        decisions: list[Json] = []
+        with suppress(StoreError):  # the rest is known without Redis
+            decisions = [each for each in await experiments.decisions(_DECISIONS) if each.get("experiment") == name]
+        return {**_with_traffic(experiments.experiment_json(name), traffic), "decisions": decisions, "series": series}
 
-    @app.get("/experiments/{name}/history", tags=["experiments"], responses=REFUSALS)
-    async def history(
+    @app.get(f"{_PATH}/history", tags=["experiments"], responses=_ERRORS)
+    async def show_history(
         name: str,
         _: Viewer,
         since: Annotated[float, Query(ge=0, allow_inf_nan=False, description="Seconds since 1970.")] = 0.0,
     ) -> Json:
-        """Points for charts since then: shares, and each metric's intervals."""
-        return {"series": await _known(state, state.experiments.history(name, since), name)}
+        """The time series since then: shares, and each metric's intervals."""
+        return {"series": await _or_not_found(control, experiments.history(name, since), name)}
 
-    @app.get("/decisions", tags=["experiments"], responses={503: REFUSALS[503]})
-    async def decisions(_: Viewer, limit: Annotated[int, Query(ge=1, le=1000)] = 100) -> Json:
-        """What was decided of all experiments, newest first: when, by whom, why, and by which numbers."""
-        return {"decisions": list(await answered(state.experiments.decisions(limit)))}
+    @app.get("/decisions", tags=["experiments"], responses={503: _ERRORS[503]})
+    async def list_decisions(_: Viewer, limit: Annotated[int, Query(ge=1, le=1000)] = 100) -> Json:
+        """The decisions on all experiments, the newest first: time, author, reason and figures."""
+        return {"decisions": list(await redis_reply(experiments.decisions(limit)))}
 
 
-async def _known(state: ExperimentDescription, asking: Awaitable[T], name: str) -> T:
+def _add_commands(app: FastAPI, control: ControlPlane) -> None:
+    def command(name: str, caller: Caller, reason: str, action: str, change: Change) -> Awaitable[Json]:
+        return _carried_out(control, name, control.experiments.command(name, action, change, caller.name, reason))
+
+    @app.post(f"{_PATH}/start", tags=["experiments"], responses=_ERRORS)
+    async def start(name: str, caller: Operator, body: StepRequest | None = None) -> Json:
+        """Begin the ramp, at its first step or at another one; or the bandit."""
+        by, reason, step = caller.name, body.reason if body else "", (body.step if body else None) or 1
+
+        def change(state: ExperimentState, run: RunState, now: float) -> RunState:
+            return commands.start(state.spec, run, now, by, reason, step)
+
+        return await command(name, caller, reason, "started", change)
+
+    @app.post(f"{_PATH}/ramp", tags=["experiments"], responses=_ERRORS)
+    async def ramp(name: str, caller: Operator, body: StepRequest | None = None) -> Json:
+        """Go to a step, forward or back, and continue from there; without a step: continue after a hold."""
+        by, reason, step = caller.name, body.reason if body else "", body.step if body else None
+
+        def change(state: ExperimentState, run: RunState, now: float) -> RunState:
+            if step is None:
+                return commands.resume(run, now, by, reason)
+            return commands.go_to(state.spec, run, now, by, reason, step)
+
+        return await command(name, caller, reason, "resumed" if step is None else "stepped", change)
+
+    @app.post(f"{_PATH}/hold", tags=["experiments"], responses=_ERRORS)
+    async def hold(name: str, caller: Operator, body: CommandReason | None = None) -> Json:
+        """Stay at this step until the next command; a guardrail still ends the run."""
+        reason = body.reason if body else ""
+        return await command(
+            name, caller, reason, "held", lambda state, run, now: commands.hold(run, now, caller.name, reason)
+        )
+
+    @app.post(f"{_PATH}/stop", tags=["experiments"], responses=_ERRORS)
+    async def stop(name: str, caller: Operator, body: CommandReason | None = None) -> Json:
+        """End the run: the rules' weights apply."""
+        reason = body.reason if body else ""
+        return await command(
+            name, caller, reason, "stopped", lambda state, run, now: commands.stop(run, now, caller.name, reason)
+        )
+
+    @app.post(f"{_PATH}/promote", tags=["experiments"], responses=_ERRORS)
+    async def promote(name: str, body: PromoteRequest, caller: Admin) -> Json:
+        """End the run: one arm gets all units, and the rules are changed to say so."""
+
+        def change(state: ExperimentState, run: RunState, now: float) -> RunState:
+            return commands.promote(state.spec, run, now, caller.name, body.reason, body.arm)
+
+        return await command(name, caller, body.reason, "promoted", change)
+
+    @app.post(f"{_PATH}/rollback", tags=["experiments"], responses=_ERRORS)
+    async def rollback(name: str, caller: Operator, body: CommandReason | None = None) -> Json:
+        """End the run: the control gets all units, and the rules are changed to say so. While Redis is away, the other
+        gateways follow later."""
+        reason = body.reason if body else ""
+
+        def change(state: ExperimentState, run: RunState, now: float) -> RunState:
+            return commands.roll_back(state.spec, run, now, caller.name, reason)
+
+        try:
+            return await command(name, caller, reason, "rolled_back", change)
+        except HTTPException as error:
+            if error.status_code != 503:
+                raise
+            return await _carried_out(control, name, control.experiments.roll_back_anyway(name, caller.name, reason))
+
+    @app.post(f"{_PATH}/force", tags=["experiments"], responses=_ERRORS)
+    async def force(name: str, body: ForceRequest, caller: Operator) -> Json:
+        """Assign a session to an arm instead of its hash's, while the arm has a share."""
+        spec = control.rule_manager.rules.experiments.get(name)
+        if spec is None:
+            raise _unknown(control, name)
+        await _force(control, spec, body)
+        figures = {"unit": body.unit, "arm": body.arm}
+        await redis_reply(control.experiments.record(name, "forced", caller.name, body.reason, figures))
+        return {"experiment": name, "unit": body.unit, "arm": body.arm}
+
+
+async def _carried_out(control: ControlPlane, name: str, call: Awaitable[Json]) -> Json:
+    """Raises: HTTPException where the command fails."""
+    try:
+        return await call
+    except KeyError as error:
+        raise _unknown(control, name) from error
+    except CommandRefused as error:
+        raise HTTPException(409, f"experiment '{name}': {error}") from error
+    except StoreError as error:
+        raise HTTPException(503, str(error)) from error
+
+
+async def _or_not_found(control: ControlPlane, call: Awaitable[T], name: str) -> T:
     """Raises: HTTPException where there is no such experiment."""
     try:
-        return await asking
+        return await call
     except KeyError as error:
-        raise unknown(state, name) from error
+        raise _unknown(control, name) from error
 
 
-def _traffic(rules: RulesSpec, state: ExpositionState) -> tuple[Counter[tuple[str, str]], Counter[tuple[str, str]]]:
-    """Requests and errors of arms since the workers began, whatever their runs."""
-    routes = {route.name: route.experiment for route in rules.routes}
+def _unknown(control: ControlPlane, name: str) -> HTTPException:
+    known = ", ".join(control.rule_manager.rules.experiments) or "none"
+    return HTTPException(404, f"there is no experiment '{name}'; there are {known}")
+
+
+async def _force(control: ControlPlane, spec: ExperimentSpec, body: ForceRequest) -> None:
+    """Raises: HTTPException."""
+    names = [arm.name for arm in spec.arms]
+    if body.arm is not None and body.arm not in names:
+        raise HTTPException(404, f"experiment '{spec.name}' has no arm '{body.arm}'; it has {', '.join(names)}")
+    if spec.unit != "session":
+        raise HTTPException(
+            409, f"experiment '{spec.name}' has unit '{spec.unit}': only sessions keep an arm of their own"
+        )
+    key, field = session_key(body.unit), arm_field(spec.name)
+    ttl = max(1, int(control.rule_manager.rules.identity.session_ttl))
+    if body.arm is None:
+        change: Command = ("HDEL", key, field)
+    else:
+        is_control = body.arm == spec.control_arm.name
+        run = 0 if is_control else control.experiments.run_of(spec.name)
+        change = ("HSET", key, field, arm_token(body.arm, run))
+    moved = publish_command(SENDER_ADMIN, SessionMoved(bounded(body.unit)))
+    await query_redis(store_of(control, "sessions"), change, ("EXPIRE", key, ttl), moved)
+
+
+async def _traffic(control: ControlPlane) -> Traffic:
+    """Requests and errors of arms since the workers started, over all runs."""
+    state = await control.exposition()
+    experiments = {route.name: route.experiment for route in control.rule_manager.rules.routes}
     requests: Counter[tuple[str, str]] = Counter()
     errors: Counter[tuple[str, str]] = Counter()
     for key, series in state.series.items():
-        arm = (routes.get(key.route) or "", key.arm)
+        arm = (experiments.get(key.route) or "", key.arm)
         requests[arm] += sum(series.statuses.values())
         errors[arm] += sum(series.errors.values())
     return requests, errors
 
 
-def _with_traffic(told: Json, traffic: tuple[Counter[tuple[str, str]], Counter[tuple[str, str]]]) -> Json:
+def _with_traffic(experiment: Json, traffic: Traffic) -> Json:
     requests, errors = traffic
-    name = told["name"]
+    name = experiment["name"]
     arms = [
-        {**arm, "requests": requests[name, arm["name"]], "errors": errors[name, arm["name"]]} for arm in told["arms"]
+        {**arm, "requests": requests[name, arm["name"]], "errors": errors[name, arm["name"]]}
+        for arm in experiment["arms"]
     ]
-    return {**told, "arms": arms}
+    return {**experiment, "arms": arms}

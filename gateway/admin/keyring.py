@@ -1,4 +1,4 @@
-"""The keys file in use: read again whenever it has changed, so that a key that is taken out of it opens nothing."""
+"""The keys file in use, read again whenever it changes: a key removed from it is refused at once."""
 
 from __future__ import annotations
 
@@ -9,21 +9,20 @@ from collections import OrderedDict
 from pathlib import Path
 from time import monotonic
 
-from gateway.admin.api_keys import KeyEntry, KeysError, id_of, read_keys
-from gateway.admin.auth import Caller
+from gateway.admin.api_keys import Caller, KeyEntry, KeysError, id_of, read_keys
 
 _log = logging.getLogger("pointsman")
 
-# A wrong key costs a token of its sender's; they come back one by one.
+# A wrong key costs its sender a token; tokens return one by one.
 _MAX_WRONG = 10
 _SECONDS_A_TOKEN = 6.0
 _MAX_PEERS = 1000
-# Hashes at a time: each takes 16 MiB and a core.
+# Concurrent hashes: each takes 16 MiB and a core.
 _MAX_HASHING = 2
 
 
-class GuessingError(Exception):
-    """A peer has tried too many wrong keys; it may come again in so many seconds."""
+class TooManyAttemptsError(Exception):
+    """A peer has tried too many wrong keys; it may try again in `seconds`."""
 
     def __init__(self, seconds: float) -> None:
         super().__init__(f"too many wrong keys from this address: try again in {seconds:.0f} s")
@@ -31,22 +30,20 @@ class GuessingError(Exception):
 
 
 class Attempts:
-    """Wrong keys by the address that they came from, and by the entry that they were guesses at: a page left open with
-    a key that is no more guesses at none, and holds back nobody. What has been silent longest is forgotten first."""
+    """Wrong keys by sender's address and guessed entry, the least recent forgotten first. A page that is left open with
+    a removed key guesses at no entry, so it blocks no entry's owner."""
 
     def __init__(self) -> None:
-        self._spent: OrderedDict[tuple[str, str], tuple[float, float]] = (
-            OrderedDict()
-        )  # tokens spent, and when that was so
+        self._spent: OrderedDict[tuple[str, str], tuple[float, float]] = OrderedDict()  # tokens spent, at a time
 
     def check(self, peer: str, id: str, now: float) -> None:
-        """Raises: GuessingError."""
+        """Raises: TooManyAttemptsError."""
         spent = self._spent_by((peer, id), now)
         if spent > _MAX_WRONG - 1:
-            raise GuessingError((spent - _MAX_WRONG + 1) * _SECONDS_A_TOKEN)
+            raise TooManyAttemptsError((spent - _MAX_WRONG + 1) * _SECONDS_A_TOKEN)
 
     def count(self, peer: str, id: str, now: float) -> None:
-        """Remember a wrong key; `id` is that of the entry, empty where there is none."""
+        """Count a wrong key; `id` is the entry's, empty where there is none."""
         self._spent[peer, id] = self._spent_by((peer, id), now) + 1, now
         self._spent.move_to_end((peer, id))
         if len(self._spent) > _MAX_PEERS:
@@ -58,14 +55,14 @@ class Attempts:
 
 
 class Keyring:
-    """The keys of one file. A file that is gone or has a mistake opens nothing, until it is mended."""
+    """The keys of one file. A file that is missing or has errors admits no caller until it is fixed."""
 
     def __init__(self, path: Path) -> None:
         """Raises: KeysError."""
         self._path = path
         self._seen = self._look()
         self._entries = read_keys(path)
-        self._proven: dict[bytes, KeyEntry] = {}  # by the key's sha256: who has shown it pays for no hash again
+        self._proven: dict[bytes, KeyEntry] = {}  # by the key's sha256: a key is hashed once
         self._attempts = Attempts()
         self._hashing = asyncio.Semaphore(_MAX_HASHING)
         self._problem: KeysError | None = None
@@ -74,9 +71,9 @@ class Keyring:
         return f"<Keyring {self._path}: {len(self._entries)} keys>"
 
     async def caller(self, key: str, peer: str) -> Caller | None:
-        """Whose key this is; None where it is nobody's.
+        """The key's owner; None where it is unknown.
 
-        Raises: KeysError where the file cannot be used; GuessingError.
+        Raises: KeysError where the file cannot be used; TooManyAttemptsError.
         """
         self.refresh()
         if self._problem is not None:
@@ -89,7 +86,9 @@ class Keyring:
         id = entry.id if entry is not None else ""
         self._attempts.check(peer, id, monotonic())
         is_right = entry is not None and await self._is_right(entry, key)
-        if entry is not None and is_right and self._entries.get(entry.id) is entry:  # it may be gone meanwhile
+        if (
+            entry is not None and is_right and self._entries.get(entry.id) is entry
+        ):  # it may have been removed meanwhile
             self._proven[digest] = entry
             return _caller(entry)
         self._attempts.count(peer, id, monotonic())
@@ -97,13 +96,13 @@ class Keyring:
         return None
 
     def holds(self, caller: Caller) -> bool:
-        """Whether the key that somebody came with is still there, and still says that he may as much."""
+        """Whether the caller's key is still in the file, with the same role."""
         self.refresh()
         entry = self._entries.get(caller.id)
         return self._problem is None and entry is not None and _caller(entry) == caller
 
     def refresh(self) -> None:
-        """Read the file anew, if it is another than before."""
+        """Read the file again if it has changed."""
         seen = self._look()
         if seen == self._seen:
             return
@@ -114,7 +113,7 @@ class Keyring:
         except KeysError as error:
             self._entries, self._problem = {}, error
             _log.error("%s", error)
-            _log.error("no key opens the admin API until its keys file is mended")
+            _log.error("no key opens the admin API until its keys file is fixed")
         self._proven = {
             digest: self._entries[entry.id]
             for digest, entry in self._proven.items()

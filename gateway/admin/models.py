@@ -1,10 +1,13 @@
-"""Models over the fleet, by the admin API: where each is ready, loaded and unloaded on all replicas."""
+"""Models of the fleet by the admin API: where each is ready; loaded and unloaded at all endpoints at once."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal, Protocol
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from time import monotonic
+from typing import Annotated, Any, Literal
+from urllib.parse import quote
 
 import orjson
 from fastapi import FastAPI, HTTPException
@@ -12,108 +15,195 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
 
 from gateway.admin.auth import Operator, Viewer
-from gateway.admin.model_control import EndpointOutcome, Place, control_model, list_models, places_of
-from gateway.config.specs import EngineSpec, RulesSpec
-from gateway.observability.exposition import ExpositionState
+from gateway.admin.control_plane import ControlPlane
+from gateway.config.specs import EndpointSpec, EngineSpec, RulesSpec
+from gateway.protocol.errors import GatewayError
 from gateway.protocol.operations import Operation
 from gateway.routing.decision import Facts
 from gateway.routing.table import Table
+from gateway.upstream.endpoint import Endpoint, endpoint_tls
+from gateway.upstream.endpoint_client import HttpReply, fetch
+from gateway.upstream.engine import extra_fields
 
 Json = dict[str, Any]
+
+# Concurrent calls: a large fleet must not take all file descriptors.
+_MAX_CALLS = 64
+_LIST_SECONDS = 5.0
+# Loading a model can take minutes.
+_CONTROL_SECONDS = 600.0
+_MAX_DETAIL = 500
 
 _READY = "READY"
 _ABSENT = "ABSENT"  # the endpoint does not have it, though another of its engine does
 
 
-class ModelState(Protocol):
-    """Whoever knows the engines, and what they have told."""
+@dataclass(frozen=True, slots=True)
+class ModelPlace:
+    """An endpoint, and the model's name there."""
+
+    engine: EngineSpec
+    endpoint: EndpointSpec
+    model: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class EndpointOutcome:
+    """The result of a call at an endpoint: its reply, or the `failure` without one."""
+
+    place: ModelPlace
+    seconds: float
+    status: int = 0
+    body: bytes = b""
+    failure: str = ""
 
     @property
-    def rules(self) -> RulesSpec: ...
+    def is_good(self) -> bool:
+        return 200 <= self.status < 300
 
-    async def exposition(self) -> ExpositionState: ...
+    @property
+    def detail(self) -> str:
+        """The endpoint's error message, or that of the connection to it."""
+        if self.is_good or self.failure:
+            return self.failure
+        try:
+            parsed = orjson.loads(self.body)
+            text = str(parsed["error"]) if isinstance(parsed, dict) and "error" in parsed else self.body.decode()
+        except ValueError:
+            text = self.body.decode("utf-8", "replace")
+        return text[:_MAX_DETAIL] or f"it answered {self.status}"
+
+
+def places_of(engines: Iterable[EngineSpec], model: str = "") -> list[ModelPlace]:
+    """All endpoints of these engines."""
+    return [ModelPlace(engine, endpoint, model) for engine in engines for endpoint in engine.endpoints]
+
+
+async def list_models(places: Sequence[ModelPlace]) -> list[EndpointOutcome]:
+    """The repository index of each."""
+    return await _call_all(places, [b"/v2/repository/index"] * len(places), b"{}", _LIST_SECONDS)
+
+
+async def control_model(places: Sequence[ModelPlace], verb: str, parameters: Json | None) -> list[EndpointOutcome]:
+    """Load or unload the model at each, under its name there."""
+    targets = [f"/v2/repository/models/{quote(place.model, safe='')}/{verb}".encode("ascii") for place in places]
+    body = orjson.dumps({"parameters": parameters}) if parameters else b"{}"
+    return await _call_all(places, targets, body, _CONTROL_SECONDS)
+
+
+async def _call_all(
+    places: Sequence[ModelPlace], targets: Sequence[bytes], body: bytes, seconds: float
+) -> list[EndpointOutcome]:
+    slots = asyncio.Semaphore(_MAX_CALLS)
+
+    async def call(place: ModelPlace, target: bytes) -> EndpointOutcome:
+        async with slots:
+            return await _call(place, target, body, seconds)
+
+    return list(await asyncio.gather(*[call(place, target) for place, target in zip(places, targets, strict=True)]))
+
+
+async def _call(place: ModelPlace, target: bytes, body: bytes, seconds: float) -> EndpointOutcome:
+    since = monotonic()
+    try:
+        reply = await _fetch(place, target, body, seconds)
+    except (GatewayError, OSError) as error:  # OSError: a certificate file
+        return EndpointOutcome(place, monotonic() - since, failure=str(error))
+    return EndpointOutcome(place, monotonic() - since, reply.status, reply.body)
+
+
+async def _fetch(place: ModelPlace, target: bytes, body: bytes, seconds: float) -> HttpReply:
+    engine = place.engine
+    endpoint = Endpoint(engine, place.endpoint, endpoint_tls(engine.tls, place.endpoint.url))
+    fields = [*extra_fields(engine), (b"content-type", b"application/json")]
+    try:
+        return await fetch(endpoint, "POST", target, body, fields=fields, timeout=seconds)
+    finally:
+        endpoint.retire()
 
 
 class ModelControlRequest(BaseModel):
-    """Where, how many must succeed, and what an engine is told beside."""
+    """The engines, the quorum, and parameters for the engine."""
 
     model_config = ConfigDict(extra="forbid")
 
     engine: Annotated[
         str | None,
-        Field(max_length=100, description="This engine alone, which calls the model so; else wherever the rules lead."),
+        Field(
+            max_length=100,
+            description="This engine only, by its own name of the model; else all that the rules lead to.",
+        ),
     ] = None
     quorum: Annotated[
         Literal["all", "majority"] | Annotated[int, Field(ge=1, le=1_000_000)],
-        Field(description="How many of the endpoints must succeed for the call to."),
+        Field(description="How many endpoints must succeed."),
     ] = "all"
     parameters: Annotated[
         dict[str, bool | int | float | str] | None,
-        Field(description="As V2's load takes them, `config` for one.", max_length=100),
+        Field(description="Parameters of V2's load, such as `config`.", max_length=100),
     ] = None
     reason: Annotated[str, Field(max_length=1000)] = ""
 
 
-_ANSWERS: dict[int | str, dict[str, Any]] = {
-    400: {"description": "the engine knows no loading, or there are fewer endpoints than the quorum"},
+_ERRORS: dict[int | str, dict[str, Any]] = {
+    400: {"description": "the engine's protocol cannot load models, or there are fewer endpoints than the quorum"},
     404: {"description": "no such engine; no route takes this model"},
-    409: {"description": "fewer than the quorum have done it; `endpoints` says which, and why"},
+    409: {"description": "fewer than the quorum succeeded; see `endpoints`"},
 }
 
 
-def add_models(app: FastAPI, state: ModelState) -> None:
-    """Answer for `/models`."""
+def add_models(app: FastAPI, control: ControlPlane) -> None:
+    """Add `/models`."""
 
     @app.get("/models", tags=["models"])
-    async def models(_: Viewer) -> Json:
-        """Every model that an engine knows, and at which endpoints it is ready. Engines of V2 are asked now; of others
-        it is told what the probes last found."""
-        engines = state.rules.engines
+    async def show_models(_: Viewer) -> Json:
+        """Every model of the engines, and the endpoints where it is ready. V2 engines are queried now; for others this
+        is the last result of the probes."""
+        engines = control.rule_manager.rules.engines
         outcomes = await list_models(places_of(engine for engine in engines.values() if engine.protocol.is_v2))
-        found = _listed(engines, outcomes, (await state.exposition()).models)
+        index = _index_of(engines, outcomes, (await control.exposition()).models)
         unanswered = [
             {"engine": outcome.place.engine.name, "url": outcome.place.endpoint.url, "detail": outcome.detail}
             for outcome in outcomes
             if not outcome.is_good
         ]
-        return {"models": [_told(name, found[name], engines) for name in sorted(found)], "unanswered": unanswered}
+        return {"models": [_model_json(name, index[name], engines) for name in sorted(index)], "unanswered": unanswered}
 
-    @app.post("/models/{name:session}/load", tags=["models"], responses=_ANSWERS)
-    async def loaded(name: str, wish: ModelControlRequest, _: Operator) -> JSONResponse:
-        """Load a model at all replicas at the same time; what succeeded stays, whether the quorum is reached or not."""
-        return await _control(state, name, "load", wish)
+    @app.post("/models/{name:session}/load", tags=["models"], responses=_ERRORS)
+    async def load(name: str, body: ModelControlRequest, _: Operator) -> JSONResponse:
+        """Load a model at all endpoints at the same time. Endpoints that succeeded stay loaded even without a
+        quorum."""
+        return await _control(control.rule_manager.rules, name, "load", body)
 
-    @app.post("/models/{name:session}/unload", tags=["models"], responses=_ANSWERS)
-    async def unloaded(name: str, wish: ModelControlRequest, _: Operator) -> JSONResponse:
-        """Unload a model at all replicas at the same time."""
-        return await _control(state, name, "unload", wish)
+    @app.post("/models/{name:session}/unload", tags=["models"], responses=_ERRORS)
+    async def unload(name: str, body: ModelControlRequest, _: Operator) -> JSONResponse:
+        """Unload a model at all endpoints at the same time."""
+        return await _control(control.rule_manager.rules, name, "unload", body)
 
 
-# What there is
-
-# By model, by engine and URL: its versions, as the index tells them.
+# By model, then by engine and URL: its versions.
 Index = dict[str, dict[tuple[str, str], list[Json]]]
 
 
-def _listed(
+def _index_of(
     engines: Mapping[str, EngineSpec],
     outcomes: Sequence[EndpointOutcome],
     probed: Mapping[tuple[str, str], frozenset[str]],
 ) -> Index:
-    found: Index = {}
+    index: Index = {}
     for outcome in outcomes:
         key = outcome.place.engine.name, outcome.place.endpoint.url
-        for each in _index(outcome) if outcome.is_good else ():
-            found.setdefault(each["name"], {}).setdefault(key, []).append(each)
+        for each in _read_index(outcome) if outcome.is_good else ():
+            index.setdefault(each["name"], {}).setdefault(key, []).append(each)
     for (engine, url), names in probed.items():
         if engine in engines and not engines[engine].protocol.is_v2:
             for name in names:
-                found.setdefault(name, {})[engine, url] = [{"version": "", "state": _READY, "reason": ""}]
-    return found
+                index.setdefault(name, {})[engine, url] = [{"version": "", "state": _READY, "reason": ""}]
+    return index
 
 
-def _index(outcome: EndpointOutcome) -> list[Json]:
-    """What an index says, as far as it can be read."""
+def _read_index(outcome: EndpointOutcome) -> list[Json]:
+    """The valid entries of a repository index."""
     try:
         listed = orjson.loads(outcome.body)
     except ValueError:
@@ -122,7 +212,7 @@ def _index(outcome: EndpointOutcome) -> list[Json]:
         {
             "name": str(each["name"]),
             "version": str(each.get("version") or ""),
-            # Triton tells no state of what it has not tried to load.
+            # Triton reports no state for a model that it has not tried to load.
             "state": str(each.get("state") or "UNAVAILABLE"),
             "reason": str(each.get("reason") or ""),
         }
@@ -131,22 +221,22 @@ def _index(outcome: EndpointOutcome) -> list[Json]:
     ]
 
 
-def _told(name: str, places: Mapping[tuple[str, str], list[Json]], engines: Mapping[str, EngineSpec]) -> Json:
-    told: list[Json] = []
+def _model_json(name: str, places: Mapping[tuple[str, str], list[Json]], engines: Mapping[str, EngineSpec]) -> Json:
+    by_engine: list[Json] = []
     for engine in dict.fromkeys(engine for engine, _ in places):
-        endpoints = [_at(url.url, places.get((engine, url.url))) for url in engines[engine].endpoints]
-        told.append({"engine": engine, "endpoints": endpoints})
-    flat = [endpoint for each in told for endpoint in each["endpoints"]]
+        endpoints = [_place_json(url.url, places.get((engine, url.url))) for url in engines[engine].endpoints]
+        by_engine.append({"engine": engine, "endpoints": endpoints})
+    flat = [endpoint for each in by_engine for endpoint in each["endpoints"]]
     return {
         "name": name,
-        "engines": told,
+        "engines": by_engine,
         "ready": sum(endpoint["ready"] for endpoint in flat),
         "endpoints": len(flat),
     }
 
 
-def _at(url: str, versions: list[Json] | None) -> Json:
-    """A model at one endpoint: ready where some version is."""
+def _place_json(url: str, versions: list[Json] | None) -> Json:
+    """A model at one endpoint; ready if one of its versions is."""
     if versions is None:
         return {"url": url, "ready": False, "state": _ABSENT, "versions": [], "reason": ""}
     ready = [each for each in versions if each["state"] == _READY]
@@ -160,27 +250,24 @@ def _at(url: str, versions: list[Json] | None) -> Json:
     }
 
 
-# What is done
-
-
-async def _control(state: ModelState, name: str, verb: str, wish: ModelControlRequest) -> JSONResponse:
-    places = await _places(state.rules, name, wish.engine)
-    needed = _needed(wish.quorum, len(places))
-    outcomes = await control_model(places, verb, wish.parameters)
+async def _control(rules: RulesSpec, name: str, verb: str, body: ModelControlRequest) -> JSONResponse:
+    places = await _places(rules, name, body.engine)
+    needed = _needed(body.quorum, len(places))
+    outcomes = await control_model(places, verb, body.parameters)
     succeeded = sum(outcome.is_good for outcome in outcomes)
-    told = {
+    result = {
         "model": name,
         "succeeded": succeeded,
         "needed": needed,
-        "endpoints": [_done(outcome) for outcome in outcomes],
+        "endpoints": [_outcome_json(outcome) for outcome in outcomes],
     }
     if succeeded >= needed:
-        return JSONResponse(told)
+        return JSONResponse(result)
     detail = f"{verb} of model {name!r}: {succeeded} of {len(places)} endpoints have done it, {needed} were needed"
-    return JSONResponse({"detail": detail, **told}, 409)
+    return JSONResponse({"detail": detail, **result}, 409)
 
 
-def _done(outcome: EndpointOutcome) -> Json:
+def _outcome_json(outcome: EndpointOutcome) -> Json:
     return {
         "engine": outcome.place.engine.name,
         "url": outcome.place.endpoint.url,
@@ -192,29 +279,29 @@ def _done(outcome: EndpointOutcome) -> Json:
     }
 
 
-async def _places(rules: RulesSpec, name: str, engine: str | None) -> list[Place]:
+async def _places(rules: RulesSpec, name: str, engine: str | None) -> list[ModelPlace]:
     """Raises: HTTPException where there is none."""
     if engine is not None:
         if engine not in rules.engines:
             raise HTTPException(404, f"there is no engine '{engine}'; there are {', '.join(rules.engines) or 'none'}")
         targets = [(rules.engines[engine], name)]
     else:
-        table = await asyncio.to_thread(Table, rules)  # thousands of routes take a moment
-        found = table.targets_for(Facts(name, operation=Operation.LOAD))
-        targets = [(rules.engines[target.engine], target.model or name) for target in found]
+        table = await asyncio.to_thread(Table, rules)  # takes a moment for thousands of routes
+        targeted = table.targets_for(Facts(name, operation=Operation.LOAD))
+        targets = [(rules.engines[target.engine], target.model or name) for target in targeted]
         if not targets:
             raise HTTPException(404, f"no route takes model {name!r}: name the 'engine' that is to have it")
     able = [(spec, model) for spec, model in targets if spec.protocol.is_v2]
     if not able:
-        spoken = ", ".join(sorted({spec.protocol.value for spec, _ in targets}))
-        raise HTTPException(400, f"engines of protocol {spoken} load and unload no models by their API")
-    found_places = [place for spec, model in able for place in places_of([spec], model)]
-    # Engines of other limits may stand for the same server.
-    return list({(place.endpoint.url, place.model): place for place in found_places}.values())
+        protocols = ", ".join(sorted({spec.protocol.value for spec, _ in targets}))
+        raise HTTPException(400, f"engines of protocol {protocols} load and unload no models by their API")
+    places = [place for spec, model in able for place in places_of([spec], model)]
+    # Several engines may name the same server.
+    return list({(place.endpoint.url, place.model): place for place in places}.values())
 
 
 def _needed(quorum: str | int, number: int) -> int:
-    """Raises: HTTPException where there are not so many."""
+    """Raises: HTTPException where there are fewer endpoints."""
     if quorum == "all":
         return number
     if quorum == "majority":

@@ -1,4 +1,4 @@
-"""Rules asked by the admin API what they would do: with one request, as people tell it."""
+"""`/rules/explain`: how rules would route a described request."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from fastapi import FastAPI, HTTPException
 from pydantic import BaseModel, Field
 
 from gateway.admin.auth import Viewer
-from gateway.admin.redaction import expected_cut
-from gateway.admin.rule_versions import Files, VersionState, check_may_bring
+from gateway.admin.control_plane import ControlPlane, RuleControl
+from gateway.admin.redaction import redacted_condition
+from gateway.admin.rule_versions import Files, check_may_bring
 from gateway.config.routes import OPERATIONS
 from gateway.config.rule_test_specs import RequestSpec, TensorSpec
 from gateway.config.specs import RulesSpec
@@ -39,55 +40,58 @@ class DescribedTensor(BaseModel):
 
 
 class RequestDescription(BaseModel):
-    """A request under the names that rules have for it; what is not given it has not."""
+    """A request in the terms of the rules; an absent field is absent from the request."""
 
     model: Word
     version: Word | None = None
     protocol: Literal["rest", "grpc", "openai"] = "rest"
-    operation: Annotated[str, Field(max_length=64, description="One of those that `match:` knows.")] = "infer"
+    operation: Annotated[str, Field(max_length=64, description="An operation of `match:`.")] = "infer"
     header: Annotated[dict[Word, Word], Field(max_length=256)] = {}
     parameter: Annotated[dict[Word, Any], Field(max_length=256)] = {}
     input: Annotated[list[DescribedTensor], Field(max_length=256)] = []
     session: Word | None = None
     tenant: Word | None = None
     has_image: bool = False
-    force: Annotated[str, Field(max_length=512, description="EXPERIMENT=ARM, as if by somebody who may.")] | None = None
+    force: (
+        Annotated[str, Field(max_length=512, description="EXPERIMENT=ARM, as if the caller were allowed to force it.")]
+        | None
+    ) = None
     files: Files | None = None
 
 
-def add_rule_trials(app: FastAPI, state: VersionState) -> None:
-    """Answer for `/rules/explain`."""
+def add_rule_trials(app: FastAPI, control: ControlPlane) -> None:
+    """Add `/rules/explain`."""
 
     @app.post(
-        "/rules/explain", tags=["rules"], responses={422: {"description": "files with mistakes; `problems` says where"}}
+        "/rules/explain", tags=["rules"], responses={422: {"description": "the files have errors; see `problems`"}}
     )
-    async def explained(told: RequestDescription, caller: Viewer) -> Json:
-        """Where a request would go and why, route by route, by the rules in force or by `files` that nobody serves by,
-        which an admin may bring. Nothing is sent."""
-        check_may_bring(caller, told.files)
-        rules = await rules_of(state, told.files)
+    async def explain_request(body: RequestDescription, caller: Viewer) -> Json:
+        """The route of a request and the checks of each route, by the rules in force or by candidate `files`, which
+        require role admin. Nothing is sent."""
+        check_may_bring(caller, body.files)
+        rules = await rules_of(control.rule_manager, body.files)
         table = Table(rules)
         try:
-            facts = facts_of(_spec(told), table.identity)
+            facts = facts_of(_spec(body), table.identity)
         except ValueError as error:
             raise HTTPException(422, f"force: {error}") from error
-        return explanation_told(explain(table, facts, random.random), told.model, rules)
+        return explanation_json(explain(table, facts, random.random), body.model, rules)
 
 
-async def rules_of(state: VersionState, files: Files | None) -> RulesSpec:
+async def rules_of(manager: RuleControl, files: Files | None) -> RulesSpec:
     """The rules in force, or those of candidate files.
 
     Raises: RulesRefused.
     """
     if files is None:
-        return state.rules
-    loaded = await state.judge(files)
+        return manager.rules
+    loaded = await manager.judge(files)
     if loaded.rules is None:
         raise RulesRefused(loaded.problems)
     return loaded.rules
 
 
-def explanation_told(explanation: Explanation, model: str, rules: RulesSpec) -> Json:
+def explanation_json(explanation: Explanation, model: str, rules: RulesSpec) -> Json:
     decision = explanation.decision
     return {
         "decision": _decision(decision, model, rules) if isinstance(decision, Decision) else None,
@@ -101,7 +105,7 @@ def explanation_told(explanation: Explanation, model: str, rules: RulesSpec) -> 
 
 
 def _check(check: Check) -> Json:
-    return {**asdict(check), "expected": expected_cut(check.key.rpartition(" ")[2], check.expected)}
+    return {**asdict(check), "expected": redacted_condition(check.key.rpartition(" ")[2], check.expected)}
 
 
 def _decision(decision: Decision, model: str, rules: RulesSpec) -> Json:
@@ -138,29 +142,29 @@ def _assignment(assignment: Assignment) -> Json:
     }
 
 
-def _spec(told: RequestDescription) -> RequestSpec:
-    """Raises: HTTPException where a word is not known."""
-    if told.operation not in OPERATIONS:
-        raise HTTPException(422, f"operation: unknown value {told.operation!r}{suggest(told.operation, OPERATIONS)}")
-    for tensor in told.input:
+def _spec(body: RequestDescription) -> RequestSpec:
+    """Raises: HTTPException where a value is unknown."""
+    if body.operation not in OPERATIONS:
+        raise HTTPException(422, f"operation: unknown value {body.operation!r}{suggest(body.operation, OPERATIONS)}")
+    for tensor in body.input:
         if tensor.datatype not in DATATYPES:
             raise HTTPException(
                 422, f"input {tensor.name!r}: unknown datatype {tensor.datatype!r}{suggest(tensor.datatype, DATATYPES)}"
             )
-    for name, value in told.parameter.items():
+    for name, value in body.parameter.items():
         if not isinstance(value, bool | int | float | str):
             raise HTTPException(422, f"parameter {name!r} is neither a text, a number, true nor false")
-    inputs = tuple(TensorSpec(each.name, each.datatype, tuple(each.shape), each.bytes) for each in told.input)
+    inputs = tuple(TensorSpec(each.name, each.datatype, tuple(each.shape), each.bytes) for each in body.input)
     return RequestSpec(
-        told.model,
-        told.version,
-        told.protocol,
-        told.operation,
-        told.header,
-        told.parameter,
+        body.model,
+        body.version,
+        body.protocol,
+        body.operation,
+        body.header,
+        body.parameter,
         inputs,
-        told.session,
-        told.tenant,
-        told.has_image,
-        told.force,
+        body.session,
+        body.tenant,
+        body.has_image,
+        body.force,
     )

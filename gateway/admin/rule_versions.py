@@ -1,19 +1,18 @@
-"""Versions of the rules by the admin API: looked at, compared, judged, put in force, taken back, exported."""
+"""Versions of the rules by the admin API: listed, compared, validated, activated, rolled back, exported."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Any
 
 from fastapi import FastAPI, HTTPException, Query, Request, Response
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, Field
 
-from gateway.admin.api_keys import Role
-from gateway.admin.auth import Admin, Caller, Viewer
-from gateway.admin.redaction import text_cut
-from gateway.config.rules import LoadedRules
-from gateway.config.specs import RulesSpec
+from gateway.admin.api_keys import Caller, Role
+from gateway.admin.auth import Admin, Viewer
+from gateway.admin.control_plane import ControlPlane, RuleControl
+from gateway.admin.redaction import redacted_text
 from gateway.rule_versions.diff import diff_texts
 from gateway.rule_versions.version import EditError, NoSuchVersion, RulesRefused, Version
 from gateway.yaml.problems import Problem
@@ -24,165 +23,125 @@ Number = Annotated[int, Field(ge=1, le=2**53)]
 Text = Annotated[str, Field(max_length=4 * 1024 * 1024)]
 Files = Annotated[
     dict[Annotated[str, Field(max_length=1024)], Text],
-    Field(max_length=1000, description="Every rule file by its name, as it is to be written: all of them, or none."),
+    Field(max_length=1000, description="All rule files by name, as they are to be written."),
 ]
-Reason = Annotated[str, Field(max_length=1000, description="Why, for whoever reads the versions later.")]
-
-
-class VersionState(Protocol):
-    """Whoever keeps versions of the rules."""
-
-    @property
-    def rules(self) -> RulesSpec: ...
-
-    def versions(self) -> Sequence[Version]: ...
-
-    def version(self, number: int) -> Version:
-        """Raises: NoSuchVersion."""
-        ...
-
-    def version_texts(self, number: int) -> dict[str, str]:
-        """Raises: NoSuchVersion."""
-        ...
-
-    @property
-    def version_in_force(self) -> Version: ...
-
-    @property
-    def rule_texts(self) -> dict[str, str]:
-        """What is in force, as it is written, by file and in order."""
-        ...
-
-    @property
-    def is_shared(self) -> bool:
-        """Whether the gateways that share its Redis know what was put in force here."""
-        ...
-
-    async def judge(self, files: Mapping[str, str]) -> LoadedRules:
-        """Raises: RulesRefused where their names cannot be."""
-        ...
-
-    async def activate(
-        self, files: Mapping[str, str] | int, author: str, reason: str = "", source: str = "api"
-    ) -> Version:
-        """Raises: RulesRefused, NoSuchVersion."""
-        ...
-
-    async def roll_back(self, author: str, reason: str = "") -> Version:
-        """Raises: RulesRefused, NoSuchVersion."""
-        ...
+Reason = Annotated[str, Field(max_length=1000, description="The reason, for the history of versions.")]
 
 
 class Candidate(BaseModel):
-    """Rule files that nobody is served by."""
+    """Candidate rule files, not in force."""
 
     files: Files
 
 
 class Activation(BaseModel):
-    """What is to be in force: these files, or those of a version; one of them is given."""
+    """The rules to put in force: either `files` or a `version`."""
 
     files: Files | None = None
     version: Number | None = None
     reason: Reason = ""
 
 
-class Return(BaseModel):
-    """Why to go back."""
+class RollbackRequest(BaseModel):
+    """The reason of a rollback."""
 
     reason: Reason = ""
 
 
 REFUSED: dict[int | str, dict[str, Any]] = {
     404: {"description": "there is no such version"},
-    422: {"description": "the rules have mistakes; `problems` says where"},
+    422: {"description": "the rules have errors; see `problems`"},
 }
 
 
-def add_rule_versions(app: FastAPI, state: VersionState) -> None:
-    """Answer for `/rules/...`."""
+def add_rule_versions(app: FastAPI, control: ControlPlane) -> None:
+    """Add `/rules/...`."""
+    manager = control.rule_manager
     app.add_exception_handler(RulesRefused, _refused)
     app.add_exception_handler(EditError, _not_edited)
-    app.add_exception_handler(NoSuchVersion, _not_there)
+    app.add_exception_handler(NoSuchVersion, _not_found)
 
     @app.get("/rules/versions", tags=["rules"])
-    async def versions(_: Viewer) -> Json:
-        """Every version that is kept, the latest first: who put it in force, when and why."""
-        told = [version_told(version) for version in reversed(state.versions())]
-        return {"in_force": state.version_in_force.number, "shared": state.is_shared, "versions": told}
+    async def list_versions(_: Viewer) -> Json:
+        """Every stored version, the latest first, with author, time and reason."""
+        versions = [version_json(version) for version in reversed(manager.versions())]
+        return {"in_force": manager.in_force.number, "shared": manager.is_shared, "versions": versions}
 
     @app.get("/rules/versions/{number}", tags=["rules"], responses={404: REFUSED[404]})
-    async def version(number: Annotated[int, Field(ge=1, le=2**53)], caller: Viewer) -> Json:
-        """A version with its files as they are written: `${VAR}` stays, so no secret of the environment is shown. Those
-        that stand in the files themselves are admins' to read."""
-        return {**version_told(state.version(number)), "texts": _readable(caller, state.version_texts(number))}
+    async def show_version(number: Annotated[int, Field(ge=1, le=2**53)], caller: Viewer) -> Json:
+        """A version with its files as they are written: `${VAR}` stays, so no secret of the environment is shown.
+        Secrets in the files themselves are shown to admins only."""
+        return {**version_json(manager.version(number)), "texts": _readable(caller, manager.texts_of(number))}
 
     @app.get("/rules/diff", tags=["rules"], responses={404: REFUSED[404]})
     async def diff(
         caller: Viewer,
-        from_: Annotated[Number | None, Query(alias="from", description="Not given: the one before `to`.")] = None,
-        to: Annotated[Number | None, Query(description="Not given: the one in force.")] = None,
+        from_: Annotated[Number | None, Query(alias="from", description="Default: the version before `to`.")] = None,
+        to: Annotated[Number | None, Query(description="Default: the version in force.")] = None,
     ) -> Json:
-        """How one version differs from another, file by file, as a unified diff."""
-        later = to if to is not None else state.version_in_force.number
-        earlier = from_ if from_ is not None else _before(state, later)
-        before, after = (_readable(caller, state.version_texts(number)) for number in (earlier, later))
+        """A unified diff of two versions, file by file."""
+        later = to if to is not None else manager.in_force.number
+        earlier = from_ if from_ is not None else _before(manager, later)
+        before, after = (_readable(caller, manager.texts_of(number)) for number in (earlier, later))
         files = diff_texts(before, after, str(earlier), str(later))
         return {"from": earlier, "to": later, "files": files, "diff": "".join(each["diff"] for each in files)}
 
     @app.post("/rules/validate", tags=["rules"])
     async def validate(candidate: Candidate, _: Admin) -> Json:
-        """What would be said of these files, and how they differ from those in force. Nobody is served by them; yet
-        they may name variables and files of this host: only who may put them in force has them judged."""
+        """Findings in candidate files, and their differences from those in force. Since the files may name variables
+        and files of this host, this requires the same role as activating them."""
         try:
-            loaded = await state.judge(candidate.files)
+            loaded = await manager.judge(candidate.files)
         except RulesRefused as error:
-            return {"ok": False, "problems": problems_told(error.problems), "diff": "", "files": []}
-        files = diff_texts(state.rule_texts, loaded.texts, "in force", "candidate")
+            return {"ok": False, "problems": problems_json(error.problems), "diff": "", "files": []}
+        files = diff_texts(manager.texts, loaded.texts, "in force", "candidate")
         return {
             "ok": loaded.rules is not None,
-            "problems": problems_told(loaded.problems),
+            "problems": problems_json(loaded.problems),
             "diff": "".join(each["diff"] for each in files),
             "files": files,
         }
 
     @app.post("/rules/activate", tags=["rules"], responses=REFUSED)
     async def activate(activation: Activation, caller: Admin) -> Json:
-        """Put rules in force, whole or not at all; in all workers when this returns, and at the gateways that share
-        its Redis and its rule files. `shared` says whether those can know."""
+        """Put rules in force, completely or not at all: in all workers when this returns, and at the gateways with the
+        same Redis and rule files. `shared` is whether those could be notified."""
         if (activation.files is None) == (activation.version is None):
             raise HTTPException(400, "say which rules: 'files', or a 'version'; one of them")
         files = activation.files if activation.files is not None else activation.version
         assert files is not None
-        made = await state.activate(files, caller.name, activation.reason)
-        return {"version": version_told(made), "shared": state.is_shared}
+        made = await manager.activate(files, caller.name, activation.reason)
+        return {"version": version_json(made), "shared": manager.is_shared}
 
     @app.post("/rules/rollback", tags=["rules"], responses=REFUSED)
-    async def roll_back(back: Return, caller: Admin) -> Json:
-        """Put in force again what was there before; once more: what was there before that."""
-        made = await state.roll_back(caller.name, back.reason)
-        return {"version": version_told(made), "shared": state.is_shared}
+    async def roll_back(body: RollbackRequest, caller: Admin) -> Json:
+        """Put the previous version in force; repeated, the one before that."""
+        made = await manager.roll_back(caller.name, body.reason)
+        return {"version": version_json(made), "shared": manager.is_shared}
 
     @app.get("/rules/export", tags=["rules"])
     async def export(caller: Viewer) -> Json:
-        """The files in force, to be written to the disk that they are based on: then they are what the files say.
-        `cut`: they are not whole, since who asks is no admin and there are secrets in them."""
-        there, texts = state.version_in_force, state.rule_texts
+        """The files in force, to write to the gateway's disk. `cut`: secrets are redacted, since the caller is not an
+        admin."""
+        version, texts = manager.in_force, manager.texts
         files = _readable(caller, texts)
-        is_cut = files != dict(texts)
-        return {"version": version_told(there), "exported": there.is_exported, "files": files, "cut": is_cut}
+        return {
+            "version": version_json(version),
+            "exported": version.is_exported,
+            "files": files,
+            "cut": files != dict(texts),
+        }
 
 
 def _readable(caller: Caller, texts: Mapping[str, str]) -> dict[str, str]:
-    """Rule files as a caller may read them: a viewer sees no API key that somebody has written into one."""
+    """Rule files as a caller may read them: secrets in them are redacted for all but admins."""
     if caller.role >= Role.admin:
         return dict(texts)
-    return {name: text_cut(text) for name, text in texts.items()}
+    return {name: redacted_text(text) for name, text in texts.items()}
 
 
 def check_may_bring(caller: Caller, files: Mapping[str, str] | None) -> None:
-    """Rules that somebody brings may name variables and files of this host, and what is said of them tells what is
-    there: an API key, for one.
+    """Allow candidate files to admins only: they may name variables and files of this host, which findings reveal.
 
     Raises: HTTPException.
     """
@@ -194,7 +153,7 @@ def check_may_bring(caller: Caller, files: Mapping[str, str] | None) -> None:
         )
 
 
-def version_told(version: Version) -> Json:
+def version_json(version: Version) -> Json:
     return {
         "number": version.number,
         "time": version.time,
@@ -209,7 +168,7 @@ def version_told(version: Version) -> Json:
     }
 
 
-def problems_told(problems: Sequence[Problem]) -> list[Json]:
+def problems_json(problems: Sequence[Problem]) -> list[Json]:
     return [
         {
             "file": problem.location.file,
@@ -222,20 +181,20 @@ def problems_told(problems: Sequence[Problem]) -> list[Json]:
     ]
 
 
-def _before(state: VersionState, number: int) -> int:
-    """The version before one, itself where there is none."""
-    earlier = [version.number for version in state.versions() if version.number < number]
+def _before(manager: RuleControl, number: int) -> int:
+    """The previous version's number; `number` where there is none."""
+    earlier = [version.number for version in manager.versions() if version.number < number]
     return earlier[-1] if earlier else number
 
 
 async def _refused(_: Request, error: Exception) -> Response:
     assert isinstance(error, RulesRefused)
-    return JSONResponse({"detail": str(error), "problems": problems_told(error.problems)}, 422)
+    return JSONResponse({"detail": str(error), "problems": problems_json(error.problems)}, 422)
 
 
 async def _not_edited(_: Request, error: Exception) -> Response:
     return JSONResponse({"detail": str(error)}, 409)
 
 
-async def _not_there(_: Request, error: Exception) -> Response:
+async def _not_found(_: Request, error: Exception) -> Response:
     return JSONResponse({"detail": str(error)}, 404)

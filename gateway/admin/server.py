@@ -1,39 +1,79 @@
-"""The server of the admin API, as the control process runs it: whoever reaches the port, it takes no more of the
-process than it has to spare."""
+"""The HTTP server of the admin API in the control process, with bounds on connections, heads and bodies."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Coroutine
 from contextlib import contextmanager
 from email.utils import formatdate
 from typing import Any
 
+import orjson
 import uvicorn
-from fastapi import FastAPI
+from fastapi import FastAPI, HTTPException, Request, Response
+from fastapi.routing import APIRoute
+from starlette.convertors import StringConvertor, register_url_convertor
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-# For a request's head to come, and for the first one to begin.
+# For a request's head to arrive, and for the first request to begin.
 _HEAD_SECONDS = 10.0
-# Pages, scrapers and command lines; the rest of the process' descriptors is for its workers.
+# The longest bodies are rule files: a few seconds on a slow line.
+_BODY_SECONDS = 30.0
+# Pages, scrapers and command lines; the other descriptors of the process are for its workers.
 _MAX_CONNECTIONS = 500
 _MAX_HEAD_BYTES = 64 * 1024
 
 
-class _Connection(H11Protocol):
-    """One caller's; without a key, and without a request even, one can only hold it for a while. The other protocol
-    that uvicorn has knows no end of a head."""
+class _SessionConvertor(StringConvertor):
+    """A session's name in a path, which may contain slashes and line ends."""
 
-    _waiting: asyncio.TimerHandle | None = None
+    regex = r"[\s\S]*"
+
+
+register_url_convertor("session", _SessionConvertor())
+
+
+class _Request(Request):
+    async def body(self) -> bytes:
+        """Raises: HTTPException where it does not arrive in time."""
+        try:
+            async with asyncio.timeout(_BODY_SECONDS):
+                return await super().body()
+        except TimeoutError as error:
+            raise HTTPException(408, f"the body has not come within {_BODY_SECONDS:g} s") from error
+
+    async def json(self) -> Any:
+        """Strict JSON, without lone surrogates and NaN, so that it can be written again. Raises:
+        json.JSONDecodeError."""
+        return orjson.loads(await self.body())
+
+
+class JsonRoute(APIRoute):
+    """An endpoint whose body is read in time and strictly."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        handle = super().get_route_handler()
+
+        async def handled(request: Request) -> Response:
+            return await handle(_Request(request.scope, request.receive))
+
+        return handled
+
+
+class _Connection(H11Protocol):
+    """A connection that is closed when a request's head is late; uvicorn's other protocol has no such timeout."""
+
+    _timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         if len(self.connections) > _MAX_CONNECTIONS:
             transport.abort()
         else:
-            self._wait()
+            self._start_timer()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._wait_no_more()
+        self._stop_timer()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -41,31 +81,31 @@ class _Connection(H11Protocol):
         self.server_state.default_headers = [(b"date", now), *self.config.encoded_headers]
         super().data_received(data)
         if self._has_request:
-            self._wait_no_more()
-        elif self._waiting is None:
-            self._wait()
+            self._stop_timer()
+        elif self._timer is None:
+            self._start_timer()
 
     @property
     def _has_request(self) -> bool:
         return self.cycle is not None and not self.cycle.response_complete
 
-    def _wait(self) -> None:
-        self._waiting = self.loop.call_later(_HEAD_SECONDS, self._give_up)
+    def _start_timer(self) -> None:
+        self._timer = self.loop.call_later(_HEAD_SECONDS, self._close_if_idle)
 
-    def _wait_no_more(self) -> None:
-        if self._waiting is not None:
-            self._waiting.cancel()
-            self._waiting = None
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
-    def _give_up(self) -> None:
-        self._waiting = None
+    def _close_if_idle(self) -> None:
+        self._timer = None
         if not self._has_request:
             self.transport.close()
 
 
 class AdminServer(uvicorn.Server):
-    """Leaves signals to the supervisor, which drains before it stops. uvicorn's own wakes up ten times a second, for
-    the `date` of replies, which connections tell here: a gateway without work is to leave the machine alone."""
+    """Leaves signals to the supervisor, which drains before it stops. uvicorn's own main loop wakes up ten times a
+    second for the `date` of replies, which connections set here instead: an idle gateway uses no processor time."""
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
@@ -79,13 +119,13 @@ class AdminServer(uvicorn.Server):
         await self._is_stopping.wait()
 
     def stop(self) -> None:
-        """Have `serve` return, once requests under way have ended."""
+        """Have `serve` return once the requests under way have ended."""
         self.should_exit = True
         self._is_stopping.set()
 
 
 def admin_server(app: FastAPI) -> AdminServer:
-    """A server to be run in the supervisor's loop by `serve([listening socket])`."""
+    """A server for the supervisor's loop: `serve([listening socket])`."""
     config = uvicorn.Config(
         app,
         http=_Connection,

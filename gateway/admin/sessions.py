@@ -1,106 +1,123 @@
-"""Sessions by the admin API: found, moved to another endpoint, forgotten.
+"""Sessions and their conversations by the admin API, named as clients name them.
 
-One is named as its clients name it. A session is known from about a second after its first request; until then, and
-where it is at home, nothing but its endpoint's hash says where it is.
+A session is stored from about a second after its first request. Until then, and at its home endpoint, its endpoint
+follows from its hash alone.
 """
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Annotated, Any
 
-from fastapi import FastAPI, HTTPException
+import orjson
+from fastapi import FastAPI, HTTPException, Query, Response
 from pydantic import BaseModel
 
 from gateway.admin.auth import Operator, Viewer
-from gateway.admin.redis_errors import PATIENCE_SECONDS, HasStore, answered, store_of
-from gateway.config.specs import RulesSpec
-from gateway.events.event_types import SessionMoved, write_item
-from gateway.events.redis_stream import add
+from gateway.admin.control_plane import ControlPlane
+from gateway.admin.errors import REDIS_SECONDS, query_redis, redis_reply, store_of
+from gateway.conversations.store import Conversation, StoredConversation, list_conversations
+from gateway.conversations.turns import openai_message
+from gateway.events.event_bus import SENDER_ADMIN, publish_command
+from gateway.events.event_types import SessionMoved
 from gateway.protocol.sequence import bounded
-from gateway.redis.script import Command
 from gateway.routing.assignment import arm_of_token
 from gateway.sessions.redis_keys import session_key
 from gateway.sessions.session import Session, flat, place_field
 
 Json = dict[str, Any]
 
-# Who tells the news that a session is somewhere else, or nowhere.
-_SENDER = "admin"
+_MAX_PAGE = 1000
 
-
-class SessionState(HasStore, Protocol):
-    """Whoever knows of sessions, and of engines."""
-
-    @property
-    def rules(self) -> RulesSpec: ...
+Tenant = Annotated[str, Query(description="The session's tenant; empty where clients name none.")]
 
 
 class Move(BaseModel):
-    """Where a session is to be from its next request on."""
+    """The endpoint of a session from its next request on."""
 
     engine: str
     url: str
 
 
-def add_sessions(app: FastAPI, state: SessionState) -> None:
-    """Answer for `/sessions/{id}`."""
+def add_sessions(app: FastAPI, control: ControlPlane) -> None:
+    """Add `/sessions/{id}` and `/conversations`."""
 
     @app.get("/sessions/{session:session}", tags=["sessions"])
-    async def found(session: str, _: Viewer) -> Json:
-        """What is remembered of a session; `places` are those where it is not at home."""
-        return _told(session, await _read(state, session))
+    async def show_session(session: str, _: Viewer) -> Json:
+        """What is stored of a session; `places` are the endpoints other than its home."""
+        return _session_json(session, await _read(control, session))
 
     @app.post("/sessions/{session:session}/move", tags=["sessions"])
-    async def moved(session: str, move: Move, _: Operator) -> Json:
-        """Have a session go on at another endpoint, while that one can take it."""
-        engine = state.rules.engines.get(move.engine)
+    async def move_session(session: str, move: Move, _: Operator) -> Json:
+        """Have a session continue at another endpoint, while that one is available."""
+        rules = control.rule_manager.rules
+        engine = rules.engines.get(move.engine)
         if engine is None:
-            raise HTTPException(404, f"there is no engine '{move.engine}'; there are {', '.join(state.rules.engines)}")
+            raise HTTPException(404, f"there is no engine '{move.engine}'; there are {', '.join(rules.engines)}")
         urls = [endpoint.url for endpoint in engine.endpoints]
         if move.url not in urls:
             raise HTTPException(404, f"engine '{move.engine}' has no endpoint {move.url}; it has {', '.join(urls)}")
         key = session_key(session)
-        ttl = max(1, int(state.rules.identity.session_ttl))
-        placed = ("HSET", key, place_field(move.engine), move.url)
-        await _ask(state, placed, ("EXPIRE", key, ttl), _news_of(session))
-        return _told(session, await _read(state, session))
+        ttl = max(1, int(rules.identity.session_ttl))
+        place = ("HSET", key, place_field(move.engine), move.url)
+        moved = publish_command(SENDER_ADMIN, SessionMoved(bounded(session)))
+        await query_redis(store_of(control, "sessions"), place, ("EXPIRE", key, ttl), moved)
+        return _session_json(session, await _read(control, session))
 
     @app.delete("/sessions/{session:session}", tags=["sessions"])
-    async def forgotten(session: str, _: Operator) -> Json:
-        """Forget a session: its next request is that of a new one. A conversation kept for it stays."""
-        count, _ = await _ask(state, ("DEL", session_key(session)), _news_of(session))
+    async def forget_session(session: str, _: Operator) -> Json:
+        """Forget a session: its next request starts a new one. Its conversation stays stored."""
+        moved = publish_command(SENDER_ADMIN, SessionMoved(bounded(session)))
+        count, _moved = await query_redis(store_of(control, "sessions"), ("DEL", session_key(session)), moved)
         return {"session": session, "forgotten": bool(count)}
 
+    @app.get("/conversations", tags=["conversations"])
+    async def conversations(
+        _: Viewer,
+        cursor: Annotated[int, Query(ge=0, lt=1 << 64, description="0, or the `cursor` of the previous page.")] = 0,
+        limit: Annotated[int, Query(ge=1, le=_MAX_PAGE, description="Approximate size of the page.")] = 100,
+    ) -> Json:
+        """A page of conversations, and the `cursor` of the next one; null on the last page."""
+        store = store_of(control, "conversations")
+        page, following = await redis_reply(list_conversations(store, cursor, limit, patience=REDIS_SECONDS))
+        return {"conversations": page, "cursor": following or None}
 
-def _news_of(session: str) -> Command:
-    """Tells all workers to read a session anew."""
-    return add(_SENDER, *write_item(SessionMoved(bounded(session))))
+    @app.get("/conversations/{session:session}/export", tags=["conversations"])
+    async def export_conversation(session: str, _: Operator, tenant: Tenant = "") -> Response:
+        """The conversation as JSON lines, one message of OpenAI's API each."""
+        stored = await _stored(control, session, tenant)
+        lines = [*stored.system, *map(openai_message, stored.turns)]
+        body = b"".join(orjson.dumps(line) + b"\n" for line in lines)
+        return Response(body, media_type="application/x-ndjson")
+
+    @app.get("/conversations/{session:session}", tags=["conversations"])
+    async def show_conversation(session: str, _: Operator, tenant: Tenant = "") -> Json:
+        """The conversation, with time, engine and tokens of each turn."""
+        stored = await _stored(control, session, tenant)
+        return stored.about | {"system": stored.system, "turns": stored.turns}
+
+    @app.delete("/conversations/{session:session}", tags=["conversations"])
+    async def delete_conversation(session: str, _: Operator, tenant: Tenant = "") -> Json:
+        """Delete the conversation; replies that are under way in it are not stored."""
+        if not await redis_reply(_conversation(control, session, tenant).delete()):
+            raise _no_conversation(session, tenant)
+        return {"session": session, "tenant": tenant, "deleted": True}
 
 
-async def _read(state: SessionState, session: str) -> list[bytes]:
-    """The session's fields and values.
+async def _read(control: ControlPlane, session: str) -> list[bytes]:
+    """The session's fields and values, alternating.
 
-    Raises: HTTPException where there is none.
+    Raises: HTTPException where it is not stored.
     """
-    (answer,) = await _ask(state, ("HGETALL", session_key(session)))
-    fields = flat(answer)
+    (reply,) = await query_redis(store_of(control, "sessions"), ("HGETALL", session_key(session)))
+    fields = flat(reply)
     if not fields:
         raise HTTPException(404, f"no session '{session}' is remembered")
     return fields
 
 
-async def _ask(state: SessionState, *commands: Command) -> list[Any]:
-    """Raises: HTTPException where there is no Redis, or none that answers as it should."""
-    answers = await answered(store_of(state, "sessions").ask(commands, PATIENCE_SECONDS))
-    for answer in answers:
-        if isinstance(answer, Exception):
-            raise HTTPException(503, f"Redis refuses: {answer}")
-    return answers
-
-
-def _told(session: str, fields: list[bytes]) -> Json:
-    known = Session(session, 0.0)
-    known.take(fields)
+def _session_json(session: str, fields: list[bytes]) -> Json:
+    stored = Session(session, 0.0)
+    stored.take(fields)
     plain = dict(zip(fields[::2], fields[1::2], strict=True))
     try:
         return {
@@ -108,8 +125,8 @@ def _told(session: str, fields: list[bytes]) -> Json:
             "created": _seconds(plain.get(b"created")),
             "seen": _seconds(plain.get(b"seen")),
             "requests": int(plain.get(b"requests", b"0")),
-            "arms": {name: arm_of_token(told) for name, told in known.arms.items()},
-            "places": known.places,
+            "arms": {name: arm_of_token(value) for name, value in stored.arms.items()},
+            "places": stored.places,
         }
     except ValueError as error:
         raise HTTPException(503, f"{session_key(session)} holds what no gateway has written: {error}") from error
@@ -117,3 +134,19 @@ def _told(session: str, fields: list[bytes]) -> Json:
 
 def _seconds(milliseconds: bytes | None) -> float | None:
     return int(milliseconds) / 1000 if milliseconds else None
+
+
+def _conversation(control: ControlPlane, session: str, tenant: str) -> Conversation:
+    return Conversation(store_of(control, "conversations"), session, tenant, patience=REDIS_SECONDS)
+
+
+async def _stored(control: ControlPlane, session: str, tenant: str) -> StoredConversation:
+    stored = await redis_reply(_conversation(control, session, tenant).whole())
+    if stored is None:
+        raise _no_conversation(session, tenant)
+    return stored
+
+
+def _no_conversation(session: str, tenant: str) -> HTTPException:
+    of_tenant = f" of tenant '{tenant}'" if tenant else ""
+    return HTTPException(404, f"there is no conversation of session '{session}'{of_tenant}")

@@ -1,87 +1,63 @@
-"""Mirrored routes by the admin API: how their candidates' answers compare with those that clients had."""
+"""Mirrored routes by the admin API: how their candidates' replies compare with those that clients got."""
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any
 
 from fastapi import FastAPI, HTTPException, Response
 from fastapi.responses import HTMLResponse
 
 from gateway.admin.auth import Operator, Viewer
-from gateway.admin.shadow_page import page_of
+from gateway.admin.control_plane import ControlPlane
+from gateway.admin.shadow_report_html import page_of
 
 Json = dict[str, Any]
 
-# What the list of all leaves for the report of one.
+# Fields of a report that the list leaves out.
 _LONG = ("tensors", "texts", "worst", "failures", "latency", "statuses")
 
 
-class ShadowReports(Protocol):
-    """Whoever has the reports."""
-
-    def reports(self) -> list[Json]: ...
-
-    def report(self, route: str) -> Json | None:
-        """A route's; None where it has none, and no shadow."""
-        ...
-
-    def forget(self, route: str) -> bool:
-        """Begin a route's anew; False where there is none."""
-        ...
-
-
-class ShadowState(Protocol):
-    """Whoever mirrors routes."""
-
-    @property
-    def shadows(self) -> ShadowReports: ...
-
-    async def count(self) -> None:
-        """Bring all counters and reports up to date."""
-        ...
-
-
-def add_shadows(app: FastAPI, state: ShadowState) -> None:
-    """Tell reports at /shadows and /shadows/{route}, with a page at /shadows/{route}/report."""
+def add_shadows(app: FastAPI, control: ControlPlane) -> None:
+    """Add `/shadows`."""
 
     @app.get("/shadows", tags=["shadows"])
-    async def shadows(caller: Viewer) -> Json:
-        """All mirrored routes, and those that were, with the sums of their comparisons."""
-        await state.count()
+    async def list_reports(caller: Viewer) -> Json:
+        """All routes that are or were mirrored, with the counts of their comparisons."""
+        await control.count()
         return {
             "shadows": [
                 {name: value for name, value in report.items() if name not in _LONG}
-                for report in state.shadows.reports()
+                for report in control.shadows.reports()
             ]
         }
 
     @app.get("/shadows/{route}", tags=["shadows"])
-    async def shadow(route: str, caller: Viewer) -> Json:
-        """One route's whole report: what agrees, how far, and which requests differ most."""
-        return await _report(state, route)
+    async def show_report(route: str, caller: Viewer) -> Json:
+        """A route's report: agreement, distances, and the requests that differ most."""
+        return await _report(control, route)
 
     @app.get("/shadows/{route}/report", tags=["shadows"], response_class=HTMLResponse)
-    async def page(route: str, caller: Viewer) -> Response:
-        """The same as a page with plots, which needs nothing but itself."""
-        return HTMLResponse(page_of(await _report(state, route)))
+    async def show_page(route: str, caller: Viewer) -> Response:
+        """The report as a self-contained page with plots."""
+        return HTMLResponse(page_of(await _report(control, route)))
 
     @app.delete("/shadows/{route}", tags=["shadows"])
-    async def forget(route: str, caller: Operator) -> Json:
-        """Begin a route's report anew."""
-        if not state.shadows.forget(route):
-            raise _unknown(state, route)
+    async def reset_report(route: str, caller: Operator) -> Json:
+        """Reset a route's report."""
+        if not control.shadows.forget(route):
+            raise _unknown(control, route)
         return {"route": route, "begun_anew": True}
 
 
-async def _report(state: ShadowState, route: str) -> Json:
-    await state.count()
-    report = state.shadows.report(route)
+async def _report(control: ControlPlane, route: str) -> Json:
+    await control.count()
+    report = control.shadows.report(route)
     if report is None:
-        raise _unknown(state, route)
+        raise _unknown(control, route)
     return report
 
 
-def _unknown(state: ShadowState, route: str) -> HTTPException:
-    known = ", ".join(report["route"] for report in state.shadows.reports())
-    told = f"there are reports of {known}" if known else "no route has a 'shadow'"
-    return HTTPException(404, f"there is no report of route '{route}'; {told}")
+def _unknown(control: ControlPlane, route: str) -> HTTPException:
+    known = ", ".join(report["route"] for report in control.shadows.reports())
+    others = f"there are reports of {known}" if known else "no route has a 'shadow'"
+    return HTTPException(404, f"there is no report of route '{route}'; {others}")

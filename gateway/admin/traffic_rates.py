@@ -1,4 +1,4 @@
-"""What has gone through the fleet of late: rates and latencies, from the differences of counters that only grow."""
+"""Recent traffic of the fleet: rates and latencies from the differences of monotonic counters."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from gateway.observability.metrics import LATENCY_BOUNDS, SeriesKey, SeriesSnapshot
 
-# How far back "of late" goes: long enough that a quiet route has a latency, short enough that a change is seen.
+# Long enough that a quiet route has a latency, short enough to show a change.
 _WINDOW_SECONDS = 5.0
 
 Group = TypeVar("Group", bound=Hashable)
@@ -18,8 +18,7 @@ Series = Mapping[SeriesKey, SeriesSnapshot]
 
 @dataclass(slots=True)
 class TrafficRates:
-    """Some series' requests of the window, added up. Rates are by the second, latencies in seconds, None where there
-    was no request."""
+    """The requests of some series in the window. Rates are per second, latencies in seconds, None without requests."""
 
     seconds: float
     requests: int = 0
@@ -27,15 +26,14 @@ class TrafficRates:
     buckets: list[int] = field(default_factory=lambda: [0] * (len(LATENCY_BOUNDS) + 1))
 
     def add(self, now: SeriesSnapshot, before: SeriesSnapshot | None) -> None:
-        """Take in what a series has counted since. A worker that died has taken its last counts with it."""
+        """Add what a series has counted since; the last counts of a worker that died are missing."""
         self.requests += max(0, _total(now.statuses) - (_total(before.statuses) if before is not None else 0))
         self.errors += max(0, _total(now.errors) - (_total(before.errors) if before is not None else 0))
         then: Sequence[int] = before.total[0] if before is not None else [0] * len(self.buckets)
         for index, (count, earlier) in enumerate(zip(now.total[0], then, strict=True)):
             self.buckets[index] += max(0, count - earlier)
 
-    def told(self) -> dict[str, float | None]:
-        """As operators read it."""
+    def to_json(self) -> dict[str, float | None]:
         return {
             "rate": round(self.requests / self.seconds, 3) if self.seconds else 0.0,
             "errors": round(self.errors / self.seconds, 3) if self.seconds else 0.0,
@@ -45,44 +43,44 @@ class TrafficRates:
 
 
 class Traffic:
-    """Counters as they were, for as long as the window goes back."""
+    """The counters of the window."""
 
     def __init__(self, window_seconds: float = _WINDOW_SECONDS) -> None:
         self._window_seconds = window_seconds
         self._seen: deque[tuple[float, Series]] = deque()
 
     def look(self, series: Series, now: float) -> None:
-        """Take in the counters of this moment."""
+        """Add the counters of this moment."""
         self._seen.append((now, series))
         while len(self._seen) > 2 and now - self._seen[1][0] >= self._window_seconds:
             self._seen.popleft()
 
-    def flows(self, group_of: Callable[[SeriesKey], Group]) -> dict[Group, TrafficRates]:
-        """What went through the series of each group."""
-        found: dict[Group, TrafficRates] = {}
+    def rates(self, group_of: Callable[[SeriesKey], Group]) -> dict[Group, TrafficRates]:
+        """By group of series."""
+        rates: dict[Group, TrafficRates] = {}
         if not self._seen:
-            return found
+            return rates
         (since, before), (now, latest) = self._seen[0], self._seen[-1]
         for key, series in latest.items():
-            flow = found.setdefault(group_of(key), TrafficRates(now - since))
+            group = rates.setdefault(group_of(key), TrafficRates(now - since))
             if now > since:
-                flow.add(series, before.get(key))
-        return found
+                group.add(series, before.get(key))
+        return rates
 
 
 def quantile(buckets: Sequence[int], share: float) -> float | None:
-    """Where this share of the requests lies below, interpolated within its bucket; None where there are none. What lies
-    above all bounds is told as the last one."""
+    """The latency that this share of requests does not exceed, interpolated within its bucket; None without requests.
+    Beyond the last bound it is that bound."""
     total = sum(buckets)
     if total <= 0:
         return None
-    wanted, below = share * total, 0
+    rank, below = share * total, 0
     for index, count in enumerate(buckets):
-        if count > 0 and below + count >= wanted:
+        if count > 0 and below + count >= rank:
             if index == len(LATENCY_BOUNDS):
                 break
             low = LATENCY_BOUNDS[index - 1] if index else 0.0
-            return round(low + (LATENCY_BOUNDS[index] - low) * (wanted - below) / count, 6)
+            return round(low + (LATENCY_BOUNDS[index] - low) * (rank - below) / count, 6)
         below += count
     return LATENCY_BOUNDS[-1]
 

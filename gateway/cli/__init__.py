@@ -9,14 +9,20 @@ from typing import Annotated, ParamSpec
 
 import typer
 
-from gateway.cli import conversations, experiments, keys, limits, operator_commands, recordings, rules, shadow
-from gateway.cli import service as service_commands
+from gateway.cli import (
+    conversations,
+    engines,
+    experiments,
+    keys,
+    operator_commands,
+    recordings,
+    rules,
+    service,
+    shadow,
+)
 from gateway.cli.check import check
-from gateway.cli.doctor import doctor
-from gateway.cli.engine_commands import CONTEXT, SERVICES, service
-from gateway.cli.engines import drain, engines
+from gateway.cli.engine_commands import CONTEXT, PROGRAMS, doctor, program
 from gateway.cli.explain import explain
-from gateway.cli.replay import replay
 from gateway.cli.serve import serve
 from gateway.cli.up import up
 
@@ -49,31 +55,36 @@ def _exiting(command: Callable[P, int | None]) -> Callable[P, None]:
     return run
 
 
-_COMMANDS: tuple[Callable[..., int | None], ...] = (
-    *(up, serve, check, explain, replay, engines, drain),
-    *(
-        operator_commands.models,
-        operator_commands.load,
-        operator_commands.unload,
-        operator_commands.requests,
-        operator_commands.cancel,
-    ),
-    *(operator_commands.log_level, operator_commands.audit),
+_GATEWAY, _RULES, _FLEET, _PROGRAMS = (
+    "The gateway",
+    "Rules and traffic",
+    "A running gateway",
+    "Engines and this machine",
 )
-for _command in _COMMANDS:
-    app.command()(_exiting(_command))
-app.add_typer(experiments.app, name="experiments")
-app.add_typer(limits.app, name="limits")
-app.add_typer(operator_commands.endpoints, name="endpoints", no_args_is_help=True)
-app.add_typer(conversations.app, name="conversations", no_args_is_help=True)
-app.add_typer(keys.app, name="keys", no_args_is_help=True)
-app.add_typer(shadow.app, name="shadow", no_args_is_help=True)
-app.add_typer(rules.app, name="rules", no_args_is_help=True)
-app.add_typer(service_commands.app, name="service", no_args_is_help=True)
-app.add_typer(recordings.app, name="recordings", no_args_is_help=True)
-app.command(context_settings=CONTEXT, add_help_option=False)(_exiting(doctor))
-for _name in SERVICES:
-    app.command(_name, context_settings=CONTEXT, add_help_option=False)(service(_name))
+_COMMANDS: tuple[tuple[str, Callable[..., int | None]], ...] = (
+    *((_GATEWAY, command) for command in (up, serve)),
+    *((_RULES, command) for command in (check, explain, recordings.replay)),
+    *((_FLEET, command) for command in (engines.engines, engines.drain, engines.models, engines.load, engines.unload)),
+    *((_FLEET, command) for command in (operator_commands.requests, operator_commands.cancel)),
+    *((_FLEET, command) for command in (operator_commands.log_level, operator_commands.audit)),
+)
+for _panel, _command in _COMMANDS:
+    app.command(rich_help_panel=_panel)(_exiting(_command))
+app.add_typer(experiments.app, name="experiments", rich_help_panel=_FLEET)
+app.add_typer(operator_commands.limits, name="limits", rich_help_panel=_FLEET)
+for _name, _group, _panel in (
+    ("endpoints", engines.endpoints, _FLEET),
+    ("conversations", conversations.app, _FLEET),
+    ("keys", keys.app, _GATEWAY),
+    ("shadow", shadow.app, _FLEET),
+    ("rules", rules.app, _RULES),
+    ("service", service.app, _GATEWAY),
+    ("recordings", recordings.app, _RULES),
+):
+    app.add_typer(_group, name=_name, no_args_is_help=True, rich_help_panel=_panel)
+app.command(context_settings=CONTEXT, add_help_option=False, rich_help_panel=_PROGRAMS)(_exiting(doctor))
+for _name in PROGRAMS:
+    app.command(_name, context_settings=CONTEXT, add_help_option=False, rich_help_panel=_PROGRAMS)(program(_name))
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""`pointsman check`: say all that is wrong with rule files, as a compiler would."""
+"""`pointsman check`: all errors of rule files, printed as a compiler does."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ RulePaths = Annotated[
     list[Path],
     typer.Argument(
         metavar="PATH",
-        help="Rule files, or directories whose *.yaml and *.yml files are read in name order. They count as one text: "
-        "a route in one file may name an engine of another.",
+        help="Rule files, or directories whose *.yaml and *.yml files are read in name order. Together they form one "
+        "set: a route in one file may name an engine of another.",
         show_default=False,
     ),
 ]
 
 
 def check(paths: RulePaths) -> int:
-    """Check rule files and say all that is wrong with them.
+    """Check rule files and print all errors and warnings.
 
-    Each finding has file, line and column, and the nearest right spelling. Environment variables that the files use
-    must be set, as for serving. The tests that stand in the files are run, and one that fails is an error. Exit code: 0
-    where the gateway would take the rules (there may be warnings), else 1.
+    Each line names file, line and column, and suggests a spelling. Environment variables that the files use must be
+    set, as for serving. Tests in the files are run; one that fails is an error. Exit code: 0 if the rules are valid
+    (warnings are allowed), else 1.
     """
     from gateway.dry_run.rule_tests import tested
 
@@ -45,7 +45,7 @@ def print_problems(loaded: LoadedRules) -> None:
 
 
 def summarize(loaded: LoadedRules) -> str:
-    """The last line: what the rules hold, or how much is wrong with them."""
+    """The last line: the contents of the rules, or the number of errors."""
     num_errors = len(loaded.errors)
     num_warnings = len(loaded.problems) - num_errors
     warnings = f", {_count(num_warnings, 'warning')}" if num_warnings else ""

@@ -1,23 +1,30 @@
-"""`pointsman engines`: what a running gateway knows of them, as a table; `pointsman drain`: which endpoint is to get no
-new work."""
+"""Commands about the engines of a running gateway: tables, drains, endpoints, models."""
 
 from __future__ import annotations
 
 import getpass
+import json
 from typing import Annotated, Any
 from urllib.parse import quote
 
 import typer
 from rich.text import Text
 
-from gateway.cli.admin_client import ADMIN, Admin, Key, call, no_gateway, reply
-from gateway.cli.tables import Row, print_table
+from gateway.cli.admin_client import ADMIN, Admin, Key, Row, ask, call, no_gateway, print_table, reply
+from gateway.cli.operator_commands import Reason
+
+# Loading a model at all endpoints can take minutes.
+_LOAD_SECONDS = 660.0
+
+endpoints = typer.Typer(
+    help="Add, remove or weight an engine's endpoints. Each change is a version of the rules, which can be rolled back."
+)
 
 _COLOURS = {"ready": "green", "unready": "yellow", "down": "red"}
 
 
 def engines(admin: Admin = ADMIN, key: Key = "") -> int:
-    """Show the engines of a running gateway: endpoints, health, what they say of their load and their models."""
+    """Show the engines of a running gateway: endpoints, health, reported load and models."""
     where = ("engine", "endpoint", "weight")
     columns = (*where, "condition", "breaker", "in flight", "its load", "requests", "errors", "models")
     rows: list[Row] = []
@@ -39,24 +46,24 @@ def engines(admin: Admin = ADMIN, key: Key = "") -> int:
 def drain(
     engine: Annotated[str, typer.Argument(help="The engine, as the rules name it.")],
     url: Annotated[str, typer.Argument(help="Its endpoint, as `pointsman engines` shows it.")],
-    undo: Annotated[bool, typer.Option("--undo", help="Have it get new work again.")] = False,
+    undo: Annotated[bool, typer.Option("--undo", help="Send it new work again.")] = False,
     admin: Admin = ADMIN,
     key: Key = "",
 ) -> int:
-    """Have an endpoint of a running gateway get no new work: sessions move elsewhere, what is under way ends there.
+    """Drain an endpoint of a running gateway: it gets no new work, sessions move, requests under way end there.
 
-    With Redis all replicas of the gateway do so, and do so after a restart; without it, this one until it stops.
+    With Redis this holds at all replicas, and after restarts; without it, at this gateway until it stops.
     """
-    wish = {"url": url, "by": f"{getpass.getuser()} by the command line"}
+    body = {"url": url, "by": f"{getpass.getuser()} by the command line"}
     path = f"engines/{quote(engine, safe='')}/endpoints/{'undrain' if undo else 'drain'}"
-    told = call(admin, "POST", path, wish, key=key)
+    told = call(admin, "POST", path, body, key=key)
     where = "at every replica" if told["shared"] else "at this gateway alone, since Redis is not there"
     typer.echo(f"{url} of {engine} {'gets new work again' if undo else 'gets no new work'}, {where}.")
     return 0
 
 
 def _load(load: dict[str, Any] | None) -> str:
-    """What an engine says of its load, as "3 run, 1 waits, 40% of KV"; empty where it does not tell."""
+    """An engine's load as "3 run, 1 wait, 40% of KV"; empty where it reports none."""
     if load is None:
         return ""
     kv_use = "" if load["kv_use"] is None else f", {load['kv_use']:.0%} of KV"
@@ -64,10 +71,132 @@ def _load(load: dict[str, Any] | None) -> str:
 
 
 def _listed(admin: str, key: str, what: str) -> list[dict[str, Any]]:
-    """The gateway's list of `what`; where there is none, one line says so and the command ends with 1."""
+    """The gateway's list of `what`. After an error the command prints one line and exits with 1."""
     answer = reply(admin, "GET", what, key=key, timeout=5.0)
     try:
         listed: list[dict[str, Any]] = answer.json()[what]
     except (ValueError, KeyError, TypeError) as error:
         raise no_gateway(admin, f"/{what} is answered with something else") from error
     return listed
+
+
+def models(admin: Admin = ADMIN, key: Key = "") -> int:
+    """Show every model of the engines, and the endpoints where it is ready."""
+    told = ask(admin, "models", key=key, timeout=30.0)
+    rows: list[Row] = []
+    for model in told["models"]:
+        for engine in model["engines"]:
+            for each in engine["endpoints"]:
+                state = Text(each["state"].lower(), style="green" if each["ready"] else "yellow")
+                versions = ", ".join(each["versions"])
+                rows.append((model["name"], engine["engine"], each["url"], state, versions, each["reason"]))
+    print_table(("model", "engine", "endpoint", "state", "versions", "why"), rows, "No engine tells of a model.")
+    for each in told["unanswered"]:
+        typer.echo(f"{each['url']} of {each['engine']} does not tell: {each['detail']}", err=True)
+    return 0
+
+
+Model = Annotated[str, typer.Argument(help="The model's name for clients; with --engine, that engine's name of it.")]
+Engine = Annotated[str, typer.Option(help="Only at this engine; else at all engines that the rules lead to.")]
+Quorum = Annotated[str, typer.Option(metavar="all|majority|N", help="How many endpoints must succeed.")]
+
+
+def load(
+    model: Model,
+    engine: Engine = "",
+    quorum: Quorum = "all",
+    parameter: Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help="A parameter of V2's load.")] = None,
+    reason: Reason = "",
+    admin: Admin = ADMIN,
+    key: Key = "",
+) -> int:
+    """Load a model at all endpoints at once, and show the results. Exit code: 1 below the quorum."""
+    return _control("load", model, engine, quorum, parameter or [], reason, admin, key)
+
+
+def unload(
+    model: Model, engine: Engine = "", quorum: Quorum = "all", reason: Reason = "", admin: Admin = ADMIN, key: Key = ""
+) -> int:
+    """Unload a model at all endpoints at once, and show the results. Exit code: 1 below the quorum."""
+    return _control("unload", model, engine, quorum, [], reason, admin, key)
+
+
+def _control(
+    verb: str, model: str, engine: str, quorum: str, parameters: list[str], reason: str, admin: str, key: str
+) -> int:
+    body: dict[str, Any] = {"quorum": int(quorum) if quorum.isdigit() else quorum, "reason": reason}
+    if engine:
+        body["engine"] = engine
+    if parameters:
+        body["parameters"] = dict(map(_parameter, parameters))
+    path = f"models/{quote(model, safe='')}/{verb}"
+    answer = reply(admin, "POST", path, body, key=key, timeout=_LOAD_SECONDS, accepted=(409,))
+    told = answer.json()
+    rows: list[Row] = []
+    for each in told.get("endpoints", ()):
+        done = Text("done", style="green") if each["ok"] else Text("failed", style="red")
+        rows.append((each["engine"], each["url"], each["model"], done, f"{each['seconds']:.1f} s", each["detail"]))
+    print_table(("engine", "endpoint", "its name there", verb, "took", "why"), rows, "No endpoint was asked.")
+    if answer.status_code == 409:
+        typer.echo(told["detail"], err=True)
+        return 1
+    return 0
+
+
+def _parameter(text: str) -> tuple[str, Any]:
+    """A name, and a value, parsed where it is JSON."""
+    name, equals, value = text.partition("=")
+    if not equals or not name:
+        raise typer.BadParameter(f"{text!r} is no NAME=VALUE")
+    try:
+        found = json.loads(value)
+    except ValueError:
+        return name, value
+    return name, found if isinstance(found, bool | int | str) else value
+
+
+EngineName = Annotated[str, typer.Argument(help="The engine, as the rules name it.")]
+Url = Annotated[str, typer.Argument(help="http://host:port, or grpc://host:port without REST.")]
+
+
+@endpoints.command("add")
+def add_endpoint(
+    engine: EngineName,
+    url: Url,
+    grpc: Annotated[str, typer.Option(metavar="HOST:PORT", help="Its gRPC address, where it has both.")] = "",
+    weight: Annotated[float | None, typer.Option(min=0, help="Its share of the work, relative to the others.")] = None,
+    reason: Reason = "",
+    admin: Admin = ADMIN,
+    key: Key = "",
+) -> None:
+    """Add an endpoint; it gets work once it is ready."""
+    body = {"url": url, "grpc": grpc or None, "weight": weight, "reason": reason}
+    told = call(admin, "POST", _endpoints(engine), body, key=key)
+    typer.echo(f"{url} is added to {engine}: rules {told['version']['number']}.")
+
+
+@endpoints.command("remove")
+def remove_endpoint(engine: EngineName, url: Url, reason: Reason = "", admin: Admin = ADMIN, key: Key = "") -> None:
+    """Remove an endpoint; requests under way end there."""
+    path = f"{_endpoints(engine)}?url={quote(url, safe='')}&reason={quote(reason, safe='')}"
+    told = call(admin, "DELETE", path, key=key)
+    typer.echo(f"{url} is removed from {engine}: rules {told['version']['number']}.")
+
+
+@endpoints.command("weight")
+def weigh_endpoint(
+    engine: EngineName,
+    url: Url,
+    weight: Annotated[float, typer.Argument(min=0, help="Relative to the others; 0: as if drained.")],
+    reason: Reason = "",
+    admin: Admin = ADMIN,
+    key: Key = "",
+) -> None:
+    """Set an endpoint's share of its engine's work."""
+    body = {"url": url, "weight": weight, "reason": reason}
+    told = call(admin, "POST", f"{_endpoints(engine)}/weight", body, key=key)
+    typer.echo(f"{url} of {engine} has weight {weight:g}: rules {told['version']['number']}.")
+
+
+def _endpoints(engine: str) -> str:
+    return f"engines/{quote(engine, safe='')}/endpoints"

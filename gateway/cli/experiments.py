@@ -1,4 +1,4 @@
-"""`pointsman experiments`: what a running gateway knows of its experiments, and what is to become of them."""
+"""`pointsman experiments`: the experiments of a running gateway, and commands on their runs."""
 
 from __future__ import annotations
 
@@ -9,16 +9,15 @@ from urllib.parse import quote
 import typer
 from rich.text import Text
 
-from gateway.cli.admin_client import ADMIN, Admin, Key, call, no_gateway, reply
-from gateway.cli.tables import Row, console, print_table
+from gateway.cli.admin_client import ADMIN, Admin, Key, Row, call, console, no_gateway, print_table, reply
 
 app = typer.Typer(
-    help="List or show the experiments of a running gateway; start, stop, ramp, hold, promote or roll one back; have a "
-    "session in an arm."
+    help="List or show the experiments of a running gateway; start, stop, ramp, hold, promote or roll back a run; "
+    "assign a session to an arm."
 )
 
 Name = Annotated[str, typer.Argument(help="The experiment, as the rules name it.")]
-Reason = Annotated[str, typer.Option(help="Why; it stands in the record.")]
+Reason = Annotated[str, typer.Option(help="The reason, for the decision log.")]
 
 _COLOURS = {"running": "green", "held": "yellow", "rolled_back": "red", "finished": "bold"}
 _NONE = "The rules name no experiment."
@@ -26,15 +25,15 @@ _NONE = "The rules name no experiment."
 
 @app.callback(invoke_without_command=True)
 def _listed(context: typer.Context, admin: Admin = ADMIN, key: Key = "") -> None:
-    """List or show the experiments of a running gateway; start, stop, ramp, hold, promote or roll one back; have a
-    session in an arm. Without a command: list."""
+    """List or show the experiments of a running gateway; start, stop, ramp, hold, promote or roll back a run; assign a
+    session to an arm. Without a command: list."""
     if context.invoked_subcommand is None:
         list_all(admin, key)
 
 
 @app.command("list")
 def list_all(admin: Admin = ADMIN, key: Key = "") -> None:
-    """List all of them: arms, weights in the rules, shares in force, traffic."""
+    """List all experiments: arms, weights in the rules, shares in force, traffic."""
     columns = ("experiment", "status", "unit", "arm", "engine", "model", "weight", "share", "requests", "errors")
     rows: list[Row] = []
     answer = reply(admin, "GET", "experiments", key=key, timeout=5.0)
@@ -51,7 +50,7 @@ def list_all(admin: Admin = ADMIN, key: Key = "") -> None:
 
 @app.command()
 def show(name: Name, admin: Admin = ADMIN, key: Key = "") -> None:
-    """Show one: where it stands, what is known of its arms, what was decided."""
+    """Show one experiment: its state, its arms, comparisons and decisions."""
     told = call(admin, "GET", f"experiments/{quote(name, safe='')}", key=key)
     to = console()
     to.print(
@@ -86,75 +85,75 @@ def show(name: Name, admin: Admin = ADMIN, key: Key = "") -> None:
 @app.command()
 def start(
     name: Name,
-    step: Annotated[int, typer.Option(min=1, help="Where to begin, counted from 1.")] = 1,
+    step: Annotated[int, typer.Option(min=1, help="The first step, counted from 1.")] = 1,
     reason: Reason = "",
     admin: Admin = ADMIN,
     key: Key = "",
 ) -> None:
-    """Begin a ramp, or a bandit; what was known of an earlier run does not count."""
-    _tell(admin, key, name, "start", {"reason": reason, "step": step})
+    """Start a ramp, or a bandit, without the evidence of earlier runs."""
+    _command(admin, key, name, "start", {"reason": reason, "step": step})
 
 
 @app.command()
 def ramp(
     name: Name,
-    step: Annotated[int | None, typer.Option(min=1, help="Which step, counted from 1; without: go on.")] = None,
+    step: Annotated[int | None, typer.Option(min=1, help="The step, counted from 1; without it: continue.")] = None,
     reason: Reason = "",
     admin: Admin = ADMIN,
     key: Key = "",
 ) -> None:
-    """Go to a step of the ramp, forward or back; without one: go on after a hold."""
-    _tell(admin, key, name, "ramp", {"reason": reason, "step": step})
+    """Go to a step of the ramp, forward or back; without a step: continue after a hold."""
+    _command(admin, key, name, "ramp", {"reason": reason, "step": step})
 
 
 @app.command()
 def hold(name: Name, reason: Reason = "", admin: Admin = ADMIN, key: Key = "") -> None:
-    """Stay at this step. Harm still ends the run."""
-    _tell(admin, key, name, "hold", {"reason": reason})
+    """Stay at this step. A guardrail still ends the run."""
+    _command(admin, key, name, "hold", {"reason": reason})
 
 
 @app.command()
 def stop(name: Name, reason: Reason = "", admin: Admin = ADMIN, key: Key = "") -> None:
-    """End the run: the rules' weights are in force."""
-    _tell(admin, key, name, "stop", {"reason": reason})
+    """End the run: the rules' weights apply."""
+    _command(admin, key, name, "stop", {"reason": reason})
 
 
 @app.command()
 def promote(
     name: Name,
-    arm: Annotated[str, typer.Argument(help="The arm that gets all.")],
+    arm: Annotated[str, typer.Argument(help="The arm that gets all units.")],
     reason: Reason = "",
     admin: Admin = ADMIN,
     key: Key = "",
 ) -> None:
-    """End the run: one arm has all, and the rules say so."""
-    _tell(admin, key, name, "promote", {"reason": reason, "arm": arm})
+    """End the run: one arm gets all units, and the rules are changed to say so."""
+    _command(admin, key, name, "promote", {"reason": reason, "arm": arm})
 
 
 @app.command()
 def rollback(name: Name, reason: Reason = "", admin: Admin = ADMIN, key: Key = "") -> None:
-    """End the run: the control has all, and the rules say so."""
-    _tell(admin, key, name, "rollback", {"reason": reason})
+    """End the run: the control gets all units, and the rules are changed to say so."""
+    _command(admin, key, name, "rollback", {"reason": reason})
 
 
 @app.command()
 def force(
     name: Name,
     unit: Annotated[str, typer.Argument(help="The session, as its clients name it.")],
-    arm: Annotated[str | None, typer.Argument(help="The arm; without one: the arm that falls to it.")] = None,
+    arm: Annotated[str | None, typer.Argument(help="The arm; without it: the arm of its hash.")] = None,
     reason: Reason = "",
     admin: Admin = ADMIN,
     key: Key = "",
 ) -> None:
-    """Have a session in an arm from its next request on, whatever its hash says."""
+    """Assign a session to an arm from its next request on, instead of its hash's."""
     call(admin, "POST", _path(name, "force"), {"unit": unit, "arm": arm, "reason": reason}, key=key)
     typer.echo(
         f"Session {unit!r} has arm '{arm}' of {name}." if arm else f"Session {unit!r} has its own arm of {name}."
     )
 
 
-def _tell(admin: str, key: str, name: str, what: str, wish: dict[str, Any]) -> None:
-    told = call(admin, "POST", _path(name, what), wish, key=key)
+def _command(admin: str, key: str, name: str, what: str, body: dict[str, Any]) -> None:
+    told = call(admin, "POST", _path(name, what), body, key=key)
     shares = ", ".join(f"{arm['name']} {arm['share']:.4g}" for arm in told["arms"])
     typer.echo(f"{name} is {_status(told).plain}: {shares}.")
 
@@ -164,18 +163,18 @@ def _path(name: str, what: str) -> str:
 
 
 def _status(told: dict[str, Any]) -> Text:
-    """With the step, where a ramp is at one."""
+    """With the step of a ramp."""
     step = (told.get("ramp") or {}).get("step")
     at = f" at step {step} of {len(told['ramp']['steps'])}" if step and told["status"] in ("running", "held") else ""
     return Text(told["status"].replace("_", " ") + at, style=_COLOURS.get(told["status"], "dim"))
 
 
-def _interval(found: list[float | None] | None) -> str:
-    """As 0.012 [0.01, 0.02]; what is unknown is a dash."""
-    if found is None or found[0] is None:
+def _interval(interval: list[float | None] | None) -> str:
+    """As 0.012 [0.01, 0.02]; a dash where it is unknown."""
+    if interval is None or interval[0] is None:
         return "-"
-    ends = ("-" if end is None else f"{end:.4g}" for end in found[1:])
-    return f"{found[0]:.4g} [{', '.join(ends)}]"
+    ends = ("-" if end is None else f"{end:.4g}" for end in interval[1:])
+    return f"{interval[0]:.4g} [{', '.join(ends)}]"
 
 
 def _verdict(told: dict[str, Any]) -> Text:

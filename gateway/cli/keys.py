@@ -1,37 +1,37 @@
-"""`pointsman keys`: who may use the admin API."""
+"""`pointsman keys`: the keys of the admin API."""
 
 from __future__ import annotations
 
-import io
 import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
-from rich.table import Table
-from rich.text import Text
 
-from gateway.cli.tables import console
+from gateway.cli.admin_client import Row, print_table
+
+if TYPE_CHECKING:
+    from gateway.rule_versions.spans import Span
 
 app = typer.Typer(
-    help="Make, list and remove keys of the admin API. A key is shown once, when it is made: the file holds its hash "
-    "alone, and may be given to whoever runs the gateway (`pointsman serve --admin-keys FILE`). A gateway that is "
-    "running takes changes over at once."
+    help="Make, list and remove keys of the admin API. A key is shown once, when it is made: the file holds only its "
+    "hash. Pass the file to the gateway (`pointsman serve --admin-keys FILE`), which applies changes at once."
 )
 
 File = Annotated[
     Path,
-    typer.Option(metavar="FILE", envvar="POINTSMAN_ADMIN_KEYS", help="The keys file; `add` makes it where it is not."),
+    typer.Option(metavar="FILE", envvar="POINTSMAN_ADMIN_KEYS", help="The keys file."),
 ]
 
 
 @app.command()
 def add(
-    name: Annotated[str, typer.Argument(help="Whose key it is, as the audit will tell.")],
+    name: Annotated[str, typer.Argument(help="Owner of the key, as it appears in the audit.")],
     role: Annotated[
         Literal["viewer", "operator", "admin"],
         typer.Option(
-            help="A viewer reads; an operator runs the fleet, too (drains, loads, ramps); an admin also changes rules, "
+            help="A viewer reads; an operator also runs the fleet (drains, loads, ramps); an admin also changes rules, "
             "endpoints and limits, and reads the audit."
         ),
     ],
@@ -40,12 +40,13 @@ def add(
         typer.Option(
             metavar="FILE",
             envvar="POINTSMAN_ADMIN_KEYS",
-            help="The keys file, made where it is not; - writes the entry to stdout and the key to stderr.",
+            help="The keys file, which is created if needed; - writes the entry to stdout and the key to stderr.",
         ),
     ],
 ) -> None:
     """Make a key, and print it: it cannot be shown again."""
-    from gateway.admin.api_keys import Role, make_key, told
+    from gateway.admin.api_keys import Role, entry_fields, make_key
+    from gateway.rule_versions.splice import append_item, flow_map
     from gateway.yaml import values
 
     try:
@@ -53,16 +54,23 @@ def add(
     except ValueError as error:
         raise typer.BadParameter(str(error)) from error
     key, entry = make_key(name, Role[role])
+    fields = entry_fields(entry)
     if file == "-":
-        fields = "\n  ".join(f"{field}: {value}" for field, value in told(entry).items())
-        typer.echo(f"- {fields}")
+        typer.echo(_block(fields, 0), nl=False)
         typer.echo(key, err=True)
         return
-    entries = _read(Path(file)) if Path(file).exists() else []
-    if any(known["name"] == name for known in entries):
+    path = Path(file)
+    text, entries = _read(path) if path.exists() else ("", None)
+    if any(_value(each, "name") == name for each in _items(entries)):
         raise _refused(f"{file} has a key of {name!r} already; remove that one first, or choose another name")
-    entries.append(dict(told(entry)))
-    _write(Path(file), entries)
+    if entries is None or not entries.children:
+        before = text[: entries.start] if entries is not None else text
+        text = before + ("\n" if before and not before.endswith("\n") else "") + _block(fields, 0)
+    elif entries.is_flow:
+        text = append_item(text, entries, flow_map(**fields))
+    else:
+        text = append_item(text, entries, _block(fields, entries.column)[entries.column + 2 :].rstrip("\n"))
+    _write(path, text)
     typer.echo(key)
     typer.echo(f"This is the key of {name!r}, shown once. Use it: Authorization: Bearer KEY, or --key.", err=True)
 
@@ -70,55 +78,67 @@ def add(
 @app.command("list")
 def list_all(file: File) -> None:
     """List names and roles."""
-    entries = _read(file)
-    table = Table()
-    for column in ("name", "role", "id"):
-        table.add_column(column, overflow="fold")
-    for entry in entries:
-        table.add_row(*(Text(str(entry[field])) for field in ("name", "role", "id")))
-    console().print(table if entries else "The file has no key: nobody can use the admin API.")
+    columns = ("name", "role", "id")
+    _, entries = _read(file)
+    rows: list[Row] = [tuple(_value(entry, column) for column in columns) for entry in _items(entries)]
+    print_table(columns, rows, "The file has no key: nobody can use the admin API.")
 
 
 @app.command()
-def remove(name: Annotated[str, typer.Argument(help="Whose key it is.")], file: File) -> None:
-    """Take a key out of the file: it opens nothing from then on."""
-    entries = _read(file)
-    found = [index for index, entry in enumerate(entries) if entry["name"] == name]
-    if not found:
-        known = ", ".join(str(entry["name"]) for entry in entries) or "none"
-        raise _refused(f"{file} has no key of {name!r}; it has {known}")
-    del entries[found[0]]
-    _write(file, entries)
+def remove(name: Annotated[str, typer.Argument(help="Owner of the key.")], file: File) -> None:
+    """Remove a key from the file: it is refused from then on."""
+    from gateway.rule_versions.splice import remove_item
+    from gateway.rule_versions.version import EditError
+
+    text, entries = _read(file)
+    names = [_value(entry, "name") for entry in _items(entries)]
+    if entries is None or name not in names:
+        raise _refused(f"{file} has no key of {name!r}; it has {', '.join(names) or 'none'}")
+    try:
+        _write(file, remove_item(text, entries, names.index(name), f"the key of {name!r}"))
+    except EditError as error:
+        raise _refused(f"{file}: {error}") from error
     typer.echo(f"The key of {name!r} opens nothing any more.")
 
 
-def _read(file: Path) -> Any:
-    """The file's list as ruamel has it, which keeps comments; it is read as the gateway reads it, too."""
-    from ruamel.yaml import YAML
+def _block(fields: Mapping[str, str], column: int) -> str:
+    """An entry in lines of its own, as an item of a list at this column."""
+    indent = " " * column
+    lines = "".join(f"{indent}  {name}: {value}\n" for name, value in fields.items())
+    return f"{indent}- {lines[len(indent) + 2 :]}"
 
+
+def _read(file: Path) -> tuple[str, Span | None]:
+    """The file's text and its list, None where it is empty. The gateway's own reader checks it first."""
     from gateway.admin.api_keys import KeysError, read_keys
+    from gateway.rule_versions.spans import read_spans
 
     try:
         read_keys(file)
     except KeysError as error:
         raise _refused(str(error)) from error
-    return YAML().load(file.read_text()) or []
+    text = file.read_text()
+    root = read_spans(text, str(file))
+    return text, root if root.kind == "list" else None
 
 
-def _write(file: Path, entries: Any) -> None:
-    """In place: where a container has the file mounted, one put in its stead would not be seen."""
-    from ruamel.yaml import YAML
+def _items(entries: Span | None) -> list[Span]:
+    return entries.children if entries is not None else []
 
-    text = io.StringIO()
-    yaml = YAML()
-    yaml.width = 200
-    yaml.dump(entries, text)
+
+def _value(entry: Span, field: str) -> str:
+    found = entry.get(field)
+    return found.value if found is not None else ""
+
+
+def _write(file: Path, text: str) -> None:
+    """In place: a container that has the file mounted would not see a new file."""
     try:
-        file.write_text(text.getvalue())
+        file.write_text(text)
     except OSError as error:
         raise _refused(f"{file} cannot be written: {error.strerror}") from error
 
 
-def _refused(why: str) -> typer.Exit:
-    print(why, file=sys.stderr)
+def _refused(reason: str) -> typer.Exit:
+    print(reason, file=sys.stderr)
     return typer.Exit(1)

@@ -1,4 +1,4 @@
-"""Commands that run a gateway by its admin API: requests under way, models, endpoints, the log's level, the audit."""
+"""Commands about a running gateway: requests under way, the log level, the audit, limits."""
 
 from __future__ import annotations
 
@@ -10,28 +10,20 @@ from urllib.parse import quote
 import typer
 from rich.text import Text
 
-from gateway.cli.admin_client import ADMIN, Admin, Key, ask, call, reply
-from gateway.cli.tables import Row, print_table
+from gateway.cli.admin_client import ADMIN, Admin, Key, Row, ask, call, print_table
 
-# Loading a model at all replicas can take minutes.
-_LOAD_SECONDS = 660.0
-
-Why = Annotated[str, typer.Option("--reason", help="Why, for the audit and the versions of the rules.")]
-
-endpoints = typer.Typer(
-    help="Add, remove or weigh an engine's endpoints. Each is a version of the rules, which can be taken back."
-)
+Reason = Annotated[str, typer.Option("--reason", help="The reason, for the audit and the versions of the rules.")]
 
 
 def requests(
-    limit: Annotated[int, typer.Option(min=1, max=10_000, help="So many of the oldest.")] = 50,
+    limit: Annotated[int, typer.Option(min=1, max=10_000, help="Number of the oldest requests.")] = 50,
     admin: Admin = ADMIN,
     key: Key = "",
 ) -> int:
-    """Show the requests under way, the oldest first: where each is, and what it waits for.
+    """Show the requests under way, the oldest first, and what each waits for.
 
     reading: the rest of the request; limited: its turn; connecting: the engine's connection; asking: the first byte of
-    the reply; answering: its end.
+    the reply; answering: the end of the reply.
     """
     columns = ("id", "age", "stage", "protocol", "path", "model", "route", "arm", "engine", "endpoint", "peer")
     told = ask(admin, f"requests?limit={limit}", key=key)["requests"]
@@ -45,96 +37,19 @@ def cancel(
     admin: Admin = ADMIN,
     key: Key = "",
 ) -> int:
-    """End a request: its engine is told at once, and its client reads that it was cancelled (499, CANCELLED)."""
+    """Cancel a request: its engine is notified at once, and its client gets status 499 or CANCELLED."""
     told = call(admin, "DELETE", f"requests/{quote(id, safe='')}", key=key)
     number = told["cancelled"]
     typer.echo(f"{id} is cancelled{'' if number == 1 else f' ({number} requests)'}.")
     return 0
 
 
-def models(admin: Admin = ADMIN, key: Key = "") -> int:
-    """Show every model that an engine knows, and at which endpoints it is ready."""
-    told = ask(admin, "models", key=key, timeout=30.0)
-    rows: list[Row] = []
-    for model in told["models"]:
-        for engine in model["engines"]:
-            for each in engine["endpoints"]:
-                state = Text(each["state"].lower(), style="green" if each["ready"] else "yellow")
-                versions = ", ".join(each["versions"])
-                rows.append((model["name"], engine["engine"], each["url"], state, versions, each["reason"]))
-    print_table(("model", "engine", "endpoint", "state", "versions", "why"), rows, "No engine tells of a model.")
-    for each in told["unanswered"]:
-        typer.echo(f"{each['url']} of {each['engine']} does not tell: {each['detail']}", err=True)
-    return 0
-
-
-Model = Annotated[str, typer.Argument(help="The model, as clients name it; with --engine, as that engine does.")]
-Engine = Annotated[str, typer.Option(help="At this engine alone; else wherever the rules lead.")]
-Quorum = Annotated[str, typer.Option(metavar="all|majority|N", help="How many endpoints must have done it.")]
-
-
-def load(
-    model: Model,
-    engine: Engine = "",
-    quorum: Quorum = "all",
-    parameter: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=VALUE", help="For the engines, as V2's load takes it.")
-    ] = None,
-    reason: Why = "",
-    admin: Admin = ADMIN,
-    key: Key = "",
-) -> int:
-    """Load a model at all replicas at the same time, and tell what became of it at each; 1 where too few have it."""
-    return _control("load", model, engine, quorum, parameter or [], reason, admin, key)
-
-
-def unload(
-    model: Model, engine: Engine = "", quorum: Quorum = "all", reason: Why = "", admin: Admin = ADMIN, key: Key = ""
-) -> int:
-    """Unload a model at all replicas at the same time, and tell what became of it at each."""
-    return _control("unload", model, engine, quorum, [], reason, admin, key)
-
-
-def _control(
-    verb: str, model: str, engine: str, quorum: str, parameters: list[str], reason: str, admin: str, key: str
-) -> int:
-    wish: dict[str, Any] = {"quorum": int(quorum) if quorum.isdigit() else quorum, "reason": reason}
-    if engine:
-        wish["engine"] = engine
-    if parameters:
-        wish["parameters"] = dict(map(_parameter, parameters))
-    path = f"models/{quote(model, safe='')}/{verb}"
-    answer = reply(admin, "POST", path, wish, key=key, timeout=_LOAD_SECONDS, accepted=(409,))
-    told = answer.json()
-    rows: list[Row] = []
-    for each in told.get("endpoints", ()):
-        done = Text("done", style="green") if each["ok"] else Text("failed", style="red")
-        rows.append((each["engine"], each["url"], each["model"], done, f"{each['seconds']:.1f} s", each["detail"]))
-    print_table(("engine", "endpoint", "its name there", verb, "took", "why"), rows, "No endpoint was asked.")
-    if answer.status_code == 409:
-        typer.echo(told["detail"], err=True)
-        return 1
-    return 0
-
-
-def _parameter(text: str) -> tuple[str, Any]:
-    """A name, and a value that is JSON where it reads as that."""
-    name, equals, value = text.partition("=")
-    if not equals or not name:
-        raise typer.BadParameter(f"{text!r} is no NAME=VALUE")
-    try:
-        found = json.loads(value)
-    except ValueError:
-        return name, value
-    return name, found if isinstance(found, bool | int | str) else value
-
-
 def audit(
-    limit: Annotated[int, typer.Option(min=1, max=1000, help="So many of the latest.")] = 50,
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="Number of the latest calls.")] = 50,
     admin: Admin = ADMIN,
     key: Key = "",
 ) -> int:
-    """Show who has changed what, the latest first: each call of the admin API that is no reading one."""
+    """Show the calls of the admin API that can change something, the latest first."""
     rows: list[Row] = []
     for each in ask(admin, f"audit?limit={limit}", key=key)["audit"]:
         when = datetime.fromtimestamp(each["time"], UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
@@ -148,13 +63,13 @@ def audit(
 
 def log_level(
     level: Annotated[
-        Literal["debug", "info", "warning", "error"] | None, typer.Argument(help="From here on; none: tell.")
+        Literal["debug", "info", "warning", "error"] | None, typer.Argument(help="The new level; none: show it.")
     ] = None,
-    reason: Why = "",
+    reason: Reason = "",
     admin: Admin = ADMIN,
     key: Key = "",
 ) -> int:
-    """Show or set from which level on a running gateway logs: its control process and all workers, until it ends."""
+    """Show or set the log level of a running gateway, until it ends."""
     if level is None:
         told = ask(admin, "log-level", key=key)
     else:
@@ -163,50 +78,58 @@ def log_level(
     return 0
 
 
-# Endpoints
+limits = typer.Typer(help="Show limits, or change their amounts, as a new version of the rules.")
 
-EngineName = Annotated[str, typer.Argument(help="The engine, as the rules name it.")]
-Url = Annotated[str, typer.Argument(help="http://host:port, or grpc://host:port where it has no REST.")]
+_AMOUNTS = {
+    "requests_per_second": "{:g} requests/s",
+    "burst": "{} at once",
+    "tokens_per_minute": "{} tokens/min",
+    "concurrency": "{} at the same time",
+}
 
 
-@endpoints.command("add")
-def add_endpoint(
-    engine: EngineName,
-    url: Url,
-    grpc: Annotated[str, typer.Option(metavar="HOST:PORT", help="Its gRPC, where it has both.")] = "",
-    weight: Annotated[float | None, typer.Option(min=0, help="Its share of the work beside the others'.")] = None,
-    reason: Why = "",
+@limits.callback(invoke_without_command=True)
+def show_limits(context: typer.Context, admin: Admin = ADMIN, key: Key = "") -> None:
+    """Show limits, or change their amounts, as a new version of the rules."""
+    if context.invoked_subcommand is not None:
+        return
+    rows: list[Row] = []
+    for limit in ask(admin, "limits", key=key)["limits"]:
+        allowed = ", ".join(text.format(limit[name]) for name, text in _AMOUNTS.items() if name in limit)
+        whose = f"per {', '.join(limit['per'])}" if limit["per"] else "all together"
+        counts = (str(limit[name]) for name in ("admitted", "refused", "waited", "accounts"))
+        rows.append((limit["name"], ", ".join(limit["routes"]) or "all", whose, allowed, *counts))
+    columns = ("limit", "routes", "whose", "allows", "admitted", "refused", "waited", "accounts")
+    print_table(columns, rows, "The rules name no limit.")
+
+
+@limits.command("set")
+def set_limit(
+    name: Annotated[str, typer.Argument(help="The limit, as the rules name it.")],
+    requests_per_second: Annotated[float | None, typer.Option(help="Requests a second.")] = None,
+    burst: Annotated[int | None, typer.Option(min=1, help="Requests at once.")] = None,
+    tokens_per_minute: Annotated[int | None, typer.Option(min=1, help="Tokens of language models.")] = None,
+    concurrency: Annotated[int | None, typer.Option(min=1, help="Concurrent requests.")] = None,
+    max_wait: Annotated[float | None, typer.Option(min=0, help="Seconds that requests wait for their turn.")] = None,
+    without: Annotated[
+        list[str] | None, typer.Option(metavar="AMOUNT", help="Remove this amount; may be repeated.")
+    ] = None,
+    reason: Reason = "",
     admin: Admin = ADMIN,
     key: Key = "",
 ) -> None:
-    """Add one; it gets work once it is ready."""
-    wish = {"url": url, "grpc": grpc or None, "weight": weight, "reason": reason}
-    told = call(admin, "POST", _endpoints(engine), wish, key=key)
-    typer.echo(f"{url} is added to {engine}: rules {told['version']['number']}.")
-
-
-@endpoints.command("remove")
-def remove_endpoint(engine: EngineName, url: Url, reason: Why = "", admin: Admin = ADMIN, key: Key = "") -> None:
-    """Remove one; what is under way there ends."""
-    path = f"{_endpoints(engine)}?url={quote(url, safe='')}&reason={quote(reason, safe='')}"
-    told = call(admin, "DELETE", path, key=key)
-    typer.echo(f"{url} is removed from {engine}: rules {told['version']['number']}.")
-
-
-@endpoints.command("weight")
-def weigh_endpoint(
-    engine: EngineName,
-    url: Url,
-    weight: Annotated[float, typer.Argument(min=0, help="Beside the others'; 0: as if it were drained.")],
-    reason: Why = "",
-    admin: Admin = ADMIN,
-    key: Key = "",
-) -> None:
-    """Give one another share of its engine's work."""
-    wish = {"url": url, "weight": weight, "reason": reason}
-    told = call(admin, "POST", f"{_endpoints(engine)}/weight", wish, key=key)
-    typer.echo(f"{url} of {engine} has weight {weight:g}: rules {told['version']['number']}.")
-
-
-def _endpoints(engine: str) -> str:
-    return f"engines/{quote(engine, safe='')}/endpoints"
+    """Change a limit's amounts; the others stay. The change applies at once, in all workers."""
+    given = {
+        "requests_per_second": requests_per_second,
+        "burst": burst,
+        "tokens_per_minute": tokens_per_minute,
+        "concurrency": concurrency,
+        "max_wait": max_wait,
+    }
+    wish: dict[str, Any] = {field: value for field, value in given.items() if value is not None}
+    for field in without or ():
+        if field not in given:
+            raise typer.BadParameter(f"{field!r} is no amount of a limit: {', '.join(given)}")
+        wish[field] = None
+    told = call(admin, "PUT", f"limits/{quote(name, safe='')}", wish | {"reason": reason}, key=key)
+    typer.echo(f"Limit {name} is changed: rules {told['version']['number']}.")

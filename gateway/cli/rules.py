@@ -11,20 +11,19 @@ from typing import Annotated, Any
 import typer
 from rich.syntax import Syntax
 
-from gateway.cli.admin_client import ADMIN, Admin, Key, ask, call, refused, reply
+from gateway.cli.admin_client import ADMIN, Admin, Key, Row, ask, call, console, print_table, refused, reply
 from gateway.cli.check import RulePaths
-from gateway.cli.replay import print_report
-from gateway.cli.tables import Row, console, print_table
+from gateway.cli.recordings import print_report
 
-app = typer.Typer(help="Versions of the rules of a running gateway: look, compare, activate, roll back, export.")
+app = typer.Typer(help="Versions of the rules of a running gateway: list, compare, activate, roll back, export.")
 
-Number = Annotated[int | None, typer.Argument(help="A version's number; if not given, the one in force.", min=1)]
-Reason = Annotated[str, typer.Option(help="Why, for whoever reads the versions later.")]
+Number = Annotated[int | None, typer.Argument(help="A version's number; by default the one in force.", min=1)]
+Reason = Annotated[str, typer.Option(help="The reason, for the history of versions.")]
 
 
 @app.command("list")
 def versions(admin: Admin = ADMIN, key: Key = "") -> None:
-    """List the versions that are kept, the latest first."""
+    """List the stored versions, the latest first."""
     told = ask(admin, "rules/versions", key=key)
     rows: list[Row] = [
         (
@@ -51,7 +50,7 @@ def show(number: Number = None, admin: Admin = ADMIN, key: Key = "") -> None:
 
 @app.command()
 def diff(
-    from_: Annotated[int | None, typer.Argument(metavar="FROM", help="If not given: the one before.", min=1)] = None,
+    from_: Annotated[int | None, typer.Argument(metavar="FROM", help="By default the previous one.", min=1)] = None,
     to: Number = None,
     admin: Admin = ADMIN,
     key: Key = "",
@@ -63,8 +62,8 @@ def diff(
 
 @app.command()
 def validate(paths: RulePaths, admin: Admin = ADMIN, key: Key = "") -> None:
-    """Ask a gateway what it would say of rule files, and how they differ from those in force. Exit code: 0 where it
-    would take them, else 1."""
+    """Validate rule files at a running gateway, and show their differences from those in force. Exit code: 0 if they
+    are valid, else 1."""
     told = call(admin, "POST", "rules/validate", {"files": _texts(paths)}, key=key)
     _print_problems(told["problems"])
     _print_diff(told["diff"])
@@ -76,40 +75,36 @@ def validate(paths: RulePaths, admin: Admin = ADMIN, key: Key = "") -> None:
 def activate(
     paths: Annotated[
         list[Path] | None,
-        typer.Argument(
-            metavar="PATH", help="Rule files or directories: all that are to be in force.", show_default=False
-        ),
+        typer.Argument(metavar="PATH", help="All rule files, or their directories.", show_default=False),
     ] = None,
-    version: Annotated[int | None, typer.Option(help="An earlier version, in their stead.", min=1)] = None,
+    version: Annotated[int | None, typer.Option(help="An earlier version instead of files.", min=1)] = None,
     reason: Reason = "",
     admin: Admin = ADMIN,
     key: Key = "",
 ) -> None:
-    """Put rule files, or an earlier version, in force. The files on the gateway's disk stay as they are: `pointsman
-    rules export` writes what is in force, and until then a change of those files supersedes it."""
+    """Put rule files, or an earlier version, in force. The files on the gateway's disk do not change: `pointsman rules
+    export` writes what is in force, and until then a change of those files supersedes it."""
     if bool(paths) == (version is not None):
         raise typer.BadParameter("name rule files, or say --version NUMBER; one of them")
-    wish: dict[str, Any] = {"reason": reason}
-    wish |= {"files": _texts(paths)} if paths else {"version": version}
-    _tell(reply(admin, "POST", "rules/activate", wish, key=key, timeout=60.0, accepted=(422,)))
+    body: dict[str, Any] = {"reason": reason}
+    body |= {"files": _texts(paths)} if paths else {"version": version}
+    _print_result(reply(admin, "POST", "rules/activate", body, key=key, timeout=60.0, accepted=(422,)))
 
 
 @app.command()
 def rollback(reason: Reason = "", admin: Admin = ADMIN, key: Key = "") -> None:
-    """Put in force again what was there before; once more: what was there before that."""
-    _tell(reply(admin, "POST", "rules/rollback", {"reason": reason}, key=key, timeout=60.0, accepted=(422,)))
+    """Put the previous version in force; repeated, the one before that."""
+    _print_result(reply(admin, "POST", "rules/rollback", {"reason": reason}, key=key, timeout=60.0, accepted=(422,)))
 
 
 @app.command()
 def export(
-    folder: Annotated[
-        Path | None, typer.Argument(help="Where to write them; if not given, to standard output.")
-    ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Write over files that are there.")] = False,
+    folder: Annotated[Path | None, typer.Argument(help="The folder to write to; by default standard output.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite existing files.")] = False,
     admin: Admin = ADMIN,
     key: Key = "",
 ) -> None:
-    """Write the rule files in force, for the disk that they belong to: then the files say what is in force."""
+    """Write the rule files in force, for the gateway's disk."""
     told = ask(admin, "rules/export", key=key)
     files: dict[str, str] = told["files"]
     if told.get("cut") and folder is not None:
@@ -139,21 +134,21 @@ def export(
 def try_out(
     name: Annotated[str, typer.Argument(help="A recording of the gateway.")],
     paths: Annotated[list[Path] | None, typer.Argument(metavar="PATH", help="The candidate's rule files.")] = None,
-    version: Annotated[int | None, typer.Option(help="A version in their stead.", min=1)] = None,
+    version: Annotated[int | None, typer.Option(help="A version instead of files.", min=1)] = None,
     admin: Admin = ADMIN,
     key: Key = "",
 ) -> None:
-    """Show how other rules would change where a gateway's recorded requests go, compared with those in force."""
-    wish: dict[str, Any] = {"recording": name}
+    """Show how other rules would route a gateway's recorded requests, compared with those in force."""
+    body: dict[str, Any] = {"recording": name}
     if paths:
-        wish["files"] = _texts(paths)
+        body["files"] = _texts(paths)
     if version is not None:
-        wish["version"] = version
-    print_report(call(admin, "POST", "rules/replay", wish, key=key, timeout=300.0))
+        body["version"] = version
+    print_report(call(admin, "POST", "rules/replay", body, key=key, timeout=300.0))
 
 
 def _texts(paths: Iterable[Path]) -> dict[str, str]:
-    """The files that paths name, by their last parts; a gateway knows its own by these."""
+    """Rule files by their base names, which a gateway maps to its own files."""
     from gateway.config.rule_files import read_files
 
     files, problems = read_files(list(paths))
@@ -170,8 +165,8 @@ def _texts(paths: Iterable[Path]) -> dict[str, str]:
     return texts
 
 
-def _tell(answer: Any) -> None:
-    """What an activation is answered; problems as compilers print theirs."""
+def _print_result(answer: Any) -> None:
+    """Print the result of an activation, or its errors."""
     told = answer.json()
     if answer.status_code != 200:
         _print_problems(told.get("problems", []))

@@ -7,7 +7,7 @@ import logging
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_type_hints
 
 import typer
 
@@ -17,11 +17,11 @@ from gateway.yaml import values
 _DEFAULTS = Settings()
 _LIMITS = Limits()
 _LEAST_TICK_SECONDS = 0.1
-_LEAST_REDIS_BYTES = 1 << 20  # what an empty one takes itself; 0 would be no limit to it
+_LEAST_REDIS_BYTES = 1 << 20  # the size of an empty server; 0 would mean no limit
 
 
 def _quantity(parse: Callable[[str], float | int]) -> Callable[[Any], Any]:
-    """A typer parser of a duration or a size; a default passes as it is."""
+    """A typer parser of a duration or a size; a default is returned unchanged."""
 
     def parsed(value: Any) -> Any:
         if not isinstance(value, str):
@@ -39,7 +39,7 @@ _size = _quantity(values.size)
 
 
 def _redis(value: str) -> str:
-    """Checked here, so that a mistake is an option's; no message repeats it, since it may hold a password."""
+    """Check the option early; no message repeats the value, which may contain a password."""
     if value not in ("embedded", "off"):
         from gateway.redis.address import read_address
 
@@ -56,17 +56,17 @@ def serve(
         typer.Option(
             metavar="PATH",
             help="A rule file, or a directory whose *.yaml and *.yml files are read in name order; may be repeated. "
-            "Changes are noticed and taken over while serving; a file with a mistake changes nothing.",
+            "Changes are applied while serving; a file with an error changes nothing.",
             show_default=False,
         ),
     ],
-    host: Annotated[str, typer.Option(help="The address to listen on; 0.0.0.0 for every one.")] = _DEFAULTS.host,
+    host: Annotated[str, typer.Option(help="The address to listen on; 0.0.0.0 for all.")] = _DEFAULTS.host,
     http_port: Annotated[int, typer.Option(help="The inference port; 0 takes a free one.")] = _DEFAULTS.http_port,
     grpc_port: Annotated[
         int,
         typer.Option(
-            help="A second inference port, where gRPC clients expect one; 0 takes a free one. Both ports "
-            "speak both: give the same number as --http-port to have one."
+            help="A second inference port, where gRPC clients expect it; 0 takes a free one. Both ports accept HTTP "
+            "and gRPC: use the same number as --http-port for a single port."
         ),
     ] = _DEFAULTS.grpc_port,
     admin_port: Annotated[
@@ -75,7 +75,7 @@ def serve(
     admin_host: Annotated[
         str,
         typer.Option(
-            envvar="POINTSMAN_ADMIN_HOST", help="The admin port's address; one beyond this host needs --admin-keys."
+            envvar="POINTSMAN_ADMIN_HOST", help="The admin port's address; other than loopback it needs --admin-keys."
         ),
     ] = _DEFAULTS.admin_host,
     admin_keys: Annotated[
@@ -83,56 +83,58 @@ def serve(
         typer.Option(
             metavar="FILE",
             envvar="POINTSMAN_ADMIN_KEYS",
-            help="Who may use the admin API: names, roles and hashes of keys, as `pointsman keys add` writes them. "
-            "Changes are taken over while serving. Without it everybody on this host may do everything.",
+            help="Keys of the admin API, as `pointsman keys add` writes them; changes are applied while serving. "
+            "Without it, every process on this host is an admin.",
             show_default=False,
         ),
     ] = _DEFAULTS.admin_keys,
     open_metrics: Annotated[
-        bool, typer.Option("--open-metrics", help="With --admin-keys: /metrics asks for no key.")
+        bool, typer.Option("--open-metrics", help="With --admin-keys: /metrics needs no key.")
     ] = _DEFAULTS.open_metrics,
-    workers: Annotated[int, typer.Option(min=1, help="Data-plane processes; one uses one core.")] = _DEFAULTS.workers,
+    workers: Annotated[int, typer.Option(min=1, help="Data-plane processes; each uses one core.")] = _DEFAULTS.workers,
     ready_file: Annotated[
-        Path | None, typer.Option(help="Write ports and pid here, as JSON, once requests are served.")
+        Path | None, typer.Option(help="Write ports and pid to this file, as JSON, once the gateway serves.")
     ] = None,
-    access_log: Annotated[bool, typer.Option(help="One line a request on stdout.")] = _DEFAULTS.access_log,
-    log_format: Annotated[Literal["text", "json"], typer.Option(help="How log lines are written.")] = "text",
-    tls_cert: Annotated[Path | None, typer.Option(help="PEM certificate: the inference port speaks TLS.")] = None,
+    access_log: Annotated[bool, typer.Option(help="Write one line per request to stdout.")] = _DEFAULTS.access_log,
+    log_format: Annotated[Literal["text", "json"], typer.Option(help="Format of log lines.")] = "text",
+    tls_cert: Annotated[Path | None, typer.Option(help="PEM certificate for TLS on the inference ports.")] = None,
     tls_key: Annotated[Path | None, typer.Option(help="PEM key of --tls-cert.")] = None,
     tls_client_ca: Annotated[
-        Path | None, typer.Option(help="PEM authority: clients must show a certificate signed by it.")
+        Path | None, typer.Option(help="PEM authority that must have signed the clients' certificates.")
     ] = None,
     drain_timeout: Annotated[
-        float, typer.Option(parser=_duration, metavar="DURATION", help="After SIGTERM, how long requests may go on.")
+        float, typer.Option(parser=_duration, metavar="DURATION", help="How long requests may continue after SIGTERM.")
     ] = _DEFAULTS.drain_timeout,
     hang_timeout: Annotated[
         float,
         typer.Option(
             parser=_duration,
             metavar="DURATION",
-            help="A worker that answers nothing for so long is started anew; 0: never.",
+            help="A worker that does not answer for this long is restarted; 0: never.",
         ),
     ] = _DEFAULTS.hang_timeout,
     ready_when: Annotated[
         Literal["all", "any"],
-        typer.Option(help="/v2/health/ready wants a healthy endpoint behind all routes, or behind any."),
+        typer.Option(help="/v2/health/ready needs a healthy endpoint for all routes, or for any."),
     ] = "all",
     name_decision: Annotated[
-        bool, typer.Option(help="Tell route, engine and arm in fields of each reply.")
+        bool, typer.Option(help="Add route, engine and arm to the header of each reply.")
     ] = _DEFAULTS.name_decision,
     trust_forwarded: Annotated[
-        bool, typer.Option(help="Keep the x-forwarded-* fields that come in: another proxy stands before this one.")
+        bool, typer.Option(help="Keep incoming x-forwarded-* fields: another proxy is in front of this one.")
     ] = _DEFAULTS.trust_forwarded,
     max_header_bytes: Annotated[
-        int, typer.Option(parser=_size, metavar="SIZE", help="Longest head of a request; longer is answered 431.")
+        int, typer.Option(parser=_size, metavar="SIZE", help="Longest head of a request; beyond it the status is 431.")
     ] = _LIMITS.max_header_bytes,
     max_body_bytes: Annotated[
-        int, typer.Option(parser=_size, metavar="SIZE", help="Longest body of a request; longer is answered 413.")
+        int, typer.Option(parser=_size, metavar="SIZE", help="Longest body of a request; beyond it the status is 413.")
     ] = _LIMITS.max_body_bytes,
     high_water_bytes: Annotated[
         int,
         typer.Option(
-            parser=_size, metavar="SIZE", help="What may wait for a slow reader, each way, before the sender is paused."
+            parser=_size,
+            metavar="SIZE",
+            help="Bytes buffered for a slow reader, in each direction, before the sender is paused.",
         ),
     ] = _LIMITS.high_water_bytes,
     window_bytes: Annotated[
@@ -140,11 +142,11 @@ def serve(
         typer.Option(
             parser=_size,
             metavar="SIZE",
-            help="The same for each HTTP/2 stream: what a client may send before it is taken; 64KiB at the least.",
+            help="Flow-control window of each HTTP/2 stream; at least 64KiB.",
         ),
     ] = _LIMITS.window_bytes,
     retry_body_bytes: Annotated[
-        int, typer.Option(parser=_size, metavar="SIZE", help="Longest body that is kept so that it can be sent again.")
+        int, typer.Option(parser=_size, metavar="SIZE", help="Longest body that is buffered for a retry.")
     ] = _LIMITS.retry_body_bytes,
     redis: Annotated[
         str,
@@ -152,65 +154,65 @@ def serve(
             parser=_redis,
             metavar="embedded|off|URL",
             envvar="POINTSMAN_REDIS",
-            help="Where sessions are kept: a redis-server that is started here, nowhere, or redis://, rediss://, "
-            "unix://, redis+sentinel://, redis+cluster:// elsewhere. Whoever may list processes reads this option: "
-            "a URL with a password is better said in the variable.",
+            help="Shared state: a redis-server started by the gateway, none, or redis://, rediss://, unix://, "
+            "redis+sentinel://, redis+cluster://. Put a URL with a password in the variable POINTSMAN_REDIS: other "
+            "users can see the options of a process.",
         ),
     ] = _DEFAULTS.redis,
     redis_deadline: Annotated[
         float,
-        typer.Option(parser=_duration, metavar="DURATION", help="Longest that a request waits for Redis."),
+        typer.Option(parser=_duration, metavar="DURATION", help="Longest time that a request waits for Redis."),
     ] = _DEFAULTS.redis_deadline,
     redis_memory_bytes: Annotated[
-        int, typer.Option(parser=_size, metavar="SIZE", help="What the embedded Redis may hold, 1MiB at the least.")
+        int, typer.Option(parser=_size, metavar="SIZE", help="Memory of the embedded Redis; at least 1MiB.")
     ] = _DEFAULTS.redis_memory_bytes,
     experiment_tick: Annotated[
         float,
         typer.Option(
             parser=_duration,
             metavar="DURATION",
-            help="How often experiments are judged and ramps go on; a collapsing arm is seen within a second anyway.",
+            help="Interval of the experiments' evaluation; a failing arm is detected within a second anyway.",
         ),
     ] = _DEFAULTS.experiment_tick,
     feedback_requests: Annotated[
         int,
-        typer.Option(min=0, help="Requests of experiments that a worker remembers by their ids, for POST /feedback."),
+        typer.Option(min=0, help="Requests of experiments that a worker remembers by id, for POST /feedback."),
     ] = _DEFAULTS.feedback_requests,
     redact: Annotated[
         list[str],
         typer.Option(
             metavar="NAME",
-            help="A header or a parameter whose value no recording and no live tail has, though rules ask for it; may "
-            "be repeated. Those given take the place of the defaults.",
+            help="A header or a parameter whose value is redacted in recordings and the live tail; may be repeated. "
+            "It replaces the defaults.",
         ),
     ] = list(_DEFAULTS.redact),  # noqa: B006
     data_dir: Annotated[
         Path | None,
         typer.Option(
             metavar="DIR",
-            help="Where the embedded Redis keeps its file, and the gateway rule versions, recordings and its audit; "
-            "gateways with the same one share one Redis. By default "
-            "$XDG_STATE_HOME/pointsman or ~/.local/state/pointsman, on macOS ~/Library/Application Support/pointsman.",
+            help="Folder of the embedded Redis, rule versions, recordings and the audit; gateways with the same folder "
+            "share one Redis. Default: $XDG_STATE_HOME/pointsman or ~/.local/state/pointsman, on macOS "
+            "~/Library/Application Support/pointsman.",
             show_default=False,
         ),
     ] = _DEFAULTS.data_dir,
     header_timeout: Annotated[
-        float, typer.Option(parser=_duration, metavar="DURATION", help="Longest time for a request's head to come.")
+        float, typer.Option(parser=_duration, metavar="DURATION", help="Longest time for a request's head to arrive.")
     ] = _LIMITS.header_timeout,
     idle_timeout: Annotated[
         float, typer.Option(parser=_duration, metavar="DURATION", help="A connection idle for longer is closed.")
     ] = _LIMITS.idle_timeout,
     body_timeout: Annotated[
-        float, typer.Option(parser=_duration, metavar="DURATION", help="Longest silence inside a request's body.")
+        float, typer.Option(parser=_duration, metavar="DURATION", help="Longest pause within a request's body.")
     ] = _LIMITS.body_timeout,
     max_streams: Annotated[
-        int, typer.Option(min=1, help="gRPC calls at the same time on one connection.")
+        int, typer.Option(min=1, help="Concurrent gRPC calls per connection.")
     ] = _LIMITS.max_streams,
     max_resets: Annotated[
-        int, typer.Option(min=1, help="gRPC calls that one connection may break off in a burst.")
+        int, typer.Option(min=1, help="gRPC calls that one connection may reset in a burst.")
     ] = _LIMITS.max_resets,
     max_connections: Annotated[
-        int, typer.Option(min=0, help="Client connections per worker; 0 for no limit of ours.")
+        int, typer.Option(min=0, help="Client connections per worker; 0: no limit.")
     ] = _LIMITS.max_connections,
 ) -> int:
     """Serve: route requests by the rules to the engines, until SIGTERM or Ctrl-C.
@@ -262,6 +264,28 @@ def serve(
     return _run(settings, rules, ready_file)
 
 
+# The groups of `--help`.
+_PANELS = {
+    "Rules and processes": ("rules", "workers", "ready_file", "data_dir", "drain_timeout", "hang_timeout"),
+    "Inference ports": (
+        *("host", "http_port", "grpc_port", "tls_cert", "tls_key", "tls_client_ca", "ready_when"),
+        *("name_decision", "trust_forwarded"),
+    ),
+    "Admin port": ("admin_host", "admin_port", "admin_keys", "open_metrics"),
+    "Logs": ("access_log", "log_format"),
+    "Redis": ("redis", "redis_deadline", "redis_memory_bytes"),
+    "Experiments and recordings": ("experiment_tick", "feedback_requests", "redact"),
+    "Limits of clients": (
+        *("max_header_bytes", "max_body_bytes", "high_water_bytes", "window_bytes", "retry_body_bytes"),
+        *("header_timeout", "idle_timeout", "body_timeout", "max_streams", "max_resets", "max_connections"),
+    ),
+}
+serve.__annotations__ = get_type_hints(serve, include_extras=True)
+for _panel, _names in _PANELS.items():
+    for _name in _names:
+        serve.__annotations__[_name].__metadata__[0].rich_help_panel = _panel
+
+
 def _tls(cert: Path | None, key: Path | None, client_ca: Path | None) -> ListenerTls | None:
     if cert is not None and key is not None:
         return ListenerTls(str(cert), str(key), str(client_ca) if client_ca is not None else None)
@@ -271,12 +295,12 @@ def _tls(cert: Path | None, key: Path | None, client_ca: Path | None) -> Listene
 
 
 def _run(settings: Settings, paths: list[Path], ready_file: Path | None) -> int:
+    from gateway.admin.auth import AccessError
     from gateway.cli.check import print_problems, summarize
     from gateway.config.rules import load_rules
     from gateway.control.channel import loop_factory
     from gateway.dry_run.rule_tests import tested
     from gateway.observability.logs import set_up_logging
-    from gateway.supervision.admin_access import AccessError
     from gateway.supervision.ports import PortError
     from gateway.supervision.supervisor import Addresses, Supervisor
     from gateway.supervision.worker_pool import StartError

@@ -1,4 +1,4 @@
-"""`pointsman shadow`: how candidates of mirrored routes compare, as a running gateway tells it."""
+"""`pointsman shadow`: the shadow reports of a running gateway."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from urllib.parse import quote
 import typer
 from rich.text import Text
 
-from gateway.cli.admin_client import ADMIN, Admin, Key, ask, call, reply
-from gateway.cli.tables import Row, print_table
+from gateway.cli.admin_client import ADMIN, Admin, Key, Row, ask, call, print_table, reply
 
 app = typer.Typer(help="Show how the candidates of mirrored routes compare with the routes' own engines.")
 
@@ -23,7 +22,7 @@ _WORST_SHOWN = 5
 
 @app.command("list")
 def list_all(admin: Admin = ADMIN, key: Key = "") -> None:
-    """List mirrored routes, and how far their candidates agree."""
+    """List mirrored routes and the agreement of their candidates."""
     columns = ("route", "candidate", "sample", "captured", "mirrored", "compared", "agree", "failed", "dropped")
     rows: list[Row] = [
         (
@@ -47,12 +46,12 @@ def report(
     route: Route,
     as_json: Annotated[bool, typer.Option("--json", help="Write the whole report to stdout as JSON.")] = False,
     html: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write the page with plots here; it needs nothing else.")
+        Path | None, typer.Option(metavar="FILE", help="Write the report as a self-contained page with plots.")
     ] = None,
     admin: Admin = ADMIN,
     key: Key = "",
 ) -> None:
-    """Tell how a route's candidate compares: what agrees, how far, and which requests differ most."""
+    """Show a route's report: agreement, distances, and the requests that differ most."""
     path = f"shadows/{quote(route, safe='')}"
     if html is not None:
         try:
@@ -72,7 +71,7 @@ def report(
 
 @app.command()
 def reset(route: Route, admin: Admin = ADMIN, key: Key = "") -> None:
-    """Begin a route's report anew."""
+    """Reset a route's report."""
     call(admin, "DELETE", f"shadows/{quote(route, safe='')}", key=key)
     typer.echo(f"The report of {route} begins anew.")
 
@@ -124,7 +123,7 @@ def _worst(each: dict[str, Any]) -> str:
 
 
 def _ends(told: dict[str, Any]) -> str:
-    """A distribution in a few words: its middle and its end."""
+    """A distribution by its median and maximum."""
     return f"{told['p50']:.4g} (most {told['most']:.4g})"
 
 

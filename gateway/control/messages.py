@@ -8,8 +8,8 @@ from typing import Any
 
 from gateway.config.settings import Settings
 from gateway.config.specs import RulesSpec
-from gateway.observability.active_request import LiveRequest
 from gateway.observability.metrics import CountersSnapshot
+from gateway.observability.stats import LiveRequest
 from gateway.protocol.engine_load import Load, Readiness
 from gateway.protocol.feedback import Rating
 from gateway.redis.address import RedisAddress

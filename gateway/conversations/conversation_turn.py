@@ -35,8 +35,7 @@ from gateway.conversations.turns import (
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.llm.canonical import Generation, Message, Text, Used
 from gateway.protocol.llm.chat_request import written_message
-from gateway.redis.errors import StoreError
-from gateway.redis.script import Command
+from gateway.redis.command import Command, StoreError
 
 _log = logging.getLogger("gateway.conversations")
 

@@ -26,8 +26,7 @@ from gateway.protocol.llm.canonical import Message
 from gateway.protocol.sequence import bounded
 from gateway.redis.address import RedisTopology
 from gateway.redis.bounded_client import Store
-from gateway.redis.errors import StoreError
-from gateway.redis.script import Command, Script
+from gateway.redis.command import Command, Script, StoreError
 
 # KEYS: the hash, the list. Returns the hash's epoch, revision, dropped and system, and all turns.
 READ = """
@@ -186,7 +185,7 @@ class Conversation:
         """Execute it soon, for a client that has disconnected; not while Redis is unavailable, because queued commands
         occupy memory."""
         if self._store.is_available:
-            self._store.tell(command)
+            self._store.enqueue(command)
 
     async def whole(self) -> StoredConversation | None:
         """The whole conversation, for operators; None if there is none."""
@@ -206,7 +205,7 @@ class Conversation:
         return bool(count)
 
     async def _execute(self, *commands: Command) -> list[Any]:
-        answers = await self._store.ask(commands, self._patience)
+        answers = await self._store.call(commands, self._patience)
         for answer in answers:
             if isinstance(answer, Exception):
                 raise StoreError(f"Redis refuses: {answer}") from answer
@@ -222,11 +221,11 @@ async def list_conversations(store: Store, cursor: int, limit: int, *, patience:
     if store.address.layout is RedisTopology.CLUSTER:
         raise StoreError("the conversations of a cluster cannot be listed: every server has a cursor of its own")
     scan = ("SCAN", cursor, "MATCH", f"{_PREFIX}{{*}}", "COUNT", limit, "TYPE", "hash")
-    (answer,) = await store.ask([scan], patience)
+    (answer,) = await store.call([scan], patience)
     if isinstance(answer, Exception):
         raise StoreError(f"Redis refuses: {answer}") from answer
     following, keys = answer
-    replies = await store.ask([("HMGET", key, *_FIELDS) for key in keys], patience) if keys else []
+    replies = await store.call([("HMGET", key, *_FIELDS) for key in keys], patience) if keys else []
     found = []
     for values in replies:
         with suppress(ValueError):  # not written by us

@@ -1,1 +1,1 @@
-"""News: what one process of a gateway has to tell all others, on this machine and on others, by a stream in Redis."""
+"""Events between all processes of all gateways that share a Redis, by a stream."""

@@ -1,8 +1,10 @@
-"""EventBus in one process: told to all others, heard from all others.
+"""The event bus of one process: events from and to all others, by a numbered stream in Redis.
 
-Every worker listens for itself, over a connection of its own: what one hears does not depend on its control process,
-and takes one hop. Who has missed something (the stream was cut, trimmed, lost, or Redis failed over) is told so by
-`missed`, and reads anew all that news only bring up to date: after the first connection, too.
+Every worker reads the stream over a connection of its own, so that events do not depend on its control process and take
+one hop. Entries are numbered without gaps. After a gap (the stream was trimmed or lost, or Redis failed over), and
+after the first connection, `on_gap` has all state read again that events only keep up to date.
+
+Entry: `n` (its number), `from` (a process), `kind`, `body`. About the last 10,000 are kept.
 """
 
 from __future__ import annotations
@@ -11,67 +13,92 @@ import asyncio
 import logging
 import random
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from gateway.events.event_types import Item, read_item, write_item
-from gateway.events.redis_stream import (
-    BLOCK_SECONDS,
-    Position,
-    StreamEntry,
-    add,
-    after,
-    continues,
-    entry_at,
-    last_entry,
-    read_entries,
-)
 from gateway.net.backoff import Backoff
-from gateway.redis.asyncio_util import end
-from gateway.redis.bounded_client import Store
-from gateway.redis.errors import StoreError
+from gateway.redis.bounded_client import Store, end
+from gateway.redis.command import Command, Script, StoreError
 
 _log = logging.getLogger("gateway.events")
 
 T = TypeVar("T", bound=Item)
 
-# A connection that has said nothing for so long is dead: an empty answer comes after BLOCK_SECONDS.
+STREAM = "pointsman:1:news"
+# The sender of events that the admin API publishes.
+SENDER_ADMIN = "admin"
+
+_MAX_ENTRIES = 10_000
+# How long a read waits in Redis for an entry. A connection without any reply for longer is dead.
+BLOCK_SECONDS = 5.0
 _SILENCE_SECONDS = BLOCK_SECONDS + 1.0
-_FIRST_PAUSE_SECONDS = 0.05
-_LONGEST_PAUSE_SECONDS = 1.0
+# Entries per read: a burst must not keep the event loop from requests for long.
+_MAX_READ = 100
+_PAUSE_SECONDS = 0.05, 1.0  # the first, the longest
+
+# KEYS[1]; ARGV: how many to keep, from, kind, body. The number of the new entry follows that of the last one.
+_ADD = Script(
+    """
+    local last = redis.call('XREVRANGE', KEYS[1], '+', '-', 'COUNT', 1)[1]
+    local n = (last and tonumber(last[2][2]) or 0) + 1
+    redis.call('XADD', KEYS[1], 'MAXLEN', '~', ARGV[1], '*',
+               'n', string.format('%d', n), 'from', ARGV[2], 'kind', ARGV[3], 'body', ARGV[4])
+    """
+)
+
+
+@dataclass(frozen=True, slots=True)
+class StreamEntry:
+    """One entry of the stream."""
+
+    id: bytes
+    number: int
+    sender: bytes
+    kind: bytes
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """The entry that was read last; before the first one 0-0 and 0."""
+
+    id: bytes = b"0-0"
+    number: int = 0
 
 
 class EventBus:
-    """What others tell, from `start` on until `close`. It tells by `store`, which stays the caller's."""
+    """Publishes and receives events from `start` until `close`, through the caller's `store`."""
 
     def __init__(self, store: Store, *, is_quiet: bool = False) -> None:
-        """A quiet one leaves it to another process to tell the log of gaps."""
+        """`is_quiet` leaves it to another process to log gaps."""
         self._store = store
-        self.sender = secrets.token_hex(6)  # nobody hears what he tells himself
-        self._ears: dict[type, list[Callable[[Any], None]]] = {}
-        self._missed: list[Callable[[], None]] = []
+        self.sender = secrets.token_hex(6)  # a process does not receive its own events
+        self._subscribers: dict[type, list[Callable[[Any], None]]] = {}
+        self._gap_callbacks: list[Callable[[], None]] = []
         self._position: Position | None = None
         self._following: asyncio.Task[None] | None = None
         self._level = logging.DEBUG if is_quiet else logging.INFO
-        self.is_live = False  # whether what others tell is heard now
-        self.heard = 0
-        self.gaps = 0  # how often something was missed
+        self.is_live = False  # whether events are received now
+        self.received = 0
+        self.gaps = 0
 
     def __repr__(self) -> str:
-        state = "live" if self.is_live else "deaf"
-        return f"<EventBus by {self._store.address}: {state}, {self.heard} heard, {self.gaps} gaps>"
+        state = "live" if self.is_live else "not live"
+        return f"<EventBus by {self._store.address}: {state}, {self.received} received, {self.gaps} gaps>"
 
-    def listen(self, kind: type[T], heard: Callable[[T], None]) -> None:
-        """Have each item of a kind that others tell passed on; what cannot wait must not be done in `heard`."""
-        self._ears.setdefault(kind, []).append(heard)
+    def subscribe(self, kind: type[T], callback: Callable[[T], None]) -> None:
+        """Call `callback`, which must not block, with each event of a kind from another process."""
+        self._subscribers.setdefault(kind, []).append(callback)
 
-    def on_missed(self, missed: Callable[[], None]) -> None:
-        """Have this called when news may have been missed: what depends on them is to be read anew."""
-        self._missed.append(missed)
+    def on_gap(self, callback: Callable[[], None]) -> None:
+        """Call this when events may have been missed, so that the state behind them is read again."""
+        self._gap_callbacks.append(callback)
 
-    def tell(self, item: Item) -> None:
-        """Tell all others, soon. Never waits; lost where Redis is away for long."""
-        self._store.tell(add(self.sender, *write_item(item)))
+    def publish(self, item: Item) -> None:
+        """Publish an event without waiting; it is lost where Redis is away for long."""
+        self._store.enqueue(publish_command(self.sender, item))
 
     def start(self) -> None:
         self._following = asyncio.get_running_loop().create_task(self._keep_following())
@@ -80,73 +107,112 @@ class EventBus:
         if self._following is not None:
             await end(self._following)
 
-    # Following the stream
-
     async def _keep_following(self) -> None:
         from gateway.redis.client import RedisClient  # redis-py, which is large
 
-        backoff = Backoff(_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS)
+        backoff = Backoff(*_PAUSE_SECONDS)
         while True:
-            caller = RedisClient(self._store.address, timeout=_SILENCE_SECONDS, connections=2)
+            client = RedisClient(self._store.address, timeout=_SILENCE_SECONDS, connections=2)
             try:
-                await self._follow(caller)
+                await self._follow(client)
             except StoreError as error:
                 if self.is_live:
                     backoff.reset()
                     self.is_live = False
-                _log.debug("%s", error)  # the store tells of outages
-            except Exception:  # a fault of ours in an ear must not make this process deaf
+                _log.debug("%s", error)  # the store logs outages
+            except Exception:  # a bug in a subscriber must not end the reading
                 _log.exception("an item of news was not taken")
                 self._position = None
             finally:
-                await caller.close()
+                await client.close()
             await asyncio.sleep(backoff.failed() * random.uniform(0.75, 1.25))
 
-    async def _follow(self, caller: Any) -> None:
-        """Pass on what comes, until Redis is away.
+    async def _follow(self, client: Any) -> None:
+        """Dispatch events until Redis is away.
 
         Raises: StoreError.
         """
-        if self._position is None or not continues(self._position, await _ask(caller, entry_at(self._position))):
-            await self._begin(caller)
+        if self._position is None or not _continues(self._position, await _read(client, _entry_at(self._position))):
+            await self._restart(client)
         self.is_live = True
         while True:
             assert self._position is not None
-            for entry in await _ask(caller, after(self._position)):
+            for entry in await _read(client, _entries_after(self._position)):
                 if entry.number != self._position.number + 1:
-                    await self._begin(caller)
+                    await self._restart(client)
                     break
                 self._position = Position(entry.id, entry.number)
-                self._pass_on(entry)
+                self._dispatch(entry)
 
-    async def _begin(self, caller: Any) -> None:
-        """Go on from the last entry, and have all read anew: what changes from here on is heard.
+    async def _restart(self, client: Any) -> None:
+        """Continue from the last entry, and have all state read again: later changes will be received.
 
         Raises: StoreError.
         """
-        last = await _ask(caller, last_entry())
+        last = await _read(client, ("XREVRANGE", STREAM, "+", "-", "COUNT", 1))
         is_first = self._position is None
         self._position = Position(last[0].id, last[0].number) if last else Position()
         if not is_first:
             self.gaps += 1
-            _log.log(self._level, "news were missed: what they are about is read anew")
-        for missed in self._missed:
-            missed()
+            _log.log(self._level, "news were missed: what they are about is read again")
+        for callback in self._gap_callbacks:
+            callback()
 
-    def _pass_on(self, entry: StreamEntry) -> None:
+    def _dispatch(self, entry: StreamEntry) -> None:
         if entry.sender == self.sender.encode():
             return
         item = read_item(entry.kind, entry.body)
         if item is None:
             return
-        self.heard += 1
-        for heard in self._ears.get(type(item), ()):
-            heard(item)
+        self.received += 1
+        for callback in self._subscribers.get(type(item), ()):
+            callback(item)
 
 
-async def _ask(caller: Any, command: Any) -> list[StreamEntry]:
-    """Raises: StoreError, where it is refused, too."""
-    (answer,) = await caller.call([command])
-    if isinstance(answer, Exception):
-        raise StoreError(f"{command[0]} of the news is refused: {answer}")
-    return read_entries(answer)
+def publish_command(sender: str, item: Item) -> Command:
+    """The command that publishes an event."""
+    return _ADD.command([STREAM], [_MAX_ENTRIES, sender, *write_item(item)])
+
+
+def _entry_at(position: Position) -> Command:
+    """The entry at a position; the first of all where nothing has been read."""
+    if not position.number:
+        return ("XRANGE", STREAM, "-", "+", "COUNT", 1)
+    return ("XRANGE", STREAM, position.id, position.id)
+
+
+def _entries_after(position: Position) -> Command:
+    """The following entries; it waits for one where there is none."""
+    block = int(BLOCK_SECONDS * 1000)
+    return ("XREAD", "COUNT", _MAX_READ, "BLOCK", block, "STREAMS", STREAM, position.id)
+
+
+def _continues(position: Position, entries: Sequence[StreamEntry]) -> bool:
+    """Whether the stream is the one that was read up to a position, by the reply to `_entry_at`."""
+    if not position.number:
+        return not entries or entries[0].number == 1
+    return bool(entries) and entries[0].number == position.number
+
+
+async def _read(client: Any, command: Command) -> list[StreamEntry]:
+    """Raises: StoreError, also where Redis refuses the command."""
+    (reply,) = await client.call([command])
+    if isinstance(reply, Exception):
+        raise StoreError(f"{command[0]} of the news is refused: {reply}")
+    return _entries(reply)
+
+
+def _entries(reply: Any) -> list[StreamEntry]:
+    """The entries of a reply to XRANGE, XREVRANGE or XREAD, however the protocol's version nests them. A foreign entry
+    has number 0."""
+    if isinstance(reply, dict):
+        return [entry for part in reply.values() for entry in _entries(part)]
+    if isinstance(reply, list):
+        return [entry for part in reply for entry in _entries(part)]
+    if not isinstance(reply, tuple):
+        return []
+    id, fields = reply
+    try:
+        return [StreamEntry(id, int(fields[b"n"]), fields[b"from"], fields[b"kind"], fields[b"body"])]
+    except (KeyError, TypeError, ValueError):
+        return [StreamEntry(id, 0, b"", b"", b"")]

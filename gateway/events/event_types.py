@@ -1,6 +1,6 @@
-"""The kinds of news, and how they are written: JSON objects of a few fields.
+"""The kinds of events, written as JSON objects.
 
-Gateways of different versions read each other's news: a kind or a field that is not known here is passed over.
+Gateways of different versions read each other's events: unknown kinds and fields are ignored.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class RulesActivated:
-    """A replica serves by other rules now: those that read the same files look at them now, not within a second, and
-    those whose files are the same take over what an operator has put in force instead of them."""
+    """A replica has other rules in force: replicas that read the same files read them at once, and replicas with equal
+    files take over what an operator has put in force instead of them."""
 
     digest: str
     number: int  # the replica's own count
@@ -24,7 +24,7 @@ class RulesActivated:
 
 @dataclass(frozen=True, slots=True)
 class EndpointDrained:
-    """An endpoint gets no new work from now on, or gets it again. `since` is in seconds since 1970."""
+    """An endpoint is drained, or in use again. `since` is in seconds since 1970."""
 
     engine: str
     url: str
@@ -35,7 +35,7 @@ class EndpointDrained:
 
 @dataclass(frozen=True, slots=True)
 class ConditionChanged:
-    """A replica's probes say something else of an endpoint: others look for themselves at once."""
+    """A replica's probes found another condition of an endpoint: others probe it at once."""
 
     engine: str
     url: str
@@ -44,15 +44,15 @@ class ConditionChanged:
 
 @dataclass(frozen=True, slots=True)
 class SessionMoved:
-    """What workers remember of a session no longer holds: it is read anew at its next request."""
+    """What workers have cached of a session is outdated: its next request reads it again."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class FeedbackGiven:
-    """Feedback of a request that the worker which was told of it has not answered: whoever has, counts it, and says
-    so."""
+    """Feedback on a request that the receiving worker did not answer: the worker that did counts it, and publishes
+    `FeedbackTaken`."""
 
     token: str
     request_id: str
@@ -64,14 +64,14 @@ class FeedbackGiven:
 
 @dataclass(frozen=True, slots=True)
 class FeedbackTaken:
-    """It is counted."""
+    """The feedback is counted."""
 
     token: str
 
 
 @dataclass(frozen=True, slots=True)
 class ExperimentChanged:
-    """Its run has another state, which Redis has: shares may have changed."""
+    """The run has another state in Redis: shares may have changed."""
 
     name: str
 
@@ -99,21 +99,21 @@ _NAMES: Mapping[type, str] = {kind: name for name, kind in KINDS.items()}
 
 
 def write_item(item: Item) -> tuple[str, str]:
-    """Its kind's name and its JSON."""
+    """The kind's name and the JSON of an event."""
     return _NAMES[type(item)], json.dumps(asdict(item), separators=(",", ":"))
 
 
 def read_item(name: bytes, text: bytes) -> Item | None:
-    """The item; None where this version does not know its kind, or cannot read it."""
+    """The event; None where its kind is unknown or its JSON invalid."""
     kind = KINDS.get(name.decode(errors="replace"))
     if kind is None:
         return None
     try:
-        told: Any = json.loads(text)
+        parsed: Any = json.loads(text)
     except ValueError:
         return None
-    if not isinstance(told, dict):
+    if not isinstance(parsed, dict):
         return None
-    known = {field.name: told[field.name] for field in fields(kind) if field.name in told}
+    values = {field.name: parsed[field.name] for field in fields(kind) if field.name in parsed}
     needed = {field.name for field in fields(kind) if field.default is MISSING}
-    return kind(**known) if needed <= known.keys() else None
+    return kind(**values) if needed <= values.keys() else None

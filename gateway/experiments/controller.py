@@ -23,9 +23,9 @@ from gateway.experiments.leader import Leader, StateCommits, decision
 from gateway.experiments.runs import ITSELF, RunState, RunStatus, Shares, are_same, weights_of
 from gateway.experiments.serialization import experiment_json
 from gateway.observability.arm_stats import ArmCounts, ArmKey
-from gateway.observability.experiment_metrics import RunFacts
-from gateway.redis.asyncio_util import end
-from gateway.redis.errors import StoreError
+from gateway.observability.stats import RunFacts
+from gateway.redis.bounded_client import end
+from gateway.redis.command import StoreError
 
 _log = logging.getLogger("pointsman")
 

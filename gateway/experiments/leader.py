@@ -16,7 +16,7 @@ from gateway.experiments.experiment_state import ExperimentState
 from gateway.experiments.ramp_policy import Action, RampVerb, is_due, update_shares
 from gateway.experiments.runs import ITSELF, RunState, RunStatus, are_same, weights_of
 from gateway.experiments.serialization import chart_point_json, evidence_json, experiment_json
-from gateway.redis.errors import StoreError
+from gateway.redis.command import StoreError
 
 
 def decision(name: str, action: str, state: RunState, numbers: Json, now: float) -> Json:

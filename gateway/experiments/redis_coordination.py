@@ -14,8 +14,7 @@ from typing import Any
 from gateway.experiments.coordination import MAX_DECISIONS, CoordinationState, CountReport, Json
 from gateway.experiments.runs import RunState, read_state, write_state
 from gateway.redis.bounded_client import Store
-from gateway.redis.errors import StoreError
-from gateway.redis.script import Command, Script
+from gateway.redis.command import Command, Script, StoreError
 
 _STATES = "pointsman:1:experiments:{all}"
 _LEADER = "pointsman:1:experiments:{all}:leader"
@@ -168,7 +167,7 @@ class RedisCoordination:
 
         Raises: StoreError, also if Redis refuses.
         """
-        answers = await self._store.ask(commands, _DEADLINE_SECONDS)
+        answers = await self._store.call(commands, _DEADLINE_SECONDS)
         for answer in answers:
             if isinstance(answer, Exception):
                 raise StoreError(f"Redis refuses what experiments keep: {answer}") from answer

@@ -14,7 +14,8 @@ from typing import Any
 
 from gateway.limits.account import Account, QueuedRequest
 from gateway.limits.lease_protocol import LEASE_SECONDS, LeaseRequest, leave, register
-from gateway.redis.bounded_client import Store, StoreError
+from gateway.redis.bounded_client import Store
+from gateway.redis.command import StoreError
 
 # Free slots are returned in batches.
 _GIVE_BACK_SECONDS = 0.01
@@ -97,7 +98,7 @@ class LeaseClient:
         commands = [command for inquiry in inquiries for command in inquiry.commands]
         results: list[bool] = []
         try:
-            answers = iter(await self.store.ask(commands, max(self.store.deadline, _BACKGROUND_DEADLINE_SECONDS)))
+            answers = iter(await self.store.call(commands, max(self.store.deadline, _BACKGROUND_DEADLINE_SECONDS)))
             now = self._clock()
             results = [inquiry.answered(answers, now) for inquiry in inquiries]
             self._active.update(account for account, _ in batch)
@@ -136,7 +137,7 @@ class LeaseClient:
 
     async def _be_counted(self) -> None:
         try:
-            [reply] = await self.store.ask([register(self._worker_id)], _BACKGROUND_DEADLINE_SECONDS)
+            [reply] = await self.store.call([register(self._worker_id)], _BACKGROUND_DEADLINE_SECONDS)
         except StoreError:
             return
         if isinstance(reply, int):
@@ -149,5 +150,5 @@ class LeaseClient:
             task.cancel()
         now = self._clock()
         for account in self._active:
-            self.store.tell(*LeaseRequest(account, self._worker_id, now, is_idle=True).commands)
-        self.store.tell(leave(self._worker_id))
+            self.store.enqueue(*LeaseRequest(account, self._worker_id, now, is_idle=True).commands)
+        self.store.enqueue(leave(self._worker_id))

@@ -7,7 +7,7 @@ from typing import Any
 
 from gateway.limits.account import Account
 from gateway.limits.local_allowance import BorrowRequest, LocalAllowance
-from gateway.redis.script import Command, Script
+from gateway.redis.command import Command, Script
 
 # A worker's slots expire after this time without renewal.
 LEASE_SECONDS = 5.0

@@ -13,9 +13,7 @@ from typing import TypeVar
 
 from gateway.observability.arm_stats import ArmCounts
 from gateway.observability.arms import Arms
-from gateway.observability.limit_stats import LimitSnapshot
-from gateway.observability.redis_stats import StoreUse
-from gateway.observability.session_stats import SessionUse
+from gateway.observability.stats import LimitSnapshot, SessionUse, StoreUse
 from gateway.protocol.engine_load import Load
 from gateway.protocol.prometheus_text import Histogram
 

@@ -1,8 +1,8 @@
-"""Redis behind a deadline, a breaker and a bounded queue, for an event loop.
+"""Redis behind a deadline, a circuit breaker and a bounded write queue, for an event loop.
 
-Nobody waits for it longer than he says. A call that misses its deadline goes on by itself, so that a slow Redis costs
-no connection; after a few failures in a row calls fail at once with `StoreError` for a while (`store_breaker`). What is
-told, not asked, waits in a bounded queue: a long outage drops the oldest, and counts them.
+A call that misses its deadline continues in the background, so that a slow Redis costs no connection. After a few
+failures in a row the breaker (`store_breaker`) makes calls fail at once for a while. Writes without a reply wait in a bounded
+queue: a long outage drops the oldest ones, and counts them.
 """
 
 from __future__ import annotations
@@ -12,33 +12,45 @@ import logging
 import random
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass
 from time import monotonic
 from typing import Any
 
 from gateway.net.circuit_breaker import store_breaker
 from gateway.redis.address import RedisAddress
-from gateway.redis.asyncio_util import end
-from gateway.redis.errors import StoreError
-from gateway.redis.script import Command, Script
-from gateway.redis.stats import StoreCounts
-
-__all__ = ["Command", "Script", "Store", "StoreCounts", "StoreError"]
+from gateway.redis.command import Command, StoreError
 
 _log = logging.getLogger("gateway.redis")
 
-# Pipelines under way at a time; a call beyond them waits its turn, within its deadline.
+# Concurrent pipelines; a further call waits, within its deadline.
 _MAX_CALLS = 4
-# How much of what was told goes in one pipeline.
+# Queued commands per pipeline.
 _BATCH = 256
-# How often it is sent: in an outage that begins, as often as it takes to leave Redis alone, and when that is over.
+# Attempts to write a batch: enough to open the breaker at the beginning of an outage, and more after it.
 _MAX_TRIES = 5
-# An answer that has come in time may still be a few turns of the event loop away from who asked, and in a busy loop a
-# turn takes as long as the deadline: that is no lateness of Redis.
-_TURNS_OF_GRACE = 5
+# A reply that has arrived in time may be a few iterations of the event loop away from its caller, and in a busy loop
+# one iteration takes as long as the deadline: Redis was not late then.
+_GRACE_ITERATIONS = 5
+
+_CANCEL_SECONDS = 0.5
+_MAX_CANCELS = 10
+
+
+@dataclass(slots=True)
+class StoreCounts:
+    """Calls since the start. A command that Redis refused (a wrong type, no memory) is `refused`."""
+
+    calls: int = 0
+    late: int = 0  # answered after the caller's deadline, or never
+    failed: int = 0
+    refused: int = 0
+    skipped: int = 0  # not sent, since the breaker was open
+    dropped: int = 0  # queued, and never written
+    seconds: float = 0.0  # of all calls that were answered
 
 
 class Store:
-    """One Redis, as one worker uses it. `deadline` is the default patience of `ask`, in seconds."""
+    """One Redis, as one process uses it. `deadline` is the default timeout of `call`, in seconds."""
 
     def __init__(
         self,
@@ -49,24 +61,24 @@ class Store:
         max_queued: int = 10_000,
         is_quiet: bool = False,
     ) -> None:
-        """`timeout` is how long a reply is waited for by those who do wait. A quiet one leaves it to another process to
-        tell the log that Redis cannot be reached, and tells itself only of what depends on its deadline: lateness."""
+        """`timeout` bounds a reply of calls that continue in the background. `is_quiet` leaves it to another process to
+        log outages; late replies, which depend on this deadline, are logged anyway."""
         # The client is 11 MB of code, which a gateway without Redis does not load.
         from gateway.redis.client import RedisClient
 
         self.address = address
         self.deadline = deadline
         self.counts = StoreCounts()
-        # As many again for those who knock, whatever is under way.
-        self._caller = RedisClient(address, timeout=timeout, connections=2 * _MAX_CALLS)
+        # As many again for pings, whatever is under way.
+        self._client = RedisClient(address, timeout=timeout, connections=2 * _MAX_CALLS)
         self._breaker = store_breaker()
-        self._returned: list[Callable[[], None]] = []
+        self._return_callbacks: list[Callable[[], None]] = []
         self._is_quiet = is_quiet
-        self._has_told = False  # the log that Redis is left alone
+        self._is_logged = False  # that Redis is left alone
         self._turns = asyncio.Semaphore(_MAX_CALLS)
-        self._told: deque[Command] = deque(maxlen=max_queued)
+        self._queue: deque[Command] = deque(maxlen=max_queued)
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._batch: list[Command] = []  # of what was told, on its way
+        self._batch: list[Command] = []  # queued commands on their way
         self._tries = 0
         self._is_writing = False
         self._is_closed = False
@@ -74,78 +86,77 @@ class Store:
 
     def __repr__(self) -> str:
         state = "left alone" if not self._breaker.is_closed else "answers"
-        return (
-            f"<Store {self.address}: {state}, {len(self._told) + len(self._batch)} told, {len(self._tasks)} under way>"
-        )
+        queued = len(self._queue) + len(self._batch)
+        return f"<Store {self.address}: {state}, {queued} queued, {len(self._tasks)} under way>"
 
     @property
     def is_available(self) -> bool:
-        """Whether it is worth asking."""
+        """Whether calls are sent: the breaker is closed."""
         return self._breaker.is_closed
 
     @property
     def has_unwritten(self) -> bool:
-        """Whether some of what was told may not be there yet."""
-        return bool(self._batch or self._told)
+        """Whether queued commands may not be written yet."""
+        return bool(self._batch or self._queue)
 
-    def on_return(self, returned: Callable[[], None]) -> None:
-        """Have this called when Redis answers again after an outage."""
-        self._returned.append(returned)
+    def on_return(self, callback: Callable[[], None]) -> None:
+        """Call this when Redis answers again after an outage."""
+        self._return_callbacks.append(callback)
 
-    async def open(self, patience: float = 0.5) -> bool:
-        """Connect, so that the first who ask do not wait for that; tells whether Redis answers within so many seconds.
-        Where it does not it is left alone, and tried again and again."""
+    async def open(self, timeout: float = 0.5) -> bool:
+        """Connect, so that the first calls need not; returns whether Redis answers within `timeout` seconds. If not,
+        the breaker opens."""
         opening = self._spawn(self._connect())
-        done, _ = await asyncio.wait((opening,), timeout=patience)
-        why = opening.result() if done else f"no connection within {patience:g} s"
+        done, _ = await asyncio.wait((opening,), timeout=timeout)
+        why = opening.result() if done else f"no connection within {timeout:g} s"
         while why and self._breaker.is_closed:
             self._failed(why)
         return not why
 
-    async def ask(self, commands: Sequence[Command], patience: float | None = None) -> list[Any]:
-        """The answers to commands, sent in one pipeline. Where one is refused (a wrong type, no memory) its answer is
-        an exception.
+    async def call(self, commands: Sequence[Command], timeout: float | None = None) -> list[Any]:
+        """The replies to commands, sent in one pipeline. The reply to a refused command (a wrong type, no memory) is an
+        exception.
 
-        Raises: StoreError where they do not come within `patience` seconds (None: the store's deadline).
+        Raises: StoreError where they do not come within `timeout` seconds (None: the store's deadline).
         """
         if not self._breaker.is_closed or self._is_closed:
             self.counts.skipped += 1
             raise StoreError(f"{self.address} is left alone for a while, since it did not answer")
         has_started = asyncio.Event()
         call = self._spawn(self._call(commands, has_started))
-        patience = self.deadline if patience is None else patience
-        if not await _ends_within(call, patience):
+        timeout = self.deadline if timeout is None else timeout
+        if not await _ends_within(call, timeout):
             if not has_started.is_set():
                 call.cancel()
             self.counts.late += 1
-            self._failed(f"no answer within {patience * 1000:g} ms (--redis-deadline)", is_late=True)
-            raise StoreError(f"{self.address} did not answer within {patience * 1000:g} ms")
+            self._failed(f"no answer within {timeout * 1000:g} ms (--redis-deadline)", is_late=True)
+            raise StoreError(f"{self.address} did not answer within {timeout * 1000:g} ms")
         answers: list[Any] = call.result()
-        if patience <= self.deadline:
+        if timeout <= self.deadline:
             self._succeeded()
         return answers
 
-    def tell(self, *commands: Command) -> None:
-        """Have commands run, soon and in order, whose answers nobody needs. Never waits."""
-        lost = len(self._told) + len(commands) - (self._told.maxlen or 0)
+    def enqueue(self, *commands: Command) -> None:
+        """Run commands soon and in order, without waiting for their replies."""
+        lost = len(self._queue) + len(commands) - (self._queue.maxlen or 0)
         self.counts.dropped += max(0, lost)
-        self._told.extend(commands)
+        self._queue.extend(commands)
         self._write_soon()
 
-    async def flush(self, patience: float = 1.0) -> None:
-        """Wait until what was told is written, or Redis is left alone, or the time is over."""
-        until = monotonic() + patience
+    async def flush(self, timeout: float = 1.0) -> None:
+        """Wait until the queue is written, the breaker opens, or the timeout expires."""
+        until = monotonic() + timeout
         while self.has_unwritten and self.is_available and monotonic() < until:
             await asyncio.sleep(0.002)
 
     async def close(self) -> None:
-        """Write what was told, as far as Redis takes it, and hang up."""
+        """Write the queue, as far as Redis takes it, and disconnect."""
         await self.flush()
         self._is_closed = True
         if self._trial is not None:
             self._trial.cancel()
         await end(*self._tasks)
-        await self._caller.close()
+        await self._client.close()
 
     # Calling
 
@@ -157,7 +168,7 @@ class Store:
             self.counts.calls += 1
             started_at = monotonic()
             try:
-                answers = await self._caller.call(commands)
+                answers = await self._client.call(commands)
             except StoreError as error:
                 self.counts.failed += 1
                 self._failed(str(error))
@@ -178,24 +189,24 @@ class Store:
     def _ended(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
         if not task.cancelled():
-            task.exception()  # whoever asked may have gone
+            task.exception()  # its caller may have left
 
     # The breaker
 
     def _succeeded(self) -> None:
         if not self._breaker.succeeded():
             return
-        if self._has_told:
+        if self._is_logged:
             _log.info("Redis at %s answers again", self.address)
-            self._has_told = False
-        for returned in self._returned:
-            returned()
+            self._is_logged = False
+        for callback in self._return_callbacks:
+            callback()
         self._write_soon()
 
     def _failed(self, why: str, *, is_late: bool = False) -> None:
         if self._breaker.failed(monotonic(), random.random()) and (is_late or not self._is_quiet):
             _log.warning("Redis at %s is left alone for a while: %s", self.address, why)
-            self._has_told = True
+            self._is_logged = True
         if not self._breaker.is_closed and self._trial is None and not self._is_closed:
             self._try_later()
 
@@ -203,40 +214,40 @@ class Store:
         self._trial = asyncio.get_running_loop().call_later(0.1, self._try)
 
     def _try(self) -> None:
-        """Ask on behalf of all whether Redis is back, once its pause is over."""
+        """Probe Redis once its pause is over."""
         self._trial = None
         if self._breaker.is_closed or self._is_closed:
             return
         if self._breaker.try_send(monotonic()):
-            self._spawn(self._find_out())
+            self._spawn(self._probe())
         else:
             self._try_later()
 
-    async def _find_out(self) -> None:
+    async def _probe(self) -> None:
         why = await self._connect()
         if not why:
-            knocking = self._spawn(self._knock())
-            on_time = await _ends_within(knocking, self.deadline)
-            why = knocking.result() if on_time else f"no answer within {self.deadline * 1000:g} ms"
+            ping = self._spawn(self._ping())
+            on_time = await _ends_within(ping, self.deadline)
+            why = ping.result() if on_time else f"no answer within {self.deadline * 1000:g} ms"
         if why:
             self._failed(why)
         else:
             self._succeeded()
 
     async def _connect(self) -> str:
-        """Have as many connections as calls may need: the first calls after an outage would else miss their deadline
-        for connecting. Returns what is wrong, "" where nothing is."""
-        found = await asyncio.gather(*[self._knock() for _ in range(_MAX_CALLS)])
-        return max(found, key=len)
+        """Open as many connections as calls may need, so that the first calls after an outage do not miss their
+        deadline for connecting. Returns the error, "" where there is none."""
+        errors = await asyncio.gather(*[self._ping() for _ in range(_MAX_CALLS)])
+        return max(errors, key=len)
 
-    async def _knock(self) -> str:
+    async def _ping(self) -> str:
         try:
-            await self._caller.knock()
+            await self._client.ping()
         except StoreError as error:
             return str(error)
         return ""
 
-    # What is told
+    # The write queue
 
     def _write_soon(self) -> None:
         if self.has_unwritten and not self._is_writing and self.is_available and not self._is_closed:
@@ -244,12 +255,12 @@ class Store:
             self._spawn(self._write())
 
     async def _write(self) -> None:
-        """Write all that was told. What was under way when Redis went away is written once more when it is back, though
-        it may have arrived: better twice than never. What fails again and again is dropped, and counted."""
+        """Write the queue. A batch that was under way when Redis went away is written again when it is back, though it
+        may have arrived. A batch that keeps failing is dropped, and counted."""
         try:
             while self.has_unwritten and self.is_available:
                 if not self._batch:
-                    self._batch = [self._told.popleft() for _ in range(min(_BATCH, len(self._told)))]
+                    self._batch = [self._queue.popleft() for _ in range(min(_BATCH, len(self._queue)))]
                     self._tries = 0
                 self._tries += 1
                 try:
@@ -264,10 +275,22 @@ class Store:
 
 
 async def _ends_within(task: asyncio.Task[Any], seconds: float) -> bool:
-    """Whether it does; one that fails ends, too."""
+    """Whether a task ends in time, by success or failure."""
     await asyncio.wait((task,), timeout=seconds)
-    for _ in range(_TURNS_OF_GRACE):
+    for _ in range(_GRACE_ITERATIONS):
         if task.done():
             return True
         await asyncio.sleep(0)
     return task.done()
+
+
+async def end(*tasks: asyncio.Task[Any]) -> None:
+    """Cancel tasks until they have ended. Once is not enough: where a connection breaks at the same moment, redis-py
+    raises its own error instead of the cancellation."""
+    running = {task for task in tasks if not task.done()}
+    for _ in range(_MAX_CANCELS):
+        if not running:
+            return
+        for task in running:
+            task.cancel()
+        _, running = await asyncio.wait(running, timeout=_CANCEL_SECONDS)

@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from gateway.config.specs import ReplaySpec
 from gateway.protocol.sequence import Sequence
-from gateway.redis.errors import StoreError
-from gateway.redis.script import Script
+from gateway.redis.command import Script, StoreError
 from gateway.sessions.redis_keys import inputs_key, session_key
 from gateway.sessions.sequence_log import IN_DOUBT, Input, ReplayUnavailableError, SequenceInputs, too_much
 from gateway.sessions.session import flat, place_field
@@ -153,14 +152,14 @@ class RedisSequenceLog:
 
     def forget(self, sequence: Sequence) -> None:
         if sequence.run:
-            self._store.tell(_FORGET.command([inputs_key(sequence)], [sequence.run]))
+            self._store.enqueue(_FORGET.command([inputs_key(sequence)], [sequence.run]))
 
     async def before(self, sequence: Sequence, patience: float) -> list[Input]:
         return (await self._read(sequence, patience)).before(sequence)
 
     async def place(self, sequence: Sequence, engine: str, url: str, spec: ReplaySpec) -> None:
         field, key = place_field(engine), session_key(sequence)
-        await self._store.ask([("HSET", key, field, url), ("EXPIRE", key, _ttl(spec))], spec.patience)
+        await self._store.call([("HSET", key, field, url), ("EXPIRE", key, _ttl(spec))], spec.patience)
 
     async def _number(self, sequence: Sequence, spec: ReplaySpec, done: Callable[[], None]) -> None:
         keys = [inputs_key(sequence), session_key(sequence)]
@@ -172,7 +171,7 @@ class RedisSequenceLog:
                 if step:
                     await asyncio.sleep(pause)
                     pause = min(2 * pause, 10 * _LOOK_AGAIN_SECONDS)
-                (answer,) = await self._store.ask(
+                (answer,) = await self._store.call(
                     [_NUMBER.command(keys, [token, starts, step, _ttl(spec)])], spec.patience
                 )
                 run, step, is_clear, fields = _numbered(answer)
@@ -194,7 +193,7 @@ class RedisSequenceLog:
             return
         sequence.adrift = _ADRIFT
         if token:
-            self._store.tell(_ABANDON.command([inputs_key(sequence)], [token]))
+            self._store.enqueue(_ABANDON.command([inputs_key(sequence)], [token]))
 
     def _refuse(self, sequence: Sequence, spec: ReplaySpec, why: str) -> None:
         """Refuse a request that has a number."""
@@ -203,11 +202,11 @@ class RedisSequenceLog:
 
     def _write(self, sequence: Sequence, spec: ReplaySpec, data: bytes, why: str) -> None:
         arguments = [sequence.run, sequence.step, data, spec.max_bytes, _ttl(spec), why]
-        self._store.tell(_KEEP.command([inputs_key(sequence)], arguments))
+        self._store.enqueue(_KEEP.command([inputs_key(sequence)], arguments))
 
     async def _read(self, sequence: Sequence, patience: float) -> SequenceInputs:
         """Raises: StoreError; ReplayUnavailableError if the stored form is not ours."""
-        (answer,) = await self._store.ask([("HGETALL", inputs_key(sequence))], patience)
+        (answer,) = await self._store.call([("HGETALL", inputs_key(sequence))], patience)
         fields = SequenceInputs()
         try:
             parts = flat(answer)

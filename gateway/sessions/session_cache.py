@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING
 
 from gateway.protocol.sequence import Sequence, name_of
 from gateway.redis.address import RedisTopology
-from gateway.redis.errors import StoreError
-from gateway.redis.script import Command, Script
+from gateway.redis.command import Command, Script, StoreError
 from gateway.sessions.redis_keys import session_key
 from gateway.sessions.session import Session, arm_field, flat, place_field
 
@@ -289,7 +288,7 @@ class SessionCache:
         commands: list[Command] = [("HGETALL", session_key(session.session)) for session, _ in batch.values()]
         is_behind = self._store.has_unwritten
         try:
-            answers = await self._store.ask(commands)
+            answers = await self._store.call(commands)
         except StoreError:
             self.counts.unread += len(batch)
             answers = [None] * len(batch)
@@ -341,7 +340,7 @@ class SessionCache:
 
     def _write(self, *commands: Command) -> None:
         if self._store is not None:
-            self._store.tell(*commands)
+            self._store.enqueue(*commands)
 
 
 def _fresh_for(session: str) -> float:

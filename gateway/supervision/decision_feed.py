@@ -1,5 +1,5 @@
-"""Decisions of all workers, for all who watch: the live tail, and recordings. Workers tell as much as the most curious
-of them wants; the others get their share of that."""
+"""Decisions of all workers for the live tail and recordings. Workers report what the most demanding subscription needs;
+the others get their share of that."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from gateway.control.messages import Watch
 
 Json = dict[str, Any]
 
-NO_RECEIVER = Watch(0)
+OFF = Watch(0)
 
 
 @dataclass(eq=False, slots=True)
 class FeedSubscription:
-    """What one of them wants: a share of the requests, `rate` a second at most of each worker; `take` gets them, and
-    how many were left out for the rate."""
+    """A share of the requests, at most `rate` a second of each worker; `take` gets their decisions, and the number left
+    out because of the rate."""
 
     take: Callable[[list[Json], int], None]
     rate: float
@@ -30,59 +30,59 @@ class FeedSubscription:
 
 
 class DecisionFeed:
-    """Who watches one gateway; `watch` tells its workers."""
+    """The subscriptions of one gateway; `watch` sets what its workers report."""
 
     def __init__(self, watch: Callable[[Watch], None], *, workers: int, redacted: tuple[str, ...] = ()) -> None:
         self._watch = watch
         self._workers = max(1, workers)
         self._redacted = redacted
-        self._wishes: list[FeedSubscription] = []
-        self._all = NO_RECEIVER  # what the workers tell now
+        self._subscriptions: list[FeedSubscription] = []
+        self._current = OFF  # what the workers report
 
     def __repr__(self) -> str:
-        return f"<DecisionFeed {len(self._wishes)} watch>"
+        return f"<DecisionFeed {len(self._subscriptions)} subscriptions>"
 
-    def add(self, wish: FeedSubscription) -> None:
-        wish.allowance, wish.seen_at = wish.rate * self._workers, monotonic()
-        self._wishes.append(wish)
-        self._tell()
+    def add(self, subscription: FeedSubscription) -> None:
+        subscription.allowance, subscription.seen_at = subscription.rate * self._workers, monotonic()
+        self._subscriptions.append(subscription)
+        self._update()
 
-    def remove(self, wish: FeedSubscription) -> None:
-        if wish in self._wishes:
-            self._wishes.remove(wish)
-            self._tell()
+    def remove(self, subscription: FeedSubscription) -> None:
+        if subscription in self._subscriptions:
+            self._subscriptions.remove(subscription)
+            self._update()
 
-    def hear(self, decisions: list[Json], skipped: int) -> None:
-        """A worker has told some."""
-        for wish in list(self._wishes):
-            share = wish.share / self._all.share if self._all.share else 1.0
+    def receive(self, decisions: list[Json], skipped: int) -> None:
+        """Pass a worker's decisions on."""
+        for subscription in list(self._subscriptions):
+            share = subscription.share / self._current.share if self._current.share else 1.0
             taken = decisions if share >= 1 else [each for each in decisions if random.random() < share]
             left_out = skipped if share >= 1 else 0
-            if wish.rate < self._all.rate:
-                allowed = self._allowed(wish, len(taken))
+            if subscription.rate < self._current.rate:
+                allowed = self._allowed(subscription, len(taken))
                 left_out += len(taken) - allowed
                 taken = taken[:allowed]
             if taken or left_out:
-                wish.take(taken, left_out)
+                subscription.take(taken, left_out)
 
-    def _allowed(self, wish: FeedSubscription, number: int) -> int:
+    def _allowed(self, subscription: FeedSubscription, number: int) -> int:
         """How many of these are within its rate."""
-        now, most = monotonic(), wish.rate * self._workers
-        wish.allowance = min(most, wish.allowance + (now - wish.seen_at) * most)
-        wish.seen_at = now
-        allowed = min(number, int(wish.allowance))
-        wish.allowance -= allowed
+        now, most = monotonic(), subscription.rate * self._workers
+        subscription.allowance = min(most, subscription.allowance + (now - subscription.seen_at) * most)
+        subscription.seen_at = now
+        allowed = min(number, int(subscription.allowance))
+        subscription.allowance -= allowed
         return allowed
 
-    def _tell(self) -> None:
-        wanted = NO_RECEIVER
-        if self._wishes:
-            wanted = Watch(
-                max(wish.rate for wish in self._wishes),
-                any(wish.with_body_facts for wish in self._wishes),
-                max(wish.share for wish in self._wishes),
+    def _update(self) -> None:
+        needed = OFF
+        if self._subscriptions:
+            needed = Watch(
+                max(each.rate for each in self._subscriptions),
+                any(each.with_body_facts for each in self._subscriptions),
+                max(each.share for each in self._subscriptions),
                 self._redacted,
             )
-        if wanted != self._all:
-            self._all = wanted
-            self._watch(wanted)
+        if needed != self._current:
+            self._current = needed
+            self._watch(needed)

@@ -1,34 +1,26 @@
-"""Which endpoints operators have drained, at whatever replica, and what Redis is told of it.
+"""Endpoints that operators have drained at any replica.
 
-Redis has one hash for all replicas: a field `["engine","url"]`, its value who drained it and when. What was decided
-here while Redis was away counts here, and is written when it is back; all else is as Redis says.
+Redis has one hash for all replicas, with a field `["engine","url"]` for each drained endpoint. What was decided here
+while Redis was away applies here, and is written when it is back; all else follows Redis.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
+from gateway.admin.control_plane import DrainedSince
 from gateway.events.event_types import EndpointDrained
-from gateway.redis.script import Command
+from gateway.redis.command import Command
 
 KEY = "pointsman:1:drained"
 
 Key = tuple[str, str]  # engine name, endpoint url
 
 
-@dataclass(frozen=True, slots=True)
-class DrainedSince:
-    """When an endpoint was drained, in seconds since 1970, and by whom."""
-
-    since: float
-    by: str
-
-
 class Drains:
-    """What is known of them by one replica."""
+    """The drained endpoints, as one replica knows them."""
 
     def __init__(self) -> None:
         self._drained: dict[Key, DrainedSince] = {}
@@ -42,18 +34,18 @@ class Drains:
         return self._drained
 
     def decide(self, key: Key, drained: DrainedSince | None) -> None:
-        """An operator says so, here."""
+        """A decision of an operator at this replica."""
         self._set(key, drained)
         self._unwritten[key] = drained
 
-    def hear(self, item: EndpointDrained) -> None:
-        """An operator has said so, at another replica."""
+    def apply(self, item: EndpointDrained) -> None:
+        """A decision of an operator at another replica."""
         key = (item.engine, item.url)
         self._unwritten.pop(key, None)
         self._set(key, DrainedSince(item.since, item.by) if item.is_draining else None)
 
     def commands(self) -> list[Command]:
-        """What is to be written, and, last, the question what there is."""
+        """The pending writes, then the read of the whole hash."""
         writes: list[Command] = []
         for key, drained in self._unwritten.items():
             if drained is None:
@@ -63,19 +55,19 @@ class Drains:
                 writes.append(("HSET", KEY, json.dumps(key), value))
         return [*writes, ("HGETALL", KEY)]
 
-    def take(self, told: object, written: Mapping[Key, DrainedSince | None]) -> None:
-        """Redis has answered: these changes are written, and this is what it has."""
+    def take(self, reply: object, written: Mapping[Key, DrainedSince | None]) -> None:
+        """Redis has replied: these changes are written, and this is its hash."""
         for key, drained in written.items():
             if key in self._unwritten and self._unwritten[key] == drained:
                 del self._unwritten[key]
-        if not isinstance(told, dict):  # a wrong type lies there: what is known here still counts
+        if not isinstance(reply, dict):  # a wrong type in Redis: keep what is known
             return
-        self._drained = _read(told)
+        self._drained = _read(reply)
         for key, drained in self._unwritten.items():
             self._set(key, drained)
 
     def unwritten(self) -> Mapping[Key, DrainedSince | None]:
-        """What `commands` writes now."""
+        """The changes that `commands` writes."""
         return dict(self._unwritten)
 
     def _set(self, key: Key, drained: DrainedSince | None) -> None:
@@ -85,14 +77,14 @@ class Drains:
             self._drained[key] = drained
 
 
-def _read(told: dict[Any, Any]) -> dict[Key, DrainedSince]:
-    """The hash, without the fields that are none of ours."""
-    found: dict[Key, DrainedSince] = {}
-    for field, value in told.items():
+def _read(reply: dict[Any, Any]) -> dict[Key, DrainedSince]:
+    """The hash without invalid fields."""
+    drained: dict[Key, DrainedSince] = {}
+    for field, value in reply.items():
         try:
             engine, url = json.loads(field)
             facts = json.loads(value)
-            found[str(engine), str(url)] = DrainedSince(float(facts["since"]), str(facts["by"]))
+            drained[str(engine), str(url)] = DrainedSince(float(facts["since"]), str(facts["by"]))
         except (KeyError, TypeError, ValueError):
             continue
-    return found
+    return drained

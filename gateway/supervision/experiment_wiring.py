@@ -1,4 +1,4 @@
-"""The experiments of one gateway, with its workers, its rules and its Redis in their hands."""
+"""The experiment controller of one gateway, connected to its workers, rules and Redis."""
 
 from __future__ import annotations
 
@@ -22,54 +22,54 @@ from gateway.supervision.worker_pool import WorkerPool
 
 
 class ApplyEdit(Protocol):
-    """Put in force what an edit makes of the rules. Raises: EditError, RulesRefused."""
+    """Put the edited rules in force. Raises: EditError, RulesRefused."""
 
     def __call__(self, edit: Edit, author: str, reason: str, source: str) -> Awaitable[object]: ...
 
 
 def make_experiments(
     settings: Settings,
-    workforce: WorkerPool,
+    workers: WorkerPool,
     replicas: Replicas,
     store: Store | None,
     change: ApplyEdit,
     rules: Callable[[], RulesSpec],
 ) -> ExperimentController:
-    """They share what Redis has; without it they are this gateway's alone, and kept in its data folder."""
-    hands = GatewayActions(
-        _counting(workforce),
-        workforce.set_weights,
-        _writing(change),
+    """Experiments are coordinated through Redis; without it they are this gateway's, stored in its data folder."""
+    actions = GatewayActions(
+        _counter(workers),
+        workers.set_weights,
+        _writer(change),
         replicas.experiment_changed,
-        lambda: _in_flight(workforce, rules()),
+        lambda: _in_flight(workers, rules()),
     )
     if store is not None:
-        home = RedisCoordination(store, f"{replicas.name}:{secrets.token_hex(2)}", tick=settings.experiment_tick)
-        return ExperimentController(home, hands, tick=settings.experiment_tick)
+        shared = RedisCoordination(store, f"{replicas.name}:{secrets.token_hex(2)}", tick=settings.experiment_tick)
+        return ExperimentController(shared, actions, tick=settings.experiment_tick)
     folder = data_dir_of(settings)
-    alone = LocalCoordination(folder / "experiments" if folder is not None else None)
-    return ExperimentController(alone, hands, tick=settings.experiment_tick)
+    local = LocalCoordination(folder / "experiments" if folder is not None else None)
+    return ExperimentController(local, actions, tick=settings.experiment_tick)
 
 
-def _counting(workforce: WorkerPool) -> Callable[[], Awaitable[Mapping[ArmKey, ArmCounts]]]:
+def _counter(workers: WorkerPool) -> Callable[[], Awaitable[Mapping[ArmKey, ArmCounts]]]:
     async def count() -> Mapping[ArmKey, ArmCounts]:
-        await workforce.count()
-        return workforce.tally.arms()
+        await workers.count()
+        return workers.tally.arms()
 
     return count
 
 
-def _in_flight(workforce: WorkerPool, rules: RulesSpec) -> Mapping[ArmKey, int]:
-    """By arm; where engines hang it is all that is seen of them."""
+def _in_flight(workers: WorkerPool, rules: RulesSpec) -> Mapping[ArmKey, int]:
+    """Requests in flight by arm: all that is seen of an engine that hangs."""
     experiments = {route.name: route.experiment for route in rules.routes if route.experiment is not None}
     found: Counter[ArmKey] = Counter()
-    for key, series in workforce.tally.series().items():
+    for key, series in workers.tally.series().items():
         if key.route in experiments and key.arm:
             found[ArmKey(experiments[key.route], key.arm)] += series.in_flight
     return found
 
 
-def _writing(change: ApplyEdit) -> Callable[[str, Mapping[str, float], str, str], Awaitable[None]]:
+def _writer(change: ApplyEdit) -> Callable[[str, Mapping[str, float], str, str], Awaitable[None]]:
     async def write(experiment: str, weights: Mapping[str, float], author: str, reason: str) -> None:
         def edit(texts: RuleTexts) -> None:
             set_weights(texts, experiment, weights)

@@ -14,11 +14,11 @@ WORKERS_BIND = sys.platform == "linux"
 
 
 class PortError(Exception):
-    """A port cannot be had; the message says which, and what to do."""
+    """A port that cannot be used; the message names it and the cure."""
 
 
 def listen(host: str, port: int, option: str) -> socket.socket:
-    """A socket that listens for this process alone; callers wait in its backlog until somebody accepts.
+    """A socket that listens for this process alone.
 
     Raises: PortError.
     """
@@ -34,7 +34,7 @@ def listen(host: str, port: int, option: str) -> socket.socket:
 
 
 class ReservedPort:
-    """A port that is ours until it is closed, so that 0 is chosen once and nobody else takes it between two workers.
+    """A port that is reserved until it is closed: port 0 is resolved once, and stays ours between two workers.
 
     `listener` is the socket that workers inherit where they do not bind themselves.
     """
@@ -56,7 +56,7 @@ class ReservedPort:
 
     @classmethod
     def _refuse_if_taken(cls, host: str, port: int, option: str) -> None:
-        """With SO_REUSEPORT a second gateway of this user would share the port unseen, and answer by its own rules."""
+        """With SO_REUSEPORT a second gateway of this user would silently share the port, with its own rules."""
         if port:
             _refuse_if_answered(host, port, option)
             with _socket(host) as probe:

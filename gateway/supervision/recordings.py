@@ -1,6 +1,6 @@
-"""Recordings of traffic: what rules could ask of a sample of requests, and what they said. Never a body.
+"""Recordings of traffic: the facts that rules match of a sample of requests, and their decisions; never a body.
 
-A recording is a file of JSON lines: what it is, then a decision a line, then how it ended.
+A recording is a file of JSON lines: a header, a decision per line, and an end.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _log = logging.getLogger("pointsman")
 Json = dict[str, Any]
 
 _SUFFIX = ".jsonl"
-# Of each worker: a recording is for looking at, and a longer one shows nothing more.
+# Decisions a second of each worker: more would not show more.
 _RATE = 500.0
 _MAX_BYTES = 256 * 1024 * 1024
 _MAX_RECORDINGS = 50
@@ -38,12 +38,12 @@ class _Running:
     def __init__(self, recording: Recording, file: TextIO) -> None:
         self.recording = recording
         self.file = file
-        self.wish: FeedSubscription | None = None
+        self.subscription: FeedSubscription | None = None
         self.timer: asyncio.TimerHandle | None = None
 
 
 class Recordings:
-    """Those of one gateway, in a folder; None: there is no place for any."""
+    """The recordings of one gateway, in a folder; None: recording is not possible."""
 
     def __init__(self, folder: Path | None, feed: DecisionFeed) -> None:
         self._folder = folder
@@ -56,7 +56,7 @@ class Recordings:
     def start(
         self, name: str | None, by: str, *, share: float, seconds: float, max_facts: int, rules: RulesSpec, number: int
     ) -> Recording:
-        """Begin one; it ends by itself.
+        """Start a recording, which ends by itself.
 
         Raises: RecordingError.
         """
@@ -78,17 +78,17 @@ class Recordings:
             raise RecordingError(f"{path} cannot be written: {error.strerror}") from error
         running = self._running[name] = _Running(made, file)
         file.write(json.dumps({"recording": 1, **asdict(made)}) + "\n")
-        running.wish = FeedSubscription(
+        running.subscription = FeedSubscription(
             lambda decisions, skipped: self._take(name, decisions, skipped), _RATE, share, True
         )
-        self._feed.add(running.wish)
+        self._feed.add(running.subscription)
         running.timer = asyncio.get_running_loop().call_later(seconds, self._end, name, "its time is over")
         return made
 
     def all(self) -> Sequence[Recording]:
         """The latest first."""
-        found = [self._read(path) for path in self._paths()]
-        return sorted((each for each in found if each is not None), key=lambda each: -each.started)
+        recordings = [self._read(path) for path in self._paths()]
+        return sorted((each for each in recordings if each is not None), key=lambda each: -each.started)
 
     def get(self, name: str) -> Recording:
         """Raises: NoRecordingError."""
@@ -99,7 +99,7 @@ class Recordings:
         return found
 
     def path(self, name: str) -> Path:
-        """Its file, as far as it is written.
+        """A recording's file, complete so far.
 
         Raises: NoRecordingError.
         """
@@ -114,7 +114,7 @@ class Recordings:
         return found
 
     def stop_or_delete(self, name: str) -> bool:
-        """End one that runs, or delete one that has ended; tells whether it is deleted.
+        """Stop a recording that runs, or delete one that has ended; returns whether it was deleted.
 
         Raises: NoRecordingError.
         """
@@ -127,7 +127,7 @@ class Recordings:
         return True
 
     def close(self) -> None:
-        """End all that run."""
+        """Stop all recordings."""
         for name in list(self._running):
             self._end(name, "the gateway has stopped")
 
@@ -159,8 +159,8 @@ class Recordings:
         running = self._running.pop(name)
         if running.timer is not None:
             running.timer.cancel()
-        if running.wish is not None:
-            self._feed.remove(running.wish)
+        if running.subscription is not None:
+            self._feed.remove(running.subscription)
         ended = replace(running.recording, ended=why)
         try:
             running.file.write(json.dumps({"end": why, "facts": ended.facts, "skipped": ended.skipped}) + "\n")

@@ -1,4 +1,4 @@
-"""Which Redis this gateway uses, as `--redis` says: none, one that runs elsewhere, or its own."""
+"""The Redis of a gateway by `--redis`: none, one that runs elsewhere, or an embedded one; and its data folders."""
 
 from __future__ import annotations
 
@@ -16,13 +16,11 @@ _log = logging.getLogger("pointsman")
 
 
 class RedisHome:
-    """`address` is known from the beginning, None where there is no Redis; it may be out of reach at any time.
-
-    An embedded one that cannot be had ends nothing: the gateway routes without it, and says once what is missing.
-    """
+    """`address` is None where there is no Redis. Without an embedded server that cannot run, the gateway serves without
+    Redis and logs a warning."""
 
     def __init__(self, settings: Settings) -> None:
-        """Raises: ValueError where the settings name one by no URL."""
+        """Raises: ValueError where the URL is invalid."""
         self.embedded: EmbeddedRedis | None = None
         self.address: RedisAddress | None = None
         if settings.redis == "embedded":
@@ -36,22 +34,22 @@ class RedisHome:
 
     @property
     def restarts(self) -> int:
-        """How often the server was started anew, where it is ours."""
+        """Restarts of the embedded server."""
         return self.embedded.restarts if self.embedded is not None else 0
 
     async def start(self) -> None:
-        """Start it, if it is ours, and wait a moment for its first answer."""
+        """Start the embedded server, and wait a moment for its first answer."""
         if self.embedded is not None and not await self.embedded.start():
             _log.warning("the embedded Redis does not answer yet; requests are served without it until it does")
 
     async def close(self) -> None:
-        """Stop it, if it is ours."""
+        """Stop the embedded server."""
         if self.embedded is not None:
             await self.embedded.close()
 
 
 def data_dir_of(settings: Settings) -> Path | None:
-    """Where a gateway keeps what outlives it; None where its user has no home, and it was told no place."""
+    """The folder of what outlives a gateway; None where its user has no home and the settings name none."""
     try:
         return settings.data_dir or default_data_dir()
     except EmbeddedError:
@@ -59,8 +57,8 @@ def data_dir_of(settings: Settings) -> Path | None:
 
 
 def versions_dir(settings: Settings, rule_paths: Sequence[Path]) -> Path | None:
-    """Where versions of these rules are kept. A folder that was named is one gateway's own; in that of the user each
-    set of rule files has its own, since a user may run many gateways."""
+    """The folder of the versions of these rules. In the user's data folder each set of rule files has one of its own,
+    since a user may run many gateways."""
     if settings.data_dir is not None:
         return settings.data_dir / "versions"
     folder = data_dir_of(settings)

@@ -1,7 +1,7 @@
-"""This gateway among its replicas: what it tells them, what it hears of them, and what all share.
+"""This gateway among its replicas: events to and from them, and the state that all share.
 
-With Redis every replica says now and then that it is there and which rules it has, in one hash whose stale fields any
-of them removes. Without it, or while it is away, a gateway is alone, and drains endpoints for itself.
+Every replica writes a heartbeat with its rules to one hash in Redis, whose stale fields any replica removes. Without
+Redis, or while it is away, a gateway is alone and drains endpoints for itself.
 """
 
 from __future__ import annotations
@@ -17,26 +17,26 @@ from dataclasses import dataclass
 from time import time
 from typing import Any
 
+from gateway.admin.control_plane import DrainedSince, Replica
 from gateway.events.event_bus import EventBus
 from gateway.events.event_types import ConditionChanged, EndpointDrained, ExperimentChanged, RulesActivated
 from gateway.protocol.engine_load import Readiness
 from gateway.redis.address import RedisAddress
-from gateway.redis.asyncio_util import end
-from gateway.redis.bounded_client import Store, StoreError
-from gateway.redis.script import Script
-from gateway.supervision.drains import DrainedSince, Drains, Key
+from gateway.redis.bounded_client import Store, end
+from gateway.redis.command import Script, StoreError
+from gateway.supervision.drains import Drains, Key
 
 _log = logging.getLogger("pointsman")
 
 KEY = "pointsman:1:replicas"
 
 _BEAT_SECONDS = 4.0
-# One that was silent for so long is gone.
+# A replica without a heartbeat for this long is gone.
 _STALE_SECONDS = 13
-# Nobody's request waits for these calls.
-_PATIENCE_SECONDS = 1.0
+# No request waits for these calls.
+_CALL_SECONDS = 1.0
 
-# KEYS[1]; ARGV: this replica, what it says, after how many seconds one is stale. Redis' own clock counts.
+# KEYS[1]; ARGV: this replica, its heartbeat, seconds after which one is stale. By Redis' own clock.
 _BEAT = Script(
     """
     if redis.replicate_commands then redis.replicate_commands() end
@@ -54,25 +54,11 @@ _BEAT = Script(
 
 
 @dataclass(frozen=True, slots=True)
-class Replica:
-    """A gateway that serves by the same Redis: who it is, and which rules it has in force."""
-
-    name: str
-    digest: str
-    number: int
-    base: str = ""  # digest of its rule files, which its rules may differ from
-
-    @property
-    def follows_its_files(self) -> bool:
-        return self.base in ("", self.digest)
-
-
-@dataclass(frozen=True, slots=True)
-class Ears:
-    """What a replica does when it hears of something."""
+class ReplicaListeners:
+    """Callbacks for events of other replicas."""
 
     rules_changed: Callable[[], None]
-    rules_shared: Callable[[], None]  # somebody with the same files may have other rules in force
+    rules_shared: Callable[[], None]  # a replica with the same files may have other rules in force
     condition_changed: Callable[[Key], None]
     drained: Callable[[Collection[Key]], None]
     experiment_changed: Callable[[], None] = lambda: None
@@ -81,19 +67,19 @@ class Ears:
 class Replicas:
     """One gateway's place among the others; `address` None: it is alone."""
 
-    def __init__(self, address: RedisAddress | None, ears: Ears) -> None:
+    def __init__(self, address: RedisAddress | None, listeners: ReplicaListeners) -> None:
         self.name = f"{socket.gethostname()}:{os.getpid()}"
         self._address = address
-        self._ears = ears
+        self._listeners = listeners
         self._drains = Drains()
-        self._told_drained: frozenset[Key] = frozenset()
+        self._published_drained: frozenset[Key] = frozenset()
         self._rules = ("", 0, "")
         self._conditions: Mapping[Key, Readiness] = {}
         self._others: tuple[Replica, ...] = ()
         self._store: Store | None = None
-        self._news: EventBus | None = None
+        self._events: EventBus | None = None
         self._refused = ""  # why drained endpoints could not be written or read, last time
-        self._beating: asyncio.Task[None] | None = None
+        self._heartbeats: asyncio.Task[None] | None = None
         self._is_due = asyncio.Event()
 
     def __repr__(self) -> str:
@@ -107,94 +93,94 @@ class Replicas:
 
     @property
     def known(self) -> list[Replica]:
-        """All replicas, this one first; the others as Redis last told."""
+        """All replicas, this one first."""
         return [Replica(self.name, *self._rules), *self._others]
 
     # Beginning and ending
 
     async def start(self, digest: str, number: int, base: str) -> None:
-        """Join the others, and learn what they share, as far as Redis answers within a moment."""
+        """Join the others, and read what they share, as far as Redis answers in time."""
         self._rules = (digest, number, base)
         if self._address is None:
             return
-        self._store = Store(self._address, deadline=_PATIENCE_SECONDS)
-        self._news = news = EventBus(self._store)
-        news.listen(RulesActivated, self._hear_rules)
-        news.listen(ConditionChanged, lambda item: self._ears.condition_changed((item.engine, item.url)))
-        news.listen(EndpointDrained, self._hear_drained)
-        news.listen(ExperimentChanged, lambda item: self._ears.experiment_changed())
-        for call in (self._is_due.set, self._ears.rules_shared):
-            news.on_missed(call)
+        self._store = Store(self._address, deadline=_CALL_SECONDS)
+        self._events = events = EventBus(self._store)
+        events.subscribe(RulesActivated, self._rules_received)
+        events.subscribe(ConditionChanged, lambda item: self._listeners.condition_changed((item.engine, item.url)))
+        events.subscribe(EndpointDrained, self._drained_received)
+        events.subscribe(ExperimentChanged, lambda item: self._listeners.experiment_changed())
+        for call in (self._is_due.set, self._listeners.rules_shared):
+            events.on_gap(call)
             self._store.on_return(call)
         if await self._store.open():
             await self._beat()
-        news.start()
-        self._beating = asyncio.get_running_loop().create_task(self._keep_beating())
+        events.start()
+        self._heartbeats = asyncio.get_running_loop().create_task(self._keep_beating())
 
     async def close(self) -> None:
         """Leave the others."""
-        if self._beating is not None:
-            await end(self._beating)
-        if self._news is not None:
-            await self._news.close()
+        if self._heartbeats is not None:
+            await end(self._heartbeats)
+        if self._events is not None:
+            await self._events.close()
         if self._store is not None:
-            self._store.tell(("HDEL", KEY, self.name))
+            self._store.enqueue(("HDEL", KEY, self.name))
             await self._store.close()
 
-    # Telling
+    # Events to the others
 
     def rules_activated(self, digest: str, number: int, base: str) -> None:
-        """This one serves by other rules now."""
+        """Publish the rules of this replica."""
         self._rules = (digest, number, base)
         self._is_due.set()
-        if self._news is not None:
-            self._news.tell(RulesActivated(digest, number, self.name, base))
+        if self._events is not None:
+            self._events.publish(RulesActivated(digest, number, self.name, base))
 
     def experiment_changed(self, name: str) -> None:
-        """Its run has another state, by a decision of this one."""
-        if self._news is not None:
-            self._news.tell(ExperimentChanged(name))
+        """Publish that this replica has changed an experiment's run."""
+        if self._events is not None:
+            self._events.publish(ExperimentChanged(name))
 
-    def conditions_found(self, conditions: Mapping[Key, Readiness]) -> None:
-        """What the probes say now; what has changed is news."""
+    def conditions_changed(self, conditions: Mapping[Key, Readiness]) -> None:
+        """Publish changes in the results of the probes."""
         before, self._conditions = self._conditions, dict(conditions)
-        if self._news is None:
+        if self._events is None:
             return
         for key, condition in conditions.items():
             if before.get(key, condition) is not condition:
-                self._news.tell(ConditionChanged(*key, condition.value))
+                self._events.publish(ConditionChanged(*key, condition.value))
 
     async def drain(self, key: Key, is_draining: bool, by: str) -> bool:
-        """Have an endpoint get no new work, or get it again; tells whether the other replicas will know."""
+        """Drain an endpoint, or put it in use again; returns whether the other replicas will know."""
         drained = DrainedSince(time(), by) if is_draining else None
         _log.info("%s of engine '%s' is %s by %s", key[1], key[0], "drained" if is_draining else "in use again", by)
         self._drains.decide(key, drained)
-        self._tell_drained()
+        self._publish_drained()
         is_written = await self._beat()
-        if self._news is not None:
-            self._news.tell(EndpointDrained(*key, is_draining, time(), by))
+        if self._events is not None:
+            self._events.publish(EndpointDrained(*key, is_draining, time(), by))
         return is_written
 
-    # Hearing
+    # Events from the others
 
-    def _hear_rules(self, item: RulesActivated) -> None:
+    def _rules_received(self, item: RulesActivated) -> None:
         digest, _, base = self._rules
         if item.digest != digest:
-            self._ears.rules_changed()
+            self._listeners.rules_changed()
             if item.base == base:
-                self._ears.rules_shared()
+                self._listeners.rules_shared()
         self._is_due.set()
 
-    def _hear_drained(self, item: EndpointDrained) -> None:
-        self._drains.hear(item)
-        self._tell_drained()
-        self._is_due.set()  # an answer that is under way may be older than this
+    def _drained_received(self, item: EndpointDrained) -> None:
+        self._drains.apply(item)
+        self._publish_drained()
+        self._is_due.set()  # a reply that is under way may be older
 
-    def _tell_drained(self) -> None:
+    def _publish_drained(self) -> None:
         drained = frozenset(self._drains.drained)
-        if drained != self._told_drained:
-            self._told_drained = drained
-            self._ears.drained(drained)
+        if drained != self._published_drained:
+            self._published_drained = drained
+            self._listeners.drained(drained)
 
     # What all share
 
@@ -206,21 +192,20 @@ class Replicas:
             await self._beat()
 
     async def _beat(self) -> bool:
-        """Say that this one is there, write what was decided here, and read what all share; tells whether that was
-        possible."""
+        """Write a heartbeat and what was decided here, and read what all share; returns whether Redis took it."""
         if self._store is None:
             return False
         digest, number, base = self._rules
-        said = json.dumps({"digest": digest, "number": number, "base": base})
+        heartbeat = json.dumps({"digest": digest, "number": number, "base": base})
         unwritten = self._drains.unwritten()
-        commands = [_BEAT.command([KEY], [self.name, said, _STALE_SECONDS]), *self._drains.commands()]
+        commands = [_BEAT.command([KEY], [self.name, heartbeat, _STALE_SECONDS]), *self._drains.commands()]
         try:
-            answers = await self._store.ask(commands)
+            answers = await self._store.call(commands)
         except StoreError:
             return False
         self._others = tuple(_read(answers[0], self.name))
         if any(other.base == base and other.digest != digest for other in self._others):
-            self._ears.rules_shared()
+            self._listeners.rules_shared()
         refused = next((str(answer) for answer in answers[1:] if isinstance(answer, Exception)), "")
         if refused and refused != self._refused:
             _log.warning("Redis does not keep which endpoints are drained: %s", refused)
@@ -228,23 +213,23 @@ class Replicas:
         if refused:
             return False
         self._drains.take(answers[-1], unwritten)
-        self._tell_drained()
+        self._publish_drained()
         return True
 
 
-def _read(told: Any, own: str) -> list[Replica]:
-    """The replicas in the hash but this one; what cannot be read is passed over."""
-    if isinstance(told, list):  # a script's answer has no maps
-        told = dict(zip(told[::2], told[1::2], strict=True))
-    if not isinstance(told, dict):
+def _read(reply: Any, own: str) -> list[Replica]:
+    """The other replicas in the hash; invalid fields are skipped."""
+    if isinstance(reply, list):  # a script's reply has no maps
+        reply = dict(zip(reply[::2], reply[1::2], strict=True))
+    if not isinstance(reply, dict):
         return []
-    found = []
-    for field, value in told.items():
+    replicas = []
+    for field, value in reply.items():
         try:
             facts = json.loads(value.partition(b" ")[2])
             replica = Replica(field.decode(), str(facts["digest"]), int(facts["number"]), str(facts.get("base", "")))
         except (AttributeError, KeyError, TypeError, ValueError):
             continue
         if replica.name != own:
-            found.append(replica)
-    return sorted(found, key=lambda replica: replica.name)
+            replicas.append(replica)
+    return sorted(replicas, key=lambda replica: replica.name)

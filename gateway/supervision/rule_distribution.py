@@ -1,8 +1,8 @@
-"""What operators put in force at one gateway, told to the others that serve by the same rule files.
+"""Rules that operators put in force at one gateway, shared with the gateways that have the same rule files.
 
-Redis has one hash for all: a field is the digest of the files on disk, its value the version that is in force instead
-of them, with its texts as they are written (`${VAR}` and all, so no secret is there). A gateway whose files are other
-ones reads another field. What was put in force while Redis was away is written when it is back; else Redis says.
+Redis has one hash: a field is the digest of the files on disk, its value the version that is in force instead of them,
+with its texts as they are written (`${VAR}` stays, so they contain no secret of the environment). What was put in force
+while Redis was away is written when it is back; otherwise Redis decides.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from gateway.redis.bounded_client import Store, StoreError
-from gateway.redis.script import Command, Script
+from gateway.redis.bounded_client import Store
+from gateway.redis.command import Command, Script, StoreError
 from gateway.rule_versions.version import RulesRefused, Version, placed, read_version, write_version
 from gateway.supervision.rulebook import Rulebook
 
@@ -23,12 +23,12 @@ _log = logging.getLogger("pointsman")
 
 KEY = "pointsman:1:rules"
 
-# Nobody's request waits for these calls; texts may be long.
-_PATIENCE_SECONDS = 2.0
-# Of so many different sets of rule files; those whose version is oldest are forgotten.
+# No request waits for these calls; texts may be long.
+_CALL_SECONDS = 2.0
+# Different sets of rule files; those with the oldest versions are removed.
 _MAX_BASES = 8
 
-# KEYS[1]; ARGV: the base, what is in force, how many fields stay. A value begins with its time in ms.
+# KEYS[1]; ARGV: the base, its version, the maximum of fields. A value begins with its time in ms.
 _WRITE = Script(
     """
     redis.call('HSET', KEYS[1], ARGV[1], ARGV[2])
@@ -36,8 +36,8 @@ _WRITE = Script(
         local oldest, since = nil, nil
         local found = redis.call('HGETALL', KEYS[1])
         for at = 1, #found, 2 do
-            local told = tonumber(string.match(found[at + 1], '^(%d+) ')) or 0
-            if found[at] ~= ARGV[1] and (since == nil or told < since) then oldest, since = found[at], told end
+            local time = tonumber(string.match(found[at + 1], '^(%d+) ')) or 0
+            if found[at] ~= ARGV[1] and (since == nil or time < since) then oldest, since = found[at], time end
         end
         redis.call('HDEL', KEYS[1], oldest)
     end
@@ -48,7 +48,7 @@ _WRITE = Script(
 
 @dataclass(frozen=True, slots=True)
 class SharedRules:
-    """A version of another gateway, and its texts under the names that it has for them."""
+    """A version of another gateway, and its texts by that gateway's file names."""
 
     version: Version
     texts: Mapping[str, str]
@@ -56,41 +56,41 @@ class SharedRules:
 
 
 class RuleSharing:
-    """One gateway's part in it; without a store it shares nothing."""
+    """Writes and reads the shared rules; without a store it does nothing."""
 
     def __init__(self, book: Rulebook, store: Store | None, name: str) -> None:
         self._book = book
         self._store = store
         self._name = name
         self._one_at_a_time = asyncio.Lock()
-        self._refused = ""  # digest of what another one has, and cannot be used here
+        self._refused = ""  # digest of a shared version that cannot be used here
         self._unwritten: SharedRules | None = None
-        self._is_heard = False  # whether Redis has answered, when it was last asked
+        self._has_answered = False  # whether Redis answered the last read
         self.problem: str | None = None
 
     @property
     def is_shared(self) -> bool:
-        """Whether the other gateways can know what was put in force here."""
+        """Whether what was put in force here is in Redis."""
         return self._store is not None and self._unwritten is None
 
     def decided(self) -> None:
-        """What is in force was put there at this gateway, and nobody else knows yet."""
+        """What is in force was put there at this gateway, and is to be shared."""
         self._unwritten = SharedRules(self._book.in_force, self._book.texts, self._name)
 
     async def share(self) -> bool:
-        """Write down what was decided here; tells whether that was possible."""
+        """Write what was decided here; returns whether Redis took it."""
         async with self._one_at_a_time:
             return await self._write()
 
     def superseded(self, base: str) -> None:
-        """The files on disk are no longer those of this digest: what was in force instead of them is over."""
+        """The files on disk no longer have this digest: remove the version that replaced them."""
         self._unwritten, self.problem = None, None
         if self._store is not None:
-            self._store.tell(("HDEL", KEY, base))
+            self._store.enqueue(("HDEL", KEY, base))
 
     async def look(self) -> bool:
-        """Take over what another gateway has in force instead of the same files; tells whether there are other rules in
-        force now."""
+        """Take over what another gateway has in force instead of the same files; returns whether the rules in force
+        have changed."""
         if self._store is None:
             return False
         async with self._one_at_a_time:
@@ -99,10 +99,10 @@ class RuleSharing:
                 return False
             before = self._book.in_force
             shared = await self._read()
-            if self._book.in_force is not before:  # decided here meanwhile, which is later than what was read
+            if self._book.in_force is not before:  # decided here meanwhile, after the read
                 return False
             if shared is None:
-                if not before.is_exported and self._is_heard:  # Redis has lost it, or never had it
+                if not before.is_exported and self._has_answered:  # Redis has lost it, or never had it
                     self.decided()
                     await self._write()
                 return False
@@ -129,7 +129,7 @@ class RuleSharing:
             return self._store is not None
         version = shared.version
         try:
-            (answer,) = await self._store.ask([_command(shared)], _PATIENCE_SECONDS)
+            (answer,) = await self._store.call([_command(shared)], _CALL_SECONDS)
         except StoreError as error:
             _log.warning("the other gateways do not know %s yet: %s", version, error)
             return False
@@ -143,23 +143,23 @@ class RuleSharing:
     async def _read(self) -> SharedRules | None:
         assert self._store is not None
         try:
-            (answer,) = await self._store.ask([("HGET", KEY, self._book.base)], _PATIENCE_SECONDS)
+            (answer,) = await self._store.call([("HGET", KEY, self._book.base)], _CALL_SECONDS)
         except StoreError:
-            self._is_heard = False
+            self._has_answered = False
             return None
-        self._is_heard = True
+        self._has_answered = True
         if not isinstance(answer, bytes):
             return None
         try:
-            told: Any = json.loads(answer.partition(b" ")[2])
-            version = read_version(told)
-            texts = {name: str(told["texts"][name]) for name in version.files}
+            fields: Any = json.loads(answer.partition(b" ")[2])
+            version = read_version(fields)
+            texts = {name: str(fields["texts"][name]) for name in version.files}
         except (KeyError, TypeError, ValueError, AttributeError):
             return None
-        return SharedRules(version, texts, str(told.get("by", "another gateway")))
+        return SharedRules(version, texts, str(fields.get("by", "another gateway")))
 
 
 def _command(shared: SharedRules) -> Command:
     version = shared.version
-    told = json.dumps(write_version(version) | {"texts": dict(shared.texts), "by": shared.by})
-    return _WRITE.command([KEY], [version.base, f"{int(version.time * 1000)} {told}", _MAX_BASES])
+    fields = json.dumps(write_version(version) | {"texts": dict(shared.texts), "by": shared.by})
+    return _WRITE.command([KEY], [version.base, f"{int(version.time * 1000)} {fields}", _MAX_BASES])

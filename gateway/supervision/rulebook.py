@@ -1,7 +1,7 @@
-"""The rules in force, and how others take their place: read whole, judged whole, refused whole.
+"""The rules in force and their replacement: candidate rules are checked completely, and accepted or refused as one.
 
 Files on disk are the source of truth. What operators put in force by the admin API is a version based on those files:
-it stays, over restarts too, until the files say something else. Then they win, and what they supersede is told.
+it stays in force, over restarts too, until the files change. The files then supersede it, which is logged.
 """
 
 from __future__ import annotations
@@ -10,33 +10,36 @@ import asyncio
 import logging
 import threading
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from time import time
 
 from gateway.config.rule_files import RuleFiles, digest_of, files_of
-from gateway.config.rules import LoadedRules
+from gateway.config.rules import LoadedRules, load_rules, load_texts
 from gateway.config.specs import RulesSpec
+from gateway.dry_run.rule_tests import tested
 from gateway.rule_versions.editor import Edit
 from gateway.rule_versions.store import VersionStore, named
 from gateway.rule_versions.version import NoSuchVersion, RulesRefused, Version, placed
-from gateway.supervision import rule_validation
+from gateway.upstream.endpoint import endpoint_tls
+from gateway.yaml.problems import Location, Problem
 
 _log = logging.getLogger("pointsman")
 
 _WATCH_SECONDS = 1.0
-_FILES = "the files on disk"  # the author of what nobody has activated
+_FILES = "the files on disk"  # the author of versions that were not activated
 
 
 class Rulebook:
-    """Owns the rule files of one gateway, the versions of what they said, and what the last reading has found."""
+    """Owns the rule files of one gateway, the versions of their contents, and the findings of the last reading."""
 
     def __init__(self, paths: Sequence[Path], folder: Path | None = None) -> None:
-        """Made before the rules are first loaded: a change between the two is then seen, not lost. Versions are kept
-        in the folder; None: in memory."""
+        """Made before the rules are first loaded, so that a change between the two is noticed. Versions are stored in
+        `folder`, in memory where it is None."""
         self._paths = paths
         self._watched = RuleFiles(paths)
         self._store = VersionStore(folder)
-        self._is_asked = threading.Event()
+        self._reload_due = threading.Event()
         self._one_at_a_time = asyncio.Lock()
         self._loaded: LoadedRules | None = None
         self._version: Version | None = None
@@ -79,7 +82,7 @@ class Rulebook:
 
     @property
     def texts(self) -> dict[str, str]:
-        """What is in force, as it is written, by file."""
+        """The files in force as they are written."""
         return dict(self._loaded.texts) if self._loaded is not None else {}
 
     # The versions
@@ -93,7 +96,7 @@ class Rulebook:
         return self._store.get(number)
 
     def texts_of(self, number: int) -> dict[str, str]:
-        """The files of a version, by the names that they have now.
+        """The files of a version, by their current names.
 
         Raises: NoSuchVersion.
         """
@@ -103,16 +106,16 @@ class Rulebook:
     # What is on disk
 
     def open(self, loaded: LoadedRules) -> None:
-        """Begin with these rules of the files, or with what was in force of them when the gateway was stopped."""
+        """Start with the rules of the files, or with the version of them that was in force when the gateway stopped."""
         assert loaded.rules is not None
         self._base, self._base_files = loaded.rules.digest, tuple(map(str, loaded.files))
         self.problems = [str(problem) for problem in loaded.problems]
         latest = self._store.latest
         if latest is not None and self._base in (latest.base, latest.digest):
-            kept = self._kept(latest, loaded)
-            if kept is not None:
-                self._loaded = kept
-                self._version = self._rebased(latest, kept)
+            restored = self._restored(latest, loaded)
+            if restored is not None:
+                self._loaded = restored
+                self._version = self._rebased(latest, restored)
                 if not self._version.is_exported:
                     _log.info("%s is in force, since the files are those that it is based on", latest)
                 return
@@ -122,23 +125,22 @@ class Rulebook:
             self.superseded_base = latest.base if latest is not None and not latest.is_exported else None
         self._enter(loaded, _FILES, reason, "files")
 
-    def ask(self) -> None:
-        """Have the files read again, though nothing says that they have changed."""
-        self._is_asked.set()
+    def reload(self) -> None:
+        """Have the files read again, changed or not."""
+        self._reload_due.set()
 
     async def next(self) -> RulesSpec:
-        """Wait for files that say something else than before, and put their rules in force.
+        """Wait for changed files, and put their rules in force.
 
-        A mistake in them leaves the rules as they are. Reading is work for a thread: thousands of routes take seconds,
-        in which workers die, probes run out of time and operators press Ctrl-C.
+        An error in them leaves the rules as they are. A thread reads them, since thousands of routes take seconds.
         """
         while True:
             try:
                 await self._until_due()
                 async with self._one_at_a_time:
-                    if self._take(await asyncio.to_thread(rule_validation.judge_files, self._paths)):
+                    if self._take(await asyncio.to_thread(judge_files, self._paths)):
                         return self.rules
-            except Exception:  # a fault of ours must not end the watch
+            except Exception:  # a bug must not end the watch
                 _log.exception("cannot read the rules; rules %d stay in force", self.number)
                 self.readings_refused += 1
 
@@ -151,7 +153,7 @@ class Rulebook:
         reason: str = "",
         source: str = "api",
     ) -> Version:
-        """Put these files, or those of a version, in force; those in force already stay as they are.
+        """Put these files, or those of a version, in force, unless they are already.
 
         Raises: RulesRefused, NoSuchVersion.
         """
@@ -161,7 +163,7 @@ class Rulebook:
             return await self._activate(named(files, self._base_files), author, reason, source)
 
     async def change(self, edit: Edit, author: str, reason: str = "", source: str = "api") -> Version:
-        """Put in force what an edit makes of the files in force.
+        """Put the edited files in force.
 
         Raises: EditError, RulesRefused.
         """
@@ -171,9 +173,9 @@ class Rulebook:
             return await self._activate(texts, author, reason, source)
 
     async def roll_back(self, author: str, reason: str = "") -> Version:
-        """Put in force again what was there before; once more: what was there before that.
+        """Put the previous version in force; repeated, the one before that.
 
-        Raises: NoSuchVersion where there was nothing else, RulesRefused.
+        Raises: NoSuchVersion where there is none, RulesRefused.
         """
         async with self._one_at_a_time:
             to = self._store.before(self.in_force)
@@ -183,8 +185,8 @@ class Rulebook:
             return await self._activate(self.texts_of(to.number), author, why, "api", of=to.number, is_return=True)
 
     async def take_over(self, version: Version, texts: Mapping[str, str], instead_of: Version) -> bool:
-        """Put in force what another gateway has in force instead of the same files, unless something else is in force
-        meanwhile; tells whether that changes anything.
+        """Put in force what another gateway has in force instead of the same files, unless the rules have changed
+        meanwhile; returns whether that changes anything.
 
         Raises: RulesRefused.
         """
@@ -199,13 +201,13 @@ class Rulebook:
             return self.number != before
 
     async def judge(self, files: Mapping[str, str]) -> LoadedRules:
-        """What would be said of these files, by which nobody is served.
+        """Check candidate files.
 
-        Raises: RulesRefused where their names cannot be.
+        Raises: RulesRefused where their names are invalid.
         """
-        return await asyncio.to_thread(rule_validation.judge_texts, named(files, self._base_files))
+        return await asyncio.to_thread(judge_texts, named(files, self._base_files))
 
-    # One at a time
+    # Under the lock
 
     async def _activate(
         self,
@@ -220,7 +222,7 @@ class Rulebook:
         if digest_of(file.content for file in files_of(texts)) == self.rules.digest:
             _log.info("what %s activates is in force already, as version %d", author, self.number)
             return self.in_force
-        loaded = await asyncio.to_thread(rule_validation.judge_texts, texts)
+        loaded = await asyncio.to_thread(judge_texts, texts)
         if loaded.rules is None:
             _log.warning("rules of %s are refused; rules %d stay in force", author, self.number)
             raise RulesRefused(loaded.problems)
@@ -230,7 +232,7 @@ class Rulebook:
         return self.in_force
 
     def _take(self, loaded: LoadedRules) -> bool:
-        """Judge a reading of the files; tells whether they say something new that is in force now."""
+        """Check a reading of the files; returns whether it has put new rules in force."""
         for problem in loaded.problems:
             _log.warning("%s", problem)
         if loaded.rules is None:
@@ -269,20 +271,20 @@ class Rulebook:
         self._version = self._store.add(made, loaded.texts)
         self._loaded = loaded
 
-    def _kept(self, version: Version, loaded: LoadedRules) -> LoadedRules | None:
-        """The rules of the version that was in force; None where they cannot be used here and now."""
+    def _restored(self, version: Version, loaded: LoadedRules) -> LoadedRules | None:
+        """The rules of the version that was in force; None where they are no longer valid."""
         if loaded.rules is not None and version.digest == loaded.rules.digest:
             return loaded
         try:
-            found = rule_validation.judge_texts(self.texts_of(version.number))
-            if found.rules is None:
-                raise RulesRefused(found.problems)
+            restored = judge_texts(self.texts_of(version.number))
+            if restored.rules is None:
+                raise RulesRefused(restored.problems)
         except (NoSuchVersion, RulesRefused) as error:
             _log.error("%s cannot be used any more, so the files on disk are in force: %s", version, error)
             self.problems.append(f"{version} was in force before the start, and cannot be used any more: {error}")
             return None
-        self.problems = [str(problem) for problem in found.problems]
-        return found
+        self.problems = [str(problem) for problem in restored.problems]
+        return restored
 
     def _rebased(self, version: Version, loaded: LoadedRules) -> Version:
         if (version.base, version.base_files) == (self._base, self._base_files):
@@ -290,17 +292,51 @@ class Rulebook:
         return self._store.rebase(version.number, self._base, self._base_files, loaded.texts)
 
     def _superseded(self, version: Version | None) -> str:
-        """What a change of the files undoes, for the log and for the version's reason."""
+        """What a change of the files supersedes, for the log and the version's reason."""
         if version is None or version.is_exported:
             return ""
         _log.warning("the files on disk have changed, and supersede %s, which was not exported to them", version)
         return f"; supersedes {version}, which was not exported"
 
     async def _until_due(self) -> None:
-        """A thread watches the files, so that those on a slow disk hold nobody up."""
-        is_asked = self._is_asked
+        """A thread watches the files, so that a slow disk does not block the event loop."""
+        reload_due = self._reload_due
         try:
-            await asyncio.to_thread(self._watched.wait, is_asked, _WATCH_SECONDS)
+            await asyncio.to_thread(self._watched.wait, reload_due, _WATCH_SECONDS)
         finally:
-            self._is_asked = threading.Event()
-            is_asked.set()  # ends the thread where nobody waits for it any more
+            self._reload_due = threading.Event()
+            reload_due.set()  # ends the thread of a cancelled wait
+
+
+def judge_files(paths: Sequence[Path]) -> LoadedRules:
+    """Load and check rule files; `rules` is None where they have an error."""
+    return _checked(load_rules(paths))
+
+
+def judge_texts(texts: Mapping[str, str]) -> LoadedRules:
+    """Load and check texts by the names of their files."""
+    return _checked(load_texts(texts))
+
+
+def _checked(loaded: LoadedRules) -> LoadedRules:
+    """Loaded rules after the checks that need this host: certificate files, and the rules' own tests."""
+    if loaded.rules is None:
+        return loaded
+    problems = _unusable_files(loaded.rules)
+    if not problems:
+        return tested(loaded)
+    return replace(loaded, rules=None, problems=(*loaded.problems, *problems))
+
+
+def _unusable_files(rules: RulesSpec) -> list[Problem]:
+    """Problems of certificate files that would make workers refuse the rules."""
+    problems = []
+    for name, engine in rules.engines.items():
+        for endpoint in engine.endpoints:
+            try:
+                endpoint_tls(engine.tls, endpoint.url)
+            except OSError as error:  # ssl.SSLError is one
+                place = engine.location or Location("rules", 1, 1)
+                problems.append(Problem(place, f"the TLS files of engine '{name}' cannot be used: {error}"))
+                break
+    return problems

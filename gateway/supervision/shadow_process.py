@@ -39,8 +39,8 @@ from gateway.control.messages import (
     WorkerFailed,
 )
 from gateway.net.backoff import Backoff
-from gateway.observability.shadow_metrics import ShadowCounts
-from gateway.redis.asyncio_util import end
+from gateway.observability.stats import ShadowCounts
+from gateway.redis.bounded_client import end
 from gateway.shadow.comparison.report import RouteReport
 from gateway.supervision.worker_counters import Tally
 from gateway.upstream.health import Findings

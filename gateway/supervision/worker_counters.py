@@ -1,4 +1,4 @@
-"""What the workers have counted, the dead ones included: totals never go back when a worker dies."""
+"""The sum of all workers' counters, including those of dead workers: totals never decrease."""
 
 from __future__ import annotations
 
@@ -7,12 +7,9 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from gateway.control.channel import ChildProcess
-from gateway.observability.aggregate import total
 from gateway.observability.arm_stats import ArmCounts, ArmKey
-from gateway.observability.limit_stats import LimitSnapshot, add_up_limits, without_worker
 from gateway.observability.metrics import CountersSnapshot, SeriesKey, SeriesSnapshot, add_up
-from gateway.observability.redis_stats import StoreUse
-from gateway.observability.session_stats import SessionUse
+from gateway.observability.stats import LimitSnapshot, SessionUse, StoreUse, add_up_limits, total, without_worker
 from gateway.protocol.engine_load import Load
 from gateway.statistics.metrics import add
 
@@ -36,7 +33,7 @@ class Tally:
         self._living[worker] = snapshot
 
     def retire(self, worker: ChildProcess) -> None:
-        """A worker is gone: keep what it counted, drop what it had under way."""
+        """A worker has ended: keep its counts, drop its requests under way."""
         last = self._living.pop(worker, None)
         if last is not None:
             ended = [replace(series, in_flight=0) for series in last.series]
@@ -51,11 +48,11 @@ class Tally:
         return add_up([list(self._retired.values()), *[snapshot.series for snapshot in self._living.values()]])
 
     def sessions(self) -> SessionUse | None:
-        """What all workers had to do with sessions; None where none has told."""
+        """None where no worker has reported."""
         return total([self._retired_sessions, *[snapshot.sessions for snapshot in self._living.values()]])
 
     def store(self) -> StoreUse | None:
-        """Their use of Redis; None where there is none."""
+        """The use of Redis; None where there is none."""
         return total([self._retired_store, *[snapshot.store for snapshot in self._living.values()]])
 
     def limits(self) -> dict[str, LimitSnapshot]:
@@ -64,11 +61,11 @@ class Tally:
         return add_up_limits([self._retired_limits.values(), *living])
 
     def arms(self) -> dict[ArmKey, ArmCounts]:
-        """What experiments have counted of each arm."""
+        """By arm of the experiments."""
         return _add_up_arms([self._retired_arms.values(), *[snapshot.arms for snapshot in self._living.values()]])
 
     def captures(self) -> Counter[tuple[str, str]]:
-        """Requests of mirrored routes, by route, and "captured" or why not."""
+        """Requests of mirrored routes, by route, and "captured" or the reason why not."""
         return sum((Counter(snapshot.captures) for snapshot in self._living.values()), self._retired_captures.copy())
 
     @property
@@ -76,23 +73,23 @@ class Tally:
         return sum(snapshot.connections for snapshot in self._living.values())
 
     def descriptors(self) -> dict[int, tuple[int, int]]:
-        """By a worker's process id, the file descriptors that it has open, and may have."""
+        """By a worker's process id: its open file descriptors, and their limit."""
         return {worker.pid: snapshot.descriptors for worker, snapshot in self._living.items()}
 
     def breakers_open(self) -> dict[tuple[str, str], bool]:
-        """By engine and endpoint, whether some worker leaves it out now."""
-        found: dict[tuple[str, str], bool] = {}
+        """By engine and endpoint, whether the breaker of some worker is open."""
+        breakers: dict[tuple[str, str], bool] = {}
         for snapshot in self._living.values():
             for key, is_open in snapshot.breakers_open.items():
-                found[key] = found.get(key, False) or is_open
-        return found
+                breakers[key] = breakers.get(key, False) or is_open
+        return breakers
 
     def loads(self) -> dict[tuple[str, str], Load]:
-        """By engine and endpoint, what its replies last told of its load, to some worker."""
-        found: dict[tuple[str, str], Load] = {}
+        """By engine and endpoint, the last load that its replies reported to some worker."""
+        loads: dict[tuple[str, str], Load] = {}
         for snapshot in self._living.values():
-            found |= snapshot.loads
-        return found
+            loads |= snapshot.loads
+        return loads
 
 
 def _add_up_arms(counted: Iterable[Iterable[ArmCounts]]) -> dict[ArmKey, ArmCounts]:

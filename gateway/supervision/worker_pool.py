@@ -1,4 +1,4 @@
-"""The workers: started, fed, restarted when they die, drained."""
+"""The workers: started, updated, restarted when they die, drained."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from gateway.control.messages import (
     WorkerFailed,
 )
 from gateway.net.backoff import Backoff
-from gateway.observability.active_request import LiveRequest
+from gateway.observability.stats import LiveRequest
 from gateway.protocol.engine_load import Readiness
 from gateway.redis.address import RedisAddress
 from gateway.supervision.ports import ReservedPort
@@ -48,11 +48,11 @@ _log = logging.getLogger(__name__)
 COMMAND = (sys.executable, "-m", "gateway.worker")
 
 _START_SECONDS = 30.0
-# A worker that dies at once must not keep the machine busy with starting it.
-_PAUSE_SECONDS = 0.1, 5.0  # the first, the longest
-# One that has served this long was well: the next restart is at once again.
+# Between restarts: the first, the longest.
+_PAUSE_SECONDS = 0.1, 5.0
+# A worker that has served this long was healthy: the next restart is immediate again.
 _WELL_AFTER_SECONDS = 30.0
-# How long a scrape waits for a worker; one that is busier answers with its last counters.
+# How long a scrape waits for a worker; a busier one is represented by its last counters.
 _ANSWER_SECONDS = 0.5
 _KILL_MARGIN_SECONDS = 5.0
 
@@ -73,7 +73,7 @@ class WorkerPool:
         command: Sequence[str] = COMMAND,
         redis: RedisAddress | None = None,
     ) -> None:
-        """`ports` are those of inference: HTTP's first."""
+        """`ports` are the inference ports, HTTP's first."""
         self._settings = replace(settings, http_port=ports[0].port, grpc_port=ports[-1].port)
         self._rules = rules
         self._health = health
@@ -82,21 +82,21 @@ class WorkerPool:
         self._log_level = "info"
         self._weights = SetWeights({})
         self._watch: Watch | None = None
-        self._decided: Callable[[list[dict[str, Any]], int], None] = lambda decisions, skipped: None
+        self._report_decisions: Callable[[list[dict[str, Any]], int], None] = lambda decisions, skipped: None
         self._ports = ports
         self._command = command
         self._redis = redis
         self._workers: set[ChildProcess] = set()
-        self._processes: set[ChildProcess] = set()  # with those given up, until they are gone
+        self._processes: set[ChildProcess] = set()  # with those given up, until they have exited
         self._serving: dict[ChildProcess, asyncio.Future[None]] = {}
-        self._minders: list[asyncio.Task[None]] = []
+        self._supervisors: list[asyncio.Task[None]] = []
         self._answers: dict[tuple[int, ChildProcess], asyncio.Future[Answer]] = {}
-        self._errands: set[asyncio.Task[None]] = set()
+        self._feedback_tasks: set[asyncio.Task[None]] = set()
         self._token = 0
-        self._silent_since: dict[ChildProcess, float] = {}  # asked, and nothing heard from since
+        self._unanswered_since: dict[ChildProcess, float] = {}  # queried, without a message since
         self._is_stopping = False
         self.number = 1
-        self.captures = ""  # where workers hand over what is mirrored
+        self.captures = ""  # path of the socket for captures
         self.restarts = 0
         self.tally = Tally()
 
@@ -117,38 +117,38 @@ class WorkerPool:
                 start.cancel()
             await asyncio.gather(*starting, return_exceptions=True)
             raise
-        self._minders = [loop.create_task(self._mind(worker)) for worker in workers]
+        self._supervisors = [loop.create_task(self._supervise(worker)) for worker in workers]
 
     def use_rules(self, rules: RulesSpec, number: int) -> None:
-        """Swap the rules in all workers, and in those to come."""
+        """Use these rules in all workers, present and future."""
         self._rules = rules
         self.number = number
-        self._say_to_all(UseRules(rules, number))
+        self._send_to_all(UseRules(rules, number))
 
-    def set_health(self, found: Findings) -> None:
-        """Tell all workers what the probes found, and those to come what lasts of it."""
-        news = found.models if found.models != self._models else None  # long lists that seldom change
-        self._health, self._models = found.conditions, found.models
-        self._say_to_all(SetHealth(found.conditions, news, found.loads))
+    def set_health(self, findings: Findings) -> None:
+        """Send all workers the results of the probes; future workers get conditions and models."""
+        models = findings.models if findings.models != self._models else None  # long lists that seldom change
+        self._health, self._models = findings.conditions, findings.models
+        self._send_to_all(SetHealth(findings.conditions, models, findings.loads))
 
     def set_drained(self, endpoints: frozenset[tuple[str, str]]) -> None:
-        """Tell all workers, and those to come, which endpoints get no new work."""
+        """Have all workers, present and future, send these endpoints no new work."""
         if endpoints != self._drained:
             self._drained = endpoints
-            self._say_to_all(SetDrained(endpoints))
+            self._send_to_all(SetDrained(endpoints))
 
-    def watch(self, watch: Watch, heard: Callable[[list[dict[str, Any]], int], None]) -> None:
-        """Have all workers, and those to come, tell of requests that end, to `heard`."""
-        self._watch, self._decided = watch, heard
-        self._say_to_all(watch)
+    def watch(self, watch: Watch, report: Callable[[list[dict[str, Any]], int], None]) -> None:
+        """Have all workers, present and future, report requests that end; `report` gets them."""
+        self._watch, self._report_decisions = watch, report
+        self._send_to_all(watch)
 
     def set_weights(self, weights: Mapping[str, Mapping[str, float]], runs: Mapping[str, int]) -> None:
-        """Tell all workers, and those to come, what share of each experiment's units its arms have, and by which run;
-        experiments that are not named go by the rules."""
-        told = SetWeights(weights, runs)
-        if told != self._weights:
-            self._weights = told
-            self._say_to_all(told)
+        """Set the arms' shares of each experiment's units in all workers, present and future, and the runs that set
+        them; experiments that are absent use the rules' weights."""
+        message = SetWeights(weights, runs)
+        if message != self._weights:
+            self._weights = message
+            self._send_to_all(message)
 
     @property
     def num_serving(self) -> int:
@@ -157,32 +157,32 @@ class WorkerPool:
     async def count(self) -> None:
         """Bring the tally up to date, as far as the workers answer in time."""
         self._kill_hung(asyncio.get_running_loop().time())
-        await self._ask(GetCounters)
+        await self._query(GetCounters)
 
     async def requests(self, limit: int) -> list[LiveRequest]:
-        """The requests under way, the oldest first, as far as the workers answer in time."""
-        answers = await self._ask(lambda token: ListRequests(token, limit))
-        found = [request for answer in answers if isinstance(answer, ActiveRequests) for request in answer.requests]
-        return sorted(found, key=lambda request: -request.age)[:limit]
+        """The oldest requests under way, the oldest first, as far as the workers answer in time."""
+        answers = await self._query(lambda token: ListRequests(token, limit))
+        requests = [request for answer in answers if isinstance(answer, ActiveRequests) for request in answer.requests]
+        return sorted(requests, key=lambda request: -request.age)[:limit]
 
     async def cancel_request(self, id: str) -> int:
-        """End the requests of this id; returns how many there were."""
-        answers = await self._ask(lambda token: CancelRequest(token, id))
+        """Cancel the requests with this id; returns how many there were."""
+        answers = await self._query(lambda token: CancelRequest(token, id))
         return sum(answer.count for answer in answers if isinstance(answer, Cancelled))
 
     def set_log_level(self, level: str) -> None:
-        """Have all workers, and those to come, log from this level on."""
+        """Set the log level of all workers, present and future."""
         self._log_level = level
-        self._say_to_all(SetLogLevel(level))
+        self._send_to_all(SetLogLevel(level))
 
-    async def _ask(self, make: Callable[[int], Message]) -> list[Answer]:
-        """What the workers answer in time."""
+    async def _query(self, make: Callable[[int], Message]) -> list[Answer]:
+        """The workers' answers to a message, as far as they come in time."""
         self._token += 1
         loop = asyncio.get_running_loop()
         waiting: dict[tuple[int, ChildProcess], asyncio.Future[Answer]]
         waiting = {(self._token, worker): loop.create_future() for worker in self._workers}
         self._answers |= waiting
-        self._say_to_all(make(self._token))
+        self._send_to_all(make(self._token))
         if waiting:
             await asyncio.wait(waiting.values(), timeout=_ANSWER_SECONDS)
         for key in waiting:
@@ -192,11 +192,11 @@ class WorkerPool:
     async def drain(self) -> bool:
         """Let requests in flight end, then stop; False where some worker had to be killed."""
         self._is_stopping = True
-        for minder in self._minders:
+        for minder in self._supervisors:
             minder.cancel()
-        self._say_to_all(Drain())
+        self._send_to_all(Drain())
         for port in self._ports:
-            port.close()  # where the workers share it, it would take connections as long as it is open here
+            port.close()  # a shared listener accepts connections while it is open here
         ends = [worker.ended for worker in self._workers if worker.ended is not None]
         if ends:
             await asyncio.wait(ends, timeout=self._settings.drain_timeout + _KILL_MARGIN_SECONDS)
@@ -207,13 +207,13 @@ class WorkerPool:
     def kill(self) -> None:
         """Stop at once."""
         self._is_stopping = True
-        for minder in self._minders:
+        for minder in self._supervisors:
             minder.cancel()
         for worker in self._processes:
             worker.kill()
 
     async def close(self) -> None:
-        """Stop at once; returns when no process is left."""
+        """Stop at once; returns when all processes have exited."""
         self.kill()
         loop = asyncio.get_running_loop()
         ends = [loop.create_task(worker.wait()) for worker in self._processes]
@@ -223,10 +223,10 @@ class WorkerPool:
             self._has_ended(worker)
 
     def _kill_hung(self, now: float) -> None:
-        """Kill the workers that have not answered for too long; whoever minds them starts others."""
+        """Kill the workers that have not answered for too long; `_supervise` replaces them."""
         limit = self._settings.hang_timeout
         for worker in self._workers:
-            since = self._silent_since.setdefault(worker, now)
+            since = self._unanswered_since.setdefault(worker, now)
             if limit and now - since > limit and self._is_serving(worker):
                 _log.error("worker %d has not answered for %g s: it hangs, and is killed", worker.pid, now - since)
                 worker.kill()
@@ -236,7 +236,7 @@ class WorkerPool:
         return serving is not None and serving.done() and not serving.cancelled()
 
     async def _start_one(self) -> ChildProcess:
-        worker = ChildProcess(self._heard, self._command)
+        worker = ChildProcess(self._received, self._command)
         serving: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._serving[worker] = serving
         inherited = [port.listener.fileno() for port in self._ports if port.listener is not None]
@@ -265,11 +265,11 @@ class WorkerPool:
         await asyncio.wait(either, timeout=_START_SECONDS, return_when=asyncio.FIRST_COMPLETED)
         if not serving.done():
             ended = worker.ended.done()
-            why = (
+            reason = (
                 f"ended with status {worker.ended.result()}" if ended else f"did not serve within {_START_SECONDS:g} s"
             )
             self._forget(worker)
-            raise StartError(f"a worker {why}")
+            raise StartError(f"a worker {reason}")
         try:
             serving.result()
         except StartError:
@@ -277,7 +277,7 @@ class WorkerPool:
             raise
         return worker
 
-    async def _mind(self, worker: ChildProcess) -> None:
+    async def _supervise(self, worker: ChildProcess) -> None:
         """Replace a worker whenever it dies."""
         loop = asyncio.get_running_loop()
         backoff = Backoff(*_PAUSE_SECONDS, healthy_after=_WELL_AFTER_SECONDS)
@@ -301,31 +301,31 @@ class WorkerPool:
                     _log.error("cannot start a worker: %s; trying again in %g s", error, pause)
 
     def _has_ended(self, worker: ChildProcess) -> None:
-        if worker.has_exited:  # else a fault has ended the listening to it
+        if worker.has_exited:  # else a bug has ended the reading of its messages
             self._processes.discard(worker)
 
     def _forget(self, worker: ChildProcess) -> None:
         worker.kill()
         self._workers.discard(worker)
-        self._silent_since.pop(worker, None)
+        self._unanswered_since.pop(worker, None)
         self._serving.pop(worker, None)
         self.tally.retire(worker)
 
-    def _heard(self, worker: ChildProcess, message: Message) -> None:
+    def _received(self, worker: ChildProcess, message: Message) -> None:
         serving = self._serving.get(worker)
-        self._silent_since.pop(worker, None)
+        self._unanswered_since.pop(worker, None)
         if isinstance(message, Counters):
-            if worker in self._workers:  # one given up may still speak; its counts are retired
+            if worker in self._workers:  # the counts of one that was given up are retired
                 self.tally.take(worker, message.snapshot)
-            self._answered(worker, message)
+            self._resolve(worker, message)
         elif isinstance(message, Decisions):
-            self._decided(message.decisions, message.skipped)
+            self._report_decisions(message.decisions, message.skipped)
         elif isinstance(message, ActiveRequests | Cancelled | FeedbackCounted):
-            self._answered(worker, message)
+            self._resolve(worker, message)
         elif isinstance(message, TakeFeedback):
             task = asyncio.get_running_loop().create_task(self._pass_feedback(worker, message))
-            self._errands.add(task)
-            task.add_done_callback(self._errands.discard)
+            self._feedback_tasks.add(task)
+            task.add_done_callback(self._feedback_tasks.discard)
         elif isinstance(message, Serving):
             if serving is not None and not serving.done():
                 serving.set_result(None)
@@ -335,18 +335,18 @@ class WorkerPool:
             else:
                 _log.error("worker %d: %s", worker.pid, message.message)
 
-    def _answered(self, worker: ChildProcess, message: Answer) -> None:
+    def _resolve(self, worker: ChildProcess, message: Answer) -> None:
         answer = self._answers.get((message.token, worker))
         if answer is not None and not answer.done():
             answer.set_result(message)
 
-    async def _pass_feedback(self, worker: ChildProcess, asked: TakeFeedback) -> None:
-        """Ask all workers whether they know what a rating is about, for one that does not."""
-        answers = await self._ask(lambda token: TakeFeedback(token, asked.rating))
+    async def _pass_feedback(self, worker: ChildProcess, request: TakeFeedback) -> None:
+        """Offer a rating that a worker cannot count to all workers."""
+        answers = await self._query(lambda token: TakeFeedback(token, request.rating))
         is_counted = any(answer.is_counted for answer in answers if isinstance(answer, FeedbackCounted))
         if worker in self._workers:
-            worker.send(FeedbackCounted(asked.token, is_counted))
+            worker.send(FeedbackCounted(request.token, is_counted))
 
-    def _say_to_all(self, message: Message) -> None:
+    def _send_to_all(self, message: Message) -> None:
         for worker in self._workers:
             worker.send(message)

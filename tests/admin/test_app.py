@@ -1,13 +1,13 @@
 """The admin API's answers, from a control state made by hand."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
 
 from gateway.admin.app import make_app
+from gateway.admin.control_plane import DrainedSince, Replica
 from gateway.config.experiment_specs import ArmSpec, ExperimentSpec
 from gateway.config.specs import (
     EndpointSpec,
@@ -22,11 +22,9 @@ from gateway.config.specs import (
 )
 from gateway.experiments.controller import ExperimentController
 from gateway.experiments.coordination import LocalCoordination
-from gateway.observability.active_request import LiveRequest
 from gateway.observability.exposition import ExpositionState
-from gateway.observability.limit_stats import AccountSnapshot, LimitSnapshot
 from gateway.observability.metrics import Metrics, SeriesKey, add_up
-from gateway.observability.session_stats import SessionUse
+from gateway.observability.stats import AccountSnapshot, LimitSnapshot, LiveRequest, SessionUse
 from gateway.protocol.engine_load import Load, Readiness
 from gateway.rule_versions.version import Version
 from tests.experiments.making import Workforce
@@ -50,19 +48,6 @@ RULES = RulesSpec(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Drained:
-    since: float
-    by: str
-
-
-@dataclass(frozen=True, slots=True)
-class Gateway:
-    name: str
-    digest: str
-    number: int
-
-
 def experiments_of(rules: RulesSpec) -> ExperimentController:
     """Nobody has looked at them yet."""
     made = ExperimentController(LocalCoordination(None), Workforce(1, {}).hands)
@@ -75,15 +60,22 @@ class State:
 
     store = None
     rules = RULES
-    rules_number = 3
-    version_in_force = Version(3, 17.5, "me", "", "files", "d1", "d1", ("rules.yaml",))
+    number = 3
+    in_force = Version(3, 17.5, "me", "", "files", "d1", "d1", ("rules.yaml",))
     is_shared = True
-    rule_files: Sequence[str] = ["rules.yaml"]
+    files: Sequence[str] = ["rules.yaml"]
     problems: Sequence[str] = ["rules.yaml:1:1: warning: w"]
-    replicas: Sequence[Gateway] = [Gateway("here:1", "d1", 3), Gateway("there:2", "d0", 7)]
+    replicas: Sequence[Replica] = [Replica("here:1", "d1", 3), Replica("there:2", "d0", 7)]
+
+    @property
+    def rule_manager(self) -> "State":
+        return self
 
     def __init__(self) -> None:
-        self.drained = {("cuda", "http://b:1"): Drained(17.5, "me"), ("old", "http://gone:1"): Drained(1.0, "me")}
+        self.drained = {
+            ("cuda", "http://b:1"): DrainedSince(17.5, "me"),
+            ("old", "http://gone:1"): DrainedSince(1.0, "me"),
+        }
         self.experiments = experiments_of(RULES)
         self.wishes: list[tuple[str, str, bool, str]] = []
 

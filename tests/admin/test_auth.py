@@ -8,12 +8,11 @@ import yaml
 from fastapi.routing import APIRoute
 from fastapi.testclient import TestClient
 
-from gateway.admin.api_keys import KeysError, Role, make_key, read_keys, told
+from gateway.admin.api_keys import KeysError, Role, entry_fields, make_key, read_keys
 from gateway.admin.app import make_app
-from gateway.admin.audit_file import AuditFile
-from gateway.admin.auth import admin, operator, viewer
-from gateway.admin.auth_middleware import Access
-from gateway.admin.keyring import Attempts, GuessingError, Keyring
+from gateway.admin.audit import AuditFile
+from gateway.admin.auth import Access, admin, operator, viewer
+from gateway.admin.keyring import Attempts, Keyring, TooManyAttemptsError
 from tests.admin.test_app import BASE, State
 
 # Asked by whoever finds out whether the gateway lives, how it fares, or what the API is.
@@ -23,7 +22,7 @@ OPEN = {"/metrics", "/healthz"}
 def write_keys(path: Path, **roles: Role) -> dict[str, str]:
     """A keys file; the keys by name."""
     made = {name: make_key(name, role) for name, role in roles.items()}
-    path.write_text(yaml.safe_dump([dict(told(entry)) for _, entry in made.values()]))
+    path.write_text(yaml.safe_dump([dict(entry_fields(entry)) for _, entry in made.values()]))
     return {name: key for name, (key, _) in made.items()}
 
 
@@ -162,7 +161,7 @@ def test_patience_comes_back() -> None:
     for _ in range(10):
         attempts.check("peer", "1", 0.0)
         attempts.count("peer", "1", 0.0)
-    with pytest.raises(GuessingError):
+    with pytest.raises(TooManyAttemptsError):
         attempts.check("peer", "1", 5.9)
     attempts.check("peer", "1", 6.1)
     attempts.check("peer", "2", 0.0)

@@ -13,7 +13,7 @@ from fastapi.testclient import TestClient
 from gateway.admin.app import make_app
 from gateway.experiments.controller import ExperimentController
 from gateway.experiments.coordination import LocalCoordination
-from gateway.redis.errors import StoreError
+from gateway.redis.command import StoreError
 from tests.admin.test_app import BASE, State
 from tests.experiments.making import Engine, Workforce, experiment, rules
 

@@ -5,14 +5,14 @@ import asyncio
 import pytest
 from starlette.types import Message
 
-from gateway.admin import json_route
+from gateway.admin import server
 from gateway.admin.app import make_app
 from tests.admin.test_app import State
 
 
 def test_a_body_that_does_not_come_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever says that he sends one, and does not, is told so."""
-    monkeypatch.setattr(json_route, "_SECONDS", 0.01)
+    monkeypatch.setattr(server, "_BODY_SECONDS", 0.01)
     sent: list[Message] = []
 
     async def receive() -> Message:

@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 from fastapi.testclient import TestClient
 
-from gateway.admin import page_files
+from gateway.admin import app
 from gateway.admin.app import make_app
 from tests.admin.test_app import State
 
-PAGE = Path(page_files.__file__).with_name("page")
+PAGE = Path(app.__file__).with_name("page")
 OURS = [
     path for path in sorted(PAGE.rglob("*")) if path.suffix in (".js", ".html", ".css") and "uplot" not in path.parts
 ]

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from gateway.admin.redaction import body_cut, cut
+from gateway.admin.redaction import redacted, redacted_body
 
 
 @pytest.mark.parametrize(
@@ -27,13 +27,15 @@ from gateway.admin.redaction import body_cut, cut
 )
 def test_secrets_are_cut(value: Any, kept: Any) -> None:
     """By the names of fields, and in texts by what stands before them; long texts are told by their digest."""
-    assert cut(value) == kept or (isinstance(value, str) and len(value) > 1000 and cut(value)[:24] == kept[:24])
+    assert redacted(value) == kept or (
+        isinstance(value, str) and len(value) > 1000 and redacted(value)[:24] == kept[:24]
+    )
 
 
 @pytest.mark.parametrize("body, kept", [(b"", None), (b'{"a": 1}', {"a": 1}), (b"{x", "{x"), (b"\xff", "\ufffd")])
 def test_a_body_is_json_or_text(body: bytes, kept: Any) -> None:
     """Whatever bytes come."""
-    assert body_cut(body, is_whole=True) == kept
+    assert redacted_body(body, is_complete=True) == kept
 
 
 def test_depth_is_bounded() -> None:
@@ -41,4 +43,4 @@ def test_depth_is_bounded() -> None:
     value: Any = "s"
     for _ in range(50):
         value = [value]
-    assert str(cut(value)).count("[") == 13
+    assert str(redacted(value)).count("[") == 13

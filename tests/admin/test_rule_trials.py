@@ -9,11 +9,11 @@ from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
 from gateway.admin.api_keys import Role
-from gateway.admin.auth_middleware import Access, AuthMiddleware
+from gateway.admin.auth import Access, AuthMiddleware
 from gateway.admin.keyring import Keyring
 from gateway.admin.rule_trials import add_rule_trials
 from gateway.admin.rule_versions import add_rule_versions
-from gateway.admin.rules import routes_told
+from gateway.admin.rules import routes_json
 from gateway.config.rules import LoadedRules, load_rules, load_texts
 from gateway.config.specs import RulesSpec
 from gateway.rule_versions.version import Version
@@ -49,6 +49,10 @@ class State:
         self.book = book
 
     @property
+    def rule_manager(self) -> "State":
+        return self
+
+    @property
     def rules(self) -> RulesSpec:
         return self.book.rules
 
@@ -58,15 +62,15 @@ class State:
     def version(self, number: int) -> Version:
         return self.book.version(number)
 
-    def version_texts(self, number: int) -> dict[str, str]:
+    def texts_of(self, number: int) -> dict[str, str]:
         return self.book.texts_of(number)
 
     @property
-    def version_in_force(self) -> Version:
+    def in_force(self) -> Version:
         return self.book.in_force
 
     @property
-    def rule_texts(self) -> dict[str, str]:
+    def texts(self) -> dict[str, str]:
         return self.book.texts
 
     async def judge(self, files: Mapping[str, str]) -> LoadedRules:
@@ -115,7 +119,7 @@ def test_keys_that_rules_compare_with_are_told_to_nobody(client: TestClient, nam
     assert [(check["expected"], check["actual"]) for check in checks] == [("***", "guess"), ("***", None)]
     loaded = load_texts({"rules.yaml": files["rules.yaml"]})
     assert loaded.rules is not None
-    shown = routes_told(loaded.rules)[1]["match"]
+    shown = routes_json(loaded.rules)[1]["match"]
     assert (shown["header"], shown["parameter"]) == ({name: ["***"]}, {"token": ["***"]})
 
 

@@ -45,17 +45,17 @@ def test_rates_are_of_the_window() -> None:
     for _ in range(100):
         series("a", "one").count(200, 9.0, 9.0, 9.0)
     look(0.0)
-    assert traffic.flows(lambda key: key.route)["a"].told() == {"rate": 0.0, "errors": 0.0, "p50": None, "p95": None}
+    assert traffic.rates(lambda key: key.route)["a"].to_json() == {"rate": 0.0, "errors": 0.0, "p50": None, "p95": None}
     for now in range(1, 8):
         for _ in range(10):
             series("a", "one").count(200, 0.0008, 0.1, 0.1)
         series("b", "one").count(200, 0.02, 0.1, 0.1)
         series("b", "one").count_error("deadline")
         look(float(now))
-    by_route, by_engine = traffic.flows(lambda key: key.route), traffic.flows(lambda key: key.engine)
-    assert by_route["a"].told() == {"rate": 10.0, "errors": 0.0, "p50": 0.00075, "p95": 0.000975}
-    assert (by_route["b"].told()["rate"], by_route["b"].told()["errors"]) == (1.0, 1.0)
-    assert by_engine["it"].told()["rate"] == 11.0
+    by_route, by_engine = traffic.rates(lambda key: key.route), traffic.rates(lambda key: key.engine)
+    assert by_route["a"].to_json() == {"rate": 10.0, "errors": 0.0, "p50": 0.00075, "p95": 0.000975}
+    assert (by_route["b"].to_json()["rate"], by_route["b"].to_json()["errors"]) == (1.0, 1.0)
+    assert by_engine["it"].to_json()["rate"] == 11.0
 
 
 def test_a_worker_that_died_counts_nothing_back() -> None:
@@ -68,4 +68,4 @@ def test_a_worker_that_died_counts_nothing_back() -> None:
     traffic = Traffic()
     traffic.look(add_up([metrics.snapshot()]), 0.0)
     traffic.look(add_up([fewer.snapshot()]), 1.0)
-    assert traffic.flows(lambda key: key.route)["a"].told() == {"rate": 0.0, "errors": 0.0, "p50": None, "p95": None}
+    assert traffic.rates(lambda key: key.route)["a"].to_json() == {"rate": 0.0, "errors": 0.0, "p50": None, "p95": None}

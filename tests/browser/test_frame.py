@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import expect
 
-from gateway.admin.api_keys import Role, make_key, told
+from gateway.admin.api_keys import Role, entry_fields, make_key
 from tests.browser.conftest import DESKTOP
 from tests.support.canned_engine import CannedEngine
 from tests.support.chromium import Mishaps
@@ -63,7 +63,7 @@ def locked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[GatewayPr
     """A gateway that asks for keys, and a key of each role."""
     directory = tmp_path_factory.mktemp("locked")
     made = {role.name: make_key(f"a-{role.name}", role) for role in Role}
-    (directory / "keys.yaml").write_text(json.dumps([dict(told(entry)) for _, entry in made.values()]))
+    (directory / "keys.yaml").write_text(json.dumps([dict(entry_fields(entry)) for _, entry in made.values()]))
     keys = {role: key for role, (key, _) in made.items()}
     with CannedEngine("one") as engine:
         options = ["--admin-keys", str(directory / "keys.yaml")]

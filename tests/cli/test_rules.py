@@ -9,7 +9,7 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 from gateway.cli import app
-from gateway.cli.tables import print_table
+from gateway.cli.admin_client import print_table
 from tests.support.canned_engine import CannedEngine
 from tests.support.servers import GatewayProcess
 from tests.support.waiting import eventually

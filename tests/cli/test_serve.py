@@ -1,6 +1,8 @@
 """The command line of `pointsman serve`."""
 
 import inspect
+import os
+import re
 import subprocess
 import sys
 from dataclasses import fields
@@ -12,6 +14,7 @@ from typer.testing import CliRunner
 
 from gateway.cli import app
 from gateway.cli import serve as module
+from gateway.cli.serve import _PANELS, serve
 from gateway.config.settings import Limits, ListenerTls, Settings
 
 run = CliRunner().invoke
@@ -114,3 +117,15 @@ def test_the_command_line_imports_little() -> None:
     program = "import sys, gateway.cli; print(*{'fastapi', 'httpx', 'uvicorn', 'numpy', 'uvloop'} & sys.modules.keys())"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=30, check=True)
     assert done.stdout.split() == []
+
+
+def test_help_is_grouped_and_names_each_option_in_full() -> None:
+    """At 80 columns the options stand in panels, and no name, variable or value is cut."""
+    command = [sys.executable, "-m", "gateway", "serve", "--help"]
+    environment = {**os.environ, "COLUMNS": "80", "TERM": "dumb"}
+    shown = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=60, check=True).stdout
+    options = {f"--{name.replace('_', '-')}" for names in _PANELS.values() for name in names}
+    assert {option for option in options if not re.search(rf"{option}\b", shown)} == set()
+    assert "…" not in shown
+    assert [panel for panel in _PANELS if f"─ {panel} ─" not in shown] == []
+    assert {name for names in _PANELS.values() for name in names} == set(inspect.signature(serve).parameters)

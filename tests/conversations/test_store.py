@@ -14,7 +14,7 @@ from gateway.conversations.turns import RetentionLimits, Turn, num_dropped, writ
 from gateway.protocol.llm.canonical import Message
 from gateway.redis.address import read_address
 from gateway.redis.bounded_client import Store
-from gateway.redis.errors import StoreError
+from gateway.redis.command import StoreError
 from tests.conversations.making import calls, result, said, system, turn, user
 from tests.support.redis_server import RedisServer, cluster
 

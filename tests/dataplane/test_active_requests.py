@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gateway.dataplane.context.active_requests import cancel_requests, list_requests
-from gateway.observability.active_request import LiveRequest
+from gateway.observability.stats import LiveRequest
 from tests.dataplane import generating
 from tests.dataplane.generating import ROLE, asked, chunk, token
 from tests.dataplane.grpc.peers import STREAM, UNARY, Call, GrpcClient, GrpcEngine

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from gateway.protocol.engine_load import Readiness
-from gateway.redis.errors import StoreError
+from gateway.redis.command import StoreError
 from tests.dataplane.adding import INFER, Sums, parameters, step
 from tests.dataplane.stage import Engine, Reply, Stage, post, rules, run, stage, until
 

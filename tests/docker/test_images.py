@@ -17,7 +17,7 @@ import pytest
 import redis
 import yaml
 
-from gateway.admin.api_keys import Role, make_key, told
+from gateway.admin.api_keys import Role, entry_fields, make_key
 from tests.docker.bare import REPOSITORY, Image
 from tests.docker.test_files import COMPOSE, SERVICES
 from tests.support.ports import free_port
@@ -100,7 +100,7 @@ def test_what_compose_starts_works_together(gateway_image: Image, host_image: Im
     command = [filled(word) for word in SERVICES["gateway"]["command"]]
     ports = ["--http-port", str(gateway_port), "--grpc-port", "0", "--admin-port", str(admin_port)]
     key, entry = make_key("me", Role.viewer)
-    (gateway_image.folder / "keys.yaml").write_text(yaml.safe_dump([dict(told(entry))]))
+    (gateway_image.folder / "keys.yaml").write_text(yaml.safe_dump([dict(entry_fields(entry))]))
     keys = str(gateway_image.folder / "keys.yaml")
     gateway = started(ends, gateway_image.start(*command, *ports, POINTSMAN_REDIS=url, POINTSMAN_ADMIN_KEYS=keys))
     eventually(lambda: gateway_image.is_healthy("8000", gateway_port))

@@ -154,7 +154,7 @@ def test_an_equal_arm_gets_all(start_gateway: StartGateway, engines: tuple[Canne
 
 def command(gateway: GatewayProcess, *arguments: str, refused: bool = False) -> str:
     """What `pointsman experiments` says."""
-    asked = [sys.executable, "-m", "gateway.cli", "experiments", *arguments, "--admin", gateway.admin_url]
+    asked = [sys.executable, "-m", "gateway", "experiments", *arguments, "--admin", gateway.admin_url]
     done = subprocess.run(asked, cwd=REPOSITORY, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == int(refused), done.stderr
     return done.stderr if refused else done.stdout

@@ -16,7 +16,7 @@ from gateway.experiments.controller import ExperimentController
 from gateway.experiments.coordination import MAX_DECISIONS
 from gateway.experiments.redis_coordination import RedisCoordination
 from gateway.experiments.runs import RunState, RunStatus, weights_of
-from gateway.redis.errors import StoreError
+from gateway.redis.command import StoreError
 from tests.experiments.making import RAMP, Engine, Workforce, experiment, rules
 from tests.support.redis_server import RedisServer
 from tests.support.shared_redis import redis_server, shared_server, stored

@@ -8,8 +8,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from gateway.observability.exposition import ExpositionState, render
 from gateway.observability.metrics import LATENCY_BOUNDS, Metrics, SeriesKey, add_up
-from gateway.observability.redis_stats import StoreUse
-from gateway.observability.session_stats import SessionUse
+from gateway.observability.stats import SessionUse, StoreUse
 from gateway.protocol.engine_load import Load, Readiness
 
 SPLIT = SeriesKey("split", "new", "mac", "http://c:1")

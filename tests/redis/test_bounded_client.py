@@ -12,7 +12,8 @@ import pytest
 import trustme
 
 from gateway.redis.address import read_address
-from gateway.redis.bounded_client import Script, Store, StoreError
+from gateway.redis.bounded_client import Store
+from gateway.redis.command import Script, StoreError
 from tests.support.redis_server import RedisServer, cluster, program, watched
 from tests.support.slow_proxy import SlowProxy
 
@@ -54,7 +55,7 @@ async def is_left_alone(store: Store) -> None:
     """Ask until nobody asks any more."""
     while store.is_available:
         with contextlib.suppress(StoreError):
-            await store.ask([("GET", "key")])
+            await store.call([("GET", "key")])
 
 
 def test_answers_come_in_order(server: RedisServer) -> None:
@@ -64,9 +65,9 @@ def test_answers_come_in_order(server: RedisServer) -> None:
     async def scene(store: Store) -> None:
         assert await store.open()
         commands = [("SET", "a", "1"), ADD.command(["a"], [5]), ("GET", "a")]
-        assert await store.ask(commands) == [True, 6, b"6"]
+        assert await store.call(commands) == [True, 6, b"6"]
         server.client.script_flush()
-        assert await store.ask([ADD.command(["a"], [1])]) == [7]
+        assert await store.call([ADD.command(["a"], [1])]) == [7]
         assert (store.counts.calls, store.counts.failed, store.counts.late) == (2, 0, 0)
 
     on(server.url, scene)
@@ -79,7 +80,7 @@ def test_a_refused_command_is_no_failure(server: RedisServer) -> None:
 
     async def scene(store: Store) -> None:
         for _ in range(5):
-            refused, answered = await store.ask([("HGETALL", "text"), ("GET", "text")])
+            refused, answered = await store.call([("HGETALL", "text"), ("GET", "text")])
             assert "WRONGTYPE" in str(refused) and isinstance(refused, Exception)
             assert answered == b"1"
         assert store.is_available
@@ -95,7 +96,7 @@ def test_a_full_redis_is_still_read(server: RedisServer) -> None:
 
     async def scene(store: Store) -> None:
         for _ in range(5):
-            refused, answered = await store.ask([("SET", "more", "1"), ("GET", "there")])
+            refused, answered = await store.call([("SET", "more", "1"), ("GET", "there")])
             assert "OOM" in str(refused).upper() or "memory" in str(refused)
             assert answered == b"1"
         assert store.is_available
@@ -108,7 +109,7 @@ def test_a_killed_redis_costs_next_to_nothing(server: RedisServer, caplog: pytes
     caplog.set_level(logging.INFO)
 
     async def scene(store: Store) -> None:
-        await store.ask([("SET", "key", "1")])
+        await store.call([("SET", "key", "1")])
         returns: list[bool] = []
         store.on_return(lambda: returns.append(True))
         server.kill()
@@ -116,12 +117,12 @@ def test_a_killed_redis_costs_next_to_nothing(server: RedisServer, caplog: pytes
         started_at = time.monotonic()
         for _ in range(1000):
             with pytest.raises(StoreError, match="left alone"):
-                await store.ask([("GET", "key")])
+                await store.call([("GET", "key")])
         assert time.monotonic() - started_at < 0.5
         assert store.counts.skipped == 1000
         server.start()
         await becomes(lambda: store.is_available)
-        assert await store.ask([("GET", "key")]) == [None]
+        assert await store.call([("GET", "key")]) == [None]
         assert returns == [True]
 
     on(server.url, scene)
@@ -135,18 +136,18 @@ def test_a_paused_redis_keeps_nobody_longer_than_the_deadline(server: RedisServe
 
     async def scene(store: Store) -> None:
         await store.open()
-        await store.ask([("MSET", *(word for n in range(100) for word in (f"k{n}", n)))])
+        await store.call([("MSET", *(word for n in range(100) for word in (f"k{n}", n)))])
         server.pause()
         waited = []
         while store.is_available:
             started_at = time.monotonic()
             with pytest.raises(StoreError):
-                await store.ask([("GET", "k1")])
+                await store.call([("GET", "k1")])
             waited.append(time.monotonic() - started_at)
         assert max(waited) < 0.05 + 0.1
         server.resume()
         await becomes(lambda: store.is_available)
-        answers = await asyncio.gather(*[store.ask([("GET", f"k{n}")], patience=5) for n in range(100)])
+        answers = await asyncio.gather(*[store.call([("GET", f"k{n}")], timeout=5) for n in range(100)])
         assert answers == [[b"%d" % n] for n in range(100)]
 
     on(server.url, scene)
@@ -156,12 +157,12 @@ def test_a_caller_who_leaves_disturbs_nobody(server: RedisServer) -> None:
     """Cancelled calls leave connections in order: what others ask is answered rightly, and nothing is kept."""
 
     async def scene(store: Store) -> None:
-        await store.ask([("MSET", *(word for n in range(50) for word in (f"k{n}", n)))])
+        await store.call([("MSET", *(word for n in range(50) for word in (f"k{n}", n)))])
         for n in range(50):
-            leaving = asyncio.create_task(store.ask([("GET", f"k{n}")], patience=5))
+            leaving = asyncio.create_task(store.call([("GET", f"k{n}")], timeout=5))
             await asyncio.sleep(0.0001 * (n % 5))
             leaving.cancel()
-            assert await store.ask([("GET", f"k{n}")], patience=5) == [b"%d" % n]
+            assert await store.call([("GET", f"k{n}")], timeout=5) == [b"%d" % n]
         await becomes(lambda: "0 under way" in repr(store))
         assert store.is_available
 
@@ -174,7 +175,7 @@ def test_a_busy_loop_is_no_late_redis(server: RedisServer) -> None:
     async def scene(store: Store) -> None:
         await store.open()
         for _ in range(10):
-            asking = asyncio.create_task(store.ask([("GET", "key")]))
+            asking = asyncio.create_task(store.call([("GET", "key")]))
             for _ in range(4):
                 await asyncio.sleep(0)
             time.sleep(0.03)  # what a busy loop does to everybody in it
@@ -192,9 +193,9 @@ def test_what_is_told_during_an_outage_is_bounded(server: RedisServer) -> None:
         server.kill()
         await store.open()
         for n in range(100_000):
-            store.tell(("SET", f"k{n}", n))
+            store.enqueue(("SET", f"k{n}", n))
         assert store.counts.dropped >= 99_900
-        assert repr(store).partition(": ")[2].startswith("left alone, 100 told")
+        assert repr(store).partition(": ")[2].startswith("left alone, 100 queued")
         server.start()
         await becomes(lambda: store.is_available)
         await store.flush()
@@ -210,7 +211,7 @@ def test_what_is_told_is_written_in_order(server: RedisServer) -> None:
 
     async def scene(store: Store) -> None:
         for n in range(2000):
-            store.tell(("SET", f"k{n % 10}", n), ("INCR", "count"))
+            store.enqueue(("SET", f"k{n % 10}", n), ("INCR", "count"))
 
     on(server.url, scene)
     assert server.client.get("count") == "2000"
@@ -222,14 +223,14 @@ def test_a_server_that_was_demoted_is_left(server: RedisServer, tmp_path: Path) 
     again, and when it is a master again it is used."""
 
     async def scene(store: Store) -> None:
-        await store.ask([("SET", "key", "1")])
+        await store.call([("SET", "key", "1")])
         server.client.replicaof("127.0.0.1", 1)
         while store.is_available:
             with pytest.raises(StoreError, match="replica"):
-                await store.ask([("SET", "key", "2")])
+                await store.call([("SET", "key", "2")])
         server.client.replicaof("NO", "ONE")
         await becomes(lambda: store.is_available)
-        assert await store.ask([("SET", "key", "2")]) == [True]
+        assert await store.call([("SET", "key", "2")]) == [True]
 
     on(server.url, scene)
 
@@ -242,7 +243,7 @@ def test_a_redis_that_is_never_there(caplog: pytest.LogCaptureFixture) -> None:
         assert not await store.open()
         assert time.monotonic() - started_at < 0.5
         with pytest.raises(StoreError):
-            await store.ask([("GET", "key")])
+            await store.call([("GET", "key")])
         await asyncio.sleep(0)
 
     on("redis://me:secret@127.0.0.1:1/0", scene)
@@ -261,7 +262,7 @@ def test_a_user_of_his_own_over_tls(server: RedisServer, tmp_path: Path) -> None
 
     async def is_used(store: Store) -> None:
         assert await store.open(5.0)
-        assert await store.ask([("ACL", "WHOAMI")], patience=2) == [b"gateway"]
+        assert await store.call([("ACL", "WHOAMI")], timeout=2) == [b"gateway"]
 
     async def is_refused(store: Store) -> None:
         assert not await store.open(5.0)
@@ -288,12 +289,12 @@ def test_a_replica_takes_over(tmp_path: Path) -> None:
     """When a master dies, the one that the Sentinels make master is asked, without being told."""
 
     async def scene(store: Store) -> None:
-        assert await store.ask([("SET", "key", "kept")], patience=2) == [True]
+        assert await store.call([("SET", "key", "kept")], timeout=2) == [True]
         await becomes(lambda: replica.client.get("key") == "kept")
         master.kill()
         await is_left_alone(store)
         await becomes(lambda: store.is_available, timeout=20)
-        assert await store.ask([("GET", "key"), ("SET", "key", "new")], patience=2) == [b"kept", True]
+        assert await store.call([("GET", "key"), ("SET", "key", "new")], timeout=2) == [b"kept", True]
         assert replica.client.get("key") == "new"
 
     with watched(tmp_path) as (master, replica, sentinels):
@@ -308,12 +309,12 @@ def test_a_cluster_is_one_redis(tmp_path: Path) -> None:
     async def scene(store: Store) -> None:
         assert await store.open(2.0)
         keys = [f"k{n}" for n in range(30)]
-        assert await store.ask([("SET", key, 1) for key in keys], patience=2) == [True] * 30
-        assert await store.ask([ADD.command([key], [1]) for key in keys], patience=2) == [2] * 30
+        assert await store.call([("SET", key, 1) for key in keys], timeout=2) == [True] * 30
+        assert await store.call([ADD.command([key], [1]) for key in keys], timeout=2) == [2] * 30
         assert [server.client.dbsize() > 0 for server in servers] == [True] * 3
         servers[0].kill()
         with pytest.raises(StoreError):
-            await store.ask([("GET", key) for key in keys], patience=2)
+            await store.call([("GET", key) for key in keys], timeout=2)
 
     with cluster(tmp_path) as servers:
         on(f"redis+cluster://127.0.0.1:{servers[1].port}", scene)

@@ -9,7 +9,7 @@ from gateway.config.specs import ReplaySpec
 from gateway.protocol.sequence import Sequence
 from gateway.redis.address import read_address
 from gateway.redis.bounded_client import Store
-from gateway.redis.errors import StoreError
+from gateway.redis.command import StoreError
 from gateway.sessions import redis_sequence_log as inputs_module
 from gateway.sessions.redis_keys import session_key
 from gateway.sessions.redis_sequence_log import RedisSequenceLog
@@ -108,7 +108,7 @@ def test_a_number_comes_with_the_place_as_of_the_request_before(server: RedisSer
         while not other.places:
             await asyncio.sleep(0.001)
         assert other.places[-1] == b"" and not waiting.done()
-        one.store.tell(("HSET", session_key(first), "at:it", "http://b"))
+        one.store.enqueue(("HSET", session_key(first), "at:it", "http://b"))
         one.inputs.keep(first, SPEC, INPUTS[0])
         assert (await waiting).step == 2
         assert other.places[-1] == b"at:it http://b"

@@ -199,7 +199,7 @@ def test_a_redis_that_is_late_costs_its_deadline_once(server: RedisServer) -> No
 
     async def scene() -> None:
         store = Store(read_address(server.url), deadline=0.02)
-        await store.ask([("PING",)], 2.0)
+        await store.call([("PING",)], 2.0)
         book = SessionCache(store, asyncio.get_running_loop())
         server.client.hset("pointsman:1:session:{late}", mapping={"at:gpu": "http://b", "arm:x": "old"})
         server.pause()
@@ -308,7 +308,7 @@ def test_what_was_moved_without_redis_is_known_when_it_is_back(
         book = make()
         session = await found(book, "s")
         assert book._store is not None
-        book._store.tell(*[("SET", "pointsman:1:test", "x", "EX", 60)] * 5000)  # as an outage leaves them
+        book._store.enqueue(*[("SET", "pointsman:1:test", "x", "EX", 60)] * 5000)  # as an outage leaves them
         book.place(session, "gpu", "http://b")
         book.forget_all()
         assert (await found(book, "s")).places == {"gpu": "http://b"}
@@ -329,7 +329,7 @@ def test_of_two_who_move_a_session_at_once_the_last_one_counts(
         session = await found(book, "s")
         server.client.hset("pointsman:1:session:{s}", "at:gpu", "http://a")
         assert book._store is not None
-        book._store.tell(*[("SET", "pointsman:1:test", "x", "EX", 60)] * 5000)
+        book._store.enqueue(*[("SET", "pointsman:1:test", "x", "EX", 60)] * 5000)
         book.place(session, "gpu", "http://b")
         book.forget("s")
         assert (await found(book, "s")).places == {"gpu": "http://a"}

@@ -3,7 +3,7 @@
 from typing import Any
 
 from gateway.control.messages import Watch
-from gateway.supervision.decision_feed import NO_RECEIVER, DecisionFeed, FeedSubscription
+from gateway.supervision.decision_feed import OFF, DecisionFeed, FeedSubscription
 
 
 class Stage:
@@ -34,7 +34,7 @@ def test_workers_tell_what_the_most_curious_wants() -> None:
         Watch(10, False, 1.0, ("token",)),
         Watch(500, True, 1.0, ("token",)),
         Watch(10, False, 1.0, ("token",)),
-        NO_RECEIVER,
+        OFF,
     ]
 
 
@@ -43,7 +43,7 @@ def test_whoever_wants_less_gets_less() -> None:
     stage = Stage(workers=2)
     _, tailed = stage.wish(10)
     _, recorded = stage.wish(500, 1.0, True)
-    stage.feed.hear([{}] * 100, 3)
+    stage.feed.receive([{}] * 100, 3)
     assert tailed == [(20, 83)]
     assert recorded == [(100, 3)]
 
@@ -54,6 +54,6 @@ def test_a_share_of_a_share_is_taken() -> None:
     stage.wish(10_000)
     _, recorded = stage.wish(10_000, 0.1)
     for _ in range(100):
-        stage.feed.hear([{}] * 100, 0)
+        stage.feed.receive([{}] * 100, 0)
     taken = sum(number for number, _ in recorded)
     assert 800 < taken < 1200

@@ -29,7 +29,7 @@ def test_redis_knows_better_but_for_what_was_decided_since() -> None:
     """What Redis has replaces what was known; what was decided while it was asked still holds, and is yet to be
     written."""
     drains = Drains()
-    drains.hear(EndpointDrained("it", "http://a:1", True, 17.5, "me"))
+    drains.apply(EndpointDrained("it", "http://a:1", True, 17.5, "me"))
     asked = drains.unwritten()
     drains.decide(B, BY_ME)
     drains.take({}, asked)
@@ -41,7 +41,7 @@ def test_what_others_decide_later_counts() -> None:
     """News of another replica undo what was decided here."""
     drains = Drains()
     drains.decide(A, BY_ME)
-    drains.hear(EndpointDrained("it", "http://a:1", False, 18.0, "other"))
+    drains.apply(EndpointDrained("it", "http://a:1", False, 18.0, "other"))
     assert drains.drained == {}
     assert drains.unwritten() == {}
 

@@ -233,7 +233,7 @@ def test_a_touched_file_supersedes_nothing(tmp_path: Path) -> None:
         book = opened(file)
         await book.activate({"rules.yaml": named("kept")}, "anna")
         coming = asyncio.create_task(book.next())
-        book.ask()
+        book.reload()
         while book.readings_ok < 1:
             await asyncio.sleep(0.005)
         assert (route(book), book.number) == ("kept", 2)

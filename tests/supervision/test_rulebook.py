@@ -10,7 +10,7 @@ import pytest
 
 from gateway.config.rules import LoadedRules
 from gateway.config.specs import RulesSpec
-from gateway.supervision import rule_validation, rulebook
+from gateway.supervision import rulebook
 from gateway.supervision.rulebook import Rulebook
 from tests.supervision.stage import RULES, loaded, rule_file
 
@@ -93,7 +93,7 @@ def test_asked_for_rules_that_are_the_same_keep_their_number(tmp_path: Path) -> 
     file = rule_file(tmp_path)
 
     async def scene(book: Rulebook, coming: Awaitable[RulesSpec]) -> None:
-        book.ask()
+        book.reload()
         await until(lambda: book.readings_ok == 1)
 
     assert repr(play(file, scene)) == "<Rulebook 1: 1 taken, 0 refused>"
@@ -103,7 +103,7 @@ def test_reading_holds_nobody_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     """While a long file is read, the control process goes on with everything else."""
     file = rule_file(tmp_path)
     is_reading, may_end = threading.Event(), threading.Event()
-    load = rule_validation.load_rules
+    load = rulebook.load_rules
 
     def long_load(paths: list[Path]) -> LoadedRules:
         is_reading.set()
@@ -111,7 +111,7 @@ def test_reading_holds_nobody_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         return load(paths)
 
     async def scene(book: Rulebook, coming: Awaitable[RulesSpec]) -> None:
-        monkeypatch.setattr(rule_validation, "load_rules", long_load)
+        monkeypatch.setattr(rulebook, "load_rules", long_load)
         file.write_text(OTHER_RULES)
         await until(is_reading.is_set)  # these steps are the loop's own: it is free while the file is read
         assert book.number == 1
@@ -127,16 +127,16 @@ def test_a_fault_of_ours_does_not_end_the_watch(
     """A reading that breaks down is logged and counted as refused; the next change is read all the same."""
     caplog.set_level(logging.ERROR)
     file = rule_file(tmp_path)
-    load = rule_validation.load_rules
+    load = rulebook.load_rules
 
     def broken_load(paths: list[Path]) -> LoadedRules:
         raise RuntimeError("a fault")
 
     async def scene(book: Rulebook, coming: Awaitable[RulesSpec]) -> None:
-        monkeypatch.setattr(rule_validation, "load_rules", broken_load)
-        book.ask()
+        monkeypatch.setattr(rulebook, "load_rules", broken_load)
+        book.reload()
         await until(lambda: book.readings_refused == 1)
-        monkeypatch.setattr(rule_validation, "load_rules", load)
+        monkeypatch.setattr(rulebook, "load_rules", load)
         file.write_text(OTHER_RULES)
         await coming
 

@@ -79,14 +79,14 @@ def test_restarts_slow_down(tmp_path: Path, caplog: pytest.LogCaptureFixture) ->
 
 def test_a_worker_that_nobody_hears_is_not_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A fault of ours ends the listening to a worker, which serves on: it is killed when all are (`force_of` looks)."""
-    heard = WorkerPool._heard
+    report = WorkerPool._received
 
     def fail(self: WorkerPool, worker: ChildProcess, message: Message) -> None:
         if isinstance(message, Counters):
             raise RuntimeError("a fault of ours")
-        heard(self, worker, message)
+        report(self, worker, message)
 
-    monkeypatch.setattr(WorkerPool, "_heard", fail)
+    monkeypatch.setattr(WorkerPool, "_received", fail)
     monkeypatch.setattr(worker_pool, "_ANSWER_SECONDS", 0.2)
 
     async def scene() -> None:

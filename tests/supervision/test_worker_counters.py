@@ -2,10 +2,8 @@
 
 from gateway.control.channel import ChildProcess
 from gateway.observability.arm_stats import ArmKey
-from gateway.observability.limit_stats import AccountSnapshot, LimitSnapshot
 from gateway.observability.metrics import CountersSnapshot, Metrics, SeriesKey
-from gateway.observability.redis_stats import StoreUse
-from gateway.observability.session_stats import SessionUse
+from gateway.observability.stats import AccountSnapshot, LimitSnapshot, SessionUse, StoreUse
 from gateway.supervision.worker_counters import Tally
 
 KEY = SeriesKey("all", "", "it", "http://a:1")

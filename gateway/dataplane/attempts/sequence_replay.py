@@ -17,7 +17,7 @@ from gateway.dataplane.context.session_affinity import SequenceDisplacedError, S
 from gateway.dataplane.context.snapshot import Lane
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.sequence import Sequence
-from gateway.redis.errors import StoreError
+from gateway.redis.command import StoreError
 from gateway.sessions.sequence_log import Input, ReplayUnavailableError, Sent
 from gateway.upstream.endpoint import Endpoint
 from gateway.upstream.endpoint_client import call_unary, fetch

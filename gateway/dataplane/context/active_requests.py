@@ -13,7 +13,7 @@ from typing import Protocol
 
 from gateway.dataplane.context.head_reader import Request
 from gateway.dataplane.context.snapshot import Lane
-from gateway.observability.active_request import LiveRequest
+from gateway.observability.stats import LiveRequest
 from gateway.protocol.errors import ErrorKind, GatewayError
 
 

@@ -84,8 +84,8 @@ class DataPlane:
         book = SessionCache(store, self.loop, ttl=rules.identity.session_ttl, announce=self._announce)
         self.keeper = SessionAffinity(book, _inputs(store, self.loop, book, settings.workers))
         if news is not None:
-            news.listen(SessionMoved, lambda item: book.forget(item.name))
-            news.on_missed(book.forget_all)
+            news.subscribe(SessionMoved, lambda item: book.forget(item.name))
+            news.on_gap(book.forget_all)
         self.feedback = FeedbackCollector(self.metrics.arms, book, news)
         self._health = health
         self._models: Models = {}
@@ -149,8 +149,8 @@ class DataPlane:
     def listen_alone(self) -> None:
         """The control process is gone, and nobody here probes: take other replicas' word for conditions and drains."""
         if self.news is not None:
-            self.news.listen(ConditionChanged, self._hear_condition)
-            self.news.listen(EndpointDrained, self._hear_drained)
+            self.news.subscribe(ConditionChanged, self._hear_condition)
+            self.news.subscribe(EndpointDrained, self._hear_drained)
 
     def _hear_condition(self, item: ConditionChanged) -> None:
         condition = _CONDITIONS.get(item.condition)
@@ -163,7 +163,7 @@ class DataPlane:
 
     def _announce(self, session: str) -> None:
         if self.news is not None:
-            self.news.tell(SessionMoved(session))
+            self.news.publish(SessionMoved(session))
 
     def drain(self) -> None:
         """Close what is idle, in a moment; what is busy closes after its reply."""

@@ -42,8 +42,8 @@ class FeedbackCollector:
         self._rated: dict[tuple[str, str, str], None] = {}  # what was counted: whose, its name, "value" or "label"
         self.by_control: Callable[[Rating], Awaitable[bool]] | None = None
         if news is not None:
-            news.listen(FeedbackGiven, self._hear_given)
-            news.listen(FeedbackTaken, self._hear_taken)
+            news.subscribe(FeedbackGiven, self._hear_given)
+            news.subscribe(FeedbackTaken, self._hear_taken)
 
     def __repr__(self) -> str:
         return f"<FeedbackCollector of {self._arms!r}, {len(self._asked)} asked>"
@@ -113,7 +113,7 @@ class FeedbackCollector:
         token = secrets.token_hex(8)
         answer = self._asked[token] = asyncio.get_running_loop().create_future()
         assert rating.request_id is not None
-        self._news.tell(
+        self._news.publish(
             FeedbackGiven(token, rating.request_id, rating.name, rating.value, rating.label, rating.experiment)
         )
         try:
@@ -130,7 +130,7 @@ class FeedbackCollector:
         except ValueError:
             return
         if is_taken and self._news is not None:
-            self._news.tell(FeedbackTaken(item.token))
+            self._news.publish(FeedbackTaken(item.token))
 
     def _hear_taken(self, item: FeedbackTaken) -> None:
         answer = self._asked.get(item.token)

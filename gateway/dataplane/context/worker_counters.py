@@ -10,10 +10,8 @@ from gateway.limits.account import Account
 from gateway.limits.limit import Limit
 from gateway.limits.limiter import Limiter
 from gateway.net import descriptors
-from gateway.observability.limit_stats import MAX_SHOWN, AccountSnapshot, LimitSnapshot
 from gateway.observability.metrics import CountersSnapshot
-from gateway.observability.redis_stats import StoreUse
-from gateway.observability.session_stats import SessionUse
+from gateway.observability.stats import MAX_SHOWN, AccountSnapshot, LimitSnapshot, SessionUse, StoreUse
 
 
 def counters_of(plane: DataPlane) -> CountersSnapshot:
@@ -58,7 +56,7 @@ def _store_use(plane: DataPlane) -> StoreUse | None:
     if store is None or news is None:
         return None
     return StoreUse(
-        **asdict(store.counts), heard=news.heard, gaps=news.gaps, available=store.is_available, live=news.is_live
+        **asdict(store.counts), heard=news.received, gaps=news.gaps, available=store.is_available, live=news.is_live
     )
 
 

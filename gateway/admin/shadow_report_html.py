@@ -1,4 +1,4 @@
-"""The report of a mirrored route as one page: what agrees, how far, and which requests differ most."""
+"""The report of a mirrored route as one self-contained HTML page."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from html import escape
 from typing import Any
 
 from gateway.admin.plots import figure, histogram, stacked_bar
-from gateway.admin.shadow_style import STYLE
 
 Json = Mapping[str, Any]
 
@@ -36,9 +35,47 @@ _OF_TEXTS = [
 ]
 _QUANTILES = ("least", "mean", "p50", "p90", "p99", "most")
 
+_STYLE = """
+:root { color-scheme: light dark;
+  --ink: light-dark(#1c2430, #e6e9ee); --soft: light-dark(#5b6675, #9aa5b4); --line: light-dark(#d9dee5, #333c48);
+  --ground: light-dark(#fbfcfd, #12161c); --panel: light-dark(#ffffff, #1a2029);
+  --one: light-dark(#2563a8, #6ba5e7); --other: light-dark(#c2641d, #eb9c5c);
+  --good: light-dark(#2e7d4f, #58b983); --bad: light-dark(#c98a04, #e5b63f); --worse: light-dark(#b3372f, #e8746b);
+  --odd: light-dark(#7a5aa6, #b194dd); --none: light-dark(#8c96a3, #6b7684); }
+* { box-sizing: border-box; }
+body { margin: 0; background: var(--ground); color: var(--ink); font: 15px/1.5 system-ui, sans-serif; }
+main { max-width: 1200px; margin: 0 auto; padding: 24px 16px 64px; }
+h1 { font-size: 26px; margin: 0 0 4px; overflow-wrap: anywhere; }
+h2 { font-size: 18px; margin: 0 0 8px; overflow-wrap: anywhere; }
+h2 small, dt, figcaption { color: var(--soft); font-weight: normal; font-size: 13px; }
+section { background: var(--panel); border: 1px solid var(--line); border-radius: 8px; padding: 16px;
+  margin-top: 16px; }
+.tiles { display: flex; flex-wrap: wrap; gap: 12px; margin: 16px 0; }
+.tiles div { background: var(--panel); border: 1px solid var(--line); border-radius: 8px; padding: 8px 16px; }
+dd { margin: 0; font-size: 20px; font-variant-numeric: tabular-nums; }
+svg { width: 100%; height: auto; display: block; }
+svg text { fill: var(--soft); font: 14px system-ui, sans-serif; }
+svg .axis { stroke: var(--line); }
+.legend { display: flex; flex-wrap: wrap; gap: 4px 16px; list-style: none; padding: 0; margin: 8px 0 0; }
+.legend i { display: inline-block; width: 10px; height: 10px; border-radius: 2px; margin-right: 6px; }
+.one { fill: var(--one); } .other { fill: var(--other); }
+.good { fill: var(--good); background: var(--good); } .bad { fill: var(--bad); background: var(--bad); }
+.worse { fill: var(--worse); background: var(--worse); } .odd { fill: var(--odd); background: var(--odd); }
+.none { fill: var(--none); background: var(--none); }
+.plots { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 340px), 1fr)); gap: 16px; }
+figure { margin: 0; }
+.wide { overflow-x: auto; }
+table { border-collapse: collapse; font-size: 13px; font-variant-numeric: tabular-nums; margin: 8px 0; }
+th, td { text-align: right; padding: 4px 10px; border-bottom: 1px solid var(--line); vertical-align: top; }
+th { font-weight: 500; color: var(--soft); } th:first-child, .texts th, .texts td { text-align: left; }
+td, th:first-child { white-space: nowrap; } .texts td { white-space: normal; }
+pre { margin: 4px 0; padding: 6px 8px; background: var(--ground); border-radius: 4px; white-space: pre-wrap;
+  overflow-wrap: anywhere; max-width: 60ch; font-size: 12px; }
+"""
+
 
 def page_of(report: Json) -> str:
-    """The page; all that came from outside is escaped."""
+    """The page; everything from outside is escaped."""
     shadow = report["shadow"]
     title = f"Shadow report of {report['route']}"
     primaries = ", ".join(report["primary_engines"]) or "its own engine"
@@ -57,7 +94,7 @@ def page_of(report: Json) -> str:
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{escape(title)}</title><style>{STYLE}</style></head><body><main>{''.join(parts)}</main></body></html>"
+        f"<title>{escape(title)}</title><style>{_STYLE}</style></head><body><main>{''.join(parts)}</main></body></html>"
     )
 
 
@@ -83,12 +120,12 @@ def _summary(report: Json) -> str:
         ("sample", f"{shadow['sample']:.4g}"),
         ("tolerance", f"{tolerance['absolute']:g} abs. or {tolerance['relative']:g} rel."),
     ]
-    told = "".join(f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>" for name, value in tiles)
+    cells = "".join(f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>" for name, value in tiles)
     bar = stacked_bar([(name, report[key], kind) for name, key, kind in _OUTCOMES], "Outcomes of all mirrored requests")
     legend = "".join(
         f'<li><i class="{kind}"></i>{escape(name)} {report[key]:,}</li>' for name, key, kind in _OUTCOMES if report[key]
     )
-    return f'<dl class="tiles">{told}</dl>{bar}<ul class="legend">{legend}</ul>'
+    return f'<dl class="tiles">{cells}</dl>{bar}<ul class="legend">{legend}</ul>'
 
 
 def _latency(latency: Json) -> str:
@@ -105,39 +142,39 @@ def _latency(latency: Json) -> str:
     return f'<section><h2>Latency</h2><div class="plots">{"".join(plots)}</div>{table}</section>'
 
 
-def _output(name: str, found: Json, fields: Sequence[tuple[str, str, bool]], kind: str) -> str:
-    """One output: its counts, its distributions, and a plot of each that says something."""
-    known = [(key, what, is_share) for key, what, is_share in fields if found[key]["count"]]
+def _output(name: str, output: Json, fields: Sequence[tuple[str, str, bool]], kind: str) -> str:
+    """One output: its counts, its distributions, and plots of those with more than one bin."""
+    filled = [(key, what, is_share) for key, what, is_share in fields if output[key]["count"]]
     plots = "".join(
         f"<figure><figcaption>{escape(what)}</figcaption>"
-        f"{histogram([('', found[key]['bins'], 'one')], what, is_share=is_share)}</figure>"
-        for key, what, is_share in known
-        if len(found[key]["bins"]) > 1 or key == fields[0][0]
+        f"{histogram([('', output[key]['bins'], 'one')], what, is_share=is_share)}</figure>"
+        for key, what, is_share in filled
+        if len(output[key]["bins"]) > 1 or key == fields[0][0]
     )
-    notes = [f"{found['agreeing']:,} of {found['compared']:,} agree"]
-    notes += [f"{number:,} times: {problem}" for problem, number in found["problems"].items()]
-    notes += [f"{number:,} ended as {pair}" for pair, number in found.get("finishes", {}).items()]
+    notes = [f"{output['agreeing']:,} of {output['compared']:,} agree"]
+    notes += [f"{number:,} times: {problem}" for problem, number in output["problems"].items()]
+    notes += [f"{number:,} ended as {pair}" for pair, number in output.get("finishes", {}).items()]
     for key, what in (
         ("outside", "elements beyond the tolerance"),
         ("nonfinite", "elements NaN or infinite on one side"),
         ("calls_differ", "with other tool calls"),
     ):
-        if found.get(key):
-            notes.append(f"{found[key]:,} {what}")
-    table = _quantiles([(what, found[key]) for key, what, _ in known], "")
-    told = "; ".join(map(escape, notes))
-    title = f"<h2>{escape(name)} <small>{kind}</small></h2><p>{told}.</p>"
+        if output.get(key):
+            notes.append(f"{output[key]:,} {what}")
+    table = _quantiles([(what, output[key]) for key, what, _ in filled], "")
+    summary = "; ".join(map(escape, notes))
+    title = f"<h2>{escape(name)} <small>{kind}</small></h2><p>{summary}.</p>"
     return f'<section>{title}{table}<div class="plots">{plots}</div></section>'
 
 
 def _quantiles(rows: Iterable[tuple[str, Json]], unit: str) -> str:
     head = "".join(f"<th>{name}</th>" for name in ("count", *_QUANTILES))
     body = "".join(
-        f"<tr><th>{escape(what)}</th><td>{told['count']:,}</td>"
-        + "".join(f"<td>{figure(told[name])}</td>" for name in _QUANTILES)
+        f"<tr><th>{escape(what)}</th><td>{quantiles['count']:,}</td>"
+        + "".join(f"<td>{figure(quantiles[name])}</td>" for name in _QUANTILES)
         + "</tr>"
-        for what, told in rows
-        if told["count"]
+        for what, quantiles in rows
+        if quantiles["count"]
     )
     return f'<div class="wide"><table><thead><tr><th>{unit}</th>{head}</tr></thead><tbody>{body}</tbody></table></div>'
 
@@ -150,7 +187,7 @@ def _worst(entries: Sequence[Json]) -> str:
         f"<td>{_inputs(entry)}</td><td>{'<br>'.join(_difference(each) for each in entry['outputs'])}</td></tr>"
         for entry in entries
     )
-    head = "<tr><th>request</th><th>when</th><th>model</th><th>asked</th><th>difference</th></tr>"
+    head = "<tr><th>request</th><th>when</th><th>model</th><th>request</th><th>difference</th></tr>"
     return (
         f'<section><h2>Which differ most</h2><div class="wide"><table class="texts"><thead>{head}</thead>'
         f"<tbody>{rows}</tbody></table></div></section>"
@@ -158,10 +195,10 @@ def _worst(entries: Sequence[Json]) -> str:
 
 
 def _inputs(entry: Json) -> str:
-    told = [f"{each['name']} {each['datatype']} {list(each['shape'])}" for each in entry["inputs"]]
-    told.append(f"{entry['bytes']:,} bytes, SHA-256 {entry['digest']}…")
+    lines = [f"{each['name']} {each['datatype']} {list(each['shape'])}" for each in entry["inputs"]]
+    lines.append(f"{entry['bytes']:,} bytes, SHA-256 {entry['digest']}…")
     excerpt = f"<pre>{escape(entry['excerpt'])}</pre>" if entry.get("excerpt") else ""
-    return "<br>".join(map(escape, told)) + excerpt
+    return "<br>".join(map(escape, lines)) + excerpt
 
 
 def _difference(each: Json) -> str:

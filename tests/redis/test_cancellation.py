@@ -4,12 +4,13 @@ import asyncio
 
 import pytest
 
-from gateway.redis.asyncio_util import end, heed_cancellation
+from gateway.redis.bounded_client import end
+from gateway.redis.client import _reraise_cancellation
 
 
 def test_a_task_that_loses_a_cancellation_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     """A task that takes its cancellation for an outage, and goes on, is cancelled again until it has ended."""
-    monkeypatch.setattr("gateway.redis.asyncio_util._PATIENCE_SECONDS", 0.01)
+    monkeypatch.setattr("gateway.redis.bounded_client._CANCEL_SECONDS", 0.01)
     lost: list[int] = []
 
     async def follow() -> None:
@@ -38,11 +39,11 @@ def test_a_cancellation_that_became_an_error_is_heeded() -> None:
         try:
             await asyncio.sleep(60)
         except asyncio.CancelledError:
-            heed_cancellation()
+            _reraise_cancellation()
             raise AssertionError("it was not heeded") from None
 
     async def scene() -> None:
-        heed_cancellation()  # nobody was cancelled: nothing happens
+        _reraise_cancellation()  # nobody was cancelled: nothing happens
         task = asyncio.create_task(call())
         await asyncio.sleep(0)
         task.cancel()

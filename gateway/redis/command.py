@@ -1,4 +1,5 @@
-"""Commands as redis-py takes them, and Lua scripts, which are called by their digest."""
+"""Commands for Redis, Lua scripts, which are called by their digest, and the error of a failed call. No client
+needed."""
 
 from __future__ import annotations
 
@@ -6,11 +7,16 @@ import hashlib
 from collections.abc import Sequence
 from typing import Any
 
+
+class StoreError(Exception):
+    """Redis did not answer in time, cannot be reached, or cannot serve now; the message says which."""
+
+
 Command = tuple[Any, ...]  # ("HSET", key, field, value)
 
 
 class Script:
-    """A Lua script; `command` calls it by its digest, and the store sends its text where Redis does not know it."""
+    """A Lua script; `command` calls it by its digest, and the client sends its text where Redis does not know it."""
 
     __slots__ = ("digest", "text")
 

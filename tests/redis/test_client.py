@@ -12,8 +12,8 @@ import trustme
 
 from gateway.redis.address import read_address
 from gateway.redis.bounded_client import Store
-from gateway.redis.connections import connect
-from gateway.redis.errors import StoreError
+from gateway.redis.client import connect
+from gateway.redis.command import StoreError
 from tests.support.redis_server import RedisServer
 
 PASSWORD = "s3cret-of-the-test"
@@ -35,7 +35,7 @@ async def asked(url: str) -> object:
     """
     store = Store(read_address(url))
     try:
-        _, value = await store.ask([("SET", "pointsman:1:test", "x"), ("GET", "pointsman:1:test")], 5.0)
+        _, value = await store.call([("SET", "pointsman:1:test", "x"), ("GET", "pointsman:1:test")], 5.0)
         return value
     finally:
         await store.close()

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway.events.event_bus import EventBus
+from gateway.events.event_bus import STREAM, EventBus
 from gateway.events.event_types import RulesActivated, SessionMoved
-from gateway.events.redis_stream import STREAM
 from gateway.redis.address import read_address
 from gateway.redis.bounded_client import Store
 from tests.support.redis_server import RedisServer, cluster, program
@@ -34,8 +33,8 @@ class Listener:
         self.news = EventBus(self.store)
         self.heard: list[str] = []
         self.missed = 0
-        self.news.listen(SessionMoved, lambda item: self.heard.append(item.name))
-        self.news.on_missed(self.count_missed)
+        self.news.subscribe(SessionMoved, lambda item: self.heard.append(item.name))
+        self.news.on_gap(self.count_missed)
 
     def count_missed(self) -> None:
         self.missed += 1
@@ -76,13 +75,13 @@ def test_news_reach_others_at_once(server: RedisServer) -> None:
     async def scene(one: Listener, other: Listener) -> None:
         started_at = time.monotonic()
         for number in range(100):
-            one.news.tell(SessionMoved(f"s{number}"))
+            one.news.publish(SessionMoved(f"s{number}"))
         await becomes(lambda: len(other.heard) == 100)
         assert time.monotonic() - started_at < 1.0
         assert other.heard == [f"s{number}" for number in range(100)]
         assert one.heard == []
-        one.news.tell(RulesActivated("ab", 1, "one"))  # nobody listens for that
-        one.news.tell(SessionMoved("last"))
+        one.news.publish(RulesActivated("ab", 1, "one"))  # nobody listens for that
+        one.news.publish(SessionMoved("last"))
         await becomes(lambda: other.heard[-1] == "last")
         assert other.missed == 1 and other.news.gaps == 0
 
@@ -94,7 +93,7 @@ def test_a_cut_connection_misses_nothing(server: RedisServer) -> None:
 
     async def scene(one: Listener, other: Listener) -> None:
         server.client.client_kill_filter(_type="normal", skipme=True)
-        one.news.tell(SessionMoved("meanwhile"))
+        one.news.publish(SessionMoved("meanwhile"))
         await becomes(lambda: other.heard == ["meanwhile"])
         assert other.missed == 1
 
@@ -105,13 +104,13 @@ def test_a_redis_that_was_killed_goes_on(server: RedisServer) -> None:
     """A Redis that comes back with its data has lost no news."""
 
     async def scene(one: Listener, other: Listener) -> None:
-        one.news.tell(SessionMoved("before"))
+        one.news.publish(SessionMoved("before"))
         await becomes(lambda: other.heard == ["before"])
         server.kill()
         await becomes(lambda: not other.news.is_live)
         server.start()
         await becomes(lambda: other.news.is_live and one.store.is_available)
-        one.news.tell(SessionMoved("after"))
+        one.news.publish(SessionMoved("after"))
         await becomes(lambda: other.heard == ["before", "after"])
         assert other.missed == 1
 
@@ -122,12 +121,12 @@ def test_a_redis_without_its_data_is_noticed(server: RedisServer) -> None:
     """Where the stream is another one than was read, even without anything being told, all is read anew."""
 
     async def scene(one: Listener, other: Listener) -> None:
-        one.news.tell(SessionMoved("before"))
+        one.news.publish(SessionMoved("before"))
         await becomes(lambda: other.heard == ["before"])
         server.client.flushall()
         server.client.client_kill_filter(_type="normal", skipme=True)
         await becomes(lambda: other.missed == 2)
-        one.news.tell(SessionMoved("after"))
+        one.news.publish(SessionMoved("after"))
         await becomes(lambda: other.heard == ["before", "after"])
         assert other.news.gaps == 1
 
@@ -139,10 +138,10 @@ def test_a_stream_that_was_lost_under_a_reader_is_noticed(server: RedisServer) -
 
     async def scene(one: Listener, other: Listener) -> None:
         for name in ("a", "b"):
-            one.news.tell(SessionMoved(name))
+            one.news.publish(SessionMoved(name))
         await becomes(lambda: other.heard == ["a", "b"])
         server.client.flushall()
-        one.news.tell(SessionMoved("c"))
+        one.news.publish(SessionMoved("c"))
         await becomes(lambda: other.missed == 2)
 
     between(server.url, scene)
@@ -152,16 +151,16 @@ def test_who_was_away_too_long_reads_all_anew(server: RedisServer) -> None:
     """Entries that were trimmed before they were read are missed, and that is noticed."""
 
     async def scene(one: Listener, other: Listener) -> None:
-        one.news.tell(SessionMoved("before"))
+        one.news.publish(SessionMoved("before"))
         await becomes(lambda: other.heard == ["before"])
         await other.news.close()
         for number in range(5):
-            one.news.tell(SessionMoved(f"s{number}"))
+            one.news.publish(SessionMoved(f"s{number}"))
         await becomes(lambda: server.client.xlen(STREAM) == 6)
         server.client.xtrim(STREAM, maxlen=2, approximate=False)
         other.news.start()
         await becomes(lambda: other.missed == 2)
-        one.news.tell(SessionMoved("after"))
+        one.news.publish(SessionMoved("after"))
         await becomes(lambda: other.heard == ["before", "after"])
 
     between(server.url, scene)
@@ -175,7 +174,7 @@ def test_a_standing_redis_is_noticed(server: RedisServer) -> None:
         await becomes(lambda: not other.news.is_live)
         server.resume()
         await becomes(lambda: other.news.is_live and one.store.is_available)
-        one.news.tell(SessionMoved("after"))
+        one.news.publish(SessionMoved("after"))
         await becomes(lambda: other.heard == ["after"])
 
     between(server.url, scene)
@@ -187,7 +186,7 @@ def test_the_stream_is_bounded(server: RedisServer) -> None:
     async def scene(one: Listener, other: Listener) -> None:
         for _ in range(3):
             for number in range(5_000):
-                one.news.tell(SessionMoved(f"s{number}"))
+                one.news.publish(SessionMoved(f"s{number}"))
             await becomes(lambda: not one.store.has_unwritten)
         await becomes(lambda: len(other.heard) == 15_000 or other.missed > 1)  # missed: a disk that stalls Redis
         assert 10_000 <= int(server.client.xlen(STREAM)) < 10_200
@@ -201,11 +200,11 @@ def test_a_wrong_type_in_the_key_breaks_nothing(server: RedisServer) -> None:
     async def scene(one: Listener, other: Listener) -> None:
         server.client.delete(STREAM)
         server.client.set(STREAM, "?")
-        one.news.tell(SessionMoved("lost"))
+        one.news.publish(SessionMoved("lost"))
         await becomes(lambda: not other.news.is_live)
         server.client.delete(STREAM)
         await becomes(lambda: other.news.is_live)
-        one.news.tell(SessionMoved("heard"))
+        one.news.publish(SessionMoved("heard"))
         await becomes(lambda: other.heard == ["heard"])
 
     between(server.url, scene)
@@ -215,11 +214,11 @@ def test_what_somebody_else_adds_breaks_nothing(server: RedisServer) -> None:
     """An entry that is no news, in the middle of the stream, costs no news after it."""
 
     async def scene(one: Listener, other: Listener) -> None:
-        one.news.tell(SessionMoved("before"))
+        one.news.publish(SessionMoved("before"))
         await becomes(lambda: other.heard == ["before"])
         server.client.xadd(STREAM, {"hello": "world"})
         await becomes(lambda: other.missed == 2)
-        one.news.tell(SessionMoved("after"))
+        one.news.publish(SessionMoved("after"))
         await becomes(lambda: other.heard == ["before", "after"])
 
     between(server.url, scene)
@@ -229,7 +228,7 @@ def test_news_travel_by_a_cluster(tmp_path: Path) -> None:
     """A cluster carries them like a single server."""
 
     async def scene(one: Listener, other: Listener) -> None:
-        one.news.tell(SessionMoved("s"))
+        one.news.publish(SessionMoved("s"))
         await becomes(lambda: other.heard == ["s"])
 
     with cluster(tmp_path) as servers:

@@ -1,5 +1,0 @@
-"""`python -m gateway.cli`."""
-
-from gateway.cli import main
-
-main()
