@@ -50,7 +50,7 @@ def test_commands_run_without_numpy(arguments: tuple[str, ...], text: str, tmp_p
     """`pip install pointsman` installs no numpy."""
     rules = tmp_path / "rules.yaml"
     rules.write_text(RULES)
-    assert text in run("gateway.cli", *(str(rules) if each == "RULES" else each for each in arguments))
+    assert text in run("gateway", *(str(rules) if each == "RULES" else each for each in arguments))
 
 
 def test_servers_start_without_numpy() -> None:

@@ -37,7 +37,7 @@ class GatewayProcess(Child):
         there, too, unless `data_dir` says another place."""
         directory.mkdir(parents=True, exist_ok=True)
         (directory / "rules.yaml").write_text(rules)
-        command = ["gateway.cli", "serve", "--rules", "rules.yaml", "--workers", str(workers)]
+        command = ["gateway", "serve", "--rules", "rules.yaml", "--workers", str(workers)]
         command += ["--http-port", "0", "--grpc-port", "0", "--admin-port", "0", *extra_args]
         command += ["--redis", redis, "--data-dir", str(data_dir or "state")]
         return cls.start_module(command, directory)
