@@ -41,11 +41,11 @@ def list_all(admin: Admin = ADMIN, key: Key = "") -> None:
 @app.command()
 def show(session: Session, tenant: Tenant = "", admin: Admin = ADMIN, key: Key = "") -> None:
     """Show a conversation, turn by turn."""
-    told = _request(admin, key, "GET", _path(session, tenant)).json()
+    result = _request(admin, key, "GET", _path(session, tenant)).json()
     to = console()
-    for message in told["system"]:
+    for message in result["system"]:
         to.print(Text("system  ", style="bold").append(_text_of(message), style="not bold"))
-    for turn in told["turns"]:
+    for turn in result["turns"]:
         engine = turn.get("engine", "")
         about = f"{_moment(turn['created'])}, {turn['tokens']} tokens{' (estimated)' if turn.get('estimated') else ''}"
         notes = ", ".join(filter(None, (engine, turn.get("arm", ""), about, "cut off" if turn.get("cut") else "")))

@@ -56,8 +56,8 @@ def drain(
     """
     body = {"url": url, "by": f"{getpass.getuser()} by the command line"}
     path = f"engines/{quote(engine, safe='')}/endpoints/{'undrain' if undo else 'drain'}"
-    told = call(admin, "POST", path, body, key=key)
-    where = "at every replica" if told["shared"] else "at this gateway alone, since Redis is not there"
+    result = call(admin, "POST", path, body, key=key)
+    where = "at every replica" if result["shared"] else "at this gateway alone, since Redis is not there"
     typer.echo(f"{url} of {engine} {'gets new work again' if undo else 'gets no new work'}, {where}.")
     return 0
 
@@ -82,16 +82,16 @@ def _listed(admin: str, key: str, what: str) -> list[dict[str, Any]]:
 
 def models(admin: Admin = ADMIN, key: Key = "") -> int:
     """Show every model of the engines, and the endpoints where it is ready."""
-    told = ask(admin, "models", key=key, timeout=30.0)
+    result = ask(admin, "models", key=key, timeout=30.0)
     rows: list[Row] = []
-    for model in told["models"]:
+    for model in result["models"]:
         for engine in model["engines"]:
             for each in engine["endpoints"]:
                 state = Text(each["state"].lower(), style="green" if each["ready"] else "yellow")
                 versions = ", ".join(each["versions"])
                 rows.append((model["name"], engine["engine"], each["url"], state, versions, each["reason"]))
     print_table(("model", "engine", "endpoint", "state", "versions", "why"), rows, "No engine tells of a model.")
-    for each in told["unanswered"]:
+    for each in result["unanswered"]:
         typer.echo(f"{each['url']} of {each['engine']} does not tell: {each['detail']}", err=True)
     return 0
 
@@ -131,14 +131,14 @@ def _control(
         body["parameters"] = dict(map(_parameter, parameters))
     path = f"models/{quote(model, safe='')}/{verb}"
     answer = reply(admin, "POST", path, body, key=key, timeout=_LOAD_SECONDS, accepted=(409,))
-    told = answer.json()
+    result = answer.json()
     rows: list[Row] = []
-    for each in told.get("endpoints", ()):
+    for each in result.get("endpoints", ()):
         done = Text("done", style="green") if each["ok"] else Text("failed", style="red")
         rows.append((each["engine"], each["url"], each["model"], done, f"{each['seconds']:.1f} s", each["detail"]))
     print_table(("engine", "endpoint", "its name there", verb, "took", "why"), rows, "No endpoint was asked.")
     if answer.status_code == 409:
-        typer.echo(told["detail"], err=True)
+        typer.echo(result["detail"], err=True)
         return 1
     return 0
 
@@ -171,16 +171,16 @@ def add_endpoint(
 ) -> None:
     """Add an endpoint; it gets work once it is ready."""
     body = {"url": url, "grpc": grpc or None, "weight": weight, "reason": reason}
-    told = call(admin, "POST", _endpoints(engine), body, key=key)
-    typer.echo(f"{url} is added to {engine}: rules {told['version']['number']}.")
+    result = call(admin, "POST", _endpoints(engine), body, key=key)
+    typer.echo(f"{url} is added to {engine}: rules {result['version']['number']}.")
 
 
 @endpoints.command("remove")
 def remove_endpoint(engine: EngineName, url: Url, reason: Reason = "", admin: Admin = ADMIN, key: Key = "") -> None:
     """Remove an endpoint; requests under way end there."""
     path = f"{_endpoints(engine)}?url={quote(url, safe='')}&reason={quote(reason, safe='')}"
-    told = call(admin, "DELETE", path, key=key)
-    typer.echo(f"{url} is removed from {engine}: rules {told['version']['number']}.")
+    result = call(admin, "DELETE", path, key=key)
+    typer.echo(f"{url} is removed from {engine}: rules {result['version']['number']}.")
 
 
 @endpoints.command("weight")
@@ -194,8 +194,8 @@ def weigh_endpoint(
 ) -> None:
     """Set an endpoint's share of its engine's work."""
     body = {"url": url, "weight": weight, "reason": reason}
-    told = call(admin, "POST", f"{_endpoints(engine)}/weight", body, key=key)
-    typer.echo(f"{url} of {engine} has weight {weight:g}: rules {told['version']['number']}.")
+    result = call(admin, "POST", f"{_endpoints(engine)}/weight", body, key=key)
+    typer.echo(f"{url} of {engine} has weight {weight:g}: rules {result['version']['number']}.")
 
 
 def _endpoints(engine: str) -> str:

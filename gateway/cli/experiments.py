@@ -51,33 +51,33 @@ def list_all(admin: Admin = ADMIN, key: Key = "") -> None:
 @app.command()
 def show(name: Name, admin: Admin = ADMIN, key: Key = "") -> None:
     """Show one experiment: its state, its arms, comparisons and decisions."""
-    told = call(admin, "GET", f"experiments/{quote(name, safe='')}", key=key)
+    result = call(admin, "GET", f"experiments/{quote(name, safe='')}", key=key)
     to = console()
     to.print(
-        Text(name, style="bold").append("  ").append(_status(told)).append(f"  {told['reason']}", style="not bold")
+        Text(name, style="bold").append("  ").append(_status(result)).append(f"  {result['reason']}", style="not bold")
     )
-    if told["next"]:
-        to.print(Text(f"waits for {told['next']}" if told["status"] in ("running", "held") else told["next"]))
+    if result["next"]:
+        to.print(Text(f"waits for {result['next']}" if result["status"] in ("running", "held") else result["next"]))
     arms: list[Row] = [
         (arm["name"], f"{arm['share']:.1%}", str(arm["counts"]["requests"]), str(arm["counts"]["errors"]))
-        for arm in told["arms"]
+        for arm in result["arms"]
     ]
     print_table(("arm", "share", "requests of this run", "errors"), arms, "It has no arm.")
     found: list[Row] = [
         (arm, each["metric"], _interval(each["control"]), _interval(each["arm"]), _interval(each["difference"]))
-        for arm, comparisons in told["comparisons"].items()
+        for arm, comparisons in result["comparisons"].items()
         for each in comparisons
     ]
-    print_table(("arm", "metric", told["control"], "the arm", "difference"), found, "Nothing is compared yet.")
+    print_table(("arm", "metric", result["control"], "the arm", "difference"), found, "Nothing is compared yet.")
     bounds: list[Row] = [
         (arm, each["metric"], f"{each['bound']} {each['limit']:g}", _interval(each["value"]), _verdict(each))
-        for arm, guardrails in told["guardrails"].items()
+        for arm, guardrails in result["guardrails"].items()
         for each in guardrails
     ]
     if bounds:
         print_table(("arm", "guardrail", "bound", "seen", "verdict"), bounds, "")
     decided: list[Row] = [
-        (_moment(each["time"]), each["action"], each["by"], each["reason"]) for each in told["decisions"]
+        (_moment(each["time"]), each["action"], each["by"], each["reason"]) for each in result["decisions"]
     ]
     print_table(("when", "what", "who", "why"), decided, "Nothing was decided yet.")
 
@@ -153,20 +153,22 @@ def force(
 
 
 def _command(admin: str, key: str, name: str, what: str, body: dict[str, Any]) -> None:
-    told = call(admin, "POST", _path(name, what), body, key=key)
-    shares = ", ".join(f"{arm['name']} {arm['share']:.4g}" for arm in told["arms"])
-    typer.echo(f"{name} is {_status(told).plain}: {shares}.")
+    result = call(admin, "POST", _path(name, what), body, key=key)
+    shares = ", ".join(f"{arm['name']} {arm['share']:.4g}" for arm in result["arms"])
+    typer.echo(f"{name} is {_status(result).plain}: {shares}.")
 
 
 def _path(name: str, what: str) -> str:
     return f"experiments/{quote(name, safe='')}/{what}"
 
 
-def _status(told: dict[str, Any]) -> Text:
+def _status(result: dict[str, Any]) -> Text:
     """With the step of a ramp."""
-    step = (told.get("ramp") or {}).get("step")
-    at = f" at step {step} of {len(told['ramp']['steps'])}" if step and told["status"] in ("running", "held") else ""
-    return Text(told["status"].replace("_", " ") + at, style=_COLOURS.get(told["status"], "dim"))
+    step = (result.get("ramp") or {}).get("step")
+    at = (
+        f" at step {step} of {len(result['ramp']['steps'])}" if step and result["status"] in ("running", "held") else ""
+    )
+    return Text(result["status"].replace("_", " ") + at, style=_COLOURS.get(result["status"], "dim"))
 
 
 def _interval(interval: list[float | None] | None) -> str:
@@ -177,10 +179,10 @@ def _interval(interval: list[float | None] | None) -> str:
     return f"{interval[0]:.4g} [{', '.join(ends)}]"
 
 
-def _verdict(told: dict[str, Any]) -> Text:
-    if told["breached"]:
+def _verdict(result: dict[str, Any]) -> Text:
+    if result["breached"]:
         return Text("breached", style="red")
-    return Text("kept", style="green") if told["cleared"] else Text("not known yet", style="dim")
+    return Text("kept", style="green") if result["cleared"] else Text("not known yet", style="dim")
 
 
 def _moment(seconds: float) -> str:

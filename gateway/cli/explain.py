@@ -1,4 +1,4 @@
-"""`pointsman explain`: which rule a request meets, which arm it gets, and why not the others."""
+"""`pointsman explain`: the route and the arm of a request, and the checks of the other routes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from gateway.routing.layout import NUM_POSITIONS, Span
 from gateway.routing.table import Table
 from gateway.yaml import values
 
-# What an RPC asks once it names a model.
+# The operation of an RPC with a model.
 _OF_A_MODEL = {Operation.TRACE: Operation.MODEL_TRACE}
 
 _MARKS = {
@@ -39,18 +39,18 @@ _MARKS = {
 
 def explain(
     paths: RulePaths,
-    model: Annotated[str, typer.Option(help="The model that the request names.", show_default=False)],
-    version: Annotated[str | None, typer.Option(help="The version that it names, if any.")] = None,
+    model: Annotated[str, typer.Option(help="The request's model.", show_default=False)],
+    version: Annotated[str | None, typer.Option(help="The request's version of the model.")] = None,
     protocol: Annotated[
-        str | None, typer.Option(help=f"What the caller speaks: {', '.join(PROTOCOLS)}.", show_default="rest")
+        str | None, typer.Option(help=f"The client's protocol: {', '.join(PROTOCOLS)}.", show_default="rest")
     ] = None,
     operation: Annotated[
-        str | None, typer.Option(help=f"What is asked: {', '.join(OPERATIONS)}.", show_default="infer")
+        str | None, typer.Option(help=f"The operation: {', '.join(OPERATIONS)}.", show_default="infer")
     ] = None,
     rpc: Annotated[
         str | None,
         typer.Option(
-            metavar="NAME", help="The gRPC method that asks, as ModelInfer: --protocol and --operation in one."
+            metavar="NAME", help="The gRPC method, such as ModelInfer, instead of --protocol and --operation."
         ),
     ] = None,
     header: Annotated[
@@ -66,16 +66,16 @@ def explain(
         list[str] | None,
         typer.Option(
             metavar="NAME:DATATYPE:SHAPE[:SIZE]",
-            help="An input tensor, as image:FP32:1,3,224,224; SIZE as 64MiB, reckoned from the shape if not given. "
+            help="An input tensor, such as image:FP32:1,3,224,224; SIZE as 64MiB, by default from the shape. "
             "May be repeated.",
         ),
     ] = None,
-    has_image: Annotated[bool, typer.Option("--has-image", help="Some message of the request has an image.")] = False,
+    has_image: Annotated[bool, typer.Option("--has-image", help="The request's messages contain an image.")] = False,
 ) -> int:
-    """Explain where a request would go: which route, which arm of an experiment, and why not the routes before.
+    """Explain where a request would go: its route, its arm of an experiment, and why earlier routes do not match.
 
-    Nothing is sent. The same rules assign the same session to the same arm here and in every gateway. Exit code: 0
-    where a route matches, 1 where none does or the rules are refused.
+    Nothing is sent. The same rules assign the same session to the same arm here and in every gateway. Exit code: 0 if a
+    route matches, 1 if none does or the rules have errors.
     """
     loaded = load_rules(paths)
     if loaded.rules is None:
@@ -83,11 +83,11 @@ def explain(
         typer.echo(summarize(loaded))
         return 1
     table = Table(loaded.rules)
-    spoken, meant = asked(protocol, operation, rpc)
+    protocol_name, meant = parse_operation(protocol, operation, rpc)
     request = RequestSpec(
         model,
         version,
-        spoken,
+        protocol_name,
         meant.value,
         _headers(header or ()),
         dict(_parameter(text) for text in parameter or ()),
@@ -106,7 +106,7 @@ def explain(
 
 
 def print_explanation(explanation: Explanation, facts: Facts, table: Table, console: Console) -> None:
-    """Print the routes in order, then how the arm was chosen, then where the request goes."""
+    """Print the routes in order, the assignment of the arm, and the target."""
     width = max((len(step.route) for step in explanation.steps), default=0)
     for step in explanation.steps:
         console.print(_step(step, width))
@@ -169,7 +169,7 @@ def _assignment(assignment: Assignment) -> Iterable[Text]:
 
 
 def _stretch(name: str, share: float, spans: Iterable[Span], is_chosen: bool | None) -> Text:
-    """Who has which positions; `is_chosen` None: it is no arm."""
+    """The positions of an arm; `is_chosen` is None for other parts."""
     mark, style = (
         ("-", "dim") if is_chosen is None else _MARKS[RouteVerdict.MATCHED if is_chosen else RouteVerdict.FAILED]
     )
@@ -180,8 +180,8 @@ def _stretch(name: str, share: float, spans: Iterable[Span], is_chosen: bool | N
 def _outcome(explanation: Explanation, facts: Facts, table: Table) -> Text:
     decision = explanation.decision
     if explanation.targets:
-        asked = f"{facts.operation.value} of model {facts.model} goes to every endpoint that its requests may reach:"
-        return Text("\n  ").join([Text(asked), *(_everywhere(target, table) for target in explanation.targets)])
+        goes = f"{facts.operation.value} of model {facts.model} goes to every endpoint that its requests may reach:"
+        return Text("\n  ").join([Text(goes), *(_everywhere(target, table) for target in explanation.targets)])
     if not isinstance(decision, Decision):
         return Text(f"no route takes model {facts.model}: {_refusal(facts)}", "bold red")
     target = decision.target
@@ -195,7 +195,7 @@ def _outcome(explanation: Explanation, facts: Facts, table: Table) -> Text:
 
 
 def _limits(explanation: Explanation, facts: Facts, rules: RulesSpec) -> Iterable[Text]:
-    """The limits that the request meets on its way."""
+    """The limits that apply to the request."""
     decision = explanation.decision
     if not isinstance(decision, Decision) or facts.operation not in INFERENCE_OPERATIONS:
         return
@@ -222,10 +222,10 @@ def _refusal(facts: Facts) -> str:
 
 
 def _addresses(engine: EngineSpec, protocol: str) -> str:
-    """Where the request is sent, and whether it is converted or translated first."""
+    """The addresses, and whether the request is converted or translated."""
     endpoints = engine.endpoints
-    spoken = "openai" if protocol == "openai" else "kserve"
-    if engine.protocol.value != spoken:
+    native = "openai" if protocol == "openai" else "kserve"
+    if engine.protocol.value != native:
         return f"{', '.join(endpoint.url for endpoint in endpoints)}, translated to {engine.protocol.value}"
     if protocol == "grpc" and all(endpoint.speaks_grpc for endpoint in endpoints):
         return ", ".join(map(_grpc_url, endpoints))
@@ -240,7 +240,7 @@ def _grpc_url(endpoint: EndpointSpec) -> str:
     return f"{'grpcs' if is_encrypted else 'grpc'}://{endpoint.grpc}"
 
 
-def asked(protocol: str | None, operation: str | None, rpc: str | None) -> tuple[str, Operation]:
+def parse_operation(protocol: str | None, operation: str | None, rpc: str | None) -> tuple[str, Operation]:
     """The protocol and the operation, as rules know them."""
     if rpc is None:
         known = _checked(operation or "infer", OPERATIONS, "--operation")

@@ -26,8 +26,8 @@ def requests(
     the reply; answering: the end of the reply.
     """
     columns = ("id", "age", "stage", "protocol", "path", "model", "route", "arm", "engine", "endpoint", "peer")
-    told = ask(admin, f"requests?limit={limit}", key=key)["requests"]
-    rows: list[Row] = [(each["id"], f"{each['age']:.1f} s", *[each[name] for name in columns[2:]]) for each in told]
+    result = ask(admin, f"requests?limit={limit}", key=key)["requests"]
+    rows: list[Row] = [(each["id"], f"{each['age']:.1f} s", *[each[name] for name in columns[2:]]) for each in result]
     print_table(columns, rows, "No request is under way.")
     return 0
 
@@ -38,8 +38,8 @@ def cancel(
     key: Key = "",
 ) -> int:
     """Cancel a request: its engine is notified at once, and its client gets status 499 or CANCELLED."""
-    told = call(admin, "DELETE", f"requests/{quote(id, safe='')}", key=key)
-    number = told["cancelled"]
+    result = call(admin, "DELETE", f"requests/{quote(id, safe='')}", key=key)
+    number = result["cancelled"]
     typer.echo(f"{id} is cancelled{'' if number == 1 else f' ({number} requests)'}.")
     return 0
 
@@ -71,10 +71,10 @@ def log_level(
 ) -> int:
     """Show or set the log level of a running gateway, until it ends."""
     if level is None:
-        told = ask(admin, "log-level", key=key)
+        result = ask(admin, "log-level", key=key)
     else:
-        told = call(admin, "PUT", "log-level", {"level": level, "reason": reason}, key=key)
-    typer.echo(told["level"])
+        result = call(admin, "PUT", "log-level", {"level": level, "reason": reason}, key=key)
+    typer.echo(result["level"])
     return 0
 
 
@@ -131,5 +131,5 @@ def set_limit(
         if field not in given:
             raise typer.BadParameter(f"{field!r} is no amount of a limit: {', '.join(given)}")
         wish[field] = None
-    told = call(admin, "PUT", f"limits/{quote(name, safe='')}", wish | {"reason": reason}, key=key)
-    typer.echo(f"Limit {name} is changed: rules {told['version']['number']}.")
+    result = call(admin, "PUT", f"limits/{quote(name, safe='')}", wish | {"reason": reason}, key=key)
+    typer.echo(f"Limit {name} is changed: rules {result['version']['number']}.")

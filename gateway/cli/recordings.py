@@ -67,8 +67,8 @@ def start(
 @app.command()
 def stop(name: Name, admin: Admin = ADMIN, key: Key = "") -> None:
     """Stop a recording that runs, or delete one that has ended."""
-    told = call(admin, "DELETE", f"recordings/{quote(name, safe='')}", key=key)
-    typer.echo(f"Recording {name} is {'deleted' if told['deleted'] else 'stopped'}.")
+    result = call(admin, "DELETE", f"recordings/{quote(name, safe='')}", key=key)
+    typer.echo(f"Recording {name} is {'deleted' if result['deleted'] else 'stopped'}.")
 
 
 @app.command()

@@ -24,17 +24,17 @@ Reason = Annotated[str, typer.Option(help="The reason, for the history of versio
 @app.command("list")
 def versions(admin: Admin = ADMIN, key: Key = "") -> None:
     """List the stored versions, the latest first."""
-    told = ask(admin, "rules/versions", key=key)
+    result = ask(admin, "rules/versions", key=key)
     rows: list[Row] = [
         (
-            str(each["number"]) + (" *" if each["number"] == told["in_force"] else ""),
+            str(each["number"]) + (" *" if each["number"] == result["in_force"] else ""),
             datetime.fromtimestamp(each["time"]).isoformat(" ", "seconds"),
             each["author"],
             each["source"],
             each["reason"],
             each["digest"][:12],
         )
-        for each in told["versions"]
+        for each in result["versions"]
     ]
     print_table(("version", "since", "by", "from", "reason", "digest"), rows, "There is no version.")
 
@@ -56,19 +56,19 @@ def diff(
     key: Key = "",
 ) -> None:
     """Show how a version differs from another: FROM from the one in force, or from TO."""
-    asked = "&".join(f"{name}={value}" for name, value in (("from", from_), ("to", to)) if value is not None)
-    _print_diff(ask(admin, f"rules/diff?{asked}", key=key)["diff"])
+    query = "&".join(f"{name}={value}" for name, value in (("from", from_), ("to", to)) if value is not None)
+    _print_diff(ask(admin, f"rules/diff?{query}", key=key)["diff"])
 
 
 @app.command()
 def validate(paths: RulePaths, admin: Admin = ADMIN, key: Key = "") -> None:
     """Validate rule files at a running gateway, and show their differences from those in force. Exit code: 0 if they
     are valid, else 1."""
-    told = call(admin, "POST", "rules/validate", {"files": _texts(paths)}, key=key)
-    _print_problems(told["problems"])
-    _print_diff(told["diff"])
-    typer.echo("These rules can be activated." if told["ok"] else "Refused.")
-    raise typer.Exit(0 if told["ok"] else 1)
+    result = call(admin, "POST", "rules/validate", {"files": _texts(paths)}, key=key)
+    _print_problems(result["problems"])
+    _print_diff(result["diff"])
+    typer.echo("These rules can be activated." if result["ok"] else "Refused.")
+    raise typer.Exit(0 if result["ok"] else 1)
 
 
 @app.command()
@@ -105,9 +105,9 @@ def export(
     key: Key = "",
 ) -> None:
     """Write the rule files in force, for the gateway's disk."""
-    told = ask(admin, "rules/export", key=key)
-    files: dict[str, str] = told["files"]
-    if told.get("cut") and folder is not None:
+    result = ask(admin, "rules/export", key=key)
+    files: dict[str, str] = result["files"]
+    if result.get("cut") and folder is not None:
         raise refused("these files have secrets in them, which only a key of role admin may export")
     if folder is None:
         for name, text in files.items():
@@ -167,12 +167,12 @@ def _texts(paths: Iterable[Path]) -> dict[str, str]:
 
 def _print_result(answer: Any) -> None:
     """Print the result of an activation, or its errors."""
-    told = answer.json()
+    result = answer.json()
     if answer.status_code != 200:
-        _print_problems(told.get("problems", []))
-        raise refused("the rules in force stay" if told.get("problems") else str(told.get("detail")))
-    version = told["version"]
-    where = "at every gateway with these files" if told["shared"] else "at this gateway alone"
+        _print_problems(result.get("problems", []))
+        raise refused("the rules in force stay" if result.get("problems") else str(result.get("detail")))
+    version = result["version"]
+    where = "at every gateway with these files" if result["shared"] else "at this gateway alone"
     typer.echo(f"Version {version['number']} is in force, {where}.")
     if not version["exported"]:
         typer.echo("The files on its disk say something else: `pointsman rules export` writes what is in force.")

@@ -62,11 +62,11 @@ def report(
         typer.echo(f"{html} is written.", err=True)
     if html is not None and not as_json:
         return
-    told = ask(admin, path, key=key)
+    result = ask(admin, path, key=key)
     if as_json:
-        typer.echo(json.dumps(told, indent=2))
+        typer.echo(json.dumps(result, indent=2))
     else:
-        _show(told)
+        _show(result)
 
 
 @app.command()
@@ -76,42 +76,42 @@ def reset(route: Route, admin: Admin = ADMIN, key: Key = "") -> None:
     typer.echo(f"The report of {route} begins anew.")
 
 
-def _show(told: dict[str, Any]) -> None:
-    own = ", ".join(told["primary_engines"]) or "its own engine"
-    typer.echo(f"{told['route']}: {own} against {_candidate(told)}")
-    failed = {name: told[name] for name in ("candidate_failed", "primary_failed", "both_failed") if told[name]}
+def _show(result: dict[str, Any]) -> None:
+    own = ", ".join(result["primary_engines"]) or "its own engine"
+    typer.echo(f"{result['route']}: {own} against {_candidate(result)}")
+    failed = {name: result[name] for name in ("candidate_failed", "primary_failed", "both_failed") if result[name]}
     notes = [f"{number} {name.replace('_', ' ')}" for name, number in failed.items()]
-    notes += [f"{number} dropped ({reason})" for reason, number in told["dropped"].items()]
+    notes += [f"{number} dropped ({reason})" for reason, number in result["dropped"].items()]
     more = f"; {', '.join(notes)}" if notes else ""
-    typer.echo(f"{_agreement(told)} of {told['compared']} agree; {told['mirrored']} mirrored{more}")
-    rows: list[Row] = [_tensor_row(name, each) for name, each in told["tensors"].items()]
-    rows += [_text_row(name, each) for name, each in told["texts"].items()]
+    typer.echo(f"{_agreement(result)} of {result['compared']} agree; {result['mirrored']} mirrored{more}")
+    rows: list[Row] = [_tensor_row(name, each) for name, each in result["tensors"].items()]
+    rows += [_text_row(name, each) for name, each in result["texts"].items()]
     print_table(("output", "agree", "how far", "what else"), rows, "Nothing has been compared yet.")
     worst: list[Row] = [
         (entry["request_id"], entry["model"], each["name"], _worst(each))
-        for entry in told["worst"][:_WORST_SHOWN]
+        for entry in result["worst"][:_WORST_SHOWN]
         for each in entry["outputs"]
     ]
     if worst:
         print_table(("request", "model", "output", "difference"), worst, "")
 
 
-def _tensor_row(name: str, told: dict[str, Any]) -> Row:
-    far = [f"{field} {_ends(told[field])}" for field in _TENSOR_FIELDS if told[field]["count"]]
-    more = [f"{field} {told[field]['mean']:.2%}" for field in ("argmax", "top_k") if told[field]["count"]]
-    more += [f"{number} x {problem}" for problem, number in told["problems"].items()]
-    return name, _share(told), "; ".join(far), "; ".join(more)
+def _tensor_row(name: str, result: dict[str, Any]) -> Row:
+    far = [f"{field} {_ends(result[field])}" for field in _TENSOR_FIELDS if result[field]["count"]]
+    more = [f"{field} {result[field]['mean']:.2%}" for field in ("argmax", "top_k") if result[field]["count"]]
+    more += [f"{number} x {problem}" for problem, number in result["problems"].items()]
+    return name, _share(result), "; ".join(far), "; ".join(more)
 
 
-def _text_row(name: str, told: dict[str, Any]) -> Row:
+def _text_row(name: str, result: dict[str, Any]) -> Row:
     far = ""
-    if told["prefix_share"]["count"]:
-        far = f"equal from the begin {told['prefix_share']['mean']:.2%}"
-    if told["first_token"]["count"]:
-        far += f"; first token that differs {_ends(told['first_token'])}"
-    more = [f"{number} x {pair}" for pair, number in told["finishes"].items()]
-    more += [f"{number} x {problem}" for problem, number in told["problems"].items()]
-    return name, _share(told), far, "; ".join(more)
+    if result["prefix_share"]["count"]:
+        far = f"equal from the begin {result['prefix_share']['mean']:.2%}"
+    if result["first_token"]["count"]:
+        far += f"; first token that differs {_ends(result['first_token'])}"
+    more = [f"{number} x {pair}" for pair, number in result["finishes"].items()]
+    more += [f"{number} x {problem}" for problem, number in result["problems"].items()]
+    return name, _share(result), far, "; ".join(more)
 
 
 def _worst(each: dict[str, Any]) -> str:
@@ -122,20 +122,20 @@ def _worst(each: dict[str, Any]) -> str:
     return f"part at character {each['first_character']}, token {each['first_token']}"
 
 
-def _ends(told: dict[str, Any]) -> str:
+def _ends(result: dict[str, Any]) -> str:
     """A distribution by its median and maximum."""
-    return f"{told['p50']:.4g} (most {told['most']:.4g})"
+    return f"{result['p50']:.4g} (most {result['most']:.4g})"
 
 
-def _share(told: dict[str, Any]) -> Text:
-    share = told["agreeing"] / told["compared"] if told["compared"] else 0.0
+def _share(result: dict[str, Any]) -> Text:
+    share = result["agreeing"] / result["compared"] if result["compared"] else 0.0
     return Text(f"{share:.2%}", style="green" if share == 1 else "yellow")
 
 
-def _agreement(told: dict[str, Any]) -> str:
-    return "-" if told["agreement"] is None else f"{told['agreement']:.2%}"
+def _agreement(result: dict[str, Any]) -> str:
+    return "-" if result["agreement"] is None else f"{result['agreement']:.2%}"
 
 
-def _candidate(told: dict[str, Any]) -> str:
-    shadow = told["shadow"]
+def _candidate(result: dict[str, Any]) -> str:
+    shadow = result["shadow"]
     return f"{shadow['engine']}, model {shadow['model']}" if shadow["model"] else str(shadow["engine"])

@@ -1,4 +1,4 @@
-"""`pointsman up`: the demo. Real engines, the gateway before them, real requests through both."""
+"""`pointsman up`: the demo, with real engines, the gateway in front of them, and requests through both."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from rich.console import Console
 from rich.markup import escape
 
 _START_SECONDS = 60.0
-_FLEET_SECONDS = 300.0  # frameworks are loaded, on a small machine one after the other
-_DRAIN_SECONDS = 3.0  # a demo's requests are short, and whoever presses Ctrl-C waits for them
+_FLEET_SECONDS = 300.0  # a small machine loads frameworks one after the other
+_DRAIN_SECONDS = 3.0  # a demo's requests are short
 _STOP_SECONDS = _DRAIN_SECONDS + 10.0
-# SIGHUP comes when the terminal is closed; the children have sessions of their own and would stay.
+# SIGHUP: the terminal was closed; the children have sessions of their own and would stay.
 _STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 _RULES = """\
@@ -37,7 +37,7 @@ routes:
   - name: everything
     engine: mine
 """
-# Two engines with the same model: half of the sessions' requests go to each.
+# Two engines with the same model: each gets half of the requests.
 _BOTH = """\
 version: 1
 engines:
@@ -59,7 +59,7 @@ routes:
 
 @dataclass(frozen=True, slots=True)
 class _Gateway:
-    """The gateway that runs, and where it is."""
+    """The running gateway and its addresses."""
 
     process: subprocess.Popen[bytes]
     base: str
@@ -73,39 +73,39 @@ def up(
         str | None,
         typer.Option(
             metavar="URL",
-            help="Put this running V2 engine, http://... or grpc://..., behind the gateway instead of the samples.",
+            help="Use this running V2 engine, http://... or grpc://..., instead of the samples.",
         ),
     ] = None,
     triton: Annotated[
         bool,
-        typer.Option("--triton", help="Start a real Triton too (from the nvidia-pytriton wheel), and split one model."),
+        typer.Option("--triton", help="Also start a real Triton (nvidia-pytriton), and split one model's traffic."),
     ] = False,
     http_port: Annotated[int, typer.Option(help="The gateway's inference port; 0 takes a free one.")] = 8000,
-    grpc_port: Annotated[int, typer.Option(help="Its second one, for gRPC clients; 0 takes a free one.")] = 8001,
-    admin_port: Annotated[int, typer.Option(help="Its port for metrics; 0 takes a free one.")] = 8002,
+    grpc_port: Annotated[int, typer.Option(help="Its second port, for gRPC clients; 0 takes a free one.")] = 8001,
+    admin_port: Annotated[int, typer.Option(help="Its admin port; 0 takes a free one.")] = 8002,
     redis: Annotated[
         str,
         typer.Option(
             metavar="embedded|off|URL",
             envvar="POINTSMAN_REDIS",
-            help="Where sessions are kept: see `pointsman serve --help`.",
+            help="Shared state: see `pointsman serve --help`.",
         ),
     ] = "embedded",
     data_dir: Annotated[
         Path | None,
         typer.Option(
-            help="Where the embedded Redis keeps its file; by default a folder that is gone after the demo.",
+            help="Folder of the embedded Redis; by default a temporary one.",
             show_default=False,
         ),
     ] = None,
     once: Annotated[bool, typer.Option("--once", help="Stop after the sample requests.")] = False,
 ) -> int:
-    """Start a demo: engine hosts with sample models, the gateway before them, and requests through both.
+    """Start a demo: engine hosts with sample models, the gateway in front of them, and sample requests.
 
-    Everything stops with Ctrl-C.
+    Ctrl-C stops everything.
     """
     from gateway.demo.processes import DemoError
-    from gateway.demo.sample_requests import ask_about_the_engine, ask_the_samples
+    from gateway.demo.sample_requests import request_metadata, request_samples
 
     if engine is not None and triton:
         raise typer.BadParameter("--engine and --triton: choose one")
@@ -127,16 +127,16 @@ def up(
             options.append(f"--data-dir={(data_dir or folder / 'state').absolute()}")
             gateway = _start_gateway(stack, folder, rules, options, redis)
             if engine is not None:
-                ask_about_the_engine(console, gateway.base)
+                request_metadata(console, gateway.base)
             else:
-                ask_the_samples(console, gateway.base, gateway.grpc, models)
-            _tell_what_is_next(console, gateway, models)
+                request_samples(console, gateway.base, gateway.grpc, models)
+            _print_next_steps(console, gateway, models)
             if not once:
                 console.print("\nCtrl-C stops everything.")
                 raise DemoError(f"The gateway ended with {gateway.process.wait()}.")
         except KeyboardInterrupt:
             console.print("\nStopping.")
-            return 1 if once else 0  # interrupted, a single round has not been made
+            return 1 if once else 0  # interrupted before the samples ended
         except DemoError as error:
             console.print(escape(str(error)), style="red", soft_wrap=True)
             return 1
@@ -153,7 +153,7 @@ def _take_signals(stack: ExitStack) -> None:
 
 
 def _ignore_signals() -> None:
-    """From here on only stopping is left, and a second Ctrl-C must not cut it short."""
+    """A second Ctrl-C must not interrupt the shutdown."""
     for number in _STOP_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
 
@@ -164,7 +164,7 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
 
 
 def _start_samples(stack: ExitStack, console: Console, folder: Path) -> set[str]:
-    """Write the samples into the folder and start their fleet; the names of the models that are there.
+    """Write the samples into the folder and start their fleet; returns the names of the models.
 
     Raises: DemoError.
     """
@@ -186,7 +186,7 @@ def _start_samples(stack: ExitStack, console: Console, folder: Path) -> set[str]
             ["engines", "fleet", str(folder / "fleet.yaml"), "--ready-file", str(ready)],
             ready,
             within=_FLEET_SECONDS,
-            patience=_STOP_SECONDS + 10.0,
+            timeout=_STOP_SECONDS + 10.0,
             log=folder / "fleet.log",
         )
     models: set[str] = set()
@@ -199,7 +199,7 @@ def _start_samples(stack: ExitStack, console: Console, folder: Path) -> set[str]
 
 
 def _start_triton(stack: ExitStack, console: Console, folder: Path) -> None:
-    """Start it on the adder, and write the rules that give it half of that model's requests.
+    """Start Triton with the adder, and write rules that give it half of that model's requests.
 
     Raises: DemoError.
     """
@@ -223,30 +223,30 @@ def _start_triton(stack: ExitStack, console: Console, folder: Path) -> None:
 
 
 def _start_gateway(stack: ExitStack, folder: Path, rules: Path, more: Collection[str], redis: str) -> _Gateway:
-    """Start `pointsman serve` with more options, and wait until it serves. A Redis' URL may hold a password: it travels
-    where no list of processes shows it.
+    """Start `pointsman serve` with more options, and wait until it serves. Redis' URL may contain a password: it is
+    passed by the environment.
 
-    Raises: DemoError where it does not start; it has said why itself.
+    Raises: DemoError where it does not start; its output has the reason.
     """
     from gateway.demo.processes import start
 
     ready = folder / "gateway.json"
     options = ("--rules", str(rules), "--ready-file", str(ready), "--drain-timeout", f"{_DRAIN_SECONDS:g}s")
-    process, told = start(
+    process, result = start(
         stack,
         "The gateway",
         ["gateway", "serve", *options, *more],
         ready,
         within=_START_SECONDS,
-        patience=_STOP_SECONDS,
+        timeout=_STOP_SECONDS,
         variables={"POINTSMAN_REDIS": redis},
     )
-    base, grpc, admin = (f"127.0.0.1:{told[port]}" for port in ("http", "grpc", "admin"))
+    base, grpc, admin = (f"127.0.0.1:{result[port]}" for port in ("http", "grpc", "admin"))
     return _Gateway(process, f"http://{base}", grpc, f"http://{admin}", rules)
 
 
-def _tell_what_is_next(console: Console, gateway: _Gateway, models: Collection[str]) -> None:
-    from gateway.demo.chat_demo import STORYTELLER
+def _print_next_steps(console: Console, gateway: _Gateway, models: Collection[str]) -> None:
+    from gateway.demo.sample_requests import STORYTELLER
 
     base, admin, rules = gateway.base, gateway.admin, gateway.rules
     console.print("\n[bold]Where things are[/]")
@@ -268,8 +268,8 @@ def _tell_what_is_next(console: Console, gateway: _Gateway, models: Collection[s
         )
         console.print(f"  curl {base}/v1/chat/completions -d '{body}'", soft_wrap=True, markup=False)
     if find_spec("tritonclient") and find_spec("grpc"):
-        asked = 'get_model_metadata("adder")' if models else "get_server_metadata()"
-        script = f'from tritonclient.grpc import *; print(InferenceServerClient("{gateway.grpc}").{asked})'
+        call = 'get_model_metadata("adder")' if models else "get_server_metadata()"
+        script = f'from tritonclient.grpc import *; print(InferenceServerClient("{gateway.grpc}").{call})'
         console.print(f"  {sys.executable} -c '{script}'", soft_wrap=True, markup=False)
     console.print(f"  {Path(sys.executable).parent / 'pointsman'} engines --admin {admin}", soft_wrap=True)
     console.print(f"  {Path(sys.executable).parent / 'pointsman'} explain {rules} --model adder", soft_wrap=True)

@@ -1,1 +1,1 @@
-"""What `pointsman up` and the tests run against: a real Triton from a wheel, and sample models for it."""
+"""The demo of `pointsman up`: child processes, a real Triton from a wheel, sample requests."""

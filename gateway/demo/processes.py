@@ -1,4 +1,4 @@
-"""Programs that the demo runs beside itself: started, waited for, stopped."""
+"""The demo's child processes: started, waited for, stopped."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-# SIGTERM, and once more, which stops it at once: its own children end with it only where it ends by itself.
+# A second SIGTERM stops a process at once; its own children end with it only if it is not killed.
 _MORE_SECONDS = 5.0
 _POLL_SECONDS = 0.05
 _NO_VARIABLES: Mapping[str, str] = MappingProxyType({})
 
 
 class DemoError(Exception):
-    """The demo cannot go on; the message says why."""
+    """The demo cannot continue; the message names the reason."""
 
 
 def start(
@@ -30,20 +30,19 @@ def start(
     ready: Path,
     *,
     within: float,
-    patience: float,
+    timeout: float,
     log: Path | None = None,
     variables: Mapping[str, str] = _NO_VARIABLES,
 ) -> tuple[subprocess.Popen[bytes], dict[str, Any]]:
     """Start `python -m ...` and wait for its ready file, whose JSON is returned with the process.
 
-    `variables` are added to its environment.
-    It is stopped when the stack is left: by SIGTERM, after `patience` seconds once more, then by SIGKILL. Its output
-    goes to `log`, or where ours goes.
-    Raises: DemoError where it does not start; without a log it has said why itself.
+    `variables` are added to its environment. When the stack is left it is stopped: by SIGTERM, again after `timeout`
+    seconds, then by SIGKILL. Its output goes to `log`, or is inherited.
+    Raises: DemoError where it does not start; without a log its output has the reason.
     """
     with ExitStack() as files:
         output = files.enter_context(log.open("wb")) if log is not None else None
-        # A session of its own: Ctrl-C comes to us alone, and it stops when we say so.
+        # A session of its own: Ctrl-C reaches this process only, which stops the child.
         process = subprocess.Popen(
             [sys.executable, "-m", *command],
             start_new_session=True,
@@ -51,23 +50,23 @@ def start(
             stderr=output,
             env={**os.environ, **variables},
         )
-    stack.callback(_stop, process, patience)
+    stack.callback(_stop, process, timeout)
     deadline = time.monotonic() + within
     while not ready.exists():
         if process.poll() is not None or time.monotonic() > deadline:
-            why = "see above." if log is None else "its log ends:\n" + "\n".join(_tail(log))
-            raise DemoError(f"{name} did not start; {why}")
+            reason = "see above." if log is None else "its log ends:\n" + "\n".join(_tail(log))
+            raise DemoError(f"{name} did not start; {reason}")
         time.sleep(_POLL_SECONDS)
-    told: dict[str, Any] = json.loads(ready.read_text())
-    return process, told
+    ready_json: dict[str, Any] = json.loads(ready.read_text())
+    return process, ready_json
 
 
 def _tail(log: Path) -> list[str]:
     return log.read_text(errors="replace").splitlines()[-20:]
 
 
-def _stop(process: subprocess.Popen[bytes], patience: float) -> None:
-    for seconds in (patience, _MORE_SECONDS):
+def _stop(process: subprocess.Popen[bytes], timeout: float) -> None:
+    for seconds in (timeout, _MORE_SECONDS):
         process.terminate()
         try:
             process.wait(seconds)

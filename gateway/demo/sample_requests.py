@@ -1,24 +1,28 @@
-"""Real requests through the demo's gateway, shown with their answers."""
+"""Sample requests through the demo's gateway, printed with their replies."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import json
+from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from gateway.demo.chat_demo import STORYTELLER, hear_a_story
 from gateway.demo.processes import DemoError
 
 if TYPE_CHECKING:
     import httpx
 
-# A sentence, and two others of which one is near it.
+STORYTELLER = "storyteller"
+_QUESTIONS = ("Tell me a story about a fox.", "What was the name of the fox?")
+_LONGEST_TOKENS = 400  # its stories have about 250
+_WAIT_SECONDS = 60.0  # for a token, on a machine that is busy
+# A sentence, and two others, one of them similar.
 _SENTENCES = ("a locomotive pulls wagons", "a train carries goods", "soup is best served hot")
 
 
-def ask_the_samples(console: Console, base: str, grpc: str, models: Collection[str]) -> None:
-    """Ask those of the sample models that are there; `base` is the gateway's URL, `grpc` its address for gRPC.
+def request_samples(console: Console, base: str, grpc: str, models: Collection[str]) -> None:
+    """Call the sample models that are served; `base` is the gateway's URL, `grpc` its gRPC address.
 
     Raises: DemoError.
     """
@@ -34,18 +38,17 @@ def ask_the_samples(console: Console, base: str, grpc: str, models: Collection[s
     except (InferenceServerException, OSError) as error:
         raise DemoError(f"A sample request failed: {error}") from error
     text = "one url for every engine"
-    reply = ask(base, "POST", "/v2/models/text/generate", {"text_input": text})
+    reply = request(base, "POST", "/v2/models/text/generate", {"text_input": text})
     if not reply.is_success:
         raise DemoError(f"A sample request failed: {reply.status_code} {reply.text}")
     console.print(f"\n[bold]generate text[/]  {text!r}")
     console.print(f"  {reply.json()['text_output']!r}, by route {reply.headers['x-pointsman-route']!r}", markup=False)
     if STORYTELLER in models:
-        hear_a_story(console, base)
+        chat(console, base)
 
 
-def ask_about_the_engine(console: Console, base: str) -> None:
-    """What can be asked without knowing a model: the metadata, which the gateway tells of itself, and the models,
-    which the engine tells; one that does not list them may say so.
+def request_metadata(console: Console, base: str) -> None:
+    """Call what needs no model name: the gateway's metadata, and the engine's models, which it may refuse to list.
 
     Raises: DemoError.
     """
@@ -53,15 +56,15 @@ def ask_about_the_engine(console: Console, base: str) -> None:
         ("server metadata", "GET", "/v2"),
         ("models behind the gateway", "POST", "/v2/repository/index"),
     ):
-        reply = ask(base, method, path)
+        reply = request(base, method, path)
         console.print(f"\n[bold]{title}[/]  {method} {path} ({reply.status_code})")
         console.print(f"  {reply.text}", soft_wrap=True, markup=False)
 
 
-def ask(base: str, method: str, path: str, body: object = None) -> httpx.Response:
-    """The engine's reply, whatever it says.
+def request(base: str, method: str, path: str, body: object = None) -> httpx.Response:
+    """The engine's reply, whatever its status.
 
-    Raises: DemoError where no engine has answered.
+    Raises: DemoError where the gateway replies itself.
     """
     import httpx
 
@@ -91,15 +94,15 @@ def _add_by_grpc(console: Console, grpc_address: str) -> None:
 
 
 def _numbers(client: Any) -> list[Any]:
-    """The adder's inputs, as one of Triton's two clients has them."""
+    """The adder's inputs for one of Triton's two clients."""
     import numpy
 
-    made = []
+    inputs = []
     for name, values in (("a", [[1, 2, 3]]), ("b", [[10, 20, 30]])):
         data = numpy.array(values, numpy.int32)
-        made.append(client.InferInput(name, list(data.shape), "INT32"))
-        made[-1].set_data_from_numpy(data)
-    return made
+        inputs.append(client.InferInput(name, list(data.shape), "INT32"))
+        inputs[-1].set_data_from_numpy(data)
+    return inputs
 
 
 def _show_sum(console: Console, title: str, client: str, result: Any, model: str) -> None:
@@ -109,32 +112,74 @@ def _show_sum(console: Console, title: str, client: str, result: Any, model: str
 
 
 def _name_a_shape(console: Console, base: str) -> None:
-    """A drawn ring, which the vision agent names by its best three guesses."""
+    """Send a drawn ring to the vision agent, and print its best three guesses."""
     import numpy
     from tritonclient import http
 
     across = numpy.arange(32) - 15.5
     far = numpy.hypot(*numpy.meshgrid(across, across))
     pixels = numpy.where(((far < 10) & (far > 6.5))[..., None], (240, 200, 170), (20, 50, 90)).astype(numpy.uint8)
-    given = http.InferInput("pixels", [1, 32, 32, 3], "UINT8")
-    given.set_data_from_numpy(pixels[None])
-    wanted = http.InferRequestedOutput("scores", class_count=3)
+    tensor = http.InferInput("pixels", [1, 32, 32, 3], "UINT8")
+    tensor.set_data_from_numpy(pixels[None])
+    scores = http.InferRequestedOutput("scores", class_count=3)
     with http.InferenceServerClient(base.removeprefix("http://")) as client:
-        result = client.infer("shapes", [given], outputs=[wanted])
+        result = client.infer("shapes", [tensor], outputs=[scores])
     guesses = [guess.decode().split(":") for guess in result.as_numpy("scores").reshape(-1)]
     console.print("\n[bold]infer shapes[/]  pixels of a ring  (an ensemble: a python model, then a network)")
     console.print("  " + ", ".join(f"{label} {float(score):.1f}" for score, _, label in guesses), markup=False)
 
 
 def _compare_sentences(console: Console, base: str) -> None:
-    """Which of two sentences is nearer to a third, by the cosine of their embeddings."""
+    """Compare two sentences with a third by the cosine of their embeddings."""
     import numpy
     from tritonclient import http
 
-    given = http.InferInput("text", [len(_SENTENCES), 1], "BYTES")
-    given.set_data_from_numpy(numpy.array([[text.encode()] for text in _SENTENCES], dtype=numpy.object_))
+    tensor = http.InferInput("text", [len(_SENTENCES), 1], "BYTES")
+    tensor.set_data_from_numpy(numpy.array([[text.encode()] for text in _SENTENCES], dtype=numpy.object_))
     with http.InferenceServerClient(base.removeprefix("http://")) as client:
-        vectors = client.infer("embedding", [given]).as_numpy("embedding")
+        vectors = client.infer("embedding", [tensor]).as_numpy("embedding")
     console.print(f"\n[bold]infer embedding[/]  {_SENTENCES[0]!r}  (an ensemble: a tokenizer, then MiniLM)")
     for text, vector in zip(_SENTENCES[1:], vectors[1:], strict=True):
         console.print(f"  {float(vectors[0] @ vector):.2f}  {text}", markup=False)
+
+
+def chat(console: Console, base: str) -> None:
+    """Request a story, then ask about it; `base` is the gateway's URL.
+
+    Raises: DemoError.
+    """
+    messages: list[dict[str, str]] = []
+    for question in _QUESTIONS:
+        messages.append({"role": "user", "content": question})
+        console.print(f"\n[bold]chat with {STORYTELLER}[/]  {question!r}  (OpenAI's API, streamed)\n  ", end="")
+        pieces = []
+        for piece in _pieces(base, messages):
+            pieces.append(piece)
+            console.print(piece.replace("\n", "\n  "), end="", markup=False, soft_wrap=True)
+        console.print()
+        messages.append({"role": "assistant", "content": "".join(pieces)})
+
+
+def _pieces(base: str, messages: list[dict[str, str]]) -> Iterator[str]:
+    """The reply as it arrives, by greedy sampling, so that it is always the same."""
+    import httpx
+
+    body = {"model": STORYTELLER, "messages": messages, "stream": True, "temperature": 0, "max_tokens": _LONGEST_TOKENS}
+    url = f"{base}/v1/chat/completions"
+    try:
+        with httpx.stream("POST", url, json=body, timeout=_WAIT_SECONDS, trust_env=False) as reply:
+            if not reply.is_success:
+                raise DemoError(f"The language model does not answer: {reply.status_code} {reply.read().decode()}")
+            for line in reply.iter_lines():
+                data = line.removeprefix("data: ")
+                if data != line and data != "[DONE]":
+                    yield _text(json.loads(data))
+    except httpx.HTTPError as error:
+        raise DemoError(f"The language model's answer broke off: {error}") from error
+
+
+def _text(event: dict[str, Any]) -> str:
+    """Raises: DemoError where the event is an error."""
+    if "error" in event:
+        raise DemoError(f"The language model's answer broke off: {event['error']}")
+    return "".join(choice["delta"].get("content") or "" for choice in event["choices"])

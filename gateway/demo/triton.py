@@ -44,18 +44,17 @@ class TritonDiedError(RuntimeError):
 
 
 class TritonNotReadyError(RuntimeError):
-    """The server did not say in time that it is ready."""
+    """The server was not ready in time."""
 
     def __init__(self, timeout_seconds: float, log_path: Path):
         super().__init__(f"tritonserver is not ready after {timeout_seconds:g} s; {describe_tail(log_path)}")
 
 
 class TritonProcess:
-    """One tritonserver with its stubs: its addresses, its log, its end. As a context manager it stops on leaving.
+    """One tritonserver with its stubs: addresses, log, end. As a context manager it stops on leaving.
 
-    A stub outlives a server that crashes, so server and stubs share a process group and end together. Its ports are
-    held as long as it lives: Triton binds that of its metrics last, a second or more after they were chosen, and ends
-    if somebody has it by then, though it has answered requests before.
+    Stubs outlive a server that crashes, so server and stubs share a process group and end together. The ports stay
+    reserved while it runs: Triton binds its metrics port a second or more after start, and ends if the port is taken.
     """
 
     def __init__(
@@ -85,12 +84,12 @@ class TritonProcess:
     ) -> Self:
         """Start a server on 127.0.0.1; port 0 means a free one. It answers once `wait_ready` returns.
 
-        Raises: TritonUnavailableError; OSError if somebody listens on a port.
+        Raises: TritonUnavailableError; OSError if a port is in use.
         """
         installation = install()
         if log_path is None:
             log_path = Path(tempfile.mkdtemp(prefix="pointsman-triton-")) / "triton.log"
-        # Named for this server, so that what a killed one leaves behind can be told from everybody else's.
+        # Unique to this server, so that what it leaves behind when it is killed can be removed.
         shm_prefix = f"pointsman_triton_{uuid.uuid4().hex[:12]}_"
         with contextlib.ExitStack() as held:
             ports: list[int] = []
@@ -153,7 +152,7 @@ class TritonProcess:
         return self
 
     def stop(self, timeout_seconds: float = 30.0) -> int:
-        """Let running requests end, then the server, and answer its exit code; kill it after the timeout.
+        """Let running requests end, then stop the server, and return its exit code; kill it after the timeout.
 
         Triton waits for idle client connections too, up to its `--exit-timeout-secs` (30): close them first.
         """
@@ -164,8 +163,8 @@ class TritonProcess:
         return self.kill()
 
     def kill(self) -> int:
-        """End the server and its stubs at once, as a crash would, and answer the server's exit code."""
-        with contextlib.suppress(ProcessLookupError):  # the whole group has ended already
+        """Kill the server and its stubs, and return the server's exit code."""
+        with contextlib.suppress(ProcessLookupError):  # the group has ended already
             os.killpg(self.process.pid, signal.SIGKILL)
         exit_code = self.process.wait()
         self._held.close()
@@ -183,7 +182,7 @@ class TritonProcess:
 
 
 def hold(service: str, port: int) -> socket.socket:
-    """Bind a port, or a free one for 0, so that it is given to nobody, and a server with SO_REUSEADDR can have it.
+    """Reserve a port, or a free one for 0, that a server with SO_REUSEADDR can still bind.
 
     Raises: OSError.
     """

@@ -31,7 +31,7 @@ STUB = "triton_python_backend_stub"
 
 
 class TritonUnavailableError(RuntimeError):
-    """Triton cannot run on this machine, or not from this Python; the sentence says what to do about it."""
+    """Triton cannot run on this machine or with this Python; the message names the cure."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class Installation:
 
 
 def why_unavailable() -> str | None:
-    """Say why Triton cannot run here and what to do about it, or None if it can."""
+    """The reason why Triton cannot run here, and the cure; None if it can."""
     try:
         Wheel.locate()
     except TritonUnavailableError as reason:
@@ -53,16 +53,16 @@ def why_unavailable() -> str | None:
 
 
 def install() -> Installation:
-    """Lay out Triton's files in the cache directory, once for each environment, and answer where they are.
+    """Lay out Triton's files in the cache directory, once for each environment, and return their places.
 
-    A layout is built aside and moved into place whole, by one at a time: starts at the same time wait for the first.
+    A layout is built aside and moved into place under a lock: concurrent starts wait for the first.
     Raises: TritonUnavailableError.
     """
     wheel = Wheel.locate()
     directory = cache_directory() / wheel.cache_key
     directory.parent.mkdir(parents=True, exist_ok=True)
     with _locked(directory.parent):
-        if not is_whole(directory):
+        if not is_complete(directory):
             shutil.rmtree(directory, ignore_errors=True)
             building = Path(tempfile.mkdtemp(prefix=f".{wheel.cache_key}-", dir=directory.parent))
             wheel.lay_out(building)
@@ -133,7 +133,7 @@ def check_stub(package: Path) -> None:
 
 
 def check_numpy() -> None:
-    """Refuse numpy 2: the stubs read arrays by numpy 1's memory layout, and would answer empty tensors in silence."""
+    """Refuse numpy 2: the stubs assume numpy 1's memory layout, and would silently return empty tensors."""
     try:
         version = importlib.metadata.version("numpy")
     except importlib.metadata.PackageNotFoundError:
@@ -189,7 +189,7 @@ def cache_directory() -> Path:
 
 @contextlib.contextmanager
 def _locked(directory: Path) -> Iterator[None]:
-    """Be the only one, of all processes and threads, in here."""
+    """Hold a lock against all other processes and threads."""
     descriptor = os.open(directory, os.O_RDONLY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -198,6 +198,6 @@ def _locked(directory: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def is_whole(directory: Path) -> bool:
-    """Tell a finished layout from none, and from one whose links lead nowhere any more."""
+def is_complete(directory: Path) -> bool:
+    """Whether the layout exists and none of its links is broken."""
     return directory.is_dir() and all(path.exists() for path in directory.rglob("*"))

@@ -1,4 +1,4 @@
-"""What a captured request asks, as far as reports tell it, and whether it may be asked a second time."""
+"""A captured request as reports describe it, and whether it may be repeated."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MAX_TEXT_BYTES = 8000  # more than the longest excerpt
 
 @dataclass(frozen=True, slots=True)
 class CapturedRequest:
-    """`refusal` says why it is not asked again; `text` is its begin, as far as it is text."""
+    """`refusal` is the reason not to repeat it; `text` is the beginning of its text."""
 
     call: ApiCall
     model: str = ""
@@ -31,13 +31,13 @@ class CapturedRequest:
 
 
 def read_request(capture: Capture) -> CapturedRequest:
-    """What there is to know of it; what cannot be read is asked all the same: both engines may say what is wrong."""
+    """Parse a capture. A malformed request is repeated as well: both engines may refuse it."""
     body = capture.request
-    if _SHARED_MEMORY in body:  # the candidate would write its outputs over those that the client reads
+    if _SHARED_MEMORY in body:  # the candidate would overwrite the outputs that the client reads
         return CapturedRequest(_CALL, refusal="shared_memory")
     if capture.facts.is_call:
         facts = facts_or_none(body)
-        return _asked(_CALL, _named(body), facts, "")
+        return _repeatable(_CALL, _named(body), facts, "")
     head = read_request_head(capture.facts.head.encode("latin-1"))
     call = read_path(head.target.partition(b"?")[0].decode("latin-1"))
     if call is None:
@@ -47,21 +47,21 @@ def read_request(capture: Capture) -> CapturedRequest:
     try:
         body = plain(body, dict(head.fields))
     except GatewayError:
-        return _asked(call, call.model or "", BodyFacts(), "")
-    told = head.value(_JSON_LENGTH) or b""
-    text = body[: int(told)] if told.isdigit() and len(told) < 10 else body
+        return _repeatable(call, call.model or "", BodyFacts(), "")
+    length = head.value(_JSON_LENGTH) or b""
+    text = body[: int(length)] if length.isdigit() and len(length) < 10 else body
     if call.api is not None and call.api not in OF_V2:
-        found = find_model(text)
-        return _asked(call, found.name if found is not None else "", BodyFacts(), _begin(text))
+        model = find_model(text)
+        return _repeatable(call, model.name if model is not None else "", BodyFacts(), _begin(text))
     try:
         facts = read_body_facts(call.operation, text)
     except GatewayError:
         facts = BodyFacts()
-    return _asked(call, call.model or "", facts, _begin(text))
+    return _repeatable(call, call.model or "", facts, _begin(text))
 
 
-def _asked(call: ApiCall, model: str, facts: BodyFacts, text: str) -> CapturedRequest:
-    # A candidate that gets some requests of a sequence and not others would be in a state that nobody asked for.
+def _repeatable(call: ApiCall, model: str, facts: BodyFacts, text: str) -> CapturedRequest:
+    # A candidate that gets only some requests of a sequence would be in an undefined state.
     refusal = "sequence" if facts.parameters.get("sequence_id") else ""
     return CapturedRequest(call, model, facts.inputs, text, refusal)
 

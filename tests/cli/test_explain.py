@@ -8,7 +8,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from gateway.cli.explain import asked, explain
+from gateway.cli.explain import explain, parse_operation
 from gateway.protocol.conversion.control import rest_request
 from gateway.protocol.operations import read_path
 from gateway.protocol.protobuf import message
@@ -280,7 +280,7 @@ def test_an_rpc_is_the_operation_that_the_data_plane_takes_it_for(rpc: str, fiel
     request = rest_request(rpc, message(f"inference.{rpc}Request")(**{field: "m"}).SerializeToString())
     call = read_path(request.target)
     assert call is not None
-    assert asked(None, None, rpc) == ("grpc", call.operation)
+    assert parse_operation(None, None, rpc) == ("grpc", call.operation)
 
 
 def test_an_arm_by_chance_is_told_as_such(arguments: list[str], app: typer.Typer) -> None:

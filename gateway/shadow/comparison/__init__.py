@@ -1,1 +1,1 @@
-"""Two engines' answers to one request, compared; and what many such comparisons come to."""
+"""Comparison of two engines' replies to one request, and the reports of many comparisons."""

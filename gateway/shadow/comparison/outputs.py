@@ -1,4 +1,4 @@
-"""What an answer says: tensors and texts, by the names of outputs."""
+"""The outputs of a reply: tensors and texts by name."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from gateway.protocol.operations import OF_V2, ApiCall, LlmApi, Operation
 from gateway.shadow.comparison.reply import ComparedReply
 from gateway.shadow.comparison.tensors import ComparedTensor, tensor_of, tensor_of_raw
 
-# What generate writes beside a model's outputs.
+# Fields of generate's replies that are no outputs.
 _NOT_OUTPUTS = ("id", "model_name", "model_version", "parameters", "sequence_id", "sequence_start", "sequence_end")
 
 
 @dataclass(slots=True)
 class GeneratedText:
-    """A text that an engine has written; `finish` is why it ended, `tool_calls` a line each."""
+    """A generated text; `finish` is the reason of its end, `tool_calls` has a line each."""
 
     text: str = ""
     finish: str = ""
@@ -35,26 +35,26 @@ class GeneratedText:
 
 @dataclass(slots=True)
 class ParsedOutputs:
-    """All of an answer."""
+    """All outputs of a reply."""
 
     tensors: dict[str, ComparedTensor] = field(default_factory=dict)
     texts: dict[str, GeneratedText] = field(default_factory=dict)
 
 
-def read(answer: ComparedReply, call: ApiCall) -> ParsedOutputs:
-    """What a good answer to this call says.
+def read_outputs(reply: ComparedReply, call: ApiCall) -> ParsedOutputs:
+    """The outputs of a successful reply.
 
-    Raises: GatewayError(UPSTREAM_PROTOCOL) where it cannot be read, or tells of a failure in its middle.
+    Raises: GatewayError(UPSTREAM_PROTOCOL) where it is malformed, or fails midway.
     """
     try:
         if call.api is LlmApi.EMBEDDINGS:
-            return _embeddings(answer.body)
+            return _embeddings(reply.body)
         if call.api is not None and call.api not in OF_V2:
-            return _generation(answer, call.api)
+            return _generation(reply, call.api)
         if call.operation is Operation.INFER:
-            message = answer.body if answer.is_call else infer_response_of_rest(answer.body, answer.head_bytes)
+            message = reply.body if reply.is_call else infer_response_of_rest(reply.body, reply.head_bytes)
             return _inference(message)
-        return _generated(answer)
+        return _generated(reply)
     except (ValueError, KeyError, TypeError) as error:
         raise GatewayError(ErrorKind.UPSTREAM_PROTOCOL, f"the answer cannot be read: {error}") from error
 
@@ -64,20 +64,20 @@ def read(answer: ComparedReply, call: ApiCall) -> ParsedOutputs:
 
 def _inference(message: bytes) -> ParsedOutputs:
     """Of a serialised ModelInferResponse."""
-    said = ParsedOutputs()
+    outputs = ParsedOutputs()
     response, data = read_response(message)
     for output, raw in zip(response.outputs, data, strict=True):
         if SHARED_MEMORY in output.parameters:
             continue
         shape = tuple(output.shape)
         if output.datatype != "BYTES":
-            said.tensors[output.name] = tensor_of_raw(output.datatype, shape, bytes(raw))
+            outputs.tensors[output.name] = tensor_of_raw(output.datatype, shape, bytes(raw))
             continue
         elements = split_elements(raw, element_count(shape))
         for place, element in enumerate(elements):
             name = output.name if len(elements) == 1 else f"{output.name}[{place}]"
-            said.texts[name] = GeneratedText(element.decode("utf-8", "backslashreplace"))
-    return said
+            outputs.texts[name] = GeneratedText(element.decode("utf-8", "backslashreplace"))
+    return outputs
 
 
 def _embeddings(body: bytes) -> ParsedOutputs:
@@ -88,13 +88,10 @@ def _embeddings(body: bytes) -> ParsedOutputs:
 # Texts
 
 
-def _generation(answer: ComparedReply, api: LlmApi) -> ParsedOutputs:
+def _generation(reply: ComparedReply, api: LlmApi) -> ParsedOutputs:
     """Of OpenAI's API, or Anthropic's."""
     reader = API_CODECS[api].reply_reader()
-    if answer.is_stream:
-        events = [*reader.feed(answer.body), *reader.end()]
-    else:
-        events = reader.whole(answer.status, answer.body)
+    events = [*reader.feed(reply.body), *reader.end()] if reply.is_stream else reader.whole(reply.status, reply.body)
     texts: dict[str, GeneratedText] = {}
     calls: dict[tuple[int, int], list[str]] = {}
     for event in events:
@@ -128,16 +125,16 @@ def _choice(index: int) -> str:
 
 
 def _same_json(text: str) -> str:
-    """JSON written in one way, so that spaces and the order of keys make no difference."""
+    """JSON in a canonical form."""
     try:
         return orjson.dumps(orjson.loads(text), option=orjson.OPT_SORT_KEYS).decode()
     except orjson.JSONDecodeError:
         return text
 
 
-def _generated(answer: ComparedReply) -> ParsedOutputs:
-    """Of generate, or of generate_stream's events: texts are joined, numbers stand in a row."""
-    events = SseReader().feed(answer.body + b"\n\n") if answer.is_stream else [answer.body]
+def _generated(reply: ComparedReply) -> ParsedOutputs:
+    """Of generate, or of generate_stream's events: texts are joined, numbers become a tensor."""
+    events = SseReader().feed(reply.body + b"\n\n") if reply.is_stream else [reply.body]
     texts: dict[str, GeneratedText] = {}
     numbers: dict[str, list[Any]] = {}
     for event in events:

@@ -1,4 +1,4 @@
-"""An answer, whoever gave it: what of it can be compared, with the readers that the gateway has."""
+"""A reply of either engine, decoded for comparison."""
 
 from __future__ import annotations
 
@@ -10,16 +10,15 @@ from gateway.wire.http1.body import ChunkedDecoder
 from gateway.wire.http1.head import HEAD_END, read_response_head
 
 _JSON_LENGTH = b"inference-header-content-length"
-_EITHER_WBITS = 47  # gzip's wrapping or zlib's, whichever it is
-# A body that swells to more than this was made to do so.
+_EITHER_WBITS = 47  # gzip's or zlib's format
+# A bound against decompression bombs.
 _MAX_PLAIN_BYTES = 256 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class ComparedReply:
-    """`status` is HTTP's, or gRPC's; `body` is without framing and coding: of gRPC the message. Times are seconds.
-
-    `failure` says why there is none, where that is not told by the status.
+    """`status` is HTTP's or gRPC's; `body` is without framing and content coding (for gRPC, the message). Times are in
+    seconds. `failure` is the reason of a failure without a status.
     """
 
     is_call: bool
@@ -32,7 +31,7 @@ class ComparedReply:
 
     @property
     def is_good(self) -> bool:
-        """Whether an engine has answered what was asked."""
+        """Whether the engine succeeded."""
         return not self.failure and self.status == (0 if self.is_call else 200)
 
     @property
@@ -41,15 +40,15 @@ class ComparedReply:
 
     @property
     def head_bytes(self) -> int | None:
-        """Where the JSON of a V2 reply ends; None where all of it is JSON."""
+        """The length of the JSON of a binary V2 reply; None where all of it is JSON."""
         length = self.fields.get(_JSON_LENGTH, b"")
         return int(length) if length.isdigit() and len(length) < 10 else None
 
 
 def read_http(data: bytes, seconds: float, first_seconds: float) -> ComparedReply:
-    """A reply as it was written to a client.
+    """Parse a reply as it was written to a client.
 
-    Raises: GatewayError(UPSTREAM_PROTOCOL) where it is none.
+    Raises: GatewayError(UPSTREAM_PROTOCOL) where it is malformed.
     """
     end = data.find(HEAD_END) + len(HEAD_END)
     try:
@@ -66,9 +65,9 @@ def read_http(data: bytes, seconds: float, first_seconds: float) -> ComparedRepl
 
 
 def plain(body: bytes, fields: dict[bytes, bytes]) -> bytes:
-    """A body without its Content-Encoding.
+    """Decode a body's Content-Encoding.
 
-    Raises: GatewayError(UPSTREAM_PROTOCOL) where that cannot be undone here.
+    Raises: GatewayError(UPSTREAM_PROTOCOL) where it is unknown or malformed.
     """
     coding = fields.get(b"content-encoding", b"identity").strip().lower()
     if coding in (b"identity", b""):

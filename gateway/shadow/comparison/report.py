@@ -1,18 +1,16 @@
-"""What all comparisons of one route come to: counts, how far answers are apart, and the requests that differ most.
+"""The report of a mirrored route: counts, distributions of differences, and the requests that differ most.
 
-A report has a bounded size, however long it runs. It is made in the shadow process and kept in the control process,
-which tells it; nothing here needs numpy.
+A report has a bounded size. The shadow process makes it, the control process stores it; nothing here needs numpy.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from dataclasses import asdict, dataclass, field
-from math import isfinite
+from math import floor, inf, isfinite, log10
 from typing import TYPE_CHECKING, Any
 
 from gateway.config.experiment_specs import ShadowSpec
-from gateway.shadow.comparison.distribution import Distribution
 
 if TYPE_CHECKING:  # its numbers come in as plain values
     from gateway.shadow.comparison.tensors import TensorDifference
@@ -22,10 +20,73 @@ if TYPE_CHECKING:  # its numbers come in as plain values
 Json = dict[str, Any]
 
 MAX_WORST = 20
-# Engines name their outputs; one that invents names must not fill the memory.
+# Engines choose the names of outputs; these bound the memory.
 _MAX_OUTPUTS = 200
 _MAX_KINDS = 50
-_MAX_OUTPUTS_TOLD = 8  # of one request
+_MAX_OUTPUTS_SHOWN = 8  # of one request
+# Bins of a tenth of a decade: quantiles are accurate to a quarter.
+_BINS_PER_DECADE = 10
+_ZERO = -1000  # the bin of zeros
+_LEAST, _MOST = -300, 300
+_SHARES = 20  # bins from 0 to 1
+
+
+@dataclass(slots=True)
+class Distribution:
+    """A distribution of non-negative values in bounded memory: exact minimum, maximum and mean, quantiles by bins; with
+    `is_share`, of values from 0 to 1."""
+
+    is_share: bool = False
+    count: int = 0
+    sum: float = 0.0
+    least: float = inf
+    most: float = -inf
+    bins: dict[int, int] = field(default_factory=dict)
+
+    def add(self, value: float) -> None:
+        """Count a value; one that is not finite is ignored."""
+        if not isfinite(value):
+            return
+        self.count += 1
+        self.sum += value
+        self.least = min(self.least, value)
+        self.most = max(self.most, value)
+        place = self._bin(value)
+        self.bins[place] = self.bins.get(place, 0) + 1
+
+    def quantile(self, share: float) -> float | None:
+        """The value that this share of all does not exceed, to the width of a bin; None where there are none."""
+        remaining = share * self.count
+        for place in sorted(self.bins):
+            remaining -= self.bins[place]
+            if remaining <= 0:
+                return min(self.most, max(self.least, self._edges(place)[1]))
+        return None if not self.count else self.most
+
+    def to_json(self) -> dict[str, Any]:
+        if not self.count:
+            return {"count": 0, "bins": []}
+        quantiles = {f"p{round(100 * share)}": self.quantile(share) for share in (0.5, 0.9, 0.99)}
+        bins = [
+            dict(zip(("from", "to", "count"), (*self._edges(place), self.bins[place]), strict=True))
+            for place in sorted(self.bins)
+        ]
+        ends = {"least": self.least, "mean": self.sum / self.count, "most": self.most}
+        return {"count": self.count, **ends, **quantiles, "bins": bins}
+
+    def _bin(self, value: float) -> int:
+        if self.is_share:
+            return min(_SHARES - 1, max(0, floor(value * _SHARES)))
+        if value <= 0:
+            return _ZERO
+        return min(_MOST, max(_LEAST, floor(_BINS_PER_DECADE * log10(value))))
+
+    def _edges(self, place: int) -> tuple[float, float]:
+        if self.is_share:
+            return place / _SHARES, (place + 1) / _SHARES
+        if place == _ZERO:
+            return 0.0, 0.0
+        return 10 ** (place / _BINS_PER_DECADE), 10 ** ((place + 1) / _BINS_PER_DECADE)
 
 
 def _shares() -> Distribution:
@@ -34,11 +95,11 @@ def _shares() -> Distribution:
 
 @dataclass(slots=True)
 class TensorReport:
-    """Of one output that is a tensor."""
+    """One output that is a tensor."""
 
     compared: int = 0
     agreeing: int = 0
-    problems: Counter[str] = field(default_factory=Counter)  # what could not be compared, in words
+    problems: Counter[str] = field(default_factory=Counter)  # why outputs could not be compared
     outside: int = 0  # elements beyond the tolerance
     nonfinite: int = 0
     max_absolute: Distribution = field(default_factory=Distribution)
@@ -69,11 +130,11 @@ class TensorReport:
 
 @dataclass(slots=True)
 class TextReport:
-    """Of one output that is text."""
+    """One output that is text."""
 
     compared: int = 0
     agreeing: int = 0
-    equal: int = 0  # the text alone, however it ended
+    equal: int = 0  # by the text alone
     problems: Counter[str] = field(default_factory=Counter)
     finishes: Counter[str] = field(default_factory=Counter)  # "stop/length" -> texts; equal ones too
     calls_differ: int = 0
@@ -104,16 +165,16 @@ class TextReport:
 
 @dataclass(slots=True)
 class RouteReport:
-    """Of one route and its shadow, since a moment (seconds since 1970)."""
+    """One route and its shadow, since a time in seconds since 1970."""
 
     route: str
     shadow: ShadowSpec
     since: float
     updated: float = 0.0
-    mirrored: int = 0  # requests that the candidate was asked
-    outcomes: Counter[str] = field(default_factory=Counter)  # values of judging.Outcome
-    dropped: Counter[str] = field(default_factory=Counter)  # by the shadow process, and why
-    statuses: Counter[str] = field(default_factory=Counter)  # "200/503": the primary's, the candidate's
+    mirrored: int = 0  # requests sent to the candidate
+    outcomes: Counter[str] = field(default_factory=Counter)  # by ComparisonOutcome
+    dropped: Counter[str] = field(default_factory=Counter)  # by reason
+    statuses: Counter[str] = field(default_factory=Counter)  # "primary/candidate", such as "200/503"
     primaries: Counter[str] = field(default_factory=Counter)  # engines
     primary_seconds: Distribution = field(default_factory=Distribution)
     candidate_seconds: Distribution = field(default_factory=Distribution)
@@ -121,28 +182,28 @@ class RouteReport:
     candidate_first_seconds: Distribution = field(default_factory=Distribution)
     tensors: dict[str, TensorReport] = field(default_factory=dict)
     texts: dict[str, TextReport] = field(default_factory=dict)
-    outputs_left_out: int = 0  # of more names than are kept
-    worst: list[tuple[float, Json]] = field(default_factory=list)  # by how far they are apart, the furthest first
+    outputs_left_out: int = 0  # beyond the bound
+    worst: list[tuple[float, Json]] = field(default_factory=list)  # the largest difference first
     failures: list[Json] = field(default_factory=list)  # the last ones, the latest first
 
     @property
     def compared(self) -> int:
-        """Requests that both engines have answered."""
+        """Requests with a reply from both engines."""
         return self.outcomes["agreeing"] + self.outcomes["differing"]
 
     def is_of(self, shadow: ShadowSpec) -> bool:
-        """Whether comparisons by this spec may be added: the same candidate, judged by the same measure."""
-        ours = self.shadow
-        judged_by = (ours.engine, ours.model, ours.tolerance, ours.top_k)
-        return judged_by == (shadow.engine, shadow.model, shadow.tolerance, shadow.top_k)
+        """Whether comparisons by this spec may be added: the same candidate and the same tolerance."""
+        own = self.shadow
+        measure = (own.engine, own.model, own.tolerance, own.top_k)
+        return measure == (shadow.engine, shadow.model, shadow.tolerance, shadow.top_k)
 
     def drop(self, reason: str) -> None:
-        """A request that was handed over is not compared."""
+        """Count a capture that is not compared."""
         _count(self.dropped, reason)
 
     def answered(self, engine: str, statuses: str, seconds: tuple[float, float, float, float] | None) -> None:
-        """How both have answered; `seconds` are the primary's and the candidate's to the end, and to the first byte,
-        None where one of them has failed."""
+        """Count a pair of replies; `seconds` are the primary's and the candidate's to the end, then to the first byte;
+        None where one has failed."""
         _count(self.primaries, engine)
         _count(self.statuses, statuses)
         if seconds is not None:
@@ -152,7 +213,7 @@ class RouteReport:
             self.candidate_first_seconds.add(seconds[3])
 
     def add(self, verdict: Verdict, facts: Json, now: float) -> None:
-        """One more comparison; `facts` tell of the request, and become the entry of one that differs."""
+        """Add a comparison; `facts` describe the request, in the entry of one that differs."""
         outcome = verdict.outcome.value
         self.updated = now
         self.outcomes[outcome] += 1
@@ -183,7 +244,7 @@ class RouteReport:
             self.outputs_left_out += 1
 
     def to_json(self) -> Json:
-        """As JSON, but for what the workers count."""
+        """The report without the workers' counts."""
         shadow = {name: value for name, value in asdict(self.shadow).items() if name != "location"}
         outcomes = {
             name: self.outcomes[name]
@@ -207,8 +268,8 @@ class RouteReport:
                 "primary_first": self.primary_first_seconds.to_json(),
                 "candidate_first": self.candidate_first_seconds.to_json(),
             },
-            "tensors": {name: _told(each) for name, each in self.tensors.items()},
-            "texts": {name: _told(each) for name, each in self.texts.items()},
+            "tensors": {name: _output_json(each) for name, each in self.tensors.items()},
+            "texts": {name: _output_json(each) for name, each in self.texts.items()},
             "outputs_left_out": self.outputs_left_out,
             "worst": [entry for _, entry in self.worst],
             "failures": self.failures,
@@ -216,16 +277,16 @@ class RouteReport:
 
 
 def number(value: float | None) -> float | str | None:
-    """A number as JSON has it; what is not finite is told by its name."""
+    """A number as JSON; the name of one that is not finite."""
     return value if value is None or isfinite(value) else str(value)
 
 
 def _count(counter: Counter[str], what: str) -> None:
-    """Count one more; of more kinds than are kept, as others."""
+    """Count one more, as "others" beyond the bound."""
     counter[what if what in counter or len(counter) < _MAX_KINDS else "others"] += 1
 
 
-def _told(report: TensorReport | TextReport) -> Json:
+def _output_json(report: TensorReport | TextReport) -> Json:
     fields: Json = {}
     for name in report.__slots__:
         value = getattr(report, name)
@@ -234,15 +295,17 @@ def _told(report: TensorReport | TextReport) -> Json:
 
 
 def _outputs(verdict: Verdict) -> list[Json]:
-    """The outputs of one request that do not agree."""
-    found: list[Json] = []
+    """The outputs of a request that differ."""
+    differing: list[Json] = []
     for difference in verdict.tensors:
         if not difference.agrees:
             fields = {name: getattr(difference, name) for name in difference.__slots__}
-            found.append({name: number(value) if isinstance(value, float) else value for name, value in fields.items()})
-    found += [
+            differing.append(
+                {name: number(value) if isinstance(value, float) else value for name, value in fields.items()}
+            )
+    differing += [
         {name: getattr(text, name) for name in text.__slots__ if name != "around" or any(text.around)}
         for text in verdict.texts
         if not text.agrees
     ]
-    return found[:_MAX_OUTPUTS_TOLD]
+    return differing[:_MAX_OUTPUTS_SHOWN]

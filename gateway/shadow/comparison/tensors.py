@@ -1,4 +1,4 @@
-"""Two tensors, element by element: how far they are apart, and whether they say the same."""
+"""The comparison of two tensors, element by element."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _DTYPES = {
 
 @dataclass(frozen=True, slots=True)
 class ComparedTensor:
-    """An output with its values; BF16's are widened to FP32, which holds each of them."""
+    """An output with its values; BF16 is widened to FP32."""
 
     datatype: str
     values: Array
@@ -31,14 +31,15 @@ class ComparedTensor:
 
 @dataclass(frozen=True, slots=True)
 class TensorDifference:
-    """Of one output. What depends on finite values is of those that are finite on both sides; `excess` is the largest
-    deviation as a multiple of what is tolerated: more than 1 does not agree.
+    """One output. Figures of finite values cover elements that are finite on both sides; `excess` is the largest
+    deviation as a multiple of the tolerance: more than 1 differs.
 
-    `argmax` and `top_k` are shares of rows, and of the k in both; None where the last axis has one element.
+    `argmax` is the share of rows with the same one, `top_k` the share of the k largest in both; None where the last
+    axis has one element.
     """
 
     name: str
-    problem: str  # "" where the values can be compared
+    problem: str  # "" where the values are comparable
     shape: tuple[int, ...]
     max_absolute: float = 0.0
     max_relative: float = 0.0
@@ -46,10 +47,10 @@ class TensorDifference:
     cosine: float | None = None
     argmax: float | None = None
     top_k: float | None = None
-    outside: int = 0  # elements beyond the tolerance, those that are finite on one side only included
-    nonfinite: int = 0  # elements that are NaN or infinite on one side only, or infinite with another sign
+    outside: int = 0  # elements beyond the tolerance, including those that are finite on one side only
+    nonfinite: int = 0  # NaN or infinite on one side only, or infinite with the other sign
     excess: float = 0.0
-    index: tuple[int, ...] = ()  # of the element that deviates most, and both values there
+    index: tuple[int, ...] = ()  # of the largest deviation; then both values there
     primary: float | None = None
     candidate: float | None = None
 
@@ -59,9 +60,9 @@ class TensorDifference:
 
 
 def tensor_of_raw(datatype: str, shape: tuple[int, ...], raw: bytes) -> ComparedTensor:
-    """A tensor of its raw form.
+    """Parse a tensor's raw form.
 
-    Raises: ValueError where the data is not that of the shape, or the datatype is unknown.
+    Raises: ValueError where the data does not fit the shape, or the datatype is unknown.
     """
     if datatype not in _DTYPES:
         raise ValueError(f"its datatype is {datatype!r}")
@@ -78,12 +79,12 @@ def tensor_of(datatype: str, values: Array) -> ComparedTensor:
 def compare(
     name: str, primary: ComparedTensor | None, candidate: ComparedTensor | None, spec: ShadowSpec
 ) -> TensorDifference:
-    """What is different of one output; None: that side has none of this name."""
+    """Compare one output; None: that side lacks it."""
     if primary is None or candidate is None:
-        there = candidate if primary is None else primary
-        assert there is not None
+        present = candidate if primary is None else primary
+        assert present is not None
         return TensorDifference(
-            name, f"only the {'candidate' if primary is None else 'primary'} has it", there.values.shape
+            name, f"only the {'candidate' if primary is None else 'primary'} has it", present.values.shape
         )
     a, b = primary.values, candidate.values
     if a.shape != b.shape:
@@ -96,7 +97,7 @@ def compare(
 
 def _compared(name: str, problem: str, a: Array, b: Array, spec: ShadowSpec) -> TensorDifference:
     tolerance = spec.tolerance
-    with np.errstate(all="ignore"):  # what is not finite is looked at by itself
+    with np.errstate(all="ignore"):
         wide_a, wide_b = a.astype(np.float64), b.astype(np.float64)
         is_finite = np.isfinite(wide_a) & np.isfinite(wide_b)
         absolute = _absolute(a, b, wide_a, wide_b)
@@ -140,26 +141,26 @@ def _absolute(a: Array, b: Array, wide_a: Array, wide_b: Array) -> Array:
 
 
 def _excess(absolute: Array, relative: Array, tolerance: ToleranceSpec) -> Array:
-    """Deviations as multiples of the tolerance; either bound is enough."""
-    by_absolute = np.divide(absolute, tolerance.absolute)  # a bound of none divides to infinity
+    """Deviations as multiples of the tolerance; meeting either bound suffices."""
+    by_absolute = np.divide(absolute, tolerance.absolute)  # a bound of 0 divides to infinity
     by_relative = np.divide(relative, tolerance.relative)
     smaller: Array = np.fmin(by_absolute, by_relative)
     return smaller
 
 
 def _cosine(a: Array, b: Array) -> float | None:
-    """Of the angle between both, as vectors; None where one of them is none."""
+    """The cosine of both as vectors; None where one is zero."""
     scale_a, scale_b = np.abs(a).max(initial=0.0), np.abs(b).max(initial=0.0)
     if not (scale_a > 0 and scale_b > 0):
         return None
-    a, b = a / scale_a, b / scale_b  # squares of what is large would overflow
+    a, b = a / scale_a, b / scale_b  # squares of large values would overflow
     norm = float(np.linalg.norm(a) * np.linalg.norm(b))
     return min(1.0, max(-1.0, float(np.dot(a, b)) / norm)) if norm else None
 
 
 def _ranks(a: Array, b: Array, top_k: int) -> tuple[float | None, float | None]:
-    """How often both have their largest value of the last axis in the same place, and how many of the k largest are in
-    both. Places that are equal by value count as the same."""
+    """The share of rows of the last axis with the same argmax, and the share of the k largest in both. Equal values
+    count as the same place."""
     if not a.ndim or a.shape[-1] < 2 or np.isnan(a).any() or np.isnan(b).any():
         return None, None
     size = a.shape[-1]

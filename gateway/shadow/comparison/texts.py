@@ -1,7 +1,6 @@
-"""Two texts: where they part, and how much of them is the same.
+"""The comparison of two texts: where they diverge, and how much is equal.
 
-A token here is a word or a single sign (`\\w+|[^\\w\\s]`), whatever the models call a token: engines with different
-tokenizers are compared as readers would.
+A token here is a word or a single sign (`\\w+|[^\\w\\s]`), so that engines with different tokenizers can be compared.
 """
 
 from __future__ import annotations
@@ -17,8 +16,8 @@ _TOKEN = re.compile(r"\w+|[^\w\s]")
 
 @dataclass(frozen=True, slots=True)
 class TextDifference:
-    """Of one output. `first_character` and `first_token` are where the texts part, None where they do not; only white
-    space differs where there is a character and no token. Lengths are (primary, candidate)."""
+    """One output. `first_character` and `first_token` are where the texts diverge, None where they do not; a character
+    without a token means that only white space differs. Pairs are (primary, candidate)."""
 
     name: str
     problem: str  # "" where both have it
@@ -29,7 +28,7 @@ class TextDifference:
     tokens: tuple[int, int] = (0, 0)
     finishes: tuple[str, str] = ("", "")
     calls_differ: bool = False
-    around: tuple[str, str] = ("", "")  # both texts where they part, where excerpts are allowed
+    around: tuple[str, str] = ("", "")  # both texts where they diverge, if excerpts are allowed
 
     @property
     def agrees(self) -> bool:
@@ -38,7 +37,7 @@ class TextDifference:
 
 
 def compare(name: str, primary: GeneratedText | None, candidate: GeneratedText | None, excerpts: int) -> TextDifference:
-    """What is different of one output; None: that side has none of this name. Up to `excerpts` characters are told."""
+    """Compare one output; None: that side lacks it. Up to `excerpts` characters are quoted."""
     if primary is None or candidate is None:
         problem = f"only the {'candidate' if primary is None else 'primary'} has it"
         return TextDifference(name, problem, first_character=0, first_token=0, prefix_share=0.0)
@@ -63,7 +62,7 @@ def compare(name: str, primary: GeneratedText | None, candidate: GeneratedText |
 
 
 def _common(one: Sequence[str], other: Sequence[str]) -> int:
-    """How many characters, or tokens, both have in common at their begin."""
+    """The length of the common prefix, in characters or tokens."""
     for place, (left, right) in enumerate(zip(one, other, strict=False)):
         if left != right:
             return place

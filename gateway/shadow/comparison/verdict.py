@@ -1,4 +1,4 @@
-"""One request's two answers, judged."""
+"""The verdict on two replies to one request."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from gateway.config.experiment_specs import ShadowSpec
 from gateway.protocol.errors import GatewayError
 from gateway.protocol.operations import ApiCall
 from gateway.shadow.comparison import tensors, texts
-from gateway.shadow.comparison.outputs import ParsedOutputs, read
+from gateway.shadow.comparison.outputs import ParsedOutputs, read_outputs
 from gateway.shadow.comparison.reply import ComparedReply
 from gateway.shadow.comparison.tensors import TensorDifference
 from gateway.shadow.comparison.texts import TextDifference
@@ -19,7 +19,7 @@ _LEAST_EXCERPT = 200
 
 
 class ComparisonOutcome(Enum):
-    """What two answers come to."""
+    """The outcome of a comparison."""
 
     AGREES = "agreeing"
     DIFFERS = "differing"
@@ -30,7 +30,7 @@ class ComparisonOutcome(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """`reason` says what failed, in words."""
+    """`reason` describes a failure."""
 
     outcome: ComparisonOutcome
     tensors: tuple[TensorDifference, ...] = ()
@@ -39,42 +39,42 @@ class Verdict:
 
     @property
     def badness(self) -> float:
-        """How far the answers are apart, to find those that are furthest: what is missing or of another shape first,
-        then by multiples of the tolerance; of texts by how early they part, from 1 to 2."""
-        found = [float("inf") if each.problem else each.excess for each in self.tensors]
-        found += [float("inf") if each.problem else 2.0 - each.prefix_share for each in self.texts if not each.agrees]
-        return max(found, default=0.0)
+        """The size of the difference: infinite for missing or incomparable outputs, multiples of the tolerance for
+        tensors, and from 1 to 2 for texts, by how early they diverge."""
+        sizes = [float("inf") if each.problem else each.excess for each in self.tensors]
+        sizes += [float("inf") if each.problem else 2.0 - each.prefix_share for each in self.texts if not each.agrees]
+        return max(sizes, default=0.0)
 
 
 def judge(primary: ComparedReply, candidate: ComparedReply, call: ApiCall, spec: ShadowSpec) -> Verdict:
-    """Compare two answers to one call."""
-    ours, why_ours = _said(primary, call, spec.excerpts)
-    theirs, why_theirs = _said(candidate, call, spec.excerpts)
-    if ours is None and theirs is None:
-        return Verdict(ComparisonOutcome.BOTH_FAILED, reason=f"{why_ours}; candidate: {why_theirs}")
-    if ours is None:
-        return Verdict(ComparisonOutcome.PRIMARY_FAILED, reason=why_ours)
-    if theirs is None:
-        return Verdict(ComparisonOutcome.CANDIDATE_FAILED, reason=why_theirs)
+    """Compare two replies to one call."""
+    own, own_failure = _parsed(primary, call, spec.excerpts)
+    other, other_failure = _parsed(candidate, call, spec.excerpts)
+    if own is None and other is None:
+        return Verdict(ComparisonOutcome.BOTH_FAILED, reason=f"{own_failure}; candidate: {other_failure}")
+    if own is None:
+        return Verdict(ComparisonOutcome.PRIMARY_FAILED, reason=own_failure)
+    if other is None:
+        return Verdict(ComparisonOutcome.CANDIDATE_FAILED, reason=other_failure)
     of_tensors = tuple(
-        tensors.compare(name, ours.tensors.get(name), theirs.tensors.get(name), spec)
-        for name in {**ours.tensors, **theirs.tensors}
+        tensors.compare(name, own.tensors.get(name), other.tensors.get(name), spec)
+        for name in {**own.tensors, **other.tensors}
     )
     of_texts = tuple(
-        texts.compare(name, ours.texts.get(name), theirs.texts.get(name), spec.excerpts)
-        for name in {**ours.texts, **theirs.texts}
+        texts.compare(name, own.texts.get(name), other.texts.get(name), spec.excerpts)
+        for name in {**own.texts, **other.texts}
     )
     agrees = all(each.agrees for each in of_tensors) and all(each.agrees for each in of_texts)
     return Verdict(ComparisonOutcome.AGREES if agrees else ComparisonOutcome.DIFFERS, of_tensors, of_texts)
 
 
-def _said(answer: ComparedReply, call: ApiCall, excerpts: int) -> tuple[ParsedOutputs | None, str]:
-    """What an answer says; None, and why, where it is no answer. Why it cannot be read may be told by parts of it."""
-    if answer.failure:
-        return None, answer.failure
-    if not answer.is_good:
-        return None, f"{'gRPC' if answer.is_call else 'HTTP'} status {answer.status}"
+def _parsed(reply: ComparedReply, call: ApiCall, excerpts: int) -> tuple[ParsedOutputs | None, str]:
+    """The outputs of a reply; None and the reason where it failed. A reason that quotes the reply needs `excerpts`."""
+    if reply.failure:
+        return None, reply.failure
+    if not reply.is_good:
+        return None, f"{'gRPC' if reply.is_call else 'HTTP'} status {reply.status}"
     try:
-        return read(answer, call), ""
+        return read_outputs(reply, call), ""
     except GatewayError as error:
         return None, error.message[: max(excerpts, _LEAST_EXCERPT)] if excerpts else _UNREADABLE

@@ -12,9 +12,8 @@ import numpy as np
 import pytest
 
 from gateway.config.experiment_specs import ShadowSpec, ToleranceSpec
-from gateway.shadow.comparison.distribution import Distribution
 from gateway.shadow.comparison.outputs import GeneratedText
-from gateway.shadow.comparison.report import MAX_WORST, RouteReport
+from gateway.shadow.comparison.report import MAX_WORST, Distribution, RouteReport
 from gateway.shadow.comparison.tensors import compare, tensor_of
 from gateway.shadow.comparison.texts import compare as compare_texts
 from gateway.shadow.comparison.verdict import ComparisonOutcome, Verdict

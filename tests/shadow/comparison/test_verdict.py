@@ -12,7 +12,7 @@ from gateway.config.experiment_specs import ShadowSpec
 from gateway.protocol.conversion.infer import infer_response_of_rest
 from gateway.protocol.errors import GatewayError
 from gateway.protocol.operations import ApiCall, read_path
-from gateway.shadow.comparison.outputs import read
+from gateway.shadow.comparison.outputs import read_outputs
 from gateway.shadow.comparison.reply import ComparedReply, read_http
 from gateway.shadow.comparison.verdict import ComparisonOutcome, judge
 
@@ -125,7 +125,7 @@ def test_a_stream_that_breaks_off_is_no_answer() -> None:
     """Without its end nobody knows what it would have said."""
     broken = http(sse(chat_chunk("one")), EVENTS)
     with pytest.raises(GatewayError, match="breaks off"):
-        read(broken, call(CHAT))
+        read_outputs(broken, call(CHAT))
 
 
 def test_tool_calls_are_compared_as_json() -> None:
