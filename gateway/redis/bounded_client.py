@@ -1,8 +1,8 @@
 """Redis behind a deadline, a circuit breaker and a bounded write queue, for an event loop.
 
 A call that misses its deadline continues in the background, so that a slow Redis costs no connection. After a few
-failures in a row the breaker (`store_breaker`) makes calls fail at once for a while. Writes without a reply wait in a bounded
-queue: a long outage drops the oldest ones, and counts them.
+failures in a row the breaker (`store_breaker`) makes calls fail at once for a while. Writes without a reply wait in a
+bounded queue: a long outage drops the oldest ones, and counts them.
 """
 
 from __future__ import annotations

@@ -93,7 +93,7 @@ def test_new_rules_are_told() -> None:
         state, heard = State(), []
         with Feed(state, seconds=0.01).subscription() as listener:
             heard += read(await listener.next(5) or b"")
-            state.rules_number = 4
+            state.number = 4
             while not any(kind == "rules" for kind, _ in heard):
                 heard += read(await listener.next(5) or b"")
         return heard
