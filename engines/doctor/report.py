@@ -24,10 +24,10 @@ _BEARER = re.compile(r"(?i)\bBearer\s+[\w.~+/=-]+")
 def markdown(findings: Mapping[str, Finding]) -> str:
     """The report. Credentials in URLs, values that look like secrets, the home folder and the user's name are left
     out; the environment's values are not in it at all."""
-    rows = [f"| {name} | {found.status.value} | {_cell(found.found)} | {_cell(found.cure)} |"
-            for name, found in findings.items()]  # fmt: skip
-    details = [f"### {name}\n\n```json\n{json.dumps(redacted_values(found.figures), indent=1, default=str)}\n```\n"
-               for name, found in findings.items() if found.figures]  # fmt: skip
+    rows = [f"| {name} | {finding.status.value} | {_cell(finding.found)} | {_cell(finding.cure)} |"
+            for name, finding in findings.items()]  # fmt: skip
+    details = [f"### {name}\n\n```json\n{json.dumps(redacted_values(finding.figures), indent=1, default=str)}\n```\n"
+               for name, finding in findings.items() if finding.figures]  # fmt: skip
     head = f"# pointsman doctor\n\n{time.strftime('%Y-%m-%d %H:%M UTC', time.gmtime())}, {platform.platform()}\n"
     table = "| check | | found | what to do |\n|---|---|---|---|\n" + "\n".join(rows)
     return redacted(f"{head}\n{table}\n\n## Figures\n\n" + "\n".join(details))

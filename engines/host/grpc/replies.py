@@ -25,6 +25,7 @@ COMPRESSED_OPENINGS = {
     encoding: CachedHeaders([*_OPENING_FIELDS, (b"grpc-encoding", encoding)]) for encoding in (b"gzip", b"deflate")
 }
 OK = CachedHeaders([(b"grpc-status", b"0")])
+NOT_GRPC = CachedHeaders([(b":status", b"415"), (b"content-length", b"0")])
 
 DEADLINE_EXCEEDED = 4
 RESOURCE_EXHAUSTED = 8

@@ -12,7 +12,7 @@ from engines.host.client_limits import ClientLimits
 from engines.host.grpc.call import BaseCall, RefusedCall
 from engines.host.grpc.call_head import Head
 from engines.host.grpc.infer_calls import InferCall, StreamInferCall
-from engines.host.grpc.replies import UNIMPLEMENTED, StatusError
+from engines.host.grpc.replies import NOT_GRPC, UNIMPLEMENTED, StatusError
 from engines.host.grpc.server_context import CallOwner, GrpcFront
 from engines.host.grpc.service_calls import ControlCall, HealthCall, ReflectionCall
 from engines.host.service import Service
@@ -24,13 +24,11 @@ from gateway.protocol.operations import Operation
 from gateway.wire.http2 import frames
 from gateway.wire.http2.connection import Http2Limits
 from gateway.wire.http2.fields import Block
-from gateway.wire.http2.hpack import CachedHeaders
 from gateway.wire.http2.stream import Stream, StreamReceiver
 
 # How long a client has to send its preface.
 _OPENING_SECONDS = 20.0
 
-_NO_GRPC = CachedHeaders([(b":status", b"415"), (b"content-length", b"0")])
 
 _CALLS: dict[bytes, tuple[Operation, Callable[[CallOwner, Stream, Head], StreamReceiver]]] = {
     path: (rpc.operation, ControlCall) for path, rpc in RPCS_BY_PATH.items()
@@ -105,7 +103,7 @@ class GrpcConnection(Http2Server):
         stream.is_received = ended
         head = self.front.read_head(block)
         if not head.plan.is_grpc:
-            stream.send_headers(_NO_GRPC, ended=True)
+            stream.send_headers(NOT_GRPC, ended=True)
             self.call_ended(stream)
             return
         call = self._call(stream, head)
