@@ -31,6 +31,7 @@ FAILED_RESULT = Text("Error: ")
 # Thinking that only Anthropic can read stands in a signature, behind this.
 REDACTED = "redacted_thinking:"
 
+_SAME_NAME = [(field.name, field.type.json_type) for field in SAMPLING_FIELDS if LlmApi.MESSAGES in field.apis]
 _TOOL_FIELDS = {"name", "description", "input_schema", "type", "strict", "cache_control", "eager_input_streaming"}
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 _WITHOUT_EFFECT = {"service_tier": ("auto", "standard_only"), "speed": ("standard",)}
@@ -66,9 +67,9 @@ def read_request(body: bytes) -> Generation:
 def _options(given: Fields) -> dict[str, Any]:
     """The options among these fields, by their canonical names; they are taken out of `given`."""
     options: dict[str, Any] = {}
-    for field in SAMPLING_FIELDS:
-        if LlmApi.MESSAGES in field.apis and optional(given, field.name, field.type.json_type) is not None:
-            options[field.name] = given[field.name]
+    for name, kind in _SAME_NAME:
+        if optional(given, name, kind) is not None:
+            options[name] = given[name]
     if given.get("stop_sequences"):
         options["stop"] = texts(given["stop_sequences"], "stop_sequences")
     metadata = dict(optional(given, "metadata", dict) or {})

@@ -16,7 +16,13 @@ from gateway.protocol.llm.sampling_fields import READ_APART, SAMPLING_FIELDS
 
 __all__ = ["EXTRAS", "read_options", "read_tool_choice", "read_tools", "written_thinking", "written_tool"]
 
-_SIMPLE_FIELDS = tuple(field for field in SAMPLING_FIELDS if field.name not in READ_APART)
+# Each name that a field has, the field, and the type of its value; of several names the first that is there counts.
+_SPELLINGS = [
+    (name, field.name, field.type.json_type)
+    for field in SAMPLING_FIELDS
+    if field.name not in READ_APART
+    for name in (*field.aliases, field.name)
+]
 # What a field says when it says nothing: many clients send all that they know of.
 _IDLE: dict[str, tuple[Any, ...]] = {field.name: field.idle for field in SAMPLING_FIELDS} | {
     "use_beam_search": (False,),
@@ -52,14 +58,12 @@ def read_options(given: Fields) -> dict[str, Any]:
     Raises: GatewayError(BAD_REQUEST) that names the field.
     """
     options: dict[str, Any] = {}
-    for field in _SIMPLE_FIELDS:
-        kind = field.type.json_type
-        for name in (*field.aliases, field.name):
-            value = given.pop(name, None)
-            if value is not None:
-                if kind is int and isinstance(value, float) and value.is_integer():
-                    value = int(value)
-                options.setdefault(field.name, checked(value, kind, name))
+    for name, field, kind in _SPELLINGS:
+        value = given.pop(name, None)
+        if value is not None:
+            if kind is int and isinstance(value, float) and value.is_integer():
+                value = int(value)
+            options.setdefault(field, checked(value, kind, name))
     if (stop := given.pop("stop", None)) is not None:
         options["stop"] = [stop] if isinstance(stop, str) else texts(stop, "stop")
     options |= _thinking(given) | _response_format(given)

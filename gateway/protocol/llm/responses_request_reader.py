@@ -144,6 +144,7 @@ _KEPT_NOWHERE = {
 }
 # OpenAI's own fields; those that engines added are not checked here.
 _SAME_NAME = ("temperature", "top_p", "parallel_tool_calls", "metadata", "user")
+_CHECKED = [(name, OPTIONS[name].type.json_type, OPTIONS[name].idle) for name in _SAME_NAME]
 _LOGPROBS = "message.output_text.logprobs"
 _INCLUDED_ANYWAY = {
     "reasoning.encrypted_content",  # an engine's signature, where it gives one
@@ -191,9 +192,8 @@ def read_request(body: bytes) -> Generation:
 
 def _options(given: Fields) -> dict[str, Any]:
     """The options among these fields by their canonical names, what is not known by its own."""
-    fields = [OPTIONS[name] for name in _SAME_NAME]
-    read = {field.name: optional(given, field.name, field.type.json_type) for field in fields}
-    options = {field.name: read[field.name] for field in fields if read[field.name] not in (None, *field.idle)}
+    read = {name: optional(given, name, kind) for name, kind, _ in _CHECKED}
+    options = {name: read[name] for name, _, idle in _CHECKED if read[name] is not None and read[name] not in idle}
     if optional(given, "max_output_tokens", int) is not None:
         options["max_tokens"] = given["max_output_tokens"]
     if optional(given, "safety_identifier", str) is not None:  # what `user` is called now
