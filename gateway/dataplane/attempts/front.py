@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Any, Generic, TypeVar
 
+from gateway.config.specs import EngineSpec
 from gateway.observability.arms import Meter
 from gateway.observability.metrics import RequestSeries
 from gateway.protocol.errors import GatewayError
@@ -139,3 +140,12 @@ class _EndedFront(AttemptFront):
 
 
 ENDED = _EndedFront()
+
+
+def deadline_of(spec: EngineSpec, since: float, now: float, expires_at: float) -> float:
+    """When an attempt fails for want of a reply, 0 for never: by the engine's timeout for the request, which runs
+    `since`, by its timeout for one attempt, and by the client's deadline."""
+    at = since + spec.timeout if spec.timeout else 0.0
+    if spec.try_timeout and (not at or now + spec.try_timeout < at):
+        at = now + spec.try_timeout
+    return expires_at if expires_at and (not at or expires_at < at) else at

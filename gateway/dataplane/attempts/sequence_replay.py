@@ -52,7 +52,11 @@ class WaitingRequest(Protocol):
         """Its sequence is at this endpoint: continue there."""
         ...
 
-    def sequence_stuck(self, error: GatewayError) -> None:
+    def is_replayable(self) -> bool:
+        """Whether the whole request is still at hand."""
+        ...
+
+    def fail(self, error: GatewayError) -> None:
         """No endpoint can go on with it."""
         ...
 
@@ -102,14 +106,23 @@ class SequenceReplay:
 
     def is_forgotten(self, text: bytes) -> bool:
         """Whether this refusal says that the engine does not know the sequence: it has restarted, or timed it out."""
-        return bool(self._sequence.step) and not self._sequence.starts and NOT_STARTED in text
+        is_under_way = bool(self._sequence.step) and not self._sequence.starts
+        return is_under_way and NOT_STARTED in text and self._waiting.is_replayable()
+
+    def may_follow(self, error: GatewayError) -> bool:
+        """Whether another endpoint may get the request after a replay, where one has failed so."""
+        return error.kind in GONE and self._waiting.is_replayable()
 
     def displaced(self, endpoint: Endpoint, why: str) -> SequenceDisplacedError:
         """The sequence cannot stay at this endpoint."""
         return SequenceDisplacedError(self._sequence, endpoint.url, why, endpoint)
 
-    def start(self, why: SequenceDisplacedError, seconds: float | None) -> None:
-        """Find another endpoint, within so many seconds (None: as long as it takes), and tell it all."""
+    def start(self, why: SequenceDisplacedError, *deadlines: float) -> None:
+        """Find another endpoint, and replay all inputs there, until the first of the deadlines; 0 is none."""
+        ends = [at for at in deadlines if at]
+        seconds = max(0.0, min(ends) - monotonic()) if ends else None
+        if seconds is not None and why.may_stay:
+            seconds /= 2  # where that takes too long, it must still be in time where it is
         self._is_placed = False
         self._task = asyncio.get_running_loop().create_task(self._run(why, seconds))
 
@@ -142,7 +155,7 @@ class SequenceReplay:
             assert endpoint is not None
             self._waiting.sequence_moved(endpoint)
         else:
-            self._waiting.sequence_stuck(error)
+            self._waiting.fail(error)
 
     async def _move(self, why: SequenceDisplacedError) -> Endpoint:
         """Tell another endpoint all inputs.

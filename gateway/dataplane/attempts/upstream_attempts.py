@@ -7,27 +7,24 @@
                |          +- failed -+          |
                +-------------> fail <-----------+     `AttemptFront.attempts_failed` answers the client
 
-A front (a REST exchange, a gRPC call, one stream of a call) holds one `UpstreamAttempts` and implements `AttemptFront`.
-It reports what it sees (`reply_began`, `answered`, `failed`), and ends the request early by `fail` or `abandon`. Each
-attempt is closed once, whatever happens: its endpoint's count, its counters, the breaker. After the end the front is
-forgotten, so that the two form no reference cycle.
+A front (an exchange, a call, a stream) holds one `UpstreamAttempts` and implements `AttemptFront`. It reports what it
+sees (`reply_began`, `answered`, `failed`), and ends the request early by `fail` or `abandon`. Each attempt is closed
+once: its endpoint's count, its counters, the breaker. After the end no reference to the front is left: no cycle.
 """
 
 from __future__ import annotations
 
 from time import monotonic
-from typing import Any, Generic
+from typing import Generic
 
-from gateway.dataplane.attempts.front import ENDED, Attempt, AttemptFront, Carrier
-from gateway.dataplane.attempts.sequence_replay import GONE, SequenceReplay
+from gateway.dataplane.attempts.admission import Admission
+from gateway.dataplane.attempts.front import ENDED, Attempt, AttemptFront, Carrier, deadline_of
+from gateway.dataplane.attempts.sequence_replay import SequenceReplay
 from gateway.dataplane.context.active_requests import Stage
 from gateway.dataplane.context.data_plane import DataPlane
-from gateway.dataplane.context.interfaces import Handler
-from gateway.dataplane.context.outcome import GenerationUsage
 from gateway.dataplane.context.server_timing import Timing
 from gateway.dataplane.context.session_affinity import SequenceDisplacedError
 from gateway.dataplane.context.snapshot import Lane
-from gateway.limits.pending import Grant, Pending
 from gateway.net.timer_wheel import Slot
 from gateway.observability.arms import Meter
 from gateway.observability.metrics import RequestSeries
@@ -43,14 +40,13 @@ class UpstreamAttempts(Generic[Carrier]):
 
     `attempt` is the latest one; `status` the HTTP status of the reply, 0 until it begins; `waited` the seconds that
     limits have held the request, which its engine's timeout does not count. `expires_at` is the client's deadline, 0
-    where it has none. `is_timed`: the engine's own time limits apply; `reply_began` ends that. `timing` collects what
-    became of the request's time, for a client that wants it.
+    where it has none. `is_timed`: the engine's own time limits apply, until `reply_began`. `timing` is Server-Timing.
     """
 
     __slots__ = (
+        "_admission",
         "_first",
         "_front",
-        "_grant",
         "_num_attempts",
         "_plane",
         "_replay",
@@ -89,7 +85,7 @@ class UpstreamAttempts(Generic[Carrier]):
         self._tried: tuple[Endpoint, ...] = ()
         self._num_attempts = 0
         self._slot: Slot | None = None  # of the deadline
-        self._grant: Grant | Pending | None = None  # of the lane's limits
+        self._admission: Admission | None = None  # where the lane has limits
         self._replay: SequenceReplay | None = None
         if lane.replay is not None and type(session) is Sequence:
             self._replay = SequenceReplay(self, plane.keeper, lane, session)
@@ -108,9 +104,10 @@ class UpstreamAttempts(Generic[Carrier]):
         self._tried = endpoints
 
     def resume(self) -> None:
-        """This is the rest of a request that was admitted and broke off: it keeps its place, and counts once."""
+        """Go on with a request that was admitted and broke off: it keeps its place, and counts once."""
         if self.lane.limits:
-            self._grant = self._plane.limiter.go_on(self.lane.limits, self, monotonic())
+            self._admission = Admission(self, self._plane.limiter)
+            self._admission.resume()
 
     # State
 
@@ -149,7 +146,7 @@ class UpstreamAttempts(Generic[Carrier]):
         """What the request waits for."""
         if self.status:
             return Stage.ANSWERING
-        if self._grant is not None and self._grant.is_waiting:
+        if self._admission is not None and self._admission.is_waiting:
             return Stage.LIMITED
         attempt = self.attempt
         if attempt is None or not attempt.is_open:
@@ -163,12 +160,6 @@ class UpstreamAttempts(Generic[Carrier]):
             return []
         sent_at, url = (attempt.sent_at, attempt.endpoint.url) if attempt is not None else (0.0, "")
         return [timing.field(self.waited, sent_at, now, url if self.lane.reply_lines else "")]
-
-    def whereabouts(self) -> str:
-        """Where an error happened, for its message."""
-        target, attempt = self.lane.target, self.attempt
-        endpoint = f", endpoint {attempt.endpoint.url}" if attempt is not None else ""
-        return f" (route '{target.route}', engine '{target.engine}'{endpoint})"
 
     # Attempts
 
@@ -200,10 +191,11 @@ class UpstreamAttempts(Generic[Carrier]):
         series.in_flight += 1
         if not endpoint.breaker.is_spotless:
             endpoint.breaker.sent(now)
-        if self.is_timed or self.expires_at:
-            at = self._deadline(now)
-            if at:
-                self._slot = self._plane.wheel.add(self, at)
+        at = self.expires_at
+        if self.is_timed:
+            at = deadline_of(lane.engine.spec, self.started_at + self.waited, now, at)
+        if at:
+            self._slot = self._plane.wheel.add(self, at)
         try:
             self._front.start_attempt(attempt, now)
         except GatewayError as error:
@@ -222,18 +214,6 @@ class UpstreamAttempts(Generic[Carrier]):
         if session is None or not (lane.keeps_place or (lane.keeps_session and type(session) is Sequence)):
             return engine.choose(session, now, tried, prompt)
         return self._plane.keeper.choose(engine, session, now, tried, prompt)
-
-    def _deadline(self, now: float) -> float:
-        """When the attempt fails for want of a reply; 0 for never."""
-        if not self.is_timed:
-            return self.expires_at
-        spec = self.lane.engine.spec
-        at = self.started_at + self.waited + spec.timeout if spec.timeout else 0.0
-        if spec.try_timeout and (not at or now + spec.try_timeout < at):
-            at = now + spec.try_timeout
-        if self.expires_at and (not at or self.expires_at < at):
-            return self.expires_at
-        return at
 
     def clear_deadline(self) -> None:
         if self._slot is not None:
@@ -262,10 +242,6 @@ class UpstreamAttempts(Generic[Carrier]):
         if self._replay is not None:
             self._replay.keep_input(self._front.sequence_input() if is_good else None, is_good=is_good)
 
-    def connect_failed(self, error: GatewayError) -> None:
-        """The attempt got no connection."""
-        self.failed(error, was_sent=False)
-
     def failed(
         self, error: GatewayError, *, was_sent: bool, is_final: bool = False, is_good: bool | None = False
     ) -> None:
@@ -273,7 +249,7 @@ class UpstreamAttempts(Generic[Carrier]):
         what it says of the endpoint, None where it says nothing; `is_final`: no time is left."""
         is_over = bool(self.status) or is_final
         retries = not is_over and self._may_retry(was_sent)
-        replays = not is_over and not retries and self._may_replay(error)
+        replays = not is_over and not retries and self._replay is not None and self._replay.may_follow(error)
         self._drop()
         self._close(is_good, goes_on=retries or replays)
         if retries:
@@ -297,11 +273,10 @@ class UpstreamAttempts(Generic[Carrier]):
 
     def sequence_forgotten(self, text: bytes) -> bool:
         """Whether this refusal says that the engine does not know the request's sequence; another attempt follows."""
-        if self._replay is None or not self._replay.is_forgotten(text) or not self._front.is_replayable():
+        if self._replay is None or not self._replay.is_forgotten(text):
             return False
-        self.failed(
-            GatewayError(ErrorKind.UPSTREAM_RESET, "it knows nothing of the sequence"), was_sent=True, is_good=None
-        )
+        error = GatewayError(ErrorKind.UPSTREAM_RESET, "it knows nothing of the sequence")
+        self.failed(error, was_sent=True, is_good=None)
         return True
 
     def expired(self) -> None:
@@ -312,8 +287,7 @@ class UpstreamAttempts(Generic[Carrier]):
             self.fail(GatewayError(ErrorKind.DEADLINE, "the call's deadline (grpc-timeout) has passed"))
             return
         if not self.is_timed:
-            if self.expires_at:
-                self._slot = self._plane.wheel.add(self, self.expires_at)
+            self._slot = self._plane.wheel.add(self, self.expires_at) if self.expires_at else None
             return
         spec, attempt = self.lane.engine.spec, self.attempt
         is_final = bool(spec.timeout) and now - self.started_at - self.waited >= spec.timeout
@@ -345,10 +319,6 @@ class UpstreamAttempts(Generic[Carrier]):
             return False
         return self.lane.engine.budget.take(monotonic())
 
-    def _may_replay(self, error: GatewayError) -> bool:
-        """Whether another endpoint may get the request after a replay of its sequence."""
-        return self._replay is not None and error.kind in GONE and self._front.is_replayable()
-
     def _drop(self) -> None:
         """Cancel the wait for a limit, the replay, the attempt: whatever is under way."""
         attempt = self.attempt
@@ -356,10 +326,10 @@ class UpstreamAttempts(Generic[Carrier]):
             self.was_sent = self.was_sent or bool(attempt.sent_at)
             if attempt.is_open:
                 self._front.cancel_attempt(attempt)
-        if self._grant is not None and self._grant.is_waiting:
-            self._end_grant()
+        if self._admission is not None and self._admission.is_waiting:
+            self._end_admission()
         if self._replay is not None and self._replay.cancel():
-            self._end_grant()
+            self._end_admission()
         self.clear_deadline()
 
     def _close(self, is_good: bool | None, *, goes_on: bool = False) -> None:
@@ -380,8 +350,8 @@ class UpstreamAttempts(Generic[Carrier]):
                 endpoint.breaker.abandoned()
             else:
                 endpoint.breaker.failed(monotonic())
-        if self._grant is not None and not goes_on:
-            self._end_grant()
+        if self._admission is not None and not goes_on:
+            self._end_admission()
 
     # The ends beside `answered`
 
@@ -398,7 +368,9 @@ class UpstreamAttempts(Generic[Carrier]):
             front.count_failed(meter, error)
         if self._replay is not None:
             self._replay.settle(was_sent=self.was_sent)
-        front.attempts_failed(error.at(self.whereabouts()), status)
+        endpoint = f", endpoint {self.url}" if self.attempt is not None else ""
+        where = f" (route '{self.lane.target.route}', engine '{self.lane.target.engine}'{endpoint})"
+        front.attempts_failed(error.at(where), status)
         self._front, self._replay = ENDED, None
 
     def abandon(self, reason: str, status: int = 0) -> None:
@@ -419,11 +391,7 @@ class UpstreamAttempts(Generic[Carrier]):
                 series.count_failure(status, monotonic() - self.started_at)
         self._front, self._replay = ENDED, None
 
-    # Limits: see `gateway.limits.pending.PendingRequest`
-
-    @property
-    def route(self) -> str:
-        return self.lane.target.route
+    # See `AdmittedRequest`, `WaitingRequest`
 
     def field(self, name: bytes) -> bytes | None:
         return self._front.field(name)
@@ -431,43 +399,40 @@ class UpstreamAttempts(Generic[Carrier]):
     def expected_tokens(self) -> int:
         return self._front.expected_tokens()
 
+    def is_replayable(self) -> bool:
+        return self._front.is_replayable()
+
     def charge(self) -> None:
         """One more request under the same grant, as a stream brings them.
 
         Raises: GatewayError where a limit is reached.
         """
-        if isinstance(self._grant, Grant):
-            self._grant.again(monotonic())
+        if self._admission is not None:
+            self._admission.charge()
 
     def _is_admitted(self, now: float) -> bool:
-        """Whether the limits admit the request now; `admitted` or `refused` follows where they decide later."""
-        grant = self._grant
-        if grant is None:
+        """Whether the limits admit the request now; where they decide later, the admission goes on."""
+        admission = self._admission
+        if admission is None:
             if not self._front.is_inference:
                 return True
+            admission = self._admission = Admission(self, self._plane.limiter)
             try:
-                grant = self._grant = self._plane.limiter.admit(self.lane.limits, self, now)
+                admission.start(now)
             except GatewayError as error:
                 self.fail(error)
                 return False
-        return not grant.is_waiting
+        return not admission.is_waiting
 
-    def admitted(self, grant: Grant) -> None:
-        self._grant = grant
+    def continue_admitted(self) -> None:
         now = monotonic()
         self.waited = now - self.started_at
         self.start(now)
 
-    def refused(self, error: GatewayError) -> None:
-        self._grant = None
-        self.fail(error)
-
-    def _end_grant(self) -> None:
-        grant, self._grant = self._grant, None
-        if grant is not None:
-            grant.end(self._front.used_tokens(grant.tokens) if grant.tokens is not None else 0)
-
-    # Sequences: see `SequenceReplay`
+    def _end_admission(self) -> None:
+        admission, self._admission = self._admission, None
+        if admission is not None:
+            admission.end(self._front.used_tokens)
 
     def _replay_sequence(self, displaced: SequenceDisplacedError) -> None:
         """Have another endpoint replay the sequence's inputs; the request waits."""
@@ -476,30 +441,10 @@ class UpstreamAttempts(Generic[Carrier]):
             return
         self._num_attempts += 1
         limit = self.lane.engine.spec.timeout
-        ends = [at for at in (self.started_at + self.waited + limit if limit else 0.0, self.expires_at) if at]
-        seconds = max(0.0, min(ends) - monotonic()) if ends else None
-        if seconds is not None and displaced.may_stay:
-            seconds /= 2  # where that takes too long, it must still be in time where it is
-        self._replay.start(displaced, seconds)
+        self._replay.start(displaced, self.started_at + self.waited + limit if limit else 0.0, self.expires_at)
 
     def sequence_moved(self, endpoint: Endpoint) -> None:
         """Its sequence is at this endpoint."""
         self._tried = ()
         self._first = endpoint
         self.start(monotonic())
-
-    def sequence_stuck(self, error: GatewayError) -> None:
-        """No endpoint can go on with its sequence."""
-        self.fail(error)
-
-
-class AttemptingHandler(Handler, AttemptFront):
-    """A handler that reaches its engine by attempts of its own."""
-
-    __slots__ = ()
-
-    attempts: UpstreamAttempts[Any]
-
-    def generated(self) -> GenerationUsage | None:
-        """What a generation has come to; None where the request is none."""
-        return None

@@ -11,7 +11,7 @@ import logging
 from collections import deque
 from collections.abc import Sequence
 
-from gateway.dataplane.attempts.upstream_attempts import AttemptingHandler
+from gateway.dataplane.attempts.handler import AttemptingHandler
 from gateway.dataplane.context.call_head import CallHead, CallTarget
 from gateway.dataplane.context.in_process_client import InProcessClient
 from gateway.dataplane.context.interfaces import Handler, Serve

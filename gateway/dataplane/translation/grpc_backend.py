@@ -9,7 +9,8 @@ from time import monotonic
 import orjson
 
 from gateway.dataplane.attempts.front import Attempt
-from gateway.dataplane.attempts.upstream_attempts import AttemptingHandler, UpstreamAttempts
+from gateway.dataplane.attempts.handler import AttemptingHandler
+from gateway.dataplane.attempts.upstream_attempts import UpstreamAttempts
 from gateway.dataplane.context.active_requests import Progress, progress_of
 from gateway.dataplane.context.decision_log import EndedRequest, decision_facts
 from gateway.dataplane.context.head_reader import Request

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gateway.dataplane.attempts.upstream_attempts import AttemptingHandler
+from gateway.dataplane.attempts.handler import AttemptingHandler
 from gateway.dataplane.context.interfaces import Handler
 from gateway.dataplane.context.snapshot import Lane, Snapshot
 from gateway.protocol.engine_load import Readiness

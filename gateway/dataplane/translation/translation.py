@@ -11,7 +11,7 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from time import monotonic
 
-from gateway.dataplane.attempts.upstream_attempts import AttemptingHandler
+from gateway.dataplane.attempts.handler import AttemptingHandler
 from gateway.dataplane.context.active_requests import Progress, Stage, progress_of
 from gateway.dataplane.context.decision_log import EndedRequest, decision_facts
 from gateway.dataplane.context.head_reader import Request
