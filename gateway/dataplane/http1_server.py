@@ -17,12 +17,12 @@ from gateway.dataplane.context.local_replies import (
     JSON,
     KEEP_ALIVE_END,
     KEEP_ALIVE_END_10,
-    error_told,
-    event_told,
+    error_content,
+    error_event,
+    error_status,
     reason_fields,
     relayed,
     reply,
-    status_told,
     stream_head,
 )
 from gateway.dataplane.context.snapshot import Lane
@@ -224,7 +224,7 @@ class Http1ServerConnection(Http1Server):
     def refuse(self, error: GatewayError, fields: Sequence[Field] = ()) -> None:
         """Answer the request under way with an error; the connection goes on where the request is read whole."""
         api = self._request.plan.api if self._request is not None else None
-        self.respond(status_told(error, api), error_told(error, api), [*fields, *reason_fields(error)])
+        self.respond(error_status(error, api), error_content(error, api), [*fields, *reason_fields(error)])
 
     def respond(self, status: int, body: bytes, fields: Sequence[Field] = (), content_type: str = JSON) -> None:
         """Answer the request under way with a complete reply of the gateway."""
@@ -268,7 +268,7 @@ class Http1ServerConnection(Http1Server):
             self.refuse(error)
             return
         api = self._request.plan.api if self._request is not None else None
-        self.break_off(event_told(error, api) if self._streams_events else b"")
+        self.break_off(error_event(error, api) if self._streams_events else b"")
 
     def break_off(self, event: bytes = b"") -> None:
         """Close in the middle of a reply, so that the client sees it as incomplete; what is written is still sent."""

@@ -11,7 +11,7 @@ from gateway.dataplane.context.capture import Capture
 from gateway.dataplane.context.data_plane import DataPlane
 from gateway.dataplane.context.in_process_client import InProcessClient
 from gateway.dataplane.context.interfaces import Handler
-from gateway.dataplane.context.local_replies import error_told, status_told
+from gateway.dataplane.context.local_replies import error_content, error_status
 from gateway.dataplane.context.snapshot import Lane
 from gateway.dataplane.dispatch.http2 import convert
 from gateway.dataplane.dispatch.model_in_body import serve_model
@@ -127,7 +127,7 @@ class _RestCall(_CandidateCall):
             self._fail(error.message)
 
     def refused(self, error: GatewayError, fields: Sequence[Field]) -> None:
-        self._end(status_told(error, self._api), error_told(error, self._api))
+        self._end(error_status(error, self._api), error_content(error, self._api))
 
     def reply_broken(self, event: bytes) -> None:
         self._fail("the candidate broke its reply off")

@@ -211,8 +211,8 @@ def test_a_sessions_requests_are_counted_once_each(tmp_path: Path) -> None:
     async def play(it: Stage, old: Engine, new: Engine) -> None:
         for _ in range(3):
             await it.ask(post(INFER, b"{}", "x-session-id: s"))
-        assert it.plane.keeper.book.peek("s", 0.0).requests == 3
-        assert it.plane.keeper.book.counts.created == 1
+        assert it.plane.affinity.book.peek("s", 0.0).requests == 3
+        assert it.plane.affinity.book.counts.created == 1
 
     scene(tmp_path, play, keys="unit: session")
 

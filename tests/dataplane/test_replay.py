@@ -64,7 +64,7 @@ def endpoint(fleet: Fleet, at: int) -> Any:
 
 def counts(fleet: Fleet) -> tuple[int, int, int]:
     """Sequences replayed, handed over, lost."""
-    found = fleet[0].plane.keeper.book.counts
+    found = fleet[0].plane.affinity.book.counts
     moved = Counter(dict.fromkeys(("lost", "drained"), 0))
     for (_, _, why), number in found.sequences_moved.items():
         moved[why] += number
@@ -95,7 +95,7 @@ def test_another_endpoint_is_told_all_inputs(tmp_path: Path, how: str, balance: 
             assert it[2][1 - at].heard == [1, 2, 3, 4]
             assert total(await it[0].ask(step(7, 5, end=True))) == 15
             assert counts(it) == (1, 0, 0)
-            assert "0 sequences" in repr(it[0].plane.keeper.inputs)
+            assert "0 sequences" in repr(it[0].plane.affinity.inputs)
 
     run(scene())
 
@@ -379,7 +379,7 @@ def test_a_replay_that_redis_does_not_confirm_sends_nothing(
             else:
                 endpoint(it, at).condition = Readiness.DOWN
             with monkeypatch.context() as patched:
-                patched.setattr(it[0].plane.keeper.inputs, "place", away)
+                patched.setattr(it[0].plane.affinity.inputs, "place", away)
                 refused = await it[0].ask(step(7, 4))
             assert (refused.status, refused.reason) == (503, "no_healthy_endpoint")
             assert b"and Redis, which has its inputs, does not answer" in refused.body
@@ -400,7 +400,7 @@ def test_without_redis_a_drained_endpoint_keeps_its_sequences(tmp_path: Path, mo
         async with fleet(tmp_path) as it:
             at = await begun(it)
             it[0].plane.set_drained({("it", it[1][at].url)})
-            monkeypatch.setattr(it[0].plane.keeper.inputs, "before", away)
+            monkeypatch.setattr(it[0].plane.affinity.inputs, "before", away)
             assert total(await it[0].ask(step(7, 4))) == 10
             assert it[2][at].heard == [1, 2, 3, 4]
 
@@ -527,7 +527,7 @@ def test_a_route_without_it_keeps_nothing(tmp_path: Path) -> None:
     async def scene() -> None:
         async with fleet(tmp_path, replay="end") as it:
             at = await begun(it)
-            assert "0 sequences" in repr(it[0].plane.keeper.inputs)
+            assert "0 sequences" in repr(it[0].plane.affinity.inputs)
             endpoint(it, at).condition = Readiness.DOWN
             assert "which is down: start it anew" in await lost(it, step(7, 4))
 

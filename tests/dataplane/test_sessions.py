@@ -60,7 +60,7 @@ def test_a_session_stays_and_sessions_spread(tmp_path: Path) -> None:
             places = [await place(it, engines, of(f"s{number}")) for number in range(60)]
             assert [await place(it, engines, of(f"s{number}")) for number in range(60)] == places
             assert min(Counter(places).values()) >= 10 and len(Counter(places)) == 3
-            assert it.plane.keeper.book.counts.created == 60
+            assert it.plane.affinity.book.counts.created == 60
 
     run(scene())
 
@@ -123,7 +123,7 @@ def test_a_name_of_any_letters_is_one_name(tmp_path: Path, coding: str) -> None:
                 home = await place(it, engines, post(INFER, json.dumps({"parameters": {"session_id": name}}).encode()))
                 head, body = of("NAME").split(b"NAME")
                 assert await place(it, engines, head + name.encode(coding) + body) == home
-            assert it.plane.keeper.book.counts.created == 8
+            assert it.plane.affinity.book.counts.created == 8
 
     run(scene())
 
@@ -136,7 +136,7 @@ def test_long_names_are_kept_short(tmp_path: Path) -> None:
             for name in ("x" * 1_000_000, "x" * 1_000_001):
                 body = json.dumps({"parameters": {"session_id": name}}).encode()
                 assert len({await place(it, engines, post(INFER, body)) for _ in range(3)}) == 1
-            book = it.plane.keeper.book
+            book = it.plane.affinity.book
             assert book.num_sessions == 2
             assert all(len(session.session) < 100 for session in book._sessions)
 
@@ -229,7 +229,7 @@ def test_a_session_that_had_to_move_stays_there(tmp_path: Path) -> None:
             assert other != home
             endpoint_of(it, engines[home]).condition = Readiness.READY  # type: ignore[attr-defined]
             assert await place(it, engines, of("s")) == other
-            assert it.plane.keeper.book.counts.moved.total() == 1
+            assert it.plane.affinity.book.counts.moved.total() == 1
 
     run(scene())
 
@@ -248,7 +248,7 @@ def test_a_drained_endpoint_hands_its_sessions_over(tmp_path: Path) -> None:
             assert await place(it, engines, step(7)) == at
             assert await place(it, engines, step(7, end=True)) == at
             assert await place(it, engines, step(7, start=True)) != at
-            assert it.plane.keeper.book.counts.moved == {("it", engines[at].url, "drained"): places.count(at)}
+            assert it.plane.affinity.book.counts.moved == {("it", engines[at].url, "drained"): places.count(at)}
 
     run(scene())
 
@@ -269,7 +269,7 @@ def test_a_hot_endpoint_sheds_new_sessions(tmp_path: Path) -> None:
             assert await place(it, engines, of(old)) == 0
             hot.others = 0  # type: ignore[attr-defined]
             assert {await place(it, engines, of(name)) for name in new} == {1}
-            assert it.plane.keeper.book.counts.shed > 0
+            assert it.plane.affinity.book.counts.shed > 0
 
     run(scene())
 
@@ -303,7 +303,7 @@ def test_a_sequence_ends_with_its_endpoint(tmp_path: Path) -> None:
             again = await place(it, engines, step(7, start=True))
             assert again != at
             assert await place(it, engines, step(7)) == again
-            assert it.plane.keeper.book.counts.sequences_lost == {("it", engines[at].url): 1}
+            assert it.plane.affinity.book.counts.sequences_lost == {("it", engines[at].url): 1}
 
     run(scene())
 

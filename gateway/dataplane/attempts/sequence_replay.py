@@ -65,12 +65,12 @@ class SequenceReplay:
     """The sequence of one request, on a route that keeps sequences' inputs: its input is stored once an engine has
     answered, and where its endpoint is gone, another one gets the inputs before it, each endpoint twice at most."""
 
-    __slots__ = ("_failures", "_is_placed", "_keeper", "_lane", "_sequence", "_spec", "_task", "_waiting")
+    __slots__ = ("_affinity", "_failures", "_is_placed", "_lane", "_sequence", "_spec", "_task", "_waiting")
 
-    def __init__(self, waiting: WaitingRequest, keeper: SessionAffinity, lane: Lane, sequence: Sequence) -> None:
+    def __init__(self, waiting: WaitingRequest, affinity: SessionAffinity, lane: Lane, sequence: Sequence) -> None:
         assert lane.replay is not None
         self._waiting = waiting
-        self._keeper = keeper
+        self._affinity = affinity
         self._lane = lane
         self._sequence = sequence
         self._spec: ReplaySpec = lane.replay
@@ -88,7 +88,7 @@ class SequenceReplay:
 
     def keep_input(self, input: Input | None, *, is_good: bool) -> None:
         """Store the request's input, which an engine has answered, well or not; None: not all of it is at hand."""
-        inputs, session = self._keeper.inputs, self._sequence
+        inputs, session = self._affinity.inputs, self._sequence
         if session.ends:
             return
         if is_good and input is None:
@@ -100,9 +100,9 @@ class SequenceReplay:
     def settle(self, *, was_sent: bool) -> None:
         """No engine has answered the request: its input is void, or in doubt where an engine may have got it."""
         if was_sent:
-            self._keeper.inputs.doubt(self._sequence, self._spec)
+            self._affinity.inputs.doubt(self._sequence, self._spec)
         else:
-            self._keeper.inputs.keep(self._sequence, self._spec, None)
+            self._affinity.inputs.keep(self._sequence, self._spec, None)
 
     def is_forgotten(self, text: bytes) -> bool:
         """Whether this refusal says that the engine does not know the sequence: it has restarted, or timed it out."""
@@ -138,11 +138,11 @@ class SequenceReplay:
             async with asyncio.timeout(seconds):
                 endpoint = await self._move(why)
         except TimeoutError:
-            told = f"{why.message}; its inputs were not told to another one within {seconds:g} s"
-            error = GatewayError(ErrorKind.DEADLINE, told)
+            text = f"{why.message}; its inputs were not told to another one within {seconds:g} s"
+            error = GatewayError(ErrorKind.DEADLINE, text)
         except StoreError:
-            told = f"{why.message}, and Redis, which has its inputs, does not answer"
-            error = GatewayError(ErrorKind.NO_HEALTHY_ENDPOINT, told)
+            text = f"{why.message}, and Redis, which has its inputs, does not answer"
+            error = GatewayError(ErrorKind.NO_HEALTHY_ENDPOINT, text)
         except ReplayUnavailableError as unkept:
             error = self._lose(f"{why.message}, and its inputs cannot be replayed: {unkept}", why)
         except GatewayError as failed:
@@ -163,16 +163,16 @@ class SequenceReplay:
         Raises: UnkeptError; StoreError; GatewayError where no endpoint is healthy, or has a connection for it.
         """
         engine, sequence = self._lane.engine, self._sequence
-        inputs = await self._keeper.inputs.before(sequence, self._spec.patience)
+        inputs = await self._affinity.inputs.before(sequence, self._spec.patience)
         if why.endpoint is not None:
             self._failures[why.endpoint] += 1
         while True:
             endpoint = self._next(engine)
             if endpoint is None:
-                told = f"{why.message}, and no other is healthy"
-                raise GatewayError(ErrorKind.NO_HEALTHY_ENDPOINT, told)
+                text = f"{why.message}, and no other is healthy"
+                raise GatewayError(ErrorKind.NO_HEALTHY_ENDPOINT, text)
             try:
-                await self._tell(engine, endpoint, inputs)
+                await self._replay_at(engine, endpoint, inputs)
             except GatewayError as error:
                 if error.kind is ErrorKind.OVERLOADED:
                     raise
@@ -182,7 +182,7 @@ class SequenceReplay:
                 self._failures[endpoint] += 1
                 continue
             self._is_placed = True  # from here on, nobody can say that it is not
-            await self._keeper.move(self._lane, sequence, why, endpoint)
+            await self._affinity.move(self._lane, sequence, why, endpoint)
             return endpoint
 
     def _next(self, engine: Engine) -> Endpoint | None:
@@ -194,14 +194,14 @@ class SequenceReplay:
             able = engine.able(now, [endpoint for endpoint, number in self._failures.items() if number > 1])
         return engine.by_session(able, self._sequence.name) if able else None
 
-    async def _tell(self, engine: Engine, endpoint: Endpoint, inputs: list[Input]) -> None:
+    async def _replay_at(self, engine: Engine, endpoint: Endpoint, inputs: list[Input]) -> None:
         """Raises: GatewayError; UnkeptError where the endpoint refuses one."""
         fields = [(name, self._waiting.field(name)) for name in _CREDENTIALS if name not in engine.extra_names]
         credentials = [(name, value) for name, value in fields if value is not None]
         endpoint.in_flight += 1
         try:
-            for number, told in enumerate(inputs, 1):
-                why = await _send(engine, endpoint, told, credentials)
+            for number, text in enumerate(inputs, 1):
+                why = await _send(engine, endpoint, text, credentials)
                 if why:
                     raise ReplayUnavailableError(f"{endpoint.url} refused input {number} of {len(inputs)}: {why}")
         finally:
@@ -210,30 +210,30 @@ class SequenceReplay:
     def _lose(self, message: str, why: SequenceDisplacedError) -> GatewayError:
         """The sequence is over, unless it may stay where it is."""
         if not why.may_stay:
-            self._keeper.lost(self._lane.engine, self._sequence, why.place)
+            self._affinity.lost(self._lane.engine, self._sequence, why.place)
         return GatewayError(ErrorKind.SEQUENCE_LOST, f"{message}: start it anew")
 
 
-async def _send(engine: Engine, endpoint: Endpoint, told: Input, credentials: list[Field]) -> str:
+async def _send(engine: Engine, endpoint: Endpoint, text: Input, credentials: list[Field]) -> str:
     """Tell an endpoint an input; why it refused it, empty where it took it.
 
     Raises: GatewayError.
     """
-    if told.way is Sent.REST:
+    if text.way is Sent.REST:
         if endpoint.pool is None:
             return "it does not speak REST, by which the input had come"
-        fields = [*told.fields, *credentials, *engine.extra_fields]
-        fetched = await fetch(endpoint, "POST", told.path, told.body, fields=fields, timeout=None)
+        fields = [*text.fields, *credentials, *engine.extra_fields]
+        fetched = await fetch(endpoint, "POST", text.path, text.body, fields=fields, timeout=None)
         return "" if fetched.is_good else f"{fetched.status} {fetched.body[:200].decode('utf-8', 'replace')}"
     if endpoint.streams is None:
         return "it does not speak gRPC, by which the input had come"
     answered = await call_unary(
         endpoint.streams,
-        told.path.decode("ascii"),
-        told.body,
+        text.path.decode("ascii"),
+        text.body,
         authority=endpoint.authority,
         scheme=endpoint.scheme,
-        fields=[*told.fields, *credentials, *engine.extra_fields],
+        fields=[*text.fields, *credentials, *engine.extra_fields],
         timeout=None,
     )
     return "" if answered.is_good else f"gRPC status {answered.status} {answered.text}"

@@ -88,7 +88,7 @@ class UpstreamAttempts(Generic[Carrier]):
         self._admission: Admission | None = None  # where the lane has limits
         self._replay: SequenceReplay | None = None
         if lane.replay is not None and type(session) is Sequence:
-            self._replay = SequenceReplay(self, plane.keeper, lane, session)
+            self._replay = SequenceReplay(self, plane.affinity, lane, session)
 
     def __repr__(self) -> str:
         return f"<UpstreamAttempts {self._num_attempts} to {self.lane!r}, {self.attempt!r}>"
@@ -151,7 +151,7 @@ class UpstreamAttempts(Generic[Carrier]):
         attempt = self.attempt
         if attempt is None or not attempt.is_open:
             return Stage.READING
-        return Stage.ASKING if attempt.sent_on is not None else Stage.CONNECTING
+        return Stage.REQUESTED if attempt.sent_on is not None else Stage.CONNECTING
 
     def timing_fields(self, now: float) -> list[Field]:
         """The `server-timing` field; none where the client did not ask for it."""
@@ -213,7 +213,7 @@ class UpstreamAttempts(Generic[Carrier]):
         prompt = self._front.prompt() if engine.prefixes is not None else None
         if session is None or not (lane.keeps_place or (lane.keeps_session and type(session) is Sequence)):
             return engine.choose(session, now, tried, prompt)
-        return self._plane.keeper.choose(engine, session, now, tried, prompt)
+        return self._plane.affinity.choose(engine, session, now, tried, prompt)
 
     def clear_deadline(self) -> None:
         if self._slot is not None:
@@ -345,7 +345,7 @@ class UpstreamAttempts(Generic[Carrier]):
                 if not endpoint.breaker.is_spotless:
                     endpoint.breaker.succeeded()
                 if session is not None and type(session) is Sequence and session.ends:
-                    self._plane.keeper.ended(session)
+                    self._plane.affinity.ended(session)
             elif is_good is None:
                 endpoint.breaker.abandoned()
             else:

@@ -23,7 +23,7 @@ class Stage(Enum):
     READING = "reading"  # the client, for the rest of the request; or Redis, for its session
     LIMITED = "limited"  # its turn, by a limit
     CONNECTING = "connecting"  # a connection to the engine
-    ASKING = "asking"  # the engine's reply
+    REQUESTED = "asking"  # the engine's reply
     ANSWERING = "answering"  # the reply's end
 
 

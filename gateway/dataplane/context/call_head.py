@@ -6,9 +6,9 @@ import random
 
 from gateway.config.settings import Settings
 from gateway.dataplane.context.arm_selector import ArmSelector, arm_selector_of
-from gateway.dataplane.context.head_reader import VOLATILE_FIELDS, told_session, told_units
+from gateway.dataplane.context.head_reader import VOLATILE_FIELDS, session_of, units_of
 from gateway.dataplane.context.prepared_head import FORWARDED, VIA, forced_by
-from gateway.dataplane.context.server_timing import ASKED_BY
+from gateway.dataplane.context.server_timing import REQUEST_FIELD
 from gateway.dataplane.context.snapshot import Lane, Snapshot
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.grpc_methods import RPCS_BY_PATH
@@ -29,7 +29,7 @@ _TIMEOUT = b"grpc-timeout"
 _SECRETS = frozenset({b"authorization", b"cookie"})
 _passing_name = Memo(lambda name: literal_name(name, secret=name in _SECRETS))
 # Written for each hop, or by HTTP/2 itself.
-_REWRITTEN = frozenset({b"te", b"host", b"content-length", b"via", _REQUEST_ID, _TIMEOUT, ASKED_BY})
+_REWRITTEN = frozenset({b"te", b"host", b"content-length", b"via", _REQUEST_ID, _TIMEOUT, REQUEST_FIELD})
 _OF_MESSAGES = frozenset({b"content-length", b"inference-header-content-length"})
 # Fields that REST requests have in a form of their own, or not at all.
 _OF_GRPC = frozenset(
@@ -215,8 +215,8 @@ class CallHead:
         self.id: bytes | None = None
         self.timeout: float | None = None
         snapshot = plan.snapshot
-        self.session = told_session(snapshot, volatile, plan.fields) if snapshot.session_field else None
-        self.units = told_units(snapshot, volatile) if snapshot.unit_fields else None
+        self.session = session_of(snapshot, volatile, plan.fields) if snapshot.session_field else None
+        self.units = units_of(snapshot, volatile) if snapshot.unit_fields else None
         self.error = plan.error
         passing = b""
         for name, value in volatile:

@@ -40,9 +40,9 @@ class Capture:
 
 def encode(facts: CapturedFacts, request: Sequence[bytes], answer: Sequence[bytes]) -> list[bytes]:
     """A capture as it goes over the socket, in pieces that are not joined."""
-    told = orjson.dumps([getattr(facts, name) for name in CapturedFacts.__slots__])
-    sizes = _SIZES.pack(len(told), sum(map(len, request)), sum(map(len, answer)))
-    return [sizes, told, *request, *answer]
+    facts_json = orjson.dumps([getattr(facts, name) for name in CapturedFacts.__slots__])
+    sizes = _SIZES.pack(len(facts_json), sum(map(len, request)), sum(map(len, answer)))
+    return [sizes, facts_json, *request, *answer]
 
 
 class CaptureReader:
@@ -59,14 +59,14 @@ class CaptureReader:
         buffer += data
         found: list[Capture] = []
         while len(buffer) >= _SIZES.size:
-            told, request, answer = _SIZES.unpack_from(buffer)
-            begin = _SIZES.size + told
+            facts_json, request, answer = _SIZES.unpack_from(buffer)
+            begin = _SIZES.size + facts_json
             end = begin + request + answer
             if len(buffer) < end:
                 break
             with memoryview(buffer) as view:  # released before the buffer shrinks
                 facts = CapturedFacts(*orjson.loads(view[_SIZES.size : begin]))
-                asked, answered = bytes(view[begin : begin + request]), bytes(view[begin + request : end])
-            found.append(Capture(facts, asked, answered))
+                request, answered = bytes(view[begin : begin + request]), bytes(view[begin + request : end])
+            found.append(Capture(facts, request, answered))
             del buffer[:end]
         return found

@@ -82,7 +82,7 @@ class DataPlane:
         access_log = AccessLog(settings.log_format) if settings.access_log else None
         self.request_log = RequestLog(access_log, used_parameters(rules))
         book = SessionCache(store, self.loop, ttl=rules.identity.session_ttl, announce=self._announce)
-        self.keeper = SessionAffinity(book, _inputs(store, self.loop, book, settings.workers))
+        self.affinity = SessionAffinity(book, _inputs(store, self.loop, book, settings.workers))
         if news is not None:
             news.subscribe(SessionMoved, lambda item: book.forget(item.name))
             news.on_gap(book.forget_all)
@@ -108,12 +108,12 @@ class DataPlane:
     def use_rules(self, rules: RulesSpec, number: int) -> None:
         """Swap the rules; requests under way end with those they started with."""
         before = self.snapshot
-        self.keeper.book.remember_for(rules.identity.session_ttl)
+        self.affinity.book.remember_for(rules.identity.session_ttl)
         self.snapshot, self.read, self.read_call = self._compile(rules, number, before)
         self.limiter.use(self.snapshot.limits)
         self._open_tap()
         self.request_log.use_parameters(used_parameters(rules))
-        self.keeper.book.forget_homes()
+        self.affinity.book.forget_homes()
         before.retire(self.snapshot)
 
     def _open_tap(self) -> None:
@@ -149,15 +149,15 @@ class DataPlane:
     def listen_alone(self) -> None:
         """The control process is gone, and nobody here probes: take other replicas' word for conditions and drains."""
         if self.news is not None:
-            self.news.subscribe(ConditionChanged, self._hear_condition)
-            self.news.subscribe(EndpointDrained, self._hear_drained)
+            self.news.subscribe(ConditionChanged, self._on_condition)
+            self.news.subscribe(EndpointDrained, self._on_drained)
 
-    def _hear_condition(self, item: ConditionChanged) -> None:
+    def _on_condition(self, item: ConditionChanged) -> None:
         condition = _CONDITIONS.get(item.condition)
         if condition is not None:
             self.set_health({**self._health, (item.engine, item.url): condition})
 
-    def _hear_drained(self, item: EndpointDrained) -> None:
+    def _on_drained(self, item: EndpointDrained) -> None:
         key = item.engine, item.url
         self.set_drained(self._drained | {key} if item.is_draining else self._drained - {key})
 
@@ -174,7 +174,7 @@ class DataPlane:
     def close(self) -> None:
         """Stop at once."""
         self._sweeper.cancel()
-        self.keeper.book.flush()
+        self.affinity.book.flush()
         for connection in list(self.connections):
             connection.abort()
         for engine in self.snapshot.engines.values():
@@ -193,7 +193,7 @@ class DataPlane:
                 endpoint.close_stale(now)
         self._descriptors.look()
         self.wheel.rest()
-        self.keeper.book.flush()
+        self.affinity.book.flush()
         self.limiter.sweep(now)
 
 

@@ -24,9 +24,9 @@ from gateway.sessions.session_cache import SessionCache
 from gateway.yaml.problems import suggest
 
 # EventBus are heard within milliseconds by all who live.
-_PATIENCE_SECONDS = 0.5
+_TIMEOUT_SECONDS = 0.5
 # Who sends feedback of requests that there never were must not fill the memory, nor the news.
-_MAX_ASKED = 256
+_MAX_QUERIES = 256
 # Ratings that are known when they come again, as of a client that has not heard the answer.
 _MAX_RATED = 20_000
 
@@ -38,15 +38,15 @@ class FeedbackCollector:
         self._arms = arms
         self._book = book
         self._news = news
-        self._asked: dict[str, asyncio.Future[bool]] = {}
+        self._queries: dict[str, asyncio.Future[bool]] = {}
         self._rated: dict[tuple[str, str, str], None] = {}  # what was counted: whose, its name, "value" or "label"
         self.by_control: Callable[[Rating], Awaitable[bool]] | None = None
         if news is not None:
-            news.subscribe(FeedbackGiven, self._hear_given)
-            news.subscribe(FeedbackTaken, self._hear_taken)
+            news.subscribe(FeedbackGiven, self._on_given)
+            news.subscribe(FeedbackTaken, self._on_taken)
 
     def __repr__(self) -> str:
-        return f"<FeedbackCollector of {self._arms!r}, {len(self._asked)} asked>"
+        return f"<FeedbackCollector of {self._arms!r}, {len(self._queries)} queries>"
 
     async def give(self, rating: Rating, snapshot: Snapshot) -> bool:
         """Count a rating; False where nobody knows what it is about.
@@ -56,7 +56,7 @@ class FeedbackCollector:
         try:
             if rating.session is not None:
                 return await self._take_of_session(rating, rating.session, snapshot)
-            return self.take(rating) or await self._ask_others(rating)
+            return self.take(rating) or await self._query_others(rating)
         except ValueError as error:
             raise GatewayError(ErrorKind.BAD_REQUEST, str(error)) from error
 
@@ -68,11 +68,13 @@ class FeedbackCollector:
         meter = self._arms.recent.get((rating.request_id or "").encode("utf-8", "surrogatepass"))
         if meter is None or rating.experiment not in (None, meter.counts.key.experiment):
             return False
-        whose = rating.request_id or "", rating.name
-        value = rating.value if (*whose, "value") not in self._rated else None
-        label = rating.label if (*whose, "label") not in self._rated else None
+        request = rating.request_id or "", rating.name
+        value = rating.value if (*request, "value") not in self._rated else None
+        label = rating.label if (*request, "label") not in self._rated else None
         meter.rated(rating.name, value, label)
-        self._rated |= {(*whose, kind): None for kind, told in (("value", value), ("label", label)) if told is not None}
+        self._rated |= {
+            (*request, kind): None for kind, part in (("value", value), ("label", label)) if part is not None
+        }
         while len(self._rated) > _MAX_RATED:
             del self._rated[next(iter(self._rated))]
         return True
@@ -86,8 +88,8 @@ class FeedbackCollector:
         if len(found) > 1:  # those that the session has been seen in
             found = {name: arm for name, arm in found.items() if name in known.arms} or found
         if len(found) > 1:
-            told = f"the session is in several experiments: {', '.join(found)}; name one by 'experiment'"
-            raise GatewayError(ErrorKind.BAD_REQUEST, told)
+            text = f"the session is in several experiments: {', '.join(found)}; name one by 'experiment'"
+            raise GatewayError(ErrorKind.BAD_REQUEST, text)
         for name, arm in found.items():
             bucket = crc32(encoded(session)) % NUM_BUCKETS
             self._arms.meter(name, arm).of_bucket(bucket).rated(rating.name, rating.value, rating.label)
@@ -104,26 +106,26 @@ class FeedbackCollector:
 
     # By request
 
-    async def _ask_others(self, rating: Rating) -> bool:
+    async def _query_others(self, rating: Rating) -> bool:
         if self._news is None or not self._news.is_live:
             return self.by_control is not None and await self.by_control(rating)
-        if len(self._asked) >= _MAX_ASKED:
-            told = f"{_MAX_ASKED} others wait to hear whether somebody knows their request"
-            raise GatewayError(ErrorKind.OVERLOADED, told)
+        if len(self._queries) >= _MAX_QUERIES:
+            text = f"{_MAX_QUERIES} others wait to hear whether somebody knows their request"
+            raise GatewayError(ErrorKind.OVERLOADED, text)
         token = secrets.token_hex(8)
-        answer = self._asked[token] = asyncio.get_running_loop().create_future()
+        answer = self._queries[token] = asyncio.get_running_loop().create_future()
         assert rating.request_id is not None
         self._news.publish(
             FeedbackGiven(token, rating.request_id, rating.name, rating.value, rating.label, rating.experiment)
         )
         try:
-            return await asyncio.wait_for(answer, _PATIENCE_SECONDS)
+            return await asyncio.wait_for(answer, _TIMEOUT_SECONDS)
         except TimeoutError:
             return False
         finally:
-            del self._asked[token]
+            del self._queries[token]
 
-    def _hear_given(self, item: FeedbackGiven) -> None:
+    def _on_given(self, item: FeedbackGiven) -> None:
         rating = Rating(item.request_id, None, item.experiment, item.name, item.value, item.label)
         try:
             is_taken = self.take(rating)
@@ -132,8 +134,8 @@ class FeedbackCollector:
         if is_taken and self._news is not None:
             self._news.publish(FeedbackTaken(item.token))
 
-    def _hear_taken(self, item: FeedbackTaken) -> None:
-        answer = self._asked.get(item.token)
+    def _on_taken(self, item: FeedbackTaken) -> None:
+        answer = self._queries.get(item.token)
         if answer is not None and not answer.done():
             answer.set_result(True)
 
@@ -148,11 +150,11 @@ def _splits(rating: Rating, snapshot: Snapshot) -> list[Split]:
         return [split for split in splits.values() if split.spec.unit == "session"]
     split = splits.get(rating.experiment)
     if split is None:
-        told = f"unknown experiment {rating.experiment!r}{suggest(rating.experiment, splits)}"
-        raise GatewayError(ErrorKind.BAD_REQUEST, told)
+        text = f"unknown experiment {rating.experiment!r}{suggest(rating.experiment, splits)}"
+        raise GatewayError(ErrorKind.BAD_REQUEST, text)
     if split.spec.unit != "session":
-        told = f"the units of experiment {rating.experiment!r} are no sessions ({split.spec.unit}): give a request_id"
-        raise GatewayError(ErrorKind.BAD_REQUEST, told)
+        text = f"the units of experiment {rating.experiment!r} are no sessions ({split.spec.unit}): give a request_id"
+        raise GatewayError(ErrorKind.BAD_REQUEST, text)
     return [split]
 
 

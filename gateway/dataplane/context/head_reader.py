@@ -70,8 +70,8 @@ class Request:
         self.id: bytes | None = plan.head.value(_REQUEST_ID)
         self.json_length: bytes | None = plan.head.value(_JSON_LENGTH)
         session_field = plan.snapshot.session_field
-        self.session = told_session(plan.snapshot, volatile, plan.head.fields) if session_field else None
-        self.units = told_units(plan.snapshot, volatile) if plan.snapshot.unit_fields else None
+        self.session = session_of(plan.snapshot, volatile, plan.head.fields) if session_field else None
+        self.units = units_of(plan.snapshot, volatile) if plan.snapshot.unit_fields else None
         length = plan.head.value(_LENGTH)
         if length is not None:  # a rule asks for it; who writes the body anew must be able to
             self.length = 0
@@ -119,7 +119,7 @@ class Request:
 
     def timed(self, since: float = 0.0) -> Request:
         """The same with a timing of its own where the client asks for one; from now on, or `since`."""
-        if not self.plan.tells_timing or self.timing is not None:
+        if not self.plan.wants_timing or self.timing is not None:
             return self
         made = self.of(self.plan)
         made.timing = Timing(since or monotonic())
@@ -145,7 +145,7 @@ class Request:
         return b"".join([b"%b: %b\r\n" % field for field in kept])
 
 
-def told_session(snapshot: Snapshot, own: list[Field], shared: list[Field]) -> str | None:
+def session_of(snapshot: Snapshot, own: list[Field], shared: list[Field]) -> str | None:
     """The session that a head names by its field, or else by its cookie; names of fields are in lower case. `own` are
     those that few heads share."""
     cookie = b""
@@ -157,7 +157,7 @@ def told_session(snapshot: Snapshot, own: list[Field], shared: list[Field]) -> s
     return read_name(cookie) or None
 
 
-def told_units(snapshot: Snapshot, fields: list[Field]) -> dict[str, str] | None:
+def units_of(snapshot: Snapshot, fields: list[Field]) -> dict[str, str] | None:
     """What a head names the units of experiments by, the first field of each name; None where it does not."""
     named: dict[str, str] = {}
     for name, value in fields:
@@ -180,8 +180,8 @@ class Reader:
 
     def __init__(self, snapshot: Snapshot, settings: Settings) -> None:
         identity = {snapshot.table.identity.session_header.encode(), snapshot.table.identity.tenant_header.encode()}
-        asked = {name.encode() for name in snapshot.headers_used} | snapshot.own_fields
-        names = sorted((VOLATILE_FIELDS | identity | snapshot.unit_fields) - asked)
+        required = {name.encode() for name in snapshot.headers_used} | snapshot.own_fields
+        names = sorted((VOLATILE_FIELDS | identity | snapshot.unit_fields) - required)
         self._volatile = re.compile(
             rb"\r\n((?i:%b)):[ \t]*([\t\x20-\x7e\x80-\xff]*)(?=\r\n)" % b"|".join(map(re.escape, names))
         )

@@ -9,7 +9,7 @@ from gateway.dataplane.context.active_requests import Progress, Stage, progress_
 from gateway.dataplane.context.decision_log import EndedRequest, decision_facts
 from gateway.dataplane.context.head_reader import Request
 from gateway.dataplane.context.interfaces import Client, Handler
-from gateway.dataplane.context.local_replies import JSON, error_told, reason_fields, status_told
+from gateway.dataplane.context.local_replies import JSON, error_content, error_status, reason_fields
 from gateway.dataplane.context.request_body import RequestBody
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.wire.http1.head import Field
@@ -54,7 +54,7 @@ class LocalHandler(Handler):
             )
 
     def progress(self) -> Progress:
-        return progress_of(self._request, Stage.ASKING, self._started_at)
+        return progress_of(self._request, Stage.REQUESTED, self._started_at)
 
 
 class ErrorHandler(LocalHandler):
@@ -73,4 +73,4 @@ class ErrorHandler(LocalHandler):
             fields = reason_fields(error)
             if error.kind is ErrorKind.METHOD_NOT_ALLOWED:
                 fields.append((b"allow", ", ".join(self._plan.call.verbs).encode("ascii")))
-            self._respond(status_told(error, api), error_told(error, api), fields, reason=error.kind.value)
+            self._respond(error_status(error, api), error_content(error, api), fields, reason=error.kind.value)

@@ -31,27 +31,27 @@ def error_body(message: str) -> bytes:
     return orjson.dumps({"error": message})
 
 
-def status_told(error: GatewayError, api: LlmApi | None) -> int:
+def error_status(error: GatewayError, api: LlmApi | None) -> int:
     """The HTTP status of an error. OpenAI's clients and Anthropic's ask again after 501, which helps nobody."""
     if error.kind is ErrorKind.UNSUPPORTED and api is not None and api not in OF_V2:
         return 400
     return error.status.http
 
 
-def error_told(error: GatewayError, api: LlmApi | None) -> bytes:
+def error_content(error: GatewayError, api: LlmApi | None) -> bytes:
     """An error as clients of an API read it; None, and V2's own APIs: as Triton's."""
     if api is None or api in OF_V2:
         return error_body(error.message)
     if api is LlmApi.MESSAGES:
-        return anthropic_error(error.message, status_told(error, api))
+        return anthropic_error(error.message, error_status(error, api))
     code = _OPENAI_LIMIT if error.kind is ErrorKind.RATE_LIMITED else error.kind.value
-    return openai_error(error.message, status_told(error, api), code)
+    return openai_error(error.message, error_status(error, api), code)
 
 
-def event_told(error: GatewayError, api: LlmApi | None) -> bytes:
+def error_event(error: GatewayError, api: LlmApi | None) -> bytes:
     """The event that tells of an error in the middle of a stream, under status 200."""
     named = b"event: error\n" if api in _NAMED_EVENTS else b""
-    return b"%bdata: %b\n\n" % (named, error_told(error, api))
+    return b"%bdata: %b\n\n" % (named, error_content(error, api))
 
 
 def body_too_long(limit: int) -> GatewayError:

@@ -38,7 +38,7 @@ class OutcomeRecorder:
     def __repr__(self) -> str:
         return f"<OutcomeRecorder by {self._meter!r}>"
 
-    def asked(self, size: int) -> None:
+    def body_received(self, size: int) -> None:
         """The client's body is so long."""
         self._size = size
 
@@ -51,7 +51,7 @@ class OutcomeRecorder:
         if generated is not None:
             self._generated.append(generated)
 
-    def told(self, fields: list[Field]) -> None:
+    def reply_started(self, fields: list[Field]) -> None:
         """An engine's reply has begun, with these fields."""
         if self._meter is not None and not self._crossed:
             count_energy(self._meter, next((value for name, value in fields if name == ENERGY_FIELD), None))
@@ -93,8 +93,8 @@ class OutcomeRecorder:
 ENERGY_FIELD = b"endpoint-load-metrics"
 
 
-def count_energy(meter: Meter, told: bytes | None) -> None:
+def count_energy(meter: Meter, value: bytes | None) -> None:
     """Count what an engine says that a reply has taken, if it does."""
-    joules = read_energy(told) if told is not None else None
+    joules = read_energy(value) if value is not None else None
     if joules is not None:
         meter.used_energy(joules)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from gateway.config.settings import Settings
 from gateway.dataplane.context.arm_selector import ArmSelector, arm_selector_of
-from gateway.dataplane.context.server_timing import ASKED_BY
+from gateway.dataplane.context.server_timing import REQUEST_FIELD
 from gateway.dataplane.context.snapshot import Lane, Snapshot
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.operations import (
@@ -29,7 +29,7 @@ from gateway.upstream.engine import Engine
 from gateway.wire.http1.head import Field, RequestHead
 
 # Written anew for each hop.
-_REWRITTEN = frozenset({b"content-length", b"expect", b"x-request-id", ASKED_BY})
+_REWRITTEN = frozenset({b"content-length", b"expect", b"x-request-id", REQUEST_FIELD})
 # What only another proxy may say: whence a request came, and that it is mirrored, so that engines leave side effects.
 FORWARDED = frozenset(
     {b"x-forwarded-for", b"x-forwarded-proto", b"x-forwarded-host", b"forwarded", b"x-pointsman-shadow"}
@@ -86,8 +86,8 @@ class PreparedHead:
         "passes_if_kept",
         "request_line",
         "snapshot",
-        "tells_timing",
         "translated",
+        "wants_timing",
         "without_body",
     )
 
@@ -101,7 +101,7 @@ class PreparedHead:
         self.keeps_forwarded_proto = settings.trust_forwarded and head.value(b"x-forwarded-proto") is not None
         self._trust_forwarded = settings.trust_forwarded
         self.without_body = head.method == "HEAD"
-        self.tells_timing = head.value(ASKED_BY) is not None
+        self.wants_timing = head.value(REQUEST_FIELD) is not None
         self.lines = b""
         # What conversions prepare once for all requests with this head: heads for engines, plans of calls by RPC
         self.translated: dict[object, PreparedHead] = {}
@@ -169,11 +169,11 @@ class PreparedHead:
         """
         facts = self.facts
         headers = {**facts.headers, **units} if units else facts.headers
-        told = facts.model, facts.version, facts.protocol, facts.operation, headers, body, session
+        fields = facts.model, facts.version, facts.protocol, facts.operation, headers, body, session
         table, forced = self.snapshot.table, facts.forced
         if forced is None and body is not None and table.forcing.reads_bodies:
             forced = table.forcing.of_body(body)
-        return table.decide(Facts(*told, forced=forced), random.random)
+        return table.decide(Facts(*fields, forced=forced), random.random)
 
     def for_model(self, model: str) -> PreparedHead:
         """The same for requests whose body names this model."""
@@ -268,10 +268,10 @@ def forced_by(snapshot: Snapshot, value: Callable[[bytes], bytes | None]) -> For
     Raises: GatewayError (FORBIDDEN, BAD_REQUEST).
     """
     forcing = snapshot.table.forcing
-    said = value(forcing.spec.header.encode())
-    if said is None:
+    value_ = value(forcing.spec.header.encode())
+    if value_ is None:
         return None
-    return forcing.read(read_text(said), read_text(value(forcing.spec.key_header.encode()) or b""))
+    return forcing.read(read_text(value_), read_text(value(forcing.spec.key_header.encode()) or b""))
 
 
 def no_route(facts: Facts) -> GatewayError:
@@ -280,12 +280,12 @@ def no_route(facts: Facts) -> GatewayError:
     return GatewayError(ErrorKind.NO_ROUTE, f"Request for unknown model: '{facts.model}'{version} is not found")
 
 
-def _headers(fields: list[Field], asked: frozenset[str]) -> dict[str, str]:
+def _headers(fields: list[Field], names: frozenset[str]) -> dict[str, str]:
     """The fields that some rule asks for, the first of each name."""
     headers: dict[str, str] = {}
     for name, value in fields:
         text = name.decode("latin-1")
-        if text in asked:
+        if text in names:
             headers.setdefault(text, read_text(value))
     return headers
 

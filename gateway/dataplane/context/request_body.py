@@ -40,7 +40,7 @@ def decoded(request: Request, data: bytes, max_bytes: int) -> bytes:
     return plain
 
 
-def told_json_bytes(told: bytes | None, size: int) -> int | None:
+def declared_json_bytes(told: bytes | None, size: int) -> int | None:
     """Where the JSON of a V2 body of this size ends, by its Inference-Header-Content-Length; None where all is JSON.
 
     Raises: GatewayError(BAD_REQUEST).

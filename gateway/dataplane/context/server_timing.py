@@ -11,21 +11,21 @@ from __future__ import annotations
 
 from gateway.wire.http1.head import Field
 
-ASKED_BY = b"x-pointsman-timing"
+REQUEST_FIELD = b"x-pointsman-timing"
 FIELD = b"server-timing"
 
 
 class Timing:
     """When what happened; times are of `time.monotonic`, 0 where it has not happened."""
 
-    __slots__ = ("asked_at", "begun_at", "first_asked_at", "recalls_at", "waited")
+    __slots__ = ("begun_at", "first_requested_at", "recalls_at", "requested_at", "waited")
 
     def __init__(self, begun_at: float) -> None:
         self.begun_at = begun_at
         self.recalls_at = 0.0
         self.waited = 0.0  # seconds, for Redis
-        self.first_asked_at = 0.0  # the first try, where there is another
-        self.asked_at = 0.0  # this try, where it waits for a connection
+        self.first_requested_at = 0.0  # the first try, where there is another
+        self.requested_at = 0.0  # this try, where it waits for a connection
 
     def __repr__(self) -> str:
         return f"<Timing since {self.begun_at:.6f}>"
@@ -36,24 +36,24 @@ class Timing:
 
     def failed(self, sent_at: float, now: float) -> None:
         """A try has failed; `sent_at` is 0 where nothing was sent."""
-        self.first_asked_at = self.first_asked_at or self.asked_at or sent_at or now
-        self.asked_at = 0.0
+        self.first_requested_at = self.first_requested_at or self.requested_at or sent_at or now
+        self.requested_at = 0.0
 
     def field(self, limited: float, sent_at: float, now: float, endpoint: str) -> Field:
         """The field, at the reply's first byte; `limited` are the seconds that limits held it, `endpoint` is told
         where it is not empty."""
         sent_at = sent_at or now
-        asked_at = self.asked_at or sent_at
-        first_asked_at = self.first_asked_at or asked_at
+        requested_at = self.requested_at or sent_at
+        first_requested_at = self.first_requested_at or requested_at
         waited = self.waited + limited
         phases = {
-            "decide": first_asked_at - self.begun_at - waited,
+            "decide": first_requested_at - self.begun_at - waited,
             "wait": waited,
-            "retry": asked_at - first_asked_at,
-            "connect": sent_at - asked_at,
+            "retry": requested_at - first_requested_at,
+            "connect": sent_at - requested_at,
             "engine": now - sent_at,
         }
-        told = [f"{name};dur={max(seconds, 0.0) * 1e3:.3f}" for name, seconds in phases.items()]
+        entries = [f"{name};dur={max(seconds, 0.0) * 1e3:.3f}" for name, seconds in phases.items()]
         if endpoint:
-            told[-1] += f';desc="{endpoint}"'
-        return FIELD, ", ".join(told).encode("ascii", "replace")
+            entries[-1] += f';desc="{endpoint}"'
+        return FIELD, ", ".join(entries).encode("ascii", "replace")

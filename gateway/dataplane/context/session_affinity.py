@@ -76,14 +76,14 @@ class SessionAffinity:
     def find(self, lane: Lane, session: str, found: Callable[[Lane], None]) -> None:
         """Ask Redis for a session, and tell its lane, in a later turn of the event loop."""
 
-        def tell() -> None:
+        def go_on() -> None:
             now = time()
             found(self._lane(lane, self.book.peek(session, now), now))
 
         if lane.replay is not None and _has_no_number(session):
-            self.inputs.number(session, lane.replay, tell)
+            self.inputs.number(session, lane.replay, go_on)
         else:
-            self.book.find(session, lambda known: tell())
+            self.book.find(session, lambda known: go_on())
 
     def choose(
         self,
@@ -141,15 +141,15 @@ class SessionAffinity:
         if not target.sticks:
             return lane
         assert target.experiment is not None and target.arm is not None and lane.split is not None
-        told, own = session.arms.get(target.experiment), lane.split.arm_tokens[target.arm]
-        if told == own:
+        text, own = session.arms.get(target.experiment), lane.split.arm_tokens[target.arm]
+        if text == own:
             return lane
-        kept = lane.arms.get(told) if told is not None else None
+        kept = lane.arms.get(text) if text is not None else None
         if kept is not None:
             return kept.of_bucket(lane.bucket)
-        if told is None and lane.meter is not None:
+        if text is None and lane.meter is not None:
             lane.meter.exposed()
-        self.book.keep_arm(session, target.experiment, own, now, replaces=told is not None)
+        self.book.keep_arm(session, target.experiment, own, now, replaces=text is not None)
         return lane
 
     def _for_session(
@@ -184,8 +184,8 @@ class SessionAffinity:
         self, engine: Engine, sequence: Sequence, known: Session, now: float, tried: Collection[Endpoint]
     ) -> Endpoint | None:
         if sequence.adrift and not sequence.starts:
-            told = f"nobody knows where sequence {sequence} of model '{sequence.model}' is by now: {sequence.adrift}"
-            raise GatewayError(ErrorKind.NO_HEALTHY_ENDPOINT, told)
+            text = f"nobody knows where sequence {sequence} of model '{sequence.model}' is by now: {sequence.adrift}"
+            raise GatewayError(ErrorKind.NO_HEALTHY_ENDPOINT, text)
         place = known.places.get(engine.name)
         at = engine.endpoint(place) if place is not None else None
         if place is not None and not sequence.starts:
@@ -194,8 +194,8 @@ class SessionAffinity:
                 if sequence.step is not None:
                     raise SequenceDisplacedError(sequence, place, what, at)
                 self.lost(engine, sequence, place)
-                told = where_it_was(sequence, place, what)
-                raise GatewayError(ErrorKind.SEQUENCE_LOST, f"{told}: start it anew")
+                text = where_it_was(sequence, place, what)
+                raise GatewayError(ErrorKind.SEQUENCE_LOST, f"{text}: start it anew")
             if at.is_draining and sequence.step and not sequence.ends and at not in engine.able(now):
                 raise SequenceDisplacedError(sequence, place, "is drained", at, may_stay=True)
             return at
@@ -245,8 +245,8 @@ def _why_left(endpoint: Endpoint | None) -> str:
 
 def where_it_was(sequence: Sequence, place: str, what: str) -> str:
     """What is told of a sequence that cannot stay where it was: `what` is the matter there."""
-    told = f"sequence {sequence} of model '{sequence.model}' was at "
-    return told + (f"endpoint {place}, which {what}" if place else f"an endpoint that {what}")
+    text = f"sequence {sequence} of model '{sequence.model}' was at "
+    return text + (f"endpoint {place}, which {what}" if place else f"an endpoint that {what}")
 
 
 def _has_no_number(session: str) -> TypeGuard[Sequence]:

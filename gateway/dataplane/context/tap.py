@@ -32,7 +32,7 @@ class Tap(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._connecting: asyncio.Task[None] | None = None
         self._under_way: Counter[str] = Counter()  # by route: captures that the shadow process has not done with
-        self._told = b""  # a line of it whose end has not come
+        self._partial_line = b""  # a line of it whose end has not come
         self._gathered: list[bytes] = []
         self._num_gathered_bytes = 0
         self.counts: Counter[tuple[str, str]] = Counter()  # by route, and CAPTURED or why not
@@ -100,13 +100,13 @@ class Tap(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
 
     def data_received(self, data: bytes) -> None:
-        *routes, self._told = (self._told + data).split(b"\n")
+        *routes, self._partial_line = (self._partial_line + data).split(b"\n")
         for route in routes:
             self._under_way[route.decode()] -= 1
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
         self._under_way.clear()
-        self._told = b""
+        self._partial_line = b""
         self._connecting = None
         self.open()

@@ -37,7 +37,7 @@ def counters_of(plane: DataPlane) -> CountersSnapshot:
 
 
 def _session_use(plane: DataPlane) -> SessionUse:
-    book = plane.keeper.book
+    book = plane.affinity.book
     counts = book.counts
     return SessionUse(
         read=counts.read,

@@ -48,7 +48,7 @@ class ConversationHandler(TranslatingHandler):
     __slots__ = ("_is_keeping", "_talk")
 
     def __init__(
-        self, client: Client, request: Request, lane: Lane, session: str, spec: HistorySpec, ask: Serve
+        self, client: Client, request: Request, lane: Lane, session: str, spec: HistorySpec, backend: Serve
     ) -> None:
         snapshot = request.plan.snapshot
         tenant = request.plan.facts.headers.get(snapshot.table.identity.tenant_header, "")
@@ -56,7 +56,7 @@ class ConversationHandler(TranslatingHandler):
         conversation = Conversation(store, str(session), tenant, patience=spec.patience) if store is not None else None
         self._talk = ConversationTurn(conversation, spec)
         self._is_keeping = False  # the engine has answered
-        super().__init__(client, request, lane, session, self._make_completed, ask, turn_generation)
+        super().__init__(client, request, lane, session, self._make_completed, backend, turn_generation)
 
     async def _make_completed(self, request: Request, body: bytes, lane: Lane) -> Translator:
         """The translator of the completed request.
@@ -64,13 +64,13 @@ class ConversationHandler(TranslatingHandler):
         Raises: GatewayError.
         """
         talk, version = self._talk, request.plan.call.version or ""
-        asked, make_writer = _read(request, body)
-        generation = await talk.begin(asked)
+        generation, make_writer = _read(request, body)
+        generation = await talk.begin(generation)
         self._reply.added = [(_HISTORY, talk.history_status.encode("ascii"))]
         if talk.is_missing:
             lane.series(None).count_error(ErrorKind.HISTORY_MISSING.value)
         side = known_side(lane, generation, version) or await find_side(lane, generation, version)
-        return translator_of(request, generation, _heard(make_writer, talk), lane, side)
+        return translator_of(request, generation, _recorded(make_writer, talk), lane, side)
 
     # Ends
 
@@ -83,11 +83,11 @@ class ConversationHandler(TranslatingHandler):
         else:
             self._reply.respond(reply)
 
-    def _keep_and(self, tell: Callable[[], None]) -> None:
+    def _keep_and(self, reply: Callable[[], None]) -> None:
         self._is_keeping = True
-        self._task = asyncio.get_running_loop().create_task(self._keep(tell))
+        self._task = asyncio.get_running_loop().create_task(self._keep(reply))
 
-    async def _keep(self, tell: Callable[[], None]) -> None:
+    async def _keep(self, reply: Callable[[], None]) -> None:
         target = self._lane.target
         try:
             is_kept = await self._talk.store(target.engine, target.arm or "")
@@ -99,7 +99,7 @@ class ConversationHandler(TranslatingHandler):
             self._reply.added = [(_HISTORY, f"{self._talk.history_status}, not kept".encode("ascii"))]
         self._task = None
         if not self._reply.is_over:
-            tell()
+            reply()
 
     def client_gone(self, reason: str = "client_gone", status: int = 0) -> None:
         if self._is_keeping:  # the engine's handler has counted it, and the answer is kept all the same
@@ -110,7 +110,7 @@ class ConversationHandler(TranslatingHandler):
         super().client_gone(reason, status)
 
 
-def _heard(make_writer: MakeWriter, talk: ConversationTurn) -> MakeWriter:
+def _recorded(make_writer: MakeWriter, talk: ConversationTurn) -> MakeWriter:
     """The same writers, whose events the talk's answer hears."""
 
     def make(generation: Generation, *, id: str, created: int, model: str) -> ReplyWriter:

@@ -16,7 +16,7 @@ import orjson
 from gateway.conversations.store import conversation_id
 from gateway.dataplane.context.head_reader import Request
 from gateway.dataplane.context.prepared_head import PreparedHead
-from gateway.dataplane.context.request_body import told_json_bytes
+from gateway.dataplane.context.request_body import declared_json_bytes
 from gateway.dataplane.context.snapshot import Lane
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.operations import OF_V2
@@ -35,12 +35,12 @@ def held_by_engine(request: Request, body: bytes, lane: Lane, session: str, fiel
     """
     identity = request.plan.snapshot.table.identity
     tenant = request.plan.facts.headers.get(identity.tenant_header, "")
-    told = str(session) if not tenant and may_stand_in_a_field(session) else conversation_id(session, tenant)
-    length = told_json_bytes(request.json_length, len(body))
+    session_id = str(session) if not tenant and may_stand_in_a_field(session) else conversation_id(session, tenant)
+    length = declared_json_bytes(request.json_length, len(body))
     head, tensors = (body, b"") if length is None else (body[:length], body[length:])
-    written = _written(_fields(head), request, lane, told, field, {*identity.session_parameters})
+    written = _written(_fields(head), request, lane, session_id, field, {*identity.session_parameters})
     header = identity.session_header.encode("ascii")
-    made = request.of(_with_header(request.plan, lane, header, told), len(written) + len(tensors))
+    made = request.of(_with_header(request.plan, lane, header, session_id), len(written) + len(tensors))
     made.volatile = [entry for entry in made.volatile if entry[0] not in (header, _JSON_LENGTH)]
     if length is not None:
         made.json_length = b"%d" % len(written)
@@ -60,7 +60,7 @@ def _fields(body: bytes) -> dict[str, Any]:
 
 
 def _written(
-    fields: dict[str, Any], request: Request, lane: Lane, told: str, field: str | None, names: set[str]
+    fields: dict[str, Any], request: Request, lane: Lane, session_id: str, field: str | None, names: set[str]
 ) -> bytes:
     """The body with the session where this engine reads it, and nowhere else. An engine that is asked in another
     API than its client's has no place for it."""
@@ -69,20 +69,20 @@ def _written(
     parameters = {name: value for name, value in fields.get(_PARAMETERS, {}).items() if name not in names}
     if lane.engine.adapter.passes(request.plan.call):
         if api in OF_V2:
-            parameters[field or _PARAMETER] = told
+            parameters[field or _PARAMETER] = session_id
         elif field is not None:
-            fields[field] = told
+            fields[field] = session_id
     if parameters or fields.get(_PARAMETERS):
         fields[_PARAMETERS] = parameters
     return orjson.dumps(fields)
 
 
-def _with_header(plan: PreparedHead, lane: Lane, field: bytes, told: str) -> PreparedHead:
+def _with_header(plan: PreparedHead, lane: Lane, field: bytes, session_id: str) -> PreparedHead:
     """The plan of the same request whose session stands in its header."""
     made = copy(plan)
     made.head = head = copy(plan.head)
     head.fields = [entry for entry in head.fields if entry[0] not in (field, _ENCODING)]
-    head.fields.append((field, told.encode("utf-8", "replace")))
+    head.fields.append((field, session_id.encode("utf-8", "replace")))
     made.encoding = None
     made.translated, made.calls = {}, {}
     made._leading = {}

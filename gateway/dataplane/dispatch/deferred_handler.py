@@ -151,7 +151,7 @@ class SessionLookup(DeferredHandler):
             self._is_started = True
             if self._request.timing is not None:
                 self._request.timing.recalls_at = monotonic()
-            self._client.plane.keeper.find(self._lane, self._session, self._go_on)
+            self._client.plane.affinity.find(self._lane, self._session, self._go_on)
         if not ended:
             self._client.pause_body()
 

@@ -28,7 +28,7 @@ def route_on_model(client: Client, request: Request, body: bytes, serve: Serve) 
         if lane is None or lane.needs_session:
             lane, session = _decided(plan, request, body)
         if session is not None and lane.keeps_session:
-            known = client.plane.keeper.recall(lane, session)
+            known = client.plane.affinity.recall(lane, session)
             if known is None:
                 return _after_lookup(client, request, plan, lane, session, name, body, serve)
             lane = known

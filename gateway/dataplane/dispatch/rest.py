@@ -32,7 +32,7 @@ from gateway.dataplane.context.arm_selector import ArmSelector
 from gateway.dataplane.context.head_reader import Request
 from gateway.dataplane.context.interfaces import Client, Handler, Serve
 from gateway.dataplane.context.local_handler import ErrorHandler
-from gateway.dataplane.context.request_body import RequestBody, decoded, told_json_bytes
+from gateway.dataplane.context.request_body import RequestBody, declared_json_bytes, decoded
 from gateway.dataplane.context.snapshot import Lane
 from gateway.dataplane.conversation.handler import ConversationHandler
 from gateway.dataplane.conversation.session_forwarding import held_by_engine
@@ -115,19 +115,19 @@ def _on_arm(client: Client, request: Request, body: bytes, selector: ArmSelector
     session = request.session
     if selector.needs_session and session is None and _body_may_name_session(request):
         session = _session_in_body(request, body)
-    keeper = client.plane.keeper
+    affinity = client.plane.affinity
     if selector.is_sticky and type(session) is str:  # a Sequence is somewhere only while it goes on
-        routed = keeper.routed(selector, session)
+        routed = affinity.routed(selector, session)
         if routed is not None:
             return Exchange(client, request, routed, session)
     lane = selector.lane(session if selector.by_session else request.unit(selector.header))
     if session is None or not lane.needs_session:
         return Exchange(client, request, lane, None) if selector.passes else serve(client, request, lane, None)
     if selector.passes:  # as `serve` does, without its checks
-        known = keeper.recall(lane, session) if lane.keeps_session else lane
+        known = affinity.recall(lane, session) if lane.keeps_session else lane
         if known is not None:
             if selector.is_sticky and type(session) is str:
-                keeper.route(selector, session, known)
+                affinity.route(selector, session, known)
             return Exchange(client, request, known, session)
     return serve(client, request, lane, session)
 
@@ -157,7 +157,7 @@ def _session_in_body(request: Request, body: bytes) -> str | None:
 
 def serve(client: Client, request: Request, lane: Lane, session: str | None) -> Handler:
     """The handler of a request that the rules send to this lane; its session may have it in another."""
-    known = client.plane.keeper.recall(lane, session) if session is not None and lane.keeps_session else lane
+    known = client.plane.affinity.recall(lane, session) if session is not None and lane.keeps_session else lane
     if known is not None:
         return serve_mirrored(client, request, known, session)
     assert session is not None
@@ -252,5 +252,5 @@ def _conversation_backend(lane: Lane) -> Serve:
 
 def _is_text(request: Request, body: bytes) -> bool:
     """Whether an infer is one of text, as a language model behind V2 takes it."""
-    facts = read_body_facts(Operation.INFER, body[: told_json_bytes(request.json_length, len(body))])
+    facts = read_body_facts(Operation.INFER, body[: declared_json_bytes(request.json_length, len(body))])
     return any(tensor.name == _TEXT_INPUT and tensor.datatype == "BYTES" for tensor in facts.inputs)

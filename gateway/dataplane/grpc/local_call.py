@@ -149,7 +149,7 @@ class LocalCall(ABC):
     def progress(self) -> Progress | None:
         if self._is_over:
             return None
-        stage = Stage.ANSWERING if self._has_begun else Stage.ASKING if self._has_ended else Stage.READING
+        stage = Stage.ANSWERING if self._has_begun else Stage.REQUESTED if self._has_ended else Stage.READING
         return Progress(stage, self._started_at, self._request_id, request_line=self._head.plan.request_line)
 
     def cancel(self, error: GatewayError) -> None:

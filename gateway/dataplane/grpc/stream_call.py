@@ -78,7 +78,7 @@ class StreamCall:
         self.request_id = head.id or plane.new_request_id()
         self.fields = UpstreamFields(client, head, self.request_id, self._started_at)
         limits = plane.settings.limits
-        self._router = StreamRouter(head, plane.keeper)
+        self._router = StreamRouter(head, plane.affinity)
         self.has_one_request = decided is not None
         if decided is not None:
             self._router.keep(*decided)
@@ -152,7 +152,9 @@ class StreamCall:
         if self._is_over:
             return None
         target = self._router.first
-        stage = Stage.ANSWERING if self.responses.has_begun else Stage.ASKING if self._num_backends else Stage.READING
+        stage = (
+            Stage.ANSWERING if self.responses.has_begun else Stage.REQUESTED if self._num_backends else Stage.READING
+        )
         lane, model = (target.lane, self._router.first_model) if target is not None else (None, "")
         url = next((backend.url for backend in self._backends.values() if backend.url), "")
         return Progress(stage, self._started_at, self.request_id, lane, url, model, self._head.plan.request_line)

@@ -138,7 +138,7 @@ class UnaryCall:
 
     def _look_up(self, message: MessageBody, target: CallTarget, session: str) -> None:
         """Go where the session is; a function of its own, since what a closure holds costs wherever it is used."""
-        affinity, plan = self._client.plane.keeper, self._head.plan
+        affinity, plan = self._client.plane.affinity, self._head.plan
         lane = affinity.recall(target.lane, session)
         if lane is not None:
             self._go(message, plan.target(lane), session)

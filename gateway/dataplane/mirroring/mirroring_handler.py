@@ -20,15 +20,15 @@ from gateway.dataplane.context.local_replies import (
     CHUNKS,
     JSON,
     KEEP_ALIVE_END,
-    error_told,
+    error_content,
+    error_status,
     reason_fields,
     relayed,
     reply,
-    status_told,
     stream_head,
 )
 from gateway.dataplane.context.prepared_head import FORWARDED
-from gateway.dataplane.context.server_timing import ASKED_BY
+from gateway.dataplane.context.server_timing import REQUEST_FIELD
 from gateway.dataplane.context.snapshot import Lane
 from gateway.dataplane.context.tap import Tap
 from gateway.protocol.errors import ErrorKind, GatewayError
@@ -37,7 +37,7 @@ from gateway.wire.http1.head import Field, ResponseHead
 # What the gateway refuses so as to be asked less: a candidate would get what limits keep from the route's own engine.
 UNMIRRORED = (ErrorKind.RATE_LIMITED, ErrorKind.OVERLOADED)
 # Told anew for the candidate.
-_OWN = frozenset({b"content-length", b"expect", b"host", b"x-request-id", b"x-pointsman-shadow", ASKED_BY})
+_OWN = frozenset({b"content-length", b"expect", b"host", b"x-request-id", b"x-pointsman-shadow", REQUEST_FIELD})
 # And those that only another proxy may say.
 _FOREIGN = _OWN | FORWARDED
 
@@ -184,7 +184,7 @@ class MirroringHandler(Handler):
             self.plane.tap.drop(self._lane.target.route, "refused")
             return
         api = self._request.plan.api
-        status, body = status_told(error, api), error_told(error, api)
+        status, body = error_status(error, api), error_content(error, api)
         fields = [*fields, *reason_fields(error)]
         self._answer.add(reply(status, body, JSON, fields, KEEP_ALIVE_END, without_body=False))
         self._hand_over(status)

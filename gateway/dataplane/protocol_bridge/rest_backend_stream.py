@@ -278,7 +278,7 @@ class _Exchange:
 
     async def _looked_up(self, lane: Lane, session: str) -> Lane:
         """The lane of a session's message."""
-        affinity = self._owner.call.plane.keeper
+        affinity = self._owner.call.plane.affinity
         cached = affinity.recall(lane, session)
         if cached is not None:
             return cached

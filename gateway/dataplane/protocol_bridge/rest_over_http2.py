@@ -13,10 +13,10 @@ from gateway.dataplane.context.in_process_client import InProcessClient
 from gateway.dataplane.context.interfaces import Client, Handler
 from gateway.dataplane.context.local_replies import (
     body_too_long,
-    error_told,
-    event_told,
+    error_content,
+    error_event,
+    error_status,
     reason_fields,
-    status_told,
 )
 from gateway.dataplane.grpc.interfaces import CallClient
 from gateway.protocol.errors import ErrorKind, GatewayError
@@ -136,7 +136,7 @@ class RestStream:
 
     def cancel(self, error: GatewayError) -> None:
         if self._handler is not None:
-            event = event_told(error, self._api) if self._streams_events else b""
+            event = error_event(error, self._api) if self._streams_events else b""
             self._give_up(error, event)
 
     def _give_up(self, error: GatewayError, event: bytes = b"") -> None:
@@ -173,8 +173,8 @@ class RestStream:
 
     def refused(self, error: GatewayError, fields: Sequence[Field]) -> None:
         self._rest.respond(
-            status_told(error, self._api),
-            error_told(error, self._api),
+            error_status(error, self._api),
+            error_content(error, self._api),
             [*fields, *reason_fields(error)],
         )
 

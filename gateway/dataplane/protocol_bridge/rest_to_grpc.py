@@ -13,7 +13,7 @@ from gateway.dataplane.context.data_plane import DataPlane
 from gateway.dataplane.context.decision_log import EndedRequest, decision_facts
 from gateway.dataplane.context.head_reader import Request
 from gateway.dataplane.context.interfaces import Client, Handler
-from gateway.dataplane.context.request_body import decoded, told_json_bytes
+from gateway.dataplane.context.request_body import declared_json_bytes, decoded
 from gateway.dataplane.context.snapshot import Lane
 from gateway.dataplane.grpc.in_process_stream import InProcessStream
 from gateway.dataplane.grpc.interfaces import BackendStream, CallHandler
@@ -149,7 +149,7 @@ class RestToGrpcHandler(Handler):
         progress = self._call.progress() if self._call is not None else None
         if progress is not None:
             return replace(progress, protocol=self._plan.facts.protocol, model=self._plan.facts.model)
-        stage = Stage.ASKING if self._task is not None else Stage.READING
+        stage = Stage.REQUESTED if self._task is not None else Stage.READING
         return progress_of(self._request, stage, self._started_at, id=self._request_id, lane=self._lane)
 
     # The call
@@ -162,7 +162,7 @@ class RestToGrpcHandler(Handler):
             return
         if call.operation is Operation.INFER:
             reply.rpc = "ModelInfer"
-            head_bytes = told_json_bytes(self._request.json_length, len(body))
+            head_bytes = declared_json_bytes(self._request.json_length, len(body))
             message, reply.wanted = infer_request_of_rest(body, head_bytes, call.model or "", call.version or "")
         else:
             method = "GET" if plan.without_body else plan.head.method

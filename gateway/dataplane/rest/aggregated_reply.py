@@ -7,7 +7,7 @@ from typing import Any
 
 import orjson
 
-from gateway.dataplane.context.local_replies import JSON, error_body, error_told, reason_fields
+from gateway.dataplane.context.local_replies import JSON, error_body, error_content, reason_fields
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.operations import LlmApi
 from gateway.upstream.endpoint_client import HttpReply
@@ -30,7 +30,7 @@ class AggregatedReply:
 
 
 def refused(error: GatewayError, api: LlmApi | None) -> AggregatedReply:
-    body, fields = error_told(error, api), reason_fields(error)
+    body, fields = error_content(error, api), reason_fields(error)
     return AggregatedReply(error.status.http, body, fields=fields, reason=error.kind.value)
 
 
@@ -38,10 +38,10 @@ def merged(answers: list[HttpReply], merge: Callable[[list[Any]], Any], shape: t
     """One answer from those that have its shape; a single one stays as it is, to the byte."""
     if len(answers) == 1:
         return passed_on(answers[0])
-    told = [value for answer in answers if isinstance(value := _json_of(answer), shape)]
-    if not told:
+    values = [value for answer in answers if isinstance(value := _json_of(answer), shape)]
+    if not values:
         raise GatewayError(ErrorKind.UPSTREAM_PROTOCOL, "no engine answered as the V2 protocol says")
-    return AggregatedReply(200, orjson.dumps(merge(told)))
+    return AggregatedReply(200, orjson.dumps(merge(values)))
 
 
 def _json_of(answer: HttpReply) -> Any:

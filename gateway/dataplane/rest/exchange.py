@@ -17,7 +17,7 @@ from gateway.dataplane.context.active_requests import Progress, progress_of
 from gateway.dataplane.context.decision_log import EndedRequest, decision_facts
 from gateway.dataplane.context.head_reader import Request
 from gateway.dataplane.context.interfaces import Client
-from gateway.dataplane.context.local_replies import event_told
+from gateway.dataplane.context.local_replies import error_event
 from gateway.dataplane.context.outcome import ENERGY_FIELD, count_energy
 from gateway.dataplane.context.request_body import RequestBody
 from gateway.dataplane.context.snapshot import Lane
@@ -78,7 +78,7 @@ class Exchange(AttemptingHandler):
         self._request_id = request.id or plane.new_request_id()
         self._body = RequestBody(request, plane.settings.limits.retry_body_bytes)
         self.attempts: UpstreamAttempts[Http1ClientConnection] = UpstreamAttempts(plane, self, lane, session, now)
-        if plan.tells_timing:
+        if plan.wants_timing:
             self._request = request = request.timed(now)
             self.attempts.timing = request.timing
         self._waits_for_engine = False  # to read more of the body
@@ -159,7 +159,7 @@ class Exchange(AttemptingHandler):
         if connection is not None:
             self._send(connection, now)
         elif self.attempts.timing is not None:
-            self.attempts.timing.asked_at = now
+            self.attempts.timing.requested_at = now
 
     def connected(self, connection: Http1ClientConnection) -> None:
         """The pool has a connection."""
@@ -249,7 +249,7 @@ class Exchange(AttemptingHandler):
                 client.write_at_once()
             if head.ends_at_close:
                 self._is_relayed = False
-        added = attempts.timing_fields(now) if plan.tells_timing else ()
+        added = attempts.timing_fields(now) if plan.wants_timing else ()
         client.relay(head, lane, added, self._request_id, b"" if plan.without_body else data)
         if ended:
             if attempt.is_open:
@@ -296,8 +296,8 @@ class Exchange(AttemptingHandler):
             attempts.status = status
             client.refuse(error, [*fields, (b"x-request-id", self._request_id)])
             return
-        is_told = self._is_event_stream and not self._plan.without_body
-        client.break_off(event_told(error, self._plan.api) if is_told else b"")
+        has_event = self._is_event_stream and not self._plan.without_body
+        client.break_off(error_event(error, self._plan.api) if has_event else b"")
 
     def _log(self, status: int, reason: str) -> None:
         request_log, attempts = self._client.plane.request_log, self.attempts

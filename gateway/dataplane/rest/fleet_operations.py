@@ -90,8 +90,8 @@ class FleetOperation(LocalHandler):
     # UnaryReply here
 
     async def _metadata(self, body: bytes) -> AggregatedReply:
-        told = {"name": "pointsman", "version": version("pointsman"), "extensions": EXTENSIONS}
-        return AggregatedReply(200, orjson.dumps(told))
+        text = {"name": "pointsman", "version": version("pointsman"), "extensions": EXTENSIONS}
+        return AggregatedReply(200, orjson.dumps(text))
 
     async def _live(self, body: bytes) -> AggregatedReply:
         return AggregatedReply(200, content_type="text/plain")
@@ -110,32 +110,32 @@ class FleetOperation(LocalHandler):
         if await self._client.plane.feedback.give(rating, self._plan.snapshot):
             return AggregatedReply(200, b'{"counted":true}')
         what = f"request {rating.request_id!r}" if rating.session is None else f"session {rating.session!r}"
-        told = f"no experiment knows {what}: it took part in none, or is too long ago"
-        raise GatewayError(ErrorKind.NOT_FOUND, told)
+        text = f"no experiment knows {what}: it took part in none, or is too long ago"
+        raise GatewayError(ErrorKind.NOT_FOUND, text)
 
     # Gathered from all, as far as they answer
 
     async def _statistics(self, body: bytes) -> AggregatedReply:
-        return merged(await self._ask_what_answers(self._everywhere(), body), merge_statistics, dict)
+        return merged(await self._query_available(self._everywhere(), body), merge_statistics, dict)
 
     async def _model_statistics(self, body: bytes) -> AggregatedReply:
-        return merged(await self._ask_what_answers(self._where_the_model_is(), body), merge_statistics, dict)
+        return merged(await self._query_available(self._where_the_model_is(), body), merge_statistics, dict)
 
     async def _index(self, body: bytes) -> AggregatedReply:
-        return merged(await self._ask_what_answers(self._everywhere(), body), merge_index, list)
+        return merged(await self._query_available(self._everywhere(), body), merge_index, list)
 
     # Sent to all, and done only when all have done it
 
     async def _control_model(self, body: bytes) -> AggregatedReply:
-        return agreed(await self._ask(self._where_the_model_is(), body))
+        return agreed(await self._query(self._where_the_model_is(), body))
 
     async def _settings(self, body: bytes) -> AggregatedReply:
         """Trace and log settings: one server's are read, all servers' are written."""
         of_model = self._plan.call.operation is Operation.MODEL_TRACE
         questions = self._where_the_model_is() if of_model else self._everywhere()
         if self._plan.head.method == "POST":
-            return agreed(await self._ask(questions, body))
-        answers = await self._ask_what_answers(questions, body)
+            return agreed(await self._query(questions, body))
+        answers = await self._query_available(questions, body)
         return passed_on(answers[0])
 
     async def _shared_memory(self, body: bytes) -> AggregatedReply:
@@ -146,8 +146,8 @@ class FleetOperation(LocalHandler):
                 ErrorKind.BAD_REQUEST, "no engine runs on the gateway's host, so none can map shared memory"
             )
         if self._plan.head.method == "POST":
-            return agreed(await self._ask(questions, body))
-        return merged(await self._ask_what_answers(questions, body), merge_regions, list)
+            return agreed(await self._query(questions, body))
+        return merged(await self._query_available(questions, body), merge_regions, list)
 
     # Asking
 
@@ -168,18 +168,18 @@ class FleetOperation(LocalHandler):
             path = engine.adapter.target(plan.call, plan.head.target, target.model)
             questions += [(engine, endpoint, path) for endpoint in engine.endpoints]
         if not questions and targets:
-            spoken = ", ".join(sorted({snapshot.engines[target.engine].spec.protocol.value for target in targets}))
-            what = f"engines of protocol {spoken} have no '{plan.call.operation.value}' of a model"
+            protocols = ", ".join(sorted({snapshot.engines[target.engine].spec.protocol.value for target in targets}))
+            what = f"engines of protocol {protocols} have no '{plan.call.operation.value}' of a model"
             raise GatewayError(ErrorKind.UNSUPPORTED, what)
         if not questions:
             raise no_route(plan.facts)
         return _once_each(questions)
 
-    async def _ask(self, questions: list[Question], body: bytes) -> list[HttpReply | GatewayError]:
+    async def _query(self, questions: list[Question], body: bytes) -> list[HttpReply | GatewayError]:
         """Ask all at once; who cannot be reached answers by the error."""
-        return list(await asyncio.gather(*[self._ask_one(question, body) for question in questions]))
+        return list(await asyncio.gather(*[self._query_one(question, body) for question in questions]))
 
-    async def _ask_one(self, question: Question, body: bytes) -> HttpReply | GatewayError:
+    async def _query_one(self, question: Question, body: bytes) -> HttpReply | GatewayError:
         engine, endpoint, target = question
         method = "GET" if self._plan.without_body else self._plan.head.method
         timeout = _CONTROL_TIMEOUT_SECONDS if method == "POST" else engine.spec.timeout
@@ -193,9 +193,9 @@ class FleetOperation(LocalHandler):
             where = f"{error.message} (engine '{engine.name}', endpoint {endpoint.url})"
             return GatewayError(error.kind, where)
 
-    async def _ask_what_answers(self, questions: list[Question], body: bytes) -> list[HttpReply]:
+    async def _query_available(self, questions: list[Question], body: bytes) -> list[HttpReply]:
         """The good answers; where there is none, the first refusal, or else the first failure."""
-        answers = await self._ask(questions, body)
+        answers = await self._query(questions, body)
         fetched = [answer for answer in answers if isinstance(answer, HttpReply)]
         good = [answer for answer in fetched if answer.is_good]
         if good:

@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 
 from gateway.dataplane.context.prepared_head import PreparedHead
-from gateway.dataplane.translation.model_description import ask_engine
+from gateway.dataplane.translation.model_description import fetch_from
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.operations import Operation
 from gateway.routing.decision import Facts, Target
@@ -17,7 +17,7 @@ from gateway.upstream.endpoint_client import fetch
 from gateway.upstream.engine import Engine
 from gateway.upstream.probe import read_models
 
-_ASKED = (Operation.CHAT, Operation.COMPLETION, Operation.EMBEDDING)
+_OPERATIONS = (Operation.CHAT, Operation.COMPLETION, Operation.EMBEDDING)
 _SINCE = int(time())
 _TIMEOUT_SECONDS = 5.0
 
@@ -65,7 +65,7 @@ def _card(name: str, owner: str) -> dict[str, Any]:
 def _targets(plan: PreparedHead, name: str) -> tuple[Target, ...]:
     """Where a client of this one's kind gets by naming this model."""
     table, headers = plan.snapshot.table, plan.facts.headers
-    for operation in _ASKED:
+    for operation in _OPERATIONS:
         targets = table.targets_for(Facts(name, None, "openai", operation, headers))
         if targets:
             return targets
@@ -81,7 +81,7 @@ async def _served(engine: Engine) -> list[str]:
     try:
         models_path = engine.spec.protocol.traits.models_path
         if models_path is not None:
-            fetched = await ask_engine(engine, models_path.format(base=engine.spec.base_path))
+            fetched = await fetch_from(engine, models_path.format(base=engine.spec.base_path))
             return sorted(read_models(fetched.body) or ())
         if engine.spec.protocol.is_v2:
             return await _index(engine)

@@ -120,5 +120,5 @@ class _Renderer:
         """The prompt; where it `continues`, the last message is left open."""
         messages = generation.messages
         begun = messages[-1].text if continues else ""
-        told = messages[:-1] if continues else messages
-        return self._template.render(told, generation.tools, strftime_now=strftime) + begun
+        fields = messages[:-1] if continues else messages
+        return self._template.render(fields, generation.tools, strftime_now=strftime) + begun

@@ -13,7 +13,7 @@ import orjson
 from gateway.dataplane.context.head_reader import Request
 from gateway.dataplane.context.interfaces import Client
 from gateway.dataplane.context.local_handler import LocalHandler
-from gateway.dataplane.context.local_replies import error_told, reason_fields
+from gateway.dataplane.context.local_replies import error_content, reason_fields
 from gateway.dataplane.context.snapshot import Lane
 from gateway.dataplane.context.ttl_cache import TtlCache
 from gateway.protocol.conversion.errors import read_error
@@ -74,7 +74,7 @@ async def describe(lane: Lane, model: str, version: str) -> Description:
     return description
 
 
-async def ask_engine(engine: Engine, path: str, method: str = "GET") -> HttpReply:
+async def fetch_from(engine: Engine, path: str, method: str = "GET") -> HttpReply:
     """What some endpoint of an engine answers.
 
     Raises: GatewayError.
@@ -88,7 +88,7 @@ async def ask_engine(engine: Engine, path: str, method: str = "GET") -> HttpRepl
 
 async def _openai(engine: Engine, model: str, version: str) -> Description:
     """An engine that lists its models must list this one; some list none."""
-    fetched = await ask_engine(engine, f"{engine.spec.base_path}/models")
+    fetched = await fetch_from(engine, f"{engine.spec.base_path}/models")
     listed = read_models(fetched.body)
     if listed and model not in listed:
         raise GatewayError(ErrorKind.NOT_FOUND, f"Request for unknown model: '{model}' is not found")
@@ -121,27 +121,27 @@ async def call_engine(engine: Engine, path: str, message: bytes) -> bytes:
     return answered.message
 
 
-async def _tfserving_by_grpc(engine: Engine, asked: ModelPath, model: str) -> Description:
-    calls = [metadata_call(asked), status_call(asked)]
-    told, status = await asyncio.gather(
+async def _tfserving_by_grpc(engine: Engine, path_: ModelPath, model: str) -> Description:
+    calls = [metadata_call(path_), status_call(path_)]
+    content, status = await asyncio.gather(
         *[call_engine(engine, call.path.decode("ascii"), call.message) for call in calls]
     )
-    signatures, versions = read_signatures_message(told), read_versions_message(status)
+    signatures, versions = read_signatures_message(content), read_versions_message(status)
     metadata = metadata_of(model, signatures, versions)
     return Description(metadata, config_of(model, signatures), bool(versions), signatures)
 
 
 async def _tfserving(engine: Engine, model: str, version: str) -> Description:
-    asked = target(model, version)
+    path_ = target(model, version)
     if not engine.speaks_rest:
-        return await _tfserving_by_grpc(engine, asked, model)
-    told, status = await asyncio.gather(ask_engine(engine, asked.metadata_path), ask_engine(engine, asked.path))
-    if told.status == 404:
-        raise GatewayError(ErrorKind.NOT_FOUND, error_text(told.body))
-    if not told.is_good:
-        what = f"the engine answered with status {told.status}: {error_text(told.body)}"
+        return await _tfserving_by_grpc(engine, path_, model)
+    content, status = await asyncio.gather(fetch_from(engine, path_.metadata_path), fetch_from(engine, path_.path))
+    if content.status == 404:
+        raise GatewayError(ErrorKind.NOT_FOUND, error_text(content.body))
+    if not content.is_good:
+        what = f"the engine answered with status {content.status}: {error_text(content.body)}"
         raise GatewayError(ErrorKind.UPSTREAM_PROTOCOL, what)
-    signatures = read_signatures(told.body)
+    signatures = read_signatures(content.body)
     versions = read_versions(status.body) if status.is_good else None
     metadata = metadata_of(model, signatures, versions)
     return Description(metadata, config_of(model, signatures), ready_of(status.status, status.body), signatures)
@@ -153,13 +153,13 @@ async def _torchserve(engine: Engine, model: str, version: str) -> Description:
         metadata = torchserve_metadata(model, version)
         return Description(metadata, _config(metadata), engine.is_ready)
     translator = ModelTranslator(Operation.MODEL_METADATA, model=model, version=version)
-    asked = translator.request()
-    fetched = await ask_engine(engine, asked.path, asked.method)
+    path_ = translator.request()
+    fetched = await fetch_from(engine, path_.path, path_.method)
     if fetched.status == 404:
         raise GatewayError(ErrorKind.NOT_FOUND, f"Request for unknown model: '{model}' is not found")
-    told = translator.whole(Reply(fetched.status, fetched.body, fetched.content_type))
-    if told.status != 200:
-        raise GatewayError(ErrorKind.UPSTREAM_PROTOCOL, read_error(told.body)[0])
+    content = translator.whole(Reply(fetched.status, fetched.body, fetched.content_type))
+    if content.status != 200:
+        raise GatewayError(ErrorKind.UPSTREAM_PROTOCOL, read_error(content.body)[0])
     metadata = torchserve_metadata(model, version)
     return Description(metadata, _config(metadata), is_ready=True)
 
@@ -210,11 +210,11 @@ class ModelDescriptionHandler(LocalHandler):
             found = await describe(lane, lane.target.model or name, call.version or "")
         except GatewayError as error:
             fields = [*lane.reply_fields, *reason_fields(error)]
-            body = error_told(error, self._plan.api)
+            body = error_content(error, self._plan.api)
             self._respond(error.status.http, body, fields, reason=error.kind.value)
             return
         if call.operation is Operation.MODEL_READY:
             self._respond(200 if found.is_ready else 400, b"", lane.reply_fields, "text/plain")
         else:
-            told = found.config if call.operation is Operation.MODEL_CONFIG else found.metadata
-            self._respond(200, orjson.dumps(told), lane.reply_fields)
+            content = found.config if call.operation is Operation.MODEL_CONFIG else found.metadata
+            self._respond(200, orjson.dumps(content), lane.reply_fields)

@@ -75,7 +75,7 @@ class TranslatedReply:
     def _fields(self) -> list[Field]:
         """The fields that go on."""
         kept = [field for field in self.fields if field[0] in _KEPT or field[0].startswith(_KEPT_FAMILIES)]
-        if self._plan.tells_timing:
+        if self._plan.wants_timing:
             kept += [field for field in self.fields if field[0] == FIELD]
         if self.added:  # another gateway behind this one may tell the same of itself
             ours = {name for name, _ in self.added}
@@ -87,5 +87,5 @@ class TranslatedReply:
 
 def _named(names: tuple[str, ...]) -> bytes:
     """The names as a field's value; a client may call its options anything."""
-    told = ", ".join(names)[:_MAX_NAMES_LENGTH]
-    return "".join([letter if letter.isprintable() else "?" for letter in told]).encode("ascii", "replace")
+    text = ", ".join(names)[:_MAX_NAMES_LENGTH]
+    return "".join([letter if letter.isprintable() else "?" for letter in text]).encode("ascii", "replace")

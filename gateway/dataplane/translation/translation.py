@@ -17,7 +17,7 @@ from gateway.dataplane.context.decision_log import EndedRequest, decision_facts
 from gateway.dataplane.context.head_reader import Request
 from gateway.dataplane.context.in_process_client import InProcessClient
 from gateway.dataplane.context.interfaces import Client, Handler, Serve
-from gateway.dataplane.context.local_replies import error_told, event_told, reason_fields, status_told
+from gateway.dataplane.context.local_replies import error_content, error_event, error_status, reason_fields
 from gateway.dataplane.context.outcome import OutcomeRecorder
 from gateway.dataplane.context.request_body import decoded
 from gateway.dataplane.context.snapshot import Lane
@@ -43,7 +43,7 @@ class TranslatingHandler(Handler):
 
     __slots__ = (
         "_answer",
-        "_ask",
+        "_backend",
         "_client",
         "_handler",
         "_is_streaming",
@@ -65,7 +65,7 @@ class TranslatingHandler(Handler):
     )
 
     def __init__(
-        self, client: Client, request: Request, lane: Lane, session: str | None, make: Make, ask: Serve, turn: Turn
+        self, client: Client, request: Request, lane: Lane, session: str | None, make: Make, backend: Serve, turn: Turn
     ) -> None:
         self._client = client
         if request.id is None:
@@ -75,7 +75,7 @@ class TranslatingHandler(Handler):
         self._lane = lane
         self._session = session
         self._make = make
-        self._ask = ask
+        self._backend = backend
         self._turn = turn
         self._reply = TranslatedReply(client, request.plan)
         self._resume_policy = ResumePolicy(request.plan.snapshot)
@@ -108,20 +108,20 @@ class TranslatingHandler(Handler):
             return
         body = b"".join(self._pieces)
         self._pieces.clear()
-        self._outcome.asked(len(body))
+        self._outcome.body_received(len(body))
         try:
             body = decoded(self._request, body, self._client.plane.settings.limits.max_body_bytes)
             made = self._make(self._request, body, self._lane)
             if isinstance(made, Awaitable):
                 self._task = asyncio.get_running_loop().create_task(self._begin_later(made))
                 return
-            asked = self._begin(made)
+            engine_request = self._begin(made)
         except GatewayError as error:
             self._refuse(error)
         except Exception:
             self._refuse(self._unforeseen())
         else:
-            self._ask_for(asked)
+            self._send(engine_request)
 
     def client_gone(self, reason: str = "client_gone", status: int = 0) -> None:
         self._reply.is_over = True
@@ -150,43 +150,43 @@ class TranslatingHandler(Handler):
     def progress(self) -> Progress:
         if self._handler is not None:
             return self._handler.progress()
-        stage = Stage.ASKING if self._task is not None else Stage.READING
+        stage = Stage.REQUESTED if self._task is not None else Stage.READING
         return progress_of(self._request, stage, self._started_at, lane=self._lane)
 
     # Asking
 
     async def _begin_later(self, making: Awaitable[Translator]) -> None:
         try:
-            asked = self._begin(await making)
+            engine_request = self._begin(await making)
         except GatewayError as error:
             self._refuse(error)
         except Exception:
             self._refuse(self._unforeseen())
         else:
             self._task = None
-            self._ask_for(asked)
+            self._send(engine_request)
 
     def _begin(self, translator: Translator) -> EngineRequest:
         self._translator = translator
         return translator.request()
 
-    def _ask_for(self, asked: EngineRequest) -> None:
+    def _send(self, engine_request: EngineRequest) -> None:
         lane = self._lane.unmeasured  # it is measured here, whatever becomes of this handler
-        request = request_towards(self._request, lane, asked)
-        self._streams_any_type = asked.streams_any_type
-        self._reply.dropped = asked.dropped
+        request = request_towards(self._request, lane, engine_request)
+        self._streams_any_type = engine_request.streams_any_type
+        self._reply.dropped = engine_request.dropped
         self._status, self._answer, self._is_streaming = 0, [], False
         self._rest = InProcessClient.of(self._client, self)
-        handler = self._handler = self._ask(self._rest, request, lane, self._session)
+        handler = self._handler = self._backend(self._rest, request, lane, self._session)
         self._resume_policy.apply(handler)
-        handler.body_received(asked.body, True)
+        handler.body_received(engine_request.body, True)
 
     # What the handler tells it
 
     def reply_started(self, status: int, fields: list[Field]) -> None:
         self._status = status
         self._reply.fields = list(fields)
-        self._outcome.told(fields)
+        self._outcome.reply_started(fields)
         assert self._translator is not None
         if status == 200 and self._translator.streams:
             content_type = next((value for name, value in fields if name == b"content-type"), b"")
@@ -200,15 +200,15 @@ class TranslatingHandler(Handler):
             return
         assert self._translator is not None
         try:
-            told = self._translator.feed(data)
+            text = self._translator.feed(data)
         except GatewayError as error:
             self._stop_engine(error)
             return
         except Exception:
             self._stop_engine(self._unforeseen())
             return
-        if told:
-            self._reply.write(told)
+        if text:
+            self._reply.write(text)
 
     def reply_ended(self) -> None:
         broken = self._leave_handler()
@@ -229,7 +229,7 @@ class TranslatingHandler(Handler):
                 self._outcome.answered(self._status)
                 self._respond(reply)
         except GatewayError as error:
-            event = event_told(error, self._request.plan.api)
+            event = error_event(error, self._request.plan.api)
             if error.kind is not ErrorKind.UPSTREAM_RESET or not self._resumes(broken, event):
                 self._fail(error)
         except Exception:
@@ -238,7 +238,7 @@ class TranslatingHandler(Handler):
     def refused(self, error: GatewayError, fields: Sequence[Field]) -> None:
         broken = self._leave_handler()
         self._reply.fields = list(fields)
-        event = event_told(error, self._request.plan.api)
+        event = error_event(error, self._request.plan.api)
         if not self._resumes(broken, event):
             self._end_badly(error, event)
 
@@ -247,7 +247,7 @@ class TranslatingHandler(Handler):
         if self._reply.is_over or self._resumes(broken, event):
             return
         error = GatewayError(ErrorKind.UPSTREAM_RESET, "the engine's reply broke off")
-        self._end_badly(error, event or event_told(error, self._request.plan.api))
+        self._end_badly(error, event or error_event(error, self._request.plan.api))
 
     def pause_body(self) -> None:
         """The request is whole."""
@@ -256,9 +256,9 @@ class TranslatingHandler(Handler):
         """The request is whole."""
 
     def _whole(self) -> Reply:
-        told = dict(self._reply.fields)
-        head_bytes = told.get(HEAD_BYTES, b"")
-        content_type = told.get(b"content-type", b"").decode("latin-1")
+        text = dict(self._reply.fields)
+        head_bytes = text.get(HEAD_BYTES, b"")
+        content_type = text.get(b"content-type", b"").decode("latin-1")
         return Reply(
             self._status, b"".join(self._answer), content_type, int(head_bytes) if head_bytes.isdigit() else None
         )
@@ -295,7 +295,7 @@ class TranslatingHandler(Handler):
 
     def _resume(self, translator: Resumable, event: bytes) -> None:
         try:
-            asked = translator.resume()
+            engine_request = translator.resume()
         except GatewayError as error:
             self._end_badly(error, event)
             return
@@ -303,7 +303,7 @@ class TranslatingHandler(Handler):
             self._end_badly(self._unforeseen(), event)
             return
         self._reply.write(translator.seam())
-        self._ask_for(asked)
+        self._send(engine_request)
 
     # Ends
 
@@ -331,12 +331,12 @@ class TranslatingHandler(Handler):
         handler, self._handler = self._handler, None
         if handler is not None:
             handler.client_gone(error.kind.value)
-        self._end_badly(error, event_told(error, self._request.plan.api))
+        self._end_badly(error, error_event(error, self._request.plan.api))
 
     def _fail(self, error: GatewayError) -> None:
         """The engine has answered, and has counted it as such, but nobody can tell the client what."""
         self._lane.series(None).count_error(error.kind.value)
-        self._end_badly(error, event_told(error, self._request.plan.api))
+        self._end_badly(error, error_event(error, self._request.plan.api))
 
     def _refuse(self, error: GatewayError) -> None:
         """The engine is not asked."""
@@ -345,10 +345,10 @@ class TranslatingHandler(Handler):
         self._reply.is_over = True
         self._outcome.failed(error)
         api = self._request.plan.api
-        status = status_told(error, api)
+        status = error_status(error, api)
         self._count(error.kind.value, status)
         fields = [*self._lane.reply_fields, *reason_fields(error), (b"x-request-id", self._request.id or b"")]
-        self._client.respond(status, error_told(error, api), fields)
+        self._client.respond(status, error_content(error, api), fields)
 
     def _unforeseen(self) -> GatewayError:
         """What the client is told of an exception that nobody expected."""

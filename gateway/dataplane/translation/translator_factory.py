@@ -6,7 +6,7 @@ from collections.abc import Awaitable
 from time import time
 
 from gateway.dataplane.context.head_reader import Request
-from gateway.dataplane.context.request_body import told_json_bytes
+from gateway.dataplane.context.request_body import declared_json_bytes
 from gateway.dataplane.context.snapshot import Lane
 from gateway.dataplane.translation.engine_codec_lookup import find_metadata, find_side, known_side
 from gateway.protocol.errors import ErrorKind, GatewayError
@@ -53,8 +53,8 @@ def translator_of(
     api = request.plan.call.api
     assert api is not None
     prefix = API_CODECS[api].id_prefix if api in API_CODECS else ""
-    told_id = prefix + (request.id or b"").decode("latin-1")
-    writer = make_writer(generation, id=told_id, created=int(time()), model=lane.target.model or generation.model)
+    reply_id = prefix + (request.id or b"").decode("latin-1")
+    writer = make_writer(generation, id=reply_id, created=int(time()), model=lane.target.model or generation.model)
     return GenerationTranslator(generation, side, writer, always_stream=lane.engine.spec.always_stream)
 
 
@@ -69,7 +69,7 @@ def read_generation(request: Request, body: bytes) -> tuple[Generation, MakeWrit
         streams = call.operation is Operation.GENERATE_STREAM
         return generate_client.read_request(body, model=model, stream=streams), generate_client.GenerateReplyWriter
     if call.api is LlmApi.INFER:
-        head_bytes = told_json_bytes(request.json_length, len(body))
+        head_bytes = declared_json_bytes(request.json_length, len(body))
         return infer_text.read_request(body, head_bytes, model=model), infer_text.InferReplyWriter
     assert call.api is not None
     codec = API_CODECS[call.api]
@@ -81,15 +81,15 @@ def _embeds(request: Request, body: bytes, lane: Lane) -> bool:
     spec = lane.engine.spec
     if not spec.protocol.traits.has_dialects or LlmApi.EMBEDDINGS.value not in spec.dialects:
         return False
-    facts = read_body_facts(Operation.INFER, body[: told_json_bytes(request.json_length, len(body))])
+    facts = read_body_facts(Operation.INFER, body[: declared_json_bytes(request.json_length, len(body))])
     return len(facts.inputs) == 1 and facts.inputs[0].name != _TEXT_INPUT
 
 
 def _by_embedding(request: Request, body: bytes, lane: Lane) -> Translator:
-    told = request.plan.call.model or ""
+    model = request.plan.call.model or ""
     path = f"{lane.engine.spec.base_path}/embeddings"
-    head_bytes = told_json_bytes(request.json_length, len(body))
-    return InferByEmbedding(body, head_bytes, path=path, model=lane.target.model or told)
+    head_bytes = declared_json_bytes(request.json_length, len(body))
+    return InferByEmbedding(body, head_bytes, path=path, model=lane.target.model or model)
 
 
 def make_embedding(request: Request, body: bytes, lane: Lane) -> Translator | Awaitable[Translator]:
@@ -104,10 +104,10 @@ def make_embedding(request: Request, body: bytes, lane: Lane) -> Translator | Aw
     return _embedding(read_embeddings(body), lane)
 
 
-async def _embedding(asked: EmbeddingsRequest, lane: Lane) -> Translator:
-    signature = signature_of(await find_metadata(lane, asked.model, ""))
+async def _embedding(embeddings: EmbeddingsRequest, lane: Lane) -> Translator:
+    signature = signature_of(await find_metadata(lane, embeddings.model, ""))
     drop = lane.engine.spec.unsupported == "drop"
-    return EmbeddingByInfer(asked, signature, model=lane.target.model or asked.model, drop=drop)
+    return EmbeddingByInfer(embeddings, signature, model=lane.target.model or embeddings.model, drop=drop)
 
 
 async def turn_generation(translator: Translator, lane: Lane, version: str) -> None:

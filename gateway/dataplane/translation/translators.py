@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Mapping
 
 from gateway.dataplane.context.head_reader import Request
-from gateway.dataplane.context.request_body import told_json_bytes
+from gateway.dataplane.context.request_body import declared_json_bytes
 from gateway.dataplane.context.snapshot import Lane
 from gateway.dataplane.translation.model_description import describe
 from gateway.dataplane.translation.translation import Make
@@ -66,7 +66,7 @@ def _check_operation(request: Request, lane: Lane) -> None:
 
 
 def _head_bytes(request: Request, body: bytes) -> int | None:
-    return told_json_bytes(request.json_length, len(body))
+    return declared_json_bytes(request.json_length, len(body))
 
 
 def _model(request: Request, lane: Lane) -> str:

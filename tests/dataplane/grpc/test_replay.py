@@ -109,7 +109,7 @@ def test_inputs_are_told_as_they_had_come(tmp_path: Path, speaks: str, ways: str
             assert await asked(it, "grpc", 4) == 10
             assert it[2][1 - at].sums.heard == [1, 2, 3, 4]
             assert await asked(it, "rest", 5, end=True) == 15
-            assert it[0].plane.keeper.book.counts.sequences_moved.total() == 1
+            assert it[0].plane.affinity.book.counts.sequences_moved.total() == 1
 
     run(scene())
 
