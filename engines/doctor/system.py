@@ -181,7 +181,7 @@ def redis() -> Finding:
         with tempfile.TemporaryDirectory() as folder:
             server = EmbeddedRedis(ServerFolder.make(Path(folder)), program, max_memory_bytes=_REDIS_BYTES)
             try:
-                return await server.start(patience=10.0)
+                return await server.start(timeout=10.0)
             finally:
                 await server.close()
 

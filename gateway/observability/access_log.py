@@ -1,4 +1,4 @@
-"""One line a request, when asked for: written in batches, so that a request waits for no disk."""
+"""The optional access log: one line per request, written in batches, so that no request waits for the disk."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _FLUSH_LINES = 500
 
 @dataclass(frozen=True, slots=True)
 class AccessLogEntry:
-    """A request that has ended. `reason` names the kind of a failure; an empty text says that an engine answered."""
+    """A request that has ended. `reason` is the kind of a failure, empty where an engine answered."""
 
     peer: str
     method: str

@@ -1,4 +1,4 @@
-"""The log: a line an event, to stderr."""
+"""The log: one line per event, to stderr."""
 
 from __future__ import annotations
 
@@ -8,33 +8,33 @@ from datetime import UTC, datetime
 
 import orjson
 
-# Libraries that tell of every request at a level that is meant for them alone.
+# Libraries that log every request.
 _NOISY = ("httpx", "httpcore", "uvicorn", "uvicorn.error", "asyncio")
 
 LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 
 
-# A message may hold what a caller has written: further lines are indented, so that none looks like another message,
-# and what a terminal would obey is spelt.
-_SPELT = {code: f"\\x{code:02x}" for code in (*range(32), *range(0x7F, 0xA0))} | {9: "\t", 10: "\n    "}
+# A message may contain text of a caller: further lines are indented, so that none looks like another message, and
+# control characters are escaped.
+_ESCAPES = {code: f"\\x{code:02x}" for code in (*range(32), *range(0x7F, 0xA0))} | {9: "\t", 10: "\n    "}
 
 
 class _TextFormatter(logging.Formatter):
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name for it
-        return super().formatMessage(record).translate(_SPELT)
+        return super().formatMessage(record).translate(_ESCAPES)
 
 
 class _JsonFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
-        told = {
+        fields = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": record.getMessage(),
         }
         if record.exc_info:
-            told["exception"] = self.formatException(record.exc_info)
-        return orjson.dumps(told).decode()
+            fields["exception"] = self.formatException(record.exc_info)
+        return orjson.dumps(fields).decode()
 
 
 def set_up_logging(log_format: str) -> None:
@@ -53,6 +53,6 @@ def set_log_level(level: str) -> None:
 
 
 def log_level() -> str:
-    """The level from which on this process logs."""
+    """The log level of this process."""
     number = logging.getLogger().getEffectiveLevel()
     return next((name for name, known in LEVELS.items() if known >= number), "error")

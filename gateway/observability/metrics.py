@@ -26,7 +26,7 @@ LATENCY_BOUNDS = (
 )
 
 
-# Under which mirrored requests are counted: they are work for engines, and none of their route's callers.
+# The arm of mirrored requests: work for engines, but no requests of the route's clients.
 SHADOW_ARM = "shadow"
 
 
@@ -41,11 +41,11 @@ class SeriesKey:
 
 
 class Tokens:
-    """What happened to the tokens of one key's generations.
+    """The tokens of one key's generations.
 
     Of streamed replies, `first_token` runs from a request's head to the first token, `per_token` is the mean time
-    between the others; `stop` runs from a client's leaving to the engine's being told; all in seconds. `cancelled` are
-    the tokens that had come for clients who left.
+    between the others; `stop` runs from a client's leaving to the notification of the engine; all in seconds.
+    `cancelled` are tokens generated for clients that left.
     """
 
     __slots__ = ("cached", "cancelled", "completion", "first_token", "per_token", "prompt", "resumed", "stop")
@@ -76,7 +76,7 @@ class TokensSnapshot:
 
 
 class RequestSeries:
-    """What happened to the requests of one key.
+    """The requests of one key.
 
     `total` runs from the request's head to the end of its reply, `first_byte` to the reply's first byte, `upstream`
     from the last try's sending to the end of its reply.
@@ -114,7 +114,7 @@ class RequestSeries:
         self.upstream = Histogram(LATENCY_BOUNDS)
 
     def count(self, status: int, total: float, first_byte: float, upstream: float) -> None:
-        """A reply has ended; times in seconds."""
+        """Count a reply that has ended; times in seconds."""
         self.statuses[status] = self.statuses.get(status, 0) + 1
         # What `Histogram.observe` does, three times on the hot path
         histogram = self.total
@@ -128,13 +128,13 @@ class RequestSeries:
         histogram.sum += upstream
 
     def count_tokens(self) -> Tokens:
-        """Its tokens, which begin to be counted."""
+        """Its token counters, created on first use."""
         if self.tokens is None:
             self.tokens = Tokens()
         return self.tokens
 
     def count_failure(self, status: int, total: float) -> None:
-        """The gateway itself answered, since no engine did."""
+        """Count a reply of the gateway itself."""
         self.statuses[status] = self.statuses.get(status, 0) + 1
         self.total.observe(total)
 
@@ -179,8 +179,7 @@ class CountersSnapshot:
 
 
 class Metrics:
-    """All series of one worker, and its experiments' arms; `num_recent` of their requests are remembered, for
-    feedback."""
+    """All series of one worker, and its experiments' arms; the last `num_recent` of their requests can get feedback."""
 
     def __init__(self, num_recent: int = 0) -> None:
         self.arms = Arms(num_recent)

@@ -1,4 +1,4 @@
-"""Where Redis is: what `--redis URL` says, read and checked before anything connects.
+"""The address of Redis: `--redis URL`, parsed and checked before anything connects.
 
     redis://[user:password@]host[:6379][/db]           one server; rediss:// over TLS
     unix:///path/to/socket[?db=0]                      one server on a Unix socket
@@ -24,7 +24,7 @@ _FIELDS = ("ca", "cert", "db", "key", "sentinel_password", "sentinel_user", "ver
 
 
 class RedisTopology(Enum):
-    """How many servers there are, and who says which one to ask."""
+    """One server, a master found through Sentinels, or a cluster."""
 
     ONE = "one"
     SENTINEL = "sentinel"
@@ -58,7 +58,7 @@ class RedisAddress:
     tls: RedisTls | None = None
 
     def __str__(self) -> str:
-        """Where it is, without any secret, for logs and errors."""
+        """The URL without secrets, for logs and errors."""
         if self.socket is not None:
             return f"unix://{self.socket}"
         kind = "" if self.layout is RedisTopology.ONE else f"+{self.layout.value}"
@@ -68,9 +68,9 @@ class RedisAddress:
 
 
 def read_address(url: str) -> RedisAddress:
-    """Read a URL.
+    """Parse a URL.
 
-    Raises: ValueError that says what is wrong with it and what would be right, and repeats no password.
+    Raises: ValueError, whose message names the cure and repeats no password.
     """
     scheme, separator, _ = url.partition("://")
     if not separator or scheme not in _SCHEMES:

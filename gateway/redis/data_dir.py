@@ -1,4 +1,4 @@
-"""What an embedded Redis needs of the machine: the redis-server program, a folder of its own, and its options."""
+"""The program, the folder and the options of an embedded Redis."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from pathlib import Path
 
 # sockaddr_un holds 104 bytes on macOS and 108 on Linux, the closing zero among them.
 _MAX_SOCKET_BYTES = 103
-# A log longer than this is put aside when the server starts; the one put aside before is lost.
+# A longer log is rotated when the server starts.
 _MAX_LOG_BYTES = 1 << 20
 
-# "7219:M 22 Nov 2026 03:13:08.517 # Bad file format..."; those of the system's tuning stop no server.
+# "7219:M 22 Nov 2026 03:13:08.517 # Bad file format..."; warnings about system tuning stop no server.
 _WARNING = re.compile(r"^\d+:\w .* # (?!WARNING)(.*)$")
 
 _HOW_TO_INSTALL = (
@@ -28,11 +28,11 @@ _HOW_TO_INSTALL = (
 
 
 class EmbeddedError(Exception):
-    """No Redis can be run here; the message says why, and what to do."""
+    """No Redis can run here; the message names reason and cure."""
 
 
 def default_data_dir() -> Path:
-    """Where a gateway of this user keeps its state: $XDG_STATE_HOME/pointsman, else ~/.local/state/pointsman, on macOS
+    """The state folder of this user's gateways: $XDG_STATE_HOME/pointsman, else ~/.local/state/pointsman, on macOS
     ~/Library/Application Support/pointsman.
 
     Raises: EmbeddedError where the user has no home.
@@ -67,15 +67,15 @@ def find_server() -> Path:
 @dataclass(frozen=True, slots=True)
 class ServerFolder:
     """The folder of one server: its append-only file, its log, its lock, and, where the path is short enough, its
-    socket. Whoever holds the lock runs the server; the server holds it too, so that one whose gateway was killed keeps
-    a second one away until it is gone."""
+    socket. The holder of the lock runs the server. The server inherits the lock, so that one whose gateway was killed
+    excludes a second one until it has ended."""
 
     path: Path
     socket: Path
 
     @classmethod
     def make(cls, data_dir: Path) -> ServerFolder:
-        """Make the folder, and that of the socket, for this user alone.
+        """Make the folder, and that of the socket, accessible to this user only.
 
         Raises: EmbeddedError where that is not possible.
         """
@@ -101,8 +101,7 @@ class ServerFolder:
         return self.path / "redis.log"
 
     def lock(self) -> int | None:
-        """Become the one who runs the server: a descriptor that holds the lock until all its copies are closed; None:
-        somebody else has it.
+        """Take the lock: a descriptor that holds it until all its copies are closed; None where another process has it.
 
         Raises: OSError.
         """
@@ -118,7 +117,7 @@ class ServerFolder:
         return descriptor
 
     def open_log(self) -> int:
-        """A descriptor to append to the log by.
+        """A descriptor for appending to the log.
 
         Raises: OSError.
         """
@@ -134,16 +133,15 @@ class ServerFolder:
                 lines = file.read(1 << 16).decode(errors="replace").split("\n")
         except OSError:
             return ""
-        told = [line.strip() for line in lines if line.strip()]
-        warnings = [found[1] for line in told if (found := _WARNING.search(line))]
-        return (warnings or told or [""])[-1]
+        messages = [line.strip() for line in lines if line.strip()]
+        warnings = [found[1] for line in messages if (found := _WARNING.search(line))]
+        return (warnings or messages or [""])[-1]
 
     def options(self, max_memory_bytes: int) -> list[str]:
         """The server's arguments.
 
-        What goes first when memory is full is what has the least time to live: keys without an end, such as which
-        endpoints are drained, never go, and blocks of keys and values, which are kept for minutes, go before sessions,
-        which are kept for hours.
+        When memory is full, keys with the shortest time to live are evicted first: keys without one, such as drained
+        endpoints, stay, and key-value blocks, which live for minutes, go before sessions, which live for hours.
         """
         options = {
             "port": "0",
@@ -153,7 +151,7 @@ class ServerFolder:
             "appendonly": "yes",
             "appendfilename": "appendonly.aof",
             "appendfsync": "everysec",
-            "no-appendfsync-on-rewrite": "yes",  # nobody waits for the disk; a crash of the machine may cost more
+            "no-appendfsync-on-rewrite": "yes",  # writes do not wait for the disk; a machine crash may lose more
             "save": "",
             "maxmemory": str(max_memory_bytes),
             "maxmemory-policy": "volatile-ttl",

@@ -1,7 +1,7 @@
-"""The gateway's own Redis: a redis-server as a child on a Unix socket, started anew when it dies.
+"""The embedded Redis: a redis-server as a child process on a Unix socket, restarted when it dies.
 
-Two gateways on one data directory share one server: who has the folder's lock runs it, the other uses it and takes its
-place when it goes. It ends with the process that runs it, however that ends.
+Two gateways on one data directory share one server: the holder of the folder's lock runs it, the other uses it and
+takes over when the holder ends. The server ends with the process that runs it, however that ends.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from gateway.redis.data_dir import ServerFolder
 
 _log = logging.getLogger("gateway.redis")
 
-# Where another gateway runs the server: how often to look whether it still does.
+# How often to check whether another gateway still runs the server.
 _LOOK_SECONDS = 0.2
 _PAUSE_SECONDS = 0.1, 5.0  # the first, the longest
 # One that has run for this long was well: the next restart is at once again.
 _WELL_AFTER_SECONDS = 30.0
 _STOP_SECONDS = 5.0
-# A killed process cannot stop its children. This one's standard input is a pipe whose other end only it holds: at its
-# end the server is asked to stop, and killed where it does not. (Linux has PR_SET_PDEATHSIG for it, macOS has not.)
+# A killed process cannot stop its children. The watchdog's standard input is a pipe from this process: at its end the
+# watchdog terminates the server, and kills it if needed. (Linux has PR_SET_PDEATHSIG for this, macOS has not.)
 _WATCH = """
 read _
 kill -TERM "$1"
@@ -37,7 +37,7 @@ kill -0 "$1" && kill -KILL "$1"
 
 
 class EmbeddedRedis:
-    """One server, for as long as this process wants it. Start it with `start`, end it with `close`."""
+    """One server, from `start` to `close`."""
 
     def __init__(self, folder: ServerFolder, program: Path, *, max_memory_bytes: int) -> None:
         self.address = RedisAddress(socket=str(folder.socket))
@@ -47,7 +47,7 @@ class EmbeddedRedis:
         self._lock: int | None = None
         self._process: asyncio.subprocess.Process | None = None
         self._keeping: asyncio.Task[None] | None = None
-        self._has_answered = False  # the server that runs now
+        self._has_answered = False  # the current server
         self._closing = asyncio.Event()
         self.restarts = 0
 
@@ -58,19 +58,19 @@ class EmbeddedRedis:
 
     @property
     def pid(self) -> int | None:
-        """Of the server, while it is ours and runs."""
+        """The server's process id, while this process runs it."""
         return self._process.pid if self._process is not None else None
 
-    async def start(self, patience: float = 3.0) -> bool:
-        """Keep it running from now on; tells whether it answers within so many seconds."""
+    async def start(self, timeout: float = 3.0) -> bool:
+        """Keep it running from now on; returns whether it answers within `timeout` seconds."""
         self._keeping = asyncio.get_running_loop().create_task(self._keep())
-        until = asyncio.get_running_loop().time() + patience
+        until = asyncio.get_running_loop().time() + timeout
         while not (answers := await self._answers()) and asyncio.get_running_loop().time() < until:
             await asyncio.sleep(0.01)
         return answers
 
     async def close(self) -> None:
-        """Stop it, if it is ours: what it holds is on disk then. Waits for it a few seconds, then kills it."""
+        """Stop the server, if this process runs it; its data is on disk then. It is killed after a few seconds."""
         self._closing.set()
         if self._keeping is not None:
             self._signal(signal.SIGTERM)
@@ -86,7 +86,7 @@ class EmbeddedRedis:
 
     async def _keep(self) -> None:
         backoff = Backoff(*_PAUSE_SECONDS, healthy_after=_WELL_AFTER_SECONDS)
-        told = ""
+        logged = ""
         loop = asyncio.get_running_loop()
         while not self._closing.is_set():
             since = loop.time()
@@ -98,14 +98,14 @@ class EmbeddedRedis:
                 why = f"cannot be started in {self._folder.path}: {error.strerror or error}"
             if self._closing.is_set():
                 return
-            if why != told:
+            if why != logged:
                 _log.error("the embedded Redis %s; trying again and again", why)
-                told = why
+                logged = why
             self.restarts += 1
             await self._rest(backoff.failed(loop.time() - since))
 
     async def _becomes_ours(self) -> bool:
-        """Wait until this process is the one that runs it; False where it is told to stop before.
+        """Wait until this process holds the lock; False if `close` comes first.
 
         Raises: OSError.
         """
@@ -121,12 +121,12 @@ class EmbeddedRedis:
         return self._lock is not None and not self._closing.is_set()
 
     async def _rest(self, seconds: float) -> None:
-        """Wait for so long, or until it is time to stop."""
+        """Wait, or return early on `close`."""
         with suppress(TimeoutError):
             await asyncio.wait_for(self._closing.wait(), seconds)
 
     async def _run(self) -> str:
-        """Run the server until it ends; why it did.
+        """Run the server until it ends; returns the reason.
 
         Raises: OSError.
         """
@@ -141,7 +141,7 @@ class EmbeddedRedis:
                 stdout=log,
                 stderr=log,
                 pass_fds=(self._lock,),
-                start_new_session=True,  # Ctrl-C is for this process, which stops it last
+                start_new_session=True,  # Ctrl-C reaches this process only, which stops the server last
             )
         finally:
             os.close(log)
@@ -183,7 +183,7 @@ class EmbeddedRedis:
             await asyncio.sleep(0.02)
 
     async def _answers(self) -> bool:
-        """Whether it takes commands: while it reads its file it does not yet."""
+        """Whether it accepts commands; not yet while it loads its file."""
         writer: asyncio.StreamWriter | None = None
         try:
             async with asyncio.timeout(0.5):
