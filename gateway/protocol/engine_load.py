@@ -34,7 +34,7 @@ _FROM_BEST_TO_WORST = tuple(Readiness)
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What one server has to do now, whoever asked for it."""
+    """The current work of one server, from all its clients."""
 
     running: int = 0  # requests
     waiting: int = 0  # requests that it has taken and not begun

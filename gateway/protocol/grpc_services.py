@@ -56,7 +56,7 @@ def write_status(is_serving: bool) -> bytes:
 
 
 def unknown_service(service: str) -> GatewayError:
-    """What a Check of a service that nobody knows fails with: NOT_FOUND."""
+    """The status of a Check of an unknown service: NOT_FOUND."""
     return GatewayError(ErrorKind.NOT_FOUND, f"no service named '{service}' is known here")
 
 

@@ -70,7 +70,7 @@ class NamesReader:
     def __init__(self) -> None:
         self._at = 0  # of the buffer's start in the message
         self._buffer = b""
-        self._skip = 0  # bytes of a field that nobody reads
+        self._skip = 0  # bytes of a field that is skipped
         self._groups: list[int] = []  # the numbers of those under way
         self._model = b""
         self._version = b""
@@ -235,7 +235,7 @@ def read_body_facts(message: bytes) -> BodyFacts:
 
 
 def facts_or_none(message: bytes) -> BodyFacts:
-    """The same, for rules: a message that cannot be read has no facts, and whoever gets it says what is wrong."""
+    """The same, for rules: a message that cannot be read has no facts, and its receiver reports the error."""
     try:
         return read_body_facts(message)
     except GatewayError:

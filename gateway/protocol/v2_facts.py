@@ -69,7 +69,7 @@ def read_body_facts(operation: Operation, body: bytes) -> BodyFacts:
 
 
 def read_parameters(operation: Operation, body: bytes) -> Mapping[str, Scalar]:
-    """The parameters alone, a part of the price where nobody asks for inputs; none where the body cannot be read."""
+    """The parameters alone, a part of the price where inputs are not needed; none where the body cannot be read."""
     try:
         if operation is Operation.INFER:
             first = _parameters_before_inputs(body)

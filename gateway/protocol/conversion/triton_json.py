@@ -18,7 +18,7 @@ import orjson
 NAN, INFINITY, NEGATIVE_INFINITY = b"NaN", b"Infinity", b"-Infinity"
 
 # RapidJSON takes these two spellings too, which no writer of JSON uses. A string that does not end is one up to the
-# end: where its match could fail, the search would begin anew at each of its quotes.
+# end: where its match could fail, the search would restart at each of its quotes.
 _SPELLINGS = re.compile(r'(?s)"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)|Inf(?!inity)|-NaN')
 _STANDARD = {"Inf": "Infinity", "-NaN": "NaN"}
 

@@ -1,1 +1,1 @@
-"""The dialects of language models: what a client of one asks, as an engine of another reads it, and back. Pure."""
+"""The APIs of language models: requests of one translated for engines of another, and replies back. Pure."""

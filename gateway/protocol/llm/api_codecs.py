@@ -26,7 +26,7 @@ from gateway.protocol.operations import LlmApi
 
 
 class MakeWriter(Protocol):
-    """Makes the writer of one reply; what the engine does not say of itself is told as given."""
+    """Makes the writer of one reply; what the engine does not report is written as given."""
 
     def __call__(self, generation: Generation, *, id: str, created: int, model: str) -> ReplyWriter: ...
 

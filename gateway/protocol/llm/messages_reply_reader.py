@@ -73,7 +73,7 @@ class MessagesReplyReader:
         """
         events: list[Event] = []
         for message in self._sse.feed(data):
-            if message != b"[DONE]":  # vLLM ends with it, as in OpenAI's dialects
+            if message != b"[DONE]":  # vLLM ends with it, as in OpenAI's APIs
                 try:
                     self._read(read_reply_fields(message), events)
                 except MALFORMED as error:
@@ -167,7 +167,7 @@ class MessagesReplyReader:
                 events.append(ToolCallDelta(self._calls[index], text_in(block, "id"), text_in(block, "name")))
 
     def _stop(self, index: int, events: list[Event]) -> None:
-        """A call of which no argument came has those of its start: other dialects need JSON even where it has none."""
+        """A call of which no argument came has those of its start: other APIs need JSON even where it has none."""
         arguments = self._arguments.pop(index, None)
         if arguments is not None:
             events.append(ToolCallDelta(self._calls[index], arguments=arguments.decode()))

@@ -26,7 +26,7 @@ from gateway.protocol.llm.json_fields import (
 from gateway.protocol.llm.sampling_fields import SAMPLING_FIELDS
 from gateway.protocol.operations import LlmApi
 
-# What a tool's result begins with where it tells of a failure (`is_error`), for which other dialects have no field.
+# What a tool's result begins with where it tells of a failure (`is_error`), for which other APIs have no field.
 FAILED_RESULT = Text("Error: ")
 # Thinking that only Anthropic can read stands in a signature, behind this.
 REDACTED = "redacted_thinking:"

@@ -42,7 +42,7 @@ class ModelName(NamedTuple):
     """The model's name, and where its bytes stand between the quotes.
 
     Where `start` is -1 the body must not go out as it is, because another reader might find another name in it:
-    `renamed` writes it anew, by the same name if need be.
+    `renamed` rewrites it, with the same name if need be.
     """
 
     name: str
@@ -99,7 +99,7 @@ def _remembered(body: bytes, at: int, found: ModelName | None) -> ModelName | No
 def renamed(body: bytes, found: ModelName, new: str) -> bytes:
     """The body with another name of its model; `found` is what `find_model` says of the body.
 
-    Raises: GatewayError(BAD_REQUEST) where it must be written anew and cannot be.
+    Raises: GatewayError(BAD_REQUEST) where it must be rewritten and cannot be.
     """
     if found.start >= 0:
         return body[: found.start] + orjson.dumps(new)[1:-1] + body[found.end :]
@@ -147,7 +147,7 @@ def _parsed(body: bytes, num_spellings: int) -> ModelName | None:
 def _is_named_once(body: bytes, fields: dict[str, Any], num_spellings: int) -> bool:
     """Whether the key came once: one that came twice is gone from the document, and missing when that is written.
 
-    A text with an escaped quote before `model` would be written so that it counts: then nobody can tell.
+    A text with an escaped quote before `model` would be written so that it counts: then it is not known.
     """
     if b"\\u0022" in body or sum(key.lower() == "model" for key in fields) > 1:
         return False

@@ -20,7 +20,7 @@ _IMAGE_TYPES = frozenset({"image_url", "input_image", "image"})
 
 
 def read_generation_facts(body: bytes) -> BodyFacts:
-    """The facts of an OpenAI or Anthropic body; NO_BODY where it cannot be read: whoever gets it will say why."""
+    """The facts of an OpenAI or Anthropic body; NO_BODY where it cannot be read: the engine reports the error."""
     try:
         message = orjson.loads(body)
     except orjson.JSONDecodeError:
@@ -53,7 +53,7 @@ def _shows_an_image(turns: Any) -> bool:
     return False
 
 
-# What holds a prompt, in all dialects; the system prompt of Anthropic's stands beside the messages.
+# What holds a prompt, in all APIs; the system prompt of Anthropic's stands beside the messages.
 _KEYS = (b'"system"', b'"messages"', b'"prompt"', b'"input"', b'"text_input"', b'"inputs"')
 _RAW_CONTENTS = 7  # of a ModelInferRequest
 _INPUTS = 5

@@ -1,4 +1,4 @@
-"""How much a chat template may do: it comes with a model, from whoever made that, and it runs on the event loop.
+"""How much a chat template may do: it comes with a model, from its author, and it runs on the event loop.
 
 A template pays for each turn of a loop, each call, and each character that it makes or goes over. What no template of
 a chat needs, as a text that is a hundred thousand characters wide, is refused before it is made.

@@ -1,4 +1,4 @@
-"""A generation on its way between two dialects: read from its client's, written in its engine's, the reply back.
+"""A generation translated between two APIs: read in the client's, written in the engine's, and the reply back.
 
 It remembers what the client has read, so that a generation that breaks off can go on at another engine.
 """
@@ -28,7 +28,7 @@ from gateway.protocol.translator import BINARY, JSON, EngineRequest, Reply
 
 _END_OF_EVENT = b"}\n\n"
 _EVENTS = "text/event-stream"
-_FREE = {"type": "text"}  # a response format that holds nobody to anything
+_FREE = {"type": "text"}  # a response format without a constraint
 _CUT_OFF = "the engine ended its reply before the generation had ended"
 
 
@@ -143,7 +143,7 @@ class GenerationTranslator:
     @property
     def can_resume(self) -> bool:
         """Whether what is missing can be told: not of several choices, nor where a tool call has begun, nor of thoughts
-        without an answer, nor where a grammar holds, which would begin anew."""
+        without an answer, nor where a grammar holds, which would start over."""
         generation = self._generation
         takes_text = bool(generation.messages) or isinstance(generation.prompt, str)
         is_free = generation.options.get("response_format", _FREE) == _FREE

@@ -35,7 +35,7 @@ def is_mlserver(server_metadata: bytes) -> bool:
 def inference_of_generate(body: bytes) -> tuple[bytes, bool]:
     """Infer's JSON of a generate body, and whether the answer is a text: it was asked by `text_input`.
 
-    `text_input` and arrays are inputs, what else there is are parameters, as nobody declares them. A body that is
+    `text_input` and arrays are inputs, all other members are parameters, since nothing declares them. A body that is
     infer's JSON already, as MLServer's own clients send it, stays as it is.
     Raises: GatewayError(BAD_REQUEST) where it is malformed.
     """

@@ -111,7 +111,7 @@ class CallTranslator(TorchServeInferTranslator):
         """As `Translator.whole`."""
         if reply.status != 200:
             return reply  # `{"error": text}`, which is V2's too
-        assert self._sent is not None, "whoever asks nothing gets no answer"
+        assert self._sent is not None, "request() comes before whole()"
         found = prediction(reply.body)
         if found.code:
             return Reply(500, orjson.dumps({"error": found.error}))

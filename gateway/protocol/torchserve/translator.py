@@ -98,7 +98,7 @@ class TorchServeInferTranslator(WholeTranslator):
         """As `Translator.whole`."""
         if reply.status >= 400:
             return error_of(reply)
-        assert self._sent is not None, "whoever asks nothing gets no answer"
+        assert self._sent is not None, "request() comes before whole()"
         message = infer_response(
             self._sent, reply.body, reply.content_type, model=self._model_name, version=self._version
         )
