@@ -21,6 +21,9 @@ from gateway.dataplane.context.snapshot import Lane
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.operations import OF_V2
 from gateway.protocol.sequence import may_stand_in_a_field
+from gateway.protocol.translator import RestBody
+from gateway.protocol.v2_facts import read_body_facts
+from gateway.routing.decision import Decision
 
 _PARAMETER = "session_id"  # V2's
 _PARAMETERS = "parameters"
@@ -90,3 +93,14 @@ def _with_header(plan: PreparedHead, lane: Lane, field: bytes, session_id: str) 
     made.lines = made.lines_for(lane.engine)
     made.opening = made.opening_for(lane)
     return made
+
+
+def session_of(request: Request, body: RestBody) -> str | None:
+    """The session that the rules find in a V2 request; None where it has none.
+
+    Raises: GatewayError(BAD_REQUEST).
+    """
+    plan = request.plan
+    data = body.data if body.head_bytes is None else body.data[: body.head_bytes]
+    decision = plan.decide(read_body_facts(plan.call.operation, data), request.session, request.units)
+    return decision.session if isinstance(decision, Decision) else None

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from time import monotonic
 
-from gateway.dataplane.context.bounded_copy import Copy
 from gateway.dataplane.context.call_head import CallHead
-from gateway.dataplane.context.capture import CapturedFacts
+from gateway.dataplane.context.capture import CapturedFacts, Copy
 from gateway.dataplane.context.snapshot import Lane
 from gateway.dataplane.context.tap import Tap
 from gateway.dataplane.grpc.message_body import MessageBody

@@ -12,8 +12,7 @@ from time import monotonic
 
 from gateway.config.experiment_specs import ShadowSpec
 from gateway.dataplane.context.active_requests import Progress
-from gateway.dataplane.context.bounded_copy import Copy
-from gateway.dataplane.context.capture import CapturedFacts
+from gateway.dataplane.context.capture import CapturedFacts, Copy
 from gateway.dataplane.context.head_reader import Request
 from gateway.dataplane.context.interfaces import Client, Handler
 from gateway.dataplane.context.local_replies import (

@@ -16,7 +16,7 @@ from gateway.dataplane.context.call_head import CallHead, CallTarget
 from gateway.dataplane.context.in_process_client import InProcessClient
 from gateway.dataplane.context.interfaces import Handler, Serve
 from gateway.dataplane.context.snapshot import Lane
-from gateway.dataplane.conversation.body_session import session_of
+from gateway.dataplane.conversation.session_forwarding import session_of
 from gateway.dataplane.grpc.interfaces import BackendOwner, CallClient
 from gateway.dataplane.protocol_bridge.grpc_to_rest import json_bytes_of, rest_of_call, rest_of_infer
 from gateway.dataplane.translation.model_metadata import is_decoupled, query_metadata

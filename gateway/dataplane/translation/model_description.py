@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from time import monotonic
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import orjson
 
@@ -15,7 +15,6 @@ from gateway.dataplane.context.interfaces import Client
 from gateway.dataplane.context.local_handler import LocalHandler
 from gateway.dataplane.context.local_replies import error_content, reason_fields
 from gateway.dataplane.context.snapshot import Lane
-from gateway.dataplane.context.ttl_cache import TtlCache
 from gateway.protocol.conversion.errors import read_error
 from gateway.protocol.engine_protocols import EngineProtocol
 from gateway.protocol.errors import ErrorKind, GatewayError
@@ -46,6 +45,34 @@ from gateway.upstream.probe import read_models
 
 # Whoever asks has a request that waits for the answer.
 _TIMEOUT_SECONDS = 10.0
+
+
+# A model that is loaded anew with other tensors is known by then.
+_REMEMBERED_SECONDS = 10.0
+_MAX_REMEMBERED = 1024
+
+Value = TypeVar("Value")
+
+
+class TtlCache(Generic[Value]):
+    """What the engines of lanes said, by what they were asked about; forgotten all at once where it is too much."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[int, tuple[str, ...]], tuple[float, Lane, Value]] = {}
+
+    def get(self, lane: Lane, *key: str) -> Value | None:
+        lane = lane.base
+        known = self._known.get((id(lane), key))
+        # Another lane may have the identity of one that is gone.
+        if known is None or known[1] is not lane or monotonic() >= known[0]:
+            return None
+        return known[2]
+
+    def put(self, lane: Lane, value: Value, *key: str) -> None:
+        if len(self._known) >= _MAX_REMEMBERED:
+            self._known.clear()
+        lane = lane.base
+        self._known[(id(lane), key)] = (monotonic() + _REMEMBERED_SECONDS, lane, value)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from time import monotonic
 
 from gateway.dataplane.context.snapshot import Lane
-from gateway.dataplane.context.ttl_cache import TtlCache
-from gateway.dataplane.translation.model_description import describe
+from gateway.dataplane.translation.model_description import TtlCache, describe
 from gateway.protocol.conversion.control import RpcError, response_of_json, rpc_response
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.grpc_methods import RPCS
