@@ -1,6 +1,6 @@
-"""A sequence whose endpoint is gone goes on at another one, which is told all its inputs first.
+"""A sequence whose endpoint is gone goes on at another one, where all its inputs are replayed first.
 
-The request at hand waits meanwhile, within its own time. An endpoint that fails while it is told gives way to another;
+The request at hand waits meanwhile, within its own time. An endpoint that fails meanwhile gives way to another;
 one that refuses an input ends the sequence, and the reason stands in the error.
 """
 
@@ -30,7 +30,7 @@ _log = logging.getLogger(__name__)
 GONE = frozenset({ErrorKind.UPSTREAM_CONNECT, ErrorKind.UPSTREAM_RESET, ErrorKind.DEADLINE})
 
 
-# Secrets are not kept with the inputs: who asks for the sequence to go on tells his own.
+# Secrets are not kept with the inputs: the request that continues the sequence has its own.
 _CREDENTIALS = (b"authorization", b"x-api-key")
 
 # What Triton says of a sequence that it does not know, as hosts of ours do.
@@ -127,7 +127,7 @@ class SequenceReplay:
         self._task = asyncio.get_running_loop().create_task(self._run(why, seconds))
 
     def cancel(self) -> bool:
-        """Nobody waits any more; tells whether somebody did."""
+        """Stop; returns whether the request was waiting."""
         task, self._task = self._task, None
         return task is not None and task.cancel()
 
@@ -181,12 +181,12 @@ class SequenceReplay:
                 endpoint.breaker.failed(monotonic())
                 self._failures[endpoint] += 1
                 continue
-            self._is_placed = True  # from here on, nobody can say that it is not
+            self._is_placed = True  # from here on, Redis may say so
             await self._affinity.move(self._lane, sequence, why, endpoint)
             return endpoint
 
     def _next(self, engine: Engine) -> Endpoint | None:
-        """One that has not failed; or else one that has failed once: it may have been started anew, or have closed a
+        """One that has not failed; or else one that has failed once: it may have restarted, or have closed a
         connection that was idle."""
         now = monotonic()
         able = engine.able(now, self._failures)

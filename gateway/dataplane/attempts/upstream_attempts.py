@@ -374,7 +374,7 @@ class UpstreamAttempts(Generic[Carrier]):
         self._front, self._replay = ENDED, None
 
     def abandon(self, reason: str, status: int = 0) -> None:
-        """End the request without an answer of ours: its client is gone, or is answered by somebody else with `status`.
+        """End the request without an answer of ours: its client is gone, or gets `status` from its connection.
         `reason` is counted as an error; empty where nothing is wrong."""
         front, series = self._front, self.series
         self._drop()

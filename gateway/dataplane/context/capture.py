@@ -13,7 +13,7 @@ _SIZES = struct.Struct(">III")  # of the facts, the request, the answer
 
 @dataclass(frozen=True, slots=True)
 class CapturedFacts:
-    """What is told of a request beside its bytes; times are seconds."""
+    """The facts of a request beside its bytes; times are seconds."""
 
     route: str
     engine: str  # that has answered, or was to

@@ -147,7 +147,7 @@ class DataPlane:
         self.snapshot.set_drained(drained)
 
     def listen_alone(self) -> None:
-        """The control process is gone, and nobody here probes: take other replicas' word for conditions and drains."""
+        """Follow other replicas' conditions and drains: the control process is gone, and with it the probes."""
         if self.news is not None:
             self.news.subscribe(ConditionChanged, self._on_condition)
             self.news.subscribe(EndpointDrained, self._on_drained)
@@ -198,5 +198,5 @@ class DataPlane:
 
 
 def _inputs(store: Store | None, loop: asyncio.AbstractEventLoop, book: SessionCache, num_workers: int) -> SequenceLog:
-    """Who keeps sequences' inputs, of routes that replay them."""
+    """The log of sequences' inputs, for routes that replay them."""
     return RedisSequenceLog(store, loop, book.take) if store is not None else LocalSequenceLog(num_workers)

@@ -1,6 +1,6 @@
-"""Feedback taken: by the worker that has answered the request, whichever worker of whichever gateway is told.
+"""Feedback is counted by the worker that has answered the request, whichever worker of any gateway receives it.
 
-Who does not know the request asks all others, by news where there is Redis, else by the control process.
+A worker that does not know the request queries the others, by news where there is Redis, else by the control process.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from gateway.yaml.problems import suggest
 
 # EventBus are heard within milliseconds by all who live.
 _TIMEOUT_SECONDS = 0.5
-# Who sends feedback of requests that there never were must not fill the memory, nor the news.
+# A bound for clients that send feedback on requests that never were.
 _MAX_QUERIES = 256
 # Ratings that are known when they come again, as of a client that has not heard the answer.
 _MAX_RATED = 20_000
@@ -49,7 +49,7 @@ class FeedbackCollector:
         return f"<FeedbackCollector of {self._arms!r}, {len(self._queries)} queries>"
 
     async def give(self, rating: Rating, snapshot: Snapshot) -> bool:
-        """Count a rating; False where nobody knows what it is about.
+        """Count a rating; False where no worker knows what it is about.
 
         Raises: GatewayError (BAD_REQUEST, OVERLOADED).
         """

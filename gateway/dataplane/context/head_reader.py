@@ -73,7 +73,7 @@ class Request:
         self.session = session_of(plan.snapshot, volatile, plan.head.fields) if session_field else None
         self.units = units_of(plan.snapshot, volatile) if plan.snapshot.unit_fields else None
         length = plan.head.value(_LENGTH)
-        if length is not None:  # a rule asks for it; who writes the body anew must be able to
+        if length is not None:  # a rule reads it; a rewritten body has another length
             self.length = 0
             volatile = [*volatile, (_LENGTH, length)]
         self.volatile = volatile
@@ -82,7 +82,7 @@ class Request:
         for field in volatile:
             name, value = field
             if name == _REQUEST_ID:
-                self.id = value  # told anew by whoever sends the request on
+                self.id = value  # written by the handler that sends the request on
                 continue
             if name == _LENGTH:
                 if length is not None or self.length != 0:
@@ -100,7 +100,7 @@ class Request:
         return f"<Request {self.plan!r} length={self.length}>"
 
     def of(self, plan: PreparedHead, content_length: int | None = None) -> Request:
-        """The same request with another plan, and where its body has been written anew, that length."""
+        """The same request with another plan, and where its body is rewritten, that length."""
         made = Request.__new__(Request)
         made.plan = plan
         made.id = self.id
@@ -193,7 +193,7 @@ class Reader:
     def __call__(self, head: bytes) -> Request:
         """Read a whole head, from the request line to the empty line.
 
-        Raises: GatewayError (BAD_REQUEST) where it is malformed, so that nobody can tell where the next request starts.
+        Raises: GatewayError (BAD_REQUEST) where it is malformed: the start of the next request is unknown.
         """
         return self._requests(head)
 

@@ -1,4 +1,4 @@
-"""Between a client's connection and whoever answers its request: what each may ask of the other."""
+"""The interfaces between a client's connection and the handler of its request."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class Client(Protocol):
         ...
 
     def break_off(self, event: bytes = b"") -> None:
-        """Close in the middle of a reply, so that nobody takes it for whole; `event` tells the reader of a stream of
+        """Close in the middle of a reply, so that no client takes it for whole; `event` tells the reader of a stream of
         events why."""
         ...
 

@@ -1,4 +1,4 @@
-"""Replies that the gateway writes itself, as Triton would write them, or OpenAI's API where that is asked."""
+"""Replies that the gateway writes itself, as Triton would write them, or OpenAI's API on its paths."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ JSON = "application/json"
 
 # What ends a reply's head, from the last field's CRLF on.
 KEEP_ALIVE_END = b"\r\n\r\n"
-KEEP_ALIVE_END_10 = b"\r\nconnection: keep-alive\r\n\r\n"  # an HTTP/1.0 client must be told
+KEEP_ALIVE_END_10 = b"\r\nconnection: keep-alive\r\n\r\n"  # HTTP/1.0 closes by default
 CLOSE_END = b"\r\nconnection: close\r\n\r\n"
 CHUNKS = b"\r\ntransfer-encoding: chunked"
 
@@ -32,7 +32,7 @@ def error_body(message: str) -> bytes:
 
 
 def error_status(error: GatewayError, api: LlmApi | None) -> int:
-    """The HTTP status of an error. OpenAI's clients and Anthropic's ask again after 501, which helps nobody."""
+    """The HTTP status of an error. OpenAI's clients and Anthropic's retry after 501, to no avail."""
     if error.kind is ErrorKind.UNSUPPORTED and api is not None and api not in OF_V2:
         return 400
     return error.status.http
@@ -49,7 +49,7 @@ def error_content(error: GatewayError, api: LlmApi | None) -> bytes:
 
 
 def error_event(error: GatewayError, api: LlmApi | None) -> bytes:
-    """The event that tells of an error in the middle of a stream, under status 200."""
+    """The event of an error in the middle of a stream, under status 200."""
     named = b"event: error\n" if api in _NAMED_EVENTS else b""
     return b"%bdata: %b\n\n" % (named, error_content(error, api))
 

@@ -22,7 +22,7 @@ class GenerationUsage(NamedTuple):
 
 
 class OutcomeRecorder:
-    """Tells the arm's meter once; nobody where the request is not measured."""
+    """Reports to the arm's meter once; to none where the request is not measured."""
 
     __slots__ = ("_crossed", "_generated", "_id", "_lane", "_meter", "_size", "_started_at")
 
@@ -76,7 +76,7 @@ class OutcomeRecorder:
             meter.failed(self._id, error.kind, error.status.http >= 500, self._size)
 
     def gone(self, reason: str) -> None:
-        """Nobody waits for the reply."""
+        """The client is gone."""
         meter = self._take()
         if meter is not None:
             meter.kept_out(reason)

@@ -28,7 +28,7 @@ from gateway.routing.decision import BodyFacts, Decision, Facts, Undecided
 from gateway.upstream.engine import Engine
 from gateway.wire.http1.head import Field, RequestHead
 
-# Written anew for each hop.
+# Written for each hop.
 _REWRITTEN = frozenset({b"content-length", b"expect", b"x-request-id", REQUEST_FIELD})
 # What only another proxy may say: whence a request came, and that it is mirrored, so that engines leave side effects.
 FORWARDED = frozenset(
@@ -38,7 +38,7 @@ FORWARDED = frozenset(
 VIA = b"1.1 pointsman"
 
 _ENCODING = b"content-encoding"
-# Who invents names must not fill the memory.
+# A bound for clients that invent names.
 _MAX_MODELS = 256
 # What an OpenAI client asks for, even where there is nothing, is answered in its shape.
 _OPENAI_PATHS = "/v1/"
@@ -57,7 +57,7 @@ class PreparedHead:
     """A head and what follows from it; immutable, since all requests with the same head share it.
 
     Where the head alone decides, `lane` and `opening` (the request line for the engine) are set; otherwise
-    `decide` is asked for each request. `error` is set where the head is well-formed but asks for nothing that exists.
+    `decide` decides on each request. `error` is set where the head is well-formed but names nothing that exists.
     `request_line` is the client's method and path, where `head` is what the gateway sends to an engine in its stead;
     `api` is that of error replies.
     """
@@ -109,7 +109,7 @@ class PreparedHead:
         self.lane: Lane | None = None
         self.direct_lane: Lane | None = None  # the same where all requests go to its engine as they are
         self.opening = b""
-        self.passes = False  # whether the lane's engine is asked just so, whatever the body
+        self.passes = False  # whether the lane's engine takes it as it is, whatever the body
         self.passes_if_kept = False  # the same of requests whose session does not have another lane
         self.error: GatewayError | None = None
         self.call = ApiCall(Operation.SERVER_LIVE, ())
@@ -128,7 +128,7 @@ class PreparedHead:
         self.api = call.api
         self.is_fleet = call.operation in FLEET_OPERATIONS
         self.is_inference = call.operation in INFERENCE_OPERATIONS
-        # Engines do not answer HEAD (Triton even sends a body to it), so it is asked as GET and told without the body.
+        # Engines do not answer HEAD (Triton even sends a body to it), so it is sent as GET, and the reply has no body.
         if head.method not in call.verbs and not (self.without_body and "GET" in call.verbs):
             self.error = GatewayError(ErrorKind.METHOD_NOT_ALLOWED, "Method Not Allowed")
             return
@@ -204,7 +204,7 @@ class PreparedHead:
 
     def towards(self, lane: Lane, method: str, path: str, fields: list[Field], api: LlmApi | None) -> PreparedHead:
         """What the gateway asks the lane's engine in the client's stead: another path, other fields, another API.
-        Errors are told in the client's."""
+        Errors keep the client's."""
         made = copy(self)
         target = path.encode("ascii")
         made.head = head = copy(self.head)

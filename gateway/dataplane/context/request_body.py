@@ -40,17 +40,17 @@ def decoded(request: Request, data: bytes, max_bytes: int) -> bytes:
     return plain
 
 
-def declared_json_bytes(told: bytes | None, size: int) -> int | None:
+def declared_json_bytes(length: bytes | None, size: int) -> int | None:
     """Where the JSON of a V2 body of this size ends, by its Inference-Header-Content-Length; None where all is JSON.
 
     Raises: GatewayError(BAD_REQUEST).
     """
-    if told is None:
+    if length is None:
         return None
-    if not told.isdigit() or len(told) > 18 or int(told) > size:
-        what = f"Inference-Header-Content-Length {told.decode('latin-1')!r} is no number from 0 to {size}"
+    if not length.isdigit() or len(length) > 18 or int(length) > size:
+        what = f"Inference-Header-Content-Length {length.decode('latin-1')!r} is no number from 0 to {size}"
         raise GatewayError(ErrorKind.BAD_REQUEST, what)
-    return int(told)
+    return int(length)
 
 
 def decide(plan: PreparedHead, body: RequestBody, max_bytes: int) -> Decision | Undecided:
@@ -67,10 +67,10 @@ def decide(plan: PreparedHead, body: RequestBody, max_bytes: int) -> Decision | 
 
 
 class RequestBody:
-    """What has come of a body: first held, then, once somebody takes it, passed on piece by piece.
+    """What has come of a body: first held, then, once it is taken, passed on piece by piece.
 
     Pieces stay here until the body is longer than `replay_bytes`: up to there the whole request can be sent again,
-    unless whoever takes them says that nobody will ask.
+    unless they are taken for good.
     """
 
     __slots__ = (
@@ -156,7 +156,7 @@ class RequestBody:
     def facts(self, operation: Operation, max_bytes: int) -> BodyFacts | None:
         """What the body's JSON says; None while more of it must come.
 
-        A body that cannot be read has no facts: whoever gets it will say what is wrong with it.
+        A body that cannot be read has no facts: its engine reports what is wrong with it.
         """
         coding = _coding(self._request)
         length = self._json_bytes() if coding == b"identity" else None

@@ -1,4 +1,4 @@
-"""What became of one request's time, for a client that asks to be told: a request with the field `x-pointsman-timing`
+"""Where the time of one request went, for a client that wants to know: a request with the field `x-pointsman-timing`
 is answered with one of W3C Server Timing, which browsers and the playground show.
 
     server-timing: decide;dur=0.04, wait;dur=0.00, connect;dur=0.31, engine;dur=5.12;desc="http://10.0.0.5:8000"

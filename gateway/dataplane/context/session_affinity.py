@@ -1,7 +1,7 @@
 """Where sessions go: to the arm they had first, and to the endpoint they are at.
 
 A session is at home on the endpoint that hashing gives it, the same one for every worker and gateway. It is somewhere
-else where that one cannot take it: then it stays there, and Redis tells the others. A sequence of Triton's has a place
+else where that one cannot take it: then it stays there, and Redis has its place. A sequence of Triton's has a place
 from its first request to its last, and nowhere else.
 """
 
@@ -23,9 +23,9 @@ from gateway.upstream.engine import Engine
 
 
 class SequenceDisplacedError(GatewayError):
-    """A sequence cannot go on at its endpoint, or should not (`may_stay`); another one may be told its inputs.
+    """A sequence cannot go on at its endpoint, or should not (`may_stay`); another one may replay its inputs.
 
-    `place` is the endpoint's URL, empty where nobody knows it, and `endpoint` itself None where it is gone.
+    `place` is the endpoint's URL, empty where it is unknown, and `endpoint` itself None where it is gone.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class SessionAffinity:
         return f"<SessionAffinity {self.book!r}>"
 
     def recall(self, lane: Lane, session: str) -> Lane | None:
-        """The lane of a session's request, given that of the rules: its arm's. None where Redis must be asked first:
+        """The lane of a session's request, given that of the rules: its arm's. None where Redis must be queried first:
         `find`."""
         if lane.replay is not None and _has_no_number(session) and not self.inputs.number_at_once(session, lane.replay):
             return None
@@ -117,14 +117,14 @@ class SessionAffinity:
             self.inputs.forget(session)
 
     def lost(self, engine: Engine, sequence: Sequence, place: str) -> None:
-        """Nobody can go on with a sequence, which was at this URL."""
+        """No endpoint can go on with a sequence, which was at this URL."""
         self.book.counts.sequences_lost[engine.name, place] += 1
         self.ended(sequence)
 
     async def move(self, lane: Lane, sequence: Sequence, left: SequenceDisplacedError, endpoint: Endpoint) -> None:
-        """Have a sequence go on at another endpoint, which has been told its inputs; others know so when this returns.
+        """Have a sequence go on at another endpoint, which has replayed its inputs; the others know when this returns.
 
-        Raises: StoreError where nobody knows whether they do.
+        Raises: StoreError where that is uncertain.
         """
         assert lane.replay is not None
         name = lane.engine.name
@@ -137,7 +137,7 @@ class SessionAffinity:
         """The lane of the arm that a session has, if that may still take any."""
         target = lane.target
         if not target.keeps_place and type(session.session) is not Sequence:
-            self.book.count(session, now)  # nobody will choose its endpoint
+            self.book.count(session, now)  # `choose` does not follow
         if not target.sticks:
             return lane
         assert target.experiment is not None and target.arm is not None and lane.split is not None
@@ -244,11 +244,11 @@ def _why_left(endpoint: Endpoint | None) -> str:
 
 
 def where_it_was(sequence: Sequence, place: str, what: str) -> str:
-    """What is told of a sequence that cannot stay where it was: `what` is the matter there."""
+    """The message for a sequence that cannot stay where it was; `what` is the reason."""
     text = f"sequence {sequence} of model '{sequence.model}' was at "
     return text + (f"endpoint {place}, which {what}" if place else f"an endpoint that {what}")
 
 
 def _has_no_number(session: str) -> TypeGuard[Sequence]:
-    """Whether it is a request of a sequence that nobody has numbered."""
+    """Whether it is a request of a sequence without a number yet."""
     return isinstance(session, Sequence) and session.step is None

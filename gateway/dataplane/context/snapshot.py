@@ -114,7 +114,7 @@ class Lane:
         return base if bucket is None or base.meter is None else base.of_buckets()[bucket]
 
     def of_buckets(self) -> list[Lane]:
-        """Those of all buckets, made once; none where nobody measures."""
+        """Those of all buckets, built once; none without a meter."""
         base = self.base
         if not base._of_buckets and base.meter is not None:
             for bucket in range(NUM_BUCKETS):
@@ -126,7 +126,7 @@ class Lane:
 
     @property
     def unmeasured(self) -> Lane:
-        """The same for requests that somebody else measures."""
+        """The same for requests that another handler measures."""
         base = self.base
         if base.meter is None:
             return base
@@ -154,7 +154,7 @@ class Snapshot:
         self.number = number
         self.table = Table(rules, number)
         self.limits = {spec.name: Limit(spec, rules.identity) for spec in rules.limits}
-        # Headers that experiments assign by, and nobody else asks for: few requests share them.
+        # Headers that only experiments assign by: few requests share them.
         units = unit_headers(rules)
         self.unit_fields = frozenset(name.encode() for name in units)
         self.headers_used = used_headers(rules) - units
@@ -187,7 +187,7 @@ class Snapshot:
             if lane.target.is_measured or lane.target.experiment is None:
                 arms.append(lane)
         self.set_weights(NO_WEIGHTS)
-        # What tells of forced arms is for the gateway alone
+        # The fields that force arms are for the gateway alone
         forcing = rules.forcing
         self.own_fields = frozenset({forcing.header.encode(), forcing.key_header.encode()})
         shadows = {route.name: route.shadow for route in rules.routes if route.shadow is not None}
@@ -265,7 +265,7 @@ class Snapshot:
 
 
 def _meter(target: Target, metrics: Metrics) -> Meter | None:
-    """Who counts what becomes of a target's requests; None where no experiment wants to know."""
+    """The meter of a target's requests; None where no experiment measures them."""
     if target.experiment is None or target.arm is None:
         return None
     return metrics.arms.meter(target.experiment, target.arm, is_forced=target.is_forced)

@@ -123,8 +123,8 @@ def route_on_body(client: Client, request: Request, body: RequestBody, serve: Se
 
 
 class SessionLookup(DeferredHandler):
-    """A request of a session that this worker has not seen: holds the body while Redis is asked where the session is,
-    and which arm it has; a few milliseconds at most."""
+    """A request of a session that this worker has not seen: holds the body while Redis looks up the session's place and
+    its arm, a few milliseconds at most."""
 
     __slots__ = ("_choose", "_ended", "_is_over", "_is_started", "_lane", "_pieces", "_session")
 

@@ -230,7 +230,7 @@ def _by_rest(client: Client, request: Request, lane: Lane, session: str | None) 
 
 
 def _serve_session(client: Client, request: Request, lane: Lane, session: str, history: HistorySpec) -> Handler:
-    """The handler of a request that may be part of a conversation; of an infer, only its body tells."""
+    """The handler of a request that may be part of a conversation; an infer depends on its body."""
     if not history.engine_holds_state and request.plan.call.api is not LlmApi.INFER:
         return ConversationHandler(client, request, lane, session, history, _conversation_backend(lane))
 

@@ -53,7 +53,7 @@ def _json_of(answer: HttpReply) -> Any:
 
 
 def agreed(answers: list[HttpReply | GatewayError]) -> AggregatedReply:
-    """Success where all succeeded, else the first failure, and how many did what was asked."""
+    """Success where all succeeded, else the first failure, and how many succeeded."""
     failures = [answer for answer in answers if isinstance(answer, GatewayError) or not answer.is_good]
     if not failures:
         return passed_on(next(answer for answer in answers if isinstance(answer, HttpReply)))

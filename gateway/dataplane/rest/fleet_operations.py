@@ -213,7 +213,7 @@ def _speaks_v2(engine: Engine) -> bool:
 
 
 def _once_each(questions: list[Question]) -> list[Question]:
-    """Each server asked once: engines of other limits may stand for the same one."""
+    """Each server once: engines of other limits may stand for the same one."""
     return list({(endpoint.url, target): (engine, endpoint, target) for engine, endpoint, target in questions}.values())
 
 

@@ -55,7 +55,7 @@ _CUT_OFF = "the engine ended its reply before the generation had ended"
 
 
 class GenerationReply:
-    """What a reply tells of its generation: the tokens and, of a stream, whether it ended well.
+    """The generation in a reply: the tokens and, of a stream, whether it ended well.
 
     `head` is that of a stream without a token so far: it is held back with what has come of the stream. `is_framed`:
     its pieces are chunks of HTTP/1.1.
