@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 import pytest
+from starlette.types import Message
 
 from gateway.admin import server
 from gateway.admin.app import make_app
@@ -100,3 +101,21 @@ def test_connections_beyond_the_last_are_closed(monkeypatch: pytest.MonkeyPatch)
                 await asyncio.sleep(0.01)
 
     play(scene)
+
+
+def test_a_body_that_does_not_come_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A body that does not arrive in time is answered 408."""
+    monkeypatch.setattr(server, "_BODY_SECONDS", 0.01)
+    sent: list[Message] = []
+
+    async def receive() -> Message:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    headers = [(b"host", b"localhost"), (b"content-type", b"application/json"), (b"content-length", b"9")]
+    scope = {"type": "http", "method": "PUT", "path": "/log-level", "query_string": b"", "headers": headers}
+    asyncio.run(make_app(State())(scope, receive, send))
+    assert sent[0]["status"] == 408
