@@ -1,6 +1,9 @@
 """Names: a module is named for the noun it holds, and a public class name stands for one thing in its package."""
 
 import ast
+import io
+import re
+import tokenize
 from collections import defaultdict
 from pathlib import Path
 
@@ -40,3 +43,25 @@ def test_public_classes_share_no_names() -> None:
                 places[place.parts[0], node.name].append(place.as_posix())
     shared = {name: where for (_, name), where in places.items() if len(where) > 1 and name not in TRITONS}
     assert not shared
+
+
+# Words of a private dialect, where the field has a verb of its own: report, request, query, publish, parse, cache, ...
+DIALECT = {
+    "anew", "ask", "asked", "asking", "asks", "ears", "hear", "heard", "keeper", "knock", "learnt", "led", "minds",
+    "nobody", "obey", "said", "say", "says", "seams", "soil", "spoken", "tell", "telling", "tells", "think", "thought",
+    "told", "whose", "wish",
+}  # fmt: skip
+# Python's own.
+BUILT_IN = {"tell"}  # of a file: the position
+
+
+def test_identifiers_use_the_terms_of_the_field() -> None:
+    """No function, class, argument, attribute or variable has a word of the private dialect in its name."""
+    found = defaultdict(set)
+    for path in modules():
+        for token in tokenize.generate_tokens(io.StringIO(path.read_text()).readline):
+            if token.type == tokenize.NAME and token.string not in BUILT_IN:
+                words = {word.lower() for word in re.split(r"_+|(?<=[a-z])(?=[A-Z])", token.string)}
+                if words & DIALECT:
+                    found[path.relative_to(REPOSITORY).as_posix()].add(token.string)
+    assert not found

@@ -38,7 +38,7 @@ Row = tuple[str | Text, ...]
 _PIPE_COLUMNS = 400
 
 
-def ask(admin: str, path: str, *, key: str = "", timeout: float = _TIMEOUT_SECONDS) -> Any:
+def get_json(admin: str, path: str, *, key: str = "", timeout: float = _TIMEOUT_SECONDS) -> Any:
     """The JSON of GET `path`. After an error the command prints one line and exits with 1."""
     return call(admin, "GET", path, key=key, timeout=timeout)
 

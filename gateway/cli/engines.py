@@ -10,7 +10,7 @@ from urllib.parse import quote
 import typer
 from rich.text import Text
 
-from gateway.cli.admin_client import ADMIN, Admin, Key, Row, ask, call, no_gateway, print_table, reply
+from gateway.cli.admin_client import ADMIN, Admin, Key, Row, call, get_json, no_gateway, print_table, reply
 from gateway.cli.operator_commands import Reason
 
 # Loading a model at all endpoints can take minutes.
@@ -82,7 +82,7 @@ def _listed(admin: str, key: str, what: str) -> list[dict[str, Any]]:
 
 def models(admin: Admin = ADMIN, key: Key = "") -> int:
     """Show every model of the engines, and the endpoints where it is ready."""
-    result = ask(admin, "models", key=key, timeout=30.0)
+    result = get_json(admin, "models", key=key, timeout=30.0)
     rows: list[Row] = []
     for model in result["models"]:
         for engine in model["engines"]:

@@ -201,7 +201,7 @@ def _limits(explanation: Explanation, facts: Facts, rules: RulesSpec) -> Iterabl
         return
     for limit in rules.limits:
         if not limit.routes or decision.target.route in limit.routes:
-            yield Text.assemble("limit ", (limit.name, "bold"), f": {limit.told}")
+            yield Text.assemble("limit ", (limit.name, "bold"), f": {limit.text}")
 
 
 def _everywhere(target: Target, table: Table) -> Text:

@@ -10,7 +10,7 @@ from urllib.parse import quote
 import typer
 from rich.text import Text
 
-from gateway.cli.admin_client import ADMIN, Admin, Key, Row, ask, call, print_table
+from gateway.cli.admin_client import ADMIN, Admin, Key, Row, call, get_json, print_table
 
 Reason = Annotated[str, typer.Option("--reason", help="The reason, for the audit and the versions of the rules.")]
 
@@ -26,7 +26,7 @@ def requests(
     the reply; answering: the end of the reply.
     """
     columns = ("id", "age", "stage", "protocol", "path", "model", "route", "arm", "engine", "endpoint", "peer")
-    result = ask(admin, f"requests?limit={limit}", key=key)["requests"]
+    result = get_json(admin, f"requests?limit={limit}", key=key)["requests"]
     rows: list[Row] = [(each["id"], f"{each['age']:.1f} s", *[each[name] for name in columns[2:]]) for each in result]
     print_table(columns, rows, "No request is under way.")
     return 0
@@ -51,7 +51,7 @@ def audit(
 ) -> int:
     """Show the calls of the admin API that can change something, the latest first."""
     rows: list[Row] = []
-    for each in ask(admin, f"audit?limit={limit}", key=key)["audit"]:
+    for each in get_json(admin, f"audit?limit={limit}", key=key)["audit"]:
         when = datetime.fromtimestamp(each["time"], UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
         query = "".join(f" {name}={value}" for name, value in each["query"].items())
         body = "" if each["body"] is None else json.dumps(each["body"], ensure_ascii=False)
@@ -71,7 +71,7 @@ def log_level(
 ) -> int:
     """Show or set the log level of a running gateway, until it ends."""
     if level is None:
-        result = ask(admin, "log-level", key=key)
+        result = get_json(admin, "log-level", key=key)
     else:
         result = call(admin, "PUT", "log-level", {"level": level, "reason": reason}, key=key)
     typer.echo(result["level"])
@@ -94,12 +94,12 @@ def show_limits(context: typer.Context, admin: Admin = ADMIN, key: Key = "") -> 
     if context.invoked_subcommand is not None:
         return
     rows: list[Row] = []
-    for limit in ask(admin, "limits", key=key)["limits"]:
+    for limit in get_json(admin, "limits", key=key)["limits"]:
         allowed = ", ".join(text.format(limit[name]) for name, text in _AMOUNTS.items() if name in limit)
-        whose = f"per {', '.join(limit['per'])}" if limit["per"] else "all together"
+        per = f"per {', '.join(limit['per'])}" if limit["per"] else "all together"
         counts = (str(limit[name]) for name in ("admitted", "refused", "waited", "accounts"))
-        rows.append((limit["name"], ", ".join(limit["routes"]) or "all", whose, allowed, *counts))
-    columns = ("limit", "routes", "whose", "allows", "admitted", "refused", "waited", "accounts")
+        rows.append((limit["name"], ", ".join(limit["routes"]) or "all", per, allowed, *counts))
+    columns = ("limit", "routes", "per", "allows", "admitted", "refused", "waited", "accounts")
     print_table(columns, rows, "The rules name no limit.")
 
 
@@ -126,10 +126,10 @@ def set_limit(
         "concurrency": concurrency,
         "max_wait": max_wait,
     }
-    wish: dict[str, Any] = {field: value for field, value in given.items() if value is not None}
+    changes: dict[str, Any] = {field: value for field, value in given.items() if value is not None}
     for field in without or ():
         if field not in given:
             raise typer.BadParameter(f"{field!r} is no amount of a limit: {', '.join(given)}")
-        wish[field] = None
-    result = call(admin, "PUT", f"limits/{quote(name, safe='')}", wish | {"reason": reason}, key=key)
+        changes[field] = None
+    result = call(admin, "PUT", f"limits/{quote(name, safe='')}", changes | {"reason": reason}, key=key)
     typer.echo(f"Limit {name} is changed: rules {result['version']['number']}.")

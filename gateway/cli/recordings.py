@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 import typer
 
-from gateway.cli.admin_client import ADMIN, Admin, Key, Row, ask, call, console, print_table, reply
+from gateway.cli.admin_client import ADMIN, Admin, Key, Row, call, console, get_json, print_table, reply
 from gateway.cli.check import print_problems, summarize
 from gateway.config import value_parsers
 from gateway.config.rules import load_rules
@@ -41,7 +41,7 @@ def listed(admin: Admin = ADMIN, key: Key = "") -> None:
             str(each["skipped"]),
             each["ended"] or "it runs",
         )
-        for each in ask(admin, "recordings", key=key)["recordings"]
+        for each in get_json(admin, "recordings", key=key)["recordings"]
     ]
     print_table(("recording", "since", "by", "share", "facts", "skipped", "ended"), rows, "There is no recording.")
 

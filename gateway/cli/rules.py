@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 from rich.syntax import Syntax
 
-from gateway.cli.admin_client import ADMIN, Admin, Key, Row, ask, call, console, print_table, refused, reply
+from gateway.cli.admin_client import ADMIN, Admin, Key, Row, call, console, get_json, print_table, refused, reply
 from gateway.cli.check import RulePaths
 from gateway.cli.recordings import print_report
 
@@ -24,7 +24,7 @@ Reason = Annotated[str, typer.Option(help="The reason, for the history of versio
 @app.command("list")
 def versions(admin: Admin = ADMIN, key: Key = "") -> None:
     """List the stored versions, the latest first."""
-    result = ask(admin, "rules/versions", key=key)
+    result = get_json(admin, "rules/versions", key=key)
     rows: list[Row] = [
         (
             str(each["number"]) + (" *" if each["number"] == result["in_force"] else ""),
@@ -42,8 +42,8 @@ def versions(admin: Admin = ADMIN, key: Key = "") -> None:
 @app.command()
 def show(number: Number = None, admin: Admin = ADMIN, key: Key = "") -> None:
     """Show the files of a version, as they are written."""
-    wanted = number if number is not None else ask(admin, "rules/versions", key=key)["in_force"]
-    for name, text in ask(admin, f"rules/versions/{wanted}", key=key)["texts"].items():
+    wanted = number if number is not None else get_json(admin, "rules/versions", key=key)["in_force"]
+    for name, text in get_json(admin, f"rules/versions/{wanted}", key=key)["texts"].items():
         typer.echo(f"# --- {name}")
         typer.echo(text, nl=not text.endswith("\n"))
 
@@ -57,7 +57,7 @@ def diff(
 ) -> None:
     """Show how a version differs from another: FROM from the one in force, or from TO."""
     query = "&".join(f"{name}={value}" for name, value in (("from", from_), ("to", to)) if value is not None)
-    _print_diff(ask(admin, f"rules/diff?{query}", key=key)["diff"])
+    _print_diff(get_json(admin, f"rules/diff?{query}", key=key)["diff"])
 
 
 @app.command()
@@ -105,7 +105,7 @@ def export(
     key: Key = "",
 ) -> None:
     """Write the rule files in force, for the gateway's disk."""
-    result = ask(admin, "rules/export", key=key)
+    result = get_json(admin, "rules/export", key=key)
     files: dict[str, str] = result["files"]
     if result.get("cut") and folder is not None:
         raise refused("these files have secrets in them, which only a key of role admin may export")

@@ -10,7 +10,7 @@ from urllib.parse import quote
 import typer
 from rich.text import Text
 
-from gateway.cli.admin_client import ADMIN, Admin, Key, Row, ask, call, print_table, reply
+from gateway.cli.admin_client import ADMIN, Admin, Key, Row, call, get_json, print_table, reply
 
 app = typer.Typer(help="Show how the candidates of mirrored routes compare with the routes' own engines.")
 
@@ -36,7 +36,7 @@ def list_all(admin: Admin = ADMIN, key: Key = "") -> None:
             str(each["candidate_failed"] + each["primary_failed"] + each["both_failed"]),
             str(sum(each["dropped"].values())),
         )
-        for each in ask(admin, "shadows", key=key)["shadows"]
+        for each in get_json(admin, "shadows", key=key)["shadows"]
     ]
     print_table(columns, rows, "No route has a shadow.")
 
@@ -62,7 +62,7 @@ def report(
         typer.echo(f"{html} is written.", err=True)
     if html is not None and not as_json:
         return
-    result = ask(admin, path, key=key)
+    result = get_json(admin, path, key=key)
     if as_json:
         typer.echo(json.dumps(result, indent=2))
     else:

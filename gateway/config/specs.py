@@ -295,7 +295,7 @@ class LimitSpec:
         return float(self.burst) if self.burst is not None else max(1.0, self.requests_per_second or 0.0)
 
     @property
-    def told(self) -> str:
+    def text(self) -> str:
         """The limit in words."""
         amounts = []
         if self.requests_per_second is not None:

@@ -349,7 +349,7 @@ _STORE_METRICS = (
     _c("redis_dropped", "Commands that were never written.", (), _store(lambda use: use.dropped)),
     _g("redis_available", "Workers for which Redis answers.", (), _store(lambda use: use.available)),
     _c("redis_restarts", "Restarts of the embedded Redis.", (), _one(lambda state: state.redis_restarts)),
-    _c("news_heard", "Events that workers received from others.", (), _store(lambda use: use.heard)),
+    _c("news_heard", "Events that workers received from others.", (), _store(lambda use: use.received)),
     _c("news_gaps", "Times that a worker missed events, and read all state again.", (), _store(lambda use: use.gaps)),
     _g("news_live", "Workers that receive events.", (), _store(lambda use: use.live)),
 )

@@ -45,7 +45,7 @@ class StoreUse:
     skipped: int = 0  # not sent, after earlier failures
     dropped: int = 0  # queued and never written
     seconds: float = 0.0  # of all calls with a reply
-    heard: int = 0  # events
+    received: int = 0  # events
     gaps: int = 0  # times that events were missed, and all state was read again
     available: int = 0
     live: int = 0

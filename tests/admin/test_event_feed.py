@@ -54,8 +54,8 @@ def test_all_listeners_are_told_by_one_look() -> None:
         feed = Feed(state, seconds=0.02)
         with feed.subscription() as one, feed.subscription() as other:
             for _ in range(5):
-                heard = [read(await each.next(5) or b"") for each in (one, other)]
-                assert heard[0] == heard[1]
+                received = [read(await each.next(5) or b"") for each in (one, other)]
+                assert received[0] == received[1]
             with feed.subscription() as late:
                 assert read(await late.next(0) or b"")[0][0] == "fleet"  # at once
             seen = state.num_calls
@@ -90,13 +90,13 @@ def test_new_rules_are_told() -> None:
     """Their number and digest."""
 
     async def play() -> list[tuple[str, Any]]:
-        state, heard = State(), []
+        state, received = State(), []
         with Feed(state, seconds=0.01).subscription() as listener:
-            heard += read(await listener.next(5) or b"")
+            received += read(await listener.next(5) or b"")
             state.number = 4
-            while not any(kind == "rules" for kind, _ in heard):
-                heard += read(await listener.next(5) or b"")
-        return heard
+            while not any(kind == "rules" for kind, _ in received):
+                received += read(await listener.next(5) or b"")
+        return received
 
     assert ("rules", {"number": 4, "digest": "d1"}) in asyncio.run(play())
 
@@ -181,16 +181,16 @@ def test_who_listens_does_not_hold_up_the_end(tmp_path: Path) -> None:
     """A gateway that is told to stop lets its listeners go, and says nothing of it in its log."""
     rules = RULES.format(url="http://127.0.0.1:1")
     gateway = GatewayProcess.start(rules, tmp_path).wait_ready()
-    heard: list[bytes] = []
+    received: list[bytes] = []
 
     def listen() -> None:
         with httpx.stream("GET", f"{gateway.admin_url}/events", timeout=60) as stream:
-            heard.extend(stream.iter_raw())
+            received.extend(stream.iter_raw())
 
     listeners = [threading.Thread(target=listen) for _ in range(3)]
     for listener in listeners:
         listener.start()
-    eventually(lambda: len(heard) >= 3)
+    eventually(lambda: len(received) >= 3)
     gateway.stop()
     for listener in listeners:
         listener.join(30)

@@ -34,12 +34,12 @@ def test_a_request_is_shown_and_cancelled(start_gateway: Callable[..., GatewayPr
         gateway = start_gateway(RULES.format(url=engine.url), workers=2)
         replies: list[httpx.Response] = []
 
-        def ask() -> None:
+        def get_json() -> None:
             fields = {"x-sleep": "30", "x-request-id": "slow-1"}
             url = f"{gateway.http_url}/v2/models/m/infer"
             replies.append(httpx.post(url, json={}, headers=fields, timeout=40))
 
-        asking = threading.Thread(target=ask)
+        asking = threading.Thread(target=get_json)
         asking.start()
         assert eventually(lambda: "slow-1" in run(gateway, "requests").stdout)
         shown = run(gateway, "requests").stdout

@@ -169,11 +169,11 @@ def ask_slowly(base: str) -> threading.Thread:
         sent.set()
         return [b"{}"]
 
-    def ask() -> None:
+    def get_json() -> None:
         with pytest.raises(httpx.TransportError):
             httpx.post(f"{base}/v2/models/m/infer", content=iter(body()), headers={"x-sleep": "60"}, timeout=60)
 
-    thread = threading.Thread(target=ask)
+    thread = threading.Thread(target=get_json)
     thread.start()
     sent.wait()
     return thread

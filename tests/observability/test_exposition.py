@@ -28,7 +28,17 @@ QUIET = ExpositionState(
     loads={("mac", "http://c:1"): Load(3, 1, 0.5), ("mac", "http://d:1"): Load(2, 0)},
     drained=frozenset({("mac", "http://d:1")}),
     store=StoreUse(
-        calls=11, late=1, failed=2, refused=3, skipped=4, dropped=5, seconds=0.5, heard=6, gaps=7, available=3, live=2
+        calls=11,
+        late=1,
+        failed=2,
+        refused=3,
+        skipped=4,
+        dropped=5,
+        seconds=0.5,
+        received=6,
+        gaps=7,
+        available=3,
+        live=2,
     ),
     redis_restarts=8,
 )

@@ -19,7 +19,7 @@ _WITHOUT_EFFECT = frozenset(
     {"user", "metadata", "prompt_cache_key", "prompt_cache_retention", "safety_identifier", "verbosity", "store"}
 )
 _ADAPTERS = ("adapter", "lora_name", "lora_path")
-_TOLD = ("finish_reason", "stop_reason", "num_input_tokens", "num_output_tokens", "num_cached_tokens")
+_RETURN_FLAGS = ("finish_reason", "stop_reason", "num_input_tokens", "num_output_tokens", "num_cached_tokens")
 _TRUE = b"\x01"
 # V2's level of requests without one, where OpenAI's clients of vLLM have 0; lower goes first in both.
 _LEVEL = 100
@@ -36,7 +36,7 @@ def infer_request(
     _check_tool_choice(options)
     has_tools = bool(generation.tools) and options.pop("tool_choice", "auto") != "none"
     echoes = bool(options.pop("echo", False))
-    inputs = [*_prompt(generation, echoes), *(_flag(f"return_{name}") for name in _TOLD)]
+    inputs = [*_prompt(generation, echoes), *(_flag(f"return_{name}") for name in _RETURN_FLAGS)]
     if generation.stream:
         inputs.append(_flag("stream"))
     if "logprobs" in options:

@@ -56,7 +56,7 @@ def _store_use(plane: DataPlane) -> StoreUse | None:
     if store is None or news is None:
         return None
     return StoreUse(
-        **asdict(store.counts), heard=news.received, gaps=news.gaps, available=store.is_available, live=news.is_live
+        **asdict(store.counts), received=news.received, gaps=news.gaps, available=store.is_available, live=news.is_live
     )
 
 
