@@ -21,11 +21,11 @@ _MAX_INT64 = 2**63 - 1
 
 
 def read_json(text: bytes) -> Any:
-    """Raises: EngineError(INVALID_ARG) with the position of the error."""
+    """Raises: EngineError(INTERNAL), as Triton does, with the position of the error."""
     try:
         return triton_json.read(text)
     except ValueError as error:
-        raise invalid(f"failed to parse the request JSON buffer: {error}") from None
+        raise internal(f"failed to parse the request JSON buffer: {error}") from None
 
 
 def member(owner: Any, name: str, about: str = "") -> Any:

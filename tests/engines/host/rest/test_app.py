@@ -163,7 +163,7 @@ def test_control_operations():
     )
     assert error_of(send_request("POST", "/v2/repository/models/nope/load"))[0] == 500
     status, text = error_of(send_request("POST", "/v2/repository/index", b"{"))
-    assert status == 400
+    assert status == 500
     assert text.startswith("failed to parse the request JSON buffer: ")
     assert text.endswith("line 1 column 2 (char 1)")
 
