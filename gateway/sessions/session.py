@@ -14,7 +14,7 @@ class Session:
 
     `arms`: the arm first assigned, by experiment. `places`: endpoint URLs, by engine, where they differ from the home:
     moved, pinned, or an active sequence. `requests`: requests since the last write. `fresh_at`: the time of the last
-    read from Redis, 0 for never. `is_new`: neither Redis nor this worker has seen it before. `led`: a value that its
+    read from Redis, 0 for never. `is_new`: neither Redis nor this worker has seen it before. `routed`: a value that its
     owner derived from `arms` and caches here until they change, with the owner.
     """
 

@@ -392,6 +392,8 @@ def unload_half_precision(client: sync_client.InferenceServerClient) -> None:
 @with_client
 def unload_and_load(client):
     unload_half_precision(client)
+    # A server is not ready while a model unloads, which a gateway's probes may have seen
+    eventually(client.is_server_ready)
     seen = [
         client.is_model_ready("identity_fp16"),
         client.is_server_ready(),

@@ -456,9 +456,9 @@ def test_what_was_concluded_from_arms_goes_with_them() -> None:
         ]
         for change in changes:
             session = book.peek("s", time.time())
-            session.led = ("a fork", "a lane")
+            session.routed = ("a fork", "a lane")
             change()
-            assert book.peek("s", time.time()).led is None
+            assert book.peek("s", time.time()).routed is None
 
     asyncio.run(scene())
 

@@ -26,16 +26,21 @@ export async function show(root, { query, signal }) {
   let edits = 0; // what somebody types while an engine is asked is not written over
   for (const input of [where, body]) input.addEventListener("input", () => (edits += 1));
 
-  const fillIn = async () => {
+  let fills = 0; // only the last choice of kind and model fills the form in
+  let filling = Promise.resolve();
+  const fillOnce = async () => {
     tell(state, "");
     const before = edits;
+    const turn = (fills += 1);
     const filled = template(kind.value, model.value || "MODEL", await describe(model.value, kind.value, signal));
-    if (edits !== before) return;
+    if (edits !== before || turn !== fills) return;
     where.value = filled.path;
     body.value = JSON.stringify(filled.body, null, 2);
     if (filled.note) tell(state, filled.note);
   };
+  const fillIn = () => (filling = fillOnce());
   const send = async (button) => {
+    await filling;
     stop.abort();
     stop = new AbortController();
     const wanted = { path: where.value, headers: Object.fromEntries(readPairs(headers.value)) };
