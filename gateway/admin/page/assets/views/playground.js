@@ -40,7 +40,9 @@ export async function show(root, { query, signal }) {
   };
   const fillIn = () => (filling = fillOnce());
   const send = async (button) => {
-    await filling;
+    button.disabled = true; // one click sends once, however long the template takes
+    await filling.catch(() => null);
+    button.disabled = false;
     stop.abort();
     stop = new AbortController();
     const wanted = { path: where.value, headers: Object.fromEntries(readPairs(headers.value)) };
