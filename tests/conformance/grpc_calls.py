@@ -153,7 +153,7 @@ def infer_deflate(client):
 
 @with_client
 def infer_with_deadline(client):
-    return plain(client.infer("adder", adder_inputs(), client_timeout=5.0))
+    return plain(client.infer("adder", adder_inputs(), client_timeout=30.0))
 
 
 @with_client

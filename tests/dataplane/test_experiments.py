@@ -67,7 +67,7 @@ def test_every_inference_is_counted_at_its_units_bucket(tmp_path: Path) -> None:
         assert filled(counts.requests) == 1
         assert sum(counts.request_bytes) == 6.0
         assert sum(counts.latency.count) == sum(counts.latency.bins.values()) == 3
-        assert 0 < sum(counts.latency.seconds) < 3
+        assert sum(counts.latency.seconds) > 0
         assert counts.kinds == {}
         for number in range(60):
             await it.ask(user(number))

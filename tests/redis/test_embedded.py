@@ -178,7 +178,7 @@ def test_a_paused_server_is_killed_when_it_must_stop(
         await server.start()
         assert server.pid is not None
         os.kill(server.pid, signal.SIGSTOP)
-        await asyncio.wait_for(server.close(), 3)
+        await asyncio.wait_for(server.close(), 30)
         assert server.pid is None
 
     run(scene)

@@ -38,7 +38,7 @@ def test_replies(reply: bytes, status: int, content_type: str, body: bytes) -> N
     async def scene() -> None:
         async with engine(reply) as it:
             endpoint = endpoint_of(it)
-            fetched = await fetch(endpoint, "GET", b"/v2/models/stats", b"", timeout=5.0)
+            fetched = await fetch(endpoint, "GET", b"/v2/models/stats", b"", timeout=30.0)
             assert (fetched.status, fetched.content_type, fetched.body) == (status, content_type, body)
             assert fetched.is_good is (status == 200)
             assert fetched.endpoint is endpoint
@@ -84,7 +84,7 @@ def test_failures(script: tuple[bytes | Act, ...], kind: ErrorKind) -> None:
         async with engine(*script) as it:
             endpoint = endpoint_of(it)
             with pytest.raises(GatewayError) as failed:
-                await fetch(endpoint, "GET", b"/v2", b"", timeout=0.1 if Act.WAIT in script else 5.0)
+                await fetch(endpoint, "GET", b"/v2", b"", timeout=0.1 if Act.WAIT in script else 30.0)
             assert failed.value.kind is kind
             it.go_on.set()
             await until(lambda: endpoint.pool.size == 0 and it.num_open == 0)
@@ -99,7 +99,7 @@ def test_nobody_listens() -> None:
         async with engine() as it:
             endpoint = endpoint_of(it)
         with pytest.raises(GatewayError) as failed:
-            await fetch(endpoint, "GET", b"/v2", b"", timeout=5.0)
+            await fetch(endpoint, "GET", b"/v2", b"", timeout=30.0)
         assert failed.value.kind is ErrorKind.UPSTREAM_CONNECT
 
     run(scene())
@@ -111,16 +111,16 @@ def test_it_waits_in_line_like_everybody() -> None:
     async def scene() -> None:
         async with engine(Act.WAIT, OK) as it:
             endpoint = endpoint_of(it, max_connections=1, max_pending=1)
-            first = asyncio.ensure_future(fetch(endpoint, "GET", b"/v2", b"", timeout=5.0))
+            first = asyncio.ensure_future(fetch(endpoint, "GET", b"/v2", b"", timeout=30.0))
             await until(lambda: it.heads)
             with pytest.raises(GatewayError, match=r"did not answer within 0\.05 s") as late:
                 await fetch(endpoint, "GET", b"/v2", b"", timeout=0.05)
             assert late.value.kind is ErrorKind.DEADLINE
             assert repr(endpoint.pool).endswith("1 connections, 0 idle, 0 wait>")
-            second = asyncio.ensure_future(fetch(endpoint, "GET", b"/v2", b"", timeout=5.0))
+            second = asyncio.ensure_future(fetch(endpoint, "GET", b"/v2", b"", timeout=30.0))
             await until(lambda: "1 wait" in repr(endpoint.pool))
             with pytest.raises(GatewayError) as full:
-                await fetch(endpoint, "GET", b"/v2", b"", timeout=5.0)
+                await fetch(endpoint, "GET", b"/v2", b"", timeout=30.0)
             assert full.value.kind is ErrorKind.OVERLOADED
             it.go_on.set()
             assert (await first).body == (await second).body == b"ok"
