@@ -156,9 +156,7 @@ class Gateway:
         return dict(self.workforce.weights.get("x") or weights_of(self.spec))
 
 
-def with_gateways(
-    server: RedisServer, go: Callable[[Gateway, Gateway], Awaitable[None]], lease: float = 300.0
-) -> None:
+def with_gateways(server: RedisServer, go: Callable[[Gateway, Gateway], Awaitable[None]], lease: float = 300.0) -> None:
     """Run `go` with two gateways, of which the first leads."""
 
     async def run() -> None:
