@@ -92,9 +92,6 @@ class ConcurrentLoad:
         self._opened: list[asyncio.Task[None]] = []
         self._is_over = False
 
-    def __repr__(self) -> str:
-        return f"<ConcurrentLoad {self._host}:{self._port}: {self._concurrency} requests at a time>"
-
     async def __aenter__(self) -> Self:
         loop = asyncio.get_running_loop()
         self._opened = [loop.create_task(self._keep(number)) for number in range(self._concurrency)]

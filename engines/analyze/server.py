@@ -57,9 +57,6 @@ class Server:
         limits = httpx.Limits(max_keepalive_connections=0)
         self._client = httpx.AsyncClient(base_url=self.url, trust_env=False, limits=limits, timeout=_CALL_SECONDS)
 
-    def __repr__(self) -> str:
-        return f"<Server {self.url}>"
-
     async def close(self) -> None:
         await self._client.aclose()
 

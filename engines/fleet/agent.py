@@ -95,9 +95,6 @@ class Agent:
         self._stop_requested = asyncio.Event()
         self._restart_requested: asyncio.Future[str] | None = None
 
-    def __repr__(self) -> str:
-        return f"<Agent {self.spec.name}: {self.state.value}, pid {self.pid}, {self.restarts} restarts>"
-
     @property
     def pid(self) -> int | None:
         return None if self._child is None else self._child.pid

@@ -73,9 +73,6 @@ class Child:
         self.started = "" if own is None else own.started
         self._family: dict[int, str] = {self.pid: self.started}
 
-    def __repr__(self) -> str:
-        return f"<Child {self.pid} of {len(self._family)}>"
-
     @classmethod
     async def start(
         cls, command: Sequence[str], environment: Mapping[str, str], directory: Path | None, log: Path

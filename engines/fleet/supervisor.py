@@ -33,9 +33,6 @@ class FleetFiles:
         self._state = directory / "state.json"
         self._ready_file = ready_file
 
-    def __repr__(self) -> str:
-        return f"<FleetFiles {self._state}>"
-
     def previous_state(self) -> dict[str, SavedState]:
         """The agents of an earlier fleet."""
         return read_state(self._state)
@@ -104,10 +101,6 @@ class Supervisor:
         self._had_terminal = False
         self._stop_signals: asyncio.Queue[signal.Signals] = asyncio.Queue()
         self._reload_requested = asyncio.Event()
-
-    def __repr__(self) -> str:
-        ready = sum(agent.state is AgentState.READY for agent in self.agents.values())
-        return f"<Supervisor {len(self.agents)} agents, {ready} ready>"
 
     async def run(self) -> int:
         """Run until SIGTERM or SIGINT; returns 0 where no agent had to be killed.

@@ -25,19 +25,15 @@ class ModelControl(Protocol):
 
     def is_ready(self, name: str, version: str) -> bool:
         """Whether a model accepts requests; with `version` "" its policy chooses."""
-        ...
 
     def is_decoupled(self, name: str, version: str) -> bool:
         """Whether a ready model may send any number of responses."""
-        ...
 
     async def load(self, name: str, config: str | None, files: Mapping[str, bytes]) -> None:
         """Raises: EngineError."""
-        ...
 
     async def unload(self, name: str, unload_dependents: bool) -> None:
         """Raises: EngineError."""
-        ...
 
 
 class CustomMetricsInterface(Protocol):
@@ -45,19 +41,15 @@ class CustomMetricsInterface(Protocol):
 
     def family(self, name: str, description: str, kind: str) -> int:
         """A family of `counter`, `gauge` or `histogram`: its number. Raises: EngineError."""
-        ...
 
     def metric(self, family: int, labels: Mapping[str, str], buckets: tuple[float, ...] | None) -> int:
         """A metric of a family: its number; the same labels are the same metric. Raises: EngineError."""
-        ...
 
     def change(self, operation: str, metric: int, value: Change) -> None:
         """`increment`, `set`, `observe`, or `merge`. Raises: EngineError."""
-        ...
 
     def value(self, metric: int) -> float:
         """Raises: EngineError if it has no single one."""
-        ...
 
     def drop_metric(self, metric: int) -> None: ...
 

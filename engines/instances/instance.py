@@ -70,10 +70,6 @@ class ProcessInstance:
         self.placement = ""
         self.num_executions = 0  # of this process, that have come back
 
-    def __repr__(self) -> str:
-        state = "busy" if self._done else "idle" if self._is_ready else "away"
-        return f"<ProcessInstance {self.name}: {state}, {len(self._calls)} calls>"
-
     @property
     def is_available(self) -> bool:
         return self._is_ready and self._done is None

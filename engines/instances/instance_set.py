@@ -36,9 +36,6 @@ class InstanceSet:
         self.instances: list[Instance] = [*instances]
         self.processes = processes
 
-    def __repr__(self) -> str:
-        return f"<InstanceSet of {self.config.name}: {self.instances}>"
-
     def forget(self, state_key: str) -> None:
         """A sequence has ended: drop its implicit state."""
         for process in self.processes:

@@ -59,9 +59,6 @@ class ModelProcess:
         self._serves = False
         self._stops = False
 
-    def __repr__(self) -> str:
-        return f"<ModelProcess {self.name}: {self._child}, {self.instances}>"
-
     @property
     def pid(self) -> int | None:
         """Of the process that runs now."""

@@ -154,10 +154,6 @@ class ModelChild:
         self._loop.add_reader(output, self._read_output)
         threading.Thread(target=self._wait, name=f"wait for {name}", daemon=True).start()
 
-    def __repr__(self) -> str:
-        state = "running" if self.exit_code is None else f"ended with {self.exit_code}"
-        return f"<ModelChild {self._name} {self.process.pid}: {state}>"
-
     def signal(self, number: int) -> None:
         """Signal the process and its children."""
         if self.exit_code is None:

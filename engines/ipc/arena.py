@@ -92,9 +92,6 @@ class Arena:
         self._used: dict[int, int] = {}
         self.used_bytes = 0
 
-    def __repr__(self) -> str:
-        return f"<Arena of {self._size} bytes: {self.used_bytes} used by {len(self._used)} blocks>"
-
     def put(self, data: Any) -> Block:
         """Copy a contiguous buffer into a new block.
 

@@ -39,10 +39,6 @@ class Lifecycle:
         self._serving: dict[str, dict[str, LoadedVersion]] = {}
         self._unloads: set[asyncio.Task[None]] = set()
 
-    def __repr__(self) -> str:
-        num_ready = sum(version.is_ready for versions in self._versions.values() for version in versions.values())
-        return f"<Lifecycle: {len(self._versions)} models, {num_ready} versions ready>"
-
     def get(self, name: str, version: str = "") -> LoadedVersion:
         """The model that serves; the latest ready version by default.
 

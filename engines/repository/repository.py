@@ -74,9 +74,6 @@ class Repository:
         self._polling: asyncio.Task[None] | None = None
         self._is_started = self._is_closing = False
 
-    def __repr__(self) -> str:
-        return f"<Repository {self.mode.value}: {len(self._updates.records)} models, {self._lifecycle!r}>"
-
     async def start(self) -> dict[str, str]:
         """Load the models of the mode. Returns the reasons of failures by model; the others serve.
 

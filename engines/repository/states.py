@@ -38,11 +38,9 @@ class LoadedVersion(Protocol):
     @property
     def config(self) -> Any:
         """The completed configuration, as ModelConfig returns it."""
-        ...
 
     async def unload(self) -> None:
         """Accept no more requests, finish those in progress, and release everything."""
-        ...
 
 
 # Raises: EngineError, whose message is the reason in the repository index. It includes the warm-up.

@@ -38,23 +38,17 @@ class Root(Protocol):
     @property
     def path(self) -> Path:
         """The directory in which the models lie."""
-        ...
 
     def refresh(self, model: str = "") -> None:
         """Bring it up to date, or one model of it. Raises: EngineError."""
-        ...
 
     def refresh_names(self) -> None:
         """Create a directory for each listed model, with or without its files. Raises: EngineError."""
-        ...
 
 
 class LocalRoot:
     def __init__(self, path: Path) -> None:
         self.path = path
-
-    def __repr__(self) -> str:
-        return f"<LocalRoot {self.path}>"
 
     def refresh(self, model: str = "") -> None:
         """There is nothing to do."""
@@ -73,9 +67,6 @@ class RemoteRoot:
         directory.mkdir(parents=True, exist_ok=True)
         self._files, self._root = _open(url)
         self._manifest = self._read_manifest()
-
-    def __repr__(self) -> str:
-        return f"<RemoteRoot {self.url}: {self.path}, {len(self._manifest)} files>"
 
     def refresh(self, model: str = "") -> None:
         """Fetch changed files, and delete removed ones.

@@ -43,9 +43,6 @@ class Updates:
         self._busy: dict[str, asyncio.Event] = {}
         self._num_released = 0
 
-    def __repr__(self) -> str:
-        return f"<Updates: {len(self.records)} models, {len(self._busy)} busy>"
-
     async def apply(self, look: Look) -> dict[str, str | None]:
         """Apply the change that `look` returns: load ensembles after the models they need, unload them before.
 

@@ -77,9 +77,6 @@ class DynamicBatcher:
         self._is_dispatching = False
         self._pool = InstancePool(instances, clock, self._dispatch, on_lost, enrol)
 
-    def __repr__(self) -> str:
-        return f"<DynamicBatcher: {len(self._queue)} waiting, {self._pool}>"
-
     @property
     def num_pending(self) -> int:
         return len(self._queue)

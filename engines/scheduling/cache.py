@@ -34,16 +34,13 @@ class Store(Protocol):
 
     def get(self, key: str, callback: LookupCallback) -> None:
         """Call `callback` once, at once or later, with the response or with None."""
-        ...
 
     def put(self, key: str, response: InferResponse) -> None:
         """Store a response with its data as `bytes`, if there is room."""
-        ...
 
     @property
     def usage(self) -> CacheUsage | None:
         """None if only the store's server knows it."""
-        ...
 
 
 class ResponseCache:
@@ -55,9 +52,6 @@ class ResponseCache:
         self._store = store
         self.num_lookups = self.num_hits = 0
         self.lookup_ns = self.insertion_ns = 0
-
-    def __repr__(self) -> str:
-        return f"<ResponseCache: {self._store!r}>"
 
     @property
     def usage(self) -> CacheUsage | None:
@@ -132,11 +126,9 @@ class CacheStatistics(Protocol):
 
     def cache_hit(self, call: InferenceCall, looked_up_ns: int) -> None:
         """The cache has the response; called before the call ends."""
-        ...
 
     def cache_miss(self, call: InferenceCall, took_ns: int) -> None:
         """The cache lacked the response and has stored it now; both together took `took_ns`."""
-        ...
 
 
 def cached(
@@ -170,9 +162,6 @@ class CachedScheduler:
         self._statistics = statistics
         self._order = Order() if preserve_ordering else None  # responses of the cache keep the order too
         self._num_looked_up = 0
-
-    def __repr__(self) -> str:
-        return f"<CachedScheduler: {self._num_looked_up} being looked up, {self._scheduler}>"
 
     @property
     def num_pending(self) -> int:

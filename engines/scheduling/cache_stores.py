@@ -30,9 +30,6 @@ class LocalStore:
         self.num_bytes = 0
         self.num_evicted = 0
 
-    def __repr__(self) -> str:
-        return f"<LocalStore: {len(self._entries)} responses, {self.num_bytes} of {self._max_bytes} bytes>"
-
     def get(self, key: str, callback: LookupCallback) -> None:
         entry = self._entries.get(key)
         if entry is None:
@@ -92,9 +89,6 @@ class RedisStore:
         self._paused_until_ns = 0
         self._num_writes = 0
         self.num_failures = 0
-
-    def __repr__(self) -> str:
-        return f"<RedisStore: {self._num_writes} being written, {self.num_failures} failures>"
 
     def get(self, key: str, callback: LookupCallback) -> None:
         if self._is_paused:

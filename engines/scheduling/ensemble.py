@@ -40,9 +40,6 @@ class Ensemble:
         self._gates = [Gate(limit) for _ in self.graph.steps] if limit else []
         self._is_stopped = False
 
-    def __repr__(self) -> str:
-        return f"<Ensemble {self.graph.name}: {len(self.graph.steps)} steps, {self.num_pending} requests wait>"
-
     @property
     def num_pending(self) -> int:
         """Requests to steps that wait for others to the same step to end (`max_inflight_requests`)."""

@@ -35,7 +35,6 @@ class Steps(Protocol):
 
     def target(self, step: Step) -> Target:
         """The model of a step. Raises: EngineError if it does not serve."""
-        ...
 
     def enter(self, step: int, go: Callable[[], None]) -> None: ...
 
@@ -68,9 +67,6 @@ class Run:
         self._running: set[InferenceCall] = set()
         self._num_in_flight = 0  # steps that have not ended, those too that are still to be sent off
         self._has_answered = False
-
-    def __repr__(self) -> str:
-        return f"<Run of {self._call!r}: {self._num_in_flight} steps in flight>"
 
     def start(self) -> None:
         self._call.on_cancel = self._cancel

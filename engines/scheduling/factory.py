@@ -24,9 +24,6 @@ class DefaultScheduler:
         self._is_dispatching = False
         self._pool = InstancePool(instances, clock, self._dispatch, enrol=enrol)
 
-    def __repr__(self) -> str:
-        return f"<DefaultScheduler: {len(self._waiting)} waiting, {self._pool}>"
-
     @property
     def num_pending(self) -> int:
         return len(self._waiting)

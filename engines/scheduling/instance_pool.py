@@ -24,10 +24,6 @@ class InstanceSlot:
         self.quota: Quota | None = None
         self.on_done = self.done  # bound once, not once a batch
 
-    def __repr__(self) -> str:
-        state = "free" if self.is_free else "at work" if self.is_at_work else "held"
-        return f"<InstanceSlot {self.instance.name}: {state}>"
-
     def done(self) -> None:
         """The instance is free for the next batch, or gone."""
         if not self.is_at_work:
@@ -70,9 +66,6 @@ class InstancePool:
                 self._enrol(held, enrol)
             if held.instance.is_available:
                 self._put(held)
-
-    def __repr__(self) -> str:
-        return f"<InstancePool: {len(self.all)}, {len(self.free)} free>"
 
     def take(self) -> InstanceSlot | None:
         """A slot to run a batch on, None if none is free."""

@@ -27,17 +27,14 @@ class Instance(Protocol):
     @property
     def name(self) -> str:
         """`MODEL_GROUP_NUMBER`, as Triton names it."""
-        ...
 
     @property
     def is_available(self) -> bool:
         """Whether it accepts a batch now: loaded, idle and alive."""
-        ...
 
     def execute(self, calls: Sequence[InferenceCall], done: Callable[[], None]) -> None:
         """Run the calls as one batch. Each of them ends by itself; `done` is called once, when the instance is free
         again (for a decoupled model before the last response) or unavailable."""
-        ...
 
 
 class RequestScheduler(Protocol):
@@ -45,20 +42,16 @@ class RequestScheduler(Protocol):
 
     def submit(self, call: InferenceCall) -> None:
         """Accept a call; it may end at once with an error. Never raises."""
-        ...
 
     def instance_changed(self, instance: Instance) -> None:
         """An instance has become available again (after a restart), or unavailable."""
-        ...
 
     @property
     def num_pending(self) -> int:
         """Calls that wait for an instance."""
-        ...
 
     def stop(self) -> None:
         """Accept no more calls; waiting ones fail as UNAVAILABLE."""
-        ...
 
 
 TIMEOUT_EXPIRED = "Request timeout expired"

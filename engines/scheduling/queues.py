@@ -52,9 +52,6 @@ class Order:
     def __init__(self) -> None:
         self._lanes: deque[_Lane] = deque()
 
-    def __repr__(self) -> str:
-        return f"<Order: {len(self._lanes)} in line>"
-
     def join(self, call: InferenceCall) -> None:
         """Put a call at the end of the line."""
         call.through(self._lane)
@@ -116,9 +113,6 @@ class Waiting:
         self.shapes: Shapes | None = None  # once they have been looked at
         self.queue: PolicyQueue | None = None
         self._on_cancel = on_cancel
-
-    def __repr__(self) -> str:
-        return f"<Waiting {self.call!r} since {self.since_ns}>"
 
     def cancel(self) -> None:
         self._on_cancel(self)

@@ -69,9 +69,6 @@ class SequenceScheduler:
             if batcher.instance.is_available:
                 self._open(batcher)
 
-    def __repr__(self) -> str:
-        return f"<SequenceScheduler: {len(self._slots)} sequences, {self._backlogs}, {len(self._ready)} slots free>"
-
     @property
     def num_pending(self) -> int:
         return self._backlogs.num_calls + sum(batcher.num_pending for batcher in self._batchers)

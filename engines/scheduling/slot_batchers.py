@@ -46,9 +46,6 @@ class DirectBatcher:
         self._is_dispatching = False
         self._pool = InstancePool((instance,), clock, self._dispatch, partial(sequences.lost, self), enrol)
 
-    def __repr__(self) -> str:
-        return f"<DirectBatcher {self.instance.name}: {self.num_pending} waiting, {self._pool}>"
-
     @property
     def num_pending(self) -> int:
         return sum(call is not None for slot in self.slots for call in slot.queue)
@@ -178,9 +175,6 @@ class OldestBatcher:
         self.slots = [Slot(self, index) for index in range(num_slots)]
         self._sequences = sequences
         self._batcher = DynamicBatcher(config, oldest, (instance,), clock, enrol, partial(sequences.lost, self))
-
-    def __repr__(self) -> str:
-        return f"<OldestBatcher {self.instance.name}: {self.num_pending} waiting, {self._batcher}>"
 
     @property
     def num_pending(self) -> int:

@@ -32,9 +32,6 @@ class Slot:
         self.is_in_flight = False  # a request of it has gone to the dynamic batcher (oldest first)
         self.is_advancing = False
 
-    def __repr__(self) -> str:
-        return f"<Slot {self.batcher.instance.name}[{self.index}]: {self.sequence_id!r}, {len(self.queue)} waiting>"
-
 
 class Sequences(Protocol):
     """The scheduler, as batchers see it."""
@@ -59,11 +56,9 @@ class SlotBatcher(Protocol):
 
     def arrived(self, slot: Slot) -> None:
         """A request has arrived in a slot: run what can run."""
-        ...
 
     def changed(self) -> None:
         """The instance is available again, or gone."""
-        ...
 
     def fail_waiting(self, error: EngineError) -> None: ...
 
@@ -89,9 +84,6 @@ class Backlogs:
         self._incomplete: dict[SequenceId, Backlog] = {}
         self._timer: Timer | None = None
         self._timer_ns = 0
-
-    def __repr__(self) -> str:
-        return f"{len(self._waiting)} in the backlog"
 
     @property
     def num_calls(self) -> int:

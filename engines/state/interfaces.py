@@ -106,37 +106,28 @@ class StateStore(Protocol):
     @property
     def is_paused(self) -> bool:
         """Whether calls are suspended after failures."""
-        ...
 
     def sizes(self, keys: Sequence[str]) -> list[int]:
         """The stored bytes of each value, 0 if there is none. Waits for at most one reply."""
-        ...
 
     def get(self, keys: Sequence[str], tenant: str = "") -> list[State | None]:
         """The values, None for each that is missing or corrupt. Waits for at most one reply."""
-        ...
 
     def write(self, key: str, state: State, tenant: str = "") -> bool:
         """Replace a value, now; whether it is stored."""
-        ...
 
     def put(self, key: str, num_bytes: int, make: Make, tenant: str = "") -> bool:
         """Store a value that is the same for every writer, soon; whether it will be tried. Never waits: the value is
         dropped if too much is queued, and skipped if it was written recently."""
-        ...
 
     def wants(self, key: str, num_bytes: int) -> bool:
         """Whether `put` would try: call it before copying the data."""
-        ...
 
     def delete(self, keys: Sequence[str]) -> None:
         """Forget values, some time soon."""
-        ...
 
     def flush(self, timeout_seconds: float) -> bool:
         """Wait for the queue; whether everything has been tried."""
-        ...
 
     def close(self) -> None:
         """Stop; values in the queue are dropped."""
-        ...

@@ -33,9 +33,6 @@ class LocalStateStore:
         self._num_bytes = 0
         self._lock = threading.Lock()
 
-    def __repr__(self) -> str:
-        return f"<LocalStateStore: {len(self._values)} values, {self._num_bytes} of {self._max_bytes} bytes>"
-
     @property
     def is_paused(self) -> bool:
         return False

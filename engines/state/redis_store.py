@@ -91,9 +91,6 @@ class RedisStateStore:
         self._lock = threading.Lock()
         self._behind = WriteBehind(self._write_batch, self.counts, max_queued_bytes)
 
-    def __repr__(self) -> str:
-        return f"<RedisStateStore {self.address}: {'left alone' if self.is_paused else 'answers'}, {self._behind!r}>"
-
     @property
     def is_paused(self) -> bool:
         return not self._breaker.is_closed

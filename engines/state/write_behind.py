@@ -46,11 +46,6 @@ class WriteBehind:
         self._thread = threading.Thread(target=self._run, name="state-writer", daemon=True)
         self._thread.start()
 
-    def __repr__(self) -> str:
-        return (
-            f"<WriteBehind: {len(self._pending)} values, {self._num_bytes} bytes waiting, {len(self._recent)} recent>"
-        )
-
     def wants(self, key: str, num_bytes: int) -> bool:
         """Whether to create this value. One that was written a while ago is looked up first; one without room is
         counted as dropped."""
