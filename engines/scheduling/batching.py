@@ -15,7 +15,7 @@ from typing import Any
 from engines.core.calls import InferenceCall
 from engines.core.errors import EngineError, unavailable
 from engines.scheduling.instance_pool import InstancePool
-from engines.scheduling.interfaces import TIMEOUT_EXPIRED, Clock, Instance, Timer, queue_full, stopping
+from engines.scheduling.interfaces import TIMEOUT_EXPIRED, Alarm, Clock, Instance, stopping, tag
 from engines.scheduling.queues import Order, PriorityQueue, SameShapes, Waiting
 from engines.scheduling.rate_limiter import Enrol
 
@@ -46,10 +46,6 @@ class Sizes:
             batching.max_queue_delay_microseconds * 1000,
         )
 
-    def next_preferred(self, size: int) -> int:
-        """The next larger preferred size."""
-        return min((preferred for preferred in self.preferred if preferred > size), default=0)
-
 
 class DynamicBatcher:
     def __init__(
@@ -70,9 +66,8 @@ class DynamicBatcher:
         self._queued_rows = 0
         self._batch: list[Waiting] = []  # waits to grow
         self._wanted_rows = 0  # with fewer rows than these in the queue, it has not grown enough
-        self._delay_timer: Timer | None = None
-        self._rejection_timer: Timer | None = None
-        self._rejection_ns = 0
+        self._delay = Alarm(clock, self._dispatch)
+        self._rejection = Alarm(clock, self._deadline_over)
         self._is_stopped = False
         self._is_dispatching = False
         self._pool = InstancePool(instances, clock, self._dispatch, on_lost, enrol)
@@ -95,12 +90,12 @@ class DynamicBatcher:
             return
         waiting = Waiting(call, self._clock.now_ns(), self._cancelled)
         if not self._queue.add(waiting):
-            call.fail(queue_full(call))
+            call.fail(unavailable(tag(call) + "Exceeds maximum queue size"))
             return
         call.on_cancel = waiting.cancel
         self._queued_rows += call.batch_size
         if waiting.deadline_ns:
-            self._watch_deadlines(waiting.deadline_ns)
+            self._rejection.set(waiting.deadline_ns + 1)
         if self._pool.free and not self._changes_nothing(waiting):
             self._dispatch()
 
@@ -120,9 +115,7 @@ class DynamicBatcher:
 
     def _clear(self) -> list[Waiting]:
         self._stop_waiting_for_more()
-        if self._rejection_timer is not None:
-            self._rejection_timer.cancel()
-            self._rejection_timer = None
+        self._rejection.cancel()
         self._queued_rows = 0
         return self._queue.clear()
 
@@ -142,7 +135,7 @@ class DynamicBatcher:
     def _changes_nothing(self, waiting: Waiting) -> bool:
         """Whether a batch that waits to grow still waits after this call, which is at the end of the queue: it fits the
         batch, and the rows are fewer than the next preferred size."""
-        if self._delay_timer is None or self._queued_rows >= self._wanted_rows or waiting.call.request.priority:
+        if not self._batch or self._queued_rows >= self._wanted_rows or waiting.call.request.priority:
             return False
         return not self._same.is_needed or self._shapes(waiting) == self._shapes(self._batch[0])
 
@@ -157,7 +150,8 @@ class DynamicBatcher:
         self._is_dispatching = True
         try:
             while self._queue and self._pool.free:
-                self._stop_waiting_for_more()
+                if self._batch:
+                    self._stop_waiting_for_more()
                 now = self._clock.now_ns()
                 self._reject_late(now)
                 batch = self._form(now)
@@ -202,37 +196,20 @@ class DynamicBatcher:
             return batch
         if batch:
             self._batch = batch
-            self._wanted_rows = sizes.next_preferred(rows)
-            self._delay_timer = self._clock.call_at(oldest + sizes.delay_ns, self._delay_over)
+            self._wanted_rows = min((size for size in sizes.preferred if size > rows), default=0)
+            self._delay.set(oldest + sizes.delay_ns)
         return []
-
-    def _delay_over(self) -> None:
-        self._delay_timer = None
-        self._dispatch()
 
     def _stop_waiting_for_more(self) -> None:
         self._batch = []
-        if self._delay_timer is not None:
-            self._delay_timer.cancel()
-            self._delay_timer = None
-
-    def _watch_deadlines(self, deadline_ns: int, not_before: int = 0) -> None:
-        """Look for late calls once this deadline is over, or before."""
-        when = max(deadline_ns + 1, not_before)
-        if self._rejection_timer is not None:
-            if self._rejection_ns <= when:
-                return
-            self._rejection_timer.cancel()
-        self._rejection_ns = when
-        self._rejection_timer = self._clock.call_at(when, self._deadline_over)
+        self._delay.cancel()
 
     def _deadline_over(self) -> None:
-        self._rejection_timer = None
         now = self._clock.now_ns()
         self._stop_waiting_for_more()
         self._reject_late(now)
         if deadline_ns := self._queue.next_rejection_ns():
-            self._watch_deadlines(deadline_ns, not_before=now + REJECTION_PERIOD_NS)
+            self._rejection.set(max(deadline_ns + 1, now + REJECTION_PERIOD_NS))
         self._dispatch()
 
     def _reject_late(self, now: int) -> None:

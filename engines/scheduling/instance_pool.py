@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from engines.core.calls import InferenceCall
-from engines.core.errors import EngineError
-from engines.scheduling.interfaces import Clock, Instance, execution_failed
+from engines.core.errors import EngineError, internal
+from engines.scheduling.interfaces import Clock, Instance
 from engines.scheduling.rate_limiter import Enrol, Quota
 
 
@@ -36,10 +37,6 @@ class InstanceSlot:
             self._pool.came_back(self)
             self.quota.pass_on()
 
-    def granted(self) -> None:
-        """The rate limiter has set resources aside that it waited for."""
-        self._pool.granted(self)
-
 
 class InstancePool:
     """`on_free` is called whenever a slot may be taken, `on_lost` when an instance becomes unavailable."""
@@ -63,7 +60,11 @@ class InstancePool:
         self.free: list[InstanceSlot] = []
         for held in reversed(self.all):
             if enrol is not None:
-                self._enrol(held, enrol)
+                try:
+                    held.quota = enrol(held.instance, partial(self._granted, held))
+                except EngineError:
+                    self.close()
+                    raise
             if held.instance.is_available:
                 self._put(held)
 
@@ -87,7 +88,7 @@ class InstancePool:
             held.instance.execute(calls, held.on_done)
         except Exception as error:  # an instance that breaks its promise costs its batch, not its slot
             for call in calls:
-                call.fail(execution_failed(error))
+                call.fail(internal(f"failed to hand the request to the model instance: {error}"))
             held.done()
 
     def came_back(self, held: InstanceSlot) -> None:
@@ -126,14 +127,8 @@ class InstancePool:
         if self._on_lost is not None:
             self._on_lost()
 
-    def _enrol(self, held: InstanceSlot, enrol: Enrol) -> None:
-        try:
-            held.quota = enrol(held.instance, held.granted)
-        except EngineError:
-            self.close()
-            raise
-
-    def granted(self, held: InstanceSlot) -> None:
+    def _granted(self, held: InstanceSlot) -> None:
+        """The rate limiter has reserved the resources that the slot waited for."""
         if held.instance.is_available:
             self._put(held)
             self._on_free()

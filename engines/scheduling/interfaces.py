@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from engines.core.calls import InferenceCall
-from engines.core.errors import EngineError, ErrorCode, unavailable
+from engines.core.errors import EngineError, unavailable
 
 
 class Timer(Protocol):
@@ -19,6 +19,35 @@ class Clock(Protocol):
     def now_ns(self) -> int: ...
 
     def call_at(self, when_ns: int, callback: Callable[[], None]) -> Timer: ...
+
+
+class Alarm:
+    """Calls back at the earliest of the set times."""
+
+    __slots__ = ("_callback", "_clock", "_timer", "_when_ns")
+
+    def __init__(self, clock: Clock, callback: Callable[[], None]) -> None:
+        self._clock = clock
+        self._callback = callback
+        self._timer: Timer | None = None
+        self._when_ns = 0
+
+    def set(self, when_ns: int) -> None:
+        if self._timer is not None:
+            if self._when_ns <= when_ns:
+                return
+            self._timer.cancel()
+        self._when_ns = when_ns
+        self._timer = self._clock.call_at(when_ns, self._ring)
+
+    def cancel(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _ring(self) -> None:
+        self._timer = None
+        self._callback()
 
 
 class Instance(Protocol):
@@ -66,11 +95,3 @@ def tag(call: InferenceCall) -> str:
 
 def stopping(call: InferenceCall) -> EngineError:
     return unavailable(tag(call) + STOPPING)
-
-
-def queue_full(call: InferenceCall) -> EngineError:
-    return unavailable(tag(call) + "Exceeds maximum queue size")
-
-
-def execution_failed(error: Exception) -> EngineError:
-    return EngineError(ErrorCode.INTERNAL, f"failed to hand the request to the model instance: {error}")

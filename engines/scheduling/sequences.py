@@ -17,9 +17,9 @@ from typing import Any
 
 from engines.core.calls import InferenceCall
 from engines.core.errors import EngineError, invalid, unavailable
-from engines.core.messages import InferRequest, TensorData
+from engines.core.messages import TensorData
 from engines.scheduling.controls import Controls
-from engines.scheduling.interfaces import STOPPING, Clock, Instance, Timer
+from engines.scheduling.interfaces import STOPPING, Alarm, Clock, Instance
 from engines.scheduling.rate_limiter import Enrol
 from engines.scheduling.slot_batchers import DirectBatcher, OldestBatcher
 from engines.scheduling.slots import Backlogs, SequenceId, Slot, SlotBatcher
@@ -45,7 +45,7 @@ class SequenceScheduler:
         enrol: Enrol | None = None,
         drop_state: DropState | None = None,
     ) -> None:
-        """Raises: EngineError, as `Seats` does."""
+        """Raises: EngineError, as `InstancePool` does."""
         batching = config.sequence_batching
         self._clock = clock
         self._idle_ns = (batching.max_sequence_idle_microseconds or DEFAULT_IDLE_US) * 1000
@@ -59,7 +59,7 @@ class SequenceScheduler:
         self._backlogs = Backlogs(clock)
         # A heap of free slots by number and instance: low numbers first, so that sequences spread over the instances.
         self._ready: list[tuple[int, int, Slot]] = []
-        self._idle_timer: Timer | None = None
+        self._idle_timer = Alarm(clock, self._end_idle)
         self._is_stopped = False
         make = OldestBatcher if batching.HasField("oldest") else DirectBatcher
         self._batchers: list[SlotBatcher] = [
@@ -107,13 +107,12 @@ class SequenceScheduler:
 
     def stop(self) -> None:
         self._is_stopped = True
-        if self._idle_timer is not None:
-            self._idle_timer.cancel()
-            self._idle_timer = None
+        self._idle_timer.cancel()
         self._slots.clear()
         self._backlogs.fail_all(unavailable(STOPPING))
         for batcher in self._batchers:
-            batcher.stop(unavailable(STOPPING))
+            batcher.fail_waiting(unavailable(STOPPING))
+            batcher.close()
 
     # Called by batchers
 
@@ -180,15 +179,13 @@ class SequenceScheduler:
             raise invalid(
                 f"inference request to model '{request.model}' must specify a non-zero or non-empty correlation ID"
             )
-        if not (request.sequence_start or self._goes_on or self._is_known(request)):
+        is_known = request.sequence_id in self._slots or self._backlogs.of(request.sequence_id) is not None
+        if not (request.sequence_start or self._goes_on or is_known):
             raise invalid(
                 f"inference request for sequence {request.sequence_id} to model '{request.model}' must specify the "
                 "START flag on the first request of the sequence"
             )
         return self._controls.of(request)
-
-    def _is_known(self, request: InferRequest) -> bool:
-        return request.sequence_id in self._slots or self._backlogs.of(request.sequence_id) is not None
 
     def _open(self, batcher: SlotBatcher) -> None:
         """Let sequences start on an instance."""
@@ -212,8 +209,7 @@ class SequenceScheduler:
         slot.touched_ns = self._clock.now_ns()
         self._slots[slot.sequence_id] = slot
         self._slots.move_to_end(slot.sequence_id)
-        if self._idle_timer is None:
-            self._idle_timer = self._clock.call_at(slot.touched_ns + self._idle_ns, self._end_idle)
+        self._idle_timer.set(slot.touched_ns + self._idle_ns)
 
     def _forget(self, slot: Slot) -> None:
         """A sequence expects no more requests."""
@@ -221,12 +217,11 @@ class SequenceScheduler:
             del self._slots[slot.sequence_id]
 
     def _end_idle(self) -> None:
-        self._idle_timer = None
         now = self._clock.now_ns()
         idle: list[Slot] = []
         for slot in self._slots.values():
             if now - slot.touched_ns < self._idle_ns:
-                self._idle_timer = self._clock.call_at(slot.touched_ns + self._idle_ns, self._end_idle)
+                self._idle_timer.set(slot.touched_ns + self._idle_ns)
                 break
             idle.append(slot)
         for slot in idle:

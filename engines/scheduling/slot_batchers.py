@@ -19,22 +19,19 @@ from engines.core.messages import InferRequest, InferResponse, TensorData
 from engines.scheduling.batching import DynamicBatcher
 from engines.scheduling.controls import Controls
 from engines.scheduling.instance_pool import InstancePool
-from engines.scheduling.interfaces import Clock, Instance, Timer
+from engines.scheduling.interfaces import Alarm, Clock, Instance
 from engines.scheduling.queues import SameShapes
 from engines.scheduling.rate_limiter import Enrol
-from engines.scheduling.slots import Sequences, Slot
+from engines.scheduling.slots import Sequences, Slot, SlotBatcher
 
 
-class DirectBatcher:
+class DirectBatcher(SlotBatcher):
     def __init__(
         self, config: Any, instance: Instance, number: int, clock: Clock, sequences: Sequences, enrol: Enrol | None
     ) -> None:
         """Raises: EngineError, as `InstancePool` does."""
         direct = config.sequence_batching.direct
-        self.instance = instance
-        self.number = number
-        self.is_open = False
-        self.slots = [Slot(self, index) for index in range(max(config.max_batch_size, 1))]
+        super().__init__(instance, number, max(config.max_batch_size, 1))
         self._clock = clock
         self._sequences = sequences
         self._same = SameShapes(config)
@@ -42,27 +39,19 @@ class DirectBatcher:
         self._has_state = len(config.sequence_batching.state) > 0
         self._delay_ns = direct.max_queue_delay_microseconds * 1000
         self._minimum_utilization = direct.minimum_slot_utilization
-        self._timer: Timer | None = None
+        self._timer = Alarm(clock, self._dispatch)
         self._is_dispatching = False
         self._pool = InstancePool((instance,), clock, self._dispatch, partial(sequences.lost, self), enrol)
-
-    @property
-    def num_pending(self) -> int:
-        return sum(call is not None for slot in self.slots for call in slot.queue)
 
     def changed(self) -> None:
         self._pool.changed(self.instance)
 
-    def stop(self, error: EngineError) -> None:
-        self.fail_waiting(error)
+    def close(self) -> None:
         self._pool.close()
 
     def fail_waiting(self, error: EngineError) -> None:
-        self._stop_timer()
-        waiting = [call for slot in self.slots for call in slot.queue if call is not None]
-        for slot in self.slots:
-            slot.queue.clear()
-        for call in waiting:
+        self._timer.cancel()
+        for call in self.take_waiting():
             call.fail(error)
 
     def arrived(self, slot: Slot) -> None:
@@ -95,7 +84,7 @@ class DirectBatcher:
 
     def _waits_for_more(self, ready: list[Slot]) -> bool:
         """Whether the batch waits for more slots to have requests."""
-        self._stop_timer()
+        self._timer.cancel()
         if not self._delay_ns or not self._minimum_utilization:
             return False
         if len(ready) / len(self.slots) >= self._minimum_utilization:
@@ -103,17 +92,8 @@ class DirectBatcher:
         latest = min(_front(slot).note for slot in ready) + self._delay_ns
         if self._clock.now_ns() > latest:
             return False
-        self._timer = self._clock.call_at(latest + 1, self._delay_over)
+        self._timer.set(latest + 1)
         return True
-
-    def _delay_over(self) -> None:
-        self._timer = None
-        self._dispatch()
-
-    def _stop_timer(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
 
     def _batch(self, ready: list[Slot]) -> list[InferenceCall]:
         """One call for each slot up to the last one with a request."""
@@ -162,35 +142,28 @@ def _discard(response: InferResponse | None, is_final: bool) -> None:
     pass
 
 
-class OldestBatcher:
+class OldestBatcher(SlotBatcher):
     def __init__(
         self, config: Any, instance: Instance, number: int, clock: Clock, sequences: Sequences, enrol: Enrol | None
     ) -> None:
-        """Raises: EngineError, as `Seats` does."""
+        """Raises: EngineError, as `InstancePool` does."""
         oldest = config.sequence_batching.oldest
-        self.instance = instance
-        self.number = number
-        self.is_open = False
-        num_slots = oldest.max_candidate_sequences or max(config.max_batch_size, 1)
-        self.slots = [Slot(self, index) for index in range(num_slots)]
+        super().__init__(instance, number, oldest.max_candidate_sequences or max(config.max_batch_size, 1))
         self._sequences = sequences
         self._batcher = DynamicBatcher(config, oldest, (instance,), clock, enrol, partial(sequences.lost, self))
 
     @property
     def num_pending(self) -> int:
-        return self._batcher.num_pending + sum(call is not None for slot in self.slots for call in slot.queue)
+        return self._batcher.num_pending + super().num_pending
 
     def changed(self) -> None:
         self._batcher.instance_changed(self.instance)
 
-    def stop(self, error: EngineError) -> None:
-        self.fail_waiting(error)
+    def close(self) -> None:
         self._batcher.stop()
 
     def fail_waiting(self, error: EngineError) -> None:
-        waiting = [call for slot in self.slots for call in slot.queue if call is not None]
-        for slot in self.slots:
-            slot.queue.clear()
+        waiting = self.take_waiting()
         self._batcher.fail_waiting(error)
         for call in waiting:
             call.fail(error)

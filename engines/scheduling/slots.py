@@ -12,7 +12,7 @@ from typing import Protocol
 
 from engines.core.calls import InferenceCall
 from engines.core.errors import EngineError, unavailable
-from engines.scheduling.interfaces import SEQUENCE_TIMEOUT_EXPIRED, Clock, Instance, Timer
+from engines.scheduling.interfaces import SEQUENCE_TIMEOUT_EXPIRED, Alarm, Clock, Instance
 
 SequenceId = int | str
 
@@ -43,26 +43,40 @@ class Sequences(Protocol):
     def lost(self, batcher: SlotBatcher) -> None: ...
 
 
-class SlotBatcher(Protocol):
-    """Batches the sequences in the slots of one instance."""
+class SlotBatcher:
+    """Batches the sequences in the slots of one instance. `is_open`: sequences may start here."""
 
-    instance: Instance
-    number: int
-    slots: list[Slot]
-    is_open: bool  # sequences may start here
+    def __init__(self, instance: Instance, number: int, num_slots: int) -> None:
+        self.instance = instance
+        self.number = number
+        self.slots = [Slot(self, index) for index in range(num_slots)]
+        self.is_open = False
 
     @property
-    def num_pending(self) -> int: ...
+    def num_pending(self) -> int:
+        return sum(call is not None for slot in self.slots for call in slot.queue)
+
+    def take_waiting(self) -> list[InferenceCall]:
+        """Empty the slots' queues."""
+        waiting = [call for slot in self.slots for call in slot.queue if call is not None]
+        for slot in self.slots:
+            slot.queue.clear()
+        return waiting
 
     def arrived(self, slot: Slot) -> None:
         """A request has arrived in a slot: run what can run."""
+        raise NotImplementedError
 
     def changed(self) -> None:
         """The instance is available again, or gone."""
+        raise NotImplementedError
 
-    def fail_waiting(self, error: EngineError) -> None: ...
+    def fail_waiting(self, error: EngineError) -> None:
+        raise NotImplementedError
 
-    def stop(self, error: EngineError) -> None: ...
+    def close(self) -> None:
+        """The scheduler stops; nothing waits any more."""
+        raise NotImplementedError
 
 
 class Backlog:
@@ -82,8 +96,7 @@ class Backlogs:
         self._clock = clock
         self._waiting: OrderedDict[Backlog, None] = OrderedDict()
         self._incomplete: dict[SequenceId, Backlog] = {}
-        self._timer: Timer | None = None
-        self._timer_ns = 0
+        self._timer = Alarm(clock, self._expire)
 
     @property
     def num_calls(self) -> int:
@@ -106,7 +119,7 @@ class Backlogs:
         if call.request.timeout_us:
             expires = self._clock.now_ns() + call.request.timeout_us * 1000
             backlog.expires_ns = min(backlog.expires_ns or expires, expires)
-            self._watch(backlog.expires_ns)
+            self._timer.set(backlog.expires_ns)
         if call.request.sequence_end:
             backlog.is_complete = True
             self._forget(backlog)
@@ -120,9 +133,7 @@ class Backlogs:
         return backlog
 
     def fail_all(self, error: EngineError) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self._timer.cancel()
         while (backlog := self.pop()) is not None:
             for call in backlog.calls:
                 call.fail(error)
@@ -138,23 +149,14 @@ class Backlogs:
             for call in backlog.calls:
                 call.fail_cancelled()
 
-    def _watch(self, expires_ns: int) -> None:
-        if self._timer is not None:
-            if self._timer_ns <= expires_ns:
-                return
-            self._timer.cancel()
-        self._timer_ns = expires_ns
-        self._timer = self._clock.call_at(expires_ns, self._expire)
-
     def _expire(self) -> None:
-        self._timer = None
         now = self._clock.now_ns()
         expired = [backlog for backlog in self._waiting if 0 < backlog.expires_ns <= now]
         for backlog in expired:
             del self._waiting[backlog]
             self._forget(backlog)
         if later := [backlog.expires_ns for backlog in self._waiting if backlog.expires_ns]:
-            self._watch(min(later))
+            self._timer.set(min(later))
         for backlog in expired:
             for call in backlog.calls:
                 call.fail(unavailable(SEQUENCE_TIMEOUT_EXPIRED))
