@@ -5,7 +5,8 @@ Source: model_config.proto (ModelEnsembling); Triton core `ensemble_scheduler.cc
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -112,34 +113,28 @@ class TensorSeries:
 
 
 class EnsembleTensors:
-    """All lines. `users` are the steps that need each; `wanted` the requested outputs."""
+    """The tensors of a request. `users` are the steps that need each; `wanted` the requested outputs."""
 
-    __slots__ = ("_series", "_users", "_wanted")
+    __slots__ = ("_users", "_wanted", "series")
 
     def __init__(self, users: Mapping[str, list[Step]], wanted: Sequence[str]) -> None:
         self._users = users
         self._wanted = wanted
-        self._series = {name: TensorSeries(len(steps) + (name in wanted)) for name, steps in users.items()}
-
-    def __contains__(self, name: str) -> bool:
-        return name in self._series
-
-    def series(self, name: str) -> TensorSeries:
-        return self._series[name]
+        self.series = {name: TensorSeries(len(steps) + (name in wanted)) for name, steps in users.items()}
 
     def ready_steps(self, new: Sequence[tuple[str, int]]) -> list[tuple[Step, int]]:
         """The steps that can run with these new tensors, and the number of the tensors they take."""
         ready = dict[tuple[int, int], tuple[Step, int]]()
         for name, number in new:
             for step in self._users[name]:
-                if all(number in self._series[source].tensors for source in step.inputs.values()):
+                if all(number in self.series[source].tensors for source in step.inputs.values()):
                     ready[step.number, number] = step, number
         return [ready[key] for key in sorted(ready)]
 
     def ready_answers(self, new: Sequence[tuple[str, int]]) -> list[int]:
         """The numbers of the responses that are complete with these tensors."""
         numbers = {number for name, number in new if name in self._wanted}
-        return sorted(n for n in numbers if all(n in self._series[name].tensors for name in self._wanted))
+        return sorted(n for n in numbers if all(n in self.series[name].tensors for name in self._wanted))
 
 
 def fitted(dims: Sequence[int], *, batches: bool, rows: int, shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -153,3 +148,35 @@ def fitted(dims: Sequence[int], *, batches: bool, rows: int, shape: tuple[int, .
     if batches:
         return (1, *shape) if fits else shape
     return shape[1:] if not fits and rows == 1 else shape
+
+
+class Gate:
+    """Admits a limited number of requests to a step, in order."""
+
+    __slots__ = ("_is_opening", "_limit", "_num_inside", "waiting")
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._num_inside = 0
+        self.waiting: deque[Callable[[], None]] = deque()
+        self._is_opening = False
+
+    def enter(self, go: Callable[[], None]) -> None:
+        """Call `go` when a request may go to the step; `leave` follows when it has ended."""
+        self.waiting.append(go)
+        self._open()
+
+    def leave(self) -> None:
+        self._num_inside -= 1
+        self._open()
+
+    def _open(self) -> None:
+        if self._is_opening:
+            return  # `go` ended at once: the loop below continues
+        self._is_opening = True
+        try:
+            while self.waiting and self._num_inside < self._limit:
+                self._num_inside += 1
+                self.waiting.popleft()()
+        finally:
+            self._is_opening = False
