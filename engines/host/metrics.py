@@ -64,7 +64,7 @@ def cache_families(cache: ResponseCache) -> Iterator[PrometheusFamily]:
         ("lookup_duration", "Total cache lookup duration, in microseconds", cache.lookup_ns // 1000),
         ("insertion_duration", "Total cache insertion duration, in microseconds", cache.insertion_ns // 1000),
     ]
-    if (usage := cache.usage) is not None:
+    if (usage := cache.store.usage) is not None:
         figures += [
             ("num_entries", "Number of responses stored in response cache", usage.num_entries),
             ("num_evictions", "Number of cache evictions in response cache", usage.num_evicted),

@@ -6,57 +6,27 @@ covers datatypes, shapes, parameters and the requested outputs too, so that requ
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from hashlib import blake2b
+from operator import attrgetter
 from typing import Any, Protocol
 
 from engines.core.calls import InferenceCall, Sink
 from engines.core.messages import InferRequest, InferResponse, SharedMemory, TensorData
+from engines.scheduling.cache_stores import LocalStore, RedisStore
 from engines.scheduling.interfaces import Clock, Instance, RequestScheduler
 from engines.scheduling.queues import Order
-
-LookupCallback = Callable[[InferResponse | None], None]
-
-
-@dataclass(frozen=True, slots=True)
-class CacheUsage:
-    """Usage of a store; `share` is the used part of its capacity, from 0 to 1."""
-
-    num_entries: int
-    num_evicted: int
-    share: float
-
-
-class Store(Protocol):
-    """A store of responses."""
-
-    def get(self, key: str, callback: LookupCallback) -> None:
-        """Call `callback` once, at once or later, with the response or with None."""
-
-    def put(self, key: str, response: InferResponse) -> None:
-        """Store a response with its data as `bytes`, if there is room."""
-
-    @property
-    def usage(self) -> CacheUsage | None:
-        """None if only the store's server knows it."""
 
 
 class ResponseCache:
     """One cache for all models of a host. Durations are nanoseconds in all, as its callers have measured them."""
 
-    __slots__ = ("_store", "insertion_ns", "lookup_ns", "num_hits", "num_lookups")
+    __slots__ = ("insertion_ns", "lookup_ns", "num_hits", "num_lookups", "store")
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
+    def __init__(self, store: LocalStore | RedisStore) -> None:
+        self.store = store
         self.num_lookups = self.num_hits = 0
         self.lookup_ns = self.insertion_ns = 0
-
-    @property
-    def usage(self) -> CacheUsage | None:
-        """Usage of the store; None if only the store's server knows it."""
-        return self._store.usage
 
     def looked_up(self, has_found: bool, took_ns: int) -> None:
         """Count a lookup that has ended."""
@@ -64,14 +34,10 @@ class ResponseCache:
         self.num_hits += has_found
         self.lookup_ns += took_ns
 
-    def get(self, key: str, callback: LookupCallback) -> None:
-        """Look up a response; `callback` is called once, at once or later, with it or with None."""
-        self._store.get(key, callback)
-
     def put(self, key: str, response: InferResponse) -> None:
         """Store a response, except for errors and for data in shared memory."""
         if response.error is None and not any(isinstance(tensor.data, SharedMemory) for tensor in response.outputs):
-            self._store.put(key, InferResponse(tuple(map(_owned, response.outputs)), dict(response.parameters)))
+            self.store.put(key, InferResponse(tuple(map(_owned, response.outputs)), dict(response.parameters)))
 
 
 def is_cached(config: Any) -> bool:
@@ -98,7 +64,7 @@ def key_of(request: InferRequest, version: str) -> str | None:
     add(sorted(request.parameters.items()))
     if any(output.shared_memory is not None for output in request.outputs):
         return None
-    for tensor in sorted(request.inputs, key=_name):
+    for tensor in sorted(request.inputs, key=attrgetter("name")):
         data = tensor.data
         if isinstance(data, SharedMemory):
             return None
@@ -107,18 +73,11 @@ def key_of(request: InferRequest, version: str) -> str | None:
     return hashed.hexdigest()
 
 
-def _name(tensor: TensorData) -> str:
-    return tensor.name
-
-
 def _owned(tensor: TensorData) -> TensorData:
     """A tensor with its own copy of the data: a view's memory may be reused."""
-    data = tensor.data
-    return (
-        tensor
-        if not isinstance(data, memoryview)
-        else TensorData(tensor.name, tensor.datatype, tensor.shape, bytes(data))
-    )
+    if not isinstance(tensor.data, memoryview):
+        return tensor
+    return TensorData(tensor.name, tensor.datatype, tensor.shape, bytes(tensor.data))
 
 
 class CacheStatistics(Protocol):
@@ -176,7 +135,7 @@ class CachedScheduler:
             return
         self._num_looked_up += 1
         call.on_cancel = call.fail_cancelled
-        self._cache.get(key, partial(self._looked_up, call, key, self._clock.now_ns()))
+        self._cache.store.get(key, partial(self._looked_up, call, key, self._clock.now_ns()))
 
     def instance_changed(self, instance: Instance) -> None:
         self._scheduler.instance_changed(instance)

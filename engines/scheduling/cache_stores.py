@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, Protocol
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any
 
 from engines.core.messages import InferResponse, TensorData
-from engines.scheduling.cache import CacheUsage, LookupCallback
 from engines.scheduling.interfaces import Clock
 
 # The overhead of an entry: a few objects.
@@ -19,6 +19,19 @@ MAX_WRITES = 64
 
 # The pause after a failure of Redis.
 PAUSE_NS = 1_000_000_000
+
+
+# Called once, at once or later, with the response or with None.
+LookupCallback = Callable[[InferResponse | None], None]
+
+
+@dataclass(frozen=True, slots=True)
+class CacheUsage:
+    """Usage of a store; `share` is the used part of its capacity, from 0 to 1."""
+
+    num_entries: int
+    num_evicted: int
+    share: float
 
 
 class LocalStore:
@@ -57,22 +70,16 @@ class LocalStore:
             self.num_evicted += 1
 
 
-class RedisClient(Protocol):
-    """The used part of `redis.asyncio.Redis`."""
-
-    def get(self, name: str) -> Awaitable[bytes | None]: ...
-
-    def set(self, name: str, value: bytes, *, ex: int | None) -> Awaitable[Any]: ...
-
-
 class RedisStore:
     """A Redis that fails or is slow costs a miss, never a request: it has `deadline_ns` to reply, and a second without
-    calls after a failure. Responses expire after `ttl_seconds`; with 0 Redis decides. `spawn` runs a coroutine
-    (`asyncio.create_task`, with a reference to the task)."""
+    calls after a failure. Responses expire after `ttl_seconds`; with 0 Redis decides. `client` is a
+    `redis.asyncio.Redis`, `spawn` runs a coroutine (`asyncio.create_task`, with a reference to the task)."""
+
+    usage = None  # only the server knows it
 
     def __init__(
         self,
-        client: RedisClient,
+        client: Any,
         clock: Clock,
         spawn: Callable[[Coroutine[Any, Any, None]], object],
         *,
@@ -94,20 +101,28 @@ class RedisStore:
         if self._is_paused:
             callback(None)
             return
-        lookup = _Lookup(self, callback)
-        lookup.timer = self._clock.call_at(self._clock.now_ns() + self._deadline_ns, lookup.deadline_over)
-        self._spawn(self._read(key, lookup))
+        is_over = False
 
-    @property
-    def usage(self) -> None:
-        return None
+        def end(response: InferResponse | None) -> None:
+            nonlocal is_over
+            if not is_over:
+                is_over = True
+                timer.cancel()
+                callback(response)
+
+        def fail() -> None:
+            self._failed()
+            end(None)
+
+        timer = self._clock.call_at(self._clock.now_ns() + self._deadline_ns, fail)
+        self._spawn(self._read(key, end))
 
     def put(self, key: str, response: InferResponse) -> None:
         if self._num_writes < MAX_WRITES and not self._is_paused:
             self._num_writes += 1
             self._spawn(self._write(key, encode(response)))
 
-    def failed(self) -> None:
+    def _failed(self) -> None:
         self.num_failures += 1
         self._paused_until_ns = self._clock.now_ns() + PAUSE_NS
 
@@ -115,45 +130,23 @@ class RedisStore:
     def _is_paused(self) -> bool:
         return self._clock.now_ns() < self._paused_until_ns
 
-    async def _read(self, key: str, lookup: _Lookup) -> None:
+    async def _read(self, key: str, end: LookupCallback) -> None:
         response = None
         try:
             value = await self._client.get(self._prefix + key)
             if value is not None:
                 response = decode(value)
         except Exception:  # any error of a client, or another writer's value
-            self.failed()
-        lookup.end(response)
+            self._failed()
+        end(response)
 
     async def _write(self, key: str, value: bytes) -> None:
         try:
             await self._client.set(self._prefix + key, value, ex=self._expires_in)
         except Exception:
-            self.failed()
+            self._failed()
         finally:
             self._num_writes -= 1
-
-
-class _Lookup:
-    """One lookup in Redis: ends once, by its reply or its deadline."""
-
-    __slots__ = ("_callback", "_is_over", "_store", "timer")
-
-    def __init__(self, store: RedisStore, callback: LookupCallback) -> None:
-        self._store = store
-        self._callback = callback
-        self._is_over = False
-        self.timer: Any = None
-
-    def end(self, response: InferResponse | None) -> None:
-        if not self._is_over:
-            self._is_over = True
-            self.timer.cancel()
-            self._callback(response)
-
-    def deadline_over(self) -> None:
-        self._store.failed()
-        self.end(None)
 
 
 def encode(response: InferResponse) -> bytes:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 from engines.core.calls import InferenceCall, Sink
@@ -47,55 +48,51 @@ class SameShapes:
 class Order:
     """Calls in order: the responses of the first one pass, those of the others wait for their turn."""
 
-    __slots__ = ("_lanes",)
+    __slots__ = ("_line",)
 
     def __init__(self) -> None:
-        self._lanes: deque[_Lane] = deque()
+        self._line: deque[_OrderedCall] = deque()
 
     def join(self, call: InferenceCall) -> None:
         """Put a call at the end of the line."""
-        call.through(self._lane)
+        call.through(self._enqueue)
 
-    def _lane(self, sink: Sink) -> _Lane:
-        lane = _Lane(self, sink)
-        self._lanes.append(lane)
-        return lane
+    def _enqueue(self, sink: Sink) -> Sink:
+        ordered = _OrderedCall(sink)
+        self._line.append(ordered)
+        return partial(self._take, ordered)
 
-    def answer(self, lane: _Lane, response: InferResponse | None, is_final: bool) -> None:
-        lane.responses.append((response, is_final))
-        if lane.is_flushing:
+    def _take(self, ordered: _OrderedCall, response: InferResponse | None, is_final: bool) -> None:
+        ordered.responses.append((response, is_final))
+        if ordered.is_flushing:
             return  # a sink submits again: the loop below continues
-        while self._lanes and not self._lanes[0].is_flushing and self._lanes[0].responses:
-            if not self._flush(self._lanes[0]):
+        while self._line and not self._line[0].is_flushing and self._line[0].responses:
+            if not self._flush(self._line[0]):
                 break
 
-    def _flush(self, lane: _Lane) -> bool:
+    def _flush(self, first: _OrderedCall) -> bool:
         """Pass on the responses of the first call; whether it has ended."""
-        lane.is_flushing = True
-        while lane.responses:
-            response, is_final = lane.responses.popleft()
+        first.is_flushing = True
+        while first.responses:
+            response, is_final = first.responses.popleft()
             if is_final:
-                self._lanes.popleft()
-            lane.sink(response, is_final)
+                self._line.popleft()
+            first.sink(response, is_final)
             if is_final:
                 return True
-        lane.is_flushing = False
+        first.is_flushing = False
         return False
 
 
-class _Lane:
-    """The sink of a call in the line."""
+class _OrderedCall:
+    """A call in the line: its sink, and the responses that wait."""
 
-    __slots__ = ("_order", "is_flushing", "responses", "sink")
+    __slots__ = ("is_flushing", "responses", "sink")
 
-    def __init__(self, order: Order, sink: Sink) -> None:
-        self._order = order
+    def __init__(self, sink: Sink) -> None:
         self.sink = sink
         self.responses: deque[tuple[InferResponse | None, bool]] = deque()
         self.is_flushing = False
-
-    def __call__(self, response: InferResponse | None, is_final: bool) -> None:
-        self._order.answer(self, response, is_final)
 
 
 REJECT = 0  # ModelQueuePolicy.TimeoutAction; the other is DELAY
@@ -217,7 +214,8 @@ class PriorityQueue:
             level = self._default_level
         queue = self._queues.get(level)
         if queue is None:
-            queue = self._open(level)
+            queue = PolicyQueue(self._policies.get(level, self._default_policy))
+            self._queues = dict(sorted({**self._queues, level: queue}.items()))
         if queue.is_full:
             return False
         queue.add(waiting)
@@ -249,8 +247,3 @@ class PriorityQueue:
         for waiting in everything:
             self.remove(waiting)
         return everything
-
-    def _open(self, level: int) -> PolicyQueue:
-        self._queues[level] = queue = PolicyQueue(self._policies.get(level, self._default_policy))
-        self._queues = dict(sorted(self._queues.items()))
-        return queue

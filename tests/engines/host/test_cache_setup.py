@@ -11,27 +11,29 @@ from engines.core.messages import InferResponse, TensorData
 from engines.host import metrics
 from engines.host.cache_setup import response_cache
 from engines.host.clock import LoopClock
+from engines.scheduling.cache_stores import LocalStore, RedisStore
 from gateway.protocol import prometheus_text
 from tests.support.waiting import eventually
 
 ANSWER = InferResponse((TensorData("out", "BYTES", (2,), b"\1\0\0\0a\0\0\0\0"),), {"p": 1})
 
 
-def result(options: dict[str, dict[str, str]]) -> str:
-    """How the cache describes itself."""
+def result(options: dict[str, dict[str, str]]) -> LocalStore | RedisStore | None:
+    """The store of the cache."""
 
-    async def make() -> str:
-        return repr(response_cache(options, LoopClock(asyncio.get_running_loop())))
+    async def make() -> LocalStore | RedisStore | None:
+        cache = response_cache(options, LoopClock(asyncio.get_running_loop()))
+        return cache and cache.store
 
     return asyncio.run(make())
 
 
 def test_caches() -> None:
     """None, one in this process, or Redis."""
-    assert result({}) == "None"
-    assert result({"local": {"size": "1024"}}) == "<ResponseCache: <LocalStore: 0 responses, 0 of 1024 bytes>>"
-    assert "RedisStore" in result({"redis": {"host": "127.0.0.1", "port": "1"}})
-    assert "RedisStore" in result({"redis": {"url": "redis://127.0.0.1:1/0"}})
+    assert result({}) is None
+    assert isinstance(result({"local": {"size": "1024"}}), LocalStore)
+    assert isinstance(result({"redis": {"host": "127.0.0.1", "port": "1"}}), RedisStore)
+    assert isinstance(result({"redis": {"url": "redis://127.0.0.1:1/0"}}), RedisStore)
 
 
 @pytest.mark.parametrize(
@@ -91,7 +93,7 @@ def test_a_real_redis_keeps_answers_for_a_time(redis_socket: Path) -> None:
         async with asyncio.timeout(60):
             while response is None:  # a slow Redis costs a miss
                 lookup: asyncio.Future[InferResponse | None] = asyncio.get_running_loop().create_future()
-                other.get("key", lookup.set_result)
+                other.store.get("key", lookup.set_result)
                 response = await lookup
                 await asyncio.sleep(0.01)
         assert response == ANSWER
