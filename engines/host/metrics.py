@@ -5,11 +5,12 @@ Source: Triton core `src/metrics.cc`, `src/metric_model_reporter.cc`; Triton's m
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Iterator, MutableMapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING
 
 from engines.core.processes import memory_of_one
 from engines.host.devices import device_memory, system_usage
+from engines.host.exchange import Application, Exchange
 from engines.host.statistics import Duration
 from engines.scheduling.cache import ResponseCache
 from gateway.protocol import prometheus_text
@@ -18,9 +19,6 @@ from gateway.protocol.prometheus_text import MetricSample, PrometheusFamily
 if TYPE_CHECKING:
     from engines.host.model import HostedModel
 
-Event = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Event]]
-Send = Callable[[Event], Awaitable[None]]
 # Name, help text, and the attribute of the statistics: a number, or a Duration as its microseconds or its count.
 Counter = tuple[str, str, str]
 
@@ -159,20 +157,15 @@ def _labels(model: HostedModel) -> dict[str, str]:
     return {"model": model.name, "version": model.version, **model.metric_tags}
 
 
-class MetricsApp:
-    """The metrics port as an ASGI application: `GET /metrics`; other paths are empty, as Triton's are."""
+def metrics_app(families: Callable[[], Iterable[PrometheusFamily]]) -> Application:
+    """The metrics port: `GET /metrics`; other paths are empty, as Triton's are."""
 
-    def __init__(self, families: Callable[[], Iterable[PrometheusFamily]]) -> None:
-        self._families = families
-
-    async def __call__(self, scope: Event, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            return
+    async def answer(exchange: Exchange) -> None:
         status, body = 200, b""
-        if scope["method"] not in ("GET", "HEAD"):
+        if exchange.method not in ("GET", "HEAD"):
             status, body = 405, b'{"error":"Method Not Allowed"}'
-        elif scope["path"] in ("/metrics", "/metrics/"):
-            body = prometheus_text.write(family for family in self._families() if family.samples)
-        headers = [(b"content-type", prometheus_text.CONTENT_TYPE.encode()), (b"content-length", b"%d" % len(body))]
-        await send({"type": "http.response.start", "status": status, "headers": headers})
-        await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body})
+        elif exchange.path in ("/metrics", "/metrics/"):
+            body = prometheus_text.write(family for family in families() if family.samples)
+        await exchange.reply(status, body, (b"content-type", prometheus_text.CONTENT_TYPE.encode()))
+
+    return answer

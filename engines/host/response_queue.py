@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from engines.core.calls import InferenceCall
 from engines.core.messages import InferResponse, SharedMemory
-from engines.host.asgi_exchange import Receive
+from engines.host.exchange import Exchange
 
 
 class ResponseQueue:
@@ -17,20 +17,6 @@ class ResponseQueue:
     `is_starting` until the call is submitted: an error before that is the request's, not the model's. `overrun` is
     called once, when more than `max_bytes` wait; later responses are dropped.
     """
-
-    __slots__ = (
-        "_loop",
-        "_waiter",
-        "failed_at_once",
-        "is_gone",
-        "is_over",
-        "is_starting",
-        "max_bytes",
-        "num_bytes",
-        "num_responses",
-        "overrun",
-        "responses",
-    )
 
     def __init__(self, loop: asyncio.AbstractEventLoop, max_bytes: int) -> None:
         self._loop = loop
@@ -44,9 +30,6 @@ class ResponseQueue:
         self.is_starting = True
         self.failed_at_once = False
         self.is_gone = False  # the client
-
-    def __repr__(self) -> str:
-        return f"<ResponseQueue {self.num_responses}{', over' if self.is_over else ''}>"
 
     def take(self, response: InferResponse | None, is_final: bool) -> None:
         """The call's sink."""
@@ -73,7 +56,7 @@ class ResponseQueue:
             self.num_bytes -= _size(response)
         return response
 
-    async def complete(self, call: InferenceCall, receive: Receive, watch_after_seconds: float) -> None:
+    async def complete(self, call: InferenceCall, exchange: Exchange, watch_after_seconds: float) -> None:
         """Return when the call is over or its client has gone. The client is watched from `watch_after_seconds` on."""
         if self.is_over:
             return
@@ -81,7 +64,7 @@ class ResponseQueue:
 
         def begin() -> None:
             nonlocal watch
-            watch = self._loop.create_task(self.watch(call, receive))
+            watch = self._loop.create_task(self.watch(call, exchange))
 
         timer = self._loop.call_later(watch_after_seconds, begin)
         try:
@@ -95,10 +78,9 @@ class ResponseQueue:
             if watch is not None:
                 watch.cancel()
 
-    async def watch(self, call: InferenceCall, receive: Receive) -> None:
+    async def watch(self, call: InferenceCall, exchange: Exchange) -> None:
         """Cancel the call when its client disconnects."""
-        while (await receive())["type"] != "http.disconnect":
-            pass
+        await exchange.disconnected()
         if not self.is_over:
             self.is_gone = True
             call.cancel()

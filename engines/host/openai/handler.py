@@ -13,8 +13,8 @@ from uuid import uuid4
 from engines.core.calls import InferenceCall
 from engines.core.errors import EngineError, ErrorCode, internal, unavailable
 from engines.core.messages import InferRequest
-from engines.host.asgi_exchange import JSON, Exchange
 from engines.host.client_limits import ClientLimits
+from engines.host.exchange import JSON, Exchange
 from engines.host.openai.models import LanguageModels
 from engines.host.openai.reply_events import AnswerReader
 from engines.host.openai.request_builder import infer_request
@@ -111,7 +111,7 @@ class OpenAIFront:
         used = Used()
         num_choices = generations[0].options.get("n", 1)
         for number, ((call, answers), generation) in enumerate(zip(calls, generations, strict=True)):
-            await answers.complete(call, exchange.receive, self._limits.disconnect_seconds)
+            await answers.complete(call, exchange, self._limits.disconnect_seconds)
             if answers.is_gone:
                 return
             if not answers.responses:
@@ -133,7 +133,7 @@ async def _stream(
 
     Raises: EngineError.
     """
-    watch = asyncio.get_running_loop().create_task(answers.watch(call, exchange.receive))
+    watch = asyncio.get_running_loop().create_task(answers.watch(call, exchange))
     has_begun = False
     try:
         while (response := await answers.next()) is not None:

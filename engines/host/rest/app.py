@@ -1,4 +1,4 @@
-"""The REST front: an ASGI application.
+"""The REST front as an application.
 
 Source: Triton server `http_server.cc` (HTTPAPIServer::Handle).
 """
@@ -6,16 +6,15 @@ Source: Triton server `http_server.cc` (HTTPAPIServer::Handle).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 from engines.core.errors import EngineError, ErrorCode, internal
-from engines.host.asgi_exchange import JSON, ClientGoneError, Exchange, Message, Receive, Send, error_json, error_reply
 from engines.host.client_limits import ClientLimits
+from engines.host.exchange import JSON, Direct, Exchange, error_json
 from engines.host.openai.handler import OpenAIFront
 from engines.host.request_fields import read_version
-from engines.host.rest.inference import Inference
-from engines.host.rest.request_head import Direct
+from engines.host.rest.inference import Infer, Inference
 from engines.host.rest.triton_json import flag, get, has, members, read_json, string, unsigned
 from engines.host.restricted_apis import CATEGORIES
 from engines.host.service import Service
@@ -28,55 +27,43 @@ _NOT_FOUND = error_json("Not Found")
 _NOT_ALLOWED = error_json("Method Not Allowed")
 _TRITON_APIS = (None, LlmApi.GENERATE, LlmApi.INFER)
 _OPENAI_APIS = frozenset({LlmApi.CHAT, LlmApi.COMPLETIONS, LlmApi.RESPONSES, LlmApi.MESSAGES, LlmApi.EMBEDDINGS})
-_MAX_PATHS = 1024
+
+
+@lru_cache(maxsize=1024)
+def _read_path(path: str) -> ApiCall | None:
+    """The request of a path; None for those that only the gateway has: MLServer's and feedback."""
+    call = read_path(path)
+    if call is None or call.operation not in CATEGORIES or not (call.api in _TRITON_APIS or call.api in _OPENAI_APIS):
+        return None
+    return call
 
 
 class RestApp:
-    """Answers requests by the service. Its errors never reach the server."""
+    """Answers requests by the service."""
 
     def __init__(self, service: Service, limits: ClientLimits | None = None) -> None:
         self._service = service
         self._limits = limits or ClientLimits()
         inference = self._inference = Inference(service, self._limits)
         self._inferences = {
-            Operation.INFER: inference.infer,
             Operation.GENERATE: inference.generate,
             Operation.GENERATE_STREAM: inference.generate_stream,
         }
         self._openai = OpenAIFront(service, self._limits)
-        self._paths: dict[str, ApiCall | None] = {}
         self._restrictions = service.restrictions["rest"]
 
-    def __repr__(self) -> str:
-        return f"<RestApp of {self._service!r}>"
-
-    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await _answer_lifespan(scope, receive, send)
-            return
-        exchange = Exchange(scope, receive, send)
-        try:
-            await self._answer(exchange)
-        except ClientGoneError:
-            pass
-        except Exception as error:
-            status, body, fields = error_reply(error, exchange)
-            await exchange.reply(status, body, *fields)
-
     def direct(self, method: str, path: str, headers: Mapping[bytes, bytes]) -> Direct | None:
-        """What answers a complete infer without a task; None for any other request."""
-        call = self._read_path(path)
+        """What answers an infer; None for any other request."""
+        call = _read_path(path)
         if call is None or call.operation is not Operation.INFER or method not in call.verbs:
             return None
         if self._restrictions and self._restrictions.missing_header(call.operation, headers):
             return None
-        return partial(self._inference.infer_directly, call.model or "", call.version or "")
+        return partial(Infer, self._inference, call.model or "", call.version or "")
 
-    async def _answer(self, exchange: Exchange) -> None:
-        path = exchange.path
-        call = self._paths.get(path)
-        if call is None:
-            call = self._read_path(path)
+    async def __call__(self, exchange: Exchange) -> None:
+        """Raises: EngineError."""
+        call = _read_path(exchange.path)
         if call is None or (call.api in _OPENAI_APIS and not self._openai.models):
             await exchange.reply(404, _NOT_FOUND, JSON)
         elif self._restrictions and (header := self._restrictions.missing_header(call.operation, exchange.headers)):
@@ -90,17 +77,6 @@ class RestApp:
             await self._openai.answer(exchange, call)
         else:
             await self._control(exchange, call)
-
-    def _read_path(self, path: str) -> ApiCall | None:
-        call = read_path(path)
-        if call is None or not (call.api in _TRITON_APIS or call.api in _OPENAI_APIS):
-            return None  # MLServer's paths belong to the gateway
-        if call.operation not in CATEGORIES:
-            return None  # feedback, which belongs to the gateway
-        if len(self._paths) >= _MAX_PATHS:
-            self._paths.clear()
-        self._paths[path] = call
-        return call
 
     async def _control(self, exchange: Exchange, call: ApiCall) -> None:
         """Raises: EngineError."""
@@ -127,19 +103,6 @@ class RestApp:
 
 
 _HEALTH = frozenset({Operation.SERVER_LIVE, Operation.SERVER_READY, Operation.MODEL_READY})
-
-
-async def _answer_lifespan(scope: Message, receive: Receive, send: Send) -> None:
-    """Complete start and stop, which do nothing, and refuse web sockets."""
-    if scope["type"] != "lifespan":
-        await receive()
-        await send({"type": "websocket.close"})
-        return
-    while True:
-        kind = (await receive())["type"]
-        await send({"type": f"{kind}.complete"})
-        if kind == "lifespan.shutdown":
-            return
 
 
 _LOG_SETTINGS = {

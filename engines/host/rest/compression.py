@@ -9,7 +9,7 @@ import re
 import zlib
 
 from engines.core.errors import invalid
-from engines.host.asgi_exchange import UnknownEncodingError
+from engines.host.exchange import UnknownEncodingError
 from gateway.wire.memo import Memo
 
 # wbits: either gzip or zlib.

@@ -7,21 +7,20 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from time import monotonic_ns
 
 from engines.core.calls import InferenceCall
 from engines.core.errors import EngineError, ErrorCode, invalid
-from engines.core.messages import InferRequest, InferResponse, Raw
-from engines.host.asgi_exchange import JSON, Exchange, Fields, error_json, error_reply
-from engines.host.client_limits import ClientLimits, HeaderForward
+from engines.core.messages import InferResponse
+from engines.host.client_limits import ClientLimits
+from engines.host.exchange import JSON, Exchange, Fields, SendReply, error_json, error_reply
 from engines.host.model import HostedModel
 from engines.host.request_fields import check_single_response, read_version, single_response, trace_of
 from engines.host.response_queue import ResponseQueue
 from engines.host.rest.compression import compress, decompress, is_compressed, preferred
 from engines.host.rest.generate import read_generate, write_generate
-from engines.host.rest.request_head import SendReply
-from engines.host.rest.requests import Forms, read_infer, read_raw_infer
+from engines.host.rest.requests import read_infer, read_raw_infer
 from engines.host.rest.responses import RestResponseWriter
 from engines.host.service import Service
 from gateway.protocol.conversion.sse import event_of
@@ -31,8 +30,6 @@ _BINARY = (b"content-type", b"application/octet-stream")
 _EVENTS = (b"content-type", b"text/event-stream; charset=utf-8")
 _IN_JSON = (JSON,)
 _NONE: Mapping[str, str] = {}
-# The single response of an infer is stored whatever its size.
-_NO_LIMIT = 2**63
 # The part of a text that `atoi` reads.
 _NUMBER = re.compile(rb"[ \t]*([+-]?[0-9]+)")
 
@@ -43,90 +40,18 @@ _NOT_ONE = (
 
 
 class Inference:
-    """Answers the operations that run a model."""
+    """Answers generate and generate_stream; shared by the infers of one server."""
 
     def __init__(self, service: Service, limits: ClientLimits) -> None:
         self.service = service
-        self._limits = limits
-        self._forward: HeaderForward = limits.forwards("rest")
+        self.limits = limits
+        self.forward = limits.forwards("rest")
         self._writers: dict[tuple[str, str], RestResponseWriter] = {}
 
-    def infer_directly(
-        self, model_name: str, version: str, headers: Mapping[bytes, bytes], body: bytes, send_reply: SendReply
-    ) -> DirectInfer:
-        """Answer an infer whose body is complete, by `send_reply`, now or later. Never raises."""
-        return DirectInfer(self, model_name, version, headers, body, send_reply)
-
-    async def infer(self, exchange: Exchange, model_name: str, version: str) -> None:
-        """Raises: EngineError, before anything is sent."""
-        model = self.model(model_name, version)
-        body = await exchange.body(self._limits.max_body_bytes)
-        request, forms = self.read(model, version, exchange.headers, body)
-        answers = ResponseQueue(asyncio.get_running_loop(), _NO_LIMIT)
-        call = InferenceCall(request, answers.take, monotonic_ns())
-        self.service.infer(call)
-        await answers.complete(call, exchange.receive, self._limits.disconnect_seconds)
-        if answers.is_gone:
-            return
-        response = answers.responses[0] if answers.responses else None
-        pieces, fields = self.write(model, exchange.headers, request.id, response, answers.num_responses, forms)
-        await exchange.reply(200, b"".join(pieces), *fields)
-
-    def model(self, model_name: str, version: str) -> HostedModel:
-        """The model of an infer. Raises: EngineError."""
-        model = self.service.model(model_name, read_version(version))
-        if model.is_decoupled and not model.stream_input:
-            raise EngineError(
-                ErrorCode.UNSUPPORTED, "HTTP end point doesn't support models with decoupled transaction policy"
-            )
-        return model
-
-    def read(
-        self, model: HostedModel, version: str, headers: Mapping[bytes, bytes], body: bytes
-    ) -> tuple[InferRequest, Forms]:
-        """The inference of a body, and the forms of its outputs. Raises: EngineError."""
-        version = read_version(version)
-        if is_compressed(headers.get(b"content-encoding")):
-            body = decompress(body, self._limits.max_body_bytes)
-        head_bytes = _head_bytes(headers.get(_HEAD_LENGTH), len(body))
-        trace = trace_of(headers)
-        forwarded = self._forward.parameters(tuple(headers.items())) if self._forward else _NONE
-        if head_bytes:
-            request, forms = read_infer(body, head_bytes, model.name, version, self.service.regions, forwarded, trace)
-        else:
-            request, forms = read_raw_infer(body, model, version, forwarded, trace)
-        if model.is_decoupled:
-            check_single_response(model, request)
-        return request, forms
-
-    def write(
-        self,
-        model: HostedModel,
-        headers: Mapping[bytes, bytes],
-        id: str,
-        response: InferResponse | None,
-        num_responses: int,
-        forms: Forms,
-    ) -> tuple[Sequence[Raw], Fields]:
-        """The pieces of an infer's reply, and its header fields. Raises: EngineError."""
-        response = single_response(response, num_responses)
-        pieces, head_bytes = self._writer(model).write(id, response, forms)
-        encoding = headers.get(b"accept-encoding")
-        if encoding is None and head_bytes is None:
-            return pieces, _IN_JSON
-        fields = [JSON]
-        if head_bytes is not None:
-            fields = [_BINARY, (_HEAD_LENGTH, b"%d" % head_bytes)]
-        compression = preferred(encoding) if encoding is not None else b""
-        if compression:
-            pieces = (compress(b"".join(pieces), compression),)
-            fields.append((b"content-encoding", compression))
-        return pieces, fields
-
     async def generate(self, exchange: Exchange, model_name: str, version: str) -> None:
-        """Answer with one response. Raises: as `infer`."""
+        """Answer with one response. Raises: EngineError, before anything is sent."""
         model, call, answers = await self._begin(exchange, model_name, version)
-        await answers.complete(call, exchange.receive, self._limits.disconnect_seconds)
+        await answers.complete(call, exchange, self.limits.disconnect_seconds)
         if answers.is_gone:
             return
         written = [_written(model, call.request.id, response) for response in answers.responses]
@@ -135,9 +60,12 @@ class Inference:
         await exchange.reply(status, body, JSON)
 
     async def generate_stream(self, exchange: Exchange, model_name: str, version: str) -> None:
-        """Answer with an event for each response; the first one decides the status. Raises: as `infer`."""
+        """Answer with an event for each response; the first one decides the status.
+
+        Raises: EngineError, before anything is sent.
+        """
         model, call, answers = await self._begin(exchange, model_name, version)
-        watch = asyncio.get_running_loop().create_task(answers.watch(call, exchange.receive))
+        watch = asyncio.get_running_loop().create_task(answers.watch(call, exchange))
         has_begun = False
         try:
             while (response := await answers.next()) is not None:
@@ -164,9 +92,9 @@ class Inference:
         metadata = service.metadata(model_name, version)
         if headers.get(b"content-encoding", b"identity") not in (b"", b"identity"):
             raise invalid("Unsupported content-encoding, only 'identity' is supported.")
-        body = await exchange.body(self._limits.max_body_bytes)
+        body = await exchange.body(self.limits.max_body_bytes)
         request = read_generate(body, metadata, model_name, version, trace_of(headers))
-        answers = ResponseQueue(asyncio.get_running_loop(), self._limits.max_unsent_bytes)
+        answers = ResponseQueue(asyncio.get_running_loop(), self.limits.max_unsent_bytes)
         call = InferenceCall(request, answers.take, monotonic_ns())
         answers.overrun = call.cancel
         service.infer(call)
@@ -177,7 +105,7 @@ class Inference:
             raise error
         return model, call, answers
 
-    def _writer(self, model: HostedModel) -> RestResponseWriter:
+    def writer(self, model: HostedModel) -> RestResponseWriter:
         key = (model.name, model.version)
         match = self._writers.get(key)
         if match is None or match.model is not model:  # the model was loaded again
@@ -210,7 +138,7 @@ def _head_bytes(header: bytes | None, size: int) -> int:
     return number
 
 
-class DirectInfer:
+class Infer:
     """An infer without a task: its last response sends the reply."""
 
     __slots__ = ("_call", "_forms", "_headers", "_inference", "_model", "_num_responses", "_response", "_send_reply")
@@ -231,39 +159,63 @@ class DirectInfer:
         self._response: InferResponse | None = None
         self._num_responses = 0
         try:
-            model = self._model = inference.model(model_name, version)
-            request, self._forms = inference.read(model, version, headers, body)
+            self._call = self._read(model_name, version, body)
         except Exception as error:
             self._fail(error)
             return
-        call = self._call = InferenceCall(request, self._respond, monotonic_ns())
-        inference.service.infer(call)
-
-    def __repr__(self) -> str:
-        return f"<DirectInfer {self._call!r}>"
+        inference.service.infer(self._call)
 
     def cancel(self) -> None:
         """Its client has gone."""
         if self._call is not None:
             self._call.cancel()
 
+    def _read(self, model_name: str, version: str, body: bytes) -> InferenceCall:
+        """Raises: EngineError."""
+        inference, headers = self._inference, self._headers
+        service, limits = inference.service, inference.limits
+        version = read_version(version)
+        model = self._model = service.model(model_name, version)
+        if model.is_decoupled and not model.stream_input:
+            raise EngineError(
+                ErrorCode.UNSUPPORTED, "HTTP end point doesn't support models with decoupled transaction policy"
+            )
+        if is_compressed(headers.get(b"content-encoding")):
+            body = decompress(body, limits.max_body_bytes)
+        head_bytes = _head_bytes(headers.get(_HEAD_LENGTH), len(body))
+        trace = trace_of(headers)
+        forwarded = inference.forward.parameters(tuple(headers.items())) if inference.forward else _NONE
+        if head_bytes:
+            request, self._forms = read_infer(body, head_bytes, model.name, version, service.regions, forwarded, trace)
+        else:
+            request, self._forms = read_raw_infer(body, model, version, forwarded, trace)
+        if model.is_decoupled:
+            check_single_response(model, request)
+        return InferenceCall(request, self._respond, monotonic_ns())
+
     def _respond(self, response: InferResponse | None, is_final: bool) -> None:
         if response is not None:
             self._num_responses += 1
             self._response = response
-        if not is_final:
-            return
-        call = self._call
+        if is_final:
+            try:
+                self._reply()
+            except Exception as error:  # the instance has other calls to answer
+                self._fail(error)
+
+    def _reply(self) -> None:
+        """Raises: EngineError, before anything is sent."""
+        call, model = self._call, self._model
         assert call is not None
-        try:
-            pieces, fields = self._inference.write(
-                self._model, self._headers, call.request.id, self._response, self._num_responses, self._forms
-            )
-        except Exception as error:  # the instance has other calls to answer
-            self._fail(error)
-            return
+        response = single_response(self._response, self._num_responses)
+        pieces, head_bytes = self._inference.writer(model).write(call.request.id, response, self._forms)
+        fields: Fields = _IN_JSON if head_bytes is None else (_BINARY, (_HEAD_LENGTH, b"%d" % head_bytes))
+        encoding = self._headers.get(b"accept-encoding")
+        if encoding is not None and (compression := preferred(encoding)):
+            pieces = (compress(b"".join(pieces), compression),)
+            fields = (*fields, (b"content-encoding", compression))
         self._send_reply(200, pieces, fields)
 
     def _fail(self, error: Exception) -> None:
-        status, body, fields = error_reply(error, self)
+        status, body, fields = error_reply(error, "an infer")
         self._send_reply(status, (body,), fields)

@@ -1,29 +1,34 @@
-"""The REST server: an ASGI application on HTTP/1.1; what it answers directly needs neither task nor messages."""
+"""The REST server: an application on HTTP/1.1. An infer is answered without a task."""
 
 from __future__ import annotations
 
 import asyncio
 import math
+import re
 from collections.abc import Sequence
+from http.client import responses
 from typing import cast
 
-from engines.host.asgi_exchange import JSON, Application, Fields, error_json
 from engines.host.client_limits import ClientLimits
-from engines.host.rest.asgi_request import AsgiRequest
-from engines.host.rest.request_head import (
-    CLOSE_END,
-    KEEP_ALIVE_END,
-    KEEP_ALIVE_END_10,
-    Answering,
-    PreparedRequest,
-    reply_head,
+from engines.host.exchange import (
+    JSON,
+    Application,
+    Direct,
+    Exchange,
+    Fields,
+    InFlight,
+    body_too_long,
+    error_json,
+    error_reply,
 )
 from gateway.net.http1_server import Http1Server, Owed, ParserState, Rejection
 from gateway.net.server import ConnectionServer
 from gateway.protocol.errors import GatewayError
+from gateway.wire.http1.body import LAST_CHUNK, encode_chunk
+from gateway.wire.http1.head import read_request_head
 from gateway.wire.memo import Memo
 
-_POLL_SECONDS = 0.02
+_KEEPALIVE_SECONDS = 75.0  # how long a client may be silent between two requests
 MAX_HEAD_BYTES = 64 * 1024
 # The rest of a body that a reply came before is read and dropped up to this length; a longer one closes the connection.
 _MAX_SKIPPED_BYTES = 16 << 20
@@ -37,17 +42,45 @@ _REJECTIONS = {
     Rejection.BODY_TIMEOUT: (408, "the request did not come in time"),
 }
 
+_KEEP_ALIVE_END, _KEEP_ALIVE_END_10 = b"\r\n", b"connection: keep-alive\r\n\r\n"
+_CLOSE_END = b"connection: close\r\n\r\n"
+
+# Triton also serves requests without a Host field.
+_HOST, _NO_HOST = re.compile(rb"\r\nhost:", re.IGNORECASE), b"host: -\r\n\r\n"
+
+_STATUS_LINES = {status: f"HTTP/1.1 {status} {reason}\r\n".encode() for status, reason in responses.items()}
+
+
+class PreparedRequest:
+    """What requests with the same head have in common. `length` is the body's, None where it is chunked."""
+
+    def __init__(self, head: bytes, application: Application) -> None:
+        """Raises: GatewayError(BAD_REQUEST)."""
+        read = read_request_head(head if _HOST.search(head) else head[:-2] + _NO_HOST)
+        self.method = read.method
+        self.path = read.target.partition(b"?")[0].decode("latin-1")
+        self.headers = dict(read.fields)
+        self.length = read.length
+        self.keep_alive = read.keep_alive
+        self.expects_continue = read.expects_continue
+        self.is_http_10 = read.is_http_10
+        direct = getattr(application, "direct", None)
+        self.direct: Direct | None = None if direct is None else direct(self.method, self.path, self.headers)
+
+
+def _reply_head(status: int, fields: Fields, ending: bytes) -> bytes:
+    """`ending` says how the connection goes on."""
+    line = _STATUS_LINES.get(status) or b"HTTP/1.1 %d Unknown\r\n" % status
+    return b"".join([line, *[b"%b: %b\r\n" % field for field in fields], ending])
+
 
 class RestServer(ConnectionServer):
-    """Serves an ASGI application. A client may be silent for `keepalive_seconds` between two requests."""
+    """Serves an application."""
 
-    def __init__(
-        self, app: Application, limits: ClientLimits | None = None, *, keepalive_seconds: float = 75.0
-    ) -> None:
+    def __init__(self, app: Application, limits: ClientLimits | None = None) -> None:
         super().__init__()
         self.application = app
         self.limits = limits or ClientLimits()
-        self.keepalive_seconds = keepalive_seconds
         self.read: Memo[PreparedRequest] = Memo(lambda head: PreparedRequest(head, app))
         self.tasks: set[asyncio.Task[None]] = set()
 
@@ -56,30 +89,27 @@ class RestServer(ConnectionServer):
 
     async def stop(self, grace_seconds: float = 30.0) -> None:
         await super().stop(grace_seconds)
-        while self.tasks:
-            for task in list(self.tasks):
-                task.cancel()
-            await asyncio.sleep(_POLL_SECONDS)
+        for task in self.tasks:
+            task.cancel()
+        await asyncio.gather(*self.tasks, return_exceptions=True)
 
 
 class HttpConnection(Http1Server):
-    """The front of REST: requests that the application answers directly, and ASGI for the others."""
+    """The front of REST: requests that the application answers directly, and an `Exchange` for the others."""
 
-    __slots__ = ("_answering", "_drained", "_pieces", "_prepared", "server", "tasks")
+    __slots__ = ("_answering", "_drained", "_is_chunked", "_num_bytes", "_pieces", "_prepared", "server")
 
     _skips_bodies = True
 
     def __init__(self, server: RestServer) -> None:
         super().__init__(asyncio.get_running_loop(), MAX_HEAD_BYTES, math.inf)
         self.server = server
-        self.tasks = server.tasks
         self._prepared: PreparedRequest = cast(PreparedRequest, None)  # of the request under way
-        self._answering: Answering | None = None
+        self._answering: InFlight | None = None
         self._pieces: list[bytes] | None = None  # of a body that is collected
+        self._num_bytes = 0  # of them
+        self._is_chunked = False  # the reply
         self._drained: asyncio.Future[None] | None = None
-
-    def __repr__(self) -> str:
-        return f"<HttpConnection expects {self._state.value}>"
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
@@ -112,34 +142,50 @@ class HttpConnection(Http1Server):
             return
         if not prepared.keep_alive or self.server.is_draining:
             self.close_after_reply()
-        length = prepared.length
-        is_direct = prepared.direct is not None and length is not None and length <= self.server.limits.max_body_bytes
-        if is_direct and length == len(body):
+        length, limit = prepared.length, self.server.limits.max_body_bytes
+        if prepared.direct is not None and length == len(body) <= limit:
             self._state = ParserState.REPLY
             self._buffer = b""
             self._answer_directly(body)
             return
         self._begin_body(length, expects_continue=prepared.expects_continue)
-        if is_direct:
-            self._pieces = []
+        if prepared.direct is None:
+            self._begin_exchange()
+        elif length is not None and length > limit:
+            self._refuse_body(length)
+        else:
+            self._pieces, self._num_bytes = [], 0
             if not body:
                 self.expect_body()
-        else:
-            self._pieces = None
-            self._answering = AsgiRequest(self, prepared, self.server.application)
-        if body or length == 0:
+        if self._state is ParserState.BODY and (body or length == 0):
             self._read_body(body)
 
+    def _begin_exchange(self) -> None:
+        prepared, server = self._prepared, self.server
+        exchange = self._answering = Exchange(self, prepared.method, prepared.path, prepared.headers)
+        task = self.loop.create_task(exchange.run(server.application))
+        server.tasks.add(task)
+        task.add_done_callback(server.tasks.discard)
+
     def _body_received(self, data: bytes, ended: bool) -> None:
-        if self._pieces is not None:
-            self._pieces.append(data)
-            if ended:
-                pieces, self._pieces = self._pieces, None
-                self._answer_directly(b"".join(pieces) if len(pieces) > 1 else pieces[0])
+        pieces = self._pieces
+        if pieces is not None:
+            pieces.append(data)
+            self._num_bytes += len(data)
+            if self._num_bytes > self.server.limits.max_body_bytes:
+                self._refuse_body(self._num_bytes)
+            elif ended:
+                self._pieces = None
+                self._answer_directly(b"".join(pieces))
         elif self._answering is not None:
-            cast(AsgiRequest, self._answering).body_received(data, ended)
+            cast(Exchange, self._answering).body_received(data, ended)
         elif ended:  # the request is answered already
             self._end_reply()
+
+    def _refuse_body(self, num_bytes: int) -> None:
+        self._pieces = None
+        status, body, fields = error_reply(body_too_long(num_bytes, self.server.limits.max_body_bytes), "")
+        self.send_reply(status, (body,), fields)
 
     def _answer_directly(self, body: bytes) -> None:
         prepared = self._prepared
@@ -155,7 +201,7 @@ class HttpConnection(Http1Server):
     def _seconds(self, owed: Owed) -> float | None:
         limits = self.server.limits
         if owed is Owed.NEXT_HEAD:
-            return self.server.keepalive_seconds
+            return _KEEPALIVE_SECONDS
         return limits.send_seconds if owed is Owed.READ else limits.receive_seconds
 
     # Called while a request is answered
@@ -165,19 +211,33 @@ class HttpConnection(Http1Server):
         if self._transport.is_closing():
             return
         size = sum(map(len, body))
-        head = reply_head(status, (*fields, (b"content-length", b"%d" % size)), self._head_end())
+        head = _reply_head(status, (*fields, (b"content-length", b"%d" % size)), self._head_end())
         if size < _JOIN_BYTES:
             self._transport.write(b"".join((head, *body)))
         else:
             self._transport.writelines((head, *body))
         self.end_reply()
 
-    def begin_reply(self, status: int, fields: Fields, *, ends_by_closing: bool) -> None:
-        if ends_by_closing:
+    def begin_reply(self, status: int, fields: Fields) -> None:
+        """Begin a reply whose body follows: until its content-length, in chunks, or until the connection closes."""
+        has_length = any(name == b"content-length" for name, _ in fields)
+        self._is_chunked = not has_length and not self._prepared.is_http_10
+        if self._is_chunked:
+            fields = (*fields, (b"transfer-encoding", b"chunked"))
+        elif not has_length:
             self.close_after_reply()
-        self.write(reply_head(status, fields, self._head_end()))
+        self._write(_reply_head(status, fields, self._head_end()))
 
-    def write(self, data: bytes) -> None:
+    def write_body(self, data: bytes, *, is_last: bool) -> None:
+        if self._prepared.method != "HEAD":
+            if self._is_chunked:
+                data = encode_chunk(data) + (LAST_CHUNK if is_last else b"")
+            if data:
+                self._write(data)
+        if is_last:
+            self.end_reply()
+
+    def _write(self, data: bytes) -> None:
         if not self._transport.is_closing():
             self._transport.write(data)
 
@@ -202,20 +262,20 @@ class HttpConnection(Http1Server):
         if self._state is ParserState.BODY and (self._expects_continue or self._body.may_exceed(_MAX_SKIPPED_BYTES)):
             self.close_after_reply()
         if self._closes_after_reply:
-            return CLOSE_END
-        return KEEP_ALIVE_END_10 if self._prepared.is_http_10 else KEEP_ALIVE_END
+            return _CLOSE_END
+        return _KEEP_ALIVE_END_10 if self._prepared.is_http_10 else _KEEP_ALIVE_END
 
     def _give_up(self, status: int, text: str) -> None:
         """Answer what cannot be read on, and close the connection."""
         answering, self._answering = self._answering, None
         self._pieces = None
         self._state = ParserState.BODY
-        if isinstance(answering, AsgiRequest):
+        if isinstance(answering, Exchange):
             answering.cancel()
             if answering.has_begun:
                 self._transport.close()
                 return
         body = error_json(text)
         fields = (JSON, (b"content-length", b"%d" % len(body)))
-        self._transport.write(reply_head(status, fields, CLOSE_END) + body)
+        self._transport.write(_reply_head(status, fields, _CLOSE_END) + body)
         self._close_gently()

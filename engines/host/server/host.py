@@ -116,7 +116,7 @@ class Host:
         await self._load_models()
         await self._listen("http", lambda: RestServer(RestApp(self.service, settings.limits), settings.limits))
         await self._listen("grpc", lambda: GrpcServer(self.service, settings.limits))
-        await self._listen("metrics", lambda: RestServer(metrics.MetricsApp(self._families), settings.limits))
+        await self._listen("metrics", lambda: RestServer(metrics.metrics_app(self._families), settings.limits))
 
     async def stop(self) -> None:
         """Take no new requests, let those in flight end for a while, and unload the models."""

@@ -7,7 +7,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from engines.host import metrics
-from engines.host.metrics import MetricsApp
+from engines.host.exchange import Exchange, Fields
+from engines.host.metrics import metrics_app
 from gateway.protocol import prometheus_text
 from tests.engines.host.parts import config_of, ints
 from tests.engines.host.test_model import ECHO, Stage
@@ -66,23 +67,36 @@ def test_models_are_reported_under_triton_s_names() -> None:
     [
         ("GET", "/metrics", 200, b"# HELP a"),
         ("GET", "/metrics/", 200, b"# HELP a"),
-        ("HEAD", "/metrics", 200, b""),
+        ("HEAD", "/metrics", 200, b"# HELP a"),
         ("GET", "/other", 200, b""),
         ("POST", "/metrics", 405, b'{"error":"Method Not Allowed"}'),
     ],
 )
 def test_the_metrics_port_has_one_page(method: str, path: str, status: int, starts: bytes) -> None:
     """Triton answers other paths with nothing."""
-    sent: list[Any] = []
 
-    async def send(event: Any) -> None:
-        sent.append(event)
+    class Connection:
+        """Takes one reply."""
 
-    async def receive() -> Any:
-        raise AssertionError
+        status, body = 0, b""
 
-    app = MetricsApp(lambda: [prometheus_text.gauge("a", "A", value=1)])
-    asyncio.run(app({"type": "http", "method": method, "path": path}, receive, send))
-    assert (sent[0]["status"], sent[1]["body"][: len(starts)]) == (status, starts)
+        def begin_reply(self, status: int, fields: Fields) -> None:
+            self.status = status
+
+        def write_body(self, data: bytes, *, is_last: bool) -> None:
+            self.body += data
+
+        async def drained(self) -> None:
+            pass
+
+        def expect_body(self) -> None:
+            raise AssertionError
+
+        break_off = expect_body
+
+    connection = Connection()
+    app = metrics_app(lambda: [prometheus_text.gauge("a", "A", value=1)])
+    asyncio.run(Exchange(connection, method, path, {}).run(app))
+    assert (connection.status, connection.body[: len(starts)]) == (status, starts)
     if not starts:
-        assert not sent[1]["body"]
+        assert not connection.body

@@ -6,6 +6,7 @@ import pytest
 
 from engines.core.calls import InferenceCall
 from engines.core.messages import InferRequest, InferResponse, TensorData
+from engines.host.exchange import Exchange
 from engines.host.response_queue import ResponseQueue
 
 
@@ -62,10 +63,9 @@ def test_a_client_that_leaves_ends_the_wait():
     """And cancels the call, which is not over."""
 
     async def work(answers, call):
-        async def receive():
-            return {"type": "http.disconnect"}
-
-        await answers.complete(call, receive, 0.001)
+        exchange = Exchange(None, "POST", "/", {})
+        exchange.cancel()
+        await answers.complete(call, exchange, 0.001)
         assert (answers.is_gone, call.is_cancelled) == (True, True)
         assert await answers.next() is None
 

@@ -1,4 +1,4 @@
-"""The REST application, called as an ASGI server calls it."""
+"""The REST application on a connection whose transport is the test's."""
 
 import asyncio
 import gzip
@@ -9,7 +9,10 @@ import pytest
 
 from engines.host.client_limits import ClientLimits
 from engines.host.rest.app import RestApp
+from engines.host.rest.server import RestServer
+from gateway.wire.http1.body import LAST_CHUNK, BodyReader, encode_chunk
 from tests.engines.host.fake_service import FakeService
+from tests.engines.host.rest.test_connection import Transport
 
 INFER = "/v2/models/adder/infer"
 BODY = json.dumps(
@@ -24,48 +27,50 @@ SLEEP = json.dumps({"inputs": [{"name": "text_input", "datatype": "BYTES", "shap
 
 
 class Client:
-    """One request to an application; the client disconnects where requested."""
+    """One request on a connection; `leave` closes it."""
 
-    def __init__(self, app, method, path, body=b"", pieces=None, **headers):
-        self.app = app
-        reported = [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
+    def __init__(self, service, limits, method, path, body=b"", pieces=None, **headers):
+        self.connection = RestServer(RestApp(service, limits), limits).new_connection()
+        self.transport = Transport()
+        self.connection.connection_made(self.transport)
+        fields = [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
         if pieces is None:
-            pieces = [body]
-            reported.append((b"content-length", b"%d" % len(body)))
-        self.scope = {"type": "http", "method": method, "path": path, "raw_path": path.encode(), "headers": reported}
-        self.pieces = list(pieces)
-        self.remaining = asyncio.Event()
-        self.status = None
-        self.headers = {}
-        self.body = b""
-        self.is_over = False
-
-    async def receive(self):
-        if self.pieces:
-            piece = self.pieces.pop(0)
-            return {"type": "http.request", "body": piece, "more_body": bool(self.pieces)}
-        await self.remaining.wait()
-        return {"type": "http.disconnect"}
-
-    async def send(self, message):
-        if message["type"] == "http.response.start":
-            assert self.status is None
-            self.status = message["status"]
-            self.headers = {name.decode(): value.decode() for name, value in message["headers"]}
+            fields.append(f"content-length: {len(body)}")
         else:
-            assert not self.is_over
-            self.body += message["body"]
-            self.is_over = not message.get("more_body", False)
+            fields.append("transfer-encoding: chunked")
+            body = b"".join(map(encode_chunk, pieces)) + LAST_CHUNK
+        self.sent = "\r\n".join([f"{method} {path} HTTP/1.1", *fields, "", ""]).encode() + body
+        self.status = None
+
+    def leave(self):
+        self.transport.close()
+        self.connection.connection_lost(None)
 
     async def run(self):
-        await self.app(self.scope, self.receive, self.send)
+        """Send the request, and read the reply until it is complete."""
+        self.connection.data_received(self.sent)
+        while not self._has_read():
+            await asyncio.sleep(0)
         return self
+
+    def _has_read(self):
+        head, end, body = self.transport.written.partition(b"\r\n\r\n")
+        if not end:
+            return False
+        line, *fields = head.decode().split("\r\n")
+        self.status = int(line.split()[1])
+        self.headers = dict(field.split(": ") for field in fields)
+        length = self.headers.get("content-length")
+        reader = BodyReader(None if length is None else int(length))
+        self.body = reader.feed(body)
+        self.is_over = reader.has_ended
+        return self.is_over
 
 
 def send_request(method, path, body=b"", *, service=None, limits=None, pieces=None, **headers):
     async def run():
-        app = RestApp(service or FakeService(), limits or ClientLimits())
-        return await asyncio.wait_for(Client(app, method, path, body, pieces, **headers).run(), 10)
+        client = Client(service or FakeService(), limits or ClientLimits(), method, path, body, pieces, **headers)
+        return await asyncio.wait_for(client.run(), 10)
 
     return asyncio.run(run())
 
@@ -113,7 +118,6 @@ def test_an_unknown_encoding():
         ("POST", "/feedback", 404, "Not Found"),
         ("POST", "/v2/models/adder/versions/one/infer", 404, "Not Found"),
         ("GET", INFER, 405, "Method Not Allowed"),
-        ("HEAD", INFER, 405, "Method Not Allowed"),
         ("POST", "/v2/health/live", 405, "Method Not Allowed"),
         ("DELETE", "/v2/logging", 405, "Method Not Allowed"),
         ("POST", "/v2/models/nope/infer", 404, "Request for unknown model: 'nope' is not found"),
@@ -233,35 +237,43 @@ def test_decompressed_bodies_have_the_same_limit():
     )
 
 
-def test_a_client_that_leaves_cancels_its_call():
-    """A call that takes its time watches whether anybody still waits for it."""
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [("infer", SLEEP), ("generate", b'{"text_input":"z"}'), ("generate_stream", b'{"text_input":"z"}')],
+)
+def test_a_client_that_leaves_cancels_its_call(path, body):
+    """At once, and not at the next event; nothing is sent."""
 
     async def run():
         service = FakeService()
-        app = RestApp(service, ClientLimits(disconnect_seconds=0.001))
-        client = Client(app, "POST", "/v2/models/sleeper/infer", SLEEP)
-        running = asyncio.create_task(client.run())
+        client = Client(service, ClientLimits(disconnect_seconds=0.001), "POST", f"/v2/models/sleeper/{path}", body)
+        client.connection.data_received(client.sent)
         while not service.sleeping:
             await asyncio.sleep(0)
-        client.remaining.set()
-        await asyncio.wait_for(running, 30)
-        assert service.sleeping[0].is_cancelled
-        assert client.status is None
+        client.leave()
+        while not service.sleeping[0].is_cancelled:
+            await asyncio.sleep(0.001)
+        service.sleeping[0].fail_cancelled()
+        assert client.transport.written == b""
 
-    asyncio.run(run())
+    asyncio.run(asyncio.wait_for(run(), 30))
 
 
-def test_a_client_that_leaves_early_sends_nothing():
+@pytest.mark.parametrize("path", ["infer", "generate"])
+def test_a_client_that_leaves_early_sends_nothing(path):
     """Half a body is no request."""
 
     async def run():
         service = FakeService()
-        client = Client(RestApp(service), "POST", INFER, pieces=[])
-        client.remaining.set()
-        await asyncio.wait_for(client.run(), 10)
-        assert (service.requests, client.status) == ([], None)
+        client = Client(service, ClientLimits(), "POST", f"/v2/models/adder/{path}", BODY)
+        client.connection.data_received(client.sent[:-10])
+        await asyncio.sleep(0)
+        client.leave()
+        while client.connection.server.tasks:
+            await asyncio.sleep(0)
+        assert (service.requests, client.transport.written) == ([], b"")
 
-    asyncio.run(run())
+    asyncio.run(asyncio.wait_for(run(), 10))
 
 
 def generate(model, path="generate", **content):
@@ -299,22 +311,6 @@ def test_generate_stream():
     assert (reply.status, reply.body) == (400, b'data: {"error":"failed after 0"}\n\n')
     reply = generate("repeater", "generate_stream", text_input="hi", count=0)
     assert (reply.status, reply.body, reply.is_over) == (200, b"", True)
-
-
-def test_a_stream_whose_client_leaves_is_cancelled():
-    """At once, and not at the next event."""
-
-    async def run():
-        service = FakeService()
-        client = Client(RestApp(service), "POST", "/v2/models/sleeper/generate_stream", b'{"text_input":"z"}')
-        running = asyncio.create_task(client.run())
-        while not service.sleeping:
-            await asyncio.sleep(0)
-        client.remaining.set()
-        await asyncio.wait_for(running, 30)
-        assert service.sleeping[0].is_cancelled
-
-    asyncio.run(run())
 
 
 def test_what_no_one_foresaw_is_an_error_of_the_host():
