@@ -13,9 +13,8 @@ from gateway.admin.auth import Viewer
 from gateway.admin.control_plane import ControlPlane, RuleControl
 from gateway.admin.redaction import redacted_condition
 from gateway.admin.rule_versions import Files, check_may_bring
-from gateway.config.routes import OPERATIONS
-from gateway.config.rule_test_specs import RequestSpec, TensorSpec
-from gateway.config.specs import RulesSpec
+from gateway.config.specs import RequestSpec, RulesSpec, TensorSpec
+from gateway.config.value_parsers import OPERATIONS
 from gateway.dry_run.recording import facts_of
 from gateway.protocol.datatypes import DATATYPES
 from gateway.routing.decision import Decision, Target

@@ -11,11 +11,10 @@ from rich.console import Console
 from rich.text import Text
 
 from gateway.cli.check import RulePaths, print_problems, summarize
-from gateway.config.routes import OPERATIONS, PROTOCOLS
-from gateway.config.rule_test_specs import RequestSpec, TensorSpec
-from gateway.config.rule_tests import parameter as parameter_value
 from gateway.config.rules import load_rules
-from gateway.config.specs import EndpointSpec, EngineSpec, RulesSpec
+from gateway.config.specs import EndpointSpec, EngineSpec, RequestSpec, RulesSpec, TensorSpec
+from gateway.config.value_parsers import OPERATIONS, PROTOCOLS
+from gateway.config.value_parsers import parameter as parameter_value
 from gateway.dry_run.recording import facts_of
 from gateway.protocol.datatypes import DATATYPES
 from gateway.protocol.grpc_methods import RPCS

@@ -2,151 +2,26 @@
 
 from __future__ import annotations
 
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
+from typing import TypeVar
 
 from gateway.config import value_parsers
-from gateway.config.engine_checks import check_engine
-from gateway.config.specs import (
-    AffinitySpec,
-    Balance,
-    BreakerSpec,
-    ConnectionSpec,
-    EndpointSpec,
-    EngineSpec,
-    HealthSpec,
-    LoadSpec,
-    PrefixSpec,
-    RetrySpec,
-    TlsSpec,
-)
-from gateway.config.templates import read_template
-from gateway.config.value_parsers import endpoint_url, host_port
-from gateway.protocol.engine_protocols import EngineProtocol
+from gateway.config.specs import BreakerSpec, EndpointSpec, EngineSpec, TlsSpec
+from gateway.protocol.engine_protocols import protocols_with
+from gateway.protocol.llm.templates import read_template as compile_template
 from gateway.yaml import values
 from gateway.yaml.nodes import Map, Node
-from gateway.yaml.problems import Location, suggest
-from gateway.yaml.readers import Reading, Record, keyed, one_or_many, scalar
+from gateway.yaml.problems import Location
+from gateway.yaml.readers import Reader, Reading, one_or_many, record_of, scalar
 
-# The APIs that an openai engine may accept unchanged: OpenAI's and Anthropic's.
-DIALECTS = ("chat", "completions", "embeddings", "responses", "messages")
+T = TypeVar("T")
 
-# TorchServe's service envelopes, as set in a model archive or the configuration.
-ENVELOPES = ("body", "json", "kserve", "kservev2")
-
-
-def _protocol(text: str) -> EngineProtocol:
-    return EngineProtocol(_known("protocol", text, [member.value for member in EngineProtocol]))
-
-
-def _balance(text: str) -> Balance:
-    return Balance(_known("balance", text, [member.value for member in Balance]))
-
-
-def _known(what: str, text: str, known: list[str]) -> str:
-    if text not in known:
-        raise ValueError(f"unknown {what} {text!r}{suggest(text, known)}")
-    return text
-
-
-def _status(text: str) -> int:
-    status = values.integer(text)
-    if not 400 <= status <= 599:
-        raise ValueError(f"{text} is not the status of a failure: 400 to 599")
-    return status
-
-
-_count = values.at_least(0, values.integer)
-_positive_count = values.at_least(1, values.integer)
-_span = scalar(values.duration)
-_positive_span = scalar(values.above_zero(values.duration))
-
-
-def _statuses(node: Node, reading: Reading) -> frozenset[int] | None:
-    statuses = one_or_many(scalar(_status))(node, reading)
-    return None if statuses is None else frozenset(statuses)
-
-
-_weight = values.between(0.0, 1_000_000.0, values.number)
-_ENDPOINT = Record(
-    "an endpoint",
-    EndpointSpec,
-    {"url": scalar(endpoint_url), "grpc": scalar(host_port), "weight": scalar(_weight)},
-    required=("url",),
-)
-_HEALTH = Record(
-    "health",
-    HealthSpec,
-    {
-        "path": scalar(value_parsers.path),
-        "interval": _span,
-        "timeout": _positive_span,
-        "unhealthy_after": scalar(_positive_count),
-        "healthy_after": scalar(_positive_count),
-    },
-)
-_BREAKER = Record(
-    "breaker",
-    BreakerSpec,
-    {"failures": scalar(_count), "open_for": _positive_span, "statuses": _statuses},
-)
-_RETRY = Record(
-    "retry",
-    RetrySpec,
-    {
-        "attempts": scalar(_count),
-        "idempotent": scalar(values.one_of(("safe", "infer"))),
-        "budget": scalar(values.at_least(0.0, value_parsers.share)),
-        "budget_floor": scalar(_count),
-    },
-)
-_CONNECTIONS = Record(
-    "connections",
-    ConnectionSpec,
-    {
-        "max_connections": scalar(_positive_count),
-        "max_pending": scalar(_count),
-        "idle_timeout": _positive_span,
-        "connect_timeout": _positive_span,
-        "max_streams": scalar(_positive_count),
-        "window_bytes": scalar(values.at_least(65_535, values.size)),
-    },
-)
-_TLS = Record(
-    "tls",
-    TlsSpec,
-    {
-        "verify": scalar(values.boolean),
-        "ca": scalar(value_parsers.text),
-        "cert": scalar(value_parsers.text),
-        "key": scalar(value_parsers.text),
-        "server_name": scalar(value_parsers.text),
-    },
-)
-_LOAD = Record(
-    "load",
-    LoadSpec,
-    {"source": scalar(values.one_of(("none", "metrics", "orca"))), "path": scalar(value_parsers.metrics_path)},
-)
-_PREFIX = Record(
-    "prefix",
-    PrefixSpec,
-    {
-        "block_bytes": scalar(values.at_least(16, values.size)),
-        "max_blocks": scalar(_positive_count),
-        "max_entries": scalar(_positive_count),
-        "ttl": _positive_span,
-        "imbalance": scalar(_positive_count),
-        "imbalance_ratio": scalar(values.at_least(1.0, values.number)),
-    },
-)
-_AFFINITY = Record(
-    "affinity",
-    AffinitySpec,
-    {
-        "imbalance": scalar(_positive_count),
-        "imbalance_ratio": scalar(values.at_least(1.0, values.number)),
-    },
-)
+_ENDPOINT = record_of("an endpoint", EndpointSpec)
 
 
 def _endpoint(node: Node, reading: Reading) -> EndpointSpec | None:
@@ -154,53 +29,132 @@ def _endpoint(node: Node, reading: Reading) -> EndpointSpec | None:
     if isinstance(node, Map):
         endpoint = _ENDPOINT(node, reading)
     else:
-        url = scalar(endpoint_url)(node, reading)
+        url = scalar(value_parsers.endpoint_url)(node, reading)
         endpoint = None if url is None else EndpointSpec(url)
     if endpoint is None or not endpoint.url.startswith("grpc"):
         return endpoint
     return replace(endpoint, grpc=endpoint.url.partition("://")[2])
 
 
-def _dialects(node: Node, reading: Reading) -> tuple[str, ...] | None:
-    dialects = one_or_many(scalar(values.one_of(DIALECTS)))(node, reading)
-    return None if dialects is None else tuple(dict.fromkeys(dialects))
+_TOKENIZER = "tokenizer_config.json"
 
 
-_ENGINE = Record(
+def read_template(node: Node, reading: Reading) -> str | None:
+    """The text of a template that is named by its path, relative to the rule file's folder; it must be there."""
+    written = scalar(str)(node, reading)
+    if written is None:
+        return None
+    path = (Path(node.location.file).parent / written).absolute()
+    try:
+        text = path.read_text("utf-8")
+    except (OSError, ValueError) as error:  # ValueError: not UTF-8, or a NUL in the path
+        why = error.strerror if isinstance(error, OSError) else "it is no text in UTF-8"
+        reading.error(node.location, f"chat template {written!r} cannot be read: {why} ({path})")
+        return None
+    if path.suffix == ".json" and not _has_template(text):
+        reading.error(
+            node.location, f"{written!r} has no 'chat_template': name a tokenizer_config.json, or a Jinja file"
+        )
+        return None
+    try:
+        compile_template(text)
+    except ValueError as error:
+        reading.error(node.location, f"chat template {written!r} cannot be used: {error}")
+        return None
+    beside = path.with_name(_TOKENIZER)
+    if path.suffix != ".json" and beside.is_file():  # with a Jinja file's special tokens
+        with suppress(OSError, ValueError, RecursionError):
+            config = json.loads(beside.read_text("utf-8"))
+            if isinstance(config, dict):
+                return json.dumps(config | {"chat_template": text})
+    return text
+
+
+def _has_template(text: str) -> bool:
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(document, dict) and bool(document.get("chat_template"))
+
+
+def _unique(parse: Callable[[str], object], collect: Callable[[Iterable[object]], T]) -> Reader[T]:
+    """Read a list of values, each of which counts once."""
+    read_all = one_or_many(scalar(parse))
+
+    def read(node: Node, reading: Reading) -> T | None:
+        found = read_all(node, reading)
+        return None if found is None else collect(dict.fromkeys(found))
+
+    return read
+
+
+_ENGINE = record_of(
     "an engine",
     EngineSpec,
-    {
-        "endpoints": one_or_many(_endpoint),
-        "protocol": scalar(_protocol),
-        "balance": scalar(_balance),
-        "timeout": _span,
-        "try_timeout": _span,
-        "idle_timeout": _span,
-        "api_key": scalar(value_parsers.text),
-        "headers": keyed(value_parsers.header_name, scalar(value_parsers.text)),
-        "base_path": scalar(value_parsers.base_path),
-        "dialects": _dialects,
-        "always_stream": scalar(values.boolean),
-        "unsupported": scalar(values.one_of(("refuse", "drop"))),
-        "chat_template": read_template,
-        "envelope": scalar(values.one_of(ENVELOPES)),
-        "load": _LOAD,
-        "prefix": _PREFIX,
-        "affinity": _AFFINITY,
-        "health": _HEALTH,
-        "breaker": _BREAKER,
-        "retry": _RETRY,
-        "connections": _CONNECTIONS,
-        "tls": _TLS,
-    },
-    required=("endpoints",),
+    given=("name",),
+    endpoints=one_or_many(_endpoint),
+    dialects=_unique(values.one_of(value_parsers.DIALECTS), tuple),
+    chat_template=read_template,
+    breaker=record_of("breaker", BreakerSpec, statuses=_unique(value_parsers.status, frozenset)),
 )
 
 
 def read_engine(name: str, location: Location, node: Node, reading: Reading) -> EngineSpec | None:
-    """Read one engine; `location` is that of its name."""
+    """Read one engine; `location` is that of its name. Contradictions are errors, keys without effect are warnings."""
     engine = _ENGINE.read(node, reading, name=name, location=location)
-    if engine is not None:
-        assert isinstance(node, Map)
-        check_engine(engine, node, location, reading)
+    if engine is None:
+        return None
+    assert isinstance(node, Map)
+    _check_endpoints(engine, node, location, reading)
+    if engine.tls.key is not None and engine.tls.cert is None:
+        reading.error(location, f"engine {name!r} has a tls key without its cert")
+    is_encrypted = any(endpoint.url.startswith(("https:", "grpcs:")) for endpoint in engine.endpoints)
+    if engine.tls != TlsSpec() and not is_encrypted:
+        reading.warn(location, f"engine {name!r} has tls settings, but no endpoint is https or grpcs")
+    for key, why in _idle_keys(engine, node):
+        reading.warn(node.entries[key].location, f"{key!r} of engine {name!r} has no effect: {why}")
     return engine
+
+
+def _check_endpoints(engine: EngineSpec, node: Map, location: Location, reading: Reading) -> None:
+    has_grpc = [endpoint.speaks_grpc for endpoint in engine.endpoints]
+    has_rest = [endpoint.speaks_rest for endpoint in engine.endpoints]
+    for has_address, front in ((has_grpc, "gRPC"), (has_rest, "REST")):
+        if any(has_address) and not all(has_address):
+            what = f"some endpoints of engine {engine.name!r} have an address for {front} and others have none"
+            reading.error(location, f"{what}: give it to all, or none")
+    for url, times in Counter(endpoint.url for endpoint in engine.endpoints).items():
+        if times > 1:
+            reading.warn(location, f"engine {engine.name!r} lists endpoint {url} twice: it is one endpoint")
+    if any(has_grpc) and not engine.protocol.traits.has_grpc:
+        message = f"engine {engine.name!r} speaks {engine.protocol.value}, which has no gRPC: give its http URL alone"
+        reading.error(node.entries["endpoints"].location, message)
+
+
+def _idle_keys(engine: EngineSpec, node: Map) -> list[tuple[str, str]]:
+    """Keys without effect, each with the reason."""
+    given, protocol, traits, load = node.entries, engine.protocol, engine.protocol.traits, engine.load
+    found = [
+        (key, f"it is for protocol {' and '.join(other.value for other in meant_for)}")
+        for key in given
+        if (meant_for := protocols_with(key)) and protocol not in meant_for
+    ]
+    balance = engine.balance.traits
+    idle = {key for key, _ in found}
+    if "chat_template" in given and traits.has_dialects and "chat" in engine.dialects:
+        found.append(("chat_template", "its 'dialects' have chat, so the engine applies its own"))
+    if "load" in given and "load" not in idle:
+        if load.source == "metrics" and not engine.health.interval:
+            found.append(("load", "metrics are asked for with the probes, and health.interval is 0"))
+        elif load.source != "metrics" and load.path != type(load)().path:
+            found.append(("load", f"a path is where metrics are, and its source is {load.source}"))
+        elif load.source != "none" and not balance.uses_load:
+            found.append(("load", f"balance {engine.balance.value} asks for no load; it is shown only"))
+    if "affinity" in given and not balance.by_session:
+        found.append(("affinity", f"it is for balance session, and this is {engine.balance.value}"))
+    if "prefix" in given and "prefix" not in idle and not balance.by_prompt:
+        found.append(("prefix", f"it is for balance prefix, and this is {engine.balance.value}"))
+    if balance.by_prompt and not traits.generates_text:
+        found.append(("balance", f"requests to a {protocol.value} engine have no prompt, so this is least_outstanding"))
+    return found

@@ -6,7 +6,25 @@ Times are seconds (float), shares are fractions of 1 (float). Each field documen
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Annotated, Literal
 
+from gateway.config import value_parsers
+from gateway.config.value_parsers import (
+    Duration,
+    EngineName,
+    HeaderName,
+    LayerName,
+    Metric,
+    Name,
+    Part,
+    PositiveCount,
+    PositiveDuration,
+    Share,
+    Text,
+    Unit,
+    UnitShare,
+)
+from gateway.yaml import values
 from gateway.yaml.problems import Location
 
 
@@ -14,10 +32,10 @@ from gateway.yaml.problems import Location
 class ArmSpec:
     """One side of an experiment."""
 
-    name: str
-    engine: str
-    weight: float
-    model: str | None = None
+    name: Name
+    engine: EngineName
+    weight: Annotated[float, value_parsers.weight]
+    model: Text | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +46,7 @@ class GuardrailSpec:
     output_tokens; feedback:NAME (the mean of a value that clients send).
     """
 
-    metric: str
+    metric: Metric
     max: float | None = None  # of the arm itself: a share, seconds, or the value
     max_increase: float | None = None  # over the control's: 0.01 is one more error in a hundred requests
     max_decrease: float | None = None  # under the control's
@@ -41,9 +59,9 @@ class GuardrailSpec:
 class FuseSpec:
     """When an arm has collapsed: no statistics are waited for."""
 
-    error_rate: float = 0.5  # of the arm's requests since the step began or in the last `window`, whichever is worse
-    min_requests: int = 20  # fewer say nothing
-    window: float = 10.0  # seconds
+    error_rate: Part = 0.5  # of the arm's requests since the step began or in the last `window`, whichever is worse
+    min_requests: PositiveCount = 20  # fewer say nothing
+    window: PositiveDuration = 10.0  # seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +69,9 @@ class RampSpec:
     """One arm's share grows by steps, as long as it does no harm."""
 
     steps: tuple[float, ...]  # shares of the experiment's units, growing
-    arm: str  # the growing arm; the control has the rest
-    min_requests: int = 200  # of that arm in a step, before the next one: fewer show next to nothing
-    min_time: float = 60.0  # seconds in a step, before the next one
+    arm: Name = ""  # the growing arm; the control has the rest. Empty in a file: the only other one
+    min_requests: PositiveCount = 200  # of that arm in a step, before the next one: fewer show next to nothing
+    min_time: Duration = 60.0  # seconds in a step, before the next one
     auto_start: bool = False  # at once when the rules are activated; else an operator starts it
     fuse: FuseSpec = FuseSpec()
 
@@ -62,11 +80,11 @@ class RampSpec:
 class BanditSpec:
     """Thompson sampling: arms get traffic by the chance that they are the best."""
 
-    metric: str = "error_rate"  # error_rate, or feedback:NAME (of 0 and 1)
-    min_share: float = 0.05  # of each arm: one that gets nothing can never show that it has improved
-    max_share: float = 0.95
-    every: float = 30.0  # seconds between changes of weights
-    half_life: float = 3600.0  # seconds after which evidence counts half, because engines change
+    metric: Annotated[str, value_parsers.binary_metric] = "error_rate"  # error_rate, or feedback:NAME (of 0 and 1)
+    min_share: Share = 0.05  # of each arm: one that gets nothing can never show that it has improved
+    max_share: Part = 0.95
+    every: PositiveDuration = 30.0  # seconds between changes of weights
+    half_life: PositiveDuration = 3600.0  # seconds after which evidence counts half, because engines change
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,14 +93,14 @@ class ExperimentSpec:
 
     name: str
     arms: tuple[ArmSpec, ...]
-    unit: str = "session"  # session | request | header:NAME | parameter:NAME
-    salt: str = ""  # changes the assignment; empty: the experiment's name
-    control: str = ""  # the arm that others are compared with, and that has all units of no other; empty: the first
-    layer: str | None = None  # experiments of one layer share no unit
-    share: float = 1.0  # of the layer's units, or of all; the others get the control arm and are not counted
-    metric: str = "error_rate"  # what decides which arm is better; see GuardrailSpec
-    goal: str = "lower"  # lower | higher
-    alpha: float = 0.05  # the chance of a wrong verdict, however often one looks
+    unit: Unit = "session"  # session | request | header:NAME | parameter:NAME
+    salt: Text = ""  # changes the assignment; empty: the experiment's name
+    control: Name = ""  # the arm that others are compared with, and that has all units of no other; empty: the first
+    layer: LayerName | None = None  # experiments of one layer share no unit
+    share: UnitShare = 1.0  # of the layer's units, or of all; the others get the control arm and are not counted
+    metric: Metric = "error_rate"  # what decides which arm is better; see GuardrailSpec
+    goal: Literal["lower", "higher"] = "lower"
+    alpha: Annotated[float, value_parsers.alpha] = 0.05  # the chance of a wrong verdict, however often one looks
     guardrails: tuple[GuardrailSpec, ...] = ()
     ramp: RampSpec | None = None
     bandit: BanditSpec | None = None
@@ -98,9 +116,10 @@ class LayerSpec:
     """Experiments that exclude each other: a unit is in one of them at most."""
 
     name: str
-    unit: str = "session"  # that of all its experiments
-    holdout: float = 0.0  # share of units that no experiment gets: what all of them together have changed shows there
-    salt: str = ""  # empty: the layer's name
+    unit: Unit = "session"  # that of all its experiments
+    # Share of units that no experiment gets: what all of them together have changed shows there
+    holdout: UnitShare = 0.0
+    salt: Text = ""  # empty: the layer's name
     location: Location | None = None
 
 
@@ -109,32 +128,35 @@ class ForcingSpec:
     """Who may choose an arm for a request of theirs: `header: EXPERIMENT=ARM` with one of the keys, also as gRPC's
     metadata, or `parameter` of the body. Such requests are not counted in the experiment."""
 
-    header: str = "x-pointsman-force"
-    key_header: str = "x-pointsman-force-key"
-    keys: tuple[str, ...] = field(default=(), repr=False)  # SHA-256 of each key, in hexadecimal; none: nobody may
-    parameter: str | None = None  # looked for in bodies, too: it costs each request of an experiment, so none
-    key_parameter: str = "pointsman_force_key"
+    header: HeaderName = "x-pointsman-force"
+    key_header: HeaderName = "x-pointsman-force-key"
+    # SHA-256 of each key, in hexadecimal; without keys no request may choose
+    keys: tuple[Annotated[str, value_parsers.hashed_key], ...] = field(default=(), repr=False)
+    parameter: Text | None = None  # looked for in bodies, too: it costs each request of an experiment, so none
+    key_parameter: Text = "pointsman_force_key"
 
 
 @dataclass(frozen=True, slots=True)
 class ToleranceSpec:
     """How far two engines' answers may differ and still agree."""
 
-    absolute: float = 1e-3
-    relative: float = 1e-2  # of the larger one; either bound is enough
+    absolute: Annotated[float, value_parsers.deviation] = 1e-3
+    relative: Annotated[float, value_parsers.relative_deviation] = 1e-2  # of the larger one; either bound is enough
 
 
 @dataclass(frozen=True, slots=True)
 class ShadowSpec:
     """A route's requests are also sent to a second engine, whose replies only the shadow report uses."""
 
-    engine: str
-    model: str | None = None  # None: the model name of the route's own engine
-    sample: float = 0.01  # of requests
-    max_in_flight: int = 4  # concurrent copies; more are counted, not sent
-    max_bytes: int = 4 * 1024 * 1024  # of a request or an answer; longer ones are not mirrored, but counted
-    timeout: float = 60.0
-    top_k: int = 5  # of the last axis, compared as sets
-    excerpts: int = 0  # characters of users' texts that reports show
+    engine: EngineName
+    model: Text | None = None  # None: the model name of the route's own engine
+    sample: Annotated[float, value_parsers.sample] = 0.01  # of requests
+    max_in_flight: PositiveCount = 4  # concurrent copies; more are counted, not sent
+    # Of a request or an answer; longer ones are not mirrored, but counted. Below 1 KiB not even a head fits.
+    max_bytes: Annotated[int, values.between(1024, 256 * 1024 * 1024, values.size)] = 4 * 1024 * 1024
+    timeout: PositiveDuration = 60.0
+    top_k: PositiveCount = 5  # of the last axis, compared as sets
+    # Characters of users' texts that reports show; a report has twenty of them in memory
+    excerpts: Annotated[int, values.between(0, 2000, values.integer)] = 0
     tolerance: ToleranceSpec = ToleranceSpec()
     location: Location | None = field(default=None, compare=False)

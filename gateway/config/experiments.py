@@ -1,41 +1,32 @@
-"""The `experiments:`, `layers:` and `forcing:` sections: weighted arms, exclusive experiments, who may force an arm."""
+"""The `experiments:`, `layers:` and `forcing:` sections: weighted arms and their traffic over time, exclusive
+experiments, and keys that may force an arm."""
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 
-from gateway.config import ramps, value_parsers
-from gateway.config.experiment_specs import ArmSpec, ExperimentSpec, ForcingSpec, LayerSpec
-from gateway.yaml import values
-from gateway.yaml.nodes import Map, Node
-from gateway.yaml.problems import Location, suggest
-from gateway.yaml.readers import Reading, Record, one_or_many, reference, scalar
-
-_SHA256 = re.compile(r"[0-9a-fA-F]{64}")
-
-
-def _hashed(text: str) -> str:
-    """A key's SHA-256. The key itself is a secret and appears neither in rule files nor in messages."""
-    if not _SHA256.fullmatch(text):
-        what = "a key stands here by its SHA-256, 64 hexadecimal digits"
-        raise ValueError(f"{what}: `printf %s 'the key' | sha256sum` tells it")
-    return text.lower()
-
-
-_FORCING = Record(
-    "forcing",
+from gateway.config import value_parsers
+from gateway.config.experiment_specs import (
+    ArmSpec,
+    BanditSpec,
+    ExperimentSpec,
     ForcingSpec,
-    {
-        "header": scalar(value_parsers.header_name),
-        "key_header": scalar(value_parsers.header_name),
-        "keys": one_or_many(scalar(_hashed)),
-        "parameter": scalar(value_parsers.text),
-        "key_parameter": scalar(value_parsers.text),
-    },
-    required=("keys",),
+    FuseSpec,
+    GuardrailSpec,
+    LayerSpec,
+    RampSpec,
 )
+from gateway.yaml.nodes import Items, Map, Node
+from gateway.yaml.problems import Location, suggest
+from gateway.yaml.readers import Reading, Record, one_or_many, record_of, scalar
+
+_BOUNDS = ("max", "max_increase", "max_decrease", "max_ratio", "min_ratio")
+# Shares are written in decimal: three thirds of 33.4 % are meant to be one.
+_ROUNDING = 1e-9
+
+_FORCING = record_of("forcing", ForcingSpec, required=("keys",))
 
 
 def read_forcing(node: Node, reading: Reading) -> ForcingSpec | None:
@@ -50,62 +41,57 @@ def read_forcing(node: Node, reading: Reading) -> ForcingSpec | None:
     return forcing
 
 
-# Shares are written in decimal: three thirds of 33.4 % are meant to be one.
-_ROUNDING = 1e-9
-
-_UNITS = ("session", "request", "header:NAME", "parameter:NAME")
-
-
-def _unit(text: str) -> str:
-    """The unit of an experiment; a header name is lower-cased."""
-    kind, separator, name = text.partition(":")
-    if text in ("session", "request"):
-        return text
-    if separator and kind == "header":
-        return f"header:{value_parsers.header_name(name)}"
-    if separator and kind == "parameter" and name:
-        return text
-    raise ValueError(f"unknown unit {text!r}{suggest(text, _UNITS)}")
-
-
-def _share(text: str) -> float:
-    """A share of units, 0 to 1."""
-    value = value_parsers.share(text)
-    if not 0 <= value <= 1:
-        raise ValueError(f"{text} is out of range: a share is from 0 to 1, or from 0% to 100%")
-    return value
-
-
-_ARM = Record(
-    "an arm",
-    ArmSpec,
-    {
-        "name": scalar(values.name),
-        "engine": reference("engine"),
-        "weight": scalar(value_parsers.weight),
-        "model": scalar(value_parsers.text),
-    },
-    required=("name", "engine", "weight"),
+_GUARDRAIL: Record[dict[str, str]] = Record(
+    "a guardrail",
+    dict,
+    {"metric": scalar(value_parsers.metric), **dict.fromkeys(_BOUNDS, scalar(str))},
+    required=("metric",),
 )
-_EXPERIMENT = Record(
+
+
+def _guardrail(node: Node, reading: Reading) -> GuardrailSpec | None:
+    guardrail = _GUARDRAIL(node, reading)
+    if guardrail is None:
+        return None
+    assert isinstance(node, Map)
+    metric = guardrail.pop("metric")
+    if len(guardrail) != 1:
+        needs = f"needs one of {', '.join(_BOUNDS)}"
+        has = f"has {' and '.join(guardrail)}: it can have one of them" if guardrail else needs
+        reading.error(node.location, f"the guardrail on {metric} {has}")
+        return None
+    ((bound, _),) = guardrail.items()
+    value = scalar(value_parsers.guardrail_bound(metric, bound))(node.entries[bound].node, reading)
+    if value is None:
+        return None
+    if value < 0 and bound != "max":
+        reading.error(node.entries[bound].node.location, f"{guardrail[bound]} is negative: {bound} is 0 at the least")
+        return None
+    return GuardrailSpec(metric, **{bound: value}, location=node.location)
+
+
+def _steps(node: Node, reading: Reading) -> tuple[float, ...] | None:
+    """Shares that grow."""
+    found = one_or_many(scalar(value_parsers.part))(node, reading)
+    if found is None or not isinstance(node, Items) or len(found) < len(node.nodes):
+        return found
+    for before, after, item in zip(found, found[1:], node.nodes[1:], strict=False):
+        if after <= before:
+            reading.error(item.location, f"steps grow: {after:.6g} is not more than {before:.6g} before it")
+            return None
+    return found
+
+
+_EXPERIMENT = record_of(
     "an experiment",
     ExperimentSpec,
-    {
-        "unit": scalar(_unit),
-        "salt": scalar(value_parsers.text),
-        "arms": one_or_many(_ARM),
-        "control": scalar(values.name),
-        "layer": reference("layer"),
-        "share": scalar(_share),
-        **ramps.FIELDS,
-    },
-    required=("arms",),
+    given=("name",),
+    arms=one_or_many(record_of("an arm", ArmSpec)),
+    guardrails=one_or_many(_guardrail),
+    ramp=record_of("a ramp", RampSpec, steps=_steps, fuse=record_of("a fuse", FuseSpec)),
+    bandit=record_of("a bandit", BanditSpec),
 )
-_LAYER = Record(
-    "a layer",
-    LayerSpec,
-    {"unit": scalar(_unit), "holdout": scalar(_share), "salt": scalar(value_parsers.text)},
-)
+_LAYER = record_of("a layer", LayerSpec, given=("name",))
 
 
 def read_experiment(name: str, location: Location, node: Node, reading: Reading) -> ExperimentSpec | None:
@@ -123,7 +109,62 @@ def read_experiment(name: str, location: Location, node: Node, reading: Reading)
         message = f"experiment {name!r} has no arm {experiment.control!r} to be its control"
         reading.error(location, message + suggest(experiment.control, arms))
     assert isinstance(node, Map)
-    return ramps.check_ramp(experiment, node, reading)
+    return _check_ramp(experiment, node, reading)
+
+
+def _check_ramp(experiment: ExperimentSpec, node: Map, reading: Reading) -> ExperimentSpec:
+    """Find what does not go together, and name the arm that a ramp leaves open: with two, the one that is no control.
+
+    `node` is the experiment's map.
+    """
+    where = f"experiment {experiment.name!r}"
+    if experiment.ramp is not None and experiment.bandit is not None:
+        reading.error(
+            node.entries["bandit"].location, f"{where} has a ramp and a bandit: one of them moves its weights"
+        )
+    if experiment.metric.startswith(value_parsers.FEEDBACK) and "goal" not in node.entries:
+        what = f"{where} goes by {experiment.metric}: say 'goal: higher' or 'goal: lower'"
+        reading.error(node.entries["metric"].location, what)
+    for key in ("ramp", "bandit"):
+        if key in node.entries and len(experiment.arms) < 2:
+            reading.error(node.entries[key].location, f"{where} has one arm: a {key} needs two at the least")
+            return experiment
+    if experiment.bandit is not None:
+        _check_bandit(experiment.bandit, len(experiment.arms), node.entries["bandit"].location, reading)
+    if experiment.ramp is None:
+        return experiment
+    if not experiment.guardrails:
+        reading.warn(node.entries["ramp"].location, f"{where} has a ramp and no guardrails: only its fuse can end it")
+    return replace(experiment, ramp=_with_arm(experiment, experiment.ramp, node, reading))
+
+
+def _check_bandit(bandit: BanditSpec, num_arms: int, location: Location, reading: Reading) -> None:
+    if bandit.min_share < 0 or bandit.min_share * num_arms > 1:
+        what = f"min_share {bandit.min_share:g} of {num_arms} arms: 0 to {1 / num_arms:.3g} can be had by each"
+        reading.error(location, what)
+    elif bandit.max_share < max(1 / num_arms, bandit.min_share):
+        what = (
+            f"max_share {bandit.max_share:g} of {num_arms} arms: less than {1 / num_arms:.3g} leaves units without one"
+        )
+        reading.error(location, what)
+
+
+def _with_arm(experiment: ExperimentSpec, ramp: RampSpec, node: Map, reading: Reading) -> RampSpec:
+    control, names = experiment.control_arm.name, [arm.name for arm in experiment.arms]
+    others = [name for name in names if name != control]
+    if not ramp.arm:
+        if len(others) > 1:
+            what = f"the ramp of experiment {experiment.name!r} needs 'arm': which of {', '.join(others)} is to grow"
+            reading.error(node.entries["ramp"].node.location, what)
+        return replace(ramp, arm=others[0])
+    inner = node.entries["ramp"].node
+    place = inner.entries["arm"].node.location if isinstance(inner, Map) else inner.location
+    if ramp.arm not in names:
+        reading.error(place, f"experiment {experiment.name!r} has no arm {ramp.arm!r}{suggest(ramp.arm, others)}")
+    elif ramp.arm == control:
+        what = f"{ramp.arm!r} is the control arm, with which others are compared: a ramp grows one of the others"
+        reading.error(place, f"{what}{suggest('', others)}")
+    return ramp
 
 
 def read_layer(name: str, location: Location, node: Node, reading: Reading) -> LayerSpec | None:

@@ -9,20 +9,28 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from heapq import merge
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from gateway.config.engines import read_engine
 from gateway.config.experiment_specs import ExperimentSpec, ForcingSpec, LayerSpec
 from gateway.config.experiments import check_layers, read_experiment, read_forcing, read_layer
-from gateway.config.limits import read_limits
-from gateway.config.reachability import find_unreachable
-from gateway.config.routes import read_identity, read_route
+from gateway.config.globs import all_covered, is_exact
+from gateway.config.routes import read_identity, read_limit, read_route
 from gateway.config.rule_files import RuleFile, digest_of, files_of, read_files
-from gateway.config.rule_test_specs import RuleTestSpec
-from gateway.config.rule_tests import check_tests, read_tests
+from gateway.config.rule_tests import check_tests, read_test
 from gateway.config.sessions import check_history, check_replay
-from gateway.config.specs import EngineSpec, IdentitySpec, LimitSpec, RouteSpec, RulesSpec
+from gateway.config.specs import (
+    EngineSpec,
+    IdentitySpec,
+    InputMatch,
+    LimitSpec,
+    MatchSpec,
+    RouteSpec,
+    RulesSpec,
+    RuleTestSpec,
+)
 from gateway.yaml.nodes import Items, Map, Node, Scalar, read_yaml
 from gateway.yaml.problems import Location, Problem, Severity, suggest
 from gateway.yaml.readers import Reading, expected
@@ -62,6 +70,19 @@ class _Gathered:
     forcing: ForcingSpec = field(default_factory=ForcingSpec)
     tests: list[RuleTestSpec] = field(default_factory=list)
 
+    def rules(self, digest: str) -> RulesSpec:
+        return RulesSpec(
+            self.engines,
+            tuple(self.routes),
+            self.experiments,
+            self.identity,
+            digest,
+            tuple(self.limits),
+            self.layers,
+            self.forcing,
+            tuple(self.tests),
+        )
+
 
 def load_rules(paths: Sequence[Path], environment: Mapping[str, str] | None = None) -> LoadedRules:
     """Read rule files: files, or directories with *.yaml and *.yml in name order.
@@ -89,25 +110,8 @@ def _load(
     found = dict.fromkeys(gathered.reading.problems)  # findings behind an anchor repeat at each use
     ordered = tuple(sorted(found, key=lambda problem: _order(problem, names)))
     texts = {str(file.path): file.content.decode("utf-8", "replace") for file in files}
-    return LoadedRules(_rules(gathered, files), ordered, tuple(file.path for file in files), texts)
-
-
-def _rules(gathered: _Gathered, files: list[RuleFile]) -> RulesSpec | None:
-    if gathered.reading.num_errors:
-        return None
-    digest = digest_of(file.content for file in files)
-    routes, limits = tuple(gathered.routes), tuple(gathered.limits)
-    return RulesSpec(
-        gathered.engines,
-        routes,
-        gathered.experiments,
-        gathered.identity,
-        digest,
-        limits,
-        layers=gathered.layers,
-        forcing=gathered.forcing,
-        tests=tuple(gathered.tests),
-    )
+    rules = None if gathered.reading.num_errors else gathered.rules(digest_of(file.content for file in files))
+    return LoadedRules(rules, ordered, tuple(file.path for file in files), texts)
 
 
 def _order(problem: Problem, files: Mapping[str, int]) -> tuple[int, int, int]:
@@ -135,34 +139,35 @@ def _read_file(file: RuleFile, environment: Mapping[str, str], gathered: _Gather
         expected(root, f"a map with {', '.join(_SECTIONS)}", reading)
 
 
+_NAMED: Mapping[str, Callable[[str, Location, Node, Reading], Any]] = {
+    "engines": read_engine,
+    "experiments": read_experiment,
+    "layers": read_layer,
+}
+_LISTED: Mapping[str, Callable[[Node, Reading], Any]] = {
+    "routes": read_route,
+    "limits": read_limit,
+    "tests": read_test,
+}
+_SINGLE: Mapping[str, Callable[[Node, Reading], Any]] = {"forcing": read_forcing, "identity": read_identity}
+
+
 def _read_sections(root: Map, gathered: _Gathered) -> None:
     reading = gathered.reading
     if "version" not in root.entries:
         reading.error(root.location, "the file has no 'version': write 'version: 1'")
     for key, entry in root.entries.items():
-        match key:
-            case "version":
-                _check_version(entry.node, reading)
-            case "engines":
-                gathered.engines |= _read_named("engine", entry.node, read_engine, reading)
-            case "experiments":
-                gathered.experiments |= _read_named("experiment", entry.node, read_experiment, reading)
-            case "layers":
-                gathered.layers |= _read_named("layer", entry.node, read_layer, reading)
-            case "forcing":
-                reading.declare("section", "forcing", entry.location)
-                gathered.forcing = read_forcing(entry.node, reading) or gathered.forcing
-            case "routes":
-                gathered.routes += _read_routes(entry.node, reading)
-            case "identity":
-                reading.declare("section", "identity", entry.location)
-                gathered.identity = read_identity(entry.node, reading) or gathered.identity
-            case "limits":
-                gathered.limits += read_limits(entry.node, reading)
-            case "tests":
-                gathered.tests += read_tests(entry.node, reading)
-            case _ if not key.startswith("x-"):
-                reading.error(entry.location, f"unknown key {key!r} in a rule file{suggest(key, _SECTIONS)}")
+        if key == "version":
+            _check_version(entry.node, reading)
+        elif key in _NAMED:
+            getattr(gathered, key).update(_read_named(key.removesuffix("s"), entry.node, _NAMED[key], reading))
+        elif key in _LISTED:
+            getattr(gathered, key).extend(_read_listed(key.removesuffix("s"), entry.node, _LISTED[key], reading))
+        elif key in _SINGLE:
+            reading.declare("section", key, entry.location)
+            setattr(gathered, key, _SINGLE[key](entry.node, reading) or getattr(gathered, key))
+        elif not key.startswith("x-"):
+            reading.error(entry.location, f"unknown key {key!r} in a rule file{suggest(key, _SECTIONS)}")
 
 
 def _check_version(node: Node, reading: Reading) -> None:
@@ -193,13 +198,22 @@ def _read_named(
     return specs
 
 
-def _read_routes(section: Node, reading: Reading) -> list[RouteSpec]:
+def _read_listed(kind: str, section: Node, read: Callable[[Node, Reading], T | None], reading: Reading) -> list[T]:
+    """Read a section that is a list of specs, which have their names in them."""
     if not isinstance(section, Items):
-        expected(section, "a list of routes", reading)
+        expected(section, f"a list of {kind}s", reading)
         reading.is_partial = True
         return []
-    routes = [read_route(node, reading) for node in section.nodes]
-    return [route for route in routes if route is not None]
+    specs = []
+    for node in section.nodes:
+        if isinstance(node, Map) and "name" in node.entries:
+            name = node.entries["name"].node
+            if isinstance(name, Scalar) and not name.is_null:
+                reading.declare(kind, name.text, node.location)
+        spec = read(node, reading)
+        if spec is not None:
+            specs.append(spec)
+    return specs
 
 
 def _check_together(gathered: _Gathered, paths: Sequence[Path]) -> None:
@@ -234,3 +248,67 @@ def _check_names(kind: str, reading: Reading, *, is_used: bool = False, by: str 
             reading.error(location, f"unknown {kind} {name!r}{suggest(name, declared)}")
     for name in () if is_used else declared.keys() - {reference.name for reference in references}:
         reading.warn(declared[name], f"{kind} {name!r} is not used by any {by}")
+
+
+def find_unreachable(routes: Sequence[RouteSpec]) -> list[tuple[RouteSpec, RouteSpec]]:
+    """Pairs of a route that is never reached and the first earlier route that alone takes all of it.
+
+    Routes that only several earlier ones together shadow are not found.
+    """
+    pairs = []
+    # A route for models by their exact names takes all of another one only where it names the other's first model too.
+    by_model: dict[str, list[int]] = {}
+    others: list[int] = []
+    for index, route in enumerate(routes):
+        models = route.match.model
+        named = by_model.get(models[0], ()) if models else ()
+        earlier = (routes[at] for at in merge(named, others))
+        taker = next((other for other in earlier if implies(route.match, other.match)), None)
+        if taker is not None:
+            pairs.append((route, taker))
+        if models and all(map(is_exact, models)):
+            for model in set(models):
+                by_model.setdefault(model, []).append(index)
+        else:
+            others.append(index)
+    return pairs
+
+
+def implies(narrow: MatchSpec, wide: MatchSpec) -> bool:
+    """Whether every request that meets `narrow` meets `wide`."""
+    return (
+        _texts_imply(narrow.model, wide.model)
+        and _texts_imply(narrow.version, wide.version)
+        and _texts_imply(narrow.protocol, wide.protocol)
+        and _texts_imply(narrow.operation, wide.operation)
+        and _texts_imply(narrow.tenant, wide.tenant)
+        and _maps_imply(narrow.header, wide.header)
+        and _maps_imply(narrow.parameter, wide.parameter)
+        and (wide.has_image is None or wide.has_image is narrow.has_image)
+        and all(any(_input_implies(inner, outer) for inner in narrow.input) for outer in wide.input)
+    )
+
+
+def _texts_imply(narrow: tuple[str, ...], wide: tuple[str, ...]) -> bool:
+    """An absent condition is the widest; it implies nothing."""
+    return not wide or (bool(narrow) and all_covered(narrow, wide))
+
+
+def _maps_imply(narrow: Mapping[str, tuple[str, ...]], wide: Mapping[str, tuple[str, ...]]) -> bool:
+    return all(key in narrow and all_covered(narrow[key], wide[key]) for key in wide)
+
+
+def _input_implies(narrow: InputMatch, wide: InputMatch) -> bool:
+    return (
+        _texts_imply(narrow.name, wide.name)
+        and _texts_imply(narrow.datatype, wide.datatype)
+        and (wide.rank is None or wide.rank in (narrow.rank, None if narrow.shape is None else len(narrow.shape)))
+        and (wide.shape is None or _shape_implies(narrow.shape, wide.shape))
+        and (wide.bytes_at_least is None or (narrow.bytes_at_least or -1) >= wide.bytes_at_least)
+    )
+
+
+def _shape_implies(narrow: tuple[int, ...] | None, wide: tuple[int, ...]) -> bool:
+    if narrow is None or len(narrow) != len(wide):
+        return False
+    return all(outer in (-1, inner) for inner, outer in zip(narrow, wide, strict=True))

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from gateway.config import value_parsers
 from gateway.config.experiment_specs import ExperimentSpec
 from gateway.config.specs import (
     EngineSpec,
@@ -18,36 +17,14 @@ from gateway.config.specs import (
 from gateway.yaml import values
 from gateway.yaml.nodes import Map, Node, Scalar
 from gateway.yaml.problems import suggest
-from gateway.yaml.readers import Reading, Record, scalar
+from gateway.yaml.readers import Reading, Record, record_of, scalar
 
-_SYSTEM = ("keep", "request")
-_ON_OVERFLOW = ("drop_oldest", "refuse")
-_PROMPTS = ("message", "text")
 _SWITCH = ("true", "false", "engine")
 _ON_LOSS = ("end", "replay")
 
 _SEQUENCE_ID = "sequence_id"
 
-_MAX_TTL_SECONDS = 10 * 365 * 86400.0  # what Redis counts in milliseconds has an end
-
-_count = scalar(values.at_least(1, values.integer))
-_HISTORY = Record(
-    "history",
-    HistorySpec,
-    {
-        "max_turns": _count,
-        "max_tokens": _count,
-        "max_bytes": scalar(values.at_least(1, values.size)),
-        "ttl": scalar(values.between(1.0, _MAX_TTL_SECONDS, values.duration)),
-        "system": scalar(values.one_of(_SYSTEM)),
-        "on_overflow": scalar(values.one_of(_ON_OVERFLOW)),
-        "prompts": scalar(values.one_of(_PROMPTS)),
-        "required": scalar(values.boolean),
-        "patience": scalar(values.above_zero(values.duration)),
-        "engine_holds_state": scalar(values.boolean),
-        "session_field": scalar(value_parsers.text),
-    },
-)
+_HISTORY = record_of("history", HistorySpec)
 
 
 def _replay(on_loss: str = "replay", **limits: Any) -> ReplaySpec | bool:
@@ -57,13 +34,7 @@ def _replay(on_loss: str = "replay", **limits: Any) -> ReplaySpec | bool:
 _REPLAY = Record(
     "sequences",
     _replay,
-    {
-        "on_loss": scalar(values.one_of(_ON_LOSS)),
-        "max_steps": _count,
-        "max_bytes": scalar(values.at_least(1, values.size)),
-        "ttl": scalar(values.between(1.0, _MAX_TTL_SECONDS, values.duration)),
-        "patience": scalar(values.above_zero(values.duration)),
-    },
+    {"on_loss": scalar(values.one_of(_ON_LOSS)), **record_of("sequences", ReplaySpec).fields},
 )
 
 
@@ -78,11 +49,10 @@ def _sequences(node: Node, reading: Reading) -> ReplaySpec | bool | None:
     return None
 
 
-def _session(history: HistorySpec | bool = False, sequences: ReplaySpec | bool = False, **rest: Any) -> SessionSpec:
+def _session(history: HistorySpec | bool = False, sequences: ReplaySpec | bool = False) -> SessionSpec:
     return SessionSpec(
         history=history if isinstance(history, HistorySpec) else None,
         replay=sequences if isinstance(sequences, ReplaySpec) else None,
-        **rest,
     )
 
 

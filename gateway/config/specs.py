@@ -1,6 +1,7 @@
 """Declarations of rule files as values: created by `config.rules`, immutable.
 
-Times are seconds (float), sizes are bytes (int). Each field documents its meaning, unit and default.
+A field's type determines how its key is read. Times are seconds (float), sizes are bytes (int). Each field documents
+its meaning, unit and default.
 """
 
 from __future__ import annotations
@@ -8,11 +9,32 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
+from gateway.config import value_parsers
 from gateway.config.experiment_specs import ExperimentSpec, ForcingSpec, LayerSpec, ShadowSpec
-from gateway.config.rule_test_specs import RuleTestSpec
+from gateway.config.value_parsers import (
+    Count,
+    Datatype,
+    Duration,
+    EngineName,
+    ExperimentName,
+    FrontProtocol,
+    HeaderName,
+    LimitKeyName,
+    Name,
+    OperationName,
+    PositiveCount,
+    PositiveDuration,
+    PositiveSize,
+    Ratio,
+    RouteName,
+    Size,
+    Text,
+    TimeToLive,
+)
 from gateway.protocol.engine_protocols import EngineProtocol
+from gateway.yaml import values
 from gateway.yaml.problems import Location
 
 
@@ -53,9 +75,12 @@ _BALANCE_TRAITS: dict[Balance, BalanceTraits] = {
 class EndpointSpec:
     """One address of an engine."""
 
-    url: str  # http://host:port or https://host:port, no path; grpc://... or grpcs://... where it has no REST
-    grpc: str | None = None  # host:port of its gRPC, where it has one; encrypted where the url is https
-    weight: float = 1.0  # its share of the work, beside the others of its engine; 0: as if it were drained
+    # http://host:port or https://host:port, no path; grpc://... or grpcs://... where it has no REST
+    url: Annotated[str, value_parsers.endpoint_url]
+    # host:port of its gRPC, where it has one; encrypted where the url is https
+    grpc: Annotated[str, value_parsers.host_port] | None = None
+    # Its share of the work, beside the others of its engine; 0: as if it were drained
+    weight: Annotated[float, values.between(0.0, 1_000_000.0, values.number)] = 1.0
 
     @property
     def speaks_rest(self) -> bool:
@@ -70,11 +95,12 @@ class EndpointSpec:
 class HealthSpec:
     """Active probes, sent by the control process to every endpoint."""
 
-    path: str | None = None  # None: what engines of this protocol answer, as /v2/health/ready or /health
-    interval: float = 2.0  # between probes; 0 switches probing off
-    timeout: float = 1.0  # a probe that takes longer has failed
-    unhealthy_after: int = 3  # failed probes in a row; 3 rides out one lost packet
-    healthy_after: int = 1  # good probes in a row before an endpoint serves again
+    # None: what engines of this protocol answer, as /v2/health/ready or /health
+    path: Annotated[str, value_parsers.path] | None = None
+    interval: Duration = 2.0  # between probes; 0 switches probing off
+    timeout: PositiveDuration = 1.0  # a probe that takes longer has failed
+    unhealthy_after: PositiveCount = 3  # failed probes in a row; 3 rides out one lost packet
+    healthy_after: PositiveCount = 1  # good probes in a row before an endpoint serves again
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +111,8 @@ class BreakerSpec:
     mostly one model's, so neither means that the endpoint is down.
     """
 
-    failures: int = 5  # in a row, until the endpoint is left out; 0 switches the breaker off
-    open_for: float = 5.0  # seconds left out before one trial request; doubles up to 12 times that
+    failures: Count = 5  # in a row, until the endpoint is left out; 0 switches the breaker off
+    open_for: PositiveDuration = 5.0  # seconds left out before one trial request; doubles up to 12 times that
     statuses: frozenset[int] = frozenset({502, 504})
 
 
@@ -98,22 +124,24 @@ class RetrySpec:
     `safe` means GET and HEAD, `infer` that this engine's inferences without a sequence may run twice.
     """
 
-    attempts: int = 2  # retries after the first try; 0 switches retries off
-    idempotent: str = "safe"  # safe | infer
-    budget: float = 0.2  # retries per request over the last 10 s: a failing fleet is not flooded
-    budget_floor: int = 10  # retries that are always allowed in 10 s, so that small traffic can retry at all
+    attempts: Count = 2  # retries after the first try; 0 switches retries off
+    idempotent: Literal["safe", "infer"] = "safe"
+    # Retries per request over the last 10 s: a failing fleet is not flooded
+    budget: Annotated[float, values.at_least(0.0, value_parsers.share)] = 0.2
+    budget_floor: Count = 10  # retries that are always allowed in 10 s, so that small traffic can retry at all
 
 
 @dataclass(frozen=True, slots=True)
 class ConnectionSpec:
     """Limits of the connection pool, per worker and endpoint."""
 
-    max_connections: int = 512
-    max_pending: int = 1024  # requests that may wait for a connection; more are answered `overloaded`
-    idle_timeout: float = 55.0  # idle connections are closed before common engines' 60 s; 0 disables reuse
-    connect_timeout: float = 2.0
-    max_streams: int = 100  # gRPC calls on one HTTP/2 connection before another one is made
-    window_bytes: int = 1024 * 1024  # the flow-control window of a gRPC stream
+    max_connections: PositiveCount = 512
+    max_pending: Count = 1024  # requests that may wait for a connection; more are answered `overloaded`
+    idle_timeout: PositiveDuration = 55.0  # idle connections are closed before common engines' 60 s; 0 disables reuse
+    connect_timeout: PositiveDuration = 2.0
+    max_streams: PositiveCount = 100  # gRPC calls on one HTTP/2 connection before another one is made
+    # The flow-control window of a gRPC stream
+    window_bytes: Annotated[int, values.at_least(65_535, values.size)] = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,38 +149,41 @@ class TlsSpec:
     """TLS to an https engine."""
 
     verify: bool = True
-    ca: str | None = None  # PEM file; None: the system's authorities
-    cert: str | None = None  # client certificate, PEM
-    key: str | None = None
-    server_name: str | None = None  # when the certificate names another host
+    ca: Text | None = None  # PEM file; None: the system's authorities
+    cert: Text | None = None  # client certificate, PEM
+    key: Text | None = None
+    server_name: Text | None = None  # when the certificate names another host
 
 
 @dataclass(frozen=True, slots=True)
 class LoadSpec:
     """Load that engines report, for balancing: other gateways and workers send them requests too."""
 
-    source: str = "none"  # none | metrics: read with each probe | orca: read from each reply, on request
-    path: str = "/metrics"  # where metrics are, as vLLM's; `:8002/metrics` where they have a port of their own
+    # metrics: read with each probe; orca: read from each reply, on request
+    source: Literal["none", "metrics", "orca"] = "none"
+    # Where metrics are, as vLLM's; `:8002/metrics` where they have a port of their own
+    path: Annotated[str, value_parsers.metrics_path] = "/metrics"
 
 
 @dataclass(frozen=True, slots=True)
 class PrefixSpec:
     """`balance: prefix`: prompts with equal beginnings go where that beginning was seen, per worker."""
 
-    block_bytes: int = 256  # of the prompt, compared as one; about 64 tokens
-    max_blocks: int = 256  # of one prompt; later blocks are ignored
-    max_entries: int = 200_000  # blocks remembered, about 120 bytes each; those not seen for longest go first
-    ttl: float = 600.0  # seconds that a block is remembered: engines forget too
-    imbalance: int = 8  # requests more than the least busy endpoint, from which on load decides
-    imbalance_ratio: float = 1.5  # and this many times as many
+    # Of the prompt, compared as one; about 64 tokens
+    block_bytes: Annotated[int, values.at_least(16, values.size)] = 256
+    max_blocks: PositiveCount = 256  # of one prompt; later blocks are ignored
+    max_entries: PositiveCount = 200_000  # blocks remembered, about 120 bytes each; those not seen for longest go first
+    ttl: PositiveDuration = 600.0  # seconds that a block is remembered: engines forget too
+    imbalance: PositiveCount = 8  # requests more than the least busy endpoint, from which on load decides
+    imbalance_ratio: Ratio = 1.5  # and this many times as many
 
 
 @dataclass(frozen=True, slots=True)
 class AffinitySpec:
     """`balance: session`: when a new session avoids its hashed endpoint because that is overloaded."""
 
-    imbalance: int = 8  # requests more than the least busy endpoint, from which on load decides
-    imbalance_ratio: float = 1.5  # and this many times as many
+    imbalance: PositiveCount = 8  # requests more than the least busy endpoint, from which on load decides
+    imbalance_ratio: Ratio = 1.5  # and this many times as many
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,22 +194,22 @@ class EngineSpec:
     endpoints: tuple[EndpointSpec, ...]
     protocol: EngineProtocol = EngineProtocol.KSERVE
     balance: Balance = Balance.POWER_OF_TWO  # near the best queueing at a constant price
-    timeout: float = 60.0  # from the request's arrival to the first byte of the reply (0: none)
-    try_timeout: float = 0.0  # one try's share of it, from sending to the first byte (0: all of it)
-    idle_timeout: float = 60.0  # longest silence inside a streamed body (0: none)
-    api_key: str | None = field(
-        default=None, repr=False
-    )  # a secret, so no repr shows it; sent as `authorization: Bearer ...`
-    headers: Mapping[str, str] = field(default_factory=dict)  # added to each request
+    timeout: Duration = 60.0  # from the request's arrival to the first byte of the reply (0: none)
+    try_timeout: Duration = 0.0  # one try's share of it, from sending to the first byte (0: all of it)
+    idle_timeout: Duration = 60.0  # longest silence inside a streamed body (0: none)
+    api_key: Text | None = field(default=None, repr=False)  # a secret; sent as `authorization: Bearer ...`
+    headers: Mapping[HeaderName, Text] = field(default_factory=dict)  # added to each request
     # Of language models
-    base_path: str = "/v1"  # where OpenAI's API begins; no slash at its end, empty where it begins at the root
+    base_path: Annotated[str, value_parsers.base_path] = "/v1"  # where OpenAI's API begins; empty: at the root
     dialects: tuple[str, ...] = ("chat", "completions", "embeddings")  # of OpenAI's API and Anthropic's, passed through
     # Request a stream even if the client wants none: some engines notice a disconnect only then
     always_stream: bool = False
-    unsupported: str = "refuse"  # refuse | drop: request fields that the engine does not support, in a translation
+    # Request fields that the engine does not support, in a translation
+    unsupported: Literal["refuse", "drop"] = "refuse"
     # For engines without a chat endpoint: the text of a Jinja file or of a tokenizer_config.json, named by its path
     chat_template: str | None = field(default=None, repr=False)
-    envelope: str = "body"  # how a TorchServe's handlers take their input: body | json | kserve | kservev2
+    # TorchServe's service envelope, as set in a model archive or the configuration
+    envelope: Literal["body", "json", "kserve", "kservev2"] = "body"
     load: LoadSpec = LoadSpec()
     prefix: PrefixSpec = PrefixSpec()
     affinity: AffinitySpec = AffinitySpec()
@@ -194,11 +225,11 @@ class EngineSpec:
 class InputMatch:
     """Conditions on one input tensor; all of them must hold for the same tensor."""
 
-    names: tuple[str, ...] = ()  # globs
-    datatypes: tuple[str, ...] = ()
-    rank: int | None = None
+    name: tuple[str, ...] = ()  # globs
+    datatype: tuple[Datatype, ...] = ()
+    rank: Count | None = None
     shape: tuple[int, ...] | None = None  # -1 matches any length of that axis
-    bytes_at_least: int | None = None  # size of the tensor's data
+    bytes_at_least: Size | None = None  # size of the tensor's data
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,10 +241,10 @@ class MatchSpec:
 
     model: tuple[str, ...] = ()
     version: tuple[str, ...] = ()
-    protocol: tuple[str, ...] = ()  # rest | grpc | openai
-    operation: tuple[str, ...] = ()  # values of protocol.operations.Operation
-    header: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # names in lower case
-    parameter: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    protocol: tuple[FrontProtocol, ...] = ()  # rest | grpc | openai
+    operation: tuple[OperationName, ...] = ()  # values of protocol.operations.Operation
+    header: Mapping[HeaderName, tuple[str, ...]] = field(default_factory=dict)  # names in lower case
+    parameter: Mapping[Text, tuple[Annotated[str, value_parsers.truth_in_json], ...]] = field(default_factory=dict)
     input: tuple[InputMatch, ...] = ()  # each must be met by some input
     tenant: tuple[str, ...] = ()
     has_image: bool | None = None
@@ -223,18 +254,17 @@ class MatchSpec:
 class HistorySpec:
     """`session: {history: ...}`: conversations are stored in Redis and complete each request."""
 
-    max_turns: int = 100  # messages of all roles; the oldest exchanges are dropped first
-    max_tokens: int = 8000  # counted by engines or estimated; about a small model's context
-    max_bytes: int = 1_000_000  # of one conversation in Redis, pictures included
-    ttl: float = 86400.0  # seconds after the last exchange
-    system: str = "keep"  # keep | request: system messages are stored, or sent with each request
-    on_overflow: str = "drop_oldest"  # | refuse: a request that does not fit any more
-    # | text: a prompt (V2, completions) is the user's message, or the continuation of one text
-    prompts: str = "message"
+    max_turns: PositiveCount = 100  # messages of all roles; the oldest exchanges are dropped first
+    max_tokens: PositiveCount = 8000  # counted by engines or estimated; about a small model's context
+    max_bytes: PositiveSize = 1_000_000  # of one conversation in Redis, pictures included
+    ttl: TimeToLive = 86400.0  # seconds after the last exchange
+    system: Literal["keep", "request"] = "keep"  # system messages are stored, or sent with each request
+    on_overflow: Literal["drop_oldest", "refuse"] = "drop_oldest"  # or refuse a request that does not fit
+    prompts: Literal["message", "text"] = "message"  # of V2 and completions: a user's message, or more of one text
     required: bool = False  # refuse what cannot be completed, since Redis does not answer
-    patience: float = 0.05  # seconds to wait for Redis: losing the history is worse than 50 ms
+    patience: PositiveDuration = 0.05  # seconds to wait for Redis: losing the history is worse than 50 ms
     engine_holds_state: bool = False  # nothing is stored: the engine receives the session's id instead
-    session_field: str | None = None  # the body's field for that id; None: the protocol's own, where it has one
+    session_field: Text | None = None  # the body's field for that id; None: the protocol's own, where it has one
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,10 +272,10 @@ class ReplaySpec:
     """`session: {sequences: replay}`: the inputs of Triton's sequences are stored and replayed at another endpoint when
     theirs is lost."""
 
-    max_steps: int = 1000  # inputs of one sequence: replaying takes about as long as the first time
-    max_bytes: int = 16 * 1024 * 1024  # of one sequence's inputs, in Redis or in memory
-    ttl: float = 600.0  # seconds after the last input; Triton itself forgets a sequence after one second by default
-    patience: float = 0.25  # seconds that a request waits for Redis, and is refused then: it would go the wrong way
+    max_steps: PositiveCount = 1000  # inputs of one sequence: replaying takes about as long as the first time
+    max_bytes: PositiveSize = 16 * 1024 * 1024  # of one sequence's inputs, in Redis or in memory
+    ttl: TimeToLive = 600.0  # seconds after the last input; Triton's own default is one second
+    patience: PositiveDuration = 0.25  # seconds to wait for Redis; then the request is refused
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,11 +290,11 @@ class SessionSpec:
 class RouteSpec:
     """One rule: if `match` holds, go to `engine` or to an arm of `experiment`."""
 
-    name: str
-    match: MatchSpec
-    engine: str | None = None
-    experiment: str | None = None
-    model: str | None = None  # the model's name at the engine; None: the requested name
+    name: Name
+    match: MatchSpec = MatchSpec()
+    engine: EngineName | None = None
+    experiment: ExperimentName | None = None
+    model: Text | None = None  # the model's name at the engine; None: the requested name
     resume: bool = False  # a generation that breaks off continues elsewhere
     session: SessionSpec = SessionSpec()
     shadow: ShadowSpec | None = None  # a second engine that gets copies, for comparison
@@ -279,14 +309,15 @@ class LimitSpec:
     one. Only inferences count.
     """
 
-    name: str
-    routes: tuple[str, ...] = ()  # the routes whose requests count; empty: all
-    per: tuple[str, ...] = ()  # route | tenant | key | session | header:NAME; empty: one allowance for all
-    requests_per_second: float | None = None
-    burst: int | None = None  # requests at once after a pause; None: as many as a second brings, and at least 1
-    tokens_per_minute: int | None = None  # of language models, prompts and completions; a minute's worth at once
-    concurrency: int | None = None  # requests at the same time
-    max_wait: float = 0.0  # seconds that a request may wait for its turn; 0: refuse at once
+    name: Name
+    routes: tuple[RouteName, ...] = ()  # the routes whose requests count; empty: all
+    per: tuple[LimitKeyName, ...] = ()  # route | tenant | key | session | header:NAME; empty: one allowance for all
+    requests_per_second: Annotated[float, values.above_zero(values.number)] | None = None
+    # Requests at once after a pause; None: as many as a second brings, and at least 1
+    burst: PositiveCount | None = None
+    tokens_per_minute: PositiveCount | None = None  # prompts and completions; a minute's worth at once
+    concurrency: PositiveCount | None = None  # requests at the same time
+    max_wait: Duration = 0.0  # seconds that a request may wait for its turn; 0: refuse at once
     location: Location | None = field(default=None, compare=False)
 
     @property
@@ -311,12 +342,67 @@ class LimitSpec:
 class IdentitySpec:
     """Where requests carry their identity."""
 
-    session_header: str = "x-session-id"
+    session_header: HeaderName = "x-session-id"
     # Read where the head names none: V2's parameters, and of OpenAI's bodies the scalar fields and the metadata
-    session_parameters: tuple[str, ...] = ("session_id", "sequence_id")
-    tenant_header: str = "x-tenant"
-    session_cookie: str | None = None  # the name of a cookie, read where the header is missing
-    session_ttl: float = 3600.0  # how long a session that is not seen is remembered
+    session_parameters: tuple[Text, ...] = ("session_id", "sequence_id")
+    tenant_header: HeaderName = "x-tenant"
+    session_cookie: Text | None = None  # the name of a cookie, read where the header is missing
+    session_ttl: PositiveDuration = 3600.0  # how long a session that is not seen is remembered
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """An input of a request."""
+
+    name: str
+    datatype: Datatype
+    shape: tuple[int, ...]
+    bytes: Size | None = None  # None: the size of the shape; 0 for BYTES, whose elements have any length
+
+
+@dataclass(frozen=True, slots=True)
+class RequestSpec:
+    """The facts of a request that rules may use, under their names in `match:`."""
+
+    model: str
+    version: str | None = None
+    protocol: FrontProtocol = "rest"  # rest | grpc | openai
+    operation: OperationName = "infer"
+    header: Mapping[HeaderName, str] = field(default_factory=dict)  # names in lower case
+    parameter: Mapping[Text, Annotated[bool | int | float | str, value_parsers.parameter]] = field(default_factory=dict)
+    input: tuple[TensorSpec, ...] = ()
+    session: str | None = None  # as the session header has it
+    tenant: str | None = None  # as the tenant header has it
+    has_image: bool = False
+    force: str | None = None  # EXPERIMENT=ARM, of a caller who may choose
+
+
+@dataclass(frozen=True, slots=True)
+class ExpectSpec:
+    """The expected decision; None accepts anything."""
+
+    route: Name | None = None
+    engine: Name | None = None
+    model: Text | None = None  # as sent to the engine
+    experiment: Name | None = None
+    arm: Name | None = None
+    no_route: bool = False  # the request is refused
+
+    @property
+    def needs_arm(self) -> bool:
+        """Whether it depends on an experiment's choice."""
+        return not self.no_route and (self.arm or self.engine or self.model) is not None
+
+
+@dataclass(frozen=True, slots=True)
+class RuleTestSpec:
+    """A test case in a rule file."""
+
+    name: str
+    request: RequestSpec
+    expect: ExpectSpec
+    location: Location | None = field(default=None, compare=False)
+    places: Mapping[str, Location] = field(default_factory=dict, compare=False)  # the location of each expectation
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,10 +1,28 @@
-"""Parsers of values that only rules have: text in, a value out, or a ValueError that describes what is expected."""
+"""Parsers of values that only rules have: text in, a value out, or a ValueError that describes what is expected; and
+the types of specs' fields, each with its parser (see `gateway.yaml.readers.record_of`)."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from typing import Annotated
 
-from gateway.yaml.values import number
+from gateway.protocol.datatypes import DATATYPES
+from gateway.protocol.operations import MODEL_OPERATIONS, Operation
+from gateway.yaml import values
+from gateway.yaml.problems import suggest
+from gateway.yaml.values import NameOf, number
+
+PROTOCOLS = ("rest", "grpc", "openai")
+OPERATIONS = tuple(operation.value for operation in Operation if operation in MODEL_OPERATIONS)
+# The APIs that an openai engine may accept unchanged: OpenAI's and Anthropic's.
+DIALECTS = ("chat", "completions", "embeddings", "responses", "messages")
+FEEDBACK = "feedback:"
+
+_TIMES = ("latency", "first_token", "per_token")
+_QUANTILES = ("_p50", "_p90", "_p95", "_p99")
+_METRICS = ("error_rate", *(time + end for time in _TIMES for end in ("", *_QUANTILES)), "output_tokens")
+_SHOWN_METRICS = ("error_rate", "latency", "latency_p95", "first_token", "per_token", "output_tokens", "feedback:NAME")
 
 _AUTHORITY = re.compile(r"(?:[A-Za-z0-9_][A-Za-z0-9._-]{0,252}|\[[0-9A-Fa-f:.]{2,45}\])(?::([0-9]{1,5}))?")
 _SCHEMES = ("http", "https", "grpc", "grpcs")
@@ -114,3 +132,162 @@ def path(text: str) -> str:
     if not text.startswith("/") or " " in text or _CONTROL.search(text):
         raise ValueError(f"{text!r} is not a path: it begins with '/' and has no spaces")
     return text
+
+
+def status(text: str) -> int:
+    """The status of a failed request."""
+    found = values.integer(text)
+    if not 400 <= found <= 599:
+        raise ValueError(f"{text} is not the status of a failure: 400 to 599")
+    return found
+
+
+def truth_in_json(text: str) -> str:
+    """A parameter's value as text: YAML's `True` is JSON's `true`."""
+    return text.lower() if text in ("True", "TRUE", "False", "FALSE") else text
+
+
+_WHOLE = re.compile(r"-?(?:0|[1-9][0-9]{0,17})")
+
+
+def parameter(text: str) -> bool | int | str:
+    """A parameter's value as a body has it: true, false and whole numbers are that, all else is text."""
+    text = truth_in_json(text)
+    if text in ("true", "false"):
+        return text == "true"
+    return int(text) if _WHOLE.fullmatch(text) else text
+
+
+def request_value(what: str, *known: str) -> Callable[[str], str]:
+    """The name of a value that requests have: a known word, `header:NAME` or `parameter:NAME`; a header name is
+    lower-cased."""
+
+    def parse(text: str) -> str:
+        kind, separator, name = text.partition(":")
+        if text in known and not separator:
+            return text
+        if kind == "header" and separator:
+            return f"header:{header_name(name)}"
+        if kind == "parameter" and name and "parameter:NAME" in known:
+            return text
+        raise ValueError(f"unknown {what} {text!r}{suggest(text, known)}")
+
+    return parse
+
+
+_SHA256 = re.compile(r"[0-9a-fA-F]{64}")
+
+
+def hashed_key(text: str) -> str:
+    """A key's SHA-256. The key itself is a secret and appears neither in rule files nor in messages."""
+    if not _SHA256.fullmatch(text):
+        what = "a key stands here by its SHA-256, 64 hexadecimal digits"
+        raise ValueError(f"{what}: `printf %s 'the key' | sha256sum` tells it")
+    return text.lower()
+
+
+def share_of_units(text: str) -> float:
+    """A share of units, 0 to 1."""
+    value = share(text)
+    if not 0 <= value <= 1:
+        raise ValueError(f"{text} is out of range: a share is from 0 to 1, or from 0% to 100%")
+    return value
+
+
+def sample(text: str) -> float:
+    """A share of requests: all of them, or fewer, but not none."""
+    value = share(text)
+    if not 0 < value <= 1:
+        raise ValueError(f"a sample of {text} is out of range: more than 0, and 1 (or 100%) at the most")
+    return value
+
+
+def part(text: str) -> float:
+    """A share of the whole that is more than nothing."""
+    value = share(text)
+    if not value > 0:
+        raise ValueError(f"{text} is too small: more than 0")
+    if value > 1:
+        meant = "at most 100%" if "%" in text else f"did you mean {text}%?"
+        raise ValueError(f"{text} is more than the whole: {meant}")
+    return value
+
+
+def alpha(text: str) -> float:
+    """A chance of error, up to one half."""
+    value = share(text)
+    if not 0 < value <= 0.5:
+        raise ValueError(f"{text} is out of range: more than 0, up to 0.5")
+    return value
+
+
+_DEVIATION = re.compile(r"(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,2})?", re.ASCII)
+
+
+def deviation(text: str) -> float:
+    """A number from 0 up, in scientific notation too: tolerances are small."""
+    if not _DEVIATION.fullmatch(text):
+        raise ValueError(f"{text!r} is not a number from 0 up, as 0.001 or 1e-3")
+    return float(text)
+
+
+def relative_deviation(text: str) -> float:
+    """The same, or percent."""
+    return deviation(text[:-1]) / 100 if text.endswith("%") else deviation(text)
+
+
+def metric(text: str) -> str:
+    """What can be measured of an arm."""
+    if text.startswith(FEEDBACK):
+        values.name(text.removeprefix(FEEDBACK))
+        return text
+    if text not in _METRICS:
+        likely = suggest(text, _METRICS)
+        known = likely if "did you" in likely else f"; known: {', '.join(_SHOWN_METRICS)}"
+        raise ValueError(f"unknown metric {text!r}{known}")
+    return text
+
+
+def binary_metric(text: str) -> str:
+    """A metric that is 0 or 1 per request."""
+    if metric(text) != "error_rate" and not text.startswith(FEEDBACK):
+        raise ValueError(f"a bandit goes by error_rate, or by feedback:NAME of 0 and 1, not by {text}")
+    return text
+
+
+def guardrail_bound(metric: str, bound: str) -> Callable[[str], float]:
+    """The parser of a guardrail's bound: in the metric's unit, except for ratios."""
+    if bound in ("max_ratio", "min_ratio"):
+        return values.above_zero(number)
+    if metric == "error_rate":
+        return share
+    return values.duration if metric.startswith(_TIMES) else number
+
+
+# The types of specs' fields
+
+Name = Annotated[str, values.name]
+Text = Annotated[str, text]
+HeaderName = Annotated[str, header_name]
+EngineName = Annotated[str, NameOf("engine")]
+ExperimentName = Annotated[str, NameOf("experiment")]
+LayerName = Annotated[str, NameOf("layer")]
+RouteName = Annotated[str, NameOf("route")]
+LimitKeyName = Annotated[str, request_value("value", "route", "tenant", "key", "session", "header:NAME")]
+Datatype = Annotated[str, values.one_of(DATATYPES, "datatype")]
+FrontProtocol = Annotated[str, values.one_of(PROTOCOLS)]
+OperationName = Annotated[str, values.one_of(OPERATIONS)]
+Unit = Annotated[str, request_value("unit", "session", "request", "header:NAME", "parameter:NAME")]
+Metric = Annotated[str, metric]
+Share = Annotated[float, share]
+UnitShare = Annotated[float, share_of_units]
+Part = Annotated[float, part]
+Ratio = Annotated[float, values.at_least(1.0, number)]
+Duration = Annotated[float, values.duration]
+PositiveDuration = Annotated[float, values.above_zero(values.duration)]
+Size = Annotated[int, values.size]
+PositiveSize = Annotated[int, values.at_least(1, values.size)]
+Count = Annotated[int, values.at_least(0, values.integer)]
+PositiveCount = Annotated[int, values.at_least(1, values.integer)]
+# Redis counts the time to live in milliseconds, in 64 bits.
+TimeToLive = Annotated[float, values.between(1.0, 10 * 365 * 86400.0, values.duration)]

@@ -11,8 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from gateway.config.rule_test_specs import RequestSpec, TensorSpec
-from gateway.config.specs import IdentitySpec
+from gateway.config.specs import IdentitySpec, RequestSpec, TensorSpec
 from gateway.protocol.datatypes import data_bytes
 from gateway.protocol.operations import FLEET_OPERATIONS, Operation
 from gateway.routing.assignment import Forced

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gateway.config.rule_test_specs import RuleTestSpec
 from gateway.config.rules import LoadedRules
-from gateway.config.specs import RulesSpec
+from gateway.config.specs import RulesSpec, RuleTestSpec
 from gateway.dry_run.recording import RoutingOutcome, facts_of, outcome_of
 from gateway.routing.decision import Facts
 from gateway.routing.explain import RouteVerdict, explain

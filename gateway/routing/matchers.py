@@ -140,12 +140,12 @@ def _has_image(wanted: bool) -> Condition[BodyFacts]:
 
 
 def _input_test(match: InputMatch) -> Callable[[InputFacts], bool]:
-    is_named = text_test(match.names) if match.names else None
+    is_named = text_test(match.name) if match.name else None
 
     def meets(tensor: InputFacts) -> bool:
         return (
             (is_named is None or bool(is_named(tensor.name)))
-            and (not match.datatypes or tensor.datatype in match.datatypes)
+            and (not match.datatype or tensor.datatype in match.datatype)
             and (match.rank is None or match.rank == len(tensor.shape))
             and (match.shape is None or _has_shape(tensor.shape, match.shape))
             and (match.bytes_at_least is None or tensor.num_bytes >= match.bytes_at_least)
@@ -165,7 +165,7 @@ def _describe_input(tensor: InputFacts) -> str:
 
 
 def _describe_match(match: InputMatch) -> str:
-    parts = [("name", " or ".join(match.names)), ("datatype", " or ".join(match.datatypes))]
+    parts = [("name", " or ".join(match.name)), ("datatype", " or ".join(match.datatype))]
     parts += [("rank", match.rank), ("shape", match.shape and list(match.shape))]  # type: ignore[list-item]
     parts += [("at least", match.bytes_at_least and f"{match.bytes_at_least} bytes")]  # type: ignore[list-item]
     return ", ".join(f"{key} {value}" for key, value in parts if value not in (None, ""))

@@ -7,9 +7,12 @@ raise, so one pass reports everything that is wrong.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass
+from enum import Enum
+from types import MappingProxyType, UnionType
+from typing import Annotated, Any, Generic, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
+from gateway.yaml import values
 from gateway.yaml.nodes import Broken, Items, Map, Node, Scalar, describe
 from gateway.yaml.problems import Location, Problem, Severity, nearest, suggest
 
@@ -94,8 +97,21 @@ def one_or_many(item: Reader[T]) -> Reader[tuple[T, ...]]:
         if not node.nodes:
             reading.error(node.location, "the list is empty")
             return None
-        values = [item(child, reading) for child in node.nodes]
-        return tuple(value for value in values if value is not None)
+        found = [item(child, reading) for child in node.nodes]
+        return tuple(value for value in found if value is not None)
+
+    return read
+
+
+def list_of(what: str, parse: Callable[[str], T]) -> Reader[tuple[T, ...]]:
+    """Read a list of values, which may be empty."""
+
+    def read(node: Node, reading: Reading) -> tuple[T, ...] | None:
+        if not isinstance(node, Items):
+            expected(node, f"{what} (a list)", reading)
+            return None
+        found = [scalar(parse)(child, reading) for child in node.nodes]
+        return tuple(value for value in found if value is not None)
 
     return read
 
@@ -107,15 +123,15 @@ def keyed(parse_key: Callable[[str], str], item: Reader[T]) -> Reader[dict[str, 
         if not isinstance(node, Map):
             expected(node, "a map", reading)
             return None
-        values: dict[str, T] = {}
+        found: dict[str, T] = {}
         for key, entry in node.entries.items():
             name = scalar(parse_key)(Scalar(key, False, entry.location), reading)
             value = item(entry.node, reading)
-            if name in values:
+            if name in found:
                 reading.error(entry.location, f"key {name!r} is given twice, in different case")
             elif name is not None and value is not None:
-                values[name] = value
-        return values
+                found[name] = value
+        return found
 
     return read
 
@@ -135,6 +151,7 @@ class Record(Generic[T]):
     fields: Mapping[str, Reader[Any]]
     required: tuple[str, ...] = ()
     planned: Mapping[str, str] = field(default_factory=dict)  # key that a later version will know -> what there is
+    has_location: bool = False  # the spec has the location of its node
 
     def __call__(self, node: Node, reading: Reading) -> T | None:
         return self.read(node, reading)
@@ -145,12 +162,14 @@ class Record(Generic[T]):
             expected(node, f"{self.what} (a map)", reading)
             return None
         errors_before = reading.num_errors
-        values = {key: self._read_entry(key, node, reading) for key in node.entries}
+        found = {key: self._read_entry(key, node, reading) for key in node.entries}
         for key in self._missing(node):
             reading.error(node.location, f"{self.what} needs {key!r}")
-        if reading.num_errors > errors_before or any(value is None for value in values.values()):
+        if reading.num_errors > errors_before or any(value is None for value in found.values()):
             return None
-        return self.make(**values, **given)
+        if self.has_location:
+            given = {"location": node.location} | given
+        return self.make(**found, **given)
 
     def _missing(self, node: Map) -> list[str]:
         """Required keys that are missing and not misspelt: a misspelt key is one finding, at the key."""
@@ -166,3 +185,47 @@ class Record(Generic[T]):
         else:
             reading.error(entry.location, f"unknown key {key!r} in {self.what}{suggest(key, self.fields)}")
         return None
+
+
+def record_of(
+    what: str,
+    spec: type[T],
+    *,
+    given: tuple[str, ...] = (),
+    required: tuple[str, ...] = (),
+    planned: Mapping[str, str] = MappingProxyType({}),
+    **special: Reader[Any],
+) -> Record[T]:
+    """The record of a dataclass: its fields are the keys, and those without a default are required.
+
+    A field's type determines its reader (see `reader_of`) unless `special` has one. Fields that are `given` to
+    `Record.read`, and `location`, are not keys.
+    """
+    hints = get_type_hints(spec, include_extras=True)
+    keys = [each for each in fields(spec) if each.name not in (*given, "location")]  # type: ignore[arg-type]
+    needed = [each.name for each in keys if each.default is MISSING and each.default_factory is MISSING]
+    readers = {each.name: special.get(each.name) or reader_of(hints[each.name], each.name) for each in keys}
+    return Record(what, spec, readers, (*needed, *required), planned, has_location="location" in hints)
+
+
+def reader_of(hint: Any, what: str) -> Reader[Any]:
+    """The reader of a type: `Annotated[T, parse]` with a parser of scalars or a `NameOf`, a bare `str` or `bool`,
+    literal texts, an enumeration, a tuple of a type, a mapping from one type to another, or a dataclass; each may be
+    optional."""
+    kind, arguments = get_origin(hint), get_args(hint)
+    if kind is Annotated:
+        parse = arguments[1]
+        return reference(parse.kind) if isinstance(parse, values.NameOf) else scalar(parse)
+    if kind in (Union, UnionType):
+        return reader_of(arguments[0], what)
+    if kind is tuple:
+        return one_or_many(reader_of(arguments[0], what))
+    if kind is Mapping:
+        return keyed(get_args(arguments[0])[1], reader_of(arguments[1], what))
+    if kind is Literal:
+        return scalar(values.one_of(arguments))
+    if is_dataclass(hint):
+        return record_of(what, hint)  # type: ignore[arg-type]
+    if issubclass(hint, Enum):
+        return scalar(values.member_of(hint, what))
+    return scalar(values.boolean if hint is bool else str)

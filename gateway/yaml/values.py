@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
-from typing import TypeVar
+from enum import Enum
+from typing import NamedTuple, TypeVar
 
 from gateway.yaml.problems import suggest
 
 Number = TypeVar("Number", int, float)
+Member = TypeVar("Member", bound=Enum)
 
 _INTEGER = re.compile(r"-?[0-9]{1,18}")
 _NUMBER = re.compile(r"-?[0-9]{1,18}(?:\.[0-9]{1,18})?|-?\.[0-9]{1,18}")
@@ -94,16 +96,22 @@ def above_zero(parse: Callable[[str], float]) -> Callable[[str], float]:
     return checked
 
 
-def one_of(known: Iterable[str]) -> Callable[[str], str]:
+def one_of(known: Iterable[str], what: str = "value") -> Callable[[str], str]:
     """Let exactly the known words pass."""
     words = tuple(known)
 
     def checked(text: str) -> str:
         if text not in words:
-            raise ValueError(f"unknown value {text!r}{suggest(text, words)}")
+            raise ValueError(f"unknown {what} {text!r}{suggest(text, words)}")
         return text
 
     return checked
+
+
+def member_of(kind: type[Member], what: str) -> Callable[[str], Member]:
+    """Read a member of an enumeration by its value."""
+    checked = one_of((member.value for member in kind), what)
+    return lambda text: kind(checked(text))
 
 
 def name(text: str) -> str:
@@ -111,3 +119,9 @@ def name(text: str) -> str:
     if not _NAME.fullmatch(text):
         raise ValueError(f"{text!r} is not a name: letters, digits, '.', '_', '-', up to 100, a letter or digit first")
     return text
+
+
+class NameOf(NamedTuple):
+    """The name of something of this kind that is declared elsewhere, in place of a parser."""
+
+    kind: str

@@ -35,7 +35,7 @@ RULES = RulesSpec(
         "mac": EngineSpec("mac", (EndpointSpec("http://c:1"),), headers={"x-token": "secret-token"}),
     },
     routes=(
-        RouteSpec("images", MatchSpec(input=(InputMatch(datatypes=("FP32",), rank=4),)), engine="mac"),
+        RouteSpec("images", MatchSpec(input=(InputMatch(datatype=("FP32",), rank=4),)), engine="mac"),
         RouteSpec("texts", MatchSpec(has_image=False), engine="mac", resume=True, session=SessionSpec(HistorySpec())),
         RouteSpec("split", MatchSpec(model=("llama-*",)), experiment="move"),
     ),

@@ -18,12 +18,12 @@ from gateway.config.experiment_specs import (
     ShadowSpec,
     ToleranceSpec,
 )
-from gateway.config.rule_test_specs import ExpectSpec, RequestSpec, TensorSpec
 from gateway.config.rules import load_rules
 from gateway.config.specs import (
     BreakerSpec,
     ConnectionSpec,
     EngineSpec,
+    ExpectSpec,
     HealthSpec,
     HistorySpec,
     IdentitySpec,
@@ -31,8 +31,10 @@ from gateway.config.specs import (
     LoadSpec,
     PrefixSpec,
     ReplaySpec,
+    RequestSpec,
     RetrySpec,
     RulesSpec,
+    TensorSpec,
     TlsSpec,
 )
 from gateway.dry_run import rule_tests

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.config.reachability import find_unreachable, implies
+from gateway.config.rules import find_unreachable, implies
 from gateway.config.specs import InputMatch, MatchSpec, RouteSpec
 from tests.config.conftest import Load
 
@@ -18,7 +18,7 @@ IMPLIED = [
     (MatchSpec(model=("a",), header={"x": ("1",)}), MatchSpec(header={"x": ("*",)})),
     (MatchSpec(header={"x": ("1",), "y": ("2",)}), MatchSpec(header={"x": ("1",)})),
     (MatchSpec(parameter={"p": ("1",)}), MatchSpec(parameter={"p": ("1", "2")})),
-    (MatchSpec(input=(InputMatch(datatypes=("FP32",), rank=4),)), MatchSpec(input=(InputMatch(rank=4),))),
+    (MatchSpec(input=(InputMatch(datatype=("FP32",), rank=4),)), MatchSpec(input=(InputMatch(rank=4),))),
     (MatchSpec(input=(InputMatch(shape=(1, 3)),)), MatchSpec(input=(InputMatch(rank=2),))),
     (MatchSpec(input=(InputMatch(shape=(1, 3)),)), MatchSpec(input=(InputMatch(shape=(-1, 3)),))),
     (MatchSpec(input=(InputMatch(bytes_at_least=9),)), MatchSpec(input=(InputMatch(bytes_at_least=8),))),
@@ -30,10 +30,10 @@ NOT_IMPLIED = [
     (MatchSpec(model=("llama-*",)), MatchSpec(model=("llama-3",))),
     (MatchSpec(model=("a",)), MatchSpec(model=("a",), version=("1",))),
     (MatchSpec(header={"x": ("1",)}), MatchSpec(header={"y": ("1",)})),
-    (MatchSpec(input=(InputMatch(rank=4),)), MatchSpec(input=(InputMatch(rank=4, datatypes=("FP32",)),))),
+    (MatchSpec(input=(InputMatch(rank=4),)), MatchSpec(input=(InputMatch(rank=4, datatype=("FP32",)),))),
     (MatchSpec(input=(InputMatch(rank=2),)), MatchSpec(input=(InputMatch(shape=(-1, -1)),))),
     (MatchSpec(input=(InputMatch(shape=(-1, 3)),)), MatchSpec(input=(InputMatch(shape=(1, 3)),))),
-    (MatchSpec(input=(InputMatch(names=("a",)),)), MatchSpec(input=(InputMatch(bytes_at_least=0),))),
+    (MatchSpec(input=(InputMatch(name=("a",)),)), MatchSpec(input=(InputMatch(bytes_at_least=0),))),
     (MatchSpec(), MatchSpec(has_image=False)),
     (MatchSpec(has_image=True), MatchSpec(has_image=False)),
 ]

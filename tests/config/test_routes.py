@@ -19,14 +19,14 @@ MATCHES = [
     ("{header: {X-Tier: 1, x-b: [yes, '*']}}", MatchSpec(header={"x-tier": ("1",), "x-b": ("yes", "*")})),
     ("{parameter: {priority: 1, stream: True}}", MatchSpec(parameter={"priority": ("1",), "stream": ("true",)})),
     ("{tenant: [acme, 'a-*']}", MatchSpec(tenant=("acme", "a-*"))),
-    ("{input: {datatype: FP32, rank: 4}}", MatchSpec(input=(InputMatch(datatypes=("FP32",), rank=4),))),
+    ("{input: {datatype: FP32, rank: 4}}", MatchSpec(input=(InputMatch(datatype=("FP32",), rank=4),))),
     (
         "{input: [{name: 'im*', shape: [-1, 3]}, {bytes_at_least: 1MiB}]}",
-        MatchSpec(input=(InputMatch(names=("im*",), shape=(-1, 3)), InputMatch(bytes_at_least=1048576))),
+        MatchSpec(input=(InputMatch(name=("im*",), shape=(-1, 3)), InputMatch(bytes_at_least=1048576))),
     ),
     ("{has_image: true}", MatchSpec(has_image=True)),
     ("{has_image: false}", MatchSpec(has_image=False)),
-    ("{input: {name: x, shape: []}}", MatchSpec(input=(InputMatch(names=("x",), shape=()),))),
+    ("{input: {name: x, shape: []}}", MatchSpec(input=(InputMatch(name=("x",), shape=()),))),
 ]
 
 

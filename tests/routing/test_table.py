@@ -238,7 +238,7 @@ MATCHES = st.builds(
     operation=st.sampled_from([(), (), ("infer",), ("metadata", "generate")]),
     header=st.dictionaries(st.sampled_from(["x-a", "x-b"]), st.just(("1", "2*")), max_size=1),
     parameter=st.dictionaries(st.sampled_from(["p", "q"]), st.just(("1", "true")), max_size=1),
-    input=st.sampled_from([(), (), (InputMatch(rank=1),), (InputMatch(datatypes=("FP32",)),)]),
+    input=st.sampled_from([(), (), (InputMatch(rank=1),), (InputMatch(datatype=("FP32",)),)]),
     tenant=st.sampled_from([(), (), ("acme",)]),
     has_image=st.sampled_from([None, None, True, False]),
 )
