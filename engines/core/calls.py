@@ -19,48 +19,24 @@ class InferenceCall:
     to end a cancelled call, soon. Times are nanoseconds of one monotonic clock; 0 means not yet.
     """
 
-    __slots__ = (
-        "_on_end",
-        "_sink",
-        "arrived_ns",
-        "batch_size",
-        "compute_infer_ns",
-        "compute_input_ns",
-        "compute_output_ns",
-        "controls",
-        "error",
-        "first_response_ns",
-        "is_cancelled",
-        "is_over",
-        "note",
-        "num_responses",
-        "on_cancel",
-        "request",
-        "started_ns",
-        "state_key",
-    )
+    _on_end: Callable[[InferenceCall], None] | None = None
+    on_cancel: Callable[[], None] | None = None
+    controls: tuple[TensorData, ...] = ()  # inputs that a sequence batcher adds
+    state_key: str | None = None  # of the implicit state that the instance keeps between steps
+    batch_size = 1  # of the request: its first axis if the model batches
+    note: Any = None  # a place for its present holder
+    error: EngineError | None = None
+    is_cancelled = False
+    is_over = False
+    num_responses = 0
+    started_ns = 0  # handed to an instance
+    first_response_ns = 0
+    compute_input_ns = compute_infer_ns = compute_output_ns = 0  # as the instance measured them
 
     def __init__(self, request: InferRequest, sink: Sink, arrived_ns: int = 0) -> None:
         self.request = request
         self._sink = sink
-        self._on_end: Callable[[InferenceCall], None] | None = None
-        self.on_cancel: Callable[[], None] | None = None
-        self.controls: tuple[TensorData, ...] = ()  # inputs that a sequence batcher adds
-        self.state_key: str | None = None  # of the implicit state that the instance keeps between steps
-        self.batch_size = 1  # of the request: its first axis if the model batches
-        self.note: Any = None  # a place for its present holder
-        self.error: EngineError | None = None
-        self.is_cancelled = False
-        self.is_over = False
-        self.num_responses = 0
         self.arrived_ns = arrived_ns
-        self.started_ns = 0  # handed to an instance
-        self.first_response_ns = 0
-        self.compute_input_ns = self.compute_infer_ns = self.compute_output_ns = 0  # as the instance measured them
-
-    def __repr__(self) -> str:
-        state = "over" if self.is_over else "cancelled" if self.is_cancelled else "open"
-        return f"<InferenceCall {self.request.model} {self.request.id!r}: {state}, {self.num_responses} responses>"
 
     def when_over(self, on_end: Callable[[InferenceCall], None]) -> None:
         """Have `on_end` called when the call has ended (statistics)."""
@@ -92,7 +68,7 @@ class InferenceCall:
         self.respond(InferResponse(error=error), is_final=True)
 
     def cancel(self) -> None:
-        """The client cancels the call."""
+        """Cancel it for the client."""
         if not self.is_over and not self.is_cancelled:
             self.is_cancelled = True
             if self.on_cancel is not None:

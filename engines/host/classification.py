@@ -13,11 +13,7 @@ from typing import Any
 
 from engines.core.errors import invalid
 from engines.core.messages import SharedMemory, TensorData
-from gateway.protocol.conversion.tensors import join_elements
-
-# Type codes of `array`.
-_CODES = {"UINT8": "B", "UINT16": "H", "UINT32": "I", "UINT64": "Q", "INT8": "b", "INT16": "h", "INT32": "i"}
-_CODES |= {"INT64": "q", "FP32": "f", "FP64": "d"}
+from gateway.protocol.conversion.tensors import CODES, join_elements, numbers
 
 
 def classify(output: TensorData, num_classes: int, *, has_batches: bool, labels: Sequence[str] = ()) -> TensorData:
@@ -26,12 +22,10 @@ def classify(output: TensorData, num_classes: int, *, has_batches: bool, labels:
 
     Raises: EngineError(INVALID_ARG) where the values cannot be compared.
     """
-    code = _CODES.get(output.datatype)
-    if code is None:
+    if output.datatype not in CODES:
         raise invalid(f"class result not available for output due to unsupported type '{output.datatype}'")
     assert not isinstance(output.data, SharedMemory)
-    values: array[Any] = array(code)
-    values.frombytes(output.data)
+    values = numbers(output.datatype, output.data)
     batch_size = output.shape[0] if has_batches and output.shape else 0
     num_values = prod(output.shape[1:] if batch_size else output.shape)
     texts: list[bytes] = []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 _MEBIBYTE = 1024 * 1024
 
@@ -43,19 +43,14 @@ class ClientLimits:
         return HeaderForward(self.rest_header_pattern if front == "rest" else self.grpc_header_pattern)
 
 
-@dataclass(frozen=True, slots=True)
 class HeaderForward:
     """The headers that become parameters of an inference; their names come in lower case."""
 
-    pattern: str
-    _regex: re.Pattern[str] | None = field(init=False)
-
-    def __post_init__(self) -> None:
+    def __init__(self, pattern: str) -> None:
         try:
-            regex = re.compile(self.pattern, re.IGNORECASE) if self.pattern else None
+            self._regex = re.compile(pattern, re.IGNORECASE) if pattern else None
         except re.error as error:
-            raise ValueError(f"'{self.pattern}' is no regular expression: {error}") from error
-        object.__setattr__(self, "_regex", regex)
+            raise ValueError(f"'{pattern}' is no regular expression: {error}") from error
 
     def __bool__(self) -> bool:
         return self._regex is not None
@@ -65,8 +60,6 @@ class HeaderForward:
 
     def parameters(self, fields: Sequence[tuple[bytes, bytes]]) -> dict[str, str]:
         """The forwarded fields, by name."""
-        if self._regex is None:
-            return {}
         return {
             name.decode("latin-1"): value.decode("utf-8", "replace") for name, value in fields if self.matches(name)
         }

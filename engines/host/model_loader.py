@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, cast
 
 from engines import instances
 from engines.core.calls import Submit
 from engines.core.errors import EngineError
-from engines.host.clock import LoopClock
+from engines.host.cache_setup import response_cache
 from engines.host.custom_metrics import CustomMetrics
 from engines.host.model import HostedModel
 from engines.host.settings import HostSettings
@@ -19,51 +20,54 @@ from engines.host.tracing import Tracer
 from engines.host.warmup import samples, warm_up
 from engines.repository import Repository
 from engines.repository.states import ModelSpec
-from engines.scheduling.cache import ResponseCache, cached, is_cached
+from engines.scheduling.cache import cached, is_cached
 from engines.scheduling.ensemble import Ensemble
 from engines.scheduling.factory import scheduler_for
 from engines.scheduling.interfaces import Instance, RequestScheduler
 from engines.scheduling.rate_limiter import RateLimiter
 
 
-class RepositoryControl:
-    """The repository as models use it (`pb_utils.load_model`, `unload_model`, `is_model_ready`).
+class LoopTimer:
+    """One call at a time in the future, never early."""
 
-    It is created before the repository, whose loader needs it.
-    """
+    __slots__ = ("_callback", "_handle", "_loop", "_when_ns")
 
-    def __init__(self) -> None:
-        self.repository: Repository | None = None
+    def __init__(self, loop: asyncio.AbstractEventLoop, when_ns: int, callback: Callable[[], None]) -> None:
+        self._loop = loop
+        self._when_ns = when_ns
+        self._callback = callback
+        self._handle: asyncio.Handle
+        self._wait()
 
-    def model(self, name: str, version: str) -> HostedModel:
-        """Raises: EngineError where the model is not ready."""
-        return cast(HostedModel, self._repository.get(name, version))
+    def cancel(self) -> None:
+        self._handle.cancel()
 
-    def is_ready(self, name: str, version: str) -> bool:
-        try:
-            self.model(name, version)
-        except EngineError:
-            return False
-        return True
+    def _wait(self) -> None:
+        remaining_ns = self._when_ns - time.monotonic_ns()
+        # uvloop's timers count whole milliseconds; less than that takes a few turns of the loop.
+        if remaining_ns > 1_000_000:
+            self._handle = self._loop.call_later(remaining_ns / 1e9, self._due)
+        else:
+            self._handle = self._loop.call_soon(self._due)
 
-    def is_decoupled(self, name: str, version: str) -> bool:
-        try:
-            return self.model(name, version).is_decoupled
-        except EngineError:
-            return False
+    def _due(self) -> None:
+        if time.monotonic_ns() >= self._when_ns:
+            self._callback()
+        else:
+            self._wait()
 
-    async def load(self, name: str, config: str | None, files: Mapping[str, bytes]) -> None:
-        """Raises: EngineError."""
-        await self._repository.load(name, config, files)
 
-    async def unload(self, name: str, unload_dependents: bool) -> None:
-        """Raises: EngineError."""
-        await self._repository.unload(name, unload_dependents)
+class LoopClock:
+    """A scheduler's `Clock` over an event loop: nanoseconds of the monotonic clock."""
 
-    @property
-    def _repository(self) -> Repository:
-        assert self.repository is not None
-        return self.repository
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+
+    def now_ns(self) -> int:
+        return time.monotonic_ns()
+
+    def call_at(self, when_ns: int, callback: Callable[[], None]) -> LoopTimer:
+        return LoopTimer(self._loop, when_ns, callback)
 
 
 # Time to finalize a model that is idle.
@@ -71,36 +75,46 @@ _MIN_STOP_SECONDS = 2.0
 
 
 class Loader:
-    """The repository's `Load`. `infer` takes requests between models; `control` finds and changes models for them."""
+    """The repository's `Load`, and the repository as models use it (`pb_utils.load_model`, `unload_model`,
+    `is_model_ready`). `infer` takes requests between models."""
 
-    def __init__(
-        self,
-        settings: HostSettings,
-        tracer: Tracer,
-        control: RepositoryControl,
-        *,
-        infer: Submit,
-        cache: ResponseCache | None = None,
-    ) -> None:
+    repository: Repository  # set before the first load
+
+    def __init__(self, settings: HostSettings, tracer: Tracer, infer: Submit) -> None:
+        """Raises: ValueError for invalid options of the cache."""
         self._settings = settings
         self._tracer = tracer
-        self._control = control
-        self._find = control.model
         self._infer = infer
-        self._cache = cache
-        self._limiter = RateLimiter(settings.rate_limits) if settings.is_rate_limited else None
         self._clock = LoopClock(asyncio.get_running_loop())
+        self.cache = response_cache(settings.cache_options, self._clock)
+        self._limiter = RateLimiter(settings.rate_limits) if settings.is_rate_limited else None
         self._limits = instances.ProcessLimits(stop_seconds=max(_MIN_STOP_SECONDS, settings.exit_timeout_seconds))
         self._models: set[HostedModel] = set()
         self.custom_metrics = CustomMetrics()
-
-    def __repr__(self) -> str:
-        return f"<Loader: {len(self._models)} versions loaded>"
 
     @property
     def models(self) -> Iterable[HostedModel]:
         """All loaded versions, including those that unload."""
         return tuple(self._models)
+
+    def is_ready(self, name: str, version: str) -> bool:
+        with suppress(EngineError):
+            self._find(name, version)
+            return True
+        return False
+
+    def is_decoupled(self, name: str, version: str) -> bool:
+        with suppress(EngineError):
+            return self._find(name, version).is_decoupled
+        return False
+
+    async def load(self, name: str, config: str | None, files: Mapping[str, bytes]) -> None:
+        """Raises: EngineError."""
+        await self.repository.load(name, config, files)
+
+    async def unload(self, name: str, unload_dependents: bool) -> None:
+        """Raises: EngineError."""
+        await self.repository.unload(name, unload_dependents)
 
     async def __call__(self, spec: ModelSpec) -> HostedModel:
         """Raises: EngineError."""
@@ -123,7 +137,7 @@ class Loader:
             backend_options=self._backend_options(spec.config.backend),
             infer=self._infer,
             on_change=changed,
-            control=self._control,
+            control=self,
             metrics=self.custom_metrics,
             limits=self._limits,
             completes=self._settings.completes_configs,
@@ -146,7 +160,11 @@ class Loader:
     async def _ensemble(self, spec: ModelSpec) -> HostedModel:
         """A graph of other models; each request counts as an execution, as in Triton."""
         statistics = self._statistics(spec)
-        scheduler = Ensemble(spec.config, self._submit_to, lambda name, version: self._find(name, version).config)
+        scheduler = Ensemble(
+            spec.config,
+            lambda name, version: self._find(name, version).submit,
+            lambda name, version: self._find(name, version).config,
+        )
         return self._model(spec, spec.config, scheduler, statistics, _nothing, is_ensemble=True)
 
     def _model(
@@ -167,20 +185,21 @@ class Loader:
         model = HostedModel(
             spec,
             config,
-            cached(config, str(spec.version), scheduler, self._cache, self._clock, statistics),
+            cached(config, str(spec.version), scheduler, self.cache, self._clock, statistics),
             statistics=statistics,
             tracer=self._tracer,
             now_ns=self._clock.now_ns,
             finish=finish,
             pids=pids,
-            is_cached=self._cache is not None and is_cached(config),
+            is_cached=self.cache is not None and is_cached(config),
             is_ensemble=is_ensemble,
         )
         self._models.add(model)
         return model
 
-    def _submit_to(self, name: str, version: str) -> Submit:
-        return self._find(name, version).submit
+    def _find(self, name: str, version: str) -> HostedModel:
+        """Raises: EngineError where the model is not ready."""
+        return cast(HostedModel, self.repository.get(name, version))
 
     def _statistics(self, spec: ModelSpec) -> Statistics:
         is_decoupled = spec.config.model_transaction_policy.decoupled

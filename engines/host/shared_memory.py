@@ -31,9 +31,6 @@ class SharedMemoryRegions:
         self._is_allowed = is_allowed
         self._regions: dict[str, Region] = {}
 
-    def __repr__(self) -> str:
-        return f"<SharedMemoryRegions: {', '.join(self._regions) or 'none'}>"
-
     def register(self, name: str, key: str, offset: int, byte_size: int) -> None:
         """Raises: EngineError where the name is taken, or the object cannot be opened or is smaller."""
         if not self._is_allowed:
@@ -45,11 +42,11 @@ class SharedMemoryRegions:
         self._regions[name] = Region(name, key, offset, byte_size)
 
     def unregister(self, name: str) -> None:
-        """Remove a region, if it is registered."""
-        self._regions.pop(name, None)
-
-    def unregister_all(self) -> None:
-        self._regions.clear()
+        """Remove a region, if it is registered; "" removes all."""
+        if name:
+            self._regions.pop(name, None)
+        else:
+            self._regions.clear()
 
     def status(self, name: str) -> list[Region]:
         """The region of that name, or all regions for "".

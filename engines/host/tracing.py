@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import os
-import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import count as counter
 from math import prod
@@ -21,6 +20,7 @@ import orjson
 from engines.core.calls import InferenceCall
 from engines.core.messages import InferRequest, InferResponse, Raw, SharedMemory, TensorData
 from engines.host.trace_settings import TraceSettings, TraceSettingsBook
+from gateway.protocol.conversion.tensors import CODES, numbers, split_elements
 
 _log = logging.getLogger(__name__)
 
@@ -54,21 +54,6 @@ class TraceFiles:
         self.append(f"{path}.{number}", records)
 
 
-_FORMATS = {
-    "BOOL": "?",
-    "UINT8": "B",
-    "UINT16": "H",
-    "UINT32": "I",
-    "UINT64": "Q",
-    "INT8": "b",
-    "INT16": "h",
-    "INT32": "i",
-    "INT64": "q",
-    "FP32": "f",
-    "FP64": "d",
-}
-
-
 def written_tensor(tensor: TensorData) -> dict[str, str]:
     """The record of a tensor, without data where it is in shared memory."""
     data = tensor.data
@@ -83,14 +68,11 @@ def written_tensor(tensor: TensorData) -> dict[str, str]:
 
 def _elements(datatype: str, data: Raw, count: int) -> Iterator[str]:
     if datatype == "BYTES":
-        at = 0
-        for _ in range(count):
-            length = int.from_bytes(data[at : at + 4], "little")
-            yield f'"{bytes(data[at + 4 : at + 4 + length]).decode("utf-8", "replace")}"'
-            at += 4 + length
-    elif datatype in _FORMATS:
-        for value in struct.unpack(f"<{count}{_FORMATS[datatype]}", data):
-            yield f"{value:g}" if isinstance(value, float) else str(int(value))
+        for element in split_elements(data, count):
+            yield f'"{element.decode("utf-8", "replace")}"'
+    elif datatype == "BOOL" or datatype in CODES:
+        for value in numbers(datatype, data):
+            yield f"{value:g}" if isinstance(value, float) else str(value)
 
 
 # The key of the ensemble's trace number, beside the W3C trace context of its steps.

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
+from typing import Protocol
 
 from engines.core.errors import internal
 from engines.core.messages import Raw
-from engines.host.grpc.call_head import Head
+from engines.host.client_limits import ClientLimits
+from engines.host.grpc.call_head import VOLATILE, Head, HeadReader
 from engines.host.grpc.replies import (
     COMPRESSED_OPENINGS,
     DEADLINE_EXCEEDED,
@@ -20,52 +22,70 @@ from engines.host.grpc.replies import (
     status_of,
     too_large,
 )
-from engines.host.grpc.responses import framed
-from engines.host.grpc.server_context import CallOwner
+from engines.host.grpc.requests import RequestReader
+from engines.host.grpc.responses import GrpcResponseWriter, framed
+from engines.host.model import HostedModel
+from engines.host.service import Service
 from gateway.protocol.grpc_status import read_timeout
 from gateway.wire.grpc import PREFIX, PREFIX_BYTES, decompress
 from gateway.wire.http2.fields import Block
 from gateway.wire.http2.stream import Stream
 
 
+class GrpcFront:
+    """What the calls of one server share."""
+
+    def __init__(self, service: Service, limits: ClientLimits, loop: asyncio.AbstractEventLoop) -> None:
+        self.service = service
+        self.limits = limits
+        self.loop = loop
+        self.is_draining = False
+        forward = limits.forwards("grpc")
+        self.read_head = HeadReader(forward, limits.compression_level)
+        self.read_request = RequestReader()
+        self.volatile = frozenset(name for name in VOLATILE if not forward.matches(name))
+        self._writers: dict[tuple[str, str], GrpcResponseWriter] = {}
+        self.restrictions = service.restrictions["grpc"]
+
+    def writer(self, model: HostedModel) -> GrpcResponseWriter:
+        """The writer of a model's responses."""
+        key = (model.name, model.version)
+        writer = self._writers.get(key)
+        if writer is None or writer.model is not model:  # the model was loaded again
+            writer = self._writers[key] = GrpcResponseWriter(model)
+        return writer
+
+
+class CallOwner(Protocol):
+    """A client's connection, as a call sees it."""
+
+    front: GrpcFront
+
+    def call_ended(self, stream: Stream) -> None:
+        """The reply is sent or buffered; further data of the client is dropped."""
+        ...
+
+
 class BaseCall(ABC):
     """A client's call. It ends once: by `succeed`, `fail`, its deadline, or the client's reset."""
 
-    __slots__ = (
-        "_compression",
-        "_has_begun",
-        "_owed_bytes",
-        "_owed_since",
-        "_timer",
-        "front",
-        "head",
-        "is_over",
-        "owner",
-        "stream",
-    )
+    is_over = False
+    _has_begun = False
+    _owed_bytes: int | None = None  # at the last sweep
+    _owed_since = 0.0
+    _timer: asyncio.TimerHandle | None = None
 
     def __init__(self, owner: CallOwner, stream: Stream, head: Head) -> None:
         self.owner = owner
         self.front = owner.front
         self.stream = stream
         self.head = head
-        self.is_over = False
-        self._has_begun = False
-        self._owed_bytes: int | None = None  # at the last sweep
-        self._owed_since = 0.0
-        self._timer: asyncio.TimerHandle | None = None
-        level = self.front.limits.compression_level
-        encoding = head.plan.compression if level is not None else None
-        self._compression = (encoding, level) if encoding is not None and level is not None else None
         if head.timeout is not None:
             seconds = read_timeout(head.timeout)
             if seconds is None:
                 self.fail(StatusError(INTERNAL, f"Bad grpc-timeout: {head.timeout.decode('latin-1')}"))
             else:
                 self._timer = self.front.loop.call_later(seconds, self._expire)
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.head.plan.path!r}{' over' if self.is_over else ''}>"
 
     # Called by the stream
 
@@ -92,8 +112,7 @@ class BaseCall(ABC):
         if received is None or received != self._owed_bytes:
             self._owed_bytes, self._owed_since = received, now
         elif limit is not None and now - self._owed_since > limit:
-            self.fail(StatusError(DEADLINE_EXCEEDED, f"the request is not whole after {limit:g} seconds"))
-            self.abandon()
+            self.abort(StatusError(DEADLINE_EXCEEDED, f"the request is not whole after {limit:g} seconds"))
 
     # For subclasses
 
@@ -107,7 +126,7 @@ class BaseCall(ABC):
 
     @abstractmethod
     def abandon(self) -> None:
-        """Cancel the work: the answer is not needed."""
+        """Cancel the work: its result is not needed."""
 
     # Replies
 
@@ -116,10 +135,9 @@ class BaseCall(ABC):
 
         Raises: EngineError where the message is longer than gRPC allows.
         """
-        data = framed(pieces, self._compression)
+        data = framed(pieces, self.head.plan.compression)
         if self.stream.num_waiting > self.front.limits.max_unsent_bytes:
-            self.fail(StatusError(RESOURCE_EXHAUSTED, "the client does not read its answers"))
-            self.abandon()
+            self.abort(StatusError(RESOURCE_EXHAUSTED, "the client does not read its answers"))
             return
         self._begin()
         for piece in data:
@@ -138,10 +156,15 @@ class BaseCall(ABC):
             send_status(self.stream, code, message, has_begun=self._has_begun)
             self.owner.call_ended(self.stream)
 
+    def abort(self, error: Exception) -> None:
+        """Fail it, and cancel its work."""
+        self.fail(error)
+        self.abandon()
+
     def _begin(self) -> None:
         if not self._has_begun:
             self._has_begun = True
-            compression = self._compression
+            compression = self.head.plan.compression
             self.stream.send_headers(OPENING if compression is None else COMPRESSED_OPENINGS[compression[0]])
 
     def _end(self) -> bool:
@@ -151,25 +174,18 @@ class BaseCall(ABC):
         self.is_over = True
         if self._timer is not None:
             self._timer.cancel()
-            self._timer = None
         return True
 
     def _expire(self) -> None:
-        self._timer = None
-        self.fail(StatusError(DEADLINE_EXCEEDED, "Deadline Exceeded"))
-        self.abandon()
+        self.abort(StatusError(DEADLINE_EXCEEDED, "Deadline Exceeded"))
 
 
 class UnaryCall(BaseCall):
     """A call with one request message, answered when the client has sent everything."""
 
-    __slots__ = ("_needed", "_num_bytes", "_pieces")
-
-    def __init__(self, owner: CallOwner, stream: Stream, head: Head) -> None:
-        self._pieces: list[bytes] | None = None
-        self._num_bytes = 0
-        self._needed = PREFIX_BYTES
-        super().__init__(owner, stream, head)
+    _pieces: list[bytes] | None = None
+    _num_bytes = 0
+    _needed = PREFIX_BYTES
 
     @property
     def num_received(self) -> int | None:
@@ -193,9 +209,7 @@ class UnaryCall(BaseCall):
 
     def _collect(self, data: bytes, ended: bool) -> bytes:
         """Collect the bytes of the message; returns all of them at the end."""
-        if self._pieces is None:
-            self._pieces = []
-        pieces = self._pieces
+        pieces = self._pieces = self._pieces or []
         if self._num_bytes < self._needed:
             pieces.append(data)
         has_size = self._num_bytes >= PREFIX_BYTES
@@ -210,7 +224,7 @@ class UnaryCall(BaseCall):
             self.stream.credit(len(data))
             return b""
         self._pieces = None
-        return b"".join(pieces) if len(pieces) > 1 else pieces[0]
+        return b"".join(pieces)
 
     def _answer_to(self, data: bytes) -> None:
         """Answer the first message, as gRPC's servers do."""
@@ -232,19 +246,3 @@ class UnaryCall(BaseCall):
         limit = self.front.limits.max_message_bytes
         if size > limit:
             raise too_large(size, limit)
-
-
-class RefusedCall(UnaryCall):
-    """A call that fails at once."""
-
-    __slots__ = ()
-
-    def __init__(self, owner: CallOwner, stream: Stream, head: Head, error: Exception) -> None:
-        super().__init__(owner, stream, head)
-        self.fail(error)
-
-    def answer(self, data: bytes, at: int, end: int) -> None:
-        """The call has failed already."""
-
-    def abandon(self) -> None:
-        """There is no work to cancel."""

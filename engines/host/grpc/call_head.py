@@ -24,12 +24,10 @@ _COMPRESSIONS = (b"gzip", b"deflate")
 
 
 class PreparedCall:
-    """The common part of calls with the same fields: `compression` of replies, if any; `forwarded` headers, which the
-    model gets as parameters."""
+    """The common part of calls with the same fields: `compression` of replies, if any, as a name and zlib's level;
+    `forwarded` headers, which the model gets as parameters."""
 
-    __slots__ = ("compression", "encoding", "forwarded", "is_grpc", "path", "rpc", "values", "wants_grpc_errors")
-
-    def __init__(self, fields: Sequence[Field], forward: HeaderForward) -> None:
+    def __init__(self, fields: Sequence[Field], forward: HeaderForward, level: int | None) -> None:
         values = self.values = dict(reversed(fields))  # the first of each name
         self.path = values[b":path"]
         self.rpc = RPCS_BY_PATH.get(self.path)
@@ -37,12 +35,10 @@ class PreparedCall:
         self.is_grpc = values[b":method"] == b"POST" and kind == _CONTENT_TYPE
         self.encoding = values.get(b"grpc-encoding", b"identity")
         accepted = [name.strip() for name in values.get(b"grpc-accept-encoding", b"").split(b",")]
-        self.compression = next((name for name in _COMPRESSIONS if name in accepted), None)
+        encoding = next((name for name in _COMPRESSIONS if name in accepted), None)
+        self.compression = (encoding, level) if encoding is not None and level is not None else None
         self.wants_grpc_errors = values.get(b"triton_grpc_error") == b"true"
         self.forwarded: Mapping[str, str] = forward.parameters(fields) if forward else {}
-
-    def __repr__(self) -> str:
-        return f"<PreparedCall {self.path!r}>"
 
 
 class Head(NamedTuple):
@@ -56,10 +52,9 @@ class Head(NamedTuple):
 class HeadReader:
     """Parses heads, and caches them in their header blocks."""
 
-    __slots__ = ("_forward", "_own")
-
-    def __init__(self, forward: HeaderForward) -> None:
+    def __init__(self, forward: HeaderForward, compression_level: int | None) -> None:
         self._forward = forward
+        self._level = compression_level
         self._own = frozenset(name for name in _OWN if not forward.matches(name))
 
     def __call__(self, block: Block) -> Head:
@@ -73,5 +68,5 @@ class HeadReader:
             plan, timeout, trace = self(block.base)
             values = dict(block.own)
             return Head(plan, values.get(_TIMEOUT, timeout), trace_of(values) or trace)
-        plan = PreparedCall(block.fields, self._forward)
+        plan = PreparedCall(block.fields, self._forward, self._level)
         return Head(plan, plan.values.get(_TIMEOUT), trace_of(plan.values))

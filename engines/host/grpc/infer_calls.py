@@ -13,12 +13,11 @@ from time import monotonic_ns
 from engines.core.calls import InferenceCall
 from engines.core.errors import EngineError, ErrorCode
 from engines.core.messages import InferResponse, Raw
-from engines.host.grpc.call import BaseCall, UnaryCall
+from engines.host.grpc.call import BaseCall, CallOwner, UnaryCall
 from engines.host.grpc.call_head import Head
 from engines.host.grpc.replies import UNAVAILABLE, StatusError
 from engines.host.grpc.requests import InferMessage
 from engines.host.grpc.responses import empty_final, streamed
-from engines.host.grpc.server_context import CallOwner
 from engines.host.model import HostedModel
 from engines.host.request_fields import check_single_response, read_version, single_response
 from gateway.protocol.conversion.stream import stream_error
@@ -29,15 +28,11 @@ from gateway.wire.http2.stream import Stream
 class InferCall(UnaryCall):
     """Answers with the single response, once the inference is over."""
 
-    __slots__ = ("_call", "_message", "_model", "_num_responses", "_response")
-
-    def __init__(self, owner: CallOwner, stream: Stream, head: Head) -> None:
-        self._call: InferenceCall | None = None
-        self._message: InferMessage
-        self._model: HostedModel
-        self._response: InferResponse | None = None
-        self._num_responses = 0
-        super().__init__(owner, stream, head)
+    _call: InferenceCall | None = None
+    _message: InferMessage
+    _model: HostedModel
+    _response: InferResponse | None = None
+    _num_responses = 0
 
     def answer(self, data: bytes, at: int, end: int) -> None:
         front, head = self.front, self.head
@@ -81,16 +76,15 @@ class InferCall(UnaryCall):
 class StreamInferCall(BaseCall):
     """Stops reading while its client does not read, or while too many inferences are in flight."""
 
-    __slots__ = ("_has_ended", "_in_flight", "_is_leaving", "_num_bytes", "_owed", "_reader", "_turns")
+    _owed = 0  # bytes whose window is not given back
+    _num_bytes = 0
+    _has_ended = False  # the client's side
 
     def __init__(self, owner: CallOwner, stream: Stream, head: Head) -> None:
         self._reader = MessageReader(owner.front.limits.max_message_bytes)
-        self._turns: deque[OrderedResponse] = deque()  # of inferences that answer in order
+        self.turns: deque[OrderedResponse] = deque()  # of inferences that answer in order
         self._in_flight: set[OrderedResponse] = set()
-        self._owed = 0  # bytes whose window is not given back
-        self._num_bytes = 0
         self._is_leaving = owner.front.is_draining
-        self._has_ended = False  # the client's side
         super().__init__(owner, stream, head)
 
     def data_received(self, stream: Stream, data: bytes, ended: bool) -> None:
@@ -98,11 +92,13 @@ class StreamInferCall(BaseCall):
             return
         try:
             for is_compressed, message in self._reader.feed(data):
-                self._start(self._decompressed(message) if is_compressed else message)
+                if is_compressed:
+                    message = decompress(message, self.head.plan.encoding, self.front.limits.max_message_bytes)
+                self._start(message)
                 if self.is_over:
                     return
         except Exception as error:
-            self._abort(error)
+            self.abort(error)
             return
         if ended:
             self._has_ended = True
@@ -117,7 +113,7 @@ class StreamInferCall(BaseCall):
 
     def abandon(self) -> None:
         turns, self._in_flight = self._in_flight, set()
-        self._turns.clear()
+        self.turns.clear()
         for turn in turns:
             turn.cancel()
 
@@ -134,7 +130,7 @@ class StreamInferCall(BaseCall):
     def turn_ended(self, turn: OrderedResponse) -> None:
         """An inference is over: write the responses whose turn has come."""
         self._in_flight.discard(turn)
-        turns = self._turns
+        turns = self.turns
         while turns and turns[0].is_over:
             for message in turns.popleft().waiting:
                 self.send(message)
@@ -148,11 +144,7 @@ class StreamInferCall(BaseCall):
             try:
                 self.write(message)
             except EngineError as error:
-                self._abort(error)
-
-    def fail_all(self, error: Exception) -> None:
-        """End the stream with the error of one of its inferences."""
-        self._abort(error)
+                self.abort(error)
 
     def leave(self) -> None:
         """End once all inferences in flight are answered."""
@@ -160,64 +152,47 @@ class StreamInferCall(BaseCall):
         self._end_if_done()
 
     def _start(self, data: bytes) -> None:
-        message = self.front.read_request(data, 0, len(data))
-        turn = OrderedResponse(self, message)
+        turn = OrderedResponse(self, self.front.read_request(data, 0, len(data)))
         self._in_flight.add(turn)
+        self.turns.append(turn)
         try:
-            version = read_version(message.version)
-            turn.find(version)
-            if turn.is_ordered:
-                self._turns.append(turn)
-            turn.start(version)
+            turn.start()
         except EngineError as error:
-            if turn.is_ordered and turn not in self._turns:
-                self._turns.append(turn)
             turn.refuse(error)
 
-    def _decompressed(self, message: bytes) -> bytes:
-        return decompress(message, self.head.plan.encoding, self.front.limits.max_message_bytes)
-
     def _end_if_done(self) -> None:
-        if self._in_flight or self._turns:
+        if self._in_flight or self.turns:
             return
         if self._has_ended:
             self.succeed()
         elif self._is_leaving and self._reader.is_between_messages:
             self.fail(StatusError(UNAVAILABLE, "the host is stopping"))
 
-    def _abort(self, error: Exception) -> None:
-        self.fail(error)
-        self.abandon()
-
 
 class OrderedResponse:
     """One inference of a stream. `waiting` are its responses that wait for their turn."""
 
-    __slots__ = ("_call", "_is_starting", "_message", "_model", "_stream", "is_ordered", "is_over", "waiting")
+    _model: HostedModel
+    _call: InferenceCall | None = None
+    _is_starting = False
+    is_ordered = True  # until the model is known
+    is_over = False
 
     def __init__(self, stream: StreamInferCall, message: InferMessage) -> None:
         self._stream = stream
         self._message = message
-        self._model: HostedModel | None = None
-        self._call: InferenceCall | None = None
-        self._is_starting = False
-        self.is_ordered = True  # until the model is known
-        self.is_over = False
         self.waiting: list[list[Raw]] = []
 
-    def __repr__(self) -> str:
-        return f"<OrderedResponse {self._message!r}{' over' if self.is_over else ''}>"
-
-    def find(self, version: str) -> None:
-        """Raises: EngineError for an unknown model."""
-        model = self._model = self._stream.front.service.model(self._message.model, version)
-        self.is_ordered = not model.is_decoupled
-
-    def start(self, version: str) -> None:
-        """Raises: EngineError where the request is malformed."""
-        stream = self._stream
+    def start(self) -> None:
+        """Raises: EngineError for an unknown model, or a malformed request."""
+        stream, message = self._stream, self._message
         service, head = stream.front.service, stream.head
-        request = self._message.infer_request(service.regions, head.plan.forwarded, head.trace, version)
+        version = read_version(message.version)
+        model = self._model = service.model(message.model, version)
+        if model.is_decoupled:
+            self.is_ordered = False
+            stream.turns.pop()
+        request = message.infer_request(service.regions, head.plan.forwarded, head.trace, version)
         call = self._call = InferenceCall(request, self._respond, monotonic_ns())
         self._is_starting = True
         service.infer(call)
@@ -243,7 +218,7 @@ class OrderedResponse:
                 message = self._message
                 self._send(empty_final(message.id, message.model, message.version))
         except Exception as error:  # the instance has other calls to answer
-            self._stream.fail_all(error)
+            self._stream.abort(error)
         if is_final and not self.is_over:
             self._end()
 
@@ -251,7 +226,6 @@ class OrderedResponse:
         message, stream = self._message, self._stream
         error = response.error
         if error is None:
-            assert self._model is not None
             try:
                 pieces = stream.front.writer(self._model).write(message.id, response, message.classes)
             except EngineError as failure:
@@ -262,7 +236,7 @@ class OrderedResponse:
         if self._is_starting:
             self._send([stream_error(error.message, message.id)])
         elif stream.head.plan.wants_grpc_errors:
-            stream.fail_all(error)
+            stream.abort(error)
         else:
             text = stream_error(error.message, message.id, message.model, message.version, is_final=is_final)
             self._send([text])

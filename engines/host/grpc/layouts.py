@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Generic, NamedTuple, TypeVar
+from collections.abc import Mapping
+from typing import NamedTuple
 
+from engines.core.messages import WantedOutput
+from engines.host.request_fields import RequestParameters
 from gateway.protocol.conversion.raw_contents import INPUT_TAG
 from gateway.protocol.errors import GatewayError
 from gateway.protocol.protobuf_wire import BYTES, read_tag, read_varint
-
-Value = TypeVar("Value")
 
 _ID_TAG = 0x1A  # field 3, bytes
 # Messages of one size before its layout is cached; cached layouts of a size; cached sizes.
@@ -22,28 +23,34 @@ _MAX_FIELDS = 64
 Span = tuple[int, int]
 
 
-class MessageLayout(NamedTuple, Generic[Value]):
+class CommonFields(NamedTuple):
+    """The common part of messages of one layout: all but the id and the tensors' values."""
+
+    model: str
+    version: str
+    parameters: RequestParameters
+    tensors: tuple[tuple[str, str, tuple[int, ...]], ...]  # name, datatype, shape
+    outputs: tuple[WantedOutput, ...]
+    classes: Mapping[str, int]  # by output
+
+
+class MessageLayout(NamedTuple):
     """`fixed` are bytes at places of the message; between them are its id and the raw tensors."""
 
     fixed: tuple[tuple[int, bytes], ...]
     id: Span | None
     raws: tuple[Span, ...]
-    common: Value
+    common: CommonFields
 
 
-class Layouts(Generic[Value]):
+class Layouts:
     """The layouts of one server's messages, in bounded memory, each with its common value."""
 
-    __slots__ = ("_layouts", "_seen")
-
     def __init__(self) -> None:
-        self._layouts: dict[int, list[MessageLayout[Value]]] = {}
+        self._layouts: dict[int, list[MessageLayout]] = {}
         self._seen: dict[int, int] = {}
 
-    def __repr__(self) -> str:
-        return f"<Layouts of {len(self._layouts)} sizes>"
-
-    def find(self, data: bytes, at: int, end: int) -> MessageLayout[Value] | None:
+    def find(self, data: bytes, at: int, end: int) -> MessageLayout | None:
         """The layout of the message in `data[at:end]`, None where it is not cached."""
         for layout in self._layouts.get(end - at, ()):
             for start, expected in layout.fixed:
@@ -53,7 +60,7 @@ class Layouts(Generic[Value]):
                 return layout
         return None
 
-    def learn(self, data: bytes, at: int, end: int, common: Value) -> None:
+    def learn(self, data: bytes, at: int, end: int, common: CommonFields) -> None:
         """Count a well-formed message without a cached layout, and cache it where it comes often."""
         size = end - at
         if len(self._seen) >= _MAX_SEEN:
@@ -72,7 +79,7 @@ class Layouts(Generic[Value]):
         del of_size[_MAX_LAYOUTS:]
 
 
-def _layout_of(data: bytes, at: int, end: int, common: Value) -> MessageLayout[Value] | None:
+def _layout_of(data: bytes, at: int, end: int, common: CommonFields) -> MessageLayout | None:
     """None for messages with fields of other kinds, two ids, or too many fields."""
     begin = fixed_from = at
     fixed: list[tuple[int, bytes]] = []

@@ -8,58 +8,52 @@ Source: Triton's grpc_service.proto; server `grpc/infer_handler.cc` (InferGRPCTo
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
-from engines.core.errors import EngineError, internal, invalid
+from engines.core.errors import internal, invalid
 from engines.core.messages import InferRequest, Raw, SharedMemory, TensorData, WantedOutput
-from engines.host.grpc.layouts import Layouts
+from engines.host.grpc.layouts import CommonFields, Layouts
 from engines.host.request_fields import RESERVED_PREFIX, RequestParameters, datatype_named
 from engines.host.shared_memory import SharedMemoryRegions
 from gateway.protocol.conversion import raw_contents
 from gateway.protocol.conversion.parameters import FINAL_RESPONSE_FLAG
-from gateway.protocol.conversion.tensors import raw_of_contents
+from gateway.protocol.conversion.tensors import CONTENTS, raw_of_contents
 from gateway.protocol.protobuf import Message, parse
 
 _MAX_UINT64 = 2**64 - 1
-_OF_CLIENTS = ("int64_param", "bool_param", "string_param", "double_param")
+# The attribute of each parameter for the host, and the fields that its value may be in.
+_FIELDS = {
+    "sequence_id": ("sequence_id", ("int64_param", "string_param")),
+    "sequence_start": ("sequence_start", ("bool_param",)),
+    "sequence_end": ("sequence_end", ("bool_param",)),
+    "priority": ("priority", ("int64_param", "uint64_param")),
+    "timeout": ("timeout_us", ("int64_param",)),
+    FINAL_RESPONSE_FLAG: ("wants_empty_final", ("bool_param",)),
+}
+_OF_CLIENTS = ("", ("int64_param", "bool_param", "string_param", "double_param"))
 
 
 def read_parameters(parameters: Message) -> RequestParameters:
     """Raises: EngineError(INVALID_ARG)."""
     read = RequestParameters({})
     for name, parameter in parameters.items():
+        attribute, kinds = _FIELDS.get(name, _OF_CLIENTS)
         kind = parameter.WhichOneof("parameter_choice")
-        value: Any = getattr(parameter, kind) if kind else None
-        match name:
-            case "sequence_id":
-                if kind not in ("int64_param", "string_param"):
-                    raise _wrong_type(name, "int64_param or string_param.")
-                read.sequence_id = value if kind == "string_param" else value & _MAX_UINT64
-            case "sequence_start":
-                read.sequence_start = _flag(name, kind, value)
-            case "sequence_end":
-                read.sequence_end = _flag(name, kind, value)
-            case "priority":
-                if kind not in ("int64_param", "uint64_param"):
-                    raise _wrong_type(name, "int64_param or uint64_param.")
-                if value < 0:
-                    raise invalid("invalid value for 'priority', expected value >= 0.")
-                read.priority = value
-            case "timeout":
-                if kind != "int64_param":
-                    raise _wrong_type(name, "int64_param.")
-                read.timeout_us = value & _MAX_UINT64
-            case _ if name == FINAL_RESPONSE_FLAG:
-                read.wants_empty_final = _flag(name, kind, value)
-            case _ if name.startswith(RESERVED_PREFIX):
-                raise invalid(
-                    "parameter keys starting with 'triton_' are reserved for Triton usage. Only the following keys "
-                    f"starting with 'triton_' are allowed: {FINAL_RESPONSE_FLAG}"
-                )
-            case _ if kind in _OF_CLIENTS:
-                read.own[name] = value
-            case _:
-                raise _wrong_type(name, "int64_param, bool_param, or string_param.")
+        if not attribute and name.startswith(RESERVED_PREFIX):
+            raise invalid(
+                "parameter keys starting with 'triton_' are reserved for Triton usage. Only the following keys "
+                f"starting with 'triton_' are allowed: {FINAL_RESPONSE_FLAG}"
+            )
+        if kind not in kinds:
+            expected = " or ".join(kinds) if attribute else "int64_param, bool_param, or string_param"
+            raise invalid(f"invalid value type for '{name}' parameter, expected {expected}.")
+        value = getattr(parameter, kind)
+        if not attribute:
+            read.own[name] = value
+        elif name == "priority" and value < 0:
+            raise invalid("invalid value for 'priority', expected value >= 0.")
+        else:  # a negative number stands for one beyond int64
+            setattr(read, attribute, value & _MAX_UINT64 if kind == "int64_param" else value)
     return read
 
 
@@ -115,47 +109,23 @@ def _of_tensor(tensor: Message, name: str, kind: str) -> Any:
     return getattr(parameter, kind)
 
 
-def _flag(name: str, kind: str | None, value: Any) -> bool:
-    if kind != "bool_param":
-        raise _wrong_type(name, "bool_param.")
-    return bool(value)
-
-
-def _wrong_type(name: str, expected: str) -> EngineError:
-    return invalid(f"invalid value type for '{name}' parameter, expected {expected}")
-
-
 # Up to this size a copy is cheaper than a view that holds the whole message in memory.
 _COPY_BYTES = 4096
 
-# The datatypes of each field of InferTensorContents.
-_TYPES_OF_CONTENTS = {
-    "bool_contents": ("BOOL",),
-    "int_contents": ("INT32", "INT8", "INT16"),
-    "int64_contents": ("INT64",),
-    "uint_contents": ("UINT32", "UINT8", "UINT16"),
-    "uint64_contents": ("UINT64",),
-    "fp32_contents": ("FP32",),
-    "fp64_contents": ("FP64",),
-    "bytes_contents": ("BYTES",),
-}
-
-
-class CommonFields(NamedTuple):
-    """The common part of messages of one layout: all but the id and the tensors' values."""
-
-    model: str
-    version: str
-    parameters: RequestParameters
-    tensors: tuple[tuple[str, str, tuple[int, ...]], ...]  # name, datatype, shape
-    outputs: tuple[WantedOutput, ...]
-    classes: Mapping[str, int]  # by output
+# The widest datatype in each field of InferTensorContents.
+_WIDEST = {field: datatype for datatype, (field, _) in CONTENTS.items()}
+_NO_CLASSES: Mapping[str, int] = {}
 
 
 class InferMessage:
-    """A received message. Model, version and id are known before the rest is validated."""
+    """A received message. Model, version and id are known before the rest is validated.
 
-    __slots__ = ("_common", "_message", "_raws", "_source", "id", "model", "version")
+    Valid after `infer_request`: whether a decoupled call ends with an empty response, and the number of classes by
+    output.
+    """
+
+    wants_empty_final = False
+    classes = _NO_CLASSES
 
     def __init__(
         self,
@@ -165,7 +135,7 @@ class InferMessage:
         raws: list[Raw],
         common: CommonFields | None,
         message: Message = None,
-        source: tuple[Layouts[CommonFields], bytes, int, int] | None = None,
+        source: tuple[Layouts, bytes, int, int] | None = None,
     ) -> None:
         self.model = model
         self.version = version
@@ -175,23 +145,10 @@ class InferMessage:
         self._message = message
         self._source = source  # for caching its layout
 
-    def __repr__(self) -> str:
-        return f"<Asked {self.model} {self.version} {self.id!r}>"
-
-    @property
-    def wants_empty_final(self) -> bool:
-        """Whether a decoupled call ends with an empty response; valid after `infer_request`."""
-        return self._common is not None and self._common.parameters.wants_empty_final
-
-    @property
-    def classes(self) -> Mapping[str, int]:
-        """The number of classes by output; valid after `infer_request`."""
-        return self._common.classes if self._common is not None else {}
-
     def infer_request(
         self, regions: SharedMemoryRegions, forwarded: Mapping[str, str], trace: Mapping[str, str], version: str
     ) -> InferRequest:
-        """The inference; `forwarded` are headers that become parameters, `version` has digits only.
+        """The inference; `version` has digits only.
 
         Raises: EngineError.
         """
@@ -205,6 +162,7 @@ class InferMessage:
                     for (name, datatype, shape), raw in zip(common.tensors, self._raws, strict=True)
                 ]
             )
+        self.classes, self.wants_empty_final = common.classes, common.parameters.wants_empty_final
         return common.parameters.infer_request(self.model, version, self.id, inputs, common.outputs, forwarded, trace)
 
     def _read(self, regions: SharedMemoryRegions) -> tuple[CommonFields, tuple[TensorData, ...]]:
@@ -215,7 +173,7 @@ class InferMessage:
         outputs = _read_outputs(message, regions)
         declared = tuple([(tensor.name, tensor.datatype, tensor.shape) for tensor in inputs])
         classes = {output.name: output.num_classes for output in outputs if output.num_classes}
-        common = self._common = CommonFields(self.model, self.version, parameters, declared, outputs, classes)
+        common = CommonFields(self.model, self.version, parameters, declared, outputs, classes)
         is_plain = len(self._raws) == len(inputs) and not any(output.shared_memory for output in outputs)
         if is_plain and self._source is not None:
             layouts, data, at, end = self._source
@@ -258,17 +216,19 @@ class InferMessage:
         for number, field in enumerate(fields):
             if number:
                 raise invalid(f"{about}, binary data was already supplied.")
-            allowed = _TYPES_OF_CONTENTS[field]
-            if datatype not in allowed:
-                raise invalid(f"{about} of type '{allowed[0]}', expected datatype '{datatype}'")
+            if CONTENTS.get(datatype, ("",))[0] != field:
+                raise invalid(f"{about} of type '{_WIDEST[field]}', expected datatype '{datatype}'")
         return raw_of_contents(tensor.datatype, tensor.contents) if fields else b""
+
+
+_NO_MESSAGE = "Unable to parse request"
 
 
 class RequestReader:
     """Parses the messages of one server."""
 
     def __init__(self) -> None:
-        self._layouts: Layouts[CommonFields] = Layouts()
+        self._layouts: Layouts = Layouts()
 
     def __call__(self, data: bytes, at: int, end: int) -> InferMessage:
         """Parse the message in `data[at:end]`.
@@ -289,7 +249,7 @@ class RequestReader:
             try:
                 id = data[at + span[0] : at + span[1]].decode() if span is not None else ""
             except UnicodeDecodeError:
-                raise _no_message() from None
+                raise internal(_NO_MESSAGE) from None
             return InferMessage(common.model, common.version, id, raws, common)
         return self._parse(data, at, end)
 
@@ -299,7 +259,7 @@ class RequestReader:
             rest, views = raw_contents.split(message, raw_contents.INPUT_TAG)
             request = parse("inference.ModelInferRequest", rest)
         except ValueError:
-            raise _no_message() from None
+            raise internal(_NO_MESSAGE) from None
         raws: list[Raw] = [view if len(view) > _COPY_BYTES else bytes(view) for view in views]
         source = (self._layouts, data, at, end)
         return InferMessage(request.model_name, request.model_version, request.id, raws, None, request, source)
@@ -314,7 +274,3 @@ def _read_outputs(message: Message, regions: SharedMemoryRegions) -> tuple[Wante
             raise invalid("output can't set both 'shared_memory_region' and 'classification'")
         outputs.setdefault(output.name, WantedOutput(output.name, num_classes, shared_memory))
     return tuple(outputs.values())
-
-
-def _no_message() -> EngineError:
-    return internal("Unable to parse request")

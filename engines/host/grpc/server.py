@@ -7,13 +7,11 @@ import socket
 import ssl
 from collections.abc import Callable
 
-from engines.core.errors import EngineError
 from engines.host.client_limits import ClientLimits
-from engines.host.grpc.call import BaseCall, RefusedCall
+from engines.host.grpc.call import BaseCall, CallOwner, GrpcFront
 from engines.host.grpc.call_head import Head
 from engines.host.grpc.infer_calls import InferCall, StreamInferCall
-from engines.host.grpc.replies import NOT_GRPC, UNIMPLEMENTED, StatusError
-from engines.host.grpc.server_context import CallOwner, GrpcFront
+from engines.host.grpc.replies import NOT_GRPC, UNIMPLEMENTED, StatusError, restricted
 from engines.host.grpc.service_calls import ControlCall, HealthCall, ReflectionCall
 from engines.host.service import Service
 from gateway.net.http2_transport import Http2Server, Http2Timeouts
@@ -24,13 +22,13 @@ from gateway.protocol.operations import Operation
 from gateway.wire.http2 import frames
 from gateway.wire.http2.connection import Http2Limits
 from gateway.wire.http2.fields import Block
-from gateway.wire.http2.stream import Stream, StreamReceiver
+from gateway.wire.http2.stream import Stream
 
 # How long a client has to send its preface.
 _OPENING_SECONDS = 20.0
 
 
-_CALLS: dict[bytes, tuple[Operation, Callable[[CallOwner, Stream, Head], StreamReceiver]]] = {
+_CALLS: dict[bytes, tuple[Operation, Callable[[CallOwner, Stream, Head], BaseCall]]] = {
     path: (rpc.operation, ControlCall) for path, rpc in RPCS_BY_PATH.items()
 }
 _CALLS |= {
@@ -81,9 +79,6 @@ class GrpcConnection(Http2Server):
         )
         self._alive_at = self._connected_at
         self._pinged_at = 0.0
-
-    def __repr__(self) -> str:
-        return f"<GrpcConnection {self.http2!r}>"
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.server.connections.add(self)
@@ -138,13 +133,11 @@ class GrpcConnection(Http2Server):
     def _calls(self) -> list[BaseCall]:
         return [stream.receiver for stream in self.http2.streams.values() if isinstance(stream.receiver, BaseCall)]
 
-    def _call(self, stream: Stream, head: Head) -> StreamReceiver:
-        entry = _CALLS.get(head.plan.path)
-        if entry is None:
-            return RefusedCall(self, stream, head, StatusError(UNIMPLEMENTED, ""))
-        operation, call = entry
-        try:
-            self.front.check_restriction(operation, head.plan.values)
-        except EngineError as error:
-            return RefusedCall(self, stream, head, error)
-        return call(self, stream, head)
+    def _call(self, stream: Stream, head: Head) -> BaseCall:
+        operation, make = _CALLS.get(head.plan.path, (None, ControlCall))
+        call, restrictions = make(self, stream, head), self.front.restrictions
+        if operation is None:
+            call.fail(StatusError(UNIMPLEMENTED, ""))
+        elif restrictions and (header := restrictions.missing_header(operation, head.plan.values)):
+            call.fail(restricted(header))
+        return call

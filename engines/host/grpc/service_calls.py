@@ -11,10 +11,9 @@ from collections.abc import Coroutine
 from typing import Any
 
 from engines.core.errors import EngineError, internal
-from engines.host.grpc.call import BaseCall, UnaryCall
+from engines.host.grpc.call import BaseCall, CallOwner, UnaryCall
 from engines.host.grpc.call_head import Head
 from engines.host.grpc.replies import UNAVAILABLE, StatusError
-from engines.host.grpc.server_context import CallOwner
 from gateway.protocol import grpc_services
 from gateway.protocol.errors import GatewayError
 from gateway.protocol.protobuf import message, parse
@@ -30,11 +29,7 @@ _MAX_REFLECTION_BYTES = 64 * 1024
 class TaskCall(UnaryCall):
     """A call answered by a task."""
 
-    __slots__ = ("_task",)
-
-    def __init__(self, owner: CallOwner, stream: Stream, head: Head) -> None:
-        self._task: asyncio.Task[None] | None = None
-        super().__init__(owner, stream, head)
+    _task: asyncio.Task[None] | None = None
 
     def abandon(self) -> None:
         if self._task is not None:
@@ -43,6 +38,11 @@ class TaskCall(UnaryCall):
     def run(self, work: Coroutine[Any, Any, None]) -> None:
         """Run a task whose error fails the call."""
         self._task = self.front.loop.create_task(self._guarded(work))
+
+    def respond(self, message: bytes) -> None:
+        if not self.is_over:
+            self.write([message])
+            self.succeed()
 
     async def _guarded(self, work: Coroutine[Any, Any, None]) -> None:
         try:
@@ -54,8 +54,6 @@ class TaskCall(UnaryCall):
 class ControlCall(TaskCall):
     """A control RPC, answered by the service."""
 
-    __slots__ = ()
-
     def answer(self, data: bytes, at: int, end: int) -> None:
         rpc = self.head.plan.rpc
         assert rpc is not None
@@ -66,16 +64,12 @@ class ControlCall(TaskCall):
         self.run(self._call_service(rpc.name, request))
 
     async def _call_service(self, rpc: str, request: Any) -> None:
-        answer = await self.front.service.rpc(rpc, request)
-        if not self.is_over:
-            self.write([answer.SerializeToString()])
-            self.succeed()
+        response = await self.front.service.rpc(rpc, request)
+        self.respond(response.SerializeToString())
 
 
 class HealthCall(TaskCall):
     """grpc.health.v1.Health: `Check` answers once, `Watch` whenever the answer has changed."""
-
-    __slots__ = ()
 
     def answer(self, data: bytes, at: int, end: int) -> None:
         service = grpc_services.read_service(data[at:end])
@@ -88,10 +82,7 @@ class HealthCall(TaskCall):
             self.run(self._watch(is_known))
 
     async def _check(self) -> None:
-        status = await self._status()
-        if not self.is_over:
-            self.write([status])
-            self.succeed()
+        self.respond(await self._status())
 
     async def _watch(self, is_known: bool) -> None:
         last_status = b""
@@ -117,8 +108,6 @@ class HealthCall(TaskCall):
 class ReflectionCall(BaseCall):
     """grpc.reflection: answers each message in order. Replies are far longer than requests, so requests wait while the
     client does not read."""
-
-    __slots__ = ("_has_ended", "_owed", "_reader", "_requests")
 
     def __init__(self, owner: CallOwner, stream: Stream, head: Head) -> None:
         self._reader = MessageReader(_MAX_REFLECTION_BYTES)

@@ -5,7 +5,7 @@ Source: Triton server `http_server.cc` (HTTPAPIServer::Handle).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache, partial
 from typing import Any
 
@@ -105,7 +105,7 @@ class RestApp:
 _HEALTH = frozenset({Operation.SERVER_LIVE, Operation.SERVER_READY, Operation.MODEL_READY})
 
 
-_LOG_SETTINGS = {
+_LOG_SETTINGS: dict[str, Callable[[Any], Any]] = {
     "log_info": flag,
     "log_warning": flag,
     "log_error": flag,

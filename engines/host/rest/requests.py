@@ -6,7 +6,7 @@ SetTritonParameterFromJsonParameter, EVBufferToRawInput); core `infer_request.cc
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from math import prod
 from typing import Any
@@ -30,9 +30,25 @@ from engines.host.rest.triton_json import (
     unsigned,
 )
 from engines.host.shared_memory import SharedMemoryRegions
+from gateway.protocol.conversion.tensors import element_count
 from gateway.protocol.datatypes import ELEMENT_BYTES, config_datatype
 
 _NONE = RequestParameters({})
+
+
+def _sequence_id(value: Any, about: str) -> int | str:
+    return value if type(value) is int and 0 <= value <= MAX_UINT64 else string(value, about)
+
+
+# The attribute of each parameter for the host, and the reader of its value.
+_FIELDS: dict[str, tuple[str, Callable[[Any, str], Any]]] = {
+    "sequence_id": ("sequence_id", _sequence_id),
+    "sequence_start": ("sequence_start", flag),
+    "sequence_end": ("sequence_end", flag),
+    "priority": ("priority", unsigned),
+    "timeout": ("timeout_us", unsigned),
+    "binary_data_output": ("wants_binary", flag),
+}
 
 
 def read_parameters(content: Any) -> RequestParameters:
@@ -44,27 +60,15 @@ def read_parameters(content: Any) -> RequestParameters:
         return _NONE
     read = RequestParameters({})
     for name, value in members(content["parameters"], "failed to get request params.").items():
-        about = f"Unable to parse '{name}'"
-        match name:
-            case "sequence_id":
-                is_number = type(value) is int and 0 <= value <= MAX_UINT64
-                read.sequence_id = value if is_number else string(value, about)
-            case "sequence_start":
-                read.sequence_start = flag(value, about)
-            case "sequence_end":
-                read.sequence_end = flag(value, about)
-            case "priority":
-                read.priority = unsigned(value, about)
-            case "timeout":
-                read.timeout_us = unsigned(value, about)
-            case "binary_data_output":
-                read.wants_binary = flag(value, about)
-            case _ if name.startswith(RESERVED_PREFIX):
-                raise invalid(
-                    "parameter keys starting with 'triton_' are reserved for Triton usage and should not be specified."
-                )
-            case _:
-                read.own[name] = read_scalar(name, value)
+        if name in _FIELDS:
+            attribute, reader = _FIELDS[name]
+            setattr(read, attribute, reader(value, f"Unable to parse '{name}'"))
+        elif name.startswith(RESERVED_PREFIX):
+            raise invalid(
+                "parameter keys starting with 'triton_' are reserved for Triton usage and should not be specified."
+            )
+        else:
+            read.own[name] = read_scalar(name, value)
     return read
 
 
@@ -103,8 +107,6 @@ ALL_IN_JSON, ALL_IN_BINARY = Forms(), Forms(default_is_binary=True)
 
 class _Tail:
     """The raw tensors behind the JSON, in their order."""
-
-    __slots__ = ("_at", "_body", "_model")
 
     def __init__(self, body: bytes, at: int, model: str) -> None:
         self._body = body
@@ -204,36 +206,28 @@ def _read_input(declared: Any, tail: _Tail, regions: SharedMemoryRegions) -> Ten
 
 def _num_elements(shape: tuple[int, ...]) -> int:
     """The number of elements of a shape; too large a number for one that no data can have."""
-    if not shape or 0 in shape:
-        return 0
-    count = 1
-    for axis in shape:
-        count *= axis
-        if count > MAX_UINT64:
-            break
-    return count
+    try:
+        return element_count(shape) if shape and 0 not in shape else 0
+    except ValueError:
+        return MAX_UINT64
 
 
 def _check_sources(declared: Any, parameters: Any) -> None:
     """Raises: EngineError(INVALID_ARG) unless an input's data is in exactly one place."""
-    has_data = has(declared, "data")
-    has_binary = has(parameters, "binary_data_size")
-    has_shared_memory = has(parameters, "shared_memory_region")
-    if has_data + has_binary + has_shared_memory == 1:
-        return
-    sources = "".join(
-        f" {name}"
-        for name, is_set in (
-            ("'data'", has_data),
-            ("'binary_data_size'", has_binary),
-            ("'shared_memory_region'", has_shared_memory),
+    sources = [
+        f" '{name}'"
+        for name, owner in (
+            ("data", declared),
+            ("binary_data_size", parameters),
+            ("shared_memory_region", parameters),
         )
-        if is_set
-    )
-    raise invalid(
-        "Input must set only one of the following fields: 'data', 'binary_data_size' in 'parameters', "
-        f"'shared_memory_region' in 'parameters'. But{f' set{sources}' if sources else ' no field is set'}"
-    )
+        if has(owner, name)
+    ]
+    if len(sources) != 1:
+        raise invalid(
+            "Input must set only one of the following fields: 'data', 'binary_data_size' in 'parameters', "
+            f"'shared_memory_region' in 'parameters'. But {'set' if sources else 'no field is set'}{''.join(sources)}"
+        )
 
 
 def _read_outputs(content: Any, regions: SharedMemoryRegions) -> tuple[tuple[WantedOutput, ...], dict[str, bool]]:

@@ -7,14 +7,17 @@ JsonBytesArrayByteSize, WriteDataToJson).
 from __future__ import annotations
 
 from array import array
+from collections.abc import Callable
 from math import prod
-from typing import Any
+from typing import Any, TypeVar
 
 from engines.core.errors import EngineError, internal, invalid
 from engines.core.messages import Raw
 from gateway.protocol.conversion import triton_json
-from gateway.protocol.conversion.tensors import flatten, json_of_raw, raw_of_elements, split_elements
+from gateway.protocol.conversion.tensors import CODES, flatten, json_of_raw, raw_of_elements, split_elements
 from gateway.protocol.datatypes import ELEMENT_BYTES
+
+T = TypeVar("T")
 
 MAX_UINT64 = 2**64 - 1
 _MAX_INT64 = 2**63 - 1
@@ -35,33 +38,26 @@ def member(owner: Any, name: str, about: str = "") -> Any:
     return owner[name]
 
 
-def string(value: Any, about: str = "") -> str:
-    if not isinstance(value, str):
-        raise _wrong_type(about, "attempt to access JSON non-string as string")
-    return value
+def _reader(kind: type[T], fault: str) -> Callable[..., T]:
+    """Reads a value of that type. Raises: EngineError(INTERNAL) for another one; `about` stands before the text."""
+
+    def read(value: Any, about: str = "") -> T:
+        if not isinstance(value, kind):
+            raise _wrong_type(about, fault)
+        return value
+
+    return read
 
 
-def flag(value: Any, about: str = "") -> bool:
-    if not isinstance(value, bool):
-        raise _wrong_type(about, "attempt to access JSON non-boolean as boolean")
-    return value
+string = _reader(str, "attempt to access JSON non-string as string")
+flag = _reader(bool, "attempt to access JSON non-boolean as boolean")
+list_of = _reader(list, "attempt to access JSON non-array as array")
+members = _reader(dict, "attempt to get members for non-object")
 
 
 def unsigned(value: Any, about: str = "") -> int:
     if type(value) is not int or not 0 <= value <= MAX_UINT64:
         raise _wrong_type(about, "attempt to access JSON non-unsigned-integer as unsigned-integer")
-    return value
-
-
-def list_of(value: Any, about: str = "") -> list[Any]:
-    if not isinstance(value, list):
-        raise _wrong_type(about, "attempt to access JSON non-array as array")
-    return value
-
-
-def members(value: Any, about: str = "") -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise _wrong_type(about, "attempt to get members for non-object")
     return value
 
 
@@ -83,10 +79,7 @@ def _wrong_type(about: str, text: str) -> EngineError:
 
 
 _NOT_IN_JSON = ("FP16", "BF16")
-# Type codes of `array` for common datatypes.
-_CODES = {"INT32": "i", "INT64": "q", "FP32": "f", "FP64": "d", "UINT8": "B", "INT8": "b", "INT16": "h"}
 _NUMBERS = ({int}, {float}, {int, float})
-_TRUE_SHAPE = "Shape does not match true shape of 'data' field"
 
 
 def raw_of_json(name: str, datatype: str, data: list[Any], count: int) -> bytes:
@@ -95,7 +88,7 @@ def raw_of_json(name: str, datatype: str, data: list[Any], count: int) -> bytes:
     Raises: EngineError with Triton's text for the input of that name.
     """
     elements = flatten(data)
-    code = _CODES.get(datatype)
+    code = CODES.get(datatype)
     if code is not None and len(elements) == count:
         kinds = set(map(type, elements))
         if kinds == {int} or (datatype in ("FP32", "FP64") and kinds in _NUMBERS):
@@ -153,7 +146,7 @@ def _raw_of_any(name: str, datatype: str, elements: list[Any], count: int) -> by
         if fault:
             raise internal(f"Unable to parse 'data': attempt to access JSON {fault}")
     if len(elements) != count:
-        raise internal(f"Unable to parse 'data': {_TRUE_SHAPE}")
+        raise internal("Unable to parse 'data': Shape does not match true shape of 'data' field")
     return raw_of_elements(datatype, elements)
 
 

@@ -10,18 +10,15 @@ from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 
-from engines.core.calls import InferenceCall
 from engines.core.errors import EngineError
 from engines.host import metrics
-from engines.host.cache_setup import response_cache
-from engines.host.clock import LoopClock
-from engines.host.control_rpcs import Context
 from engines.host.grpc.server import GrpcServer
 from engines.host.logs import LogSettings
-from engines.host.model_loader import Loader, RepositoryControl
+from engines.host.model_loader import Loader
 from engines.host.otlp import OpenTelemetryMissingError, exporter
 from engines.host.rest.app import RestApp
 from engines.host.rest.server import RestServer
+from engines.host.restricted_apis import RestrictedApis
 from engines.host.service import Service
 from engines.host.settings import Address, HostSettings
 from engines.host.shared_memory import SharedMemoryRegions
@@ -67,13 +64,10 @@ class Host:
         self._settings = settings
         try:
             self._tracer = Tracer(settings.trace, exporter(settings.trace))
-            cache = response_cache(settings.cache_options, LoopClock(asyncio.get_running_loop()))
+            self._loader = Loader(settings, self._tracer, infer=lambda call: self.service.infer(call))
         except (OpenTelemetryMissingError, ValueError) as error:
             raise StartError(str(error)) from error
-        control = RepositoryControl()
-        self._cache = cache
-        self._loader = Loader(settings, self._tracer, control, infer=self._infer, cache=cache)
-        self._repository = control.repository = Repository(
+        self._repository = self._loader.repository = Repository(
             settings.repositories,
             self._loader,
             mode=Mode(settings.control_mode),
@@ -83,22 +77,22 @@ class Host:
             config_name=settings.config_name,
             auto_complete=settings.completes_configs,
         )
-        self._context = Context(
+        self.service = Service(
             models=self._repository,
             regions=SharedMemoryRegions(is_allowed=settings.allows_client_shared_memory),
             tracer=self._tracer,
             logs=logs,
             name=settings.name,
             version=_version(),
+            restrictions={
+                "rest": RestrictedApis(settings.http_restrictions),
+                "grpc": RestrictedApis(settings.grpc_restrictions),
+            },
             is_strict=settings.strict_readiness,
         )
-        self.service = Service(self._context, http=settings.http_restrictions, grpc=settings.grpc_restrictions)
         self._listeners: dict[str, socket.socket] = {}  # bound, until they are served
         self._servers: dict[str, RestServer | GrpcServer] = {}
         self._ports: dict[str, int] = {}
-
-    def __repr__(self) -> str:
-        return f"<Host {self.ports}: {self._repository!r}>"
 
     @property
     def ports(self) -> Ports:
@@ -122,7 +116,7 @@ class Host:
         """Take no new requests, let those in flight end for a while, and unload the models."""
         grace = self._settings.exit_timeout_seconds
         deadline = asyncio.get_running_loop().time() + grace
-        self._context.is_serving = False
+        self.service.is_serving = False
         for listener in self._listeners.values():
             listener.close()
         num_in_flight = sum(model.num_in_flight for model in self._loader.models)
@@ -176,14 +170,10 @@ class Host:
         with suppress(EngineError):
             await closing
 
-    def _infer(self, call: InferenceCall) -> None:
-        """A model's request to another model; the service is created after the loader."""
-        self.service.infer(call)
-
     def _families(self) -> Iterator[PrometheusFamily]:
         yield from metrics.families(self._loader.models)
-        if self._cache is not None:
-            yield from metrics.cache_families(self._cache)
+        if self._loader.cache is not None:
+            yield from metrics.cache_families(self._loader.cache)
         yield from self._loader.custom_metrics.families()
 
 

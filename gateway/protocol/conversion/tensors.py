@@ -24,10 +24,10 @@ Raw = bytes | memoryview
 
 MAX_ELEMENTS = 2**63 - 1
 
-_WIDE = {"INT": "q", "UINT": "Q"}  # type codes of `array` by a datatype's family
-_CODES = {"UINT8": "B", "UINT16": "H", "UINT32": "I", "UINT64": "Q", "INT8": "b", "INT16": "h", "INT32": "i"}
-_CODES |= {"INT64": "q", "FP32": "f", "FP64": "d"}
-_INTEGERS = frozenset(_CODES) - {"FP32", "FP64"}
+_WIDE = {"INT": "q", "UINT": "Q"}  # type codes of `array` by a datatype's family, and by datatype
+CODES = {"UINT8": "B", "UINT16": "H", "UINT32": "I", "UINT64": "Q", "INT8": "b", "INT16": "h", "INT32": "i"}
+CODES |= {"INT64": "q", "FP32": "f", "FP64": "d"}
+_INTEGERS = frozenset(CODES) - {"FP32", "FP64"}
 _INFERRED = {bool: "BOOL", int: "INT64", float: "FP64", str: "BYTES"}
 _TRUTHS = bytes((0,)) + bytes((1,)) * 255
 MAX_RANK = 64
@@ -36,7 +36,7 @@ _MAX_EMPTY_LISTS = 65536
 _UNSIGNED = {1: "B", 2: "H", 4: "I", 8: "Q"}
 
 # The field of InferTensorContents that each datatype's values stand in, and their type code there.
-_CONTENTS = {
+CONTENTS = {
     "BOOL": ("bool_contents", "B"),
     "INT8": ("int_contents", "i"),
     "INT16": ("int_contents", "i"),
@@ -113,7 +113,7 @@ def raw_of_elements(datatype: str, elements: list[Any]) -> bytes:
             case "BOOL":
                 return bytes(_all_of(datatype, elements, bool))
             case "FP32" | "FP64":
-                return array(_CODES[datatype], _all_of(datatype, elements, int, float)).tobytes()
+                return array(CODES[datatype], _all_of(datatype, elements, int, float)).tobytes()
             case "FP16":
                 return struct.pack(f"<{len(elements)}e", *_all_of(datatype, elements, int, float))
             case "BF16":  # the upper half of an FP32, as Triton's clients make it
@@ -141,7 +141,7 @@ def json_of_raw(datatype: str, raw: Raw, count: int) -> bytes:
     _check_size(datatype, raw, count)
     if datatype == "BOOL":
         return triton_json.write([byte != 0 for byte in raw])
-    values = read_array(_CODES[datatype], raw).tolist()
+    values = read_array(CODES[datatype], raw).tolist()
     return triton_json.write(values) if datatype in _INTEGERS else triton_json.floats(values)
 
 
@@ -174,7 +174,7 @@ def numbers(datatype: str, raw: Raw) -> array[Any]:
         case "BOOL":
             return read_array("B", bytes(raw).translate(_TRUTHS))
         case _:
-            return read_array(_CODES[datatype], raw)
+            return read_array(CODES[datatype], raw)
 
 
 def nested(elements: list[Any], shape: Sequence[int]) -> Any:
@@ -222,7 +222,7 @@ def raw_of_contents(datatype: str, contents: Message) -> bytes:
 
     Raises: ValueError where another datatype's values stand in it.
     """
-    field, code = _CONTENTS.get(datatype, ("", ""))
+    field, code = CONTENTS.get(datatype, ("", ""))
     for descriptor, _ in contents.ListFields():
         if descriptor.name != field:
             raise ValueError(f"unexpected explicit tensor data in '{descriptor.name}' for datatype '{datatype}'")

@@ -10,7 +10,7 @@ import pytest
 from engines.core.messages import InferResponse, TensorData
 from engines.host import metrics
 from engines.host.cache_setup import response_cache
-from engines.host.clock import LoopClock
+from engines.host.model_loader import LoopClock
 from engines.scheduling.cache_stores import LocalStore, RedisStore
 from gateway.protocol import prometheus_text
 from tests.support.waiting import eventually

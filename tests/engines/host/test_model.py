@@ -12,8 +12,8 @@ import pytest
 from engines.core.calls import InferenceCall
 from engines.core.errors import internal
 from engines.core.messages import InferRequest, InferResponse, TensorData
-from engines.host.clock import LoopClock
 from engines.host.model import HostedModel
+from engines.host.model_loader import LoopClock
 from engines.host.statistics import CountedInstance, Statistics
 from engines.host.trace_settings import TraceSettings
 from engines.host.tracing import Tracer

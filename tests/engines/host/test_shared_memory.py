@@ -29,7 +29,7 @@ def test_regions_are_known_by_their_names(key: str) -> None:
     regions.unregister("in")
     regions.unregister("in")  # as Triton, that is no error
     assert [region.name for region in regions.status("")] == ["all"]
-    regions.unregister_all()
+    regions.unregister("")
     assert regions.status("") == []
 
 

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 import pytest
 import uvloop
 
-from engines.host import clock as clocks
-from engines.host.clock import LoopClock
+from engines.host import model_loader
+from engines.host.model_loader import LoopClock
 
 
 @pytest.mark.parametrize("loop_factory", [asyncio.new_event_loop, uvloop.new_event_loop])
@@ -30,7 +30,7 @@ def test_timers_are_never_early(loop_factory: type, delay_ns: int) -> None:
 def test_a_cancelled_timer_does_not_come(monkeypatch: pytest.MonkeyPatch) -> None:
     """One behind it does."""
     now_ns = [1_000_000_000]
-    monkeypatch.setattr(clocks, "time", SimpleNamespace(monotonic_ns=lambda: now_ns[0]))
+    monkeypatch.setattr(model_loader, "time", SimpleNamespace(monotonic_ns=lambda: now_ns[0]))
 
     async def scenario() -> None:
         clock = LoopClock(asyncio.get_running_loop())

@@ -9,9 +9,9 @@ import pytest
 
 from engines.core.errors import EngineError, ErrorCode
 from engines.core.messages import InferRequest
-from engines.host.control_rpcs import RPCS, Context
 from engines.host.logs import LogSettings
-from engines.host.service import Service
+from engines.host.restricted_apis import RestrictedApis
+from engines.host.service import RPCS, Service
 from engines.host.shared_memory import SharedMemoryRegions
 from engines.host.trace_settings import TraceSettings
 from engines.host.tracing import Tracer
@@ -24,7 +24,7 @@ from tests.engines.host.parts import Asked, ints
 from tests.engines.host.test_model import ECHO, Stage
 
 
-def on_service(tmp_path: Path, scenario: Callable[[Service, Context], Awaitable[None]], mode: Mode = Mode.NONE) -> None:
+def on_service(tmp_path: Path, scenario: Callable[[Service], Awaitable[None]], mode: Mode = Mode.NONE) -> None:
     """Run a scenario on a service with one model, `echo`."""
     (tmp_path / "echo" / "1").mkdir(parents=True)
     (tmp_path / "echo" / "config.pbtxt").write_text(f'{ECHO} backend: "python"')
@@ -35,16 +35,17 @@ def on_service(tmp_path: Path, scenario: Callable[[Service, Context], Awaitable[
 
     async def run() -> None:
         repository = Repository([tmp_path], load, mode=mode)
-        context = Context(
+        service = Service(
             models=repository,
             regions=SharedMemoryRegions(),
             tracer=Tracer(TraceSettings(file=str(tmp_path / "trace"))),
             logs=LogSettings(),
             name="host",
             version="1.2",
+            restrictions={"rest": RestrictedApis({"trace": ("key", "value")}), "grpc": RestrictedApis({})},
         )
         assert not await repository.start()
-        await scenario(Service(context, http={"trace": ("key", "value")}), context)
+        await scenario(service)
         await repository.close()
 
     asyncio.run(run())
@@ -68,7 +69,7 @@ def test_every_control_rpc_is_there() -> None:
 def test_models_are_reported(tmp_path: Path) -> None:
     """Metadata with the batch's axis, the configuration as completed, readiness, the index."""
 
-    async def scenario(service: Service, context: Context) -> None:
+    async def scenario(service: Service) -> None:
         metadata = service.metadata("echo", "")
         assert (metadata.platform, list(metadata.versions), list(metadata.inputs[0].shape)) == (
             "python",
@@ -143,7 +144,7 @@ UNKNOWN = [
 def test_what_is_not_there_is_refused(tmp_path: Path) -> None:
     """With Triton's codes and texts."""
 
-    async def scenario(service: Service, context: Context) -> None:
+    async def scenario(service: Service) -> None:
         for rpc, fields, code, text in UNKNOWN:
             assert await refused(service, rpc, **fields) == (code, text)
 
@@ -153,7 +154,7 @@ def test_what_is_not_there_is_refused(tmp_path: Path) -> None:
 def test_models_are_loaded_and_unloaded(tmp_path: Path) -> None:
     """Their statistics restart; invalid parameters are refused."""
 
-    async def scenario(service: Service, context: Context) -> None:
+    async def scenario(service: Service) -> None:
         await service.rpc("RepositoryModelLoad", sent("RepositoryModelLoad", model_name="echo"))
         (stats,) = (await service.rpc("ModelStatistics", sent("ModelStatistics", name="echo"))).model_stats
         assert (stats.name, stats.version, stats.inference_count) == ("echo", "1", 0)
@@ -170,9 +171,9 @@ def test_models_are_loaded_and_unloaded(tmp_path: Path) -> None:
 def test_readiness_ends_with_the_host(tmp_path: Path) -> None:
     """A stopping host reports that it is not ready; it is still live, and answers requests in flight."""
 
-    async def scenario(service: Service, context: Context) -> None:
+    async def scenario(service: Service) -> None:
         assert (await service.rpc("ServerReady", sent("ServerReady"))).ready
-        context.is_serving = False
+        service.is_serving = False
         assert await refused(service, "ServerReady") == (ErrorCode.UNAVAILABLE, "Server exiting")
         assert await refused(service, "ModelConfig", name="echo") == (ErrorCode.UNAVAILABLE, "Server not ready")
         assert (await service.rpc("ServerLive", sent("ServerLive"))).live
@@ -187,7 +188,7 @@ def test_readiness_ends_with_the_host(tmp_path: Path) -> None:
 def test_inferences_go_to_their_model(tmp_path: Path) -> None:
     """One for a model that is not there fails at once."""
 
-    async def scenario(service: Service, context: Context) -> None:
+    async def scenario(service: Service) -> None:
         for request, text in (
             (InferRequest("m"), "Request for unknown model: 'm' is not found"),
             (InferRequest("echo", "9"), "Request for unknown model: 'echo' version 9 is not found"),
@@ -202,7 +203,7 @@ def test_inferences_go_to_their_model(tmp_path: Path) -> None:
 def test_settings_are_taken_and_reported(tmp_path: Path) -> None:
     """Trace settings of a model, log settings of the host; restrictions of a front."""
 
-    async def scenario(service: Service, context: Context) -> None:
+    async def scenario(service: Service) -> None:
         request = sent("TraceSetting", model_name="echo")
         request.settings["trace_rate"].value.append("3")
         reported = (await service.rpc("TraceSetting", request)).settings
@@ -225,14 +226,15 @@ def test_settings_are_taken_and_reported(tmp_path: Path) -> None:
 
 def test_strictness_is_an_option() -> None:
     """Without it a host is ready whatever its models do."""
-    context = Context(
+    service = Service(
         models=type("Broken", (), {"is_ready": False, "get": None})(),
         regions=SharedMemoryRegions(),
         tracer=Tracer(TraceSettings()),
         logs=LogSettings(),
         name="",
         version="",
+        restrictions={},
     )
-    assert not context.is_ready
-    context.is_strict = False
-    assert context.is_ready
+    assert not service.is_ready
+    service.is_strict = False
+    assert service.is_ready
