@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from engines.repository.config.parser import ConfigError
+from engines.repository.config.parser import require
 from gateway.protocol.protobuf import Message
 
 Configs = Mapping[str, Message]
@@ -92,12 +92,12 @@ def check_mapping(config: Message, models: Mapping[str, Message]) -> bool:
     }
     for number, step in enumerate(config.ensemble_scheduling.step):
         model = models[step.model_name]
-        if model.max_batch_size and model.max_batch_size < config.max_batch_size:
-            raise _wrong(
-                f"ensemble {config.name} allows maximum batch size {config.max_batch_size}, but it contains model "
-                f"{step.model_name} which only allows maximum batch size to be {model.max_batch_size}",
-                "max_batch_size",
-            )
+        _require(
+            not 0 < model.max_batch_size < config.max_batch_size,
+            f"ensemble {config.name} allows maximum batch size {config.max_batch_size}, but it contains model "
+            f"{step.model_name} which only allows maximum batch size to be {model.max_batch_size}",
+            "max_batch_size",
+        )
         _check_names(config, step, model)
         _link(config, step, model, tensors, number)
     return _find_origins(config, tensors)
@@ -113,16 +113,14 @@ def _check_names(config: Message, step: Message, model: Message) -> None:
     inputs = {tensor.name: tensor for tensor in model.input}
     outputs = {tensor.name for tensor in model.output}
     for name, tensor in sorted(step.input_map.items()):
-        if name not in inputs:
-            text = f"ensemble tensor {tensor} is mapping to non-existing input {name} in model {step.model_name}"
-            raise _wrong(who + text, name)
+        text = f"ensemble tensor {tensor} is mapping to non-existing input {name} in model {step.model_name}"
+        _require(name in inputs, who + text, name)
     for name, tensor_spec in inputs.items():
-        if name not in step.input_map and not tensor_spec.optional:
-            raise _wrong(f"{who}input {name} in model {step.model_name} is not mapped to any ensemble tensors", name)
+        text = f"input {name} in model {step.model_name} is not mapped to any ensemble tensors"
+        _require(name in step.input_map or tensor_spec.optional, who + text, name)
     for name, tensor in sorted(step.output_map.items()):
-        if name not in outputs:
-            text = f"ensemble tensor {tensor} is mapped from non-existing output {name} in model {step.model_name}"
-            raise _wrong(who + text, name)
+        text = f"ensemble tensor {tensor} is mapped from non-existing output {name} in model {step.model_name}"
+        _require(name in outputs, who + text, name)
 
 
 def _link(config: Message, step: Message, model: Message, tensors: dict[str, _Tensor], number: int) -> None:
@@ -143,19 +141,19 @@ def _link(config: Message, step: Message, model: Message, tensors: dict[str, _Te
 def _meet(config: Message, name: str, of_model: _Tensor, tensors: dict[str, _Tensor]) -> _Tensor:
     tensor = tensors.setdefault(name, of_model)
     where = f"in ensemble {config.name}, ensemble tensor {name}: "
-    if tensor.datatype != of_model.datatype:
-        raise _wrong(
-            f"{where}inconsistent data type: {tensor.datatype} is inferred from model {tensor.model} while "
-            f"{of_model.datatype} is inferred from model {of_model.model}",
-            name,
-        )
+    _require(
+        tensor.datatype == of_model.datatype,
+        f"{where}inconsistent data type: {tensor.datatype} is inferred from model {tensor.model} while "
+        f"{of_model.datatype} is inferred from model {of_model.model}",
+        name,
+    )
     # A model that does not batch may have the batch as its first axis.
-    if not _fit(tensor.shape, of_model.shape) and not _fit(tensor.full_shape, of_model.full_shape):
-        raise _wrong(
-            f"{where}inconsistent shape: {_shape_text(tensor.full_shape)} is inferred from model {tensor.model} while "
-            f"{_shape_text(of_model.full_shape)} is inferred from model {of_model.model}",
-            name,
-        )
+    _require(
+        _fit(tensor.shape, of_model.shape) or _fit(tensor.full_shape, of_model.full_shape),
+        f"{where}inconsistent shape: {_shape_text(tensor.full_shape)} is inferred from model {tensor.model} while "
+        f"{_shape_text(of_model.full_shape)} is inferred from model {of_model.model}",
+        name,
+    )
     return tensor
 
 
@@ -178,10 +176,9 @@ def _find_origins(config: Message, tensors: dict[str, _Tensor]) -> bool:
             if tensor.is_reached or not all(needed.is_reached for needed in tensor.before):
                 continue
             origins = {needed.origin for needed in tensor.before}
-            if len(origins) > 1:
-                model = config.ensemble_scheduling.step[tensor.step].model_name
-                text = f"step of model '{model}' receives inputs originated from different decoupled models"
-                raise _wrong(f"in ensemble {config.name}, {text}", model)
+            model = config.ensemble_scheduling.step[tensor.step].model_name
+            text = f"step of model '{model}' receives inputs originated from different decoupled models"
+            _require(len(origins) == 1, f"in ensemble {config.name}, {text}", model)
             if tensor.step not in origin_of_step:
                 is_new = tensor.is_decoupled
                 origin_of_step[tensor.step] = max(origin_of_step.values(), default=0) + 1 if is_new else origins.pop()
@@ -191,5 +188,5 @@ def _find_origins(config: Message, tensors: dict[str, _Tensor]) -> bool:
     return any(tensor.origin for tensor in tensors.values())
 
 
-def _wrong(text: str, word: str) -> ConfigError:
-    return ConfigError(text, "ensemble_scheduling", word)
+def _require(holds: object, text: str, word: str) -> None:
+    require(holds, text, "ensemble_scheduling", word)

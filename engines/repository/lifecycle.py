@@ -98,7 +98,6 @@ class Lifecycle:
         unchanged = {number for number in wanted if _can_keep(current.get(number), source, previous)}
         lives = {number: Version(source, number) for number in wanted if number not in unchanged}
         for number, life in lives.items():
-            life.begin()
             if number not in current or not current[number].is_ready:
                 current[number] = life
         _log.info("loading '%s': versions %s", source.name, ", ".join(map(str, wanted)))
@@ -166,7 +165,7 @@ class Lifecycle:
         current = self._versions[name]
         going = [version for number, version in current.items() if version.is_ready and number not in unchanged]
         for number, life in lives.items():
-            life.become_ready()
+            life.go(ModelState.READY)
             current[number] = life
         for version in going:
             self._begin_unload(version)
@@ -182,7 +181,7 @@ class Lifecycle:
                 life.fail(error)
 
     def _begin_unload(self, version: Version, after: Iterable[asyncio.Task[None]] = ()) -> asyncio.Task[None]:
-        version.begin_unload()
+        version.go(ModelState.UNLOADING)
         task = asyncio.get_running_loop().create_task(_finish_unload(version, tuple(after)))
         self._unloads.add(task)
         task.add_done_callback(self._unloads.discard)

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from engines.core.errors import EngineError, invalid
+from engines.core.errors import invalid
 from engines.repository import config as configuration
 from engines.repository.layout import Fingerprint, config_path, fingerprint
 from gateway.protocol.protobuf import Message, message
@@ -68,19 +68,19 @@ def read_source(
     `may_complete`: whether a configuration may be missing, or leave inputs and outputs to the model. Raises:
     EngineError, with file and line for errors of the configuration.
     """
-    if config is not None:
-        return VersionSource(
-            name, directory, _finish(configuration.read_json(config), name, directory, may_complete), fingerprint
-        )
     path = config_path(directory, config_name)
-    if not path.exists() and may_complete:
-        config = message("inference.ModelConfig")()
-        return VersionSource(name, directory, _finish(config, name, directory, may_complete), fingerprint)
-    config = configuration.read(path)
+    has_file = config is None and (path.exists() or not may_complete)
+    if config is not None:
+        parsed = configuration.read_json(config)
+    else:
+        parsed = configuration.read(path) if has_file else message("inference.ModelConfig")()
     try:
-        return VersionSource(name, directory, _finish(config, name, directory, may_complete), fingerprint)
+        return VersionSource(name, directory, _finish(parsed, name, directory, may_complete), fingerprint)
     except configuration.ConfigError as error:
-        raise _with_place(error, path) from error
+        if not has_file:
+            raise
+        line = configuration.line_of(path.read_text(encoding="utf-8", errors="replace"), error.words)
+        raise invalid(f"{path}:{line}: {error.message}" if line else f"{path}: {error.message}") from error
 
 
 def read_override(name: str, override: Override, *, may_complete: bool = True) -> VersionSource:
@@ -125,8 +125,3 @@ def _finish(config: Message, name: str, directory: Path, may_complete: bool) -> 
             "name",
         )
     return config
-
-
-def _with_place(error: configuration.ConfigError, path: Path) -> EngineError:
-    line = configuration.line_of(path.read_text(encoding="utf-8", errors="replace"), error.words)
-    return invalid(f"{path}:{line}: {error.message}" if line else f"{path}: {error.message}")

@@ -48,47 +48,26 @@ Load = Callable[[ModelSpec], Awaitable[LoadedVersion]]
 
 
 class ModelState(Enum):
-    UNKNOWN = "UNKNOWN"
     LOADING = "LOADING"
     READY = "READY"
     UNLOADING = "UNLOADING"
     UNAVAILABLE = "UNAVAILABLE"
 
 
-class Event(Enum):
-    LOAD = "load"
-    LOADED = "loaded"  # and so are all that are loaded with it
-    FAILED = "failed"
-    UNLOAD = "unload"
-    UNLOADED = "unloaded"
-
-
-TRANSITIONS: dict[ModelState, dict[Event, ModelState]] = {
-    ModelState.UNKNOWN: {Event.LOAD: ModelState.LOADING},
+TRANSITIONS: dict[ModelState, set[ModelState]] = {
     # A loading version is abandoned if another one of the same load fails.
-    ModelState.LOADING: {
-        Event.LOADED: ModelState.READY,
-        Event.FAILED: ModelState.UNAVAILABLE,
-        Event.UNLOAD: ModelState.UNLOADING,
-    },
-    ModelState.READY: {Event.UNLOAD: ModelState.UNLOADING},
-    ModelState.UNLOADING: {Event.UNLOADED: ModelState.UNAVAILABLE},
-    ModelState.UNAVAILABLE: {},
+    ModelState.LOADING: {ModelState.READY, ModelState.UNAVAILABLE, ModelState.UNLOADING},
+    ModelState.READY: {ModelState.UNLOADING},
+    ModelState.UNLOADING: {ModelState.UNAVAILABLE},
+    ModelState.UNAVAILABLE: set(),
 }
 
 UNLOADED = "unloaded"
 
-# Triton's prefixes of messages in replies without a code.
-CODE_TEXTS: dict[ErrorCode, str] = {
-    ErrorCode.UNKNOWN: "Unknown",
-    ErrorCode.INTERNAL: "Internal",
-    ErrorCode.NOT_FOUND: "Not found",
-    ErrorCode.INVALID_ARG: "Invalid argument",
-    ErrorCode.UNAVAILABLE: "Unavailable",
-    ErrorCode.UNSUPPORTED: "Unsupported",
-    ErrorCode.ALREADY_EXISTS: "Already exists",
-    ErrorCode.CANCELLED: "Cancelled",
-}
+
+def code_text(code: ErrorCode) -> str:
+    """Triton's prefix of messages in replies without a code."""
+    return "Invalid argument" if code is ErrorCode.INVALID_ARG else code.name.replace("_", " ").capitalize()
 
 
 class Version:
@@ -101,7 +80,7 @@ class Version:
         self.number = number
         self.source: VersionSource | None = source  # until it is unloaded: a temporary one owns files
         self.model: LoadedVersion | None = None
-        self.state = ModelState.UNKNOWN
+        self.state = ModelState.LOADING
         self.reason = ""
 
     def __repr__(self) -> str:
@@ -116,30 +95,19 @@ class Version:
         """Whether it serves, or was unloaded on request."""
         return self.is_ready or self.reason == UNLOADED
 
-    def begin(self) -> None:
-        self._go(Event.LOAD)
-
-    def become_ready(self) -> None:
-        assert self.model is not None
-        self._go(Event.LOADED)
+    def go(self, state: ModelState) -> None:
+        assert state in TRANSITIONS[self.state], f"{self!r} cannot become {state.value}"
+        self.state = state
 
     def fail(self, error: EngineError) -> None:
-        self._go(Event.FAILED)
-        self.reason = f"{CODE_TEXTS[error.code]}: {error.message}"
+        self.go(ModelState.UNAVAILABLE)
+        self.reason = f"{code_text(error.code)}: {error.message}"
         self.source = None
 
-    def begin_unload(self) -> None:
-        self._go(Event.UNLOAD)
-
     def become_unloaded(self) -> None:
-        self._go(Event.UNLOADED)
+        self.go(ModelState.UNAVAILABLE)
         self.reason = UNLOADED
         self.model = self.source = None
-
-    def _go(self, event: Event) -> None:
-        state = TRANSITIONS[self.state].get(event)
-        assert state is not None, f"{self!r} cannot be {event.value}"
-        self.state = state
 
 
 @dataclass(frozen=True, slots=True)

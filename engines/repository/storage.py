@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path, PurePosixPath
-from typing import Any, Protocol
+from typing import Any
 
 from engines.core.errors import EngineError, ErrorCode, unavailable
 
@@ -21,23 +21,16 @@ MANIFEST = ".pointsman-manifest.json"
 PARTIAL = ".fetch-"
 # Fields of a listing that change with a file; they depend on the store.
 MARKS = (
-    "size",
-    "ETag",
-    "etag",
-    "md5Hash",
-    "generation",
-    "mtime",
-    "LastModified",
-    "last_modified",
-    "updated",
-    "created",
+    *("size", "ETag", "etag", "md5Hash", "generation", "mtime"),
+    *("LastModified", "last_modified", "updated", "created"),
 )
 
 
-class Root(Protocol):
-    @property
-    def path(self) -> Path:
-        """The directory in which the models lie."""
+class Root:
+    """`path` is the directory in which the models lie."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
 
     def refresh(self, model: str = "") -> None:
         """Bring it up to date, or one model of it. Raises: EngineError."""
@@ -46,27 +39,20 @@ class Root(Protocol):
         """Create a directory for each listed model, with or without its files. Raises: EngineError."""
 
 
-class LocalRoot:
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def refresh(self, model: str = "") -> None:
-        """There is nothing to do."""
-
-    def refresh_names(self) -> None:
-        """There is nothing to do."""
-
-
-class RemoteRoot:
+class RemoteRoot(Root):
     """A copy of `url` in `directory`. A new file replaces the old one, which stays open where it is used."""
 
     def __init__(self, url: str, directory: Path) -> None:
         """Raises: EngineError if fsspec or its driver is missing."""
+        super().__init__(directory)
         self.url = url
-        self.path = directory
         directory.mkdir(parents=True, exist_ok=True)
         self._files, self._root = _open(url)
-        self._manifest = self._read_manifest()
+        try:
+            manifest = json.loads((directory / MANIFEST).read_text())
+        except (OSError, ValueError):
+            manifest = {}
+        self._manifest: dict[str, str] = manifest if isinstance(manifest, dict) else {}
 
     def refresh(self, model: str = "") -> None:
         """Fetch changed files, and delete removed ones.
@@ -141,15 +127,8 @@ class RemoteRoot:
         if model and model not in there and top.is_dir():
             shutil.rmtree(top)
 
-    def _read_manifest(self) -> dict[str, str]:
-        try:
-            read = json.loads((self.path / MANIFEST).read_text())
-        except (OSError, ValueError):
-            return {}
-        return read if isinstance(read, dict) else {}
 
-
-def open_root(root: str | Path, cache_directory: Path | None = None) -> LocalRoot | RemoteRoot:
+def open_root(root: str | Path, cache_directory: Path | None = None) -> Root:
     """A root by its address: a directory, `file://` and a directory, or a remote URL with a copy in `cache_directory`
     (by default ~/.cache/pointsman/repositories).
 
@@ -157,9 +136,9 @@ def open_root(root: str | Path, cache_directory: Path | None = None) -> LocalRoo
     """
     text = str(root)
     if isinstance(root, Path) or "://" not in text:
-        return LocalRoot(Path(root))
+        return Root(Path(root))
     if text.startswith("file://"):
-        return LocalRoot(Path(text.removeprefix("file://")))
+        return Root(Path(text.removeprefix("file://")))
     where = cache_directory or Path.home() / ".cache" / "pointsman" / "repositories"
     return RemoteRoot(text.rstrip("/"), where / hashlib.sha256(text.rstrip("/").encode()).hexdigest()[:16])
 
@@ -170,11 +149,8 @@ def _open(url: str) -> tuple[Any, str]:
     try:
         files, path = import_module("fsspec.core").url_to_fs(url)
     except ImportError as error:
-        package = (
-            "fsspec"
-            if (error.name or "").startswith("fsspec")
-            else DRIVERS.get(scheme, f"fsspec's driver for {scheme}")
-        )
+        is_fsspec = (error.name or "").startswith("fsspec")
+        package = "fsspec" if is_fsspec else DRIVERS.get(scheme, f"fsspec's driver for {scheme}")
         raise EngineError(
             ErrorCode.UNSUPPORTED,
             f"model repository '{url}' needs {package}, which is not installed here: pip install \"{EXTRA}\"",

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from engines.repository.config.defaults import ENSEMBLE
-from engines.repository.config.parser import ConfigError
+from engines.repository.config.parser import require
 from gateway.protocol.protobuf import Message
 
 
@@ -27,20 +27,21 @@ def check_ensemble(config: Message) -> None:
     """Raises: ConfigError if a step, a map or the flow of tensors is wrong: unknown, unused, never written, twice
     written, or going in a circle."""
     name = config.name
-    if config.platform != ENSEMBLE:
-        text = f"ensemble scheduling cannot be set for model '{name}' whose platform is not {ENSEMBLE}"
-        raise _wrong(text)
-    if config.instance_group:
-        raise ConfigError(f"instance group should not be specified for ensemble '{name}'", "instance_group")
-    if config.HasField("optimization"):
-        raise ConfigError(f"optimization should not be specified for ensemble '{name}'", "optimization")
-    if config.model_warmup:
-        raise ConfigError(f"model_warmup can not be specified for ensemble '{name}'", "model_warmup")
-    if not config.ensemble_scheduling.step:
-        raise _wrong(f"must specify 'step' for ensemble '{name}'")
+    text = f"ensemble scheduling cannot be set for model '{name}' whose platform is not {ENSEMBLE}"
+    _require(config.platform == ENSEMBLE, text)
+    text = f"instance group should not be specified for ensemble '{name}'"
+    require(not config.instance_group, text, "instance_group")
+    text = f"optimization should not be specified for ensemble '{name}'"
+    require(not config.HasField("optimization"), text, "optimization")
+    require(not config.model_warmup, f"model_warmup can not be specified for ensemble '{name}'", "model_warmup")
+    _require(config.ensemble_scheduling.step, f"must specify 'step' for ensemble '{name}'")
     tensors = _graph(config)
     _flow(config, tensors)
     _check_outputs(config, tensors)
+
+
+def _require(holds: object, text: str, *words: str) -> None:
+    require(holds, text, "ensemble_scheduling", *words)
 
 
 def _graph(config: Message) -> dict[str, _Tensor]:
@@ -48,37 +49,29 @@ def _graph(config: Message) -> dict[str, _Tensor]:
     tensors: dict[str, _Tensor] = {}
     for number, step in enumerate(config.ensemble_scheduling.step):
         for required in ("model_name", "input_map", "output_map"):
-            if not getattr(step, required):
-                raise _wrong(f"must specify '{required}' in step {number} of ensemble '{config.name}'", "step")
-        outputs = [_output(tensors, tensor, number, config) for tensor in step.output_map.values()]
-        for tensor in step.input_map.values():
-            source = tensors.setdefault(tensor, _Tensor(tensor))
+            text = f"must specify '{required}' in step {number} of ensemble '{config.name}'"
+            _require(getattr(step, required), text, "step")
+        outputs = []
+        for name in step.output_map.values():
+            tensor = tensors.setdefault(name, _Tensor(name))
+            text = f"ensemble tensor '{name}' can appear in an output map only once for ensemble '{config.name}' step"
+            _require(not tensor.is_output, f"{text} {number}", "output_map", name)
+            tensor.is_output = True
+            outputs.append(tensor)
+        for name in step.input_map.values():
+            source = tensors.setdefault(name, _Tensor(name))
             for output in outputs:
                 output.before.append(source)
                 source.after.append(output)
     return tensors
 
 
-def _output(tensors: dict[str, _Tensor], name: str, step: int, config: Message) -> _Tensor:
-    tensor = tensors.setdefault(name, _Tensor(name))
-    if tensor.is_output:
-        raise _wrong(
-            f"ensemble tensor '{name}' can appear in an output map only once for ensemble '{config.name}' step {step}",
-            "output_map",
-            name,
-        )
-    tensor.is_output = True
-    return tensor
-
-
 def _flow(config: Message, tensors: dict[str, _Tensor]) -> None:
     """Mark the tensors that can be written, starting from the ensemble's inputs."""
     queue = []
     for source in config.input:
-        if source.name not in tensors:
-            raise ConfigError(
-                f"ensemble input '{source.name}' for ensemble {config.name}' is not used", "input", source.name
-            )
+        text = f"ensemble input '{source.name}' for ensemble {config.name}' is not used"
+        require(source.name in tensors, text, "input", source.name)
         tensors[source.name].is_ready = True
         queue.append(tensors[source.name])
     while queue:
@@ -91,17 +84,16 @@ def _flow(config: Message, tensors: dict[str, _Tensor]) -> None:
 def _check_outputs(config: Message, tensors: dict[str, _Tensor]) -> None:
     outputs = [output.name for output in config.output]
     for name in outputs:
-        if name not in tensors:
-            raise ConfigError(f"ensemble output '{name}' for ensemble {config.name}' is not used", "output", name)
-        if not tensors[name].is_ready:
-            text = f"output '{name}' for ensemble '{config.name}' is not written"
-            source = _not_ready_source(tensors[name])
-            if source.name != name:
-                text += f": at least one of its depending tensors, '{source.name}', is not connected"
-            raise ConfigError(text, "output", name)
+        text = f"ensemble output '{name}' for ensemble {config.name}' is not used"
+        require(name in tensors, text, "output", name)
+        text = f"output '{name}' for ensemble '{config.name}' is not written"
+        source = _not_ready_source(tensors[name])
+        if source.name != name:
+            text += f": at least one of its depending tensors, '{source.name}', is not connected"
+        require(tensors[name].is_ready, text, "output", name)
     for tensor in tensors.values():
-        if tensor.name not in outputs and not (tensor.is_ready and tensor.after):
-            raise _wrong(f"ensemble tensor '{tensor.name}' is unused in ensemble '{config.name}'", tensor.name)
+        text = f"ensemble tensor '{tensor.name}' is unused in ensemble '{config.name}'"
+        _require(tensor.name in outputs or (tensor.is_ready and tensor.after), text, tensor.name)
 
 
 def _not_ready_source(tensor: _Tensor) -> _Tensor:
@@ -114,7 +106,3 @@ def _not_ready_source(tensor: _Tensor) -> _Tensor:
         if current is not None:
             seen.add(current.name)
     return tensor
-
-
-def _wrong(text: str, *words: str) -> ConfigError:
-    return ConfigError(text, "ensemble_scheduling", *words)

@@ -27,6 +27,12 @@ class ConfigError(EngineError):
         self.words = words
 
 
+def require(holds: object, message: str, *words: str) -> None:
+    """Raises: ConfigError unless it holds."""
+    if not holds:
+        raise ConfigError(message, *words)
+
+
 def line_of(text: str, words: tuple[str, ...]) -> int | None:
     """The line, counted from 1, of the last of `words`, each looked for behind the one before; None if the first is
     not in the text. Comments count as blank."""

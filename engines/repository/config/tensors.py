@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from itertools import groupby
 from math import prod
 
-from engines.repository.config.parser import ConfigError
+from engines.repository.config.parser import ConfigError, require
 from gateway.protocol.protobuf import Message
 
 ANY = -1
@@ -24,10 +24,9 @@ def check_tensors(config: Message, *, is_complete: bool = True) -> None:
     try:
         for tensor in config.input:
             _check_tensor(tensor, "input", config, is_complete)
-            if tensor.format in (tensor.FORMAT_NHWC, tensor.FORMAT_NCHW) and len(tensor.dims) not in (
-                {3} if is_complete else {0, 3}
-            ):
-                raise ConfigError("model input NHWC/NCHW require 3 dims", "input", tensor.name, "format")
+            is_fit = len(tensor.dims) == 3 or not (tensor.dims or is_complete)
+            is_image = tensor.format in (tensor.FORMAT_NHWC, tensor.FORMAT_NCHW)
+            require(is_fit or not is_image, "model input NHWC/NCHW require 3 dims", "input", tensor.name, "format")
         for tensor in config.output:
             _check_tensor(tensor, "output", config, is_complete)
         if is_complete:
@@ -39,26 +38,21 @@ def check_tensors(config: Message, *, is_complete: bool = True) -> None:
 def _check_tensor(tensor: Message, kind: str, config: Message, is_complete: bool) -> None:
     who = f"model {kind} '{tensor.name}'"
     where = (kind, tensor.name)
-    if not tensor.name:
-        raise ConfigError(f"model {kind} must specify 'name'", kind)
-    if not tensor.data_type and is_complete:
-        raise ConfigError(f"{who} must specify 'data_type'", *where)
-    if not tensor.dims and is_complete:
-        raise ConfigError(f"{who} must specify 'dims'", *where)
-    if tensor.HasField("reshape") and not tensor.reshape.shape and config.max_batch_size == 0:
-        text = "cannot have empty reshape for non-batching model as scalar tensors are not supported"
-        raise ConfigError(f"{who} {text}", *where, "reshape")
-    if not all(_is_size(size) for size in tensor.dims):
-        text = "dimension must be integer >= 1, or -1 to indicate a variable-size dimension"
-        raise ConfigError(f"{who} {text}", *where, "dims")
-    if tensor.HasField("reshape") and tensor.dims:
-        _check_reshape(tensor.dims, tensor.reshape.shape, who, (*where, "reshape"))
+    require(tensor.name, f"model {kind} must specify 'name'", kind)
+    require(tensor.data_type or not is_complete, f"{who} must specify 'data_type'", *where)
+    require(tensor.dims or not is_complete, f"{who} must specify 'dims'", *where)
+    reshapes, shape = tensor.HasField("reshape"), tensor.reshape.shape
+    text = "cannot have empty reshape for non-batching model as scalar tensors are not supported"
+    require(not reshapes or shape or config.max_batch_size, f"{who} {text}", *where, "reshape")
+    text = "dimension must be integer >= 1, or -1 to indicate a variable-size dimension"
+    require(all(_is_size(size) for size in tensor.dims), f"{who} {text}", *where, "dims")
+    if reshapes and tensor.dims:
+        _check_reshape(tensor.dims, shape, who, (*where, "reshape"))
     if config.platform != TENSORRT_PLATFORM:
-        if tensor.is_shape_tensor:
-            raise ConfigError("shape tensors are only supported for TensorRT platform", *where, "is_shape_tensor")
-        if tensor.is_non_linear_format_io:
-            text = "Non-linear IO format is only supported for the TensorRT platform"
-            raise ConfigError(text, *where, "is_non_linear_format_io")
+        text = "shape tensors are only supported for TensorRT platform"
+        require(not tensor.is_shape_tensor, text, *where, "is_shape_tensor")
+        text = "Non-linear IO format is only supported for the TensorRT platform"
+        require(not tensor.is_non_linear_format_io, text, *where, "is_non_linear_format_io")
 
 
 def _is_size(size: int) -> bool:
@@ -67,16 +61,13 @@ def _is_size(size: int) -> bool:
 
 def _check_reshape(dims: Sequence[int], shape: Sequence[int], who: str, where: tuple[str, ...]) -> None:
     """The elements between variable sizes are equal in both shapes: [2, 4, -1, 6] reshapes to [8, -1, 1, 6]."""
-    if not all(_is_size(size) for size in shape):
-        text = "reshape dimensions must be integer >= 1, or -1 to indicate a variable-size dimension"
-        raise ConfigError(f"{who} {text}", *where)
-    if (ANY in dims) != (ANY in shape):
-        raise ConfigError(f"{who} has different size for dims and reshape", *where)
-    if list(dims).count(ANY) != list(shape).count(ANY):
-        text = "has different number of variable-size dimensions for dims and reshape"
-        raise ConfigError(f"{who} {text}", *where)
-    if _counts(dims) != _counts(shape):
-        raise ConfigError(f"{who} has different size for dims and reshape", *where)
+    text = "reshape dimensions must be integer >= 1, or -1 to indicate a variable-size dimension"
+    require(all(_is_size(size) for size in shape), f"{who} {text}", *where)
+    text = f"{who} has different size for dims and reshape"
+    require((ANY in dims) == (ANY in shape), text, *where)
+    number = f"{who} has different number of variable-size dimensions for dims and reshape"
+    require(list(dims).count(ANY) == list(shape).count(ANY), number, *where)
+    require(_counts(dims) == _counts(shape), text, *where)
 
 
 def _counts(sizes: Sequence[int]) -> list[int]:
@@ -90,31 +81,22 @@ def _check_batch_tensors(config: Message) -> None:
     outputs = {tensor.name for tensor in config.output}
     for batch_input in config.batch_input:
         _check_sources(batch_input, "input", inputs)
-        names = {number: name for name, number in _datatypes(batch_input)}
-        if names[batch_input.data_type] not in ("TYPE_INT32", "TYPE_FP32"):
-            raise ConfigError("batch input data type must be TYPE_INT32 or TYPE_FP32", "batch_input", "data_type")
+        names = batch_input.DESCRIPTOR.fields_by_name["data_type"].enum_type.values_by_number
+        is_known = names[batch_input.data_type].name in ("TYPE_INT32", "TYPE_FP32")
+        require(is_known, "batch input data type must be TYPE_INT32 or TYPE_FP32", "batch_input", "data_type")
     for batch_output in config.batch_output:
         _check_sources(batch_output, "output", inputs)
         targets = list(batch_output.target_name)
         for name in targets:
-            if name not in outputs:
-                raise ConfigError(f"unknown target output name '{name}'", "batch_output", "target_name")
-            if targets.count(name) > 1:
-                text = f"target output name '{name}' can only be specified once"
-                raise ConfigError(text, "batch_output", "target_name")
+            require(name in outputs, f"unknown target output name '{name}'", "batch_output", "target_name")
+            text = f"target output name '{name}' can only be specified once"
+            require(targets.count(name) == 1, text, "batch_output", "target_name")
 
 
 def _check_sources(batch_tensor: Message, kind: str, inputs: set[str]) -> None:
     where = (f"batch_{kind}", "source_input")
-    if len(batch_tensor.source_input) != 1:
-        named = batch_tensor.Kind.Name(batch_tensor.kind)
-        text = f"batch {kind} kind '{named}' expects 1 source input, got {len(batch_tensor.source_input)}"
-        raise ConfigError(text, *where)
-    for name in batch_tensor.source_input:
-        if name not in inputs:
-            raise ConfigError(f"unknown source input name '{name}'", *where)
-
-
-def _datatypes(batch_input: Message) -> list[tuple[str, int]]:
-    schema = batch_input.DESCRIPTOR.fields_by_name["data_type"].enum_type
-    return [(value.name, value.number) for value in schema.values]
+    sources = batch_tensor.source_input
+    named = batch_tensor.Kind.Name(batch_tensor.kind)
+    require(len(sources) == 1, f"batch {kind} kind '{named}' expects 1 source input, got {len(sources)}", *where)
+    for name in sources:
+        require(name in inputs, f"unknown source input name '{name}'", *where)

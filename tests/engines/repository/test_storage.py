@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from engines.core.errors import EngineError, ErrorCode
-from engines.repository.storage import LocalRoot, RemoteRoot, open_root
+from engines.repository.storage import RemoteRoot, Root, open_root
 
 
 @pytest.fixture
@@ -135,5 +135,5 @@ def test_an_unknown_scheme(tmp_path: Path) -> None:
 @pytest.mark.parametrize("given", ["/models", "file:///models", Path("/models")])
 def test_a_local_root_is_used_where_it_is(given: str | Path) -> None:
     root = open_root(given)
-    assert isinstance(root, LocalRoot)
+    assert isinstance(root, Root)
     assert root.path == Path("/models")
