@@ -6,9 +6,7 @@ Source: the binary tensor data extension of Triton's HTTP/REST protocol.
 from __future__ import annotations
 
 import random
-import struct
-from array import array
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -17,18 +15,16 @@ from typing import Any
 import orjson
 
 from engines.analyze.models import AnalyzeError
+from gateway.protocol.conversion.tensors import flatten, raw_of_elements
 from gateway.protocol.datatypes import ELEMENT_BYTES
 
 # Requests that differ, so that no cache answers them; sent in turn.
 NUM_GENERATED = 16
 # The size of an axis of any length without --shape.
 _ANY_LENGTH = 1
-_TEXT = b"The quick brown fox jumps over the lazy dog."
+_TEXT = "The quick brown fox jumps over the lazy dog."
 # Small enough for every integer type, and for the vocabulary of every language model.
 _MAX_INTEGER = 100
-
-_CODES = {"BOOL": "?", "UINT8": "B", "UINT16": "H", "UINT32": "I", "UINT64": "Q"}
-_CODES |= {"INT8": "b", "INT16": "h", "INT32": "i", "INT64": "q", "FP16": "e", "FP32": "f", "FP64": "d"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,22 +105,6 @@ def read(path: Path) -> list[RequestBody]:
     return bodies
 
 
-def pack(datatype: str, values: Sequence[Any]) -> bytes:
-    """Elements in the protocol's bytes. Raises: ValueError, TypeError for values that the datatype does not have."""
-    if datatype == "BYTES":
-        texts = [value.encode() if isinstance(value, str) else bytes(value) for value in values]
-        return b"".join(struct.pack("<I", len(text)) + text for text in texts)
-    try:
-        if datatype == "BF16":  # the upper half of an FP32
-            singles = struct.pack(f"<{len(values)}f", *values)
-            return b"".join(singles[place + 2 : place + 4] for place in range(0, len(singles), 4))
-        return struct.pack(f"<{len(values)}{_CODES[datatype]}", *values)
-    except KeyError:
-        raise ValueError(f"unknown datatype {datatype!r}") from None
-    except (struct.error, OverflowError) as error:
-        raise ValueError(str(error)) from error
-
-
 def _random_tensor(
     declared: Mapping[str, Any], lead: tuple[int, ...], dims: tuple[int, ...] | None, generator: random.Random
 ) -> InputTensor:
@@ -141,17 +121,18 @@ def _random_tensor(
 
 
 def _random_data(datatype: str, num_elements: int, generator: random.Random) -> bytes:
+    elements: list[Any]
     if datatype == "BYTES":
-        return pack(datatype, [_TEXT] * num_elements)
-    if datatype == "FP32":
-        return array("f", (generator.random() for _ in range(num_elements))).tobytes()
-    if datatype in ("FP16", "FP64", "BF16"):
-        return pack(datatype, [generator.random() for _ in range(num_elements)])
-    if datatype == "BOOL":
-        return pack(datatype, [generator.random() < 0.5 for _ in range(num_elements)])
-    if datatype not in ELEMENT_BYTES:
+        elements = [_TEXT] * num_elements
+    elif datatype in ("FP16", "FP32", "FP64", "BF16"):
+        elements = [generator.random() for _ in range(num_elements)]
+    elif datatype == "BOOL":
+        elements = [generator.random() < 0.5 for _ in range(num_elements)]
+    elif datatype in ELEMENT_BYTES:
+        elements = [generator.randrange(_MAX_INTEGER) for _ in range(num_elements)]
+    else:
         raise AnalyzeError(f"inputs of datatype {datatype} cannot be generated: give requests by --input-file")
-    return pack(datatype, [generator.randrange(_MAX_INTEGER) for _ in range(num_elements)])
+    return raw_of_elements(datatype, elements)
 
 
 def _read_request(request: Any, where: str) -> RequestBody:
@@ -164,19 +145,18 @@ def _read_request(request: Any, where: str) -> RequestBody:
 
 
 def _read_tensor(declared: Mapping[str, Any]) -> InputTensor:
+    name, datatype = declared["name"], declared["datatype"]
     shape = tuple(int(dim) for dim in declared["shape"])
-    values = list(_flat(declared["data"]))
+    values = flatten(declared["data"])
     if len(values) != prod(shape):
-        raise ValueError(f"input {declared['name']!r} has {len(values)} elements, its shape {prod(shape)}")
-    return InputTensor(declared["name"], declared["datatype"], shape, pack(declared["datatype"], values))
-
-
-def _flat(data: Any) -> Iterator[Any]:
-    if not isinstance(data, list):
-        yield data
-        return
-    for item in data:
-        yield from _flat(item)
+        raise ValueError(f"input {name!r} has {len(values)} elements, its shape {prod(shape)}")
+    data = raw_of_elements(datatype, values)
+    if "INT" in datatype:
+        is_signed, bits = datatype.startswith("INT"), 8 * ELEMENT_BYTES[datatype]
+        low, high = -(is_signed << bits - 1), (1 << bits - is_signed) - 1
+        if not all(low <= value <= high for value in values):
+            raise ValueError(f"input {name!r}: {datatype} requires {low} <= number <= {high}")
+    return InputTensor(name, datatype, shape, data)
 
 
 def _listed(dims: Sequence[int]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import cycle
 from math import ceil
@@ -66,8 +66,8 @@ _CONNECT_SECONDS = 5.0
 _AGAIN_SECONDS = 0.1
 _MAX_ERROR_CHARS = 200
 
-# When the reply was whole (perf_counter), its latency in seconds, and an error's text.
-Record = tuple[float, float, str | None]
+# A reply's latency in seconds, and an error's text.
+Record = tuple[float, str | None]
 
 
 def request_bytes(url: str, path: str, body: RequestBody) -> bytes:
@@ -112,9 +112,8 @@ class ConcurrentLoad:
         begun = time.perf_counter()
         await asyncio.sleep(seconds)
         passed = time.perf_counter() - begun
-        records, self._records = self._records, []
-        good = tuple(latency * 1000.0 for _, latency, error in records if error is None)
-        return Window(passed, good, tuple(error for _, _, error in records if error is not None))
+        good = tuple(latency * 1000.0 for latency, error in self._records if error is None)
+        return Window(passed, good, tuple(error for _, error in self._records if error is not None))
 
     async def _keep(self, number: int) -> None:
         """Keep one connection busy; where it breaks, another one."""
@@ -125,10 +124,10 @@ class ConcurrentLoad:
             try:
                 async with asyncio.timeout(_CONNECT_SECONDS):
                     transport, caller = await loop.create_connection(
-                        lambda: _Caller(lambda: next(turn), self._record), self._host, self._port
+                        lambda: _Caller(turn, self._records.append), self._host, self._port
                     )
             except OSError as error:  # a timeout too
-                self._record((time.perf_counter(), 0.0, f"cannot connect: {error or 'no answer'}"))
+                self._records.append((0.0, f"cannot connect: {error or 'no answer'}"))
                 await asyncio.sleep(_AGAIN_SECONDS)
                 continue
             try:
@@ -138,15 +137,12 @@ class ConcurrentLoad:
             if time.perf_counter() - begun < _AGAIN_SECONDS:
                 await asyncio.sleep(_AGAIN_SECONDS)
 
-    def _record(self, record: Record) -> None:
-        self._records.append(record)
-
 
 class _Caller(asyncio.Protocol):
     """One connection: a request, its reply, the next request."""
 
-    def __init__(self, next_request: Callable[[], bytes], record: Callable[[Record], None]) -> None:
-        self._next_request = next_request
+    def __init__(self, requests: Iterator[bytes], record: Callable[[Record], None]) -> None:
+        self._requests = requests
         self._record = record
         self._transport: asyncio.Transport | None = None
         self._parser = httptools.HttpResponseParser(self)
@@ -174,10 +170,10 @@ class _Caller(asyncio.Protocol):
             self._body.append(body)
 
     def on_message_complete(self) -> None:
-        now = time.perf_counter()
+        seconds = time.perf_counter() - self._sent_at
         status = self._parser.get_status_code()
         error = None if status == 200 else _error_text(status, b"".join(self._body))
-        self._record((now, now - self._sent_at, error))
+        self._record((seconds, error))
         self._body.clear()
         if self._parser.should_keep_alive():
             self._send_next()
@@ -187,11 +183,11 @@ class _Caller(asyncio.Protocol):
     def _send_next(self) -> None:
         assert self._transport is not None
         self._sent_at = time.perf_counter()
-        self._transport.write(self._next_request())
+        self._transport.write(next(self._requests))
 
     def _over(self, error: str) -> None:
         if not self.closed.done():
-            self._record((time.perf_counter(), 0.0, error))
+            self._record((0.0, error))
             self.closed.set_result(None)
 
 

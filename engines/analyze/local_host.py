@@ -16,6 +16,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from engines.analyze.models import AnalyzeError
+from engines.core.processes import processes
 
 _START_SECONDS = 60.0
 _STOP_SECONDS = 30.0
@@ -147,15 +148,5 @@ def _listener_by_lsof(port: int) -> int | None:
 
 def _eldest(holders: list[int]) -> int | None:
     """Of several processes that hold a socket, the one that the others have it from."""
-    return next((pid for pid in holders if _parent(pid) not in holders), None)
-
-
-def _parent(pid: int) -> int | None:
-    """The parent of a process; None where it is unknown, or the process is gone."""
-    try:
-        if sys.platform == "linux":
-            return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])  # proc(5): state, ppid
-        listed = subprocess.run(["ps", "-o", "ppid=", "-p", str(pid)], capture_output=True, text=True, check=False)
-        return int(listed.stdout)
-    except (OSError, ValueError, IndexError):
-        return None
+    table = processes() if len(holders) > 1 else {}
+    return next((pid for pid in holders if pid not in table or table[pid].parent not in holders), None)

@@ -75,14 +75,10 @@ class Budget:
 
     def excess(self, measured: Measurement) -> tuple[str, ...]:
         """The limits that a measurement exceeds, in words."""
-        excess_parts = []
-        if measured.num_errors:
-            excess_parts.append("errors")
-        if self.latency_ms is not None and measured.latency.p99 > self.latency_ms:
-            excess_parts.append("latency")
-        if self.memory_bytes is not None and measured.memory_bytes is not None:
-            excess_parts += ["memory"] if measured.memory_bytes > self.memory_bytes else []
-        return tuple(excess_parts)
+        is_slow = self.latency_ms is not None and measured.latency.p99 > self.latency_ms
+        is_large = self.memory_bytes is not None and (measured.memory_bytes or 0) > self.memory_bytes
+        exceeded = {"errors": measured.num_errors > 0, "latency": is_slow, "memory": is_large}
+        return tuple(limit for limit, is_exceeded in exceeded.items() if is_exceeded)
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,29 +59,23 @@ def coordinate(space: Space, start: Candidate) -> Search:
         for axis in _AXES:
             for neighbour in _along(axis, best, space):
                 score = yield from measured(neighbour)
-                if _is_better(score, best_score):
+                if score > (best_score if isinf(best_score) else best_score + MIN_GAIN * abs(best_score)):
                     best, best_score, has_moved = neighbour, score, True
 
 
-def _is_better(score: float, best: float) -> bool:
-    return score > best if isinf(best) else score > best + MIN_GAIN * abs(best)
-
-
-_AXES = ("max_batch_size", "instances", "queue_delay_us", "preferred")
+# The settings in the order in which they are tried, and the field of the space with their values.
+_AXES = {
+    "max_batch_size": "max_batch_sizes",
+    "instances": "instances",
+    "queue_delay_us": "queue_delays_us",
+    "preferred": "preferred",
+}
 
 
 def _along(axis: str, origin: Candidate, space: Space) -> Iterator[Candidate]:
     """The candidates that differ from `origin` in one setting. A larger batch size means nothing without a batcher, so
     it comes with the shortest delay too."""
-    match axis:
-        case "max_batch_size":
-            candidates = [replace(origin, max_batch_size=size) for size in space.max_batch_sizes]
-        case "instances":
-            candidates = [replace(origin, instances=count) for count in space.instances]
-        case "queue_delay_us":
-            candidates = [replace(origin, queue_delay_us=delay) for delay in space.queue_delays_us]
-        case _:
-            candidates = [replace(origin, preferred=sizes) for sizes in space.preferred]
+    candidates = [replace(origin, **{axis: value}) for value in getattr(space, _AXES[axis])]
     if axis == "max_batch_size" and origin.queue_delay_us is None:
         delays = [delay for delay in space.queue_delays_us if delay is not None]
         candidates += [
@@ -151,7 +145,7 @@ def recommend(measurements: Sequence[Measurement], budget: Budget) -> Recommenda
     good = [one for one in measurements if not one.num_errors]
     if not good:
         return None
-    chosen = min(good, key=lambda one: (_over_memory(one, budget), one.latency.p99))
+    chosen = min(good, key=lambda one: ("memory" in budget.excess(one), one.latency.p99))
     wrong = " and ".join(budget.excess(chosen))
     return Recommendation(chosen, False, f"nothing is within the budget ({wrong}); this is the nearest")
 
@@ -160,7 +154,3 @@ def _size(measured: Measurement) -> tuple[float, ...]:
     candidate = measured.candidate
     batcher = (candidate.queue_delay_us is not None, len(candidate.preferred))
     return (candidate.instances, candidate.max_batch_size, *batcher, measured.latency.p99)
-
-
-def _over_memory(measured: Measurement, budget: Budget) -> bool:
-    return "memory" in budget.excess(measured)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
@@ -14,7 +15,7 @@ from engines.analyze.models import AnalyzeError, ServerTimes
 # A load waits for the model's files, and for its instances to warm up.
 _LOAD_SECONDS = 600.0
 _CALL_SECONDS = 30.0
-_NANOSECONDS = 1e6  # in a millisecond
+_TIMES = ("queue", "compute_input", "compute_infer", "compute_output")
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,10 +25,7 @@ class Counters:
     inferences: int
     executions: int
     requests: int
-    queue: int
-    compute_input: int
-    compute_infer: int
-    compute_output: int
+    nanoseconds: Mapping[str, int]
 
     def times_since(self, before: Counters) -> ServerTimes | None:
         """Averages between two readings; None where nothing was answered meanwhile."""
@@ -35,17 +33,8 @@ class Counters:
         executions = self.executions - before.executions
         if requests <= 0 or executions <= 0:
             return None
-
-        def mean(end: int, start: int) -> float:
-            return (end - start) / requests / _NANOSECONDS
-
-        return ServerTimes(
-            queue=mean(self.queue, before.queue),
-            compute_input=mean(self.compute_input, before.compute_input),
-            compute_infer=mean(self.compute_infer, before.compute_infer),
-            compute_output=mean(self.compute_output, before.compute_output),
-            mean_batch=(self.inferences - before.inferences) / executions,
-        )
+        means = {part: (total - before.nanoseconds[part]) / requests / 1e6 for part, total in self.nanoseconds.items()}
+        return ServerTimes(**means, mean_batch=(self.inferences - before.inferences) / executions)
 
 
 class Server:
@@ -101,10 +90,7 @@ class Server:
             inferences=sum(int(one.get("inference_count", 0)) for one in versions),
             executions=sum(int(one.get("execution_count", 0)) for one in versions),
             requests=total("success", "count"),
-            queue=total("queue"),
-            compute_input=total("compute_input"),
-            compute_infer=total("compute_infer"),
-            compute_output=total("compute_output"),
+            nanoseconds={part: total(part) for part in _TIMES},
         )
 
     async def _call(self, method: str, path: str, body: object = None, timeout: float = _CALL_SECONDS) -> Any:

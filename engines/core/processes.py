@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping
@@ -29,6 +30,16 @@ class Process:
     group: int
     rss_bytes: int
     started: str
+
+
+def describe_exit(status: int) -> str:
+    """`exit code 3`, or the name of the signal."""
+    if status >= 0:
+        return f"exit code {status}"
+    try:
+        return signal.Signals(-status).name
+    except ValueError:
+        return f"signal {-status}"
 
 
 def available_cores() -> int:
@@ -69,7 +80,8 @@ def memory_of(members: Iterable[Process], at_least: int = 0) -> int:
     resident = sum(process.rss_bytes for process in members)
     if resident <= at_least:
         return resident
-    return sum(_exact(process) for process in members)
+    exact = _pss if sys.platform == "linux" else _footprint
+    return sum(process.rss_bytes if (size := exact(process.pid)) is None else size for process in members)
 
 
 def memory_of_one(pid: int) -> int | None:
@@ -81,11 +93,6 @@ def memory_of_one(pid: int) -> int | None:
         return int((_PROC / str(pid) / "statm").read_text().split()[1]) * _PAGE_BYTES
     except (OSError, ValueError, IndexError):
         return None
-
-
-def _exact(process: Process) -> int:
-    exact = _pss(process.pid) if sys.platform == "linux" else _footprint(process.pid)
-    return process.rss_bytes if exact is None else exact
 
 
 def _from_proc() -> list[Process]:

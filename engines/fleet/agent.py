@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from engines.core.processes import Process, memory_of, tree
+from engines.core.processes import Process, describe_exit, memory_of, tree
 from engines.fleet.cgroups import Cgroups
-from engines.fleet.child import Child, PowerPlan, describe_end, power_plan
-from engines.fleet.health_state import AgentState, HealthState, Probe, Verdict
+from engines.fleet.child import Child, power_plan
+from engines.fleet.health_state import AgentState, HealthState, Probe
 from engines.fleet.spec import AgentSpec, fill
 from engines.fleet.state_files import SavedState, tail
 from gateway.net.backoff import Backoff
@@ -105,7 +105,7 @@ class Agent:
 
     @property
     def saved_state(self) -> SavedState:
-        started = self._child.started if self._child is not None else ""
+        started = self._child.family.started if self._child is not None else ""
         return SavedState(self.pid or 0, started, self.ports)
 
     async def run(self) -> None:
@@ -119,7 +119,8 @@ class Agent:
             self.next_start = asyncio.get_running_loop().time() + pause
             self._become(AgentState.WAITING)
             self._report_end(pause)
-            await self._pause(pause)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._stop_requested.wait(), pause)
         self._become(AgentState.STOPPED)
 
     def stop(self) -> None:
@@ -131,7 +132,7 @@ class Agent:
         self._stop_requested.set()
         if self._child is not None:
             self.was_killed = True
-            self._child.kill()
+            self._child.family.kill()
 
     async def _run_once(self) -> float:
         """Run the process to its end; returns the seconds for which it was ready."""
@@ -159,7 +160,9 @@ class Agent:
         kills = self._around.cgroups.num_kills(self.spec.name) if self._around.cgroups else 0
         ended_in_time = await child.end(self.spec.stop_timeout)
         self.was_killed |= self._stop_requested.is_set() and not ended_in_time
-        self.last_end = reasons[0] if reasons else describe_end(child.ended.result())
+        status = child.ended.result()
+        end = f"it {'ended with' if status >= 0 else 'was ended by'} {describe_exit(status)}"
+        self.last_end = reasons[0] if reasons else end
         if kills:
             self.last_end += f"; the kernel ended it at its budget of {self.spec.memory_bytes} bytes"
         if self._around.cgroups:
@@ -175,7 +178,8 @@ class Agent:
         if taken:
             _log.warning("%s: port %d is in use by somebody else; it gets other ports", self.spec.name, taken[0])
             self._around.reallot(self)
-        power = self._power()
+        is_root = os.geteuid() == 0
+        power = power_plan(self.spec.power, sys.platform, lambda name: shutil.which(name) is not None, is_root)
         if power.shortfall is not None and not self.restarts:
             _log.warning("%s: %s", self.spec.name, power.shortfall)
         facts = self._facts()
@@ -192,9 +196,6 @@ class Agent:
                 _log.warning("%s: its memory is not limited by the kernel: %s", self.spec.name, error)
         return child
 
-    def _power(self) -> PowerPlan:
-        return power_plan(self.spec.power, sys.platform, lambda name: shutil.which(name) is not None, os.geteuid() == 0)
-
     def _facts(self) -> dict[str, str]:
         ports = {f"{name}_port": str(port) for name, port in self.ports.items()}
         where = {"address": self._around.address, "directory": str(self._around.directory)}
@@ -205,54 +206,42 @@ class Agent:
     async def _watch(self, health: HealthState) -> str:
         """Probe readiness at intervals; returns the reason for a restart."""
         loop = asyncio.get_running_loop()
-        url = None if self.spec.ready is None else fill(self.spec.ready, self._url_facts())
+        address = self._around.address
+        facts = self._facts() | {"address": f"[{address}]" if ":" in address else address}
+        url = None if self.spec.ready is None else fill(self.spec.ready, facts)
         while True:
             answer = Probe.YES if url is None else await probe(url, self.spec.ready_timeout)
-            verdict = health.probed(answer, loop.time())
-            self._apply(verdict)
-            if verdict.restart is not None:
-                return verdict.restart
+            reason = health.probed(answer, loop.time())
+            if health.state is not self.state:
+                if health.state is AgentState.READY:
+                    _log.info("%s: ready", self.spec.name)
+                elif self.state is AgentState.READY:
+                    _log.warning("%s: %s", self.spec.name, health.state.value)
+                self._become(health.state)
+            if reason is not None:
+                return reason
             await asyncio.sleep(self.spec.ready_interval)
-
-    def _url_facts(self) -> dict[str, str]:
-        facts = self._facts()
-        return facts | {"address": f"[{facts['address']}]" if ":" in facts["address"] else facts["address"]}
 
     def sample_memory(self, table: Mapping[int, Process]) -> None:
         """Record the processes and their memory."""
         if self._child is None or self._health is None:
             return
         members = tree(self._child.pid, table, [self._child.pid])
-        self._child.add_members(members)
+        self._child.family.add(members)
         if self._around.cgroups is not None and self.spec.memory_bytes is not None:
             limited = self._around.cgroups.memory_of(self.spec.name)
             if limited is not None:  # the kernel keeps the budget
                 self.memory_bytes = limited
                 return
         self.memory_bytes = memory_of(members, self.spec.memory_bytes or sys.maxsize)
-        verdict = self._health.memory_sampled(self.memory_bytes)
-        if verdict.restart is not None and self._restart_requested is not None and not self._restart_requested.done():
-            self._restart_requested.set_result(verdict.restart)
-
-    def _apply(self, verdict: Verdict) -> None:
-        if verdict.state is self.state:
-            return
-        if verdict.state is AgentState.READY:
-            _log.info("%s: ready", self.spec.name)
-        elif self.state is AgentState.READY:
-            _log.warning("%s: %s", self.spec.name, verdict.state.value)
-        self._become(verdict.state)
+        reason = self._health.memory_sampled(self.memory_bytes)
+        if reason is not None and self._restart_requested is not None and not self._restart_requested.done():
+            self._restart_requested.set_result(reason)
 
     def _become(self, state: AgentState) -> None:
         self.state = state
         self.since = asyncio.get_running_loop().time()
         self._around.changed(self)
-
-    async def _pause(self, seconds: float) -> None:
-        try:
-            await asyncio.wait_for(self._stop_requested.wait(), seconds)
-        except TimeoutError:
-            return
 
     def _report_end(self, pause: float) -> None:
         in_a_row = self._backoff.failures

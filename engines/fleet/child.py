@@ -62,6 +62,35 @@ _KILL_SECONDS = 5.0
 _POLL_SECONDS = 0.02
 
 
+class ProcessFamily:
+    """A process with its descendants and its group. `started` is the process's start time, since pids are reused."""
+
+    def __init__(self, pid: int, started: str) -> None:
+        self.pid = pid
+        self.started = started
+        self._members: dict[int, str] = {pid: started}
+
+    def add(self, members: Iterable[Process]) -> None:
+        """Record descendants: later on, one whose parents have ended is only known by this."""
+        for process in members:
+            self._members.setdefault(process.pid, process.started)
+
+    def living(self) -> list[Process]:
+        """The living members, with new descendants."""
+        table = processes()
+        for pid, started in list(self._members.items()):
+            if pid in table and table[pid].started == started:
+                self.add(tree(pid, table))
+        self.add(process for process in table.values() if process.group == self.pid)
+        return [table[pid] for pid, started in self._members.items() if pid in table and table[pid].started == started]
+
+    def kill(self) -> None:
+        """Kill all members."""
+        for process in self.living():
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(process.pid, signal.SIGKILL)
+
+
 class Child:
     """A process in a session of its own; `ended` is its exit status, once it has one."""
 
@@ -70,8 +99,7 @@ class Child:
         self.pid = process.pid
         self.ended = asyncio.get_running_loop().create_task(process.wait())
         own = processes().get(self.pid)
-        self.started = "" if own is None else own.started
-        self._family: dict[int, str] = {self.pid: self.started}
+        self.family = ProcessFamily(self.pid, "" if own is None else own.started)
 
     @classmethod
     async def start(
@@ -92,77 +120,34 @@ class Child:
             )
         return cls(process)
 
-    def add_members(self, members: Iterable[Process]) -> None:
-        """Record descendants: later on, one whose parents have ended is only known by this."""
-        for process in members:
-            self._family.setdefault(process.pid, process.started)
-
     async def end(self, timeout_seconds: float) -> bool:
         """Send SIGTERM, and SIGKILL to remaining members; False where the process itself had to be killed."""
-        table = processes()
-        self.add_members(tree(self.pid, table, [self.pid]))
+        self.family.add(tree(self.pid, processes(), [self.pid]))
         if not self.ended.done():
-            self._signal(signal.SIGTERM)
+            with contextlib.suppress(ProcessLookupError):
+                self._process.send_signal(signal.SIGTERM)
             await asyncio.wait({self.ended}, timeout=timeout_seconds)
         ended_in_time = self.ended.done()
-        self.kill()
+        self.family.kill()
         await self.ended
         deadline = asyncio.get_running_loop().time() + _KILL_SECONDS
-        while self._living() and asyncio.get_running_loop().time() < deadline:
-            self.kill()
+        while self.family.living() and asyncio.get_running_loop().time() < deadline:
+            self.family.kill()
             await asyncio.sleep(_POLL_SECONDS)
         return ended_in_time
-
-    def kill(self) -> None:
-        """Kill all members."""
-        for process in self._living():
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(process.pid, signal.SIGKILL)
-
-    def _living(self) -> list[Process]:
-        """The living members, with new descendants."""
-        table = processes()
-        for pid, started in list(self._family.items()):
-            if pid in table and table[pid].started == started:
-                self.add_members(tree(pid, table))
-        self.add_members(process for process in table.values() if process.group == self.pid)
-        return [table[pid] for pid, started in self._family.items() if pid in table and table[pid].started == started]
-
-    def _signal(self, number: signal.Signals) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            self._process.send_signal(number)
-
-
-def describe_end(status: int) -> str:
-    """An exit status in words."""
-    if status >= 0:
-        return f"it ended with exit code {status}"
-    try:
-        return f"it was ended by {signal.Signals(-status).name}"
-    except ValueError:
-        return f"it was ended by signal {-status}"
 
 
 def end_orphan(pid: int, started: str, timeout_seconds: float) -> bool:
     """End a process of an earlier fleet, with its descendants; returns whether it existed. Blocks."""
-
-    def alive() -> list[Process]:
-        table = processes()
-        if pid in table and table[pid].started == started:
-            return tree(pid, table, [pid])
-        return []
-
-    family = alive()
-    if not family:
+    orphan = processes().get(pid)
+    if orphan is None or orphan.started != started:
         return False
+    family = ProcessFamily(pid, started)
+    family.living()  # records the descendants while their parents live
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGTERM)
     deadline = time.monotonic() + timeout_seconds
-    while alive() and time.monotonic() < deadline:
+    while pid in {process.pid for process in family.living()} and time.monotonic() < deadline:
         time.sleep(_POLL_SECONDS)
-    table = processes()
-    for process in family:
-        if process.pid in table and table[process.pid].started == process.started:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(process.pid, signal.SIGKILL)
+    family.kill()
     return True

@@ -164,7 +164,9 @@ def _load(path: Path, environment: Mapping[str, str], reading: Reading) -> Fleet
     if isinstance(root, Scalar) and root.is_null:
         reading.error(start, "the file is empty: a fleet file begins with 'version: 1'")
         return None
-    fields = _FLEET(_without_notes(root), reading)
+    if isinstance(root, Map):  # keys that begin with `x-` hold anchors
+        root = replace(root, entries={key: entry for key, entry in root.entries.items() if not key.startswith("x-")})
+    fields = _FLEET(root, reading)
     if fields is None or reading.num_errors:  # agents are checked once all could be read
         return None
     if fields["version"] != _VERSION:
@@ -172,31 +174,17 @@ def _load(path: Path, environment: Mapping[str, str], reading: Reading) -> Fleet
     agents = [spec for agent in fields["agents"] for spec in _replicas(agent, path, reading)]
     if not fields["agents"]:
         reading.error(root.location, "there are no agents: nothing would run")
-    _check_engines(agents, root.location, reading)
-    _check_fixed_ports(agents, root.location, reading)
+    _check_agents(agents, root.location, reading)
     base = path.absolute().parent
-    options: dict[str, Any] = {}
-    for key, option in (
-        ("address", "address"),
-        ("ports", "port_range"),
-        ("log_size", "log_bytes"),
-        ("memory_interval", "memory_interval"),
-    ):
-        if key in fields:
-            options[option] = fields[key]
+    attributes = {"ports": "port_range", "log_size": "log_bytes"}
+    given = ("address", "ports", "log_size", "memory_interval")
+    options: dict[str, Any] = {attributes.get(key, key): fields[key] for key in given if key in fields}
     return FleetSpec(
         agents=tuple(agents),
         directory=base / fields.get("directory", f"{path.stem}.run"),
         rules=base / fields["rules"] if "rules" in fields else None,
         **options,
     )
-
-
-def _without_notes(root: Node) -> Node:
-    """Drop top-level keys that begin with `x-`, which hold anchors."""
-    if not isinstance(root, Map):
-        return root
-    return replace(root, entries={key: entry for key, entry in root.entries.items() if not key.startswith("x-")})
 
 
 def _replicas(read: _Agent, path: Path, reading: Reading) -> list[AgentSpec]:
@@ -289,29 +277,25 @@ def _engine(read: _Agent, ports: tuple[str, ...], reading: Reading) -> str | Non
     return engine
 
 
-def _check_engines(agents: list[AgentSpec], place: Location, reading: Reading) -> None:
-    """Check that the endpoints of one engine agree in protocol, ports and models."""
+def _check_agents(agents: list[AgentSpec], place: Location, reading: Reading) -> None:
+    """Check that the endpoints of one engine agree in protocol, ports and models, and that names and ports differ."""
     first: dict[str, AgentSpec] = {}
     for agent in agents:
         if agent.engine is None:
             continue
         other = first.setdefault(agent.engine, agent)
-        ways = [{"http", "grpc"} & set(one.ports) for one in (agent, other)]
-        if (agent.protocol, ways[0]) != (other.protocol, ways[1]):
-            both = f"agents {other.agent!r} and {agent.agent!r} share engine {agent.engine!r}"
+        both = f"agents {other.agent!r} and {agent.agent!r} share engine {agent.engine!r}"
+        fronts = [{"http", "grpc"} & set(one.ports) for one in (agent, other)]
+        if (agent.protocol, fronts[0]) != (other.protocol, fronts[1]):
             reading.error(place, f"{both}, but differ in protocol or ports: give each an engine of its own")
         if agent.models != other.models:
-            both = f"agents {other.agent!r} and {agent.agent!r} share engine {agent.engine!r}"
             reading.error(place, f"{both}, but differ in models: name the same models in both")
     names = [agent.name for agent in agents]
     for name in {name for name in names if names.count(name) > 1}:
         reading.error(place, f"two agents are called {name!r}: replicas are numbered from 0, so another name is needed")
-
-
-def _check_fixed_ports(agents: list[AgentSpec], place: Location, reading: Reading) -> None:
     taken: dict[int, str] = {}
     for agent in agents:
         for port in agent.fixed_ports.values():
-            other = taken.setdefault(port, agent.name)
-            if other != agent.name:
-                reading.error(place, f"agents {other!r} and {agent.name!r} both want port {port}")
+            owner = taken.setdefault(port, agent.name)
+            if owner != agent.name:
+                reading.error(place, f"agents {owner!r} and {agent.name!r} both want port {port}")

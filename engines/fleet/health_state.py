@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
 
 from engines.fleet.spec import AgentSpec
@@ -31,14 +30,6 @@ class Probe(Enum):
     NOTHING = "nothing"
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """An agent's state; `restart` is the reason for a restart, if any."""
-
-    state: AgentState
-    restart: str | None = None
-
-
 class HealthState:
     """One run of an agent, from its start at `now` on."""
 
@@ -54,8 +45,8 @@ class HealthState:
         """The seconds since it was ready first."""
         return 0.0 if self._ready_since is None else now - self._ready_since
 
-    def probed(self, probe: Probe, now: float) -> Verdict:
-        """Record a probe. An agent that answers "not ready" works; only silence is a hang."""
+    def probed(self, probe: Probe, now: float) -> str | None:
+        """Record a probe; the reason for a restart, if any. "Not ready" is an answer; only silence is a hang."""
         if probe is not Probe.NOTHING:
             self._silent_since = None
         match probe:
@@ -69,20 +60,6 @@ class HealthState:
                 self.state = AgentState.SILENT
                 if self._silent_since is None:
                     self._silent_since = now
-        return Verdict(self.state, self._overdue(now))
-
-    def memory_sampled(self, memory_bytes: int) -> Verdict:
-        """Record a sample of its memory."""
-        budget = self._spec.memory_bytes
-        if budget is None or memory_bytes <= budget:
-            self._samples_over = 0
-            return Verdict(self.state)
-        self._samples_over += 1
-        if self._samples_over < MEMORY_SAMPLES:
-            return Verdict(self.state)
-        return Verdict(self.state, f"it takes {mebibytes(memory_bytes)} of a budget of {mebibytes(budget)}")
-
-    def _overdue(self, now: float) -> str | None:
         if self._ready_since is None and now - self._started_at >= self._spec.start_timeout:
             return f"it is not ready {self._spec.start_timeout:g} s after its start"
         hang = self._spec.hang_timeout
@@ -90,6 +67,10 @@ class HealthState:
             return f"it has not answered for {hang:g} s"
         return None
 
-
-def mebibytes(size: int) -> str:
-    return f"{size / 2**20:,.0f} MiB"
+    def memory_sampled(self, memory_bytes: int) -> str | None:
+        """Record a sample of its memory; returns the reason for a restart, if any."""
+        budget = self._spec.memory_bytes
+        self._samples_over = 0 if budget is None or memory_bytes <= budget else self._samples_over + 1
+        if budget is None or self._samples_over < MEMORY_SAMPLES:
+            return None
+        return f"it takes {memory_bytes / 2**20:,.0f} MiB of a budget of {budget / 2**20:,.0f} MiB"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Callable, Iterable, Mapping
 
 from engines.fleet.spec import AgentSpec
@@ -50,13 +49,9 @@ def allot(
 
 def can_bind(address: str, port: int) -> bool:
     """Whether a server can listen there now."""
-    if sockets.is_taken(address, port):
-        return False
-    with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((address, port))
+    try:
+        with sockets.bind(address, port) as probe:
             probe.listen()
-        except OSError:
-            return False
+    except OSError:
+        return False
     return True

@@ -3,7 +3,7 @@ models. Addresses survive restarts of agents, so the file changes only with `fle
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -20,9 +20,9 @@ _NOTE = "# Kept by `pointsman fleet`: written anew when the fleet's file changes
 def rules_text(fleet: FleetSpec, ports: Mapping[str, Mapping[str, int]]) -> str:
     """The rule file's text, for agents with these ports (by agent's name, by port's name)."""
     groups: dict[str, list[AgentSpec]] = {}
-    for agent in registered(fleet.agents):
-        assert agent.engine is not None
-        groups.setdefault(agent.engine, []).append(agent)
+    for agent in fleet.agents:
+        if agent.engine is not None:
+            groups.setdefault(agent.engine, []).append(agent)
     rules: dict[str, Any] = {"version": 1}
     if groups:
         rules["engines"] = {name: _engine(group, fleet.address, ports) for name, group in groups.items()}
@@ -30,11 +30,6 @@ def rules_text(fleet: FleetSpec, ports: Mapping[str, Mapping[str, int]]) -> str:
     if routes:
         rules["routes"] = routes
     return _NOTE + yaml.safe_dump(rules, sort_keys=False, width=120)
-
-
-def registered(agents: Iterable[AgentSpec]) -> list[AgentSpec]:
-    """The agents that the gateway knows."""
-    return [agent for agent in agents if agent.engine is not None]
 
 
 def write_rules(path: Path, fleet: FleetSpec, ports: Mapping[str, Mapping[str, int]]) -> bool:

@@ -75,14 +75,6 @@ def read_state(path: Path) -> dict[str, SavedState]:
         return {}
 
 
-def write_state(path: Path, agents: Mapping[str, SavedState]) -> None:
-    """Raises: OSError."""
-    saved = {
-        name: {"pid": agent.pid, "started": agent.started, "ports": dict(agent.ports)} for name, agent in agents.items()
-    }
-    write_atomically(path, json.dumps({"agents": saved}, indent=1) + "\n")
-
-
 def rotate(log: Path, max_bytes: int) -> bool:
     """Copy a log that is too long to NAME.1 and truncate it; returns whether that was done.
 

@@ -9,7 +9,7 @@ import os
 import signal
 import sys
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from engines.core.processes import processes
@@ -19,61 +19,20 @@ from engines.fleet.child import end_orphan
 from engines.fleet.config import load_fleet
 from engines.fleet.health_state import AgentState
 from engines.fleet.ports import NoFreePortError, allot, can_bind
-from engines.fleet.registration import registered, write_rules
+from engines.fleet.registration import write_rules
 from engines.fleet.spec import AgentSpec, FleetSpec
-from engines.fleet.state_files import Lock, SavedState, read_state, rotate, write_atomically, write_state
+from engines.fleet.state_files import Lock, read_state, rotate, write_atomically
 
 _log = logging.getLogger("pointsman.fleet")
 
 
-class FleetFiles:
-    """The state file, the gateway's rules and the ready file. Write errors are logged: agents run on."""
+def _write(path: Path, content: object) -> None:
+    """Write JSON. An error is logged: agents run on."""
+    try:
+        write_atomically(path, json.dumps(content) + "\n")
+    except OSError as error:
+        _log.error("%s cannot be written: %s", path, error.strerror)
 
-    def __init__(self, directory: Path, ready_file: Path | None) -> None:
-        self._state = directory / "state.json"
-        self._ready_file = ready_file
-
-    def previous_state(self) -> dict[str, SavedState]:
-        """The agents of an earlier fleet."""
-        return read_state(self._state)
-
-    def save(self, agents: Mapping[str, Agent]) -> None:
-        """Save pids and ports, for the next fleet in this directory."""
-        try:
-            write_state(self._state, {name: agent.saved_state for name, agent in agents.items()})
-        except OSError as error:
-            _log.error("%s cannot be written: %s", self._state, error.strerror)
-
-    def register(self, fleet: FleetSpec, ports: Mapping[str, Mapping[str, int]]) -> None:
-        """Update the gateway's rule file."""
-        if fleet.rules is None:
-            return
-        registered_names = {agent.agent for agent in registered(fleet.agents)}
-        for name in sorted({agent.agent for agent in fleet.agents if agent.engine} - registered_names):
-            _log.warning("%s is not registered: the gateway does not speak its protocol", name)
-        try:
-            if write_rules(fleet.rules, fleet, ports):
-                _log.info("the gateway's rules are in %s", fleet.rules)
-        except OSError as error:
-            _log.error("the gateway's rules cannot be written to %s: %s", fleet.rules, error.strerror)
-
-    def announce(self, agents: Mapping[str, Agent]) -> None:
-        """Write the ready file: all agents are ready."""
-        if self._ready_file is None:
-            return
-        content = {name: {"pid": agent.pid, **agent.ports} for name, agent in agents.items()}
-        try:
-            write_atomically(self._ready_file, json.dumps({"pid": os.getpid(), "agents": content}) + "\n")
-        except OSError as error:
-            _log.error("%s cannot be written: %s", self._ready_file, error.strerror)
-
-    def remove_ready_file(self) -> None:
-        """Remove the ready file, also that of an earlier fleet which crashed."""
-        if self._ready_file is not None:
-            self._ready_file.unlink(missing_ok=True)
-
-
-_log = logging.getLogger("pointsman.fleet")
 
 _ORPHAN_SECONDS = 10.0
 
@@ -94,7 +53,8 @@ class Supervisor:
         self._rules = rules
         self.fleet = self._adapted(fleet)
         self.agents: dict[str, Agent] = {}
-        self._files = FleetFiles(self.fleet.directory, ready_file)
+        self._state_file = self.fleet.directory / "state.json"
+        self._ready_file = ready_file
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._cgroups: Cgroups | None = None
         self._was_ready = False
@@ -114,7 +74,7 @@ class Supervisor:
         self._had_terminal = has_terminal() and not is_nohup
         loop.add_signal_handler(signal.SIGHUP, self._hang_up)
         lock = Lock(self.fleet.directory / "lock")
-        self._files.remove_ready_file()
+        self._remove_ready_file()
         keeping: list[asyncio.Task[None]] = []
         try:
             self._find_cgroups()
@@ -128,13 +88,13 @@ class Supervisor:
                 task.cancel()
             return await self._stop_all()
         finally:
-            self._files.remove_ready_file()
+            self._remove_ready_file()
             for agent in self.agents.values():
                 agent.kill()
             for task in keeping:
                 task.cancel()
             await asyncio.gather(*self._tasks.values(), *keeping, return_exceptions=True)
-            self._files.save(self.agents)
+            self._save()
             lock.close()
 
     def _hang_up(self) -> None:
@@ -147,14 +107,14 @@ class Supervisor:
     # Starting, changing, stopping
 
     async def _start_all(self) -> None:
-        previous = self._files.previous_state()
+        previous = read_state(self._state_file)
         for name, saved in previous.items():
             if saved.pid and await asyncio.to_thread(end_orphan, saved.pid, saved.started, _ORPHAN_SECONDS):
                 _log.warning("%s: an earlier fleet had left it running (pid %d); it is stopped", name, saved.pid)
         ports = self._allot({name: saved.ports for name, saved in previous.items()})
         for spec in self.fleet.agents:
             self._begin(spec, ports[spec.name])
-        self._files.register(self.fleet, ports)
+        self._register(ports)
 
     def _begin(self, spec: AgentSpec, ports: Mapping[str, int]) -> None:
         around = AgentContext(
@@ -196,7 +156,7 @@ class Supervisor:
             _log.error("%s; nothing is changed", error)
             return
         arriving = [name for name in specs if name in leaving or name not in self.agents]
-        self._files.register(self.fleet, ports)
+        self._register(ports)
         await self._stop(leaving[::-1])
         running = self.agents
         self.agents = {}
@@ -249,17 +209,38 @@ class Supervisor:
             )[name]
         except NoFreePortError as error:
             _log.error("%s: %s", name, error)
-        self._files.register(self.fleet, {one.spec.name: one.ports for one in self.agents.values()})
+        self._register({one.spec.name: one.ports for one in self.agents.values()})
 
     def _agent_changed(self, agent: Agent | None) -> None:
-        self._files.save(self.agents)
+        self._save()
         all_ready = all(one.state is AgentState.READY for one in self.agents.values())
         if all_ready and not self._was_ready and len(self.agents) == len(self.fleet.agents):
             self._was_ready = True
             _log.info("all agents are ready: %s", ", ".join(self.agents))
-            self._files.announce(self.agents)
+            if self._ready_file is not None:
+                agents = {name: {"pid": one.pid, **one.ports} for name, one in self.agents.items()}
+                _write(self._ready_file, {"pid": os.getpid(), "agents": agents})
 
-    # Ports, memory, the fleet file
+    # Files, ports, memory
+
+    def _save(self) -> None:
+        """Save pids and ports, for the next fleet in this directory."""
+        _write(self._state_file, {"agents": {name: asdict(agent.saved_state) for name, agent in self.agents.items()}})
+
+    def _remove_ready_file(self) -> None:
+        """Remove the ready file, also that of an earlier fleet which crashed."""
+        if self._ready_file is not None:
+            self._ready_file.unlink(missing_ok=True)
+
+    def _register(self, ports: Mapping[str, Mapping[str, int]]) -> None:
+        """Update the gateway's rule file."""
+        if self.fleet.rules is None:
+            return
+        try:
+            if write_rules(self.fleet.rules, self.fleet, ports):
+                _log.info("the gateway's rules are in %s", self.fleet.rules)
+        except OSError as error:
+            _log.error("the gateway's rules cannot be written to %s: %s", self.fleet.rules, error.strerror)
 
     def _adapted(self, fleet: FleetSpec) -> FleetSpec:
         return fleet if self._rules is None else replace(fleet, rules=self._rules)

@@ -9,12 +9,12 @@ from time import monotonic_ns
 from typing import Any, Protocol
 
 from engines.core.calls import InferenceCall, Submit
-from engines.core.errors import EngineError, ErrorCode, internal, unavailable
+from engines.core.errors import EngineError, internal, unavailable
 from engines.core.messages import InferRequest, InferResponse, WantedOutput
 from engines.ipc import protocol
 from engines.ipc.arena import ArenaFullError
 from engines.ipc.channel import Channel
-from engines.ipc.protocol import Message, pack, unpack
+from engines.ipc.protocol import Message, pack, pack_error, unpack
 
 # A number; or, to merge into a histogram, how many observations are new in each bucket, and their sum.
 Change = float | tuple[tuple[int, ...], float]
@@ -62,11 +62,9 @@ _LEVELS = {"info": logging.INFO, "warning": logging.WARNING, "error": logging.ER
 
 
 class HostRequests:
-    """The questions of one instance; they are dropped with its process."""
+    """The requests of one instance; they are dropped with its process."""
 
-    def __init__(
-        self, instance: str, infer: Submit | None, control: ModelControl | None, metrics: CustomMetricsInterface | None
-    ) -> None:
+    def __init__(self, instance: str, infer: Submit, control: ModelControl, metrics: CustomMetricsInterface) -> None:
         self._instance = instance
         self._infer = infer
         self._control = control
@@ -123,17 +121,13 @@ class HostRequests:
             if response is not None:
                 parameters = dict(response.parameters)
                 if response.error is not None:
-                    failure = _refused(model, response.error) if is_starting else response.error
-                    error = (failure.code.value, failure.message)
+                    error = pack_error(_refused(model, response.error) if is_starting else response.error)
                 try:
                     packed = [pack(tensor, channel.arena) for tensor in response.outputs] if channel.is_open else None
                 except ArenaFullError as full:
-                    error = (ErrorCode.UNAVAILABLE.value, str(full))
+                    error = pack_error(unavailable(str(full)))
             channel.send(protocol.ANSWER, number, packed, parameters, error, is_final)
 
-        if self._infer is None:
-            answer(InferResponse(error=unavailable("this host runs no inferences for its models")), True)
-            return
         if refusal := self._refusal(model, version, is_decoupled):
             answer(InferResponse(error=internal(refusal)), True)
             return
@@ -146,8 +140,6 @@ class HostRequests:
 
     def _refusal(self, model: str, version: str, is_decoupled: bool) -> str:
         """The reason for rejecting the inference; "" if there is none."""
-        if self._control is None:
-            return ""
         if not self._control.is_ready(model, version):
             return f"Failed for execute the inference request. Model '{model}' is not ready."
         if not is_decoupled and self._control.is_decoupled(model, version):
@@ -168,32 +160,23 @@ class HostRequests:
         try:
             value = self._look_up(operation, *arguments)
         except EngineError as failure:
-            error = (failure.code.value, failure.message)
+            error = pack_error(failure)
         channel.send(protocol.RESULT, number, value, error)
 
     async def _change_models(self, channel: Channel, number: int, operation: str, arguments: tuple[Any, ...]) -> None:
         error = None
         try:
-            if self._control is None:
-                raise unavailable("this host has no control of models")
-            if operation == "load":
-                await self._control.load(*arguments)
-            else:
-                await self._control.unload(*arguments)
+            await (self._control.load if operation == "load" else self._control.unload)(*arguments)
         except EngineError as failure:
-            error = (failure.code.value, failure.message)
+            error = pack_error(failure)
         except Exception as failure:
-            error = (ErrorCode.INTERNAL.value, str(failure))
+            error = pack_error(internal(str(failure)))
         channel.send(protocol.RESULT, number, None, error)
 
     def _look_up(self, operation: str, *arguments: Any) -> Any:
         if operation == "is_ready":
-            if self._control is None:
-                raise unavailable("this host has no control of models")
             return self._control.is_ready(*arguments)
         metrics = self._metrics
-        if metrics is None:
-            raise unavailable("this host keeps no custom metrics")
         if operation == "family":
             family = metrics.family(*arguments)
             self._drops.append(lambda: metrics.drop_family(family))
@@ -205,8 +188,6 @@ class HostRequests:
         return metrics.value(*arguments)
 
     def _measure(self, operation: str, metric: int, value: Change) -> None:
-        if self._metrics is None:
-            return
         try:
             self._metrics.change(operation, metric, value)
         except EngineError as error:

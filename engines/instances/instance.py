@@ -11,13 +11,13 @@ from time import monotonic_ns
 from typing import Any
 
 from engines.core.calls import InferenceCall, Submit
-from engines.core.errors import EngineError, ErrorCode, internal, unavailable
+from engines.core.errors import EngineError, internal, unavailable
 from engines.core.messages import InferResponse, TensorData, WantedOutput
 from engines.instances.host_requests import HostRequests
 from engines.ipc import protocol
 from engines.ipc.arena import ArenaFullError
 from engines.ipc.channel import Channel
-from engines.ipc.protocol import Message, PackedTensor, pack, unpack
+from engines.ipc.protocol import Message, PackedTensor, pack, unpack, unpack_error
 
 log = logging.getLogger(__name__)
 
@@ -115,7 +115,8 @@ class ProcessInstance:
     def execute(self, calls: Sequence[InferenceCall], done: Callable[[], None]) -> None:
         """Run the calls as one batch (`Instance.execute`)."""
         if not self.is_available:
-            self._fail(calls, internal(f"Stub process '{self.name}' is not healthy."))
+            for call in calls:
+                call.fail(internal(f"Stub process '{self.name}' is not healthy."))
             self._loop.call_soon(done)
             return
         now_ns = monotonic_ns()
@@ -141,7 +142,8 @@ class ProcessInstance:
         self._deadline = self._flush = None
         calls, self._calls = self._calls, {}
         done, self._done = self._done, None
-        self._fail(list(calls.values()), error)
+        for call in calls.values():
+            call.fail(error)
         if done is not None:
             done()
 
@@ -240,8 +242,7 @@ class ProcessInstance:
                 return call, None, False
             response = None
         else:
-            failure = None if error is None else EngineError(ErrorCode(error[0]), error[1])
-            response = InferResponse(tensors, parameters or _EMPTY, failure)
+            response = InferResponse(tensors, parameters or _EMPTY, unpack_error(error))
             if not call.first_response_ns:
                 call.first_response_ns = monotonic_ns()
         call.compute_input_ns, call.compute_infer_ns, call.compute_output_ns = times
@@ -254,14 +255,9 @@ class ProcessInstance:
             call.respond(response, is_final=is_final)
         elif is_final:
             call.finish()
-        else:
-            self._reschedule(call)
-
-    def _reschedule(self, call: InferenceCall) -> None:
-        """Schedule a call again, as the model requests."""
-        if self._resubmit is None:
+        elif self._resubmit is None:
             call.fail(unavailable(f"model instance '{self.name}' cannot reschedule its requests here"))
-        else:
+        else:  # the model requests it
             self._resubmit(call)
 
     def _report_freed(self) -> None:
@@ -279,11 +275,6 @@ class ProcessInstance:
     def _run_over(self) -> None:
         self._deadline = None
         self._on_overdue(f"the execution takes longer than {self._execution_timeout_seconds:g} seconds")
-
-    @staticmethod
-    def _fail(calls: Sequence[InferenceCall], error: EngineError) -> None:
-        for call in calls:
-            call.fail(error)
 
 
 def _places(outputs: Sequence[WantedOutput]) -> tuple[tuple[str, str, int, int], ...]:

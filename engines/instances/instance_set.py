@@ -56,11 +56,11 @@ async def start(
     spec: ModelSpec,
     *,
     backend_options: Mapping[str, str] | None = None,
-    infer: Submit | None = None,
+    infer: Submit,
+    control: ModelControl,
+    metrics: CustomMetricsInterface,
     resubmit: Submit | None = None,
     on_change: Callable[[Instance], None] = lambda instance: None,
-    control: ModelControl | None = None,
-    metrics: CustomMetricsInterface | None = None,
     limits: ProcessLimits | None = None,
     completes: bool = True,
 ) -> InstanceSet:
@@ -102,12 +102,16 @@ async def start(
         if len(processes[0].instances) < len(instances):
             fields["config"] = completed
             processes += [ModelProcess(each.name, interpreter, fields, limits, on_change) for each in instances[1:]]
-        others = zip(processes[1:], instances[1:], strict=False)
-        await _all(processes[0].begin(), *(_load(process, instance) for process, instance in others))
-    except BaseException:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(processes[0].begin())
+            for process, instance in zip(processes[1:], instances[1:], strict=False):
+                group.create_task(_load(process, instance))
+    except BaseException as error:
         for process in processes:
             with contextlib.suppress(Exception):
                 await process.stop()
+        if isinstance(error, BaseExceptionGroup):
+            raise error.exceptions[0] from None
         raise
     config = type(spec.config).FromString(completed)
     placements = {instance.key: json.loads(instance.placement) for instance in instances if instance.placement}
@@ -119,21 +123,6 @@ async def start(
 async def _load(process: ModelProcess, instance: ProcessInstance) -> None:
     await process.load([instance], completes=False)
     await process.begin()
-
-
-async def _all(*awaited: Any) -> None:
-    """Wait for all; the first failure cancels the others.
-
-    Raises: the first exception.
-    """
-    tasks = [asyncio.ensure_future(each) for each in awaited]
-    try:
-        await asyncio.gather(*tasks)
-    except BaseException:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        raise
 
 
 def _number(config: Any, parameter: str) -> float | None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from engines.core.errors import EngineError, ErrorCode, internal, unavailable
+from engines.core.processes import describe_exit
 from engines.instances.instance import ProcessInstance
 from engines.instances.process import ChannelEnds, Interpreter, ModelChild, spawn
 from engines.ipc import arena, protocol
@@ -149,10 +150,8 @@ class ModelProcess:
             async with asyncio.timeout(self._limits.load_seconds):
                 return await future
         except TimeoutError:
-            raise EngineError(
-                ErrorCode.UNAVAILABLE,
-                f"'{instance.name}' has not loaded within {self._limits.load_seconds:g} seconds",
-            ) from None
+            seconds = self._limits.load_seconds
+            raise unavailable(f"'{instance.name}' has not loaded within {seconds:g} seconds") from None
         finally:
             self._awaited.pop(instance.key, None)
 
@@ -234,13 +233,3 @@ async def has_exited(child: ModelChild, timeout_seconds: float) -> bool:
     except TimeoutError:
         return False
     return True
-
-
-def describe_exit(exit_code: int) -> str:
-    """`exit code 3`, or the name of the signal."""
-    if exit_code >= 0:
-        return f"exit code {exit_code}"
-    try:
-        return signal.Signals(-exit_code).name
-    except ValueError:
-        return f"signal {-exit_code}"

@@ -42,10 +42,6 @@ class Interpreter:
     executable: str
     environment: dict[str, str]
 
-    def command(self, module: str, *arguments: str) -> list[str]:
-        """The command that runs a module of this package; the working directory is not on its path."""
-        return [self.executable, "-P", "-u", "-m", module, *arguments]
-
 
 def interpreter_for(config: Any, directory: Path, num_processes: int) -> Interpreter:
     """The Python for a model with this many processes: the host's, or that of the model's virtual environment.
@@ -264,7 +260,8 @@ def spawn(
         passed = [(*pipes, ends.sent, ends.received) for ends, pipes in channels]
         arguments = [str(life), str(limit_bytes), *(",".join(map(str, channel)) for channel in passed)]
         process = subprocess.Popen(
-            interpreter.command("engines.runner", *arguments),
+            # -P: the working directory is not on its path.
+            [interpreter.executable, "-P", "-u", "-m", "engines.runner", *arguments],
             env={**os.environ, **interpreter.environment},
             stdin=subprocess.DEVNULL,
             stdout=written,

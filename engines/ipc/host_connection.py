@@ -14,11 +14,11 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from engines.core.datatypes import Array
-from engines.core.errors import EngineError, ErrorCode, unavailable
+from engines.core.errors import EngineError, unavailable
 from engines.ipc import protocol
 from engines.ipc.arena import ArenaFullError
 from engines.ipc.arrays import ArrayStore
-from engines.ipc.protocol import FrameReader, Message, encode
+from engines.ipc.protocol import FrameReader, Message, encode, unpack_error
 
 READ_BYTES = 1 << 16
 
@@ -62,11 +62,6 @@ class HostConnection:
                     sent += os.write(self._outgoing, memoryview(data)[sent:])
         except OSError as error:
             raise HostGoneError from error
-
-    @property
-    def has_freed(self) -> bool:
-        """Whether the host has yet to learn of released blocks."""
-        return self.arrays.has_freed
 
     def next_work(self) -> Message:
         """Wait for the next message with work.
@@ -174,14 +169,10 @@ class HostConnection:
                 if message[2] in self._answers:
                     self._answers[message[2]].append(message)
                 elif kind == protocol.ANSWER and message[3]:
-                    self._let_go(message[3])
+                    for output in message[3]:
+                        self.arrays.drop(output)
             elif kind != protocol.FREED:
                 self._work.append(message)
-
-    def _let_go(self, outputs: list[Any]) -> None:
-        """Free the blocks of a reply that is not used."""
-        for output in outputs:
-            self.arrays.drop(output)
 
 
 # Of another model: outputs by name, their datatypes, parameters, an error, and whether it is the last reply.
@@ -222,8 +213,7 @@ class HostClient:
                 _, _, _, tensors, parameters, error, is_final = connection.next_answer(number)
                 arrays = {each[0]: connection.arrays.read(each) for each in tensors or ()}
                 datatypes = {each[0]: each[1] for each in tensors or ()}
-                failure = EngineError(ErrorCode(error[0]), error[1]) if error else None
-                yield arrays, datatypes, parameters or {}, failure, is_final
+                yield arrays, datatypes, parameters or {}, unpack_error(error), is_final
         finally:
             connection.close_number(number)
             if not is_final:
@@ -241,8 +231,8 @@ class HostClient:
             _, _, _, value, error = connection.next_answer(number)
         finally:
             connection.close_number(number)
-        if error:
-            raise EngineError(ErrorCode(error[0]), error[1])
+        if failure := unpack_error(error):
+            raise failure
         return value
 
     def measure(self, operation: str, metric: int, value: float | tuple[tuple[int, ...], float]) -> None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import marshal
 from typing import Any
 
+from engines.core.errors import EngineError, ErrorCode
 from engines.core.messages import SharedMemory, TensorData
 from engines.ipc.arena import Arena, Mapping
 
@@ -87,6 +88,14 @@ class FrameReader:
             messages.append(marshal.loads(view[begin:end]))
             position = end
         return messages
+
+
+def pack_error(error: EngineError) -> tuple[int, str]:
+    return error.code.value, error.message
+
+
+def unpack_error(packed: tuple[int, str] | None) -> EngineError | None:
+    return None if packed is None else EngineError(ErrorCode(packed[0]), packed[1])
 
 
 PackedTensor = tuple[str, str, tuple[int, ...], Any]

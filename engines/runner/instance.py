@@ -66,7 +66,7 @@ class RunningInstance:
             if kind == protocol.EXECUTE:
                 Execution(self, message[2]).run(message[3], received_ns)
                 del message
-                if connection.has_freed:
+                if connection.arrays.has_freed:
                     connection.send(protocol.FREED)
             elif kind == protocol.FORGET:
                 self.states.drop(message[2])

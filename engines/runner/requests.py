@@ -8,11 +8,12 @@ from typing import Any, Protocol
 
 from engines.backends.interfaces import Backend
 from engines.core.datatypes import Array
-from engines.core.errors import EngineError, ErrorCode, internal
+from engines.core.errors import EngineError, internal, unavailable
 from engines.core.messages import Scalar, SharedMemory
 from engines.ipc import protocol
 from engines.ipc.arena import ArenaFullError
 from engines.ipc.host_connection import HostConnection
+from engines.ipc.protocol import pack_error
 from engines.runner.implicit_state import States
 from engines.runner.signature import Signature
 
@@ -147,9 +148,9 @@ class ExecutionRequest:
                 if rule is not None and name in wanted:
                     packed.append(write(rule.name, rule.accept(array), array, places.get(name) if places else None))
         except EngineError as failure:
-            packed, error = [], (failure.code.value, failure.message)
+            packed, error = [], pack_error(failure)
         except ArenaFullError as failure:
-            packed, error = [], (ErrorCode.UNAVAILABLE.value, str(failure))
+            packed, error = [], pack_error(unavailable(str(failure)))
         self.is_answered = True
         self.is_over = is_final
         execution.output_ns += monotonic_ns() - begin_ns
@@ -170,8 +171,7 @@ class ExecutionRequest:
         if not self.is_over:
             self.is_answered = True
             self.is_over = is_final
-            failure = (error.code.value, error.message)
-            self._execution.take((self._number, is_final, None, None, failure), at_once)
+            self._execution.take((self._number, is_final, None, None, pack_error(error)), at_once)
 
     def reschedule(self) -> None:
         """Have the host schedule it again."""
@@ -222,7 +222,7 @@ class Execution:
                 requests.append(ExecutionRequest(self, each))
             except Exception as error:  # the other requests of the batch go on
                 failure = error if isinstance(error, EngineError) else internal(instance.failure_text(error))
-                self.take((each[0], True, None, None, (failure.code.value, failure.message)), at_once=False)
+                self.take((each[0], True, None, None, pack_error(failure)), at_once=False)
         del packed[:]
         self._started_ns = monotonic_ns()
         self.input_ns = self._started_ns - received_ns

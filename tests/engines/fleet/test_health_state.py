@@ -29,10 +29,10 @@ LIVES = [
 @pytest.mark.parametrize(("what", "probes", "state", "restart"), LIVES, ids=[row[0] for row in LIVES])
 def test_probes(what: str, probes: list[tuple[float, Probe]], state: AgentState, restart: str | None) -> None:
     """Silence restarts an agent that was ready; "not ready" does not, unless it was never ready in its time."""
-    judgement = HealthState(SPEC, 0.0)
+    health = HealthState(SPEC, 0.0)
     for now, probe in probes:
-        verdict = judgement.probed(probe, now)
-    assert (verdict.state, verdict.restart) == (state, restart)
+        reason = health.probed(probe, now)
+    assert (health.state, reason) == (state, restart)
 
 
 @pytest.mark.parametrize(
@@ -45,15 +45,15 @@ def test_probes(what: str, probes: list[tuple[float, Probe]], state: AgentState,
 )
 def test_memory(samples: list[int], restarts: list[bool]) -> None:
     """Three samples in a row above the budget, not fewer."""
-    judgement = HealthState(SPEC, 0.0)
-    assert [judgement.memory_sampled(sample).restart is not None for sample in samples] == restarts
+    health = HealthState(SPEC, 0.0)
+    assert [health.memory_sampled(sample) is not None for sample in samples] == restarts
 
 
 def test_ready_seconds() -> None:
     """The healthy time counts from the first readiness."""
-    judgement = HealthState(SPEC, 0.0)
-    judgement.probed(NO, 5.0)
-    assert judgement.ready_seconds(6.0) == 0.0
-    judgement.probed(YES, 10.0)
-    judgement.probed(NO, 20.0)
-    assert judgement.ready_seconds(30.0) == 20.0
+    health = HealthState(SPEC, 0.0)
+    health.probed(NO, 5.0)
+    assert health.ready_seconds(6.0) == 0.0
+    health.probed(YES, 10.0)
+    health.probed(NO, 20.0)
+    assert health.ready_seconds(30.0) == 20.0

@@ -132,7 +132,10 @@ class Stage:
 
     def start(self, spec: ModelSpec, **fields: Any) -> InstanceSet:
         """Raises: EngineError."""
-        started = self.run(start(spec, on_change=lambda instance: self.changes.append(instance.name), **fields))
+        absent: dict[str, Any] = dict.fromkeys(("infer", "control", "metrics"))
+        started = self.run(
+            start(spec, on_change=lambda instance: self.changes.append(instance.name), **absent | fields)
+        )
         self._sets.append(started)
         return started
 

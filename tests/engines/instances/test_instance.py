@@ -34,7 +34,7 @@ def test_the_next_batch_runs_while_answers_are_handed_over() -> None:
     async def run() -> None:
         instance = ProcessInstance(
             InstancePlan("m_0", "KIND_CPU"),
-            HostRequests("m_0", None, None, None),
+            HostRequests("m_0", None, None, None),  # type: ignore[arg-type]
             resubmit=None,
             execution_timeout_seconds=None,
             memory_limit_bytes=None,

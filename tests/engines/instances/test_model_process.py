@@ -285,7 +285,7 @@ def test_instances_die_with_the_host(tmp_path: Path) -> None:
         "import asyncio\nfrom pathlib import Path\nfrom engines.instances import start\n"
         "from tests.engines.instances.stage import read\n"
         "async def main():\n"
-        f"    running = await start(read(Path({str(spec.directory)!r})))\n"
+        f"    running = await start(read(Path({str(spec.directory)!r})), infer=None, control=None, metrics=None)\n"
         "    print(running.processes[0].pid, flush=True)\n"
         "    await asyncio.sleep(60)\n"
         "asyncio.run(main())\n"
