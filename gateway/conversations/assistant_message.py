@@ -74,6 +74,3 @@ class RecordingWriter:
     def whole(self, events: Sequence[Event]) -> tuple[int, bytes]:
         self._answer.record(events)
         return self._writer.whole(events)
-
-    def failed(self, message: str, kind: str) -> bytes:
-        return self._writer.failed(message, kind)

@@ -19,9 +19,6 @@ class Backoff:
         self._healthy_after = healthy_after
         self.failures = 0  # in a row
 
-    def __repr__(self) -> str:
-        return f"<Backoff: {self.failures} failures, {self.seconds:g} s>"
-
     @property
     def seconds(self) -> float:
         """The pause before the next attempt; 0 without a failure."""

@@ -55,9 +55,6 @@ class DescriptorWatch:
     def __init__(self) -> None:
         self._warned_at = 0.0  # the share that the last warning was for; 0: none
 
-    def __repr__(self) -> str:
-        return f"<DescriptorWatch {num_open()} of {limit()}>"
-
     def look(self) -> None:
         """Warn if needed; takes a microsecond or two, however many are open."""
         most = limit()

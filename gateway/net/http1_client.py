@@ -9,7 +9,7 @@ from typing import Protocol, cast
 
 from gateway.net.pool import Pool, PoolLimits, Waiter
 from gateway.protocol.errors import ErrorKind, GatewayError
-from gateway.wire.http1.body import LAST_CHUNK, ChunkedDecoder, encode_chunk
+from gateway.wire.http1.body import LAST_CHUNK, ChunkedDecoder, encode_chunk, payload_of
 from gateway.wire.http1.head import HEAD_END, ResponseHead, read_response_head
 from gateway.wire.memo import Memo
 
@@ -119,8 +119,9 @@ class Http1ClientConnection(asyncio.Protocol):
             self._transport.abort()
             return
         decoder = self._decoder
-        if decoder is not None and not self._wants_payload and decoder.takes_plain_chunk(data):
-            receiver.reply_continued(data, False)  # the usual case: one token of a stream, in one chunk, in one read
+        if decoder is not None and decoder.takes_plain_chunk(data):
+            # The usual case: one token of a stream, in one chunk, in one read.
+            receiver.reply_continued(payload_of(data) if self._wants_payload else data, False)
             return
         try:
             if self._head is None:

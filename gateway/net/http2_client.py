@@ -26,9 +26,6 @@ class Http2ClientConnection(Http2Transport):
         self.idle_since = 0.0
         self.has_settings = False  # the endpoint's SETTINGS have come, which limit its streams
 
-    def __repr__(self) -> str:
-        return f"<Http2ClientConnection {self.http2!r}>"
-
     def open_stream(self, receiver: StreamReceiver) -> Stream:
         return self.http2.open_stream(receiver)
 

@@ -38,9 +38,6 @@ class ConnectionServer(ABC):
         self._server: asyncio.Server | None = None
         self._sweep: asyncio.TimerHandle | None = None
 
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} {len(self.connections)} connections>"
-
     @abstractmethod
     def new_connection(self) -> asyncio.Protocol: ...
 

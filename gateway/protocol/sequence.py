@@ -33,10 +33,6 @@ class Sequence(str):
         made.adrift = ""
         return made
 
-    def __repr__(self) -> str:
-        end = " starts" if self.starts else ""
-        return f"<Sequence {self!s} of {self.model}{end}{' ends' if self.ends else ''}>"
-
     @property
     def name(self) -> str:
         """What it is known by among sessions and other models' sequences."""

@@ -97,10 +97,6 @@ class Translator(Protocol):
         """What the client gets once the engine's stream has ended as it should."""
         ...
 
-    def failed(self, message: str, kind: str) -> bytes:
-        """The event that tells the client of a failure amid the stream, in its API."""
-        ...
-
 
 class WholeTranslator:
     """What translators have in common whose replies are whole: nothing streams."""
@@ -113,10 +109,6 @@ class WholeTranslator:
 
     def end(self) -> bytes:
         """Nothing."""
-        return b""
-
-    def failed(self, message: str, kind: str) -> bytes:
-        """Nothing: the error is the reply."""
         return b""
 
 

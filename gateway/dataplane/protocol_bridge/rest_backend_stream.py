@@ -92,9 +92,6 @@ class RestBackendStream:
         self.boundaries = Boundaries()
         self.reader: MessageReader | None = None
 
-    def __repr__(self) -> str:
-        return f"<RestBackendStream {self.target.lane!r}: {len(self._queue)} wait>"
-
     # What the client's call requires: see `BackendStream`
 
     def start(self) -> None:

@@ -80,9 +80,6 @@ class RestStream:
         if not self._has_ended:
             self._handler.body_received(b"", False)
 
-    def __repr__(self) -> str:
-        return f"<RestStream {self._stream!r} for {self._handler!r}>"
-
     # Events of the stream
 
     def headers_received(self, stream: Stream, block: Block, ended: bool) -> None:

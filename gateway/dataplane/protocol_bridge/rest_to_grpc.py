@@ -103,9 +103,6 @@ class RestToGrpcHandler(Handler):
             passing.append((b"x-forwarded-proto", b"https" if self.is_tls else b"http"))
         self.passing = literals(passing)
 
-    def __repr__(self) -> str:
-        return f"<RestToGrpcHandler {self._plan!r} by {self._reply.rpc or 'gRPC'}>"
-
     @property
     def begun(self) -> bool:
         return self._reply.begun

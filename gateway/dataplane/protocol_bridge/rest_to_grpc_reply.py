@@ -64,9 +64,6 @@ class RestToGrpcReply:
         self.begun = False
         self.is_over = False
 
-    def __repr__(self) -> str:
-        return f"<RestToGrpcReply {self._plan!r} by {self.rpc or 'gRPC'}>"
-
     # See `MessageSink`
 
     def message_came(self, message: bytes) -> None:

@@ -39,9 +39,6 @@ class GrpcBackendCall(AttemptingHandler):
         )
         self.attempts.timing = request.timing
 
-    def __repr__(self) -> str:
-        return f"<GrpcBackendCall {self._request.plan.head.target!r}, {self.attempts!r}>"
-
     def body_received(self, data: bytes, ended: bool) -> None:
         """Take the message, in one piece."""
         self._message = data

@@ -33,9 +33,6 @@ class TranslatedReply:
         self.begun = False
         self.is_over = False
 
-    def __repr__(self) -> str:
-        return f"<TranslatedReply {'over' if self.is_over else 'begun' if self.begun else 'waiting'}>"
-
     def respond(self, reply: Reply) -> None:
         """The reply, whole."""
         fields = self._fields()

@@ -22,9 +22,6 @@ class ResumePolicy:
         self._left: tuple[Endpoint, ...] = ()
         self._num_resumed = 0
 
-    def __repr__(self) -> str:
-        return f"<ResumePolicy after {len(self._left)} endpoints>"
-
     def next_lane(self, lane: Lane, broken: AttemptingHandler | None) -> Lane | None:
         """Another endpoint's lane: of the same engine, else of another arm's; the only one there is, where it may serve
         again; None where the generation ends. `broken` is the request that did not come to its end."""

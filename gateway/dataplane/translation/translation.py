@@ -92,9 +92,6 @@ class TranslatingHandler(Handler):
         self._is_streaming = False
         self._streams_any_type = False
 
-    def __repr__(self) -> str:
-        return f"<TranslatingHandler {self._request.plan!r} by {self._handler!r}>"
-
     @property
     def begun(self) -> bool:
         return self._reply.begun

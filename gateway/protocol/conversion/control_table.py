@@ -33,9 +33,6 @@ class Path:
         pattern = template.replace("[", "(?:").replace("]", ")?").replace("{version}", "(?P<version>[0-9]+)")
         self._pattern = re.compile(_FIELD.sub(r"(?P<\1>[^/]+)", pattern))
 
-    def __repr__(self) -> str:
-        return f"<Path {self._template}>"
-
     def fill(self, field: Callable[[str], str]) -> str | None:
         """The path with percent-encoded fields; None where a field is empty that it cannot do without."""
 

@@ -23,9 +23,6 @@ class SseReader:
         self._data: list[bytes] = []  # of the event whose end has not come
         self._num_bytes = 0  # in `_data`
 
-    def __repr__(self) -> str:
-        return f"<SseReader: {self.num_waiting} bytes of an event so far>"
-
     @property
     def num_waiting(self) -> int:
         """Bytes of an event whose end has not come: more than none when a stream ends is one that was cut off."""

@@ -68,7 +68,8 @@ class GenerateReplyWriter:
                 pieces += (self._prefix, _json(text if self._num_choices == 1 else self._row(event.index, text)))
                 pieces.append(b"}\n\n")
             elif type(event) is EngineFailed:
-                pieces.append(self.failed(event.message, event.code))
+                self._failed = True
+                pieces.append(event_of(error_json(event.message)))
             else:
                 self._reply.add(event)
         return b"".join(pieces)
@@ -88,11 +89,6 @@ class GenerateReplyWriter:
             self._reply.add(event)
         values = self._head | self._reply.values() | {"text_output": self._texts(self._reply.texts)}
         return 200, _json(dict(sorted(values.items())))
-
-    def failed(self, message: str, kind: str) -> bytes:
-        """The event of a failure, in the words of Triton's; it knows no kinds."""
-        self._failed = True
-        return event_of(error_json(message))
 
     def _texts(self, texts: list[str]) -> str | list[str]:
         return texts[0] if self._num_choices == 1 else texts

@@ -90,10 +90,6 @@ class InferReplyWriter:
         self.head_bytes = reply.head_bytes
         return 200, reply.data
 
-    def failed(self, message: str, kind: str) -> bytes:
-        """The body of an error; V2 knows no kinds."""
-        return error_json(message)
-
     def _response(self) -> bytes:
         """A serialised ModelInferResponse."""
         with refusing(ErrorKind.UPSTREAM_PROTOCOL):

@@ -10,7 +10,6 @@ from typing import Any
 
 import orjson
 
-from gateway.protocol.errors import STATUSES, ErrorKind
 from gateway.protocol.llm.canonical import (
     EngineFailed,
     Event,
@@ -26,7 +25,6 @@ from gateway.protocol.llm.errors import anthropic_error
 from gateway.protocol.llm.messages_request_reader import REDACTED
 
 _REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use", "content_filter": "refusal"}
-_KINDS = {kind.value: STATUSES[kind].http for kind in ErrorKind}
 _PING = b'event: ping\ndata: {"type":"ping"}\n\n'
 _STOP = b'event: message_stop\ndata: {"type":"message_stop"}\n\n'
 _DELTA = b'event: content_block_delta\ndata: {"type":"content_block_delta","index":%d,"delta":{"type":"%b","%b":'
@@ -97,10 +95,6 @@ class MessagesReplyWriter:
         if not self._is_over:
             self._close_message(out)
         return b"".join(out)
-
-    def failed(self, message: str, kind: str) -> bytes:
-        """The event of an error, after which nothing follows."""
-        return self._fail(message, _KINDS.get(kind, 500))
 
     def whole(self, events: Sequence[Event]) -> tuple[int, bytes]:
         """The status and the message that tell these."""

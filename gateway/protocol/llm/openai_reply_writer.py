@@ -55,11 +55,6 @@ class OpenAIReplyWriter:
         """What ends the stream; nothing where it has ended by a failure."""
         return b"" if self._has_failed else b"data: [DONE]\n\n"
 
-    def failed(self, message: str, kind: str) -> bytes:
-        """The event that tells of a failure; `kind` is a word for programs."""
-        self._has_failed = True
-        return b"data: %b\n\n" % openai_error(message, 502, kind)
-
     def whole(self, events: Sequence[Event]) -> tuple[int, bytes]:
         """The status and the body of a reply that is not streamed."""
         for event in events:

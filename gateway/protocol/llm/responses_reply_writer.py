@@ -216,13 +216,6 @@ class ResponsesReplyWriter:
             self._close_response(out)
         return b"".join(out)
 
-    def failed(self, message: str, kind: str) -> bytes:
-        """The events of an error, after which nothing follows: `error`, at which clients raise, and `response.failed`
-        where the response has begun."""
-        out: list[bytes] = []
-        self._fail(message, kind, out)
-        return b"".join(out)
-
     def whole(self, events: Sequence[Event]) -> tuple[int, bytes]:
         """The status and the response that tell these."""
         for event in events:

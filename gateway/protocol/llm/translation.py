@@ -51,8 +51,6 @@ class ReplyWriter(Protocol):
 
     def whole(self, events: Sequence[Event]) -> tuple[int, bytes]: ...
 
-    def failed(self, message: str, kind: str) -> bytes: ...
-
 
 @runtime_checkable
 class HasTensors(Protocol):
@@ -126,9 +124,6 @@ class GenerationTranslator:
         if not self._has_finished:
             raise GatewayError(ErrorKind.UPSTREAM_RESET, _CUT_OFF)
         return written + self._writer.end()
-
-    def failed(self, message: str, kind: str) -> bytes:
-        return self._writer.failed(message, kind)
 
     # Going on elsewhere
 

@@ -58,19 +58,16 @@ class MLServerGenerateTranslator:
         self._events = SseReader()
 
     def request(self) -> EngineRequest:
-        """As `Translator.request`."""
         written, self._is_text = inference_of_generate(self._body)
         self._is_inference = written is self._body
         return EngineRequest(self._path, written)
 
     def whole(self, reply: Reply) -> Reply:
-        """As `Translator.whole`."""
         if reply.status >= 400:
             return error_of(reply)
         return Reply(200, self._reply_of(reply.body))
 
     def feed(self, data: bytes) -> bytes:
-        """As `Translator.feed`."""
         return b"".join([event_of(self._reply_of(event)) for event in self._events.feed(data)])
 
     def end(self) -> bytes:
@@ -81,10 +78,6 @@ class MLServerGenerateTranslator:
         if self._events.num_waiting:
             raise GatewayError(ErrorKind.UPSTREAM_PROTOCOL, "the engine's stream ended in the middle of an event")
         return b""
-
-    def failed(self, message: str, kind: str) -> bytes:
-        """As `Translator.failed`."""
-        return event_of(orjson.dumps({"error": message}))
 
     def _reply_of(self, data: bytes) -> bytes:
         return data if self._is_inference else generate_of_inference(data, is_text=self._is_text)
@@ -99,7 +92,6 @@ class MLServerInferTranslator(WholeTranslator):
         self._wanted: WantedOutputs | None = None
 
     def request(self) -> EngineRequest:
-        """As `Translator.request`."""
         body = self._body
         if self._head_bytes is not None or b"binary_data" in body:
             message, self._wanted = infer_request_of_rest(body, self._head_bytes, self._model, self._version)
@@ -107,7 +99,6 @@ class MLServerInferTranslator(WholeTranslator):
         return EngineRequest(model_path(self._model, self._version) + "/infer", body)
 
     def whole(self, reply: Reply) -> Reply:
-        """As `Translator.whole`."""
         if reply.status >= 400:
             return error_of(reply)
         if self._wanted is None:
@@ -184,7 +175,6 @@ class InferStreamTranslator:
         self._events = SseReader()
 
     def request(self) -> EngineRequest:
-        """As `Translator.request`."""
         return EngineRequest(self._path, generate_of_inference_request(self._body))
 
     def whole(self, reply: Reply) -> Reply:
@@ -192,7 +182,6 @@ class InferStreamTranslator:
         return reply
 
     def feed(self, data: bytes) -> bytes:
-        """As `Translator.feed`."""
         return b"".join([event_of(inference_of_event(event)) for event in self._events.feed(data)])
 
     def end(self) -> bytes:
@@ -203,7 +192,3 @@ class InferStreamTranslator:
         if self._events.num_waiting:
             raise GatewayError(ErrorKind.UPSTREAM_PROTOCOL, "the engine's stream ended in the middle of an event")
         return b""
-
-    def failed(self, message: str, kind: str) -> bytes:
-        """As `Translator.failed`."""
-        return event_of(orjson.dumps({"error": message}))

@@ -129,12 +129,6 @@ class InferTranslation(WholeTranslator):
         requested, self._wanted = infer_request_of_rest(body, head_bytes, "", "")
         self._inference = inference(requested, model=model, version=version, drop=drop)
 
-    def __repr__(self) -> str:
-        requested = self._inference.requested
-        return (
-            f"<InferTranslation to {requested.target.path}:{requested.method.value}, {len(requested.tensors)} inputs>"
-        )
-
     @property
     def target(self) -> ModelPath:
         """The model, in the version or by the label that the request names."""

@@ -18,7 +18,7 @@ from gateway.protocol.conversion.sse import event_of
 from gateway.protocol.conversion.tensors import RawTensor, join_elements
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.torchserve.json_tensors import write
-from gateway.protocol.torchserve.reply import error_body, error_of
+from gateway.protocol.torchserve.reply import error_of
 from gateway.protocol.torchserve.request import (
     TEXT,
     Envelope,
@@ -147,7 +147,6 @@ class TorchServeGenerateTranslator:
         )
 
     def whole(self, reply: Reply) -> Reply:
-        """As `Translator.whole`."""
         if reply.status >= 400:
             return error_of(reply)
         text = self._text.feed(reply.body, is_last=True)
@@ -158,18 +157,12 @@ class TorchServeGenerateTranslator:
         return Reply(200, write(self._reply_of(value)))
 
     def feed(self, data: bytes) -> bytes:
-        """As `Translator.feed`."""
         return self._events(self._text.feed(data))
 
     def end(self) -> bytes:
-        """As `Translator.end`."""
         events = self._events(self._text.feed(b"", is_last=True))
         left = self._objects.end() if self._objects is not None else ""
         return events + (event_of(orjson.dumps(self._reply_of(left))) if left else b"")
-
-    def failed(self, message: str, kind: str) -> bytes:
-        """As `Translator.failed`."""
-        return event_of(error_body(message))
 
     def _events(self, text: str) -> bytes:
         if self._objects is None:

@@ -102,13 +102,11 @@ class CallTranslator(TorchServeInferTranslator):
     """An infer whose request is a call: its path is the method's, its body the message."""
 
     def request(self) -> EngineRequest:
-        """As `Translator.request`."""
         sent = self._read()
         call = predictions_request(sent, self._model, self._version)
         return EngineRequest(PREDICTIONS, call, GRPC, dropped=sent.dropped)
 
     def whole(self, reply: Reply) -> Reply:
-        """As `Translator.whole`."""
         if reply.status != 200:
             return reply  # `{"error": text}`, which is V2's too
         assert self._sent is not None, "request() comes before whole()"

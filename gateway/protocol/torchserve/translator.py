@@ -84,7 +84,6 @@ class TorchServeInferTranslator(WholeTranslator):
         self._wanted = WantedOutputs()
 
     def request(self) -> EngineRequest:
-        """As `Translator.request`."""
         return http_request(self._read(), self._model, self._version)
 
     def _read(self) -> TorchServeRequest:
@@ -95,7 +94,6 @@ class TorchServeInferTranslator(WholeTranslator):
         return self._sent
 
     def whole(self, reply: Reply) -> Reply:
-        """As `Translator.whole`."""
         if reply.status >= 400:
             return error_of(reply)
         assert self._sent is not None, "request() comes before whole()"
@@ -122,7 +120,6 @@ class ModelTranslator(WholeTranslator):
         self._model, self._version, self._model_name = model, version, model_name or model
 
     def request(self) -> EngineRequest:
-        """As `Translator.request`."""
         return EngineRequest(predictions_path(self._model, self._version), method="OPTIONS")
 
     def whole(self, reply: Reply) -> Reply:

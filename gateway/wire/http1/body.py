@@ -89,7 +89,7 @@ class ChunkedDecoder:
         Raises: ValueError that says what is malformed.
         """
         if self.takes_plain_chunk(data):
-            return data[data.find(b"\n") + 1 : -2]
+            return payload_of(data)
         pieces: list[bytes] = []
         position = 0
         self._is_between = False
@@ -150,6 +150,11 @@ def encode_chunk(data: bytes) -> bytes:
     return b"%x\r\n%b\r\n" % (len(data), data) if data else b""
 
 
+def payload_of(chunk: bytes) -> bytes:
+    """The data of one whole plain chunk."""
+    return chunk[chunk.find(b"\n") + 1 : -2]
+
+
 class BodyReader:
     """Finds the end of one body. `length` None: it is chunked. `num_bytes` have come; `rest` is what came after the
     body, once it `has_ended`."""
@@ -162,9 +167,6 @@ class BodyReader:
         self.num_bytes = 0
         self.has_ended = False
         self.rest = b""
-
-    def __repr__(self) -> str:
-        return f"<BodyReader: {self._decoder or self._length - self.num_bytes} to come>"
 
     def feed(self, data: bytes) -> bytes:
         """The bytes of `data` that belong to the body.

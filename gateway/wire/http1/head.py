@@ -87,9 +87,6 @@ class RequestHead(_Head):
         self.keep_alive = _keeps_alive(connection, is_http_10)
         self.expects_continue = expect is not None and not is_http_10
 
-    def __repr__(self) -> str:
-        return f"<RequestHead {self.method} {self.target!r} {self.fields} length={self.length}>"
-
 
 class ResponseHead(_Head):
     """A response's head. `lines` holds its end-to-end fields as they are relayed, with the CRLF of each, without the
@@ -112,9 +109,6 @@ class ResponseHead(_Head):
         self.status_line = status_line
         self.lines = b"".join([b"%b: %b\r\n" % field for field in self.fields if field[0] != b"x-request-id"])
         self.keep_alive = _keeps_alive(connection, is_http_10)
-
-    def __repr__(self) -> str:
-        return f"<ResponseHead {self.status} {self.fields} length={self.length}>"
 
 
 def read_request_head(head: bytes) -> RequestHead:

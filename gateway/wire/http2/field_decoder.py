@@ -36,9 +36,6 @@ class BlockShape:
         self._list_bytes = found.list_bytes
         self.note: object = None
 
-    def __repr__(self) -> str:
-        return f"<BlockShape {b', '.join(self._names).decode('latin-1')} beside {self._base!r}>"
-
     def read(self, block: bytes) -> Block | None:
         """Decode a block of the shape's length; None where it has another shape, or a value is malformed."""
         parts = self._unpack(block)

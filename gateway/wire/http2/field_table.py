@@ -23,9 +23,6 @@ class _State(dict[int, "tuple[_State, bytes, bool]"]):
         super().__init__()
         self._number = number
 
-    def __repr__(self) -> str:
-        return f"<_State {self._number}>"
-
     def __missing__(self, byte: int) -> tuple[_State, bytes, bool]:
         number, text, flags = self._number, b"", 0
         for bits in (byte >> 4, byte & 0x0F):

@@ -88,9 +88,6 @@ class Block:
         if b"content-length\n" in text and is_well_formed:
             self._read_length()
 
-    def __repr__(self) -> str:
-        return f"<Block {self.fields}>"
-
     @classmethod
     def like(cls, base: Block, own: list[Field], max_list_bytes: int) -> Block | None:
         """The fields of another block, and a few more, whose names are known to be well-formed; None where it has one

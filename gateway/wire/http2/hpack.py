@@ -87,9 +87,6 @@ class CachedHeaders:
         self.fields = tuple(fields)
         self.literals = literals(self.fields)
 
-    def __repr__(self) -> str:
-        return f"<CachedHeaders {self.fields}>"
-
 
 def literals(fields: Iterable[Field], *, secret: bool = False) -> bytes:
     """Fields that use no dynamic table; `secret` ones must not be indexed by relays (RFC 7541 section 7.1.3)."""

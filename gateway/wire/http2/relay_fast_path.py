@@ -43,9 +43,6 @@ class Passage:
         self._target = target
         self._channel = target.channel
 
-    def __repr__(self) -> str:
-        return f"<Passage to {self._target!r}>"
-
     def headers_received(self, stream: Stream, block: Block, ended: bool) -> None:
         self._relayer.headers_received(stream, block, ended)
 

@@ -91,9 +91,6 @@ class FloodGuard:
         self._num_resets = 0
         self._sent_before = 0
 
-    def __repr__(self) -> str:
-        return f"<FloodGuard {self._num_idle} idle frames, {self._num_resets} resets>"
-
     def count_idle_frame(self, sent_bytes: int, cost: int = 1) -> None:
         """The peer sent a frame without a message; `sent_bytes` is the data sent to it so far.
 
@@ -186,11 +183,6 @@ class ConnectionState:
         self.next_id = 1 if is_client else 2
         self._resets: set[int] = set()
         self._resets_in_order: deque[int] = deque()
-
-    def __repr__(self) -> str:
-        side = "client" if self.is_client else "server"
-        leaving = ", leaving" if self.is_leaving else ""
-        return f"<{type(self).__name__} {side}, {len(self.streams)} streams{leaving}>"
 
     # Called by its streams
 

@@ -123,10 +123,6 @@ class Stream:
         self._sends_end = False
         self._trailers: tuple[CachedHeaders, bytes] | None = None
 
-    def __repr__(self) -> str:
-        ends = ("sent " if self.is_sent else "") + ("received" if self.is_received else "")
-        return f"<Stream {self.id} {ends or 'open'}, {self.num_waiting} bytes wait>"
-
     @property
     def is_waiting(self) -> bool:
         """Whether data waits for a window."""

@@ -85,13 +85,12 @@ def test_usage_is_told_where_the_client_asked() -> None:
 
 def test_a_failure_amid_a_stream_is_told_and_ends_it() -> None:
     """OpenAI's clients raise it; no [DONE] says that all was well."""
-    for fail in (lambda out: out.feed([EngineFailed("no", 502, "x")]), lambda out: out.failed("no", "x")):
-        out = writer()
-        out.feed([TextDelta("a")])
-        error = {"message": "no", "type": "server_error", "param": None, "code": "x"}
-        assert events_of(fail(out)) == [{"error": error}]
-        assert out.feed([TextDelta("b"), Finished()]) == b""
-        assert out.end() == b""
+    out = writer()
+    out.feed([TextDelta("a")])
+    error = {"message": "no", "type": "server_error", "param": None, "code": "x"}
+    assert events_of(out.feed([EngineFailed("no", 502, "x")])) == [{"error": error}]
+    assert out.feed([TextDelta("b"), Finished()]) == b""
+    assert out.end() == b""
 
 
 def test_a_whole_reply_tells_all_choices() -> None:

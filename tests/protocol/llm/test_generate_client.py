@@ -185,7 +185,6 @@ def test_failures_to_a_client() -> None:
     made = writer({"return_finish_reason": True}, stream=True)
     assert made.feed([TextDelta("a"), EngineFailed("no")]).endswith(b'data: {"error":"no"}\n\n')
     assert made.end() == b""
-    assert writer({}).failed("lost", "upstream_reset") == b'data: {"error":"lost"}\n\n'
 
 
 @given(st.lists(st.text(), min_size=1, max_size=8))

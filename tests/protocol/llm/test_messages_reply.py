@@ -312,15 +312,15 @@ def test_another_engine_goes_on():
 
 
 @pytest.mark.parametrize(
-    ("kind", "told"),
-    [("overloaded", "overloaded_error"), ("deadline", "timeout_error"), ("upstream_reset", "api_error")],
+    ("status", "told"),
+    [(503, "overloaded_error"), (504, "timeout_error"), (502, "api_error")],
 )
-def test_a_failure_is_written(kind, told):
+def test_a_failure_is_written(status, told):
     """A failure amid a stream is an error event of Anthropic's, and the last one."""
     wrote = writer()
     wrote.feed([Started(), TextDelta("a")])
     error = {"type": "error", "error": {"type": told, "message": "it broke"}}
-    assert told_of(wrote.failed("it broke", kind)) == [error]
+    assert told_of(wrote.feed([EngineFailed("it broke", status)])) == [error]
     assert wrote.end() == b""
 
 

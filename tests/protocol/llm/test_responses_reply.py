@@ -360,7 +360,7 @@ def test_a_failure_is_written(kind, code):
     """A failure amid a stream is an error, and the response failed with what had come."""
     wrote = writer()
     wrote.feed([Started(), TextDelta("a")])
-    error, failed = told_of(wrote.failed("it broke", kind))
+    error, failed = told_of(wrote.feed([EngineFailed("it broke", code=kind)]))
     assert (error["type"], error["code"], error["message"]) == ("error", kind, "it broke")
     response = failed["response"]
     assert (failed["type"], response["status"]) == ("response.failed", "failed")
@@ -371,5 +371,5 @@ def test_a_failure_is_written(kind, code):
 
 def test_a_failure_before_anything():
     """Where nothing has begun, the error stands alone."""
-    [error] = told_of(writer().failed("it broke", "deadline"))
+    [error] = told_of(writer().feed([EngineFailed("it broke", code="deadline")]))
     assert (error["type"], error["sequence_number"]) == ("error", 0)

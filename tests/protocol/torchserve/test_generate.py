@@ -183,7 +183,6 @@ def test_an_object_without_an_end() -> None:
 
 
 def test_failures() -> None:
-    """A failure amid the stream is an event, as Triton has it; before it, a reply with a status."""
+    """A failure is a reply with a status."""
     made = asked(PLAIN, streams=True)
-    assert made.failed("the engine is gone", "upstream_reset") == b'data: {"error":"the engine is gone"}\n\n'
     assert made.whole(Reply(404, b'{"code": 404, "type": "ModelNotFoundException", "message": "no"}')).status == 404

