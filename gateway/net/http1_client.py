@@ -256,7 +256,7 @@ class Http1Pool(Pool[Http1ClientConnection]):
         tls: ssl.SSLContext | None = None,
         server_name: str | None = None,
     ) -> None:
-        super().__init__(host, port, limits, tls, server_name, requests_each=1)
+        super().__init__(host, port, limits, tls, server_name)
         self._idle: list[Http1ClientConnection] = []
 
     def __repr__(self) -> str:

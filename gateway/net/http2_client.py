@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import ssl
 from dataclasses import replace
 from time import monotonic
 
 from gateway.net.http2_transport import Http2Transport
-from gateway.net.pool import Pool, PoolLimits, Waiter
+from gateway.net.pool import Pool, Waiter
 from gateway.wire.http2.state import Http2Limits
 from gateway.wire.http2.stream import Stream, StreamReceiver
 
@@ -53,18 +52,11 @@ class Http2ClientConnection(Http2Transport):
 class Http2Pool(Pool[Http2ClientConnection]):
     """Fills a connection up to `max_streams` before it opens another one."""
 
-    __slots__ = ("_http2_limits",)
+    __slots__ = ()
 
-    def __init__(
-        self,
-        host: str,
-        port: int,
-        limits: PoolLimits,
-        tls: ssl.SSLContext | None = None,
-        server_name: str | None = None,
-    ) -> None:
-        super().__init__(host, port, limits, tls, server_name, requests_each=limits.max_streams)
-        self._http2_limits = replace(_LIMITS, window_bytes=limits.window_bytes)
+    @property
+    def _requests_each(self) -> int:
+        return self._limits.max_streams
 
     def __repr__(self) -> str:
         address = f"{self.host}:{self.port}"
@@ -120,7 +112,7 @@ class Http2Pool(Pool[Http2ClientConnection]):
         connection.close()
 
     def _with_room(self) -> Http2ClientConnection | None:
-        limit = self._requests_each
+        limit = self._limits.max_streams
         for connection in self._connections:
             http2 = connection.http2
             num_streams = len(http2.streams)
@@ -143,7 +135,7 @@ class Http2Pool(Pool[Http2ClientConnection]):
             super()._connect_for_waiters()
 
     def _new_connection(self) -> Http2ClientConnection:
-        return Http2ClientConnection(self, self._http2_limits)
+        return Http2ClientConnection(self, replace(_LIMITS, window_bytes=self._limits.window_bytes))
 
     def _add(self, connection: Http2ClientConnection) -> None:
         if connection.is_closing:

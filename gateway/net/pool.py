@@ -47,9 +47,8 @@ class PoolLimits(Protocol):
 class Pool(ABC, Generic[AnyConnection]):
     """A queue of waiters, and the connection attempts made for them.
 
-    `requests_each` is how many requests one connection serves at a time: the number of waiters that one attempt is made
-    for. An attempt serves those first in the queue when it succeeds and fails them when it does not, so no waiter
-    depends on an attempt that is over.
+    An attempt serves those first in the queue when it succeeds and fails them when it does not, so no waiter depends on
+    an attempt that is over.
     """
 
     __slots__ = (
@@ -57,7 +56,6 @@ class Pool(ABC, Generic[AnyConnection]):
         "_idle_timeout",
         "_limits",
         "_num_connecting",
-        "_requests_each",
         "_server_name",
         "_tasks",
         "_tls",
@@ -73,8 +71,6 @@ class Pool(ABC, Generic[AnyConnection]):
         limits: PoolLimits,
         tls: ssl.SSLContext | None = None,
         server_name: str | None = None,
-        *,
-        requests_each: int,
     ) -> None:
         self.host = host
         self.port = port
@@ -82,11 +78,15 @@ class Pool(ABC, Generic[AnyConnection]):
         self._idle_timeout = limits.idle_timeout
         self._tls = tls
         self._server_name = server_name
-        self._requests_each = requests_each
         self._connections: dict[AnyConnection, None] = {}  # the established ones, in order
         self._waiting: deque[Waiter[AnyConnection]] = deque()
         self._num_connecting = 0
         self._tasks: set[asyncio.Task[None]] = set()  # the attempts: the event loop holds tasks by weak references
+
+    @property
+    def _requests_each(self) -> int:
+        """How many requests one connection serves at a time: as many waiters one attempt is made for."""
+        return 1
 
     @property
     def size(self) -> int:

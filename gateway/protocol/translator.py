@@ -1,6 +1,6 @@
 """One request for an engine that speaks otherwise: what it is asked, and what the client reads of its answer.
 
-A translator is made for one request and is pure; `dataplane.translating` carries its bytes.
+A translator is made for one request and is pure; `dataplane.translation` carries its bytes.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from gateway.protocol.errors import ErrorKind, GatewayError
-from gateway.protocol.operations import LlmApi
+from gateway.protocol.operations import LlmApi, Operation
 
 Field = tuple[bytes, bytes]
 
@@ -34,6 +34,19 @@ class RestRequest:
     method: str
     target: str
     body: RestBody = RestBody(b"")
+
+
+@dataclass(frozen=True, slots=True)
+class V2Request:
+    """A V2 REST request for an engine that speaks otherwise. `model` is the name at the engine, `head_bytes` as of
+    `RestBody`; `drop`: parameters that the engine has no place for are dropped, not refused."""
+
+    operation: Operation
+    body: bytes = b""
+    head_bytes: int | None = None
+    model: str = ""
+    version: str = ""
+    drop: bool = False
 
 
 @dataclass(frozen=True, slots=True)

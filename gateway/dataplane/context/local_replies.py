@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from http.client import responses
 
-import orjson
-
 from gateway.dataplane.context.snapshot import Lane
+from gateway.protocol.conversion.errors import error_json
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.llm.errors import anthropic_error, openai_error
 from gateway.protocol.operations import OF_V2, LlmApi
@@ -26,11 +25,6 @@ _OPENAI_LIMIT = "rate_limit_exceeded"  # its own word for it
 _NAMED_EVENTS = (LlmApi.MESSAGES, LlmApi.RESPONSES)
 
 
-def error_body(message: str) -> bytes:
-    """Triton's one shape of an error."""
-    return orjson.dumps({"error": message})
-
-
 def error_status(error: GatewayError, api: LlmApi | None) -> int:
     """The HTTP status of an error. OpenAI's clients and Anthropic's retry after 501, to no avail."""
     if error.kind is ErrorKind.UNSUPPORTED and api is not None and api not in OF_V2:
@@ -41,7 +35,7 @@ def error_status(error: GatewayError, api: LlmApi | None) -> int:
 def error_content(error: GatewayError, api: LlmApi | None) -> bytes:
     """An error as clients of an API read it; None, and V2's own APIs: as Triton's."""
     if api is None or api in OF_V2:
-        return error_body(error.message)
+        return error_json(error.message)
     if api is LlmApi.MESSAGES:
         return anthropic_error(error.message, error_status(error, api))
     code = _OPENAI_LIMIT if error.kind is ErrorKind.RATE_LIMITED else error.kind.value

@@ -15,8 +15,8 @@ from collections.abc import Hashable, Mapping
 from gateway.dataplane.context.call_head import CallTarget
 from gateway.dataplane.grpc.interfaces import BackendStream
 from gateway.dataplane.grpc.reply_headers import OPENING, TRAILERS_OK, RelayedBlock, request_id_literal
+from gateway.protocol.conversion.stream import begins_as_tritons, is_bare_response, stream_response
 from gateway.protocol.message_layouts import is_error, response_names
-from gateway.protocol.mlserver.stream import begins_as_tritons, is_bare_response, wrapped
 from gateway.wire.grpc import MessageReader, decompress, framed
 from gateway.wire.http2.hpack import CachedHeaders
 from gateway.wire.http2.stream import Stream
@@ -248,7 +248,7 @@ class StreamResponses:
         backend.boundaries.count += 1
         plain = decompress(message, backend.encoding, _MAX_MESSAGE_BYTES) if is_compressed else message
         if is_bare_response(plain):
-            is_compressed, message = False, wrapped(plain)
+            is_compressed, message = False, stream_response(plain)
             plain = message
         backend.boundaries.num_marked += is_error(plain)
         names = response_names(plain)

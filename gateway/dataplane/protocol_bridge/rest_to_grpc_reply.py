@@ -9,17 +9,16 @@ from gateway.dataplane.context.local_replies import JSON
 from gateway.dataplane.context.prepared_head import PreparedHead
 from gateway.dataplane.context.snapshot import Lane
 from gateway.protocol.conversion.control import rest_error, rest_response
+from gateway.protocol.conversion.errors import error_json
 from gateway.protocol.conversion.generate import (
-    error_json,
     generate_of_infer_response,
     sse_of_error,
     sse_of_infer_response,
 )
 from gateway.protocol.conversion.infer import WantedOutputs, rest_of_infer_response
-from gateway.protocol.conversion.stream import read_stream_response
+from gateway.protocol.conversion.stream import is_bare_response, read_stream_response, stream_response
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.grpc_status import OK
-from gateway.protocol.mlserver.stream import is_bare_response, wrapped
 from gateway.protocol.operations import Operation
 from gateway.wire.http1.head import Field
 
@@ -72,7 +71,7 @@ class RestToGrpcReply:
         if self.rpc != "ModelStreamInfer":
             self._answers.append(message)
             return
-        part = read_stream_response(wrapped(message) if is_bare_response(message) else message)
+        part = read_stream_response(stream_response(message) if is_bare_response(message) else message)
         if part.is_empty:
             return
         if part.error:

@@ -7,7 +7,8 @@ from typing import Any
 
 import orjson
 
-from gateway.dataplane.context.local_replies import JSON, error_body, error_content, reason_fields
+from gateway.dataplane.context.local_replies import JSON, error_content, reason_fields
+from gateway.protocol.conversion.errors import error_json
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.operations import LlmApi
 from gateway.upstream.endpoint_client import HttpReply
@@ -64,7 +65,7 @@ def agreed(answers: list[HttpReply | GatewayError]) -> AggregatedReply:
     if isinstance(failure, GatewayError):
         raise GatewayError(failure.kind, failure.message + done)
     return AggregatedReply(
-        failure.status, error_body(f"{_error_text(failure)} (endpoint {failure.endpoint.url}{done})")
+        failure.status, error_json(f"{_error_text(failure)} (endpoint {failure.endpoint.url}{done})")
     )
 
 

@@ -38,7 +38,7 @@ from gateway.protocol.tfserving.model_info import (
 from gateway.protocol.tfserving.rpcs import metadata_call, status_call
 from gateway.protocol.torchserve.translator import ModelTranslator
 from gateway.protocol.torchserve.translator import metadata_of as torchserve_metadata
-from gateway.protocol.translator import Reply
+from gateway.protocol.translator import Reply, V2Request
 from gateway.upstream.endpoint_client import HttpReply, call_unary, fetch
 from gateway.upstream.engine import Engine
 from gateway.upstream.probe import read_models
@@ -179,7 +179,7 @@ async def _torchserve(engine: Engine, model: str, version: str) -> Description:
     if not engine.speaks_rest:  # its gRPC tells nothing of a model
         metadata = torchserve_metadata(model, version)
         return Description(metadata, _config(metadata), engine.is_ready)
-    translator = ModelTranslator(Operation.MODEL_METADATA, model=model, version=version)
+    translator = ModelTranslator(V2Request(Operation.MODEL_METADATA, model=model, version=version))
     path_ = translator.request()
     fetched = await fetch_from(engine, path_.path, path_.method)
     if fetched.status == 404:

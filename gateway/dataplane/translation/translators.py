@@ -12,14 +12,13 @@ from gateway.dataplane.translation.translation import Make
 from gateway.dataplane.translation.translator_factory import make_embedding, make_generation
 from gateway.protocol.engine_protocols import EngineProtocol
 from gateway.protocol.errors import ErrorKind, GatewayError
-from gateway.protocol.mlserver.translator import InferStreamTranslator
-from gateway.protocol.mlserver.translator import translator as mlserver_translator
+from gateway.protocol.mlserver.translator import InferStreamTranslator, mlserver_translator
 from gateway.protocol.operations import ApiCall, LlmApi, Operation
+from gateway.protocol.tfserving.infer_request import Method
 from gateway.protocol.tfserving.inference import CallTranslation, InferTranslation
-from gateway.protocol.torchserve.predictions import CallTranslator
 from gateway.protocol.torchserve.request import Envelope
-from gateway.protocol.torchserve.translator import translator as torchserve_translator
-from gateway.protocol.translator import Translator
+from gateway.protocol.torchserve.translator import TorchServeCallTranslator, torchserve_translator
+from gateway.protocol.translator import Translator, V2Request
 
 
 def make_tfserving(request: Request, body: bytes, lane: Lane) -> Translator | Awaitable[Translator]:
@@ -27,17 +26,16 @@ def make_tfserving(request: Request, body: bytes, lane: Lane) -> Translator | Aw
 
     Raises: GatewayError where the request is malformed or such engines have no place for it.
     """
-    spec = lane.engine.spec
     _check_operation(request, lane)
-    if request.plan.call.operation is not Operation.INFER:
-        what = f"engine '{spec.name}' speaks tfserving, which has no '{request.plan.call.operation.value}'"
+    operation = request.plan.call.operation
+    if operation is not Operation.INFER:
+        what = f"engine '{lane.engine.spec.name}' speaks tfserving, which has no '{operation.value}'"
         raise GatewayError(ErrorKind.UNSUPPORTED, what)
-    head_bytes, model, version = _head_bytes(request, body), _model(request, lane), request.plan.call.version or ""
-    drop = spec.unsupported == "drop"
     if not lane.engine.speaks_rest:
-        return CallTranslation(body, head_bytes, model=model, version=version, drop=drop)
-    translation = InferTranslation(body, head_bytes, model=model, version=version, drop=drop)
-    return _with_signatures(lane, translation) if translation.wants_signatures else translation
+        return CallTranslation(_v2_request(request, body, lane))
+    translation = InferTranslation(_v2_request(request, body, lane))
+    is_predict = translation.inference.requested.method is Method.PREDICT
+    return _with_signatures(lane, translation) if is_predict else translation
 
 
 def make_torchserve(request: Request, body: bytes, lane: Lane) -> Translator:
@@ -45,15 +43,9 @@ def make_torchserve(request: Request, body: bytes, lane: Lane) -> Translator:
 
     Raises: GatewayError, as `make_tfserving`.
     """
-    call, spec = request.plan.call, lane.engine.spec
     _check_operation(request, lane)
-    head_bytes, model, version = _head_bytes(request, body), _model(request, lane), call.version or ""
-    envelope, drop = Envelope(spec.envelope), spec.unsupported == "drop"
-    if not lane.engine.speaks_rest:
-        return CallTranslator(body, head_bytes, model=model, version=version, envelope=envelope, drop=drop)
-    return torchserve_translator(
-        call.operation, body, head_bytes, model=model, version=version, envelope=envelope, drop=drop
-    )
+    make = torchserve_translator if lane.engine.speaks_rest else TorchServeCallTranslator
+    return make(_v2_request(request, body, lane), Envelope(lane.engine.spec.envelope))
 
 
 def _check_operation(request: Request, lane: Lane) -> None:
@@ -65,18 +57,18 @@ def _check_operation(request: Request, lane: Lane) -> None:
         raise GatewayError(ErrorKind.UNSUPPORTED, what)
 
 
-def _head_bytes(request: Request, body: bytes) -> int | None:
-    return declared_json_bytes(request.json_length, len(body))
-
-
-def _model(request: Request, lane: Lane) -> str:
-    """The model's name at the engine."""
-    return lane.target.model or request.plan.call.model or ""
+def _v2_request(request: Request, body: bytes, lane: Lane) -> V2Request:
+    call = request.plan.call
+    head_bytes = declared_json_bytes(request.json_length, len(body))
+    model = lane.target.model or call.model or ""
+    return V2Request(
+        call.operation, body, head_bytes, model, call.version or "", drop=lane.engine.spec.unsupported == "drop"
+    )
 
 
 async def _with_signatures(lane: Lane, translation: InferTranslation) -> Translator:
     """TF Serving's JSON does not tell datatypes, so the model's signatures must be known."""
-    target = translation.target
+    target = translation.inference.requested.target
     name = f"{target.name}:{target.label}" if target.label else target.name
     found = await describe(lane, name, target.version)
     if found.signatures is not None:
@@ -85,13 +77,8 @@ async def _with_signatures(lane: Lane, translation: InferTranslation) -> Transla
 
 
 def make_mlserver(request: Request, body: bytes, lane: Lane) -> Translator:
-    """The translator of what MLServer lacks of Triton's V2: generate, and tensors behind the JSON.
-
-    Raises: GatewayError.
-    """
-    call = request.plan.call
-    head_bytes, model = _head_bytes(request, body), _model(request, lane)
-    return mlserver_translator(call.operation, body, head_bytes, model=model, version=call.version or "")
+    """The translator of what MLServer lacks of Triton's V2: generate, and tensors behind the JSON."""
+    return mlserver_translator(_v2_request(request, body, lane))
 
 
 def make_infer_stream(request: Request, body: bytes, lane: Lane) -> Translator:
@@ -99,11 +86,11 @@ def make_infer_stream(request: Request, body: bytes, lane: Lane) -> Translator:
 
     Raises: GatewayError.
     """
-    call, spec = request.plan.call, lane.engine.spec
+    spec = lane.engine.spec
     if not spec.protocol.is_v2:
         what = f"engine '{spec.name}' speaks {spec.protocol.value}, which has no infer_stream: ask generate_stream"
         raise GatewayError(ErrorKind.UNSUPPORTED, what)
-    return InferStreamTranslator(body, model=_model(request, lane), version=call.version or "")
+    return InferStreamTranslator(_v2_request(request, body, lane))
 
 
 # By the client's API; `None` stands for every other one.

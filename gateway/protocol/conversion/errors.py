@@ -43,6 +43,11 @@ def _printable(message: str) -> str:
     return message.encode("utf-8", "replace").decode()
 
 
+def error_json(text: str) -> bytes:
+    """The JSON object of an error, as all of Triton's REST replies have it."""
+    return orjson.dumps({"error": _printable(text)})
+
+
 def read_error(body: bytes) -> tuple[str, str]:
     """The message and the code of an engine's error body, whatever its API: OpenAI's and Anthropic's objects, V2's
     and TF Serving's text, FastAPI's `detail`; also as the one event of a stream that failed at once."""

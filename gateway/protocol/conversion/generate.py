@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 import orjson
 
 from gateway.protocol.conversion import raw_contents, rest_bodies, triton_json
-from gateway.protocol.conversion.errors import about, refusing, unsupported
-from gateway.protocol.conversion.messages import SHARED_MEMORY, read_request, read_response
+from gateway.protocol.conversion.errors import about, error_json, refusing, unsupported
+from gateway.protocol.conversion.messages import read_response, read_tensors, refuse_output_options
 from gateway.protocol.conversion.parameters import (
     FINAL_RESPONSE_FLAG,
     IS_FINAL,
@@ -26,16 +26,21 @@ from gateway.protocol.conversion.parameters import (
     set_for_request,
 )
 from gateway.protocol.conversion.sse import event_of
-from gateway.protocol.conversion.tensors import Raw, element_count, flatten, json_of_raw, raw_of_elements
+from gateway.protocol.conversion.tensors import (
+    Raw,
+    RawTensor,
+    element_count,
+    flatten,
+    inferred_datatype,
+    json_of_raw,
+    raw_of_elements,
+)
 from gateway.protocol.errors import ErrorKind
 from gateway.protocol.protobuf import Message, message, parse
 from gateway.protocol.translator import RestBody
 
 _RESERVED = ("id", "model_name", "model_version")
 _PARAMETERS = "parameters"
-
-# What a value is where no metadata says it.
-_INFERRED = {str: "BYTES", bool: "BOOL", int: "INT64", float: "FP64"}
 
 
 class MetadataTensor(NamedTuple):
@@ -109,11 +114,6 @@ def sse_of_infer_response(message: bytes) -> bytes:
     return event_of(generate_of_infer_response(message))
 
 
-def error_json(text: str) -> bytes:
-    """The JSON object of an error, as all of Triton's REST replies have it."""
-    return triton_json.write({"error": text.encode("utf-8", "replace").decode()})
-
-
 def sse_of_error(text: str) -> bytes:
     """The event that Triton's generate_stream tells an error by."""
     return event_of(error_json(text))
@@ -132,21 +132,16 @@ def generate_of_infer_request(message: bytes, metadata: bytes = b"") -> RestBody
     """
     known = _tensors_of(metadata).inputs
     with refusing(ErrorKind.BAD_REQUEST):
-        request, data = read_request(message)
-        for output in request.outputs:
-            for key in (SHARED_MEMORY, "classification"):
-                if key in output.parameters:
-                    raise unsupported(f"'{key}' of output '{output.name}': a generate request has no place for it")
+        request, tensors = read_tensors(message, "a generate request")
+        refuse_output_options(request, "a generate request")
         content: dict[str, Any] = {"id": request.id} if request.id else {}
-        for tensor, raw in zip(request.inputs, data, strict=True):
-            if raw is None:
-                raise unsupported(f"input '{tensor.name}' is in shared memory, and a generate request is JSON alone")
+        for tensor in tensors:
             if tensor.name in ("id", _PARAMETERS) or tensor.name in request.parameters:
                 raise unsupported(f"input '{tensor.name}' has the name of another member of a generate request")
             shape, open_shape = list(tensor.shape), known[tensor.name].shape if tensor.name in known else None
             if open_shape is not None and filled(open_shape, element_count(shape)) != shape:
                 raise unsupported(f"input '{tensor.name}' has shape {shape}, which a generate request does not tell")
-            written = _flat_json("input", tensor, raw)
+            written = _flat_json("input", tensor, tensor.raw)
             if not triton_json.is_utf8(written):
                 raise unsupported(f"input '{tensor.name}' has bytes that are not UTF-8, which JSON does not hold")
             content[tensor.name] = orjson.Fragment(written)
@@ -174,7 +169,10 @@ def infer_response_of_generate(body: bytes, metadata: bytes, *, id: str = "", mo
             if key in _RESERVED:
                 setattr(response, key, rest_bodies.label(content, key))
                 continue
-            tensor = known.get(key) or (None if known and not isinstance(value, list) else _looks_like(value))
+            tensor = known.get(key)
+            if tensor is None and (not known or isinstance(value, list)):
+                datatype = inferred_datatype(flatten(value))
+                tensor = None if datatype is None else MetadataTensor(datatype, (-1,))
             if tensor is None:
                 set_for_reply(response.parameters[key], key, value)
             else:
@@ -237,15 +235,7 @@ def filled(shape: Sequence[int], count: int) -> list[int] | None:
     return made if left == 1 else None
 
 
-def _looks_like(value: Any) -> MetadataTensor | None:
-    kinds = set(map(type, flatten(value)))
-    if kinds == {int, float}:
-        kinds = {float}
-    datatype = _INFERRED.get(kinds.pop()) if len(kinds) == 1 else None
-    return None if datatype is None else MetadataTensor(datatype, (-1,))
-
-
-def _flat_json(side: str, tensor: Message, raw: Raw) -> bytes:
+def _flat_json(side: str, tensor: Message | RawTensor, raw: Raw) -> bytes:
     """A tensor's elements as one flat array, or the only one by itself."""
     with about(f"{side} '{tensor.name}'"):
         if tensor.datatype in ("FP16", "BF16"):

@@ -99,10 +99,8 @@ def infer_request_of_rest(body: bytes, head_bytes: int | None, model: str, versi
     (`head_bytes` 0), whose input only the model's configuration names.
     """
     if head_bytes == 0:
-        raise unsupported(
-            "a raw binary request (Inference-Header-Content-Length: 0) cannot be sent on by gRPC: "
-            "name the input in a JSON header"
-        )
+        what = "a raw binary request (Inference-Header-Content-Length: 0) names no input, as this engine needs it"
+        raise unsupported(f"{what}: name the input in a JSON header")
     with refusing(ErrorKind.BAD_REQUEST):
         content, tail = rest_bodies.cut(body, head_bytes)
         request = message("inference.ModelInferRequest")(model_name=model, model_version=version)

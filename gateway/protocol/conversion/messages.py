@@ -5,9 +5,11 @@ Source: Triton's grpc_service.proto; `grpc/infer_handler.cc` (InferGRPCToInput).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from gateway.protocol.conversion import raw_contents
-from gateway.protocol.conversion.errors import about
-from gateway.protocol.conversion.tensors import Raw, raw_of_contents
+from gateway.protocol.conversion.errors import about, unsupported
+from gateway.protocol.conversion.tensors import Raw, RawTensor, raw_of_contents
 from gateway.protocol.protobuf import Message, parse
 
 SHARED_MEMORY = "shared_memory_region"
@@ -42,6 +44,28 @@ def read_request(message: bytes) -> tuple[Message, list[Raw | None]]:
     return request, data
 
 
+def read_tensors(message: bytes, engine: str) -> tuple[Message, list[RawTensor]]:
+    """As `read_request`, with the inputs as tensors, for an `engine` that reads no shared memory.
+
+    Raises: ValueError as that; GatewayError(UNSUPPORTED) where an input is in shared memory.
+    """
+    request, data = read_request(message)
+    tensors: list[RawTensor] = []
+    for tensor, raw in zip(request.inputs, data, strict=True):
+        if raw is None:
+            raise unsupported(f"input '{tensor.name}' is in shared memory, which {engine} does not read")
+        tensors.append(RawTensor(tensor.name, tensor.datatype, tuple(tensor.shape), raw))
+    return request, tensors
+
+
+def refuse_output_options(request: Message, engine: str) -> None:
+    """Raises: GatewayError(UNSUPPORTED) where an output is wanted in shared memory, or as classes."""
+    for output in request.outputs:
+        for key in (SHARED_MEMORY, "classification"):
+            if key in output.parameters:
+                raise unsupported(f"'{key}' of output '{output.name}': {engine} has no place for it")
+
+
 def read_response(message: bytes) -> tuple[Message, list[Raw]]:
     """A ModelInferResponse without its raw contents, and of each output the data; empty where it is in shared memory.
 
@@ -54,6 +78,17 @@ def read_response(message: bytes) -> tuple[Message, list[Raw]]:
     if len(raws) != len(response.outputs):
         raise ValueError(f"the reply has {len(response.outputs)} outputs, and raw contents of {len(raws)}")
     return response, list(raws)
+
+
+def write_response(response: Message, tensors: Sequence[RawTensor], content_type: str = "") -> bytes:
+    """A ModelInferResponse, serialised with these outputs in place of its own, whose parameter is `content_type`."""
+    del response.outputs[:]
+    for tensor in tensors:
+        output = response.outputs.add(name=tensor.name, datatype=tensor.datatype, shape=tensor.shape)
+        if content_type:
+            output.parameters["content_type"].string_param = content_type
+    raws = [tensor.raw for tensor in tensors]
+    return raw_contents.joined(response.SerializeToString(), raw_contents.OUTPUT_TAG, raws)
 
 
 def _typed(output: Message) -> bytes:

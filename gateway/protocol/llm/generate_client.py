@@ -12,7 +12,7 @@ from typing import Any
 import orjson
 
 from gateway.protocol.conversion import rest_bodies
-from gateway.protocol.conversion.errors import refusing
+from gateway.protocol.conversion.errors import error_json, refusing
 from gateway.protocol.conversion.sse import event_of
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.llm.canonical import EngineFailed, Event, Generation, TextDelta
@@ -110,8 +110,3 @@ def _json(value: Any) -> bytes:
         return orjson.dumps(value)
     except TypeError as error:  # half of a surrogate pair
         raise GatewayError(ErrorKind.UPSTREAM_PROTOCOL, f"the engine's text is not Unicode: {error}") from error
-
-
-def error_json(message: str) -> bytes:
-    """The body of an error, as all of V2's REST has it."""
-    return orjson.dumps({"error": message.encode("utf-8", "replace").decode()})

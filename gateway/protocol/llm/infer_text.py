@@ -13,14 +13,13 @@ import orjson
 
 from gateway.protocol.conversion import raw_contents
 from gateway.protocol.conversion.control_messages import read_fields, write_fields
-from gateway.protocol.conversion.errors import about, refusing, unsupported
+from gateway.protocol.conversion.errors import about, error_json, refusing, unsupported
 from gateway.protocol.conversion.infer import infer_request_of_rest, rest_of_infer_response
 from gateway.protocol.conversion.messages import read_request as read_message
 from gateway.protocol.conversion.parameters import json_of_request
 from gateway.protocol.conversion.tensors import Raw, element_count, json_of_raw, raw_of_elements, split_elements
 from gateway.protocol.errors import ErrorKind
 from gateway.protocol.llm.canonical import EngineFailed, Event, Generation
-from gateway.protocol.llm.generate_client import error_json
 from gateway.protocol.llm.v2_text import TextReply, TextRequest, text_request
 from gateway.protocol.protobuf import Message, message
 

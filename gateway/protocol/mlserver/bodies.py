@@ -10,26 +10,15 @@ from typing import Any
 import orjson
 
 from gateway.protocol.conversion import triton_json
-from gateway.protocol.conversion.errors import about, read_error, refusing, unsupported
-from gateway.protocol.conversion.messages import SHARED_MEMORY, read_request
+from gateway.protocol.conversion.errors import about, error_json, read_error, refusing, unsupported
+from gateway.protocol.conversion.messages import read_tensors, refuse_output_options
 from gateway.protocol.conversion.parameters import json_of_request
 from gateway.protocol.conversion.rest_bodies import parameters, read_object
 from gateway.protocol.conversion.tensors import element_count, flatten, inferred_datatype, json_of_raw
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.translator import Reply
 
-NAME = "mlserver"  # in its server metadata
-
 _TEXT_INPUT, _TEXT_OUTPUT = "text_input", "text_output"
-
-
-def is_mlserver(server_metadata: bytes) -> bool:
-    """Whether the answer to `GET /v2` is MLServer's."""
-    try:
-        members = orjson.loads(server_metadata)
-    except orjson.JSONDecodeError:
-        return False
-    return isinstance(members, dict) and members.get("name") == NAME
 
 
 def inference_of_generate(body: bytes) -> tuple[bytes, bool]:
@@ -98,24 +87,19 @@ def json_infer_request(message: bytes) -> bytes:
     Raises: GatewayError, BAD_REQUEST where it is malformed, UNSUPPORTED for what JSON, or MLServer, has no place for.
     """
     with refusing(ErrorKind.BAD_REQUEST):
-        request, data = read_request(message)
+        request, tensors = read_tensors(message, "MLServer")
         made: dict[str, Any] = {"id": request.id} if request.id else {}
         if members := json_of_request(request.parameters):
             made["parameters"] = members
         inputs = made["inputs"] = []
-        for tensor, raw in zip(request.inputs, data, strict=True):
-            if raw is None:
-                raise unsupported(f"input '{tensor.name}' is in shared memory, which MLServer does not read")
+        for tensor in tensors:
             with about(f"input '{tensor.name}'"):
-                written = json_of_raw(tensor.datatype, raw, element_count(tensor.shape))
+                written = json_of_raw(tensor.datatype, tensor.raw, element_count(tensor.shape))
             if not triton_json.is_utf8(written):
                 raise unsupported(f"input '{tensor.name}' has bytes that are not UTF-8, which JSON does not hold")
             declared = {"name": tensor.name, "datatype": tensor.datatype, "shape": list(tensor.shape)}
             inputs.append(declared | {"data": orjson.Fragment(written)})
-        for output in request.outputs:
-            for key in (SHARED_MEMORY, "classification"):
-                if key in output.parameters:
-                    raise unsupported(f"'{key}' of output '{output.name}': MLServer has nothing like it")
+        refuse_output_options(request, "MLServer")
         if request.outputs:
             made["outputs"] = [{"name": output.name} for output in request.outputs]
         return triton_json.write(made)
@@ -125,7 +109,7 @@ def error_of(reply: Reply) -> Reply:
     """The V2 reply for one with a status of 400 or above: {"error": "..."}, and 400 for 422."""
     message, _ = read_error(reply.body)
     status = 400 if reply.status == 422 else reply.status
-    return Reply(status, orjson.dumps({"error": message or f"MLServer answered with status {reply.status}"}))
+    return Reply(status, error_json(message or f"MLServer answered with status {reply.status}"))
 
 
 def _input(name: str, value: Any) -> dict[str, Any]:

@@ -8,6 +8,7 @@ Source: MLServer 1.7.1 `rest/endpoints.py` (`infer_stream`); the generate extens
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import Any
 
 import orjson
@@ -25,78 +26,71 @@ from gateway.protocol.conversion.tensors import flatten, inferred_datatype
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.mlserver.bodies import error_of, generate_of_inference, inference_of_generate, json_infer_request
 from gateway.protocol.operations import Operation, model_path
-from gateway.protocol.translator import EngineRequest, Reply, Translator, WholeTranslator, in_rest
+from gateway.protocol.translator import EngineRequest, Reply, Translator, V2Request, WholeTranslator, in_rest
 
 
-def translator(
-    operation: Operation, body: bytes = b"", head_bytes: int | None = None, *, model: str, version: str = ""
-) -> Translator:
-    """The translation of a V2 REST request; `model` is the name at MLServer, `head_bytes` as
-    `Inference-Header-Content-Length` tells.
-
-    Raises: GatewayError(UNSUPPORTED) for an operation that passes as it is, or that MLServer has nothing like.
-    """
-    match operation:
-        case Operation.INFER:
-            return MLServerInferTranslator(body, head_bytes, model=model, version=version)
-        case Operation.GENERATE | Operation.GENERATE_STREAM:
-            streams = operation is Operation.GENERATE_STREAM
-            return MLServerGenerateTranslator(body, model=model, version=version, streams=streams)
-        case _:
-            raise unsupported(f"'{operation.value}' is nothing that is translated for MLServer")
+def mlserver_translator(request: V2Request) -> Translator:
+    """The translation of an infer or a generate."""
+    is_infer = request.operation is Operation.INFER
+    return MLServerInferTranslator(request) if is_infer else MLServerGenerateTranslator(request)
 
 
-class MLServerGenerateTranslator:
-    """One generate of Triton's for an MLServer, or with `streams` one generate_stream."""
+class _StreamTranslator(ABC):
+    """Translates event by event."""
 
-    def __init__(self, body: bytes, *, model: str, version: str = "", streams: bool = False) -> None:
-        self.streams = streams
-        self._body = body
-        self._path = model_path(model, version) + ("/generate_stream" if streams else "/generate")
-        self._is_text = False
-        self._is_inference = False  # the client speaks MLServer's API itself
+    def __init__(self, request: V2Request) -> None:
+        self._request = request
         self._events = SseReader()
 
-    def request(self) -> EngineRequest:
-        written, self._is_text = inference_of_generate(self._body)
-        self._is_inference = written is self._body
-        return EngineRequest(self._path, written)
-
-    def whole(self, reply: Reply) -> Reply:
-        if reply.status >= 400:
-            return error_of(reply)
-        return Reply(200, self._reply_of(reply.body))
+    @abstractmethod
+    def _event(self, data: bytes) -> bytes: ...
 
     def feed(self, data: bytes) -> bytes:
-        return b"".join([event_of(self._reply_of(event)) for event in self._events.feed(data)])
+        return b"".join([event_of(self._event(event)) for event in self._events.feed(data)])
 
     def end(self) -> bytes:
-        """As `Translator.end`; MLServer ends no stream in the middle of an event.
-
-        Raises: GatewayError(UPSTREAM_PROTOCOL) where it does.
-        """
+        """Raises: GatewayError(UPSTREAM_PROTOCOL) where the stream ends in the middle of an event."""
         if self._events.num_waiting:
             raise GatewayError(ErrorKind.UPSTREAM_PROTOCOL, "the engine's stream ended in the middle of an event")
         return b""
 
-    def _reply_of(self, data: bytes) -> bytes:
+
+class MLServerGenerateTranslator(_StreamTranslator):
+    """One generate of Triton's for an MLServer, or one generate_stream."""
+
+    def __init__(self, request: V2Request) -> None:
+        super().__init__(request)
+        self.streams = request.operation is Operation.GENERATE_STREAM
+        self._is_text = False
+        self._is_inference = False  # the client speaks MLServer's API itself
+
+    def request(self) -> EngineRequest:
+        request = self._request
+        written, self._is_text = inference_of_generate(request.body)
+        self._is_inference = written is request.body
+        action = "generate_stream" if self.streams else "generate"
+        return EngineRequest(f"{model_path(request.model, request.version)}/{action}", written)
+
+    def whole(self, reply: Reply) -> Reply:
+        return error_of(reply) if reply.status >= 400 else Reply(200, self._event(reply.body))
+
+    def _event(self, data: bytes) -> bytes:
         return data if self._is_inference else generate_of_inference(data, is_text=self._is_text)
 
 
 class MLServerInferTranslator(WholeTranslator):
     """One infer with binary tensors, sent or asked for, for an MLServer, which has none."""
 
-    def __init__(self, body: bytes, head_bytes: int | None = None, *, model: str, version: str = "") -> None:
-        self._body, self._head_bytes = body, head_bytes
-        self._model, self._version = model, version
+    def __init__(self, request: V2Request) -> None:
+        self._request = request
         self._wanted: WantedOutputs | None = None
 
     def request(self) -> EngineRequest:
-        body = self._body
-        if self._head_bytes is not None or b"binary_data" in body:
-            message, self._wanted = infer_request_of_rest(body, self._head_bytes, self._model, self._version)
+        request, body = self._request, self._request.body
+        if request.head_bytes is not None or b"binary_data" in body:
+            message, self._wanted = infer_request_of_rest(body, request.head_bytes, request.model, request.version)
             body = json_infer_request(message)
-        return EngineRequest(model_path(self._model, self._version) + "/infer", body)
+        return EngineRequest(model_path(request.model, request.version) + "/infer", body)
 
     def whole(self, reply: Reply) -> Reply:
         if reply.status >= 400:
@@ -164,31 +158,18 @@ def _output(name: str, value: Any) -> dict[str, Any]:
     return {"name": name, "shape": [len(elements)], "datatype": datatype, "data": elements}
 
 
-class InferStreamTranslator:
+class InferStreamTranslator(_StreamTranslator):
     """One infer_stream for an engine that has generate_stream."""
 
     streams = True
 
-    def __init__(self, body: bytes, *, model: str, version: str = "") -> None:
-        self._body = body
-        self._path = model_path(model, version) + "/generate_stream"
-        self._events = SseReader()
-
     def request(self) -> EngineRequest:
-        return EngineRequest(self._path, generate_of_inference_request(self._body))
+        path = model_path(self._request.model, self._request.version)
+        return EngineRequest(f"{path}/generate_stream", generate_of_inference_request(self._request.body))
 
     def whole(self, reply: Reply) -> Reply:
-        """As `Translator.whole`: an error, as the engine tells it."""
+        """An error, as the engine tells it."""
         return reply
 
-    def feed(self, data: bytes) -> bytes:
-        return b"".join([event_of(inference_of_event(event)) for event in self._events.feed(data)])
-
-    def end(self) -> bytes:
-        """As `Translator.end`.
-
-        Raises: GatewayError(UPSTREAM_PROTOCOL) where the stream ends in the middle of an event.
-        """
-        if self._events.num_waiting:
-            raise GatewayError(ErrorKind.UPSTREAM_PROTOCOL, "the engine's stream ended in the middle of an event")
-        return b""
+    def _event(self, data: bytes) -> bytes:
+        return inference_of_event(data)

@@ -58,11 +58,16 @@ def parse(name: str, data: bytes) -> Message:
 
     Raises: ValueError where it is malformed.
     """
+    return read_message(message(name), data)
+
+
+def read_message(message_class: MessageClass, data: bytes) -> Message:
+    """As `parse`."""
     from google.protobuf.message import DecodeError
 
-    made = message(name)()
+    made = message_class()
     try:
         made.ParseFromString(data)
     except DecodeError:
-        raise ValueError(f"the message is no {name}") from None
+        raise ValueError(f"the message is no {made.DESCRIPTOR.full_name}") from None
     return made

@@ -19,7 +19,7 @@ from enum import Enum
 from typing import Any
 
 from gateway.protocol.conversion.errors import about, refusing, unsupported
-from gateway.protocol.conversion.messages import SHARED_MEMORY, read_request
+from gateway.protocol.conversion.messages import SHARED_MEMORY, read_tensors
 from gateway.protocol.conversion.parameters import json_of
 from gateway.protocol.conversion.tensors import RawTensor, check_data
 from gateway.protocol.errors import ErrorKind
@@ -74,10 +74,13 @@ def read_infer_request(message: bytes, *, model: str, version: str = "", drop: b
     Raises: GatewayError, BAD_REQUEST where it is malformed, UNSUPPORTED where TF Serving has no place for what it says.
     """
     with refusing(ErrorKind.BAD_REQUEST):
-        request, raws = read_request(message)
+        request, tensors = read_tensors(message, "TF Serving")
         parameters = json_of(request.parameters)
         others = [name for name in parameters if name not in _OWN]
-        tensors = tuple([_tensor(tensor, raw, others) for tensor, raw in zip(request.inputs, raws, strict=True)])
+        for declared, tensor in zip(request.inputs, tensors, strict=True):
+            others += declared.parameters.keys()
+            with about(f"input '{tensor.name}'"):
+                check_data(tensor)
         wanted = tuple([_wanted(output, others) for output in request.outputs])
         found = target(model, version, _text(parameters, "version_label"))
         _check_names([tensor.name for tensor in tensors], found.name)
@@ -90,23 +93,13 @@ def read_infer_request(message: bytes, *, model: str, version: str = "", drop: b
         return TFServingRequest(
             found,
             Method(_choice(parameters, "method", _METHODS)),
-            tensors,
+            tuple(tensors),
             wanted,
             signature_name=_text(parameters, "signature_name"),
             by_rows=_choice(parameters, "tf_format", _FORMATS) == _ROWS,
             id=request.id,
             dropped=tuple(others),
         )
-
-
-def _tensor(declared: Message, raw: Any, others: list[str]) -> RawTensor:
-    if raw is None:
-        raise unsupported(f"input '{declared.name}' is in shared memory, which TF Serving does not read")
-    others += declared.parameters.keys()
-    tensor = RawTensor(declared.name, declared.datatype, tuple(declared.shape), raw)
-    with about(f"input '{tensor.name}'"):
-        check_data(tensor)
-    return tensor
 
 
 def _wanted(declared: Message, others: list[str]) -> str:

@@ -7,17 +7,18 @@ from typing import Any
 
 import orjson
 
-from gateway.protocol.conversion import raw_contents, triton_json
-from gateway.protocol.conversion.errors import refusing, unsupported
+from gateway.protocol.conversion import triton_json
+from gateway.protocol.conversion.errors import error_json, refusing
 from gateway.protocol.conversion.infer import infer_request_of_rest, rest_of_infer_response
+from gateway.protocol.conversion.messages import write_response
 from gateway.protocol.conversion.tensors import RawTensor
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.protobuf import message
 from gateway.protocol.tfserving import examples, predict
 from gateway.protocol.tfserving.infer_request import Method, TFServingRequest, read_infer_request
-from gateway.protocol.tfserving.model_info import ModelPath, Signatures
+from gateway.protocol.tfserving.model_info import Signatures
 from gateway.protocol.tfserving.rpcs import EngineCall, infer_call, read_infer
-from gateway.protocol.translator import GRPC, EngineRequest, Reply, WholeTranslator, in_rest
+from gateway.protocol.translator import GRPC, EngineRequest, Reply, V2Request, WholeTranslator, in_rest
 
 _MAX_ERROR_BYTES = 2000
 
@@ -73,14 +74,10 @@ class Inference:
             return self._response(version or self.requested.target.version, outputs)
 
     def _response(self, version: str, outputs: list[RawTensor]) -> bytes:
-        outputs = self._wanted(outputs)
         response = message("inference.ModelInferResponse")(
             id=self.requested.id, model_name=self.requested.target.name, model_version=version
         )
-        for output in outputs:
-            response.outputs.add(name=output.name, datatype=output.datatype, shape=output.shape)
-        raws = [output.raw for output in outputs]
-        return raw_contents.joined(response.SerializeToString(), raw_contents.OUTPUT_TAG, raws)
+        return write_response(response, self._wanted(outputs))
 
     def _wanted(self, outputs: list[RawTensor]) -> list[RawTensor]:
         """Those that the request wants, in its order; all, by their names, where it wants none in particular."""
@@ -109,64 +106,50 @@ def inference(
 
 
 class InferTranslation(WholeTranslator):
-    """A client of V2's REST, and TF Serving's REST: a `translating.Translator`.
+    """A client of V2's REST, and TF Serving's REST: a `Translator`.
 
-    Predict wants to know its signature before it asks: `know` what `target.metadata_path` answers.
+    Predict can be read for certain only with its signature: `know` what `metadata_path` of the target answers.
     """
 
-    def __init__(
-        self, body: bytes, head_bytes: int | None, *, model: str, version: str = "", drop: bool = False
-    ) -> None:
-        """Read a request. `head_bytes` is Inference-Header-Content-Length, the others are as of `inference`.
-
-        Raises: as `inference`.
-        """
-        if head_bytes == 0:
-            raise unsupported(
-                "a raw binary request (Inference-Header-Content-Length: 0) cannot be told to TF Serving: "
-                "name the input in a JSON header"
-            )
-        requested, self._wanted = infer_request_of_rest(body, head_bytes, "", "")
-        self._inference = inference(requested, model=model, version=version, drop=drop)
-
-    @property
-    def target(self) -> ModelPath:
-        """The model, in the version or by the label that the request names."""
-        return self._inference.requested.target
-
-    @property
-    def wants_signatures(self) -> bool:
-        """Whether the reply can be read for certain only with the model's signatures known: that of predict."""
-        return self._inference.requested.method is Method.PREDICT
+    def __init__(self, request: V2Request) -> None:
+        """Raises: as `inference`."""
+        message, self._wanted = infer_request_of_rest(request.body, request.head_bytes, "", "")
+        self.inference = inference(message, model=request.model, version=request.version, drop=request.drop)
 
     def know(self, signatures: Signatures) -> None:
-        """Take what the engine tells of `target`.
+        """Take what the engine tells of the target.
 
         Raises: GatewayError(BAD_REQUEST) where the request is not as its signature says.
         """
-        self._inference = Inference(self._inference.requested.knowing(signatures))
-
-    @property
-    def inference(self) -> Inference:
-        """The same request, for its gRPC."""
-        return self._inference
+        self.inference = Inference(self.inference.requested.knowing(signatures))
 
     def request(self) -> EngineRequest:
-        """Raises: as `Inference.rest_request`."""
-        return self._inference.rest_request()
+        return self.inference.rest_request()
 
     def whole(self, reply: Reply) -> Reply:
-        """Raises: as `Inference.response_of_rest`."""
         if reply.status != 200:
-            return Reply(reply.status, orjson.dumps({"error": error_text(reply.body)}))
-        return self.rest_of(self._inference.response_of_rest(reply.body))
+            return Reply(reply.status, error_json(error_text(reply.body)))
+        return self._reply_of(self.inference.response_of_rest(reply.body))
 
-    def rest_of(self, response: bytes) -> Reply:
-        """The client's reply for a serialised ModelInferResponse: of `Inference.response_of_call`, say.
+    def _reply_of(self, response: bytes) -> Reply:
+        """The client's reply for a serialised ModelInferResponse.
 
         Raises: GatewayError(BAD_REQUEST) where the client wants in JSON what only binary data holds.
         """
         return in_rest(rest_of_infer_response(response, self._wanted))
+
+
+class CallTranslation(InferTranslation):
+    """The same with a request that is a call: its path is the method's, its body the message."""
+
+    def request(self) -> EngineRequest:
+        call = self.inference.call()
+        return EngineRequest(call.path.decode("ascii"), call.message, GRPC, dropped=self.inference.requested.dropped)
+
+    def whole(self, reply: Reply) -> Reply:
+        if reply.status != 200:
+            return reply  # `{"error": text}`, which is V2's too
+        return self._reply_of(self.inference.response_of_call(reply.body))
 
 
 def error_text(body: bytes) -> str:
@@ -178,18 +161,3 @@ def error_text(body: bytes) -> str:
     if isinstance(content, dict):
         content = content.get("error", content)
     return content if isinstance(content, str) else orjson.dumps(content)[:_MAX_ERROR_BYTES].decode("utf-8", "replace")
-
-
-class CallTranslation(InferTranslation):
-    """A `translating.Translator` whose request is a call: its path is the method's, its body the message."""
-
-    def request(self) -> EngineRequest:
-        """Raises: as `Inference.call`."""
-        call = self.inference.call()
-        return EngineRequest(call.path.decode("ascii"), call.message, GRPC, dropped=self.inference.requested.dropped)
-
-    def whole(self, reply: Reply) -> Reply:
-        """Raises: as `Inference.response_of_call`."""
-        if reply.status != 200:
-            return reply  # `{"error": text}`, which is V2's too
-        return self.rest_of(self.inference.response_of_call(reply.body))

@@ -1,21 +1,12 @@
-"""The messages of TF Serving's gRPC as classes, with the fields that V2 has a use for; nothing is loaded before the
-first is asked for.
+"""The messages of TF Serving's gRPC as classes, with the fields that V2 has a use for; and its datatypes.
 
-Field numbers are those of TensorFlow's and TF Serving's public .proto files. Enums are int32 here, and the members of
-a oneof plain fields: on the wire they are the same.
+Field numbers are those of TensorFlow's and TF Serving's public .proto files.
 """
 
 from __future__ import annotations
 
-from functools import cache
-from typing import TYPE_CHECKING
+from gateway.protocol.protobuf.text_schema import TextSchema
 
-from gateway.protocol.protobuf import Message, MessageClass
-
-if TYPE_CHECKING:
-    from google.protobuf.descriptor_pool import DescriptorPool
-
-# A line each: the message, and its fields as name:number:type. `*` says repeated, `%` a map from string.
 SCHEMA = """
 google.protobuf.Int64Value value:1:int64
 google.protobuf.Any type_url:1:string value:2:bytes
@@ -54,92 +45,8 @@ tensorflow.serving.StatusProto error_code:1:int32 error_message:2:string
 tensorflow.serving.ModelVersionStatus version:1:int64 state:2:int32 status:3:StatusProto
 tensorflow.serving.GetModelStatusResponse model_version_status:1:*ModelVersionStatus
 """
-
-_LABEL_OPTIONAL, _LABEL_REPEATED = 1, 3
-_SCALARS = {"double": 1, "float": 2, "int64": 3, "uint64": 4, "int32": 5, "bool": 8, "string": 9, "bytes": 12}
-_SCALARS |= {"uint32": 13}
-_MESSAGE = 11
-_KEY, _VALUE = 1, 2  # the fields of a map's entry
-
-
-@cache
-def message(name: str) -> MessageClass:
-    """The class of a message of SCHEMA, by its own name: PredictRequest.
-
-    Raises: KeyError.
-    """
-    from google.protobuf.message_factory import GetMessageClass
-
-    return GetMessageClass(_pool().FindMessageTypeByName(_full_names()[name]))
-
-
-def parse(name: str, data: bytes) -> Message:
-    """A message read from its serialised form.
-
-    Raises: ValueError where it is malformed.
-    """
-    from google.protobuf.message import DecodeError
-
-    made = message(name)()
-    try:
-        made.ParseFromString(data)
-    except DecodeError:
-        raise ValueError(f"the message is no {_full_names()[name]}") from None
-    return made
-
-
-@cache
-def _full_names() -> dict[str, str]:
-    names = [line.partition(" ")[0] for line in SCHEMA.split("\n") if line]
-    return {name.rpartition(".")[2]: name for name in names}
-
-
-@cache
-def _pool() -> DescriptorPool:
-    from google.protobuf.descriptor_pb2 import FileDescriptorProto
-    from google.protobuf.descriptor_pool import DescriptorPool
-
-    files: dict[str, Message] = {}
-    for line in SCHEMA.split("\n"):
-        if not line:
-            continue
-        name, *fields = line.split()
-        package, _, own = name.rpartition(".")
-        if package not in files:
-            files[package] = FileDescriptorProto(
-                name=f"{package}.proto",
-                package=package,
-                syntax="proto3",
-                dependency=[f"{known}.proto" for known in files],
-            )
-        _describe(files[package].message_type.add(name=own), name, fields)
-    made = DescriptorPool()
-    for file in files.values():
-        made.Add(file)
-    return made
-
-
-def _describe(described: Message, full_name: str, fields: list[str]) -> None:
-    for field in fields:
-        name, number, kind = field.split(":")
-        made = described.field.add(name=name, number=int(number))
-        made.label = _LABEL_REPEATED if kind[0] in "*%" else _LABEL_OPTIONAL
-        if kind[0] != "%":
-            _set_type(made, kind.lstrip("*"))
-            continue
-        entry = described.nested_type.add(name="".join(map(str.title, name.split("_"))) + "Entry")
-        entry.options.map_entry = True
-        _set_type(entry.field.add(name="key", number=_KEY, label=_LABEL_OPTIONAL), "string")
-        _set_type(entry.field.add(name="value", number=_VALUE, label=_LABEL_OPTIONAL), kind[1:])
-        made.type, made.type_name = _MESSAGE, f".{full_name}.{entry.name}"
-
-
-def _set_type(field: Message, kind: str) -> None:
-    if kind in _SCALARS:
-        field.type = _SCALARS[kind]
-    else:
-        field.type, field.type_name = _MESSAGE, f".{_full_names()[kind]}"
-
+_schema = TextSchema(SCHEMA)
+message, parse = _schema.message, _schema.parse
 
 # By the number of tensorflow.DataType; those that V2 has no word for keep TensorFlow's.
 _BY_NUMBER: tuple[str, ...] = (

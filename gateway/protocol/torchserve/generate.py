@@ -17,39 +17,25 @@ from gateway.protocol.conversion.errors import refusing, unsupported
 from gateway.protocol.conversion.sse import event_of
 from gateway.protocol.conversion.tensors import RawTensor, join_elements
 from gateway.protocol.errors import ErrorKind, GatewayError
+from gateway.protocol.operations import Operation
 from gateway.protocol.torchserve.json_tensors import write
 from gateway.protocol.torchserve.reply import error_of
 from gateway.protocol.torchserve.request import (
+    SEQUENCE,
     TEXT,
     Envelope,
     in_instances,
     in_kservev2,
     predictions_path,
+    read_envelope,
     sequence_fields,
 )
-from gateway.protocol.translator import JSON, EngineRequest, Field, Reply
+from gateway.protocol.translator import JSON, EngineRequest, Field, Reply, V2Request
 
 # An object holds one piece of text, and what its handler tells beside it.
 MAX_OBJECT_CHARACTERS = 1024 * 1024
 
 _SPACE = " \t\r\n"
-
-
-class TextReader:
-    """Reads UTF-8, a character that is cut in two among it."""
-
-    def __init__(self) -> None:
-        self._decoder = getincrementaldecoder("utf-8")()
-
-    def feed(self, data: bytes, *, is_last: bool = False) -> str:
-        """The text that is whole by now.
-
-        Raises: GatewayError(UPSTREAM_PROTOCOL) where it is not UTF-8.
-        """
-        try:
-            return self._decoder.decode(data, is_last)
-        except UnicodeDecodeError:
-            raise GatewayError(ErrorKind.UPSTREAM_PROTOCOL, "the engine's text is not UTF-8") from None
 
 
 class ObjectReader:
@@ -95,7 +81,6 @@ class ObjectReader:
 
 
 _TEXT_INPUT, _TEXT_OUTPUT = "text_input", "text_output"
-_SEQUENCE = ("sequence_id", "sequence_start", "sequence_end")
 # What an object of TorchServe's handlers calls its text, and what the KServe envelopes put around it.
 _TEXT, _PREDICTIONS = "text", "predictions"
 
@@ -106,25 +91,13 @@ class TorchServeGenerateTranslator:
     TorchServe names no content type for a stream: whatever it answers with status 200 is one to a client that wants it.
     """
 
-    def __init__(
-        self,
-        body: bytes,
-        *,
-        model: str,
-        version: str = "",
-        model_name: str = "",
-        envelope: Envelope = Envelope.BODY,
-        drop: bool = False,
-        streams: bool = False,
-    ) -> None:
-        self.streams = streams
-        self._dropped: tuple[str, ...] = ()
-        self._body = body
-        self._model, self._version = model, version
-        self._head: dict[str, Any] = {"model_name": model_name or model, "model_version": version}
+    def __init__(self, request: V2Request, envelope: Envelope) -> None:
+        self.streams = request.operation is Operation.GENERATE_STREAM
+        self._request = request
         self._envelope = envelope
-        self._drop = drop
-        self._text = TextReader()
+        self._dropped: tuple[str, ...] = ()
+        self._head: dict[str, Any] = {"model_name": request.model, "model_version": request.version}
+        self._decoder = getincrementaldecoder("utf-8")()
         self._objects: ObjectReader | None = None
 
     def request(self) -> EngineRequest:
@@ -134,14 +107,14 @@ class TorchServeGenerateTranslator:
         what it says.
         """
         with refusing(ErrorKind.BAD_REQUEST):
-            content = rest_bodies.read_object(self._body)
+            content = rest_bodies.read_object(self._request.body)
             if "id" in content:
                 self._head = {"id": rest_bodies.string(content, "id")} | self._head
             text = rest_bodies.string(content, _TEXT_INPUT)
             others = {key: value for key, value in content.items() if key not in ("id", _TEXT_INPUT, "parameters")}
             others |= rest_bodies.parameters(content)
             body, content_type, fields = self._written(text, others)
-        path = predictions_path(self._model, self._version)
+        path = predictions_path(self._request.model, self._request.version)
         return EngineRequest(
             path, body, content_type, fields=fields, dropped=self._dropped, streams_any_type=self.streams
         )
@@ -149,7 +122,7 @@ class TorchServeGenerateTranslator:
     def whole(self, reply: Reply) -> Reply:
         if reply.status >= 400:
             return error_of(reply)
-        text = self._text.feed(reply.body, is_last=True)
+        text = self._decode(reply.body, is_last=True)
         value: Any = text
         if self._objects is not None:
             pieces = self._objects.feed(text)
@@ -157,12 +130,19 @@ class TorchServeGenerateTranslator:
         return Reply(200, write(self._reply_of(value)))
 
     def feed(self, data: bytes) -> bytes:
-        return self._events(self._text.feed(data))
+        return self._events(self._decode(data))
 
     def end(self) -> bytes:
-        events = self._events(self._text.feed(b"", is_last=True))
+        events = self._events(self._decode(b"", is_last=True))
         left = self._objects.end() if self._objects is not None else ""
         return events + (event_of(orjson.dumps(self._reply_of(left))) if left else b"")
+
+    def _decode(self, data: bytes, *, is_last: bool = False) -> str:
+        """The text that is whole by now: a character may be cut in two."""
+        try:
+            return self._decoder.decode(data, is_last)
+        except UnicodeDecodeError:
+            raise GatewayError(ErrorKind.UPSTREAM_PROTOCOL, "the engine's text is not UTF-8") from None
 
     def _events(self, text: str) -> bytes:
         if self._objects is None:
@@ -171,18 +151,15 @@ class TorchServeGenerateTranslator:
 
     def _written(self, text: str, others: Mapping[str, Any]) -> tuple[bytes, str, tuple[Field, ...]]:
         others = dict(others)
-        chosen = others.pop("envelope", self._envelope.value)
-        if chosen not in [envelope.value for envelope in Envelope]:
-            raise ValueError(f"parameter 'envelope' is {chosen!r}, and none of TorchServe's")
-        envelope = Envelope(chosen)
-        fields, _ = sequence_fields({name: others.pop(name) for name in _SEQUENCE if name in others})
+        envelope = read_envelope(others, self._envelope)
+        fields, _ = sequence_fields({name: others.pop(name) for name in SEQUENCE if name in others})
         if envelope is Envelope.BODY and not others:
             return text.encode(), TEXT, fields
         self._objects = ObjectReader()
         if envelope is Envelope.BODY:
             return write({"prompt": text} | others), JSON, fields
         if others:
-            if not self._drop:
+            if not self._request.drop:
                 names = ", ".join(f"'{name}'" for name in others)
                 raise unsupported(f"parameter {names} cannot be told to TorchServe in the {envelope.value} envelope")
             self._dropped = tuple(others)

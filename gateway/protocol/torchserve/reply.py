@@ -2,7 +2,7 @@
 
 Errors are {"code", "type", "message"}. Two statuses differ from their usual meaning: a wrong token is 400, and a failed
 handler is 503, as a full queue is. The type of the exception distinguishes them.
-Source: TorchServe 0.12 `TokenAuthorizationHandler.java`, `NettyUtils.java`, `GRPCUtils.java`, `InferenceImpl.java`.
+Source: TorchServe 0.12 `TokenAuthorizationHandler.java`, `NettyUtils.java`, `InferenceImpl.java`.
 """
 
 from __future__ import annotations
@@ -11,12 +11,13 @@ from typing import Any
 
 import orjson
 
-from gateway.protocol.conversion import raw_contents, triton_json
-from gateway.protocol.conversion.errors import read_error, refusing
+from gateway.protocol.conversion import triton_json
+from gateway.protocol.conversion.errors import error_json, read_error, refusing
 from gateway.protocol.conversion.infer import infer_response_of_rest
-from gateway.protocol.conversion.tensors import Raw, RawTensor, join_elements
+from gateway.protocol.conversion.messages import read_response, write_response
+from gateway.protocol.conversion.tensors import RawTensor, join_elements
 from gateway.protocol.errors import ErrorKind, GatewayError
-from gateway.protocol.protobuf import message, parse
+from gateway.protocol.protobuf import message
 from gateway.protocol.torchserve.json_tensors import tensor_of
 from gateway.protocol.torchserve.request import Envelope, TorchServeRequest
 from gateway.protocol.translator import BINARY, JSON, Reply
@@ -25,35 +26,13 @@ _STATUSES = {
     (400, "InvalidKeyException"): 401,
     (503, "InternalServerException"): 500,  # the handler failed: another try would fail too
 }
-_GRPC_INTERNAL, _GRPC_NOT_FOUND, _GRPC_UNAVAILABLE, _GRPC_INVALID = 13, 5, 14, 3
-_EXCEPTIONS = {
-    "ModelNotFoundException": _GRPC_NOT_FOUND,
-    "ModelVersionNotFoundException": _GRPC_NOT_FOUND,
-    "BadRequestException": _GRPC_INVALID,
-}
 
 
 def error_of(reply: Reply) -> Reply:
     """The V2 reply for one of TorchServe's with a status of 400 or above."""
     message, _ = read_error(reply.body)
     status = _STATUSES.get((reply.status, _type(reply.body)), reply.status)
-    return Reply(status, error_body(message or f"TorchServe answered with status {reply.status}"))
-
-
-def error_body(message: str) -> bytes:
-    return orjson.dumps({"error": message})
-
-
-def grpc_error(status: int, message: str) -> tuple[int, str]:
-    """The status and text of a failed call, as a V2 client reads them: TorchServe calls most of it INTERNAL, and tells
-    the class of its exception in a second line."""
-    text, _, exception = message.partition("\n")
-    name = exception.rpartition(".")[2] if not exception.endswith(".()") else exception.removesuffix(".()")
-    if status == _GRPC_INTERNAL:
-        status = _EXCEPTIONS.get(name, status)
-    elif status == _GRPC_UNAVAILABLE and name == "InternalServerException":
-        status = _GRPC_INTERNAL
-    return status, text
+    return Reply(status, error_json(message or f"TorchServe answered with status {reply.status}"))
 
 
 def _type(body: bytes) -> str:
@@ -83,17 +62,11 @@ def infer_response(
             return _v2_response(sent, body, model, version)
         response = message("inference.ModelInferResponse")(model_name=model, model_version=version, id=sent.id)
         tensors = _tensors(value, sent.outputs)
-        is_whole = tensors is None
-        if tensors is None:
-            tensors = [RawTensor(OUTPUT, "BYTES", (1,), join_elements([body]))]
-        raws: list[Raw] = []
-        for tensor in _wanted(tensors, sent.outputs):
-            added = response.outputs.add(name=tensor.name, datatype=tensor.datatype, shape=tensor.shape)
-            if is_whole:
-                parsed = content_type or (JSON if value is not _ABSENT else BINARY)
-                added.parameters["content_type"].string_param = parsed
-            raws.append(tensor.raw)
-        return raw_contents.joined(response.SerializeToString(), raw_contents.OUTPUT_TAG, raws)
+        if tensors is not None:
+            return write_response(response, _wanted(tensors, sent.outputs))
+        whole = RawTensor(OUTPUT, "BYTES", (1,), join_elements([body]))
+        content_type = content_type or (JSON if value is not _ABSENT else BINARY)
+        return write_response(response, _wanted([whole], sent.outputs), content_type)
 
 
 def _json(body: bytes, content_type: str) -> Any:
@@ -158,16 +131,11 @@ def _wanted(tensors: list[RawTensor], wanted: tuple[str, ...]) -> list[RawTensor
 def _v2_response(sent: TorchServeRequest, body: bytes, model: str, version: str) -> bytes:
     """The reply of the envelope `kservev2`, whose outputs have the inputs' names. Where the request has no id, it makes
     one up."""
-    response, raws = raw_contents.split(infer_response_of_rest(body, None), raw_contents.OUTPUT_TAG)
-    parsed = parse("inference.ModelInferResponse", response)
-    parsed.id, parsed.model_name = sent.id, model
-    parsed.model_version = version or parsed.model_version
+    response, data = read_response(infer_response_of_rest(body, None))
+    response.id, response.model_name = sent.id, model
+    response.model_version = version or response.model_version
     tensors = [
         RawTensor(output.name, output.datatype, tuple(output.shape), raw)
-        for output, raw in zip(parsed.outputs, raws, strict=True)
+        for output, raw in zip(response.outputs, data, strict=True)
     ]
-    kept = _wanted(tensors, sent.outputs)
-    del parsed.outputs[:]
-    for tensor in kept:
-        parsed.outputs.add(name=tensor.name, datatype=tensor.datatype, shape=tensor.shape)
-    return raw_contents.joined(parsed.SerializeToString(), raw_contents.OUTPUT_TAG, [tensor.raw for tensor in kept])
+    return write_response(response, _wanted(tensors, sent.outputs))

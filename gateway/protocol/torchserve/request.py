@@ -8,7 +8,7 @@ from enum import Enum
 from typing import Any
 
 from gateway.protocol.conversion.errors import about, refusing, unsupported
-from gateway.protocol.conversion.messages import SHARED_MEMORY, read_request
+from gateway.protocol.conversion.messages import read_tensors, refuse_output_options
 from gateway.protocol.conversion.parameters import FINAL_RESPONSE_FLAG, json_of
 from gateway.protocol.conversion.tensors import RawTensor, element_count, split_elements
 from gateway.protocol.errors import ErrorKind
@@ -18,10 +18,9 @@ from gateway.protocol.translator import BINARY, JSON, EngineRequest, Field
 
 TEXT = "text/plain"
 
-_ENVELOPE, _CONTENT_TYPE = "envelope", "content_type"
 # Parameters that TorchServe's stateful models read as headers. Source: TorchServe docs, "stateful inference".
-_SEQUENCE = ("sequence_id", "sequence_start", "sequence_end")
-_BODY = "body"  # what TorchServe calls the body among the parts
+SEQUENCE = ("sequence_id", "sequence_start", "sequence_end")
+BODY = "body"  # what TorchServe calls the body among the parts
 
 
 class Envelope(Enum):
@@ -54,10 +53,6 @@ class TorchServeRequest:
     outputs: tuple[str, ...] = ()
     dropped: tuple[str, ...] = ()
 
-    @property
-    def is_one_body(self) -> bool:
-        return len(self.parts) == 1 and self.parts[0].name == _BODY
-
 
 def torchserve_request(message: bytes, default: Envelope = Envelope.BODY, *, drop: bool = False) -> TorchServeRequest:
     """What TorchServe is sent for a serialised ModelInferRequest. `drop`: parameters without a meaning there are left
@@ -66,16 +61,11 @@ def torchserve_request(message: bytes, default: Envelope = Envelope.BODY, *, dro
     Raises: GatewayError, BAD_REQUEST where the request is malformed, UNSUPPORTED where TorchServe has no place for it.
     """
     with refusing(ErrorKind.BAD_REQUEST):
-        request, data = read_request(message)
-        tensors: list[RawTensor] = []
-        for tensor, raw in zip(request.inputs, data, strict=True):
-            if raw is None:
-                raise unsupported(f"input '{tensor.name}' is in shared memory, which TorchServe does not read")
-            tensors.append(RawTensor(tensor.name, tensor.datatype, tuple(tensor.shape), raw))
-        _check_outputs(request.outputs)
+        request, tensors = read_tensors(message, "TorchServe")
+        refuse_output_options(request, "TorchServe")
         parameters = json_of(request.parameters, (FINAL_RESPONSE_FLAG,))
-        envelope = _envelope(parameters.pop(_ENVELOPE, default.value))
-        content_type = _content_type(parameters.pop(_CONTENT_TYPE, BINARY))
+        envelope = read_envelope(parameters, default)
+        content_type = _content_type(parameters.pop("content_type", BINARY))
         fields, dropped = sequence_fields(parameters, drop=drop)
         parts = _parts(tensors, envelope, content_type, request.id)
         names = tuple(output.name for output in request.outputs)
@@ -85,10 +75,10 @@ def torchserve_request(message: bytes, default: Envelope = Envelope.BODY, *, dro
 def http_request(sent: TorchServeRequest, model: str, version: str = "") -> EngineRequest:
     """The request by TorchServe's REST."""
     path = predictions_path(model, version)
-    if sent.is_one_body:
-        part = sent.parts[0]
-        return EngineRequest(path, part.content, part.content_type, fields=sent.fields, dropped=sent.dropped)
-    body, content_type = _multipart(sent.parts)
+    if len(sent.parts) == 1 and sent.parts[0].name == BODY:
+        body, content_type = sent.parts[0].content, sent.parts[0].content_type
+    else:
+        body, content_type = _multipart(sent.parts)
     return EngineRequest(path, body, content_type, fields=sent.fields, dropped=sent.dropped)
 
 
@@ -102,12 +92,12 @@ def sequence_fields(parameters: Mapping[str, Any], *, drop: bool = False) -> tup
 
     Raises: GatewayError(UNSUPPORTED) that names these, where they are not to be dropped.
     """
-    lost = tuple(sorted(parameters.keys() - set(_SEQUENCE)))
+    lost = tuple(sorted(parameters.keys() - set(SEQUENCE)))
     if lost and not drop:
         names = ", ".join(f"'{name}'" for name in lost)
         raise unsupported(f"parameter {names} cannot be told to TorchServe; leave it out, or set 'unsupported: drop'")
     fields: list[Field] = []
-    for name in _SEQUENCE:
+    for name in SEQUENCE:
         value = parameters.get(name)
         if value is None or value is False:
             continue
@@ -160,11 +150,11 @@ def _parts(tensors: list[RawTensor], envelope: Envelope, content_type: str, id: 
         raise ValueError("the request has no inputs")
     match envelope:
         case Envelope.KSERVEV2:
-            return (RequestPart(_BODY, in_kservev2(tensors, id), JSON),)
+            return (RequestPart(BODY, in_kservev2(tensors, id), JSON),)
         case Envelope.JSON | Envelope.KSERVE:
-            return (RequestPart(_BODY, in_instances(tensors, envelope), JSON),)
+            return (RequestPart(BODY, in_instances(tensors, envelope), JSON),)
     if len(tensors) == 1:
-        return (_part(_BODY, tensors[0], content_type),)
+        return (_part(BODY, tensors[0], content_type),)
     return tuple(_part(tensor.name, tensor, content_type) for tensor in tensors)
 
 
@@ -197,14 +187,12 @@ def _multipart(parts: tuple[RequestPart, ...]) -> tuple[bytes, str]:
     return b"".join(pieces), f"multipart/form-data; boundary={boundary.decode()}"
 
 
-def _check_outputs(outputs: Any) -> None:
-    for output in outputs:
-        for key in (SHARED_MEMORY, "classification"):
-            if key in output.parameters:
-                raise unsupported(f"'{key}' of output '{output.name}': TorchServe has nothing like it")
+def read_envelope(parameters: dict[str, Any], default: Envelope) -> Envelope:
+    """The envelope that the request names, which is taken out of its parameters.
 
-
-def _envelope(value: Any) -> Envelope:
+    Raises: ValueError.
+    """
+    value = parameters.pop("envelope", default.value)
     try:
         return Envelope(value)
     except ValueError:

@@ -6,105 +6,68 @@ from typing import Any
 
 import orjson
 
-from gateway.protocol.conversion.errors import unsupported
-from gateway.protocol.conversion.infer import WantedOutputs, infer_request_of_rest, rest_of_infer_response
+from gateway.protocol.conversion.errors import error_json, unsupported
+from gateway.protocol.conversion.infer import infer_request_of_rest, rest_of_infer_response
 from gateway.protocol.operations import Operation
 from gateway.protocol.torchserve.generate import TorchServeGenerateTranslator
+from gateway.protocol.torchserve.predictions import PREDICTIONS, prediction, predictions_request
 from gateway.protocol.torchserve.reply import OUTPUT, error_of, infer_response
-from gateway.protocol.torchserve.request import (
-    Envelope,
-    TorchServeRequest,
-    http_request,
-    predictions_path,
-    torchserve_request,
-)
-from gateway.protocol.translator import EngineRequest, Reply, Translator, WholeTranslator, in_rest
+from gateway.protocol.torchserve.request import Envelope, http_request, predictions_path, torchserve_request
+from gateway.protocol.translator import GRPC, EngineRequest, Reply, Translator, V2Request, WholeTranslator, in_rest
 
 PLATFORM = "torchserve"
 
 
-def translator(
-    operation: Operation,
-    body: bytes = b"",
-    head_bytes: int | None = None,
-    *,
-    model: str,
-    version: str = "",
-    model_name: str = "",
-    envelope: Envelope = Envelope.BODY,
-    drop: bool = False,
-) -> Translator:
-    """The translation of a V2 REST request.
+def torchserve_translator(request: V2Request, envelope: Envelope = Envelope.BODY) -> Translator:
+    """The translation of a request for TorchServe's REST.
 
-    `model` is the name at TorchServe, `told` the one that the client reads (the same where it is empty); `head_bytes`
-    as `Inference-Header-Content-Length` tells; `drop` leaves out parameters that have no meaning there.
     Raises: GatewayError(UNSUPPORTED) for an operation that TorchServe has nothing like.
     """
-    model_name = model_name or model
-    match operation:
+    match request.operation:
         case Operation.INFER:
-            return TorchServeInferTranslator(
-                body, head_bytes, model=model, version=version, model_name=model_name, envelope=envelope, drop=drop
-            )
+            return TorchServeInferTranslator(request, envelope)
         case Operation.GENERATE | Operation.GENERATE_STREAM:
-            streams = operation is Operation.GENERATE_STREAM
-            return TorchServeGenerateTranslator(
-                body,
-                model=model,
-                version=version,
-                model_name=model_name,
-                envelope=envelope,
-                drop=drop,
-                streams=streams,
-            )
+            return TorchServeGenerateTranslator(request, envelope)
         case Operation.MODEL_READY | Operation.MODEL_METADATA:
-            return ModelTranslator(operation, model=model, version=version, model_name=model_name)
+            return ModelTranslator(request)
         case _:
-            raise unsupported(f"'{operation.value}' is nothing that TorchServe's inference API has")
+            raise unsupported(f"'{request.operation.value}' is nothing that TorchServe's inference API has")
 
 
 class TorchServeInferTranslator(WholeTranslator):
     """One infer, in JSON or with binary tensors."""
 
-    def __init__(
-        self,
-        body: bytes,
-        head_bytes: int | None = None,
-        *,
-        model: str,
-        version: str = "",
-        model_name: str = "",
-        envelope: Envelope = Envelope.BODY,
-        drop: bool = False,
-    ) -> None:
-        self._body, self._head_bytes = body, head_bytes
-        self._model, self._version, self._model_name = model, version, model_name or model
-        self._envelope, self._drop = envelope, drop
-        self._sent: TorchServeRequest | None = None
-        self._wanted = WantedOutputs()
+    def __init__(self, request: V2Request, envelope: Envelope) -> None:
+        """Raises: GatewayError, as `torchserve_request`."""
+        self._model, self._version = request.model, request.version
+        message, self._wanted = infer_request_of_rest(request.body, request.head_bytes, self._model, self._version)
+        self._sent = torchserve_request(message, envelope, drop=request.drop)
 
     def request(self) -> EngineRequest:
-        return http_request(self._read(), self._model, self._version)
-
-    def _read(self) -> TorchServeRequest:
-        if self._head_bytes == 0:
-            raise unsupported("a raw binary request names no input: put it into a JSON header")
-        message, self._wanted = infer_request_of_rest(self._body, self._head_bytes, self._model, self._version)
-        self._sent = torchserve_request(message, self._envelope, drop=self._drop)
-        return self._sent
+        return http_request(self._sent, self._model, self._version)
 
     def whole(self, reply: Reply) -> Reply:
-        if reply.status >= 400:
-            return error_of(reply)
-        assert self._sent is not None, "request() comes before whole()"
-        message = infer_response(
-            self._sent, reply.body, reply.content_type, model=self._model_name, version=self._version
-        )
-        return self._rest_reply(message)
+        return error_of(reply) if reply.status >= 400 else self._reply_of(reply.body, reply.content_type)
 
-    def _rest_reply(self, message: bytes) -> Reply:
-        """The client's reply of a serialised ModelInferResponse."""
+    def _reply_of(self, content: bytes, content_type: str) -> Reply:
+        message = infer_response(self._sent, content, content_type, model=self._model, version=self._version)
         return in_rest(rest_of_infer_response(message, self._wanted))
+
+
+class TorchServeCallTranslator(TorchServeInferTranslator):
+    """An infer whose request is a call: its path is the method's, its body the message."""
+
+    def request(self) -> EngineRequest:
+        call = predictions_request(self._sent, self._model, self._version)
+        return EngineRequest(PREDICTIONS, call, GRPC, dropped=self._sent.dropped)
+
+    def whole(self, reply: Reply) -> Reply:
+        if reply.status != 200:
+            return reply  # `{"error": text}`, which is V2's too
+        found = prediction(reply.body)
+        if found.status.code:
+            return Reply(500, error_json(found.status.message))
+        return self._reply_of(found.prediction, "")
 
 
 class ModelTranslator(WholeTranslator):
@@ -115,20 +78,21 @@ class ModelTranslator(WholeTranslator):
     models declare no tensors; the metadata says what every handler takes and gives, one BYTES.
     """
 
-    def __init__(self, operation: Operation, *, model: str, version: str = "", model_name: str = "") -> None:
-        self._operation = operation
-        self._model, self._version, self._model_name = model, version, model_name or model
+    def __init__(self, request: V2Request) -> None:
+        self._request = request
 
     def request(self) -> EngineRequest:
-        return EngineRequest(predictions_path(self._model, self._version), method="OPTIONS")
+        return EngineRequest(predictions_path(self._request.model, self._request.version), method="OPTIONS")
 
     def whole(self, reply: Reply) -> Reply:
-        """As `Translator.whole`; a model that is not there is not ready, which Triton tells by 400."""
-        is_ready = self._operation is Operation.MODEL_READY
+        """A model that is not there is not ready, which Triton tells by 400."""
+        is_ready = self._request.operation is Operation.MODEL_READY
         if reply.status >= 400:
             error = error_of(reply)
             return Reply(400, error.body) if is_ready and reply.status == 404 else error
-        return Reply(200) if is_ready else Reply(200, orjson.dumps(metadata_of(self._model_name, self._version)))
+        if is_ready:
+            return Reply(200)
+        return Reply(200, orjson.dumps(metadata_of(self._request.model, self._request.version)))
 
 
 def metadata_of(model: str, version: str = "") -> dict[str, Any]:

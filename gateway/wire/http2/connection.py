@@ -254,11 +254,6 @@ class Http2Connection(ConnectionState):
         """Whether the peer has yet to send its preface or its SETTINGS."""
         return self._reader.awaits_settings
 
-    @property
-    def can_open(self) -> bool:
-        """Whether this side may open a stream now."""
-        return len(self.streams) < self.peer_max_streams and not self.is_leaving and self.failed is None
-
     def open_stream(self, receiver: StreamReceiver) -> Stream:
         """A new stream of this side; its headers must be the next thing sent."""
         stream = Stream(self, self.next_id, receiver, self.peer_window, self.window)

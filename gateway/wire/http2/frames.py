@@ -61,11 +61,6 @@ class ErrorCode(IntEnum):
     HTTP_1_1_REQUIRED = 0xD
 
 
-def error_name(code: int) -> str:
-    """The name of a code, or its number where it has none: peers may send any."""
-    return ErrorCode(code).name if code in ErrorCode.__members__.values() else str(code)
-
-
 class Setting(IntEnum):
     """RFC 9113 section 6.5.2."""
 

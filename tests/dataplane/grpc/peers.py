@@ -26,7 +26,7 @@ from h2.exceptions import ProtocolError
 from h2.settings import SettingCodes, Settings
 from hyperframe.frame import GoAwayFrame
 
-from gateway.protocol.mlserver.stream import wrapped
+from gateway.protocol.conversion.stream import stream_response
 from gateway.wire.grpc import MessageReader, framed
 
 Fields = list[tuple[str, str]]
@@ -290,7 +290,7 @@ Script = Callable[[Call], Awaitable[None]]
 
 def echoed(message: bytes) -> bytes:
     """The ModelStreamInferResponse that holds it as its response."""
-    return wrapped(message)
+    return stream_response(message)
 
 
 async def echo(call: Call) -> None:

@@ -8,23 +8,8 @@ from typing import Any
 import pytest
 
 from gateway.protocol.errors import ErrorKind, GatewayError
-from gateway.protocol.mlserver.bodies import error_of, generate_of_inference, inference_of_generate, is_mlserver
+from gateway.protocol.mlserver.bodies import error_of, generate_of_inference, inference_of_generate
 from gateway.protocol.translator import Reply
-
-
-@pytest.mark.parametrize(
-    "metadata, is_one",
-    [
-        (b'{"name":"mlserver","version":"1.7.1","extensions":[]}', True),
-        (b'{"name":"triton","version":"2.51.0","extensions":[]}', False),
-        (b"[]", False),
-        (b"<html>", False),
-    ],
-)
-def test_server_metadata(metadata: bytes, is_one: bool) -> None:
-    """A server says that it is MLServer."""
-    assert is_mlserver(metadata) is is_one
-
 
 GENERATES: dict[str, tuple[dict[str, Any], dict[str, Any], bool]] = {
     "a text": (

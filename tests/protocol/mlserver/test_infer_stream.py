@@ -13,11 +13,8 @@ from hypothesis import strategies as st
 
 from gateway.demo.triton import TritonProcess
 from gateway.protocol.errors import ErrorKind, GatewayError
-from gateway.protocol.mlserver.translator import (
-    InferStreamTranslator,
-    generate_of_inference_request,
-    inference_of_event,
-)
+from gateway.protocol.mlserver.translator import generate_of_inference_request, inference_of_event
+from tests.protocol.mlserver.translations import infer_stream
 
 
 def tensor(name: str, data: Any, datatype: str = "BYTES") -> dict[str, Any]:
@@ -40,7 +37,7 @@ REQUESTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 @pytest.mark.parametrize("body, generate", REQUESTS.values(), ids=REQUESTS)
 def test_requests(body: dict[str, Any], generate: dict[str, Any]) -> None:
     """Tensors are keys; what MLServer's clients tell themselves by parameters stays behind."""
-    request = InferStreamTranslator(json.dumps(body).encode(), model="m", version="2").request()
+    request = infer_stream(json.dumps(body).encode(), model="m", version="2").request()
     assert request.path == "/v2/models/m/versions/2/generate_stream"
     assert json.loads(request.body) == generate
 
@@ -85,7 +82,7 @@ def test_a_stream_cut_anywhere(cuts: list[int]) -> None:
     """However the stream is cut, each of its events is one."""
     data = "".join(f'data: {{"text_output": "{word}"}}\n\n' for word in ("a", "ö", "c")).encode()
     at = [0, *sorted(min(cut, len(data)) for cut in cuts), len(data)]
-    made = InferStreamTranslator(b"", model="m")
+    made = infer_stream(b"", model="m")
     written = b"".join(made.feed(data[start:stop]) for start, stop in pairwise(at)) + made.end()
     assert [event["outputs"][0]["data"] for event in events_of(written)] == [["a"], ["ö"], ["c"]]
 
@@ -93,7 +90,7 @@ def test_a_stream_cut_anywhere(cuts: list[int]) -> None:
 @pytest.mark.parametrize("data", [b"data: [1]\n\n", b"data: {"])
 def test_streams_that_are_none(data: bytes) -> None:
     """An event that is none, or has no end, is the engine's fault."""
-    made = InferStreamTranslator(b"", model="m")
+    made = infer_stream(b"", model="m")
     with pytest.raises(GatewayError) as failed:
         made.feed(data)
         made.end()
@@ -109,7 +106,7 @@ def test_a_real_triton(triton: TritonProcess) -> None:
     """A client of infer_stream reads from Triton what it would from an MLServer, its failure too."""
     inputs = [tensor("text_input", ["hi"]), tensor("count", [2], "INT32"), tensor("fail_after", [1], "INT32")]
     for sent, told in ((inputs[:2], [["hi"], ["hi"]]), (inputs, [["hi"], None])):
-        made = InferStreamTranslator(json.dumps({"inputs": sent}).encode(), model="repeater")
+        made = infer_stream(json.dumps({"inputs": sent}).encode(), model="repeater")
         asked = made.request()
         connection = http.client.HTTPConnection("127.0.0.1", triton.http_port, timeout=30)
         try:

@@ -9,11 +9,12 @@ from typing import Any
 import grpc
 import pytest
 
-from gateway.protocol.mlserver.bodies import is_mlserver
-from gateway.protocol.mlserver.stream import is_bare_response, wrapped
-from gateway.protocol.mlserver.translator import MLServerGenerateTranslator, MLServerInferTranslator
+from gateway.protocol.conversion.stream import is_bare_response, stream_response
+from gateway.protocol.mlserver.translator import MLServerGenerateTranslator
+from gateway.protocol.operations import Operation
 from gateway.protocol.protobuf import message, parse
-from gateway.protocol.translator import JSON, Reply, Translator
+from gateway.protocol.translator import JSON, Reply, Translator, V2Request
+from tests.protocol.mlserver.translations import generate, generate_stream, infer
 from tests.support.mlserver import MLServer
 from tests.support.outsiders import fetch
 
@@ -28,12 +29,15 @@ def ask(server: MLServer, made: Translator) -> Reply:
 
 def test_it_says_that_it_is_mlserver(mlserver: MLServer) -> None:
     """Its server metadata names it."""
-    assert is_mlserver(fetch(f"{mlserver.http_url}/v2")[2])
+    assert json.loads(fetch(f"{mlserver.http_url}/v2")[2])["name"] == "mlserver"
 
 
 def test_generate(mlserver: MLServer) -> None:
     """Triton's generate is understood, and answered as Triton answers."""
-    reply = ask(mlserver, MLServerGenerateTranslator(b'{"id":"7","text_input":"hi"}', model="streamer"))
+    reply = ask(
+        mlserver,
+        generate(b'{"id":"7","text_input":"hi"}', model="streamer"),
+    )
     assert reply.content_type == JSON
     assert json.loads(reply.body) == {
         "id": "7",
@@ -46,14 +50,24 @@ def test_generate(mlserver: MLServer) -> None:
 @pytest.mark.parametrize(
     "made, status, message",
     [
-        (MLServerGenerateTranslator(b'{"text_input":"fail"}', model="streamer"), 400, "the model failed"),
-        (MLServerGenerateTranslator(b'{"text_input":"a"}', model="nobody"), 404, "Model nobody not found"),
         (
-            MLServerGenerateTranslator(b'{"text_input":"a"}', model="streamer", version="9"),
+            generate(b'{"text_input":"fail"}', model="streamer"),
+            400,
+            "the model failed",
+        ),
+        (
+            generate(b'{"text_input":"a"}', model="nobody"),
+            404,
+            "Model nobody not found",
+        ),
+        (
+            MLServerGenerateTranslator(
+                V2Request(Operation.GENERATE, b'{"text_input":"a"}', model="streamer", version="9")
+            ),
             404,
             "Model streamer with version 9 not found",
         ),
-        (MLServerInferTranslator(b"{}", model="doubler"), 400, "Field required"),
+        (infer(b"{}", model="doubler"), 400, "Field required"),
     ],
 )
 def test_failures(mlserver: MLServer, made: Translator, status: int, message: str) -> None:
@@ -86,7 +100,10 @@ def stream(server: MLServer, made: Translator) -> tuple[list[Any], bool]:
 def test_generate_stream(mlserver: MLServer) -> None:
     """Triton's generate_stream is understood, and every response is an event as Triton has it."""
     events, is_whole = stream(
-        mlserver, MLServerGenerateTranslator(b'{"id":"7","text_input":"a b"}', model="streamer", streams=True)
+        mlserver,
+        MLServerGenerateTranslator(
+            V2Request(Operation.GENERATE_STREAM, b'{"id":"7","text_input":"a b"}', model="streamer")
+        ),
     )
     assert is_whole
     names = {"id": "7", "model_name": "streamer", "model_version": "1"}
@@ -95,7 +112,9 @@ def test_generate_stream(mlserver: MLServer) -> None:
 
 def test_a_stream_that_breaks(mlserver: MLServer) -> None:
     """MLServer cuts a stream that fails, and the client is told."""
-    made = MLServerGenerateTranslator(b'{"text_input":"a fail"}', model="streamer", streams=True)
+    made = MLServerGenerateTranslator(
+        V2Request(Operation.GENERATE_STREAM, b'{"text_input":"a fail"}', model="streamer")
+    )
     events, is_whole = stream(mlserver, made)
     assert not is_whole
     assert [event["text_output"] for event in events] == ["a"]
@@ -103,7 +122,10 @@ def test_a_stream_that_breaks(mlserver: MLServer) -> None:
 
 def test_a_stream_that_does_not_begin(mlserver: MLServer) -> None:
     """What fails before the first response is a whole reply, of which MLServer says no more than that."""
-    reply = ask(mlserver, MLServerGenerateTranslator(b'{"text_input":"a"}', model="nobody", streams=True))
+    reply = ask(
+        mlserver,
+        generate_stream(b'{"text_input":"a"}', model="nobody"),
+    )
     assert reply == Reply(500, b'{"error":"Internal Server Error"}')
 
 
@@ -113,7 +135,7 @@ def test_infer_with_binary_tensors(mlserver: MLServer) -> None:
     wanted = {"name": "twice", "parameters": {"binary_data": True}}
     head = json.dumps({"id": "7", "inputs": [declared], "outputs": [wanted]}).encode()
     body = head + b"\0\0\x80\x3f\0\0\x20\xc0"  # 1, -2.5
-    reply = ask(mlserver, MLServerInferTranslator(body, len(head), model="doubler"))
+    reply = ask(mlserver, infer(body, len(head), model="doubler"))
     assert reply.head_bytes is not None
     assert reply.content_type == "application/octet-stream"
     outputs = json.loads(reply.body[: reply.head_bytes])["outputs"]
@@ -124,7 +146,7 @@ def test_infer_with_binary_tensors(mlserver: MLServer) -> None:
 def test_infer_in_json(mlserver: MLServer) -> None:
     """A request in JSON goes as it is, with the content type that MLServer wants, and its reply comes as it is."""
     body = b'{ "inputs": [{"name": "x", "shape": [1], "datatype": "INT64", "data": [4]}] }'
-    made = MLServerInferTranslator(body, model="doubler")
+    made = infer(body, model="doubler")
     asked = made.request()
     assert (asked.body, asked.content_type) == (body, JSON)
     assert json.loads(ask(mlserver, made).body)["outputs"][0]["data"] == [8]
@@ -144,7 +166,7 @@ def test_model_stream_infer(mlserver: MLServer) -> None:
                 tensor.contents.bytes_contents.append(b"a b")
             replies = list(call(iter([request.SerializeToString()]), timeout=30))
             assert all(is_bare_response(reply) for reply in replies)
-            told = [parse(STREAM_RESPONSE, wrapped(reply)).infer_response for reply in replies]
+            told = [parse(STREAM_RESPONSE, stream_response(reply)).infer_response for reply in replies]
             assert [(response.id, response.model_name, response.outputs[0].name) for response in told] == [
                 ("7", "streamer", "answer")
             ] * 2

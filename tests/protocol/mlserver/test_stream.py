@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.protocol.conversion.stream import begins_as_tritons, is_bare_response, stream_response
 from gateway.protocol.message_layouts import error_response
-from gateway.protocol.mlserver.stream import begins_as_tritons, is_bare_response, wrapped
 from gateway.protocol.protobuf import message, parse
 from gateway.wire.grpc import framed
 from tests.protocol.conversion.inferences import serialised
@@ -38,10 +38,10 @@ def test_bare_responses(text: str) -> None:
     """A ModelInferResponse is told from Triton's message by its fields, and becomes one by being put into it."""
     data = serialised(RESPONSE, text)
     assert is_bare_response(data)
-    whole = parse(STREAM_RESPONSE, wrapped(data))
+    whole = parse(STREAM_RESPONSE, stream_response(data))
     assert whole.error_message == ""
     assert whole.infer_response == parse(RESPONSE, data)
-    assert not is_bare_response(wrapped(data))
+    assert not is_bare_response(stream_response(data))
 
 
 @pytest.mark.parametrize("text", TRITONS.values(), ids=TRITONS)
@@ -80,8 +80,8 @@ def test_any_response(model: str, version: str, id: str, raw: bytes) -> None:
     response.outputs.add(name="x", datatype="UINT8", shape=[len(raw)])
     data = response.SerializeToString()
     assert is_bare_response(data)
-    assert parse(STREAM_RESPONSE, wrapped(data)).infer_response == response
-    assert not is_bare_response(wrapped(data))
+    assert parse(STREAM_RESPONSE, stream_response(data)).infer_response == response
+    assert not is_bare_response(stream_response(data))
 
 
 @given(st.binary(max_size=40))

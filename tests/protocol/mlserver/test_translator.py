@@ -10,15 +10,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.protocol.errors import ErrorKind, GatewayError
-from gateway.protocol.mlserver.translator import MLServerGenerateTranslator, translator
+from gateway.protocol.errors import GatewayError
+from gateway.protocol.mlserver.translator import mlserver_translator
 from gateway.protocol.operations import Operation
+from gateway.protocol.translator import V2Request
+from tests.protocol.mlserver.translations import generate_stream
 
 
 def test_mlservers_own_generate_requests() -> None:
     """Who speaks MLServer's dialect is understood, and answered in it."""
     body = b'{ "inputs": [{"name": "x", "shape": [1], "datatype": "BYTES", "data": ["a"]}] }'
-    made = MLServerGenerateTranslator(body, model="m", streams=True)
+    made = generate_stream(body, model="m")
     assert made.request().body == body
     assert made.feed(b'data: {"model_name":"m","outputs":[]}\n\n') == b'data: {"model_name":"m","outputs":[]}\n\n'
 
@@ -28,7 +30,7 @@ def test_a_stream_cut_anywhere(cuts: list[int]) -> None:
     """However MLServer's stream is cut, each of its events is one."""
     data = b"".join(b"data: " + event(word) + b"\n\n" for word in ("a", "ö", "c"))
     at = [0, *sorted(min(cut, len(data)) for cut in cuts), len(data)]
-    made = MLServerGenerateTranslator(b'{"text_input":"x"}', model="m", streams=True)
+    made = generate_stream(b'{"text_input":"x"}', model="m")
     made.request()
     written = b"".join(made.feed(data[start:stop]) for start, stop in pairwise(at)) + made.end()
     assert [told["text_output"] for told in events_of(written)] == ["a", "ö", "c"]
@@ -36,7 +38,7 @@ def test_a_stream_cut_anywhere(cuts: list[int]) -> None:
 
 def test_a_stream_that_ends_in_an_event() -> None:
     """A stream that is cut off is not taken for a whole one."""
-    made = MLServerGenerateTranslator(b'{"text_input":"x"}', model="m", streams=True)
+    made = generate_stream(b'{"text_input":"x"}', model="m")
     made.request()
     assert made.feed(b'data: {"outputs"') == b""
     with pytest.raises(GatewayError, match="in the middle of an event"):
@@ -53,15 +55,8 @@ def test_a_stream_that_ends_in_an_event() -> None:
 )
 def test_paths(operation: Operation, path: str) -> None:
     """What is translated is asked where MLServer has it."""
-    made = translator(operation, b'{"text_input":"x"}', model="m", version="1")
+    made = mlserver_translator(V2Request(operation, b'{"text_input":"x"}', model="m", version="1"))
     assert (made.request().path, made.streams) == (path, path.endswith("stream"))
-
-
-def test_operations_that_are_not_translated() -> None:
-    """What passes as it is has no translator."""
-    with pytest.raises(GatewayError) as refused:
-        translator(Operation.MODEL_METADATA, model="m")
-    assert refused.value.kind is ErrorKind.UNSUPPORTED
 
 
 def event(text: str) -> bytes:

@@ -14,11 +14,12 @@ from gateway.protocol.conversion import triton_json
 from gateway.protocol.errors import GatewayError
 from gateway.protocol.protobuf import parse
 from gateway.protocol.tfserving import messages
-from gateway.protocol.tfserving.inference import Inference, InferTranslation, inference
+from gateway.protocol.tfserving.inference import Inference, inference
 from gateway.protocol.tfserving.model_info import ServingSignature, Signatures, TensorInfo
 from gateway.protocol.translator import Reply
 from tests.protocol.conversion.inferences import Tensor, request_of, tensors
 from tests.protocol.tfserving.test_json_tensors import canonical
+from tests.protocol.tfserving.translations import infer_translation
 
 few = settings(max_examples=120, deadline=None)
 by_name: dict[str, Any] = {"unique_by": lambda tensor: tensor.name, "min_size": 1, "max_size": 3}
@@ -113,7 +114,7 @@ def test_whatever_a_reply_is(method: str, reply: Any, known: bool) -> None:
             "inputs": [{"name": "x", "datatype": "FP32", "shape": [1], "data": [1]}],
         }
     )
-    made = InferTranslation(body, None, model="m")
+    made = infer_translation(body, None, model="m")
     if known:
         made.know(signatures)
     try:

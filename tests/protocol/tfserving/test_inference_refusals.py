@@ -6,10 +6,10 @@ import orjson
 import pytest
 
 from gateway.protocol.errors import ErrorKind, GatewayError
-from gateway.protocol.tfserving.inference import InferTranslation, inference
+from gateway.protocol.tfserving.inference import inference
 from gateway.protocol.translator import Reply
 from tests.protocol.conversion.inferences import Tensor, request_of
-from tests.protocol.tfserving.translations import BOTH, PAIR, X, translation
+from tests.protocol.tfserving.translations import BOTH, PAIR, X, infer_translation, translation
 
 REFUSED = [
     ("unknown parameter", {"parameters": {"priority": 2}}, ErrorKind.UNSUPPORTED, "'priority' cannot be told to TF"),
@@ -93,7 +93,7 @@ def test_what_is_refused_by_grpc(options: dict[str, Any], kind: ErrorKind, said:
 def test_a_raw_binary_request_is_refused() -> None:
     """Its input has no name."""
     with pytest.raises(GatewayError, match="name the input") as refused:
-        InferTranslation(b"1234", 0, model="half")
+        infer_translation(b"1234", 0, model="half")
     assert refused.value.kind is ErrorKind.UNSUPPORTED
 
 

@@ -12,7 +12,7 @@ from gateway.protocol.tfserving.inference import InferTranslation, error_text, i
 from gateway.protocol.translator import Reply
 from tests.protocol.conversion.inferences import Tensor, request_of
 from tests.protocol.tfserving.exchanges import NOT_FOUND
-from tests.protocol.tfserving.translations import BOTH, PAIR, TWO, X, translation
+from tests.protocol.tfserving.translations import BOTH, PAIR, TWO, X, infer_translation, translation
 from tests.protocol.tfserving.vectors import RESPONSES
 
 
@@ -104,7 +104,7 @@ def test_what_is_answered_by_rest(options: dict[str, Any], body: bytes, outputs:
 def test_a_reply_in_binary() -> None:
     """As V2 clients ask for it: raw tensors behind the JSON."""
     body = orjson.dumps({"id": "7", "inputs": [X], "outputs": [{"name": "y", "parameters": {"binary_data": True}}]})
-    translated = InferTranslation(body, None, model="half", version="123")
+    translated = infer_translation(body, None, model="half", version="123")
     translated.know(TWO)
     reply = translated.whole(Reply(200, b'{"outputs": [2.5, Infinity]}'))
     assert (reply.content_type, reply.body[reply.head_bytes :]) == (

@@ -8,12 +8,13 @@ import pytest
 
 from gateway.protocol.errors import GatewayError
 from gateway.protocol.tfserving import messages
-from gateway.protocol.tfserving.inference import InferTranslation, inference
+from gateway.protocol.tfserving.infer_request import Method
+from gateway.protocol.tfserving.inference import inference
 from gateway.protocol.tfserving.model_info import target
 from gateway.protocol.tfserving.rpcs import metadata_call, status_call
 from gateway.protocol.translator import Translator
 from tests.protocol.conversion.inferences import Tensor, request_of
-from tests.protocol.tfserving.translations import BOTH, PAIR, THREE, TWO, X, translation
+from tests.protocol.tfserving.translations import BOTH, PAIR, THREE, TWO, X, infer_translation, translation
 from tests.protocol.tfserving.vectors import FEATURES, REQUESTS
 
 REGRESS = {"method": "regress", "signature_name": "tensorflow/serving/regress"}
@@ -92,7 +93,7 @@ def test_bare_tokens_are_written() -> None:
         ({"method": "regress"}, b'{"examples":[{"x":NaN},{"x":-Infinity}]}'),
     ):
         told = orjson.dumps(orjson.loads(head) | {"parameters": parameters})
-        made = InferTranslation(told + raw, len(told), model="half")
+        made = infer_translation(told + raw, len(told), model="half")
         assert made.request().body == body
 
 
@@ -148,7 +149,8 @@ def test_features_by_grpc() -> None:
 def test_whose_signatures_a_request_wants_to_know(parameters: dict[str, str], path: str, wants: bool) -> None:
     """Those of the version that it names; examples are asked and answered without, and are not held to any."""
     made = translation([X | {"name": "other"}], parameters, signatures=None)
-    assert (made.target.metadata_path, made.wants_signatures) == (path, wants)
+    requested = made.inference.requested
+    assert (requested.target.metadata_path, requested.method is Method.PREDICT) == (path, wants)
     if not wants:
         made.know(TWO)
         assert b'"examples"' in made.request().body

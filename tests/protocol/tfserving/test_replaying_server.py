@@ -11,6 +11,7 @@ import grpc
 import orjson
 import pytest
 
+from gateway.protocol.conversion.infer import WantedOutputs, rest_of_infer_response
 from gateway.protocol.tfserving.inference import InferTranslation
 from gateway.protocol.tfserving.model_info import (
     read_signatures,
@@ -22,6 +23,7 @@ from gateway.protocol.tfserving.model_info import (
 from gateway.protocol.tfserving.rpcs import EngineCall, metadata_call, status_call
 from gateway.protocol.translator import Reply
 from tests.protocol.tfserving.exchanges import DOCUMENTED
+from tests.protocol.tfserving.translations import infer_translation
 from tests.support.tfserving import TfServing, answer
 
 
@@ -68,7 +70,7 @@ REGRESS = {"method": "regress", "signature_name": "regress_x_to_y"}
 def translation(inputs: list[Any], parameters: dict[str, Any], **named: str) -> InferTranslation:
     body = orjson.dumps({"id": "7", "parameters": parameters, "inputs": inputs})
     body = body.replace(b'"Infinity"', b"Infinity")
-    return InferTranslation(body, None, **({"model": "half_plus_two"} | named))
+    return infer_translation(body, None, **({"model": "half_plus_two"} | named))
 
 
 @pytest.mark.parametrize(
@@ -87,7 +89,7 @@ def test_v2_infer_by_rest(
 ) -> None:
     """A V2 request goes there with the signatures that the server told, and its reply comes back."""
     made = translation(inputs, parameters, **named)
-    made.know(read_signatures(fetch(server, "GET", made.target.metadata_path).body))
+    made.know(read_signatures(fetch(server, "GET", made.inference.requested.target.metadata_path).body))
     request = made.request()
     reply = made.whole(fetch(server, request.method, request.path, request.body))
     assert reply.status == 200
@@ -111,7 +113,7 @@ def test_v2_infer_by_grpc(
     made = translation(inputs, parameters, **named)
     made.know(signatures)
     message = made.inference.response_of_call(call(server, made.inference.call()))
-    told = json.loads(made.rest_of(message).body)
+    told = json.loads(rest_of_infer_response(message, WantedOutputs()).data)
     assert (told["id"], told["model_version"]) == ("7", "123")
     assert {each["name"]: each["data"] for each in told["outputs"]} == outputs
 
@@ -125,7 +127,7 @@ def test_readiness_and_errors(server: TfServing) -> None:
         told = fetch(server, "GET", target(model, version).path)
         assert ready_of(told.status, told.body) is ready
     assert read_versions_message(call(server, status_call(target("half_plus_two")))) == ["123"]
-    made = InferTranslation(orjson.dumps({"inputs": [X]}), None, model="half")
+    made = infer_translation(orjson.dumps({"inputs": [X]}), None, model="half")
     request = made.request()
     reply = made.whole(fetch(server, request.method, request.path, request.body))
     assert (reply.status, json.loads(reply.body)) == (404, {"error": "Servable not found for request: Latest(half)"})

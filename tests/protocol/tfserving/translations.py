@@ -4,8 +4,10 @@ from typing import Any
 
 import orjson
 
+from gateway.protocol.operations import Operation
 from gateway.protocol.tfserving.inference import InferTranslation
 from gateway.protocol.tfserving.model_info import ServingSignature, Signatures, TensorInfo, read_signatures
+from gateway.protocol.translator import V2Request
 from tests.protocol.tfserving.exchanges import HALF_PLUS_THREE, HALF_PLUS_TWO
 
 TWO = read_signatures(HALF_PLUS_TWO)
@@ -27,6 +29,10 @@ BOTH = Signatures(
 )
 
 
+def infer_translation(body: bytes, head_bytes: int | None = None, **named: Any) -> InferTranslation:
+    return InferTranslation(V2Request(Operation.INFER, body, head_bytes, **named))
+
+
 def translation(
     inputs: Any = (X,),
     parameters: dict[str, Any] | None = None,
@@ -40,7 +46,7 @@ def translation(
         body["parameters"] = parameters
     if outputs is not None:
         body["outputs"] = outputs
-    made = InferTranslation(orjson.dumps(body), None, model=model, **options)
+    made = infer_translation(orjson.dumps(body), None, model=model, **options)
     if signatures is not None:
         made.know(signatures)
     return made

@@ -9,15 +9,15 @@ import pytest
 
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.operations import Operation
-from gateway.protocol.torchserve.translator import translator
 from gateway.protocol.translator import Reply, Translator
+from tests.protocol.torchserve.translations import translator
 
 
 def made(parameters: dict[str, Any] | None = None, outputs: list[dict[str, Any]] | None = None) -> Translator:
     body: dict[str, Any] = {"id": "7", "inputs": [{"name": "x", "datatype": "INT32", "shape": [1], "data": [1]}]}
     body |= {"parameters": parameters} if parameters else {}
     body |= {"outputs": outputs} if outputs else {}
-    translated = translator(Operation.INFER, json.dumps(body).encode(), model="there", version="1", model_name="here")
+    translated = translator(Operation.INFER, json.dumps(body).encode(), model="here", version="1")
     translated.request()
     return translated
 
@@ -129,14 +129,14 @@ def test_errors(status: int, body: str, told: int, message: str) -> None:
 
 def test_models() -> None:
     """Whether a model is there is asked by OPTIONS; its metadata is one BYTES in and out."""
-    ready = translator(Operation.MODEL_READY, model="there", model_name="here")
+    ready = translator(Operation.MODEL_READY, model="here")
     request = ready.request()
-    assert (request.method, request.path, request.body) == ("OPTIONS", "/predictions/there", b"")
+    assert (request.method, request.path, request.body) == ("OPTIONS", "/predictions/here", b"")
     assert ready.whole(Reply(200, b"{}")) == Reply(200)
     assert ready.whole(Reply(404, b'{"message": "no"}')) == Reply(400, b'{"error":"no"}')
 
-    metadata = translator(Operation.MODEL_METADATA, model="there", version="2", model_name="here")
-    assert metadata.request().path == "/predictions/there/2"
+    metadata = translator(Operation.MODEL_METADATA, model="here", version="2")
+    assert metadata.request().path == "/predictions/here/2"
     assert json.loads(metadata.whole(Reply(200, b"{}")).body) == {
         "name": "here",
         "versions": ["2"],

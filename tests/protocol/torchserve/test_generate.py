@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.operations import Operation
-from gateway.protocol.torchserve.generate import MAX_OBJECT_CHARACTERS, TorchServeGenerateTranslator
+from gateway.protocol.torchserve.generate import MAX_OBJECT_CHARACTERS
 from gateway.protocol.torchserve.request import Envelope
-from gateway.protocol.torchserve.translator import translator
 from gateway.protocol.translator import JSON, EngineRequest, Reply, Translator
+from tests.protocol.torchserve.translations import translator
 
 REQUESTS: dict[str, tuple[dict[str, Any], str, bytes]] = {
     "a text by itself": ({"text_input": "hü"}, "text/plain", "hü".encode()),
@@ -78,13 +78,13 @@ def test_refusals(body: bytes, kind: ErrorKind, message: str) -> None:
 def test_dropping() -> None:
     """With `unsupported: drop` what has no place in the envelope is left out, and known to be."""
     body = b'{"text_input":"a","top_k":1}'
-    request = TorchServeGenerateTranslator(body, model="m", envelope=Envelope.JSON, drop=True).request()
+    request = translator(Operation.GENERATE, body, model="m", envelope=Envelope.JSON, drop=True).request()
     assert (request.body, request.dropped) == (b'{"instances":[{"data":"a"}]}', ("top_k",))
 
 
 def asked(body: dict[str, Any], *, streams: bool = False) -> Translator:
     operation = Operation.GENERATE_STREAM if streams else Operation.GENERATE
-    made = translator(operation, json.dumps(body).encode(), model="there", version="1", model_name="here")
+    made = translator(operation, json.dumps(body).encode(), model="here", version="1")
     made.request()
     return made
 

@@ -12,17 +12,11 @@ import pytest
 from gateway.protocol.conversion.infer import infer_request_of_rest
 from gateway.protocol.operations import Operation
 from gateway.protocol.protobuf import parse
-from gateway.protocol.torchserve.predictions import (
-    PING,
-    PREDICTIONS,
-    STREAM_PREDICTIONS,
-    prediction,
-    predictions_request,
-)
-from gateway.protocol.torchserve.reply import grpc_error, infer_response
+from gateway.protocol.torchserve.predictions import PREDICTIONS, prediction, predictions_request
+from gateway.protocol.torchserve.reply import infer_response
 from gateway.protocol.torchserve.request import Envelope, torchserve_request
-from gateway.protocol.torchserve.translator import translator
 from gateway.protocol.translator import Reply, Translator
+from tests.protocol.torchserve.translations import translator
 from tests.support.outsiders import fetch
 from tests.support.torchserve import VERSION, TorchServe
 
@@ -232,6 +226,9 @@ def test_ping(torchserve: TorchServe) -> None:
     assert fetch(f"{torchserve.http_url}/ping")[0] == 400
 
 
+PING, STREAM_PREDICTIONS = (PREDICTIONS.replace("/Predictions", f"/{name}") for name in ("Ping", "StreamPredictions"))
+
+
 @pytest.fixture(scope="module")
 def channel(torchserve: TorchServe) -> Any:
     with grpc.insecure_channel(torchserve.grpc_url) as channel:
@@ -250,12 +247,12 @@ def test_predictions(torchserve: TorchServe, channel: grpc.Channel) -> None:
     call = channel.unary_unary(PREDICTIONS)
     for version in ("", VERSION):
         reply = prediction(call(predictions_request(question, "plain", version), metadata=metadata(torchserve)))
-        response = parse("inference.ModelInferResponse", infer_response(question, reply.content, model="plain"))
+        response = parse("inference.ModelInferResponse", infer_response(question, reply.prediction, model="plain"))
         assert (response.id, response.raw_output_contents[0][4:].decode()) == ("7", "HÜ")
     with pytest.raises(grpc.RpcError) as failed:
         call(predictions_request(question, "nobody"), metadata=metadata(torchserve))
     status = failed.value.code().value[0]
-    assert grpc_error(status, failed.value.details()) == (5, "Model not found: nobody")
+    assert (status, "Model not found: nobody" in failed.value.details()) == (13, True)
 
 
 def test_envelopes_over_grpc(torchserve: TorchServe, channel: grpc.Channel) -> None:
@@ -265,7 +262,7 @@ def test_envelopes_over_grpc(torchserve: TorchServe, channel: grpc.Channel) -> N
         question = torchserve_request(message, envelope)
         data = predictions_request(question, "enveloped")
         reply = prediction(channel.unary_unary(PREDICTIONS)(data, metadata=metadata(torchserve)))
-        response = parse("inference.ModelInferResponse", infer_response(question, reply.content, model="m"))
+        response = parse("inference.ModelInferResponse", infer_response(question, reply.prediction, model="m"))
         assert response.raw_output_contents[0][4:].decode() == "hühü"
 
 
@@ -274,4 +271,4 @@ def test_stream_predictions(torchserve: TorchServe, channel: grpc.Channel) -> No
     body = json.dumps({"inputs": [tensor("x", "BYTES", [1], ["as they come"])]}).encode()
     data = predictions_request(torchserve_request(infer_request_of_rest(body, None, "texts", "")[0]), "texts")
     replies = channel.unary_stream(STREAM_PREDICTIONS)(data, metadata=metadata(torchserve), timeout=30)
-    assert [prediction(reply).content for reply in replies] == [b"as ", b"they ", b"come"]
+    assert [prediction(reply).prediction for reply in replies] == [b"as ", b"they ", b"come"]

@@ -10,8 +10,8 @@ import pytest
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.operations import Operation
 from gateway.protocol.torchserve.request import Envelope
-from gateway.protocol.torchserve.translator import translator
 from gateway.protocol.translator import EngineRequest
+from tests.protocol.torchserve.translations import translator
 
 
 def tensor(name: str, datatype: str, shape: list[int], data: list[Any]) -> dict[str, Any]:
