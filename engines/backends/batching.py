@@ -180,3 +180,12 @@ def power_of_two(limit: int) -> Capacity:
         return min(1 << (rows - 1).bit_length(), limit)
 
     return capacity
+
+
+class BatchedBackend:
+    """A backend whose requests run in batches; `initialize` sets the batcher."""
+
+    _batcher: Batcher
+
+    def execute(self, requests: Sequence[BackendRequest]) -> None:
+        self._batcher.execute(requests)

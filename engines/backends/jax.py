@@ -10,14 +10,15 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from engines.backends.batching import Batcher, power_of_two
-from engines.backends.interfaces import Backend, BackendRequest, InstanceSpec
+from engines.backends.batching import BatchedBackend, Batcher, power_of_two
+from engines.backends.framework_values import without_bfloat16
+from engines.backends.interfaces import Backend, InstanceSpec
 from engines.backends.model_config import ModelSignature, Parameters, is_complete
 from engines.backends.model_files import instance_file, library, python_module
 from engines.core.datatypes import Array, numpy_datatype
@@ -36,7 +37,7 @@ _NARROW: dict[np.dtype[Any], Any] = {
 }
 
 
-class JaxBackend:
+class JaxBackend(BatchedBackend):
     """One copy of the parameters on one device, and the compiled function.
 
     Parameters of the configuration:
@@ -95,9 +96,6 @@ class JaxBackend:
             if rows >= limit:
                 return
             rows *= 2
-
-    def execute(self, requests: Sequence[BackendRequest]) -> None:
-        self._batcher.execute(requests)
 
     def _padded(self, inputs: Mapping[str, Array]) -> Mapping[str, Array]:
         return {
@@ -205,8 +203,8 @@ def nested(arrays: Mapping[str, Any]) -> dict[str, Any]:
 def _array(value: Any, datatype: str) -> Array:
     """An output as an array; 32 bits become the configured 64."""
     array = np.asarray(value)
-    if datatype == "BF16" and array.dtype.name == "bfloat16":
-        return array.view(np.uint16)
+    if datatype == "BF16":
+        return without_bfloat16(array)
     wanted = numpy_datatype(datatype)
     if _NARROW.get(wanted) == array.dtype:
         return array.astype(wanted)

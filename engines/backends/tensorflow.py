@@ -7,14 +7,15 @@ Source: Triton tensorflow_backend, README: `TF_SIGNATURE_DEF` and `TF_GRAPH_TAG`
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from engines.backends.batching import Batcher
-from engines.backends.interfaces import Backend, BackendRequest, InstanceSpec
+from engines.backends.batching import BatchedBackend, Batcher
+from engines.backends.framework_values import datatype_of_name, without_bfloat16
+from engines.backends.interfaces import Backend, InstanceSpec
 from engines.backends.model_config import (
     FileTensor,
     FileTensors,
@@ -31,11 +32,9 @@ _log = logging.getLogger(__name__)
 
 EXTRA = "tensorflow"
 INSTANCES_SHARE_A_PROCESS = True
-_DATATYPES = {"bool": "BOOL", "float16": "FP16", "float32": "FP32", "float64": "FP64", "bfloat16": "BF16",
-              "string": "BYTES"}  # fmt: skip
 
 
-class TensorFlowBackend:
+class TensorFlowBackend(BatchedBackend):
     """One signature of a SavedModel on one device."""
 
     def initialize(self, spec: InstanceSpec) -> None:
@@ -64,15 +63,13 @@ class TensorFlowBackend:
         self.placement = {"device": str(self._device)}
         _log.info("'%s' runs on %s", spec.name, self._device)
 
-    def execute(self, requests: Sequence[BackendRequest]) -> None:
-        self._batcher.execute(requests)
-
     def _run(self, inputs: dict[str, Array]) -> dict[str, Array]:
         tf = self._tf
         with tf.device(self._device):
             tensors = {name: tf.constant(self._value(name, array)) for name, array in inputs.items()}
             outputs = self._function(**tensors)
-        return {name: _array(value) for name, value in outputs.items() if name in self._signature.output_by_name}
+        wanted = self._signature.output_by_name
+        return {name: without_bfloat16(np.asarray(value.numpy())) for name, value in outputs.items() if name in wanted}
 
     def _value(self, name: str, array: Array) -> Array:
         tensor = self._signature.input_by_name.get(name)
@@ -120,9 +117,7 @@ def _load(tf: Any, path: Path, parameters: Parameters) -> tuple[Any, Any]:
 
 def _declared(tensors: Mapping[str, Any]) -> list[FileTensor]:
     return [
-        FileTensor(
-            name, _DATATYPES.get(spec.dtype.name, spec.dtype.name.upper()), tuple(size or -1 for size in spec.shape)
-        )
+        FileTensor(name, datatype_of_name(spec.dtype.name), tuple(size or -1 for size in spec.shape))
         for name, spec in tensors.items()
     ]
 
@@ -132,8 +127,3 @@ def _device(tf: Any, kind: str, device_id: int) -> str:
     if kind == "KIND_GPU" and not gpus:
         _log.warning("an instance of KIND_GPU runs on the CPU: tensorflow finds no GPU here")
     return f"/GPU:{device_id if device_id < len(gpus) else 0}" if gpus else "/CPU:0"
-
-
-def _array(value: Any) -> Array:
-    array = np.asarray(value.numpy())
-    return array.view(np.uint16) if array.dtype.name == "bfloat16" else array

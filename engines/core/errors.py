@@ -5,12 +5,13 @@ Source: Triton core `tritonserver.h` (TRITONSERVER_Error_Code), server `http_ser
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from enum import Enum
+from enum import IntEnum
+
+from gateway.protocol.errors import Status
 
 
-class ErrorCode(Enum):
-    """TRITONSERVER_Error_Code, by its number; `pb_utils.TritonError` has the same."""
+class ErrorCode(IntEnum):
+    """TRITONSERVER_Error_Code, by its number; also the codes of `pb_utils.TritonError`."""
 
     UNKNOWN = 0
     INTERNAL = 1
@@ -20,14 +21,6 @@ class ErrorCode(Enum):
     UNSUPPORTED = 5
     ALREADY_EXISTS = 6
     CANCELLED = 7
-
-
-@dataclass(frozen=True, slots=True)
-class Status:
-    """The HTTP and gRPC status of a code (gRPC: the number of google.rpc.Code)."""
-
-    http: int
-    grpc: int
 
 
 STATUSES: dict[ErrorCode, Status] = {

@@ -9,21 +9,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import count
 
-from engines.core.errors import EngineError, ErrorCode, internal, invalid
-from engines.instances.host_requests import Change
+from engines.core.errors import internal, invalid
+from engines.core.metric_kinds import KINDS, Change, check_change, unsupported
 from gateway.protocol.prometheus_text import Histogram, MetricSample, PrometheusFamily, histogram_samples
 
 Labels = tuple[tuple[str, str], ...]
-
-KINDS = ("counter", "gauge", "histogram")
-
-# The kinds that have each operation.
-_ALLOWED = {
-    "increment": ("counter", "gauge"),
-    "set": ("gauge",),
-    "observe": ("histogram",),
-    "merge": ("histogram",),
-}
 
 
 @dataclass(slots=True)
@@ -59,9 +49,6 @@ class CustomMetrics:
         self._numbers = count(1)
         self._families: dict[int, _Family] = {}
         self._metrics: dict[int, _Metric] = {}
-
-    def __repr__(self) -> str:
-        return f"<CustomMetrics: {len(self._families)} families, {len(self._metrics)} metrics>"
 
     def family(self, name: str, description: str, kind: str) -> int:
         """Return the number of a family, a new one where the name is new.
@@ -108,11 +95,7 @@ class CustomMetrics:
         Raises: EngineError where the metric is gone, or of a kind that lacks the operation.
         """
         target = self._find(metric, operation)
-        kind = target.family.kind
-        if kind not in _ALLOWED[operation]:
-            raise _unsupported(kind, operation.capitalize())
-        if isinstance(value, tuple) != (operation == "merge"):
-            raise invalid("'merge' takes counts and their sum, the other operations a number")
+        check_change(target.family.kind, operation, value)
         histogram = target.histogram
         if isinstance(value, tuple):
             assert histogram is not None
@@ -125,10 +108,6 @@ class CustomMetrics:
             histogram.observe(value)
         elif operation == "set":
             target.value = value
-        elif kind == "counter" and value < 0:
-            raise invalid(
-                "TRITONSERVER_METRIC_KIND_COUNTER can only be incremented monotonically by non-negative values."
-            )
         else:
             target.value += value
 
@@ -136,7 +115,7 @@ class CustomMetrics:
         """Raises: EngineError, for a histogram too."""
         target = self._find(metric, "get")
         if target.histogram is not None:
-            raise _unsupported("histogram", "Value")
+            raise unsupported("histogram", "Value")
         return target.value
 
     def drop_metric(self, metric: int) -> None:
@@ -176,7 +155,3 @@ class CustomMetrics:
 def _number(value: float) -> float:
     """Whole numbers without a point, as Triton writes them."""
     return int(value) if float(value).is_integer() else value
-
-
-def _unsupported(kind: str, operation: str) -> EngineError:
-    return EngineError(ErrorCode.UNSUPPORTED, f"TRITONSERVER_METRIC_KIND_{kind.upper()} does not support {operation}")

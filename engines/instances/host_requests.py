@@ -11,13 +11,11 @@ from typing import Any, Protocol
 from engines.core.calls import InferenceCall, Submit
 from engines.core.errors import EngineError, internal, unavailable
 from engines.core.messages import InferRequest, InferResponse, WantedOutput
+from engines.core.metric_kinds import Change
 from engines.ipc import protocol
 from engines.ipc.arena import ArenaFullError
 from engines.ipc.channel import Channel
 from engines.ipc.protocol import Message, pack, pack_error, unpack
-
-# A number; or, to merge into a histogram, how many observations are new in each bucket, and their sum.
-Change = float | tuple[tuple[int, ...], float]
 
 
 class ModelControl(Protocol):

@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from engines.backends.batching import Batcher, join
+from engines.backends.batching import BatchedBackend, Batcher, join
 from engines.backends.coreml import disk_cache, packages
 from engines.backends.coreml.disk_cache import CompiledModel, compile_once
 from engines.backends.coreml.placement import UNITS, Placement, Predict, devices_of, measure
-from engines.backends.interfaces import BackendRequest, InstanceSpec
+from engines.backends.interfaces import InstanceSpec
 from engines.backends.model_config import ModelSignature, Parameters
 from engines.backends.model_files import library
 from engines.core.datatypes import Array, numpy_datatype
@@ -25,7 +25,7 @@ _log = logging.getLogger(__name__)
 _UNITS = ("auto", *UNITS)
 
 
-class CoreMLBackend:
+class CoreMLBackend(BatchedBackend):
     """The packages of a version, each loaded for the units on which it is fastest. `placement` holds a report by
     package.
 
@@ -87,9 +87,6 @@ class CoreMLBackend:
     def _sample(self, name: str, shape: tuple[int, ...]) -> Array:
         """An input to time a prediction with: ones, valid as indices and as numbers."""
         return np.ones(shape, _as_coreml(self._features[name].datatype))
-
-    def execute(self, requests: Sequence[BackendRequest]) -> None:
-        self._batcher.execute(requests)
 
     def _run(self, inputs: dict[str, Array]) -> dict[str, Array]:
         values = {name: self._value(name, array) for name, array in inputs.items()}

@@ -5,26 +5,25 @@ from __future__ import annotations
 import ctypes
 import json
 import logging
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from engines.backends.batching import Batcher
-from engines.backends.interfaces import BackendRequest, InstanceSpec
+from engines.backends.batching import BatchedBackend, Batcher
+from engines.backends.framework_values import decoded, strings
+from engines.backends.interfaces import InstanceSpec
 from engines.backends.model_config import ModelSignature, fair_share_of_cores
 from engines.backends.model_files import library
 from engines.backends.onnxruntime import providers, sessions
 from engines.backends.onnxruntime.providers import cached
 from engines.backends.onnxruntime.sessions import check, onnx_file
 from engines.core.datatypes import Array
-from engines.core.errors import invalid
 
 _log = logging.getLogger(__name__)
 _ONNX_BFLOAT16 = 16  # TensorProto.BFLOAT16
 
 
-class OnnxRuntimeBackend:
+class OnnxRuntimeBackend(BatchedBackend):
     """One session. `placement` reports which operators run on which provider."""
 
     placement: dict[str, Any]
@@ -53,11 +52,11 @@ class OnnxRuntimeBackend:
         self.placement = providers.placement(self._session)
         _log.info("'%s' runs on %s", spec.name, json.dumps(self.placement))
 
-    def execute(self, requests: Sequence[BackendRequest]) -> None:
-        self._batcher.execute(requests)
-
     def _run(self, inputs: dict[str, Array]) -> dict[str, Array]:
-        feeds = {name: _text(name, array) if array.dtype == object else array for name, array in inputs.items()}
+        feeds = {
+            name: strings(decoded(name, array), array.shape) if array.dtype == object else array
+            for name, array in inputs.items()
+        }
         values = self._run_values(feeds) if self._has_bfloat16 else self._session.run(self._names, feeds)
         return {name: _array(value) for name, value in zip(self._names, values, strict=True)}
 
@@ -80,25 +79,10 @@ class OnnxRuntimeBackend:
     _session: Any
 
 
-def _text(name: str, array: Array) -> Array:
-    """Strings for onnxruntime's Python API.
-
-    Raises: EngineError if one is not UTF-8.
-    """
-    text = np.empty(array.shape, object)
-    try:
-        text.reshape(-1)[:] = [element.decode() for element in array.reshape(-1)]
-    except UnicodeDecodeError as error:
-        raise invalid(f"input '{name}' has a string that is not UTF-8: {error}") from error
-    return text
-
-
 def _array(value: Any) -> Array:
     array = np.asarray(value)
     if array.dtype.kind in "OU":
-        encoded = np.empty(array.shape, object)
-        encoded.reshape(-1)[:] = [str(element).encode() for element in array.reshape(-1)]
-        return encoded
+        return strings([str(element).encode() for element in array.reshape(-1)], array.shape)
     return array
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from engines.backends.framework_values import datatype_of_name
 from engines.backends.model_config import (
     FileTensor,
     FileTensors,
@@ -20,14 +22,7 @@ from engines.core.errors import internal, invalid
 # Triton's graph levels.
 _LEVELS = {-1: "ORT_ENABLE_BASIC", 1: "ORT_ENABLE_EXTENDED", 2: "ORT_DISABLE_ALL"}
 _SESSION_ENTRIES = ("session.use_device_allocator_for_initializers",)
-_DATATYPES = {
-    f"tensor({name})": datatype
-    for name, datatype in (
-        *((name, name.upper()) for name in ("bool", "uint8", "uint16", "uint32", "uint64")),
-        *((name, name.upper()) for name in ("int8", "int16", "int32", "int64")),
-        *(("float16", "FP16"), ("float", "FP32"), ("double", "FP64"), ("bfloat16", "BF16"), ("string", "BYTES")),
-    )
-}
+_TENSOR = re.compile(r"tensor\((bool|u?int(?:8|16|32|64)|float|float16|double|bfloat16|string)\)")
 
 
 def create_session(
@@ -98,10 +93,10 @@ def tensors(nodes: Any) -> list[FileTensor]:
     """
     declared = []
     for node in nodes:
-        if node.type not in _DATATYPES:
+        if (match := _TENSOR.fullmatch(node.type)) is None:
             raise internal(f"'{node.name}' is {node.type}, which no datatype of the protocol is")
         dims = tuple(size if isinstance(size, int) else -1 for size in node.shape)
-        declared.append(FileTensor(node.name, _DATATYPES[node.type], dims))
+        declared.append(FileTensor(node.name, datatype_of_name(match[1]), dims))
     return declared
 
 

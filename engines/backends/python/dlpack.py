@@ -1,4 +1,4 @@
-"""Arrays from and to DLPack: numpy's own conversion lacks BF16.
+"""Arrays from and to DLPack: numpy's own conversion lacks BF16, exports no read-only array and imports them as such.
 
 Source: DLPack's `dlpack.h`, version 0.8 (DLManagedTensor).
 """
@@ -6,6 +6,7 @@ Source: DLPack's `dlpack.h`, version 0.8 (DLManagedTensor).
 from __future__ import annotations
 
 import ctypes
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -16,8 +17,7 @@ from engines.core.datatypes import Array
 CPU, CUDA_HOST = 1, 3
 _NAME, _USED_NAME = b"dltensor", b"used_dltensor"
 _INT, _UINT, _FLOAT, _BFLOAT, _BOOL = 0, 1, 2, 4, 6
-_KINDS = {"i": _INT, "u": _UINT, "f": _FLOAT, "b": _BOOL}
-_LETTERS = {code: letter for letter, code in _KINDS.items()}
+_LETTERS = {_INT: "i", _UINT: "u", _FLOAT: "f", _BOOL: "b"}
 
 
 class _Tensor(ctypes.Structure):
@@ -43,67 +43,38 @@ _Deleter = ctypes.CFUNCTYPE(None, ctypes.POINTER(_Managed))
 _Managed._fields_ = (("tensor", _Tensor), ("context", ctypes.c_void_p), ("deleter", _Deleter))
 
 _python = ctypes.pythonapi
-_python.PyCapsule_New.restype = ctypes.py_object
-_python.PyCapsule_New.argtypes = (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
 _python.PyCapsule_IsValid.argtypes = (ctypes.py_object, ctypes.c_char_p)
 _python.PyCapsule_GetPointer.restype = ctypes.c_void_p
 _python.PyCapsule_GetPointer.argtypes = (ctypes.py_object, ctypes.c_char_p)
 _python.PyCapsule_SetName.argtypes = (ctypes.py_object, ctypes.c_char_p)
 
-# The arrays behind capsules by the address of their structure, until the consumer releases them.
-_exported: dict[int, Any] = {}
-
-
-def _forget(managed: Any) -> None:
-    _exported.pop(ctypes.addressof(managed.contents), None)
-
-
-_forget_by_address = _Deleter(_forget)
-
-
-# A capsule without a consumer keeps its name: its destructor releases the tensor.
-_Destructor = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)
-_is_valid = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p)(("PyCapsule_IsValid", _python))
-_pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p)(("PyCapsule_GetPointer", _python))
-
-
-def _destroy(capsule: int) -> None:
-    if _is_valid(capsule, _NAME):
-        _exported.pop(_pointer(capsule, _NAME), None)
-
-
-_destroy_by_address = _Destructor(_destroy)
-
 
 def capsule(array: Array, *, is_bfloat16: bool) -> Any:
     """A capsule over an array's memory, which it holds; `is_bfloat16` means that its uint16 are BF16."""
-    shape = (ctypes.c_int64 * array.ndim)(*array.shape)
-    managed = _Managed()
-    managed.tensor = _Tensor(
-        array.ctypes.data,
-        CPU,
-        0,
-        array.ndim,
-        _BFLOAT if is_bfloat16 else _KINDS[array.dtype.kind],
-        8 * array.dtype.itemsize,
-        1,
-        ctypes.cast(shape, ctypes.POINTER(ctypes.c_int64)),
-        None,
-        0,
-    )
-    managed.deleter = _forget_by_address
-    address = ctypes.addressof(managed)
-    _exported[address] = (managed, shape, array)
-    return _python.PyCapsule_New(address, _NAME, ctypes.cast(_destroy_by_address, ctypes.c_void_p))
+    if not array.flags.writeable:
+        array = _array_at(array.ctypes.data, array.dtype, array.shape, array)
+    result = array.__dlpack__()
+    if is_bfloat16:
+        _Managed.from_address(_python.PyCapsule_GetPointer(result, _NAME)).tensor.code = _BFLOAT
+    return result
+
+
+def _array_at(address: int, dtype: np.dtype[Any], shape: tuple[int, ...], owner: Any) -> Array:
+    """A writable array over memory that `owner` holds."""
+    size = prod(shape) * dtype.itemsize
+    if not size:
+        return np.empty(shape, dtype)
+    memory: Any = (ctypes.c_ubyte * size).from_address(address)
+    memory.owner = owner  # lives as long as the array
+    return np.frombuffer(memory, dtype).reshape(shape)
 
 
 class _Taken:
     """The tensor of a consumed capsule."""
 
     def __init__(self, capsule: Any) -> None:
-        self.address = _python.PyCapsule_GetPointer(capsule, _NAME)
+        self.managed = _Managed.from_address(_python.PyCapsule_GetPointer(capsule, _NAME))
         _python.PyCapsule_SetName(capsule, _USED_NAME)
-        self.managed = _Managed.from_address(self.address)
 
     def __del__(self) -> None:
         if self.managed.deleter:
@@ -130,12 +101,7 @@ def array(source: Any) -> tuple[Array, bool]:
     if tensor.lanes != 1 or tensor.bits % 8 or not (is_bfloat16 or tensor.code in _LETTERS):
         raise TritonModelException("DLPack data type is not supported.")
     dtype = np.dtype("<u2" if is_bfloat16 else f"{_LETTERS[tensor.code]}{tensor.bits // 8}")
-    size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
-    if not size:
-        return np.empty(shape, dtype), is_bfloat16
-    memory: Any = (ctypes.c_ubyte * size).from_address(tensor.data + tensor.byte_offset)
-    memory.taken = taken  # lives as long as the array
-    return np.frombuffer(memory, dtype).reshape(shape), is_bfloat16
+    return _array_at((tensor.data or 0) + tensor.byte_offset, dtype, shape, taken), is_bfloat16
 
 
 def _capsule_of(source: Any) -> Any:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
+from functools import partial
 from typing import ClassVar, TypeVar
 
 from engines.backends.python.errors import TritonModelException
 from engines.core.errors import EngineError
+from engines.core.metric_kinds import check_change
 from engines.ipc.host_connection import HostClient
 
 T = TypeVar("T")
@@ -39,6 +41,13 @@ class Level(Enum):
     VERBOSE = "verbose"
 
 
+def _log(message: str, level: Level = Level.INFO) -> None:
+    if not isinstance(message, str):
+        raise TypeError(f"a line of the log is a str, not {type(message).__name__}")
+    frame = sys._getframe(1)
+    session.host().log(level.value, message, frame.f_code.co_filename, frame.f_lineno)
+
+
 class Logger:
     """Lines for the host's log, with the place in the model's code that they come from."""
 
@@ -48,32 +57,11 @@ class Logger:
     ERROR: ClassVar = Level.ERROR
     VERBOSE: ClassVar = Level.VERBOSE
 
-    @staticmethod
-    def log(message: str, level: Level = Level.INFO) -> None:
-        _log(level, message)
-
-    @staticmethod
-    def log_info(message: str) -> None:
-        _log(Level.INFO, message)
-
-    @staticmethod
-    def log_warn(message: str) -> None:
-        _log(Level.WARNING, message)
-
-    @staticmethod
-    def log_error(message: str) -> None:
-        _log(Level.ERROR, message)
-
-    @staticmethod
-    def log_verbose(message: str) -> None:
-        _log(Level.VERBOSE, message)
-
-
-def _log(level: Level, message: str) -> None:
-    if not isinstance(message, str):
-        raise TypeError(f"a line of the log is a str, not {type(message).__name__}")
-    frame = sys._getframe(2)
-    session.host().log(level.value, message, frame.f_code.co_filename, frame.f_lineno)
+    log = staticmethod(_log)
+    log_info = staticmethod(partial(_log, level=Level.INFO))
+    log_warn = staticmethod(partial(_log, level=Level.WARNING))
+    log_error = staticmethod(partial(_log, level=Level.ERROR))
+    log_verbose = staticmethod(partial(_log, level=Level.VERBOSE))
 
 
 def load_model(model_name: str, config: str = "", files: Mapping[str, bytes | str] | None = None) -> None:
@@ -126,33 +114,20 @@ class Metric:
 
     def increment(self, value: float) -> None:
         """Raises: TritonModelException for a histogram, and for a negative value of a counter."""
-        if self._family.kind is MetricKind.HISTOGRAM:
-            raise TritonModelException(
-                "Failed to increment metric value: TRITONSERVER_METRIC_KIND_HISTOGRAM does not support Increment"
-            )
-        if self._family.kind is MetricKind.COUNTER and value < 0:
-            raise TritonModelException(
-                "Failed to increment metric value: TRITONSERVER_METRIC_KIND_COUNTER can only be incremented "
-                "monotonically by non-negative values."
-            )
-        session.host().measure("increment", self._number, float(value))
+        self._change("increment", value)
 
     def set(self, value: float) -> None:
         """Raises: TritonModelException if it is no gauge."""
-        if self._family.kind is not MetricKind.GAUGE:
-            raise TritonModelException(
-                f"Failed to set metric value: TRITONSERVER_METRIC_KIND_{self._family.kind.name} does not support Set"
-            )
-        session.host().measure("set", self._number, float(value))
+        self._change("set", value)
 
     def observe(self, value: float) -> None:
         """Raises: TritonModelException if it is no histogram."""
-        if self._family.kind is not MetricKind.HISTOGRAM:
-            raise TritonModelException(
-                f"Failed to observe metric value: TRITONSERVER_METRIC_KIND_{self._family.kind.name} does not support "
-                "Observe"
-            )
-        session.host().measure("observe", self._number, float(value))
+        self._change("observe", value)
+
+    def _change(self, operation: str, value: float) -> None:
+        kind = self._family.kind.value
+        _call_host(f"Failed to {operation} metric value: ", lambda: check_change(kind, operation, value))
+        session.host().measure(operation, self._number, float(value))
 
     def value(self) -> float:
         """Raises: TritonModelException if it has no single one."""

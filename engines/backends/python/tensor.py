@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from engines.backends.framework_values import strings
 from engines.backends.python import dlpack
 from engines.backends.python.errors import TritonModelException
 from engines.core.datatypes import Array
@@ -81,9 +82,7 @@ def deserialize_bytes_tensor(encoded_tensor: bytes) -> Array:
         position += _LENGTH.size
         elements.append(bytes(encoded_tensor[position : position + length]))
         position += length
-    array = np.empty(len(elements), object)
-    array[:] = elements
-    return array
+    return strings(elements, (len(elements),))
 
 
 class Tensor:

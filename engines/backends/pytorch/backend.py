@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from engines.backends.batching import Batcher
-from engines.backends.interfaces import BackendRequest, InstanceSpec
+from engines.backends.batching import BatchedBackend, Batcher
+from engines.backends.interfaces import InstanceSpec
 from engines.backends.model_config import ModelSignature
 from engines.backends.model_files import instance_file, library
 from engines.backends.pytorch import devices, models
@@ -25,7 +25,7 @@ _shared: dict[tuple[Path, str], models.TorchModel] = {}
 _shared_lock = threading.Lock()
 
 
-class PyTorchBackend:
+class PyTorchBackend(BatchedBackend):
     """One copy of a model on one device."""
 
     def initialize(self, spec: InstanceSpec) -> None:
@@ -89,9 +89,6 @@ class PyTorchBackend:
             if settings.share_weights:
                 _shared[key] = model
             return model
-
-    def execute(self, requests: Sequence[BackendRequest]) -> None:
-        self._batcher.execute(requests)
 
     def _run(self, inputs: dict[str, Array]) -> dict[str, Array]:
         if not self._is_settled:

@@ -11,8 +11,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
-import numpy as np
-
+from engines.backends.framework_values import decoded, name_of_datatype, strings
 from engines.core.datatypes import Array
 from engines.core.errors import invalid
 
@@ -89,7 +88,9 @@ def to_torch(torch: Any, name: str, array: Array, datatype: str, device: Any) ->
     Raises: EngineError for strings that are not UTF-8, or of another shape than [n] (or [n, 1]).
     """
     if array.dtype == object:
-        return _strings(name, array)
+        if array.ndim > 1 and array.size != len(array):
+            raise invalid(f"input '{name}' is of strings: torch takes them in one dimension, not in {array.ndim}")
+        return decoded(name, array)
     if not array.dtype.isnative:
         array = array.astype(array.dtype.newbyteorder("="))
     if not array.flags.writeable or not array.flags.c_contiguous:
@@ -99,15 +100,6 @@ def to_torch(torch: Any, name: str, array: Array, datatype: str, device: Any) ->
     if datatype == "BF16":
         tensor = tensor.view(torch.bfloat16)
     return tensor if device.type == "cpu" else tensor.to(device)
-
-
-def _strings(name: str, array: Array) -> list[str]:
-    if array.ndim > 1 and array.size != len(array):
-        raise invalid(f"input '{name}' is of strings: torch takes them in one dimension, not in {array.ndim}")
-    try:
-        return [element.decode() for element in array.reshape(-1)]
-    except UnicodeDecodeError as error:
-        raise invalid(f"input '{name}' has a string that is not UTF-8: {error}") from error
 
 
 def to_array(torch: Any, value: Any) -> Array:
@@ -122,15 +114,10 @@ def to_array(torch: Any, value: Any) -> Array:
         array: Array = tensor.cpu().contiguous().numpy()
         return array
     if isinstance(value, list) and all(isinstance(element, str) for element in value):
-        strings = np.empty(len(value), object)
-        strings[:] = [element.encode() for element in value]
-        return strings
+        return strings([element.encode() for element in value], (len(value),))
     raise TypeError(f"a model has to return tensors or lists of strings, not {type(value).__name__}")
 
 
 def torch_dtype(torch: Any, datatype: str) -> Any:
     """The dtype of a V2 datatype; None for BYTES."""
-    names = {"BOOL": "bool", "FP16": "float16", "FP32": "float32", "FP64": "float64", "BF16": "bfloat16"}
-    if datatype == "BYTES":
-        return None
-    return getattr(torch, names.get(datatype, datatype.lower()))
+    return None if datatype == "BYTES" else getattr(torch, name_of_datatype(datatype))

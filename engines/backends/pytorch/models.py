@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from engines.backends.framework_values import datatype_of_name
 from engines.backends.model_config import FileTensor, FileTensors
 from engines.backends.model_files import library, python_module
 from engines.backends.pytorch.argument_names import Arguments
@@ -183,20 +184,12 @@ def file_tensors(path: Path, model: str) -> FileTensors:
     program = torch.export.load(str(path))
     nodes = {node.name: node for node in program.graph.nodes}
     returned = program.graph_signature.user_outputs
-    inputs = [_file_tensor(torch, name, nodes[name]) for name in program.graph_signature.user_inputs if name in nodes]
-    outputs = [
-        _file_tensor(torch, f"OUTPUT__{index}", nodes[name]) for index, name in enumerate(returned) if name in nodes
-    ]
+    inputs = [_file_tensor(name, nodes[name]) for name in program.graph_signature.user_inputs if name in nodes]
+    outputs = [_file_tensor(f"OUTPUT__{index}", nodes[name]) for index, name in enumerate(returned) if name in nodes]
     return FileTensors(inputs, outputs)
 
 
-def _file_tensor(torch: Any, name: str, node: Any) -> FileTensor:
+def _file_tensor(name: str, node: Any) -> FileTensor:
     value = node.meta["val"]
     dims = tuple(size if isinstance(size, int) else -1 for size in value.shape)
-    return FileTensor(name, _datatype(torch, value.dtype), dims)
-
-
-def _datatype(torch: Any, dtype: Any) -> str:
-    names = {"bool": "BOOL", "float16": "FP16", "float32": "FP32", "float64": "FP64", "bfloat16": "BF16"}
-    name = str(dtype).removeprefix("torch.")
-    return names.get(name, name.upper())
+    return FileTensor(name, datatype_of_name(str(value.dtype).removeprefix("torch.")), dims)
