@@ -3,23 +3,12 @@
 from __future__ import annotations
 
 import os
-import resource
-import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
-
-
-@dataclass(frozen=True, slots=True)
-class SystemUsage:
-    """Bytes; None where the platform does not report them."""
-
-    memory_total_bytes: int | None
-    memory_used_bytes: int | None
-    process_bytes: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,14 +20,16 @@ class DeviceMemory:
     used_bytes: int
 
 
-def system_usage() -> SystemUsage:
-    """Memory of the machine and of this process (its peak where the current size is unknown)."""
-    total, available = _linux_memory()
-    if total is None:
-        with suppress(ValueError, OSError):
-            total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    used = None if total is None or available is None else total - available
-    return SystemUsage(total, used, _process_bytes())
+def machine_memory() -> tuple[int | None, int | None]:
+    """Bytes of the machine's memory, and those in use; None where the platform does not report them."""
+    with suppress(OSError, KeyError, IndexError, ValueError):
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        fields = {line.partition(":")[0]: line.split() for line in lines}
+        total, available = (int(fields[name][1]) * 1024 for name in ("MemTotal", "MemAvailable"))
+        return total, total - available
+    with suppress(OSError, ValueError):
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), None
+    return None, None
 
 
 def device_memory() -> Sequence[DeviceMemory]:
@@ -70,25 +61,3 @@ def _nvml() -> Any:
     except pynvml.NVMLError:
         return None
     return pynvml
-
-
-def _linux_memory() -> tuple[int | None, int | None]:
-    """Total and available memory."""
-    try:
-        text = Path("/proc/meminfo").read_text()
-    except OSError:
-        return None, None
-    fields = {line.partition(":")[0]: line.split() for line in text.splitlines()}
-    try:
-        return int(fields["MemTotal"][1]) * 1024, int(fields["MemAvailable"][1]) * 1024
-    except (KeyError, IndexError, ValueError):
-        return None, None
-
-
-def _process_bytes() -> int | None:
-    try:
-        pages = int(Path("/proc/self/statm").read_text().split()[1])
-        return pages * resource.getpagesize()
-    except (OSError, IndexError, ValueError):
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        return peak if sys.platform == "darwin" else peak * 1024

@@ -5,11 +5,12 @@ Source: Triton core `src/metrics.cc`, `src/metric_model_reporter.cc`; Triton's m
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from engines.core.processes import memory_of_one
-from engines.host.devices import device_memory, system_usage
+from engines.host.devices import device_memory, machine_memory
 from engines.host.exchange import Application, Exchange
 from engines.host.statistics import Duration
 from engines.scheduling.cache import ResponseCache
@@ -123,19 +124,18 @@ def families(models: Iterable[HostedModel]) -> Iterator[PrometheusFamily]:
 
 
 def _machine() -> Iterator[PrometheusFamily]:
-    usage = system_usage()
+    total, used = machine_memory()
     for name, text, value in (
-        ("nv_cpu_memory_total_bytes", "CPU total memory (RAM), in bytes", usage.memory_total_bytes),
-        ("nv_cpu_memory_used_bytes", "CPU used memory (RAM), in bytes", usage.memory_used_bytes),
-        ("pointsman_host_memory_bytes", "Memory of the host's own process, in bytes", usage.process_bytes),
+        ("nv_cpu_memory_total_bytes", "CPU total memory (RAM), in bytes", total),
+        ("nv_cpu_memory_used_bytes", "CPU used memory (RAM), in bytes", used),
+        ("pointsman_host_memory_bytes", "Memory of the host's own process, in bytes", memory_of_one(os.getpid())),
     ):
         if value is not None:
             yield _gauge(name, text, [MetricSample(value)])
     gpus = [(device, {"gpu_uuid": device.uuid}) for device in device_memory()]
-    totals = [MetricSample(device.total_bytes, labels) for device, labels in gpus]
-    yield _gauge("nv_gpu_memory_total_bytes", "GPU total memory, in bytes", totals)
-    used = [MetricSample(device.used_bytes, labels) for device, labels in gpus]
-    yield _gauge("nv_gpu_memory_used_bytes", "GPU used memory, in bytes", used)
+    for name in ("total", "used"):
+        samples = [MetricSample(getattr(device, f"{name}_bytes"), labels) for device, labels in gpus]
+        yield _gauge(f"nv_gpu_memory_{name}_bytes", f"GPU {name} memory, in bytes", samples)
 
 
 def _counter(counter: Counter, models: Iterable[HostedModel]) -> PrometheusFamily:

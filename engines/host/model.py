@@ -38,34 +38,6 @@ class Reshape:
         return replace(tensor, shape=(*batch, *(next(sizes) if size == -1 else size for size in self.after)))
 
 
-class Reshapes:
-    """The reshapes of one model's inputs and outputs."""
-
-    def __init__(self, config: Any) -> None:
-        has_batches = config.max_batch_size > 0
-        self._inputs = {
-            io.name: Reshape(tuple(io.dims), tuple(io.reshape.shape), has_batches)
-            for io in config.input
-            if io.HasField("reshape")
-        }
-        self._outputs = {
-            io.name: Reshape(tuple(io.reshape.shape), tuple(io.dims), has_batches)
-            for io in config.output
-            if io.HasField("reshape")
-        }
-
-    def __bool__(self) -> bool:
-        return bool(self._inputs or self._outputs)
-
-    def inputs(self, tensors: Sequence[TensorData]) -> tuple[TensorData, ...]:
-        """From the client's shapes to the model's."""
-        return _reshaped(self._inputs, tensors)
-
-    def outputs(self, tensors: Sequence[TensorData]) -> tuple[TensorData, ...]:
-        """From the model's shapes to the client's."""
-        return _reshaped(self._outputs, tensors)
-
-
 def _reshaped(reshapes: Mapping[str, Reshape], tensors: Sequence[TensorData]) -> tuple[TensorData, ...]:
     return tuple(reshapes[tensor.name](tensor) if tensor.name in reshapes else tensor for tensor in tensors)
 
@@ -74,22 +46,17 @@ def _reshaped(reshapes: Mapping[str, Reshape], tensors: Sequence[TensorData]) ->
 Interceptor = Callable[[InferResponse], InferResponse]
 
 
-def intercept(call: InferenceCall, interceptors: Sequence[Interceptor]) -> None:
-    """Pass a call's responses through the interceptors, in order."""
+def _intercepted(sink: Sink, interceptors: Sequence[Interceptor]) -> Sink:
+    """A sink that passes responses through the interceptors, in order."""
 
-    def wrap(sink: Sink) -> Sink:
-        def answered(response: InferResponse | None, is_final: bool) -> None:
-            if response is not None:
-                for interceptor in interceptors:
-                    response = interceptor(response)
-            sink(response, is_final)
+    def answered(response: InferResponse | None, is_final: bool) -> None:
+        if response is not None:
+            for interceptor in interceptors:
+                response = interceptor(response)
+        sink(response, is_final)
 
-        return answered
+    return answered
 
-    call.through(wrap)
-
-
-Finish = Callable[[], Awaitable[None]]
 
 # The parameter that names the BOOL input by which a decoupled model streams. Where the input is absent or false, the
 # model responds once, so that infer can serve it.
@@ -111,7 +78,7 @@ class HostedModel:
         statistics: Statistics,
         tracer: Tracer,
         now_ns: Callable[[], int],
-        finish: Finish,
+        finish: Callable[[], Awaitable[None]],
         pids: Callable[[], Sequence[int]] = tuple,
         is_cached: bool = False,
         is_ensemble: bool = False,
@@ -134,7 +101,17 @@ class HostedModel:
         self._scheduler = scheduler
         self._submit = scheduler.submit
         self._check = RequestCheck(config)
-        self._reshapes = Reshapes(config)
+        # From the client's shapes to the model's, and back.
+        self._input_reshapes = {
+            io.name: Reshape(tuple(io.dims), tuple(io.reshape.shape), self.has_batches)
+            for io in config.input
+            if io.HasField("reshape")
+        }
+        self._output_reshapes = {
+            io.name: Reshape(tuple(io.reshape.shape), tuple(io.dims), self.has_batches)
+            for io in config.output
+            if io.HasField("reshape")
+        }
         self._is_ensemble = is_ensemble
         self._now_ns = now_ns
         self._finish = finish
@@ -143,12 +120,9 @@ class HostedModel:
         self._is_closing = False
         self._has_drained: asyncio.Event | None = None
         # Whether responses are intercepted even without a trace.
-        self._is_intercepted = bool(self._reshapes) or self.is_decoupled
+        self._is_intercepted = bool(self._input_reshapes or self._output_reshapes) or self.is_decoupled
         tracer.when_changed(self._follow_settings)
         self._follow_settings()
-
-    def __repr__(self) -> str:
-        return f"<HostedModel {self.name} {self.version}: {self.num_in_flight} in flight, {self.num_pending} pending>"
 
     @property
     def num_pending(self) -> int:
@@ -207,21 +181,22 @@ class HostedModel:
     def _intercept(self, call: InferenceCall) -> None:
         interceptors: list[Interceptor] = []
         request = call.request
-        if self._reshapes:
-            call.request = replace(request, inputs=self._reshapes.inputs(request.inputs))
+        if self._input_reshapes:
+            call.request = replace(request, inputs=_reshaped(self._input_reshapes, request.inputs))
+        if self._output_reshapes:
             interceptors.append(self._reshape)
         if self.is_decoupled:
             interceptors.append(self._response_counter())
         trace = self._trace(call)
         if trace is not None:
             trace.record_inputs(request)
-            interceptors.append(_output_tracer(trace))
+            interceptors.append(trace.record_outputs)
             call.when_over(self._trace_end(trace))
             if self._is_ensemble:
                 self._tracer.open_for_steps(trace)
                 call.request = replace(call.request, trace=trace.for_steps())
         if interceptors:
-            intercept(call, interceptors)
+            call.through(lambda sink: _intercepted(sink, interceptors))
 
     def _trace(self, call: InferenceCall) -> Trace | None:
         request = call.request
@@ -235,7 +210,7 @@ class HostedModel:
         return None if sampler is None else sampler.sample(self.name, self.spec.version, request)
 
     def _reshape(self, response: InferResponse) -> InferResponse:
-        return replace(response, outputs=self._reshapes.outputs(response.outputs)) if response.outputs else response
+        return replace(response, outputs=_reshaped(self._output_reshapes, response.outputs))
 
     def _response_counter(self) -> Interceptor:
         """Counts the responses of a stream by their number."""
@@ -260,11 +235,3 @@ class HostedModel:
             trace.end(call, self._now_ns())
 
         return ended
-
-
-def _output_tracer(trace: Trace) -> Interceptor:
-    def record(response: InferResponse) -> InferResponse:
-        trace.record_outputs(response)
-        return response
-
-    return record

@@ -11,28 +11,22 @@ from gateway.protocol.operations import Operation
 
 # The category of each operation, as the options name it.
 CATEGORIES: dict[Operation, str] = {
-    Operation.SERVER_LIVE: "health",
-    Operation.SERVER_READY: "health",
-    Operation.MODEL_READY: "health",
-    Operation.SERVER_METADATA: "metadata",
-    Operation.MODEL_METADATA: "metadata",
-    Operation.INFER: "inference",
-    Operation.GENERATE: "inference",
-    Operation.GENERATE_STREAM: "inference",
-    Operation.CHAT: "inference",
-    Operation.COMPLETION: "inference",
-    Operation.EMBEDDING: "inference",
-    Operation.MODEL_LIST: "metadata",
-    Operation.SHARED_MEMORY: "shared-memory",
-    Operation.MODEL_CONFIG: "model-config",
-    Operation.REPOSITORY_INDEX: "model-repository",
-    Operation.LOAD: "model-repository",
-    Operation.UNLOAD: "model-repository",
-    Operation.MODEL_STATS: "statistics",
-    Operation.SERVER_STATS: "statistics",
-    Operation.MODEL_TRACE: "trace",
-    Operation.TRACE: "trace",
-    Operation.LOGGING: "logging",
+    operation: category
+    for category, operations in {
+        "health": (Operation.SERVER_LIVE, Operation.SERVER_READY, Operation.MODEL_READY),
+        "metadata": (Operation.SERVER_METADATA, Operation.MODEL_METADATA, Operation.MODEL_LIST),
+        "inference": (
+            *(Operation.INFER, Operation.GENERATE, Operation.GENERATE_STREAM),
+            *(Operation.CHAT, Operation.COMPLETION, Operation.EMBEDDING),
+        ),
+        "shared-memory": (Operation.SHARED_MEMORY,),
+        "model-config": (Operation.MODEL_CONFIG,),
+        "model-repository": (Operation.REPOSITORY_INDEX, Operation.LOAD, Operation.UNLOAD),
+        "statistics": (Operation.MODEL_STATS, Operation.SERVER_STATS),
+        "trace": (Operation.MODEL_TRACE, Operation.TRACE),
+        "logging": (Operation.LOGGING,),
+    }.items()
+    for operation in operations
 }
 _NAMES = tuple(dict.fromkeys(CATEGORIES.values()))
 

@@ -6,7 +6,7 @@ Source: Triton core `src/infer_stats.cc`; the statistics extension.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from engines.core.calls import InferenceCall
@@ -29,25 +29,10 @@ class Duration:
         self.ns += max(0, ns)
 
 
-@dataclass(slots=True)
-class BatchDurations:
-    """Executions of one batch size; all three durations have the same count."""
+Durations = dict[str, Duration]
 
-    compute_input: Duration = field(default_factory=Duration)
-    compute_infer: Duration = field(default_factory=Duration)
-    compute_output: Duration = field(default_factory=Duration)
-
-
-@dataclass(slots=True)
-class ResponseDurations:
-    """The responses of decoupled models with one index in their streams."""
-
-    compute_infer: Duration = field(default_factory=Duration)
-    compute_output: Duration = field(default_factory=Duration)
-    success: Duration = field(default_factory=Duration)
-    fail: Duration = field(default_factory=Duration)
-    empty_response: Duration = field(default_factory=Duration)
-    cancel: Duration = field(default_factory=Duration)
+_BATCH_FIELDS = ("compute_input", "compute_infer", "compute_output")
+_RESPONSE_FIELDS = ("compute_infer", "compute_output", "success", "fail", "empty_response", "cancel")
 
 
 class Statistics:
@@ -73,15 +58,9 @@ class Statistics:
         self.cache_misses = Duration()
         self._hits: set[InferenceCall] = set()  # answered from the cache, not ended yet
         self.failures = dict.fromkeys(REASONS, 0)
-        self.batches: dict[int, BatchDurations] = {}
-        self.responses: dict[int, ResponseDurations] = {}
+        self.batches: dict[int, Durations] = {}  # by batch size
+        self.responses: dict[int, Durations] = {}  # of decoupled models, by their index in their streams
         self.num_responses = 0
-
-    def __repr__(self) -> str:
-        return (
-            f"<Statistics: {self.success.count} succeeded, {self.fail.count} failed, {self.inference_count} inferences "
-            f"in {self.execution_count} executions>"
-        )
 
     def call_ended(self, call: InferenceCall) -> None:
         """Count a call. A decoupled model's responses may be errors: the request still succeeded."""
@@ -110,10 +89,10 @@ class Statistics:
         self.execution_count += 1
         durations = self.batches.get(batch_size)
         if durations is None:
-            durations = self.batches[batch_size] = BatchDurations()
-        durations.compute_input.add(call.compute_input_ns)
-        durations.compute_infer.add(call.compute_infer_ns)
-        durations.compute_output.add(call.compute_output_ns)
+            durations = self.batches[batch_size] = {name: Duration() for name in _BATCH_FIELDS}
+        durations["compute_input"].add(call.compute_input_ns)
+        durations["compute_infer"].add(call.compute_infer_ns)
+        durations["compute_output"].add(call.compute_output_ns)
 
     def cache_hit(self, call: InferenceCall, looked_up_ns: int) -> None:
         """Count a hit of the response cache, for a call that ends now."""
@@ -129,15 +108,11 @@ class Statistics:
         """Count a response by its index in the stream; `took_ns` since the response before it."""
         durations = self.responses.get(number)
         if durations is None:
-            durations = self.responses[number] = ResponseDurations()
-        durations.compute_infer.add(took_ns)
-        if is_error:
-            durations.fail.add(took_ns)
-        elif is_empty:
-            durations.empty_response.add(took_ns)
-        else:
-            durations.compute_output.add(0)
-            durations.success.add(took_ns)
+            durations = self.responses[number] = {name: Duration() for name in _RESPONSE_FIELDS}
+        durations["compute_infer"].add(took_ns)
+        if not is_error and not is_empty:
+            durations["compute_output"].add(0)
+        durations["fail" if is_error else "empty_response" if is_empty else "success"].add(took_ns)
 
     def write(self, target: Any) -> None:
         """Set all fields of a ModelStatistics message but name and version."""
@@ -145,30 +120,25 @@ class Statistics:
         target.inference_count = self.inference_count
         target.execution_count = self.execution_count
         # Triton writes each duration, zero ones too.
-        for name, attribute in _INFER_STATS.items():
-            duration: Duration = getattr(self, attribute)
-            getattr(target.inference_stats, name).SetInParent()
-            _write(duration, getattr(target.inference_stats, name))
+        _write({name: getattr(self, attribute) for name, attribute in _INFER_STATS.items()}, target.inference_stats)
         for size, batch in sorted(self.batches.items()):
-            written = target.batch_stats.add(batch_size=size)
-            for name in BatchDurations.__slots__:
-                _write(getattr(batch, name), getattr(written, name))
+            _write(batch, target.batch_stats.add(batch_size=size))
         for number, response in sorted(self.responses.items()):
-            entry = target.response_stats[str(number)]
-            for name in ResponseDurations.__slots__:
-                getattr(entry, name).SetInParent()
-                _write(getattr(response, name), getattr(entry, name))
+            _write(response, target.response_stats[str(number)])
 
 
 _INFER_STATS = {
-    **{name: name for name in ("success", "fail", "queue", "compute_input", "compute_infer", "compute_output")},
+    **{name: name for name in ("success", "fail", "queue", *_BATCH_FIELDS)},
     "cache_hit": "cache_hits",
     "cache_miss": "cache_misses",
 }
 
 
-def _write(duration: Duration, target: Any) -> None:
-    target.count, target.ns = duration.count, duration.ns
+def _write(durations: Durations, target: Any) -> None:
+    for name, duration in durations.items():
+        written = getattr(target, name)
+        written.SetInParent()
+        written.count, written.ns = duration.count, duration.ns
 
 
 def _reason(call: InferenceCall) -> str:
@@ -183,14 +153,9 @@ def _reason(call: InferenceCall) -> str:
 class CountedInstance:
     """An instance that counts its executions, for its scheduler."""
 
-    __slots__ = ("_inner", "_statistics")
-
     def __init__(self, inner: Instance, statistics: Statistics) -> None:
         self._inner = inner
         self._statistics = statistics
-
-    def __repr__(self) -> str:
-        return f"<CountedInstance {self._inner!r}>"
 
     def __getattr__(self, name: str) -> Any:
         """Attributes beyond the interface, such as `forget`."""

@@ -124,9 +124,11 @@ class Trace:
         if self._has_tensors:
             self._record("TENSOR_QUEUE_INPUT", request.inputs)
 
-    def record_outputs(self, response: InferResponse) -> None:
+    def record_outputs(self, response: InferResponse) -> InferResponse:
+        """An `Interceptor`."""
         if self._has_tensors:
             self._record("TENSOR_BACKEND_OUTPUT", response.outputs)
+        return response
 
     def _record(self, activity: str, tensors: Iterable[TensorData]) -> None:
         """Write the tensors as text at once: their memory may be reused."""

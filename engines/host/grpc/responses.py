@@ -36,14 +36,9 @@ Classes = Mapping[str, int]
 class GrpcResponseWriter:
     """Writes the responses of one model version."""
 
-    __slots__ = ("_head", "model")
-
     def __init__(self, model: HostedModel) -> None:
         self.model = model
         self._head: bytes = message(_RESPONSE)(model_name=model.name, model_version=model.version).SerializeToString()
-
-    def __repr__(self) -> str:
-        return f"<GrpcResponseWriter {self.model.name} {self.model.version}>"
 
     def write(self, id: str, response: InferResponse, classes: Classes) -> list[Raw]:
         """A serialised ModelInferResponse, in pieces.

@@ -29,14 +29,9 @@ class ResponseBody(NamedTuple):
 class RestResponseWriter:
     """Writes the answers of one model version."""
 
-    __slots__ = ("_named", "model")
-
     def __init__(self, model: HostedModel) -> None:
         self.model = model
         self._named = b'"model_name":%b,"model_version":%b' % (_text(model.name), _text(model.version))
-
-    def __repr__(self) -> str:
-        return f"<RestResponseWriter {self.model.name} {self.model.version}>"
 
     def write(self, id: str, response: InferResponse, forms: Forms) -> ResponseBody:
         """Raises: EngineError for classes of what has none, and for what JSON has no form for."""

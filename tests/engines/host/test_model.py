@@ -158,7 +158,7 @@ def test_streams_are_counted_by_their_answers() -> None:
         stage.instance.run()
         assert [answer.error is None for answer in sent.answers] == [True, False]
         assert {
-            number: (reported.success.count, reported.fail.count)
+            number: (reported["success"].count, reported["fail"].count)
             for number, reported in stage.statistics.responses.items()
         } == {
             0: (1, 0),
