@@ -71,7 +71,6 @@ Record = tuple[float, str | None]
 
 
 def request_bytes(url: str, path: str, body: RequestBody) -> bytes:
-    """A whole infer request."""
     head = (
         f"POST {path} HTTP/1.1\r\nhost: {urlsplit(url).netloc}\r\ncontent-type: application/octet-stream\r\n"
         f"inference-header-content-length: {body.json_bytes}\r\ncontent-length: {len(body.data)}\r\n\r\n"
@@ -107,7 +106,6 @@ class ConcurrentLoad:
         await asyncio.gather(*self._opened, return_exceptions=True)
 
     async def window(self, seconds: float) -> Window:
-        """The replies of the next seconds."""
         self._records.clear()
         begun = time.perf_counter()
         await asyncio.sleep(seconds)
@@ -192,7 +190,6 @@ class _Caller(asyncio.Protocol):
 
 
 def _error_text(status: int, body: bytes) -> str:
-    """The text of an error reply."""
     try:
         text = str(orjson.loads(body)["error"])
     except (ValueError, KeyError, TypeError):

@@ -11,8 +11,6 @@ class AnalyzeError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A configuration of the model."""
-
     instances: int
     max_batch_size: int  # 0: the model takes no batches
     queue_delay_us: int | None = None  # of the dynamic batcher; None: requests are not put together

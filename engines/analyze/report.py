@@ -63,7 +63,6 @@ def _cells(measured: Measurement, study: Sweep) -> list[Text]:
 
 
 def remarks(measured: Measurement, study: Sweep) -> list[str]:
-    """Remarks on a measurement, beside its figures."""
     texts = [f"over {what}" for what in study.request.budget.excess(measured) if what != "errors"]
     if measured.num_errors:
         texts.append(f"{measured.num_errors} errors: {measured.error}")

@@ -31,7 +31,6 @@ def sound(candidate: Candidate) -> Candidate:
 
 
 def grid(space: Space) -> Search:
-    """Every combination, each once."""
     seen: set[Candidate] = set()
     for instances, size, delay, preferred in product(
         space.instances, space.max_batch_sizes, space.queue_delays_us, space.preferred

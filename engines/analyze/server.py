@@ -66,7 +66,6 @@ class Server:
         return "READY" in states
 
     async def config(self, model: str) -> dict[str, Any]:
-        """The model's complete configuration."""
         config: dict[str, Any] = await self._call("GET", f"/v2/models/{quote(model, safe='')}/config")
         return config
 

@@ -74,5 +74,4 @@ app.add_typer(llm)
 
 
 def main() -> None:
-    """Run the command that the arguments name."""
     app(prog_name="pointsman")

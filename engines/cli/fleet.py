@@ -82,7 +82,6 @@ def _run(file: Path, loaded: LoadedFleet, rules: Path | None, ready_file: Path |
 
 
 def _set_up_logging(console: Console) -> None:
-    """Log lines with time and level, on a terminal above the table."""
     from rich.logging import RichHandler
 
     handler: logging.Handler

@@ -42,7 +42,6 @@ class Bars:
 
 
 def show(findings: BenchResult, console: Console) -> None:
-    """Print the machine, the table and the plots."""
     machine, engine, spec = findings.machine, findings.engine, findings.spec
     where = machine["gpu"] or f"{machine['chip']}, {machine['threads']} of {machine['cores']} cores"
     console.print(f"{where}, {machine['memory_gb']} GB, torch {machine['torch']}", style="dim", soft_wrap=True)

@@ -100,7 +100,6 @@ class Display:
         self._print("stopping: answers under way may end; Ctrl-C once more stops at once")
 
     def close(self) -> None:
-        """Stop the bar."""
         if self._bar is not None:
             self._bar.stop()
             self._bar = None
@@ -248,8 +247,6 @@ def _refuse(problem: str) -> int:
 
 
 class _DisplayReporter(RunReporter):
-    """Reports on the display."""
-
     def __init__(self, display: Display, name: str) -> None:
         self._display = display
         self._name = name

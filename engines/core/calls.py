@@ -43,7 +43,6 @@ class InferenceCall:
         self._on_end = on_end
 
     def through(self, wrap: Callable[[Sink], Sink]) -> None:
-        """Wrap the sink of the responses."""
         self._sink = wrap(self._sink)
 
     def respond(self, response: InferResponse, *, is_final: bool) -> None:
@@ -59,7 +58,6 @@ class InferenceCall:
             self._sink(response, False)
 
     def finish(self) -> None:
-        """End the call without another response."""
         if not self.is_over:
             self._end(None)
 
@@ -68,14 +66,12 @@ class InferenceCall:
         self.respond(InferResponse(error=error), is_final=True)
 
     def cancel(self) -> None:
-        """Cancel it for the client."""
         if not self.is_over and not self.is_cancelled:
             self.is_cancelled = True
             if self.on_cancel is not None:
                 self.on_cancel()
 
     def fail_cancelled(self) -> None:
-        """End the call as cancelled."""
         self.fail(EngineError(ErrorCode.CANCELLED, "inference request is cancelled"))
 
     def _end(self, response: InferResponse | None) -> None:

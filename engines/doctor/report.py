@@ -45,7 +45,6 @@ def redacted(text: str) -> str:
 
 
 def redacted_values(values: Any) -> Any:
-    """Redact each text in JSON values."""
     if isinstance(values, str):
         return redacted(values)
     if isinstance(values, Mapping):

@@ -128,7 +128,6 @@ class Agent:
         self._stop_requested.set()
 
     def kill(self) -> None:
-        """Kill the agent."""
         self._stop_requested.set()
         if self._child is not None:
             self.was_killed = True

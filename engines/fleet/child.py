@@ -85,7 +85,6 @@ class ProcessFamily:
         return [table[pid] for pid, started in self._members.items() if pid in table and table[pid].started == started]
 
     def kill(self) -> None:
-        """Kill all members."""
         for process in self.living():
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(process.pid, signal.SIGKILL)

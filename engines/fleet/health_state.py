@@ -11,8 +11,6 @@ MEMORY_SAMPLES = 3
 
 
 class AgentState(Enum):
-    """An agent's state, as the table shows it."""
-
     WAITING = "waiting"  # for the end of its pause
     STARTING = "starting"  # not ready yet
     READY = "ready"
@@ -23,8 +21,6 @@ class AgentState(Enum):
 
 
 class Probe(Enum):
-    """The result of a readiness probe."""
-
     YES = "yes"
     NO = "no"
     NOTHING = "nothing"

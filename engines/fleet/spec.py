@@ -63,8 +63,6 @@ class AgentSpec:
 
 @dataclass(frozen=True, slots=True)
 class FleetSpec:
-    """The whole fleet."""
-
     agents: tuple[AgentSpec, ...]
     directory: Path  # logs/, state.json, lock
     rules: Path | None = None  # the rule file for the gateway
@@ -88,7 +86,6 @@ def port_names(texts: Iterable[str]) -> tuple[str, ...]:
 
 
 def unknown(texts: Iterable[str]) -> list[str]:
-    """Unknown placeholders."""
     words = (word for text in texts for word in _PLACEHOLDER.findall(text))
     return [word for word in dict.fromkeys(words) if word not in _KNOWN and not word.endswith(_PORT)]
 

@@ -187,7 +187,6 @@ class Supervisor:
         return 1 if any(agent.was_killed for agent in self.agents.values()) else 0
 
     async def _stop(self, names: list[str]) -> None:
-        """Stop agents one after the other."""
         for name in names:
             self.agents[name].stop()
             await asyncio.wait({self._tasks[name]})  # a cancelled reload cancels no agent
@@ -233,7 +232,6 @@ class Supervisor:
             self._ready_file.unlink(missing_ok=True)
 
     def _register(self, ports: Mapping[str, Mapping[str, int]]) -> None:
-        """Update the gateway's rule file."""
         if self.fleet.rules is None:
             return
         try:

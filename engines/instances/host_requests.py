@@ -72,7 +72,6 @@ class HostRequests:
         self._drops: list[Callable[[], None]] = []  # drop each custom metric, the last one first
 
     def take(self, message: Message, channel: Channel) -> None:
-        """Serve a request, now or later."""
         kind, _, *rest = message
         if kind == protocol.INFER:
             self._start(channel, *rest)

@@ -101,7 +101,6 @@ class ProcessInstance:
         self.placement = placement
 
     def make_unready(self) -> None:
-        """Accept no batches for now."""
         self._is_ready = False
 
     def send(self, kind: int, *rest: Any) -> None:
@@ -113,7 +112,6 @@ class ProcessInstance:
         self.send(protocol.FORGET, state_key)
 
     def execute(self, calls: Sequence[InferenceCall], done: Callable[[], None]) -> None:
-        """Run the calls as one batch (`Instance.execute`)."""
         if not self.is_available:
             for call in calls:
                 call.fail(internal(f"Stub process '{self.name}' is not healthy."))
@@ -182,7 +180,6 @@ class ProcessInstance:
         )
 
     def receive(self, message: Message) -> None:
-        """Handle a message of the instance."""
         kind = message[0]
         if kind == protocol.DONE:
             self._finish_batch(message)

@@ -37,7 +37,6 @@ class InstanceSet:
         self.processes = processes
 
     def forget(self, state_key: str) -> None:
-        """A sequence has ended: drop its implicit state."""
         for process in self.processes:
             for instance in process.instances:
                 instance.forget(state_key)

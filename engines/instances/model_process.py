@@ -165,7 +165,6 @@ class ModelProcess:
             future.set_result(message)
 
     def _exit(self, exit_code: int) -> None:
-        """The process has ended."""
         served, self._serves = self._serves, False
         if served and not self._stops:
             log.error("%s: its process has ended with %s", self.name, describe_exit(exit_code))

@@ -203,7 +203,6 @@ class ModelChild:
             self._pause = self._loop.call_at(second + 1, self._loop.add_reader, self._output, self._read_output)
 
     def _read_last(self) -> None:
-        """Read the rest of the output."""
         num_bytes = 0
         while num_bytes < _MAX_LAST_BYTES and (more := self._read_lines()):
             num_bytes += more

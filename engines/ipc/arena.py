@@ -124,7 +124,6 @@ class Arena:
         return offset, memoryview(self._map)[offset : offset + size]
 
     def free(self, offset: int) -> None:
-        """Free a block."""
         length = self._used.pop(offset)
         self.used_bytes -= length
         insort(self._holes, (offset, length))
@@ -141,7 +140,6 @@ class Arena:
             self._holes = [(0, KEPT_BYTES)]
 
     def close(self) -> None:
-        """Close the file."""
         self._map = None
         os.close(self._descriptor)
 
@@ -193,7 +191,6 @@ class Mapping:
 
     @property
     def has_views(self) -> bool:
-        """Whether any block is still looked at."""
         return bool(self._watched)
 
     def take_freed(self) -> tuple[int, ...]:

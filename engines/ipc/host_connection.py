@@ -74,7 +74,6 @@ class HostConnection:
             return self._work.popleft()
 
     def is_cancelled(self, request: int) -> bool:
-        """Whether the client has cancelled this request."""
         if request not in self._cancelled:
             with self._lock:
                 if not self._is_reading:
@@ -91,7 +90,6 @@ class HostConnection:
                 self._on_cancel[request] = callback
 
     def forget(self, request: int) -> None:
-        """The request has ended."""
         if self._cancelled:
             self._cancelled.discard(request)
         if self._on_cancel:
@@ -241,5 +239,4 @@ class HostClient:
         self._connection.send(protocol.METRIC, operation, metric, value)
 
     def log(self, level: str, text: str, file: str, line: int) -> None:
-        """Write a line to the host's log."""
         self._connection.send(protocol.LOG, level, text, file, line)

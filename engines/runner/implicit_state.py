@@ -61,7 +61,6 @@ class States:
             states[self.outputs[name]] = array.copy()
 
     def drop(self, key: str) -> None:
-        """The sequence is over."""
         self._states.pop(key, None)
 
     def __len__(self) -> int:

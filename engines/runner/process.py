@@ -149,7 +149,6 @@ def import_backend(name: str) -> Any:
 
 
 def serve_one(module: Any, connection: HostConnection, fields: dict[str, Any], config: Any) -> int:
-    """One instance, from its start to its stop."""
     try:
         message = connection.next_work()
         if message[0] == protocol.STOP:

@@ -174,7 +174,6 @@ class ExecutionRequest:
             self._execution.take((self._number, is_final, None, None, pack_error(error)), at_once)
 
     def reschedule(self) -> None:
-        """Have the host schedule it again."""
         self.is_over = True
         self._execution.take((self._number, False, None, None, None), at_once=False)
 
@@ -250,7 +249,6 @@ class Execution:
         )
 
     def take(self, response: Response, at_once: bool) -> None:
-        """Send or collect a response."""
         if response[1]:
             self.instance.connection.forget(response[0])
         if self._responses is None or at_once:
@@ -261,6 +259,5 @@ class Execution:
 
 
 def fail_all(requests: list[ExecutionRequest], error: EngineError) -> None:
-    """Fail the requests without a response."""
     for request in requests:
         request.fail(error)

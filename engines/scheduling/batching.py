@@ -57,7 +57,6 @@ class DynamicBatcher:
         enrol: Enrol | None = None,
         on_lost: Callable[[], None] | None = None,
     ) -> None:
-        """Raises: EngineError, as `InstancePool` does."""
         self._clock = clock
         self._sizes = Sizes.of(config, batching)
         self._same = SameShapes(config)

@@ -29,7 +29,6 @@ class ResponseCache:
         self.lookup_ns = self.insertion_ns = 0
 
     def looked_up(self, has_found: bool, took_ns: int) -> None:
-        """Count a lookup that has ended."""
         self.num_lookups += 1
         self.num_hits += has_found
         self.lookup_ns += took_ns
@@ -144,7 +143,6 @@ class CachedScheduler:
         self._scheduler.stop()
 
     def _looked_up(self, call: InferenceCall, key: str, since_ns: int, response: InferResponse | None) -> None:
-        """A lookup has ended."""
         self._num_looked_up -= 1
         took_ns = self._clock.now_ns() - since_ns
         self._cache.looked_up(response is not None, took_ns)

@@ -69,8 +69,6 @@ class Graph:
 
 @dataclass(frozen=True, slots=True)
 class SequencePosition:
-    """The position of a request in a sequence."""
-
     sequence_id: int | str
     is_start: bool
     is_end: bool

@@ -18,7 +18,6 @@ from engines.scheduling.sequences import DropState, SequenceScheduler
 
 class DefaultScheduler:
     def __init__(self, instances: Sequence[Instance], clock: Clock, enrol: Enrol | None = None) -> None:
-        """Raises: EngineError, as `InstancePool` does."""
         self._waiting: OrderedDict[InferenceCall, None] = OrderedDict()  # removing a cancelled call is cheap
         self._is_stopped = False
         self._is_dispatching = False

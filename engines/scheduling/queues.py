@@ -54,7 +54,6 @@ class Order:
         self._line: deque[_OrderedCall] = deque()
 
     def join(self, call: InferenceCall) -> None:
-        """Put a call at the end of the line."""
         call.through(self._enqueue)
 
     def _enqueue(self, sink: Sink) -> Sink:
@@ -236,13 +235,11 @@ class PriorityQueue:
         return rejected
 
     def next_rejection_ns(self) -> int:
-        """The time of the next rejection, 0 for never."""
         if not self._has_timeouts:
             return 0
         return min((when for queue in self._queues.values() if (when := queue.next_rejection_ns())), default=0)
 
     def clear(self) -> list[Waiting]:
-        """Remove and return all calls."""
         everything = list(self)
         for waiting in everything:
             self.remove(waiting)

@@ -45,7 +45,6 @@ class SequenceScheduler:
         enrol: Enrol | None = None,
         drop_state: DropState | None = None,
     ) -> None:
-        """Raises: EngineError, as `InstancePool` does."""
         batching = config.sequence_batching
         self._clock = clock
         self._idle_ns = (batching.max_sequence_idle_microseconds or DEFAULT_IDLE_US) * 1000
@@ -188,7 +187,6 @@ class SequenceScheduler:
         return self._controls.of(request)
 
     def _open(self, batcher: SlotBatcher) -> None:
-        """Let sequences start on an instance."""
         batcher.is_open = True
         for slot in batcher.slots:
             self.release(slot, was_ended=True)

@@ -29,7 +29,6 @@ class DirectBatcher(SlotBatcher):
     def __init__(
         self, config: Any, instance: Instance, number: int, clock: Clock, sequences: Sequences, enrol: Enrol | None
     ) -> None:
-        """Raises: EngineError, as `InstancePool` does."""
         direct = config.sequence_batching.direct
         super().__init__(instance, number, max(config.max_batch_size, 1))
         self._clock = clock
@@ -146,7 +145,6 @@ class OldestBatcher(SlotBatcher):
     def __init__(
         self, config: Any, instance: Instance, number: int, clock: Clock, sequences: Sequences, enrol: Enrol | None
     ) -> None:
-        """Raises: EngineError, as `InstancePool` does."""
         oldest = config.sequence_batching.oldest
         super().__init__(instance, number, oldest.max_candidate_sequences or max(config.max_batch_size, 1))
         self._sequences = sequences

@@ -107,7 +107,6 @@ class Backlogs:
         return self._incomplete.get(sequence_id)
 
     def open(self, call: InferenceCall) -> None:
-        """A sequence starts here."""
         backlog = Backlog(call.request.sequence_id)
         self._waiting[backlog] = None
         self._incomplete[backlog.sequence_id] = backlog

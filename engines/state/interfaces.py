@@ -11,8 +11,6 @@ from typing import Protocol
 
 
 class ValueKind(IntEnum):
-    """The content of a value."""
-
     BLOCK = 1  # keys and values of one block of tokens
     SEQUENCE = 2  # the state of a sequence
 
@@ -83,7 +81,6 @@ class StateCounts:
     read: Quantiles = field(default_factory=Quantiles)  # seconds of each call that has read values
 
     def as_numbers(self, prefix: str) -> dict[str, float]:
-        """For metrics."""
         named = {name: getattr(self, name) for name in self.__slots__ if name != "read"}
         numbers: dict[str, float] = {f"{prefix}_{name}_total": value for name, value in named.items()}
         numbers[f"{prefix}_read_p50_seconds"] = self.read.at(0.5)

@@ -21,8 +21,6 @@ _MAX_RECENT = 65_536
 
 @dataclass(frozen=True, slots=True)
 class Offered:
-    """A value to create and write."""
-
     key: str
     num_bytes: int
     make: Make
