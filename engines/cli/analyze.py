@@ -9,11 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import typer
 
-from engines.cli.options import SERVER, option
+from engines.cli.options import SERVER, option, refuse
 
 if TYPE_CHECKING:
-    from asyncio import AbstractEventLoop
-
     from rich.console import Console
 
     from engines.analyze.search import Recommendation
@@ -99,7 +97,7 @@ def analyze(
         search=search,
         instances=_numbers(instances, "--instances", 1),
         max_batch_sizes=_numbers(max_batch_size, "--max-batch-size", 0),
-        queue_delays_us=_listed(queue_delay_us, "--queue-delay-us", _delay),
+        queue_delays_us=_listed(queue_delay_us, "--queue-delay-us", lambda text: None if text == "none" else int(text)),
         preferred=tuple(_numbers(one, "--preferred", 1) for one in preferred.split(";") if one.strip()) or ((),),
         concurrencies=_numbers(concurrency, "--concurrency", 1),
         request_batch=request_batch,
@@ -113,10 +111,9 @@ def analyze(
         folder.mkdir(parents=True, exist_ok=True)
         return _run(request, url, model_repository, folder)
     except AnalyzeError as error:
-        typer.secho(f"pointsman analyze: {error}", fg=typer.colors.RED, err=True)
+        return refuse("analyze", error)
     except OSError as error:
-        typer.secho(f"pointsman analyze: {error.filename or folder}: {error.strerror}", fg=typer.colors.RED, err=True)
-    return 1
+        return refuse("analyze", f"{error.filename or folder}: {error.strerror}")
 
 
 # Parsing options
@@ -134,10 +131,6 @@ def _numbers(text: str, option: str, minimum: int) -> tuple[int, ...]:
     if any(number < minimum for number in numbers):
         raise typer.BadParameter(f"{option}: each must be at least {minimum}")
     return numbers
-
-
-def _delay(text: str) -> int | None:
-    return None if text == "none" else int(text)
 
 
 def _shape(text: str) -> tuple[str, tuple[int, ...]]:
@@ -158,19 +151,20 @@ def _run(request: SweepRequest, url: str, repository: str | None, folder: Path) 
     from engines.analyze.models import AnalyzeError
     from engines.analyze.report import PIPE_COLUMNS
     from engines.analyze.sweep import Sweep
+    from gateway.net.server import loop_factory
 
     console = Console(highlight=False)
     if not console.is_terminal:
         console.width = PIPE_COLUMNS
     study = Sweep(request)
     is_interrupted = False
-    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+    with asyncio.Runner(loop_factory=loop_factory()) as runner:
         try:
             runner.run(_study(study, url, repository, folder, console))
         except AnalyzeError as error:
             if not study.measurements:
                 raise
-            typer.secho(f"pointsman analyze: {error}", fg=typer.colors.RED, err=True)
+            refuse("analyze", error)
         except (asyncio.CancelledError, KeyboardInterrupt):
             is_interrupted = True
             console.print("interrupted: the model is as it was; what was measured follows", style="yellow")
@@ -178,15 +172,6 @@ def _run(request: SweepRequest, url: str, repository: str | None, folder: Path) 
     if is_interrupted:
         return _INTERRUPTED
     return status if study.is_complete else 1
-
-
-def _loop_factory() -> Callable[[], AbstractEventLoop] | None:
-    try:
-        import uvloop
-    except ImportError:
-        return None
-    factory: Callable[[], AbstractEventLoop] = uvloop.new_event_loop
-    return factory
 
 
 async def _study(study: Sweep, url: str, repository: str | None, folder: Path, console: Console) -> None:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from engines.cli.options import refuse
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -62,14 +64,15 @@ def doctor(
         _print_json(findings)
     else:
         _show_models(console, findings)
-        _summarize(console, findings)
+        counts = {status: sum(one.status.value == status for one in findings.values()) for status in _COLOURS}
+        console.print(", ".join(f"{number} {status}" for status, number in counts.items() if number))
     if report is not None:
         from engines.doctor.report import markdown
 
         try:
             report.write_text(markdown(findings))
         except OSError as error:
-            typer.echo(f"pointsman doctor: {report}: {error.strerror}", err=True)
+            refuse("doctor", f"{report}: {error.strerror}")
             return 2
         progress.print(f"written: {report}", markup=False, soft_wrap=True)
     return 1 if any(finding.status.value == "fail" for finding in findings.values()) else 0
@@ -119,11 +122,6 @@ def _show_models(console: Console, findings: dict[str, Finding]) -> None:
         sizes = figures["gib"][name]
         table.add_row(name, *(Text(f"{verdicts[kind]} {sizes[kind]:.1f}", colours[verdicts[kind]]) for kind in kinds))
     console.print(table)
-
-
-def _summarize(console: Console, findings: dict[str, Finding]) -> None:
-    counts = {status: sum(finding.status.value == status for finding in findings.values()) for status in _COLOURS}
-    console.print(", ".join(f"{number} {status}" for status, number in counts.items() if number))
 
 
 def _print_json(findings: dict[str, Finding]) -> None:

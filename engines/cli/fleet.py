@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from engines.cli.options import refuse
+
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
@@ -46,7 +48,8 @@ def fleet(
     from engines.fleet.config import load_fleet
 
     loaded = load_fleet(file)
-    _print_problems(loaded)
+    for problem in loaded.problems:
+        typer.secho(str(problem), fg=typer.colors.RED if problem.is_error else typer.colors.YELLOW, err=True)
     if loaded.fleet is None:
         typer.echo(f"{file}: refused", err=True)
         return 1 if check else 2
@@ -54,11 +57,6 @@ def fleet(
         typer.echo(f"{file}: ok: {', '.join(agent.name for agent in loaded.fleet.agents)}")
         return 0
     return _run(file, loaded, rules, ready_file)
-
-
-def _print_problems(loaded: LoadedFleet) -> None:
-    for problem in loaded.problems:
-        typer.secho(str(problem), fg=typer.colors.RED if problem.is_error else typer.colors.YELLOW, err=True)
 
 
 def _run(file: Path, loaded: LoadedFleet, rules: Path | None, ready_file: Path | None) -> int:
@@ -77,8 +75,7 @@ def _run(file: Path, loaded: LoadedFleet, rules: Path | None, ready_file: Path |
     try:
         return asyncio.run(_shown(supervisor, console))
     except (LockedError, NoFreePortError, OSError) as error:
-        typer.echo(f"pointsman fleet: {error}", err=True)
-        return 1
+        return refuse("fleet", error)
 
 
 def _set_up_logging(console: Console) -> None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Annotated, Any, Literal
 
 import typer
 
-from engines.cli.options import SERVER, ListenOn, ReadyFile, boolean, by_name, option, port_option, read, resources
+from engines.cli import options
+from engines.cli.options import SERVER, boolean, by_name, option, port_option, read, refuse, resources
 
 _REPOSITORY, _HTTP, _GRPC = "Model repository", "REST", "gRPC"
 _METRICS, _TRACING, _LOGGING, _RUNNING = "Metrics", "Tracing", "Logging", "Scheduling and backends"
@@ -74,12 +74,12 @@ def host(
     exit_on_error: Annotated[
         Flag, _flag(_REPOSITORY, "Exit where a model fails to load at the start; if false, serve the others.")
     ] = "true",
-    listen_on: ListenOn = "127.0.0.1",
+    listen_on: options.ListenOn = "127.0.0.1",
     name: Annotated[str, option(SERVER, "The server's name in /v2.", "--id")] = "pointsman-host",
     exit_timeout_secs: Annotated[
         float, option(SERVER, "Time for requests in flight to end after SIGTERM.", min=0)
     ] = 30.0,
-    ready_file: ReadyFile = None,
+    ready_file: options.ReadyFile = None,
     receive_timeout_secs: Annotated[
         float,
         option(SERVER, "Close a client that stops sending a request for this time; 0 disables the timeout.", min=0),
@@ -140,7 +140,7 @@ def host(
     log_warning: Annotated[Flag, _flag(_LOGGING, "Log warnings.")] = "true",
     log_error: Annotated[Flag, _flag(_LOGGING, "Log errors.")] = "true",
     log_format: Annotated[Literal["default", "ISO8601"], option(_LOGGING, "The format of times.")] = "default",
-    log_file: Annotated[str, option(_LOGGING, "Log to this file instead of stderr.", metavar="PATH")] = "",
+    log_file: options.LogFile = "",
     backend_config: Annotated[
         list[str] | None,
         _texts(_RUNNING, "BACKEND,SETTING=VALUE", "A setting of a backend, or of all without BACKEND."),
@@ -225,6 +225,5 @@ def host(
     try:
         logs.install()
     except OSError as error:
-        print(f"pointsman host: cannot log to {log_file}: {error.strerror}", file=sys.stderr)
-        return 1
+        return refuse("host", f"cannot log to {log_file}: {error.strerror}")
     return run(settings, logs, ready_file)

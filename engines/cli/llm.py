@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
-from engines.cli.options import ENGINE, SERVER, Device, Dtype, ListenOn, Ops, ReadyFile, Threads, option, port_option
+from engines.cli import options
+from engines.cli.options import ENGINE, MEMORY, SERVER, option, port_option
 
-_MEMORY, _STORE, _ANSWERS, _LOGGING = "Memory", "Stored blocks", "Answers", "Logging"
+_STORE, _ANSWERS, _LOGGING = "Stored blocks", "Answers", "Logging"
 
 llm = typer.Typer(
     name="llm",
@@ -32,18 +32,18 @@ def serve(
         ),
     ] = None,
     name: Annotated[str, typer.Option(help="The model's name in requests.", show_default="the folder's name")] = "",
-    listen_on: ListenOn = "127.0.0.1",
+    listen_on: options.ListenOn = "127.0.0.1",
     http_port: Annotated[int, port_option(SERVER, "REST", "--http-port", "--port")] = 8100,
     grpc_port: Annotated[int, port_option(SERVER, "gRPC")] = 8101,
     metrics_port: Annotated[int, port_option(SERVER, "metrics")] = 8102,
     exit_timeout_secs: Annotated[
         float, option(SERVER, "Time for answers to end after Ctrl-C or SIGTERM.", min=0)
     ] = 30.0,
-    ready_file: ReadyFile = None,
-    device: Device = "auto",
-    ops: Ops = "auto",
-    dtype: Dtype = "auto",
-    threads: Threads = None,
+    ready_file: options.ReadyFile = None,
+    device: options.Device = "auto",
+    ops: options.Ops = "auto",
+    dtype: options.Dtype = "auto",
+    threads: options.Threads = None,
     speculate: Annotated[
         str,
         option(
@@ -61,24 +61,22 @@ def serve(
     memory_gb: Annotated[
         float | None,
         option(
-            _MEMORY, "For weights, cache and workspace together.", min=0.001, show_default="a share of the free memory"
+            MEMORY, "For weights, cache and workspace together.", min=0.001, show_default="a share of the free memory"
         ),
     ] = None,
     max_context: Annotated[
         int | None,
         option(
-            _MEMORY,
+            MEMORY,
             "Tokens of a prompt with its answer.",
             min=1,
             show_default="the model's, as far as memory holds one",
         ),
     ] = None,
-    quantize: Annotated[
-        Literal["none", "int8", "int4"], option(_MEMORY, "Round the weights when they are loaded.")
-    ] = "none",
-    quantize_group: Annotated[int, option(_MEMORY, "Weights that share a scale.", min=1)] = 64,
-    block_size: Annotated[int, option(_MEMORY, "Tokens of a block of the cache.", min=1)] = 16,
-    prefix_cache: Annotated[bool, option(_MEMORY, "Cache common prefixes of prompts.")] = True,
+    quantize: options.Quantize = "none",
+    quantize_group: options.QuantizeGroup = 64,
+    block_size: Annotated[int, option(MEMORY, "Tokens of a block of the cache.", min=1)] = 16,
+    prefix_cache: Annotated[bool, option(MEMORY, "Cache common prefixes of prompts.")] = True,
     kv_store: Annotated[
         str,
         option(
@@ -125,7 +123,7 @@ def serve(
         option(_ANSWERS, "Greedy text does not depend on other requests; costs throughput.", "--deterministic"),
     ] = False,
     log_info: Annotated[bool, option(_LOGGING, "Also log lines of the host.", "--log-info")] = False,
-    log_file: Annotated[str, option(_LOGGING, "Log to this file instead of stderr.", metavar="PATH")] = "",
+    log_file: options.LogFile = "",
 ) -> None:
     """Serve a language model from a Hugging Face folder: OpenAI's API, Triton's V2 (REST and gRPC), metrics.
 
@@ -140,7 +138,7 @@ def serve(
         raise typer.BadParameter("name the folder of a model", param_hint="--model")
     from engines.cli.llm_command import Serving, serve_folder
 
-    options = {
+    engine_options = {
         "device": device,
         "ops": ops,
         "dtype": dtype,
@@ -158,12 +156,15 @@ def serve(
         "max_context": max_context,
     }
     if kv_store:
-        options |= {"kv_store": kv_store, "kv_ttl": kv_ttl, "kv_codec": kv_codec, "kv_deadline": kv_deadline}
-        options |= {"kv_fetch": kv_fetch, "kv_secret_file": kv_secret_file and kv_secret_file.expanduser().resolve()}
+        engine_options |= {"kv_store": kv_store, "kv_ttl": kv_ttl, "kv_codec": kv_codec, "kv_deadline": kv_deadline}
+        engine_options |= {
+            "kv_fetch": kv_fetch,
+            "kv_secret_file": kv_secret_file and kv_secret_file.expanduser().resolve(),
+        }
     serving = Serving(
         model=model,
         name=name,
-        options={option: str(value) for option, value in options.items() if value is not None},
+        options={option: str(value) for option, value in engine_options.items() if value is not None},
         adapters=dict(_adapter(text) for text in adapter or ()),
         host=listen_on,
         ports=(http_port, grpc_port, metrics_port),
@@ -172,7 +173,6 @@ def serve(
         logs_info=log_info,
         log_file=log_file,
     )
-    sys.stdout.flush()
     raise typer.Exit(serve_folder(serving))
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from engines.cli.options import ENGINE, Device, Dtype, Ops, Quantize, QuantizeGroup, Threads, option
+from engines.cli.options import ENGINE, MEMORY, Device, Dtype, Ops, Quantize, QuantizeGroup, Threads, option, refuse
 
 if TYPE_CHECKING:
     from engines.paged.base.options import EngineOptions
@@ -34,7 +34,7 @@ def bench(
     memory_gb: Annotated[
         float | None,
         option(
-            ENGINE,
+            MEMORY,
             "For weights, cache and workspace together.",
             min=0.001,
             show_default="what the largest batch needs",
@@ -99,7 +99,7 @@ def _run(
     from rich.console import Console
 
     if find_spec("torch") is None:
-        return _refuse('torch is not installed here: pip install "pointsman[llm]"')
+        return refuse("llm bench", 'torch is not installed here: pip install "pointsman[llm]"')
 
     from engines.cli.llm_bench_display import Bars, show
     from engines.core.errors import EngineError
@@ -107,12 +107,12 @@ def _run(
     from engines.paged.bench.runner import BenchSpec, run_bench
 
     if not (model / "config.json").exists():
-        return _refuse(f"--model {model} is no Hugging Face folder: it has no config.json")
+        return refuse("llm bench", f"--model {model} is no Hugging Face folder: it has no config.json")
     if plot is not None and not bench_plot.can_draw():
-        return _refuse("--plot: matplotlib is not installed here: pip install matplotlib")
+        return refuse("llm bench", "--plot: matplotlib is not installed here: pip install matplotlib")
     for path in (plot, report):
         if path is not None and not path.absolute().parent.is_dir():
-            return _refuse(f"{path}: there is no folder {path.absolute().parent}")
+            return refuse("llm bench", f"{path}: there is no folder {path.absolute().parent}")
     console = Console(highlight=False)
     try:
         with Bars(Console(stderr=True, highlight=False)) as bars:
@@ -125,12 +125,7 @@ def _run(
             bench_plot.draw(findings, plot)
             console.print(f"drawn: {plot}", markup=False, soft_wrap=True)
     except EngineError as error:
-        return _refuse(str(error))
+        return refuse("llm bench", str(error))
     except OSError as error:
-        return _refuse(f"{error.filename}: {error.strerror}")
+        return refuse("llm bench", f"{error.filename}: {error.strerror}")
     return 0
-
-
-def _refuse(problem: str) -> int:
-    typer.secho(f"pointsman llm bench: {problem}", fg=typer.colors.RED, err=True)
-    return 1

@@ -6,7 +6,6 @@ import json
 import logging
 import os
 import re
-import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,8 +18,9 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
-from engines.backends.paged.load_progress import find_progress
+from engines.backends.paged.load_progress import LoadProgress, find_progress
 from engines.backends.paged.settings import LIBRARIES
+from engines.cli.options import refuse
 from engines.core.errors import EngineError
 from engines.host.logs import LogSettings
 from engines.host.server.host import Host, LoadError, StartError
@@ -30,7 +30,7 @@ from engines.paged.model.config_reader import read_config
 from gateway.protocol.protobuf import Message, message
 
 
-class Display:
+class Display(RunReporter):
     """A progress bar on a terminal, lines elsewhere."""
 
     def __init__(self, console: Console, name: str) -> None:
@@ -43,8 +43,7 @@ class Display:
     @contextmanager
     def watching(self, logger: logging.Logger) -> Iterator[None]:
         """Show the load's progress from the log of the model's instance."""
-        handler = _Handler(self)
-        logger.addHandler(handler)
+        logger.addFilter(self._see)
         if self._console.is_terminal:
             columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
             self._bar = Progress(*columns, console=self._console)
@@ -53,14 +52,16 @@ class Display:
         try:
             yield
         finally:
-            logger.removeHandler(handler)
+            logger.removeFilter(self._see)
             self.close()
 
-    def log_line(self, line: str) -> None:
-        """Show the progress in a line of the log, if any."""
-        progress = find_progress(line)
-        if progress is None:
-            return
+    def _see(self, record: logging.LogRecord) -> bool:
+        """Show the progress in a line of the log, if any; the line itself goes on."""
+        if (progress := find_progress(record.getMessage())) is not None:
+            self._show_progress(progress)
+        return True
+
+    def _show_progress(self, progress: LoadProgress) -> None:
         is_other, self._stage = progress.stage != self._stage, progress.stage
         if self._bar is None:
             if is_other and not self._console.is_terminal:
@@ -96,7 +97,20 @@ class Display:
             self._print(f"  {what:<10}{text}")
         self._print(f"try:\n{_example(url, self._name, bool(placement.get('chats')))}")
 
-    def show_stop(self) -> None:
+    def failed(self, error: StartError) -> None:
+        self.close()
+        for reason in error.failures.values() if isinstance(error, LoadError) else [str(error)]:
+            match = _LOAD_FAILURE.fullmatch(reason)
+            refuse("llm", match[1] if match is not None else reason)
+
+    def serving(self, host: Host, settings: HostSettings) -> None:
+        config = host.service.model(self._name, "").config
+        placement: dict[str, Any] = next(iter(json.loads(config.parameters[_PLACEMENT].string_value).values()))
+        assert settings.http is not None
+        ports = host.ports
+        self.show_ready(placement, url_host(settings.http), ports.http, ports.grpc, ports.metrics)
+
+    def stopping(self) -> None:
         self._print("stopping: answers under way may end; Ctrl-C once more stops at once")
 
     def close(self) -> None:
@@ -112,17 +126,6 @@ class Display:
 
     def _print(self, text: str) -> None:
         self._console.print(Text(text), soft_wrap=True)
-
-
-class _Handler(logging.Handler):
-    """Passes lines of the log to the display."""
-
-    def __init__(self, display: Display) -> None:
-        super().__init__()
-        self._display = display
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self._display.log_line(record.getMessage())
 
 
 def _example(url: str, name: str, chats: bool) -> str:
@@ -165,9 +168,9 @@ def serve_folder(serving: Serving) -> int:
     try:
         logs.install()
     except OSError as error:
-        return _refuse(f"cannot log to {serving.log_file}: {error.strerror}")
+        return refuse("llm", f"cannot log to {serving.log_file}: {error.strerror}")
     if problem := _problem(serving):
-        return _refuse(problem)
+        return refuse("llm", problem)
     name = serving.name or serving.model.resolve().name
     display = Display(Console(stderr=True, highlight=False), name)
     with TemporaryDirectory(prefix="pointsman-llm-") as directory:
@@ -181,7 +184,7 @@ def serve_folder(serving: Serving) -> int:
             exit_timeout_seconds=serving.exit_timeout_seconds,
         )
         with display.watching(logging.getLogger("engines.models")):
-            return run(settings, logs, serving.ready_file, _DisplayReporter(display, name))
+            return run(settings, logs, serving.ready_file, display)
 
 
 def write_repository(directory: Path, name: str, serving: Serving) -> None:
@@ -239,31 +242,3 @@ def _folder_problem(folder: Path) -> str:
     except EngineError as error:
         return error.message
     return ""
-
-
-def _refuse(problem: str) -> int:
-    print(f"pointsman llm: {problem}", file=sys.stderr)
-    return 1
-
-
-class _DisplayReporter(RunReporter):
-    def __init__(self, display: Display, name: str) -> None:
-        self._display = display
-        self._name = name
-
-    def failed(self, error: StartError) -> None:
-        self._display.close()
-        reasons = list(error.failures.values()) if isinstance(error, LoadError) else [str(error)]
-        for reason in reasons:
-            match = _LOAD_FAILURE.fullmatch(reason)
-            _refuse(match[1] if match is not None else reason)
-
-    def serving(self, host: Host, settings: HostSettings) -> None:
-        config = host.service.model(self._name, "").config
-        placement: dict[str, Any] = next(iter(json.loads(config.parameters[_PLACEMENT].string_value).values()))
-        ports = host.ports
-        assert settings.http is not None
-        self._display.show_ready(placement, url_host(settings.http), ports.http, ports.grpc, ports.metrics)
-
-    def stopping(self) -> None:
-        self._display.show_stop()

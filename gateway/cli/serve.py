@@ -298,8 +298,8 @@ def _run(settings: Settings, paths: list[Path], ready_file: Path | None) -> int:
     from gateway.admin.auth import AccessError
     from gateway.cli.check import print_problems, summarize
     from gateway.config.rules import load_rules
-    from gateway.control.channel import loop_factory
     from gateway.dry_run.rule_tests import tested
+    from gateway.net.server import loop_factory
     from gateway.observability.logs import set_up_logging
     from gateway.supervision.ports import PortError
     from gateway.supervision.supervisor import Addresses, Supervisor

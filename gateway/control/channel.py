@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from gateway.control.messages import Message
+from gateway.net.server import loop_factory
 
 _LENGTH = struct.Struct(">I")
 _READ_BYTES = 1 << 16
@@ -43,16 +44,6 @@ class MessageDecoder:
             messages.append(pickle.loads(bytes(self._buffer[_LENGTH.size : end])))
             del self._buffer[:end]
         return messages
-
-
-def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """The event loop of all processes: uvloop where it is installed, else None for asyncio's own."""
-    try:
-        import uvloop
-    except ImportError:
-        return None
-    factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
-    return factory
 
 
 class ChildProcess:

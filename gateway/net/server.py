@@ -6,6 +6,7 @@ import asyncio
 import socket
 import ssl
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from time import monotonic
 from typing import Protocol
 
@@ -82,3 +83,13 @@ class ConnectionServer(ABC):
         for connection in list(self.connections):
             connection.sweep(now)
         self._sweep = asyncio.get_running_loop().call_later(_SWEEP_SECONDS, self._sweep_connections)
+
+
+def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """The event loop of all processes: uvloop where it is installed, else None for asyncio's own."""
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
+    return factory

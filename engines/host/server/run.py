@@ -9,13 +9,13 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 from engines.host.logs import LogSettings
 from engines.host.server.host import Host, Ports, StartError
 from engines.host.settings import Address, HostSettings
 from gateway.net import descriptors
+from gateway.net.server import loop_factory
 
 _log = logging.getLogger("engines.host")
 
@@ -48,7 +48,7 @@ class RunReporter:
 def run(settings: HostSettings, logs: LogSettings, ready_file: Path | None, reporter: RunReporter | None = None) -> int:
     """Serve until SIGTERM or SIGINT; the exit code."""
     descriptors.raise_limit()  # a connection takes one, an instance a few
-    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+    with asyncio.Runner(loop_factory=loop_factory()) as runner:
         return runner.run(_serve(settings, logs, ready_file, reporter or RunReporter()))
 
 
@@ -124,12 +124,3 @@ def _write_ready(path: Path, ports: Ports) -> None:
         aside.replace(path)
     except OSError as error:
         raise StartError(f"cannot write {path}: {error.strerror}") from error
-
-
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    try:
-        import uvloop
-    except ImportError:
-        return None
-    factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
-    return factory
