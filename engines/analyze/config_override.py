@@ -24,10 +24,7 @@ def candidate_of(config: Config) -> Candidate:
 
 
 def check_kind(config: Config) -> None:
-    """Only models whose requests stand alone, and are answered once, can be measured.
-
-    Raises: AnalyzeError.
-    """
+    """Only models whose requests stand alone, and are answered once, can be measured. Raises: AnalyzeError."""
     name = config.get("name")
     if "sequence_batching" in config:
         raise AnalyzeError(f"{name} is a sequence model: its requests do not stand alone, so they cannot be swept here")
@@ -58,10 +55,8 @@ def with_candidate(config: Config, candidate: Candidate) -> dict[str, Any]:
 
 
 def config_pbtxt(config: Config) -> str:
-    """The configuration as config.pbtxt has it.
-
-    Raises: AnalyzeError where the server's configuration has what this program's schema lacks.
-    """
+    """The configuration as config.pbtxt has it. Raises: AnalyzeError where the server's configuration has what this
+    program's schema lacks."""
     from google.protobuf import json_format, text_format
 
     changed = message("inference.ModelConfig")()

@@ -61,11 +61,8 @@ def body_of(tensors: Sequence[InputTensor]) -> RequestBody:
 
 
 def generate(config: Mapping[str, Any], batch: int, shapes: Mapping[str, tuple[int, ...]]) -> list[RequestBody]:
-    """Requests with random values for a model's inputs, always the same ones.
-
-    `shapes` gives the dims of inputs, without the batch. Raises: AnalyzeError for a name that is no input, or dims that
-    the input does not have.
-    """
+    """Requests with random values for a model's inputs, always the same ones. `shapes` gives the dims of inputs,
+    without the batch. Raises: AnalyzeError for a name that is no input, or dims that the input does not have."""
     inputs = [one for one in config.get("input", ()) if not one.get("optional")]
     for name in shapes.keys() - {one["name"] for one in inputs}:
         names = ", ".join(one["name"] for one in inputs)
@@ -88,10 +85,8 @@ def open_axes(config: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]) 
 
 
 def read(path: Path) -> list[RequestBody]:
-    """Requests of a file: one V2 inference request as JSON, or a list of them, with `data` as (nested) lists.
-
-    Raises: AnalyzeError.
-    """
+    """Requests of a file: one V2 inference request as JSON, or a list of them, with `data` as (nested) lists. Raises:
+    AnalyzeError."""
     try:
         content = orjson.loads(path.read_bytes())
     except OSError as error:

@@ -38,10 +38,8 @@ class Hosted:
 async def hosting(
     repository: str, directory: Path, options: Sequence[str] = (), command: Sequence[str] = HOST_COMMAND
 ) -> AsyncIterator[Hosted]:
-    """A host over a model repository, on free ports, its log and ready file in `directory`.
-
-    Raises: AnalyzeError where it does not start.
-    """
+    """A host over a model repository, on free ports, its log and ready file in `directory`. Raises: AnalyzeError where
+    it does not start."""
     log, ready = directory / "host.log", directory / "host-ready.json"
     ready.unlink(missing_ok=True)
     arguments = [f"--model-repository={repository}", "--model-control-mode=explicit", f"--ready-file={ready}"]

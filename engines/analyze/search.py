@@ -84,10 +84,8 @@ def _along(axis: str, origin: Candidate, space: Space) -> Iterator[Candidate]:
 
 
 def wants_more(measured: Sequence[Measurement], budget: Budget) -> bool:
-    """Whether a higher concurrency is worth a try, after these ones in rising order.
-
-    Not after an error, a latency above the budget (it only grows), or where twice the load brought nothing twice.
-    """
+    """Whether a higher concurrency is worth a try, after these ones in rising order. Not after an error, a latency
+    above the budget (it only grows), or where twice the load brought nothing twice."""
     if not measured:
         return True
     last = measured[-1]

@@ -135,9 +135,7 @@ def single(candidate: Candidate) -> Search:
 
 def space_for(request: SweepRequest, start: Candidate) -> Space:
     """The values to sweep: the requested ones, else the default ones that suit the model, with those it has now.
-
-    Raises: AnalyzeError for values that the model cannot have.
-    """
+    Raises: AnalyzeError for values that the model cannot have."""
     batches = start.max_batch_size > 0
     if not batches and (any(request.max_batch_sizes) or request.request_batch > 1):
         why = "max_batch_size is 0 in its configuration: it takes no batches"

@@ -34,10 +34,7 @@ def refuse(command: str, problem: object) -> int:
 
 
 def boolean(option: str, text: str) -> bool:
-    """A boolean as Triton writes it: `--strict-readiness=false`.
-
-    Raises: BadParameter.
-    """
+    """A boolean as Triton writes it: `--strict-readiness=false`. Raises: BadParameter."""
     if text.lower() in _TRUE:
         return True
     if text.lower() in _FALSE:
@@ -46,10 +43,7 @@ def boolean(option: str, text: str) -> bool:
 
 
 def by_name(option: str, texts: Iterable[str]) -> dict[str, dict[str, str]]:
-    """`<name>,<setting>=<value>`, or `<setting>=<value>` for all, under the name "".
-
-    Raises: ValueError.
-    """
+    """`<name>,<setting>=<value>`, or `<setting>=<value>` for all, under the name "". Raises: ValueError."""
     parsed: dict[str, dict[str, str]] = {}
     for text in texts:
         head, _, value = text.partition("=")
@@ -61,10 +55,8 @@ def by_name(option: str, texts: Iterable[str]) -> dict[str, dict[str, str]]:
 
 
 def resources(texts: Iterable[str]) -> dict[tuple[int, str], int]:
-    """`<name>:<count>` or `<name>:<count>:<device>`: how much there is of a resource, by its device and name.
-
-    Raises: ValueError.
-    """
+    """`<name>:<count>` or `<name>:<count>:<device>`: how much there is of a resource, by its device and name. Raises:
+    ValueError."""
     parsed: dict[tuple[int, str], int] = {}
     for text in texts:
         parts = text.split(":")

@@ -49,10 +49,8 @@ def steps(request: ConversionRequest) -> int:
 
 
 def convert(request: ConversionRequest, progress: Progress) -> Result:
-    """Convert a model to CoreML, check it, and write the entry.
-
-    Raises: ConversionError; an entry that was begun is removed again.
-    """
+    """Convert a model to CoreML, check it, and write the entry. Raises: ConversionError; an entry that was begun is
+    removed again."""
     progress("reading the model")
     try:
         with package.quiet():
@@ -89,10 +87,8 @@ def convert(request: ConversionRequest, progress: Progress) -> Result:
 
 
 def fall_back(request: ConversionRequest, progress: Progress) -> Result:
-    """Write the entry of an ONNX model for the onnxruntime backend, with CoreML as its accelerator.
-
-    Raises: ConversionError.
-    """
+    """Write the entry of an ONNX model for the onnxruntime backend, with CoreML as its accelerator. Raises:
+    ConversionError."""
     progress("reading the model")
     path, config = sources.find(request.model)
     if path.suffix != ".onnx":

@@ -46,9 +46,7 @@ def make(
     progress: Progress,
 ) -> list[ConvertedPackage]:
     """Write a source's packages into a directory: one for each batch size, or a single one with enumerated shapes.
-
-    Raises: ConversionError.
-    """
+    Raises: ConversionError."""
     directory.mkdir(parents=True, exist_ok=True)
     if enumerated and len(rows) > 1:
         progress(f"converting for batches of {', '.join(map(str, rows))}")

@@ -46,10 +46,7 @@ class ModelSource:
 
 def find(path: Path) -> tuple[Path, Any]:
     """The model's file, and its configuration as far as there is one: `path` is the file, or an entry of a model
-    repository.
-
-    Raises: ConversionError.
-    """
+    repository. Raises: ConversionError."""
     config = message("inference.ModelConfig")()
     if not path.is_dir():
         if not path.is_file():
@@ -74,10 +71,8 @@ def find(path: Path) -> tuple[Path, Any]:
 
 
 def load(path: Path, config: Any, extra_shapes: Sequence[TensorShape]) -> ModelSource:
-    """Load a model. `extra_shapes` are of inputs that neither file nor configuration describes, in order.
-
-    Raises: ConversionError.
-    """
+    """Load a model. `extra_shapes` are of inputs that neither file nor configuration describes, in order. Raises:
+    ConversionError."""
     try:
         if path.suffix == ".onnx":
             return _onnx(path, config, extra_shapes)

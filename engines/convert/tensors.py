@@ -56,9 +56,7 @@ class TensorShape:
 
 def parse_shape(text: str) -> TensorShape:
     """`image=3,224,224` or `ids=128:INT64`: a name, the shape without the batch, and a datatype (FP32 unless said).
-
-    Raises: ConversionError.
-    """
+    Raises: ConversionError."""
     match = _SHAPE.match(text)
     if match is None:
         raise ConversionError(
@@ -71,10 +69,8 @@ def parse_shape(text: str) -> TensorShape:
 
 
 def with_sizes(inputs: Sequence[TensorShape], extra_shapes: Sequence[TensorShape]) -> list[TensorShape]:
-    """Inputs with the sizes that were given for them.
-
-    Raises: ConversionError where a size is left open, or one is given for an input that is not there.
-    """
+    """Inputs with the sizes that were given for them. Raises: ConversionError where a size is left open, or one is
+    given for an input that is not there."""
     by_name = {tensor.name: tensor for tensor in extra_shapes}
     if not inputs:
         return list(extra_shapes)

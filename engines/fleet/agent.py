@@ -24,10 +24,8 @@ from gateway.net.backoff import Backoff
 
 
 async def probe(url: str, timeout_seconds: float) -> Probe:
-    """Probe readiness by HTTP: YES for a status 2xx, NOTHING without a status in time.
-
-    A persistent connection would delay the stop of a server that waits for its clients, as Triton does.
-    """
+    """Probe readiness by HTTP: YES for a status 2xx, NOTHING without a status in time. A persistent connection would
+    delay the stop of a server that waits for its clients, as Triton does."""
     try:
         async with asyncio.timeout(timeout_seconds):
             status = await _status_of(url)

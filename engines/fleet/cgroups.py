@@ -22,10 +22,8 @@ class NoCgroupsError(Exception):
 
 
 def own_group(self_cgroup: str, mounts: str) -> Path:
-    """The directory of this process's group, from the texts of /proc/self/cgroup and /proc/self/mounts.
-
-    Raises: NoCgroupsError.
-    """
+    """The directory of this process's group, from the texts of /proc/self/cgroup and /proc/self/mounts. Raises:
+    NoCgroupsError."""
     roots = [line.split()[1] for line in mounts.splitlines() if line.split()[2:3] == ["cgroup2"]]
     paths = [line.removeprefix("0::") for line in self_cgroup.splitlines() if line.startswith("0::")]
     if not roots or not paths:

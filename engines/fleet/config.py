@@ -138,10 +138,8 @@ _FLEET = Record(
 
 
 def load_fleet(path: Path, environment: Mapping[str, str] | None = None) -> LoadedFleet:
-    """Read a fleet file. Errors are problems, never exceptions.
-
-    `environment` fills `${VAR}`; None means the process's own. Paths in the file are relative to its directory.
-    """
+    """Read a fleet file. Errors are problems, never exceptions. `environment` fills `${VAR}`; None means the process's
+    own. Paths in the file are relative to its directory."""
     reading = Reading()
     fleet = _load(path, os.environ if environment is None else environment, reading)
     problems = sorted(

@@ -20,11 +20,8 @@ def allot(
     is_free: IsFree,
     previous: Mapping[str, Mapping[str, int]],
 ) -> dict[str, dict[str, int]]:
-    """Ports for each agent, by the agent's name and the port's name.
-
-    An agent keeps its port in `previous` where that is free; `is_free` need not consider the ports allotted here.
-    Raises: NoFreePortError.
-    """
+    """Ports for each agent, by the agent's name and the port's name. An agent keeps its port in `previous` where that
+    is free; `is_free` need not consider the ports allotted here. Raises: NoFreePortError."""
     agents = list(agents)
     taken = {port for agent in agents for port in agent.fixed_ports.values()}
     allotted: dict[str, dict[str, int]] = {agent.name: dict(agent.fixed_ports) for agent in agents}

@@ -76,10 +76,8 @@ def read_state(path: Path) -> dict[str, SavedState]:
 
 
 def rotate(log: Path, max_bytes: int) -> bool:
-    """Copy a log that is too long to NAME.1 and truncate it; returns whether that was done.
-
-    The writing process keeps its descriptor, which appends to the truncated file.
-    """
+    """Copy a log that is too long to NAME.1 and truncate it; returns whether that was done. The writing process keeps
+    its descriptor, which appends to the truncated file."""
     try:
         if log.stat().st_size <= max_bytes:
             return False

@@ -63,10 +63,8 @@ class Supervisor:
         self._reload_requested = asyncio.Event()
 
     async def run(self) -> int:
-        """Run until SIGTERM or SIGINT; returns 0 where no agent had to be killed.
-
-        Raises: LockedError, NoFreePortError, OSError.
-        """
+        """Run until SIGTERM or SIGINT; returns 0 where no agent had to be killed. Raises: LockedError, NoFreePortError,
+        OSError."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stop_signals.put_nowait, number)

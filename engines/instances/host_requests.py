@@ -192,8 +192,6 @@ class HostRequests:
 
 
 def _refused(model: str, error: EngineError) -> EngineError:
-    """The error of a request that the scheduler rejected.
-
-    Source: python_backend `src/request_executor.cc`, RequestExecutor::Infer.
-    """
+    """The error of a request that the scheduler rejected. Source: python_backend `src/request_executor.cc`,
+    RequestExecutor::Infer."""
     return internal(f"Model {model} - Error when running inference: {error.message}")

@@ -86,11 +86,8 @@ class ProcessInstance:
         on_heavy: Callable[[str], None],
         on_overdue: Callable[[str], None],
     ) -> None:
-        """Its process has started and is about to load the model.
-
-        `on_setup` gets the messages of loading and stopping, `on_heavy` the reason for replacing the process,
-        `on_overdue` the reason for killing it.
-        """
+        """Its process has started and is about to load the model. `on_setup` gets the messages of loading and stopping,
+        `on_heavy` the reason for replacing the process, `on_overdue` the reason for killing it."""
         self._channel = channel  # closed at the end of the process: it ignores messages then
         self._on_setup, self._on_heavy, self._on_overdue = on_setup, on_heavy, on_overdue
         self.num_executions = 0

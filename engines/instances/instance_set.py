@@ -125,10 +125,7 @@ async def _load(process: ModelProcess, instance: ProcessInstance) -> None:
 
 
 def _number(config: Any, parameter: str) -> float | None:
-    """A parameter that is a positive number; None if it is not set, or 0.
-
-    Raises: EngineError.
-    """
+    """A parameter that is a positive number; None if it is not set, or 0. Raises: EngineError."""
     if parameter not in config.parameters:
         return None
     text = config.parameters[parameter].string_value

@@ -67,10 +67,7 @@ class ModelProcess:
 
     async def load(self, instances: Sequence[ProcessInstance], *, completes: bool) -> bytes:
         """Start the process and load the backend; the completed configuration, serialised. The process has all
-        instances if they share one, else the first.
-
-        Raises: EngineError.
-        """
+        instances if they share one, else the first. Raises: EngineError."""
         try:
             self._child, ends = spawn(
                 self.name, self._interpreter, len(instances), self._limits.arena_bytes, self._exit
@@ -96,10 +93,7 @@ class ModelProcess:
         return bytes(config)
 
     async def begin(self) -> None:
-        """Have every instance load the model.
-
-        Raises: EngineError.
-        """
+        """Have every instance load the model. Raises: EngineError."""
         plans = [(instance, instance.plan) for instance in self.instances]
         started = await asyncio.gather(
             *(self._set_up_by(each, protocol.START, plan.name, plan.kind, plan.device_id) for each, plan in plans)

@@ -44,10 +44,8 @@ class Interpreter:
 
 
 def interpreter_for(config: Any, directory: Path, num_processes: int) -> Interpreter:
-    """The Python for a model with this many processes: the host's, or that of the model's virtual environment.
-
-    Raises: EngineError if the environment is unusable, with a cure.
-    """
+    """The Python for a model with this many processes: the host's, or that of the model's virtual environment. Raises:
+    EngineError if the environment is unusable, with a cure."""
     environment = {name: str(threads_each(num_processes)) for name in _THREAD_VARIABLES if name not in os.environ}
     # This package's directory first, then the host's PYTHONPATH.
     paths = [str(Path(__file__).parents[2]), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
@@ -70,10 +68,7 @@ def threads_each(num_processes: int) -> int:
 
 
 def virtual_python(root: Path) -> str:
-    """The Python of a virtual environment.
-
-    Raises: EngineError.
-    """
+    """The Python of a virtual environment. Raises: EngineError."""
     if root.name.endswith(_ARCHIVES):
         raise invalid(
             f"{ENVIRONMENT_PARAMETER} '{root}' is an archive of conda-pack, which this host does not unpack: unpack it "
@@ -233,10 +228,8 @@ class ModelChild:
 def spawn(
     name: str, interpreter: Interpreter, num_channels: int, limit_bytes: int, on_exit: Callable[[int], None]
 ) -> tuple[ModelChild, list[ChannelEnds]]:
-    """Start a process for this many instances; `name` is the prefix of its lines in the log.
-
-    Raises: OSError if the interpreter cannot be started.
-    """
+    """Start a process for this many instances; `name` is the prefix of its lines in the log. Raises: OSError if the
+    interpreter cannot be started."""
     with contextlib.ExitStack() as unused, contextlib.ExitStack() as theirs:
 
         def closing(descriptor: int, ends: contextlib.ExitStack) -> int:

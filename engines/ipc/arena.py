@@ -51,10 +51,7 @@ class ArenaFullError(Exception):
 
 def open_shared_file(limit_bytes: int = DEFAULT_LIMIT_BYTES) -> int:
     """A file without a name, as a descriptor that children do not inherit: empty, or of its final size if it cannot
-    grow.
-
-    Raises: OSError.
-    """
+    grow. Raises: OSError."""
     if USES_POSIX_SHM:
         return _open_shm(limit_bytes)
     if hasattr(os, "memfd_create"):
@@ -93,10 +90,7 @@ class Arena:
         self.used_bytes = 0
 
     def put(self, data: Any) -> Block:
-        """Copy a contiguous buffer into a new block.
-
-        Raises: ArenaFullError.
-        """
+        """Copy a contiguous buffer into a new block. Raises: ArenaFullError."""
         size = memoryview(data).nbytes
         offset, place = self.allocate(size)
         place[:] = memoryview(data).cast("B")
@@ -104,10 +98,8 @@ class Arena:
         return offset, size
 
     def allocate(self, size: int) -> tuple[int, memoryview]:
-        """A block to write: its offset and its bytes. Release the bytes before the next allocation.
-
-        Raises: ArenaFullError.
-        """
+        """A block to write: its offset and its bytes. Release the bytes before the next allocation. Raises:
+        ArenaFullError."""
         length = -(-size // ALIGNMENT_BYTES) * ALIGNMENT_BYTES or ALIGNMENT_BYTES
         for index, (offset, room) in enumerate(self._holes):
             if room >= length:

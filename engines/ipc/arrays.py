@@ -33,10 +33,7 @@ class ClientMemory:
         self._mapped: OrderedDict[str, tuple[tuple[int, int, int], mmap.mmap]] = OrderedDict()
 
     def view(self, place: SharedMemory) -> memoryview:
-        """The bytes of a piece, writable.
-
-        Raises: EngineError if there is no such object, or no such piece of it.
-        """
+        """The bytes of a piece, writable. Raises: EngineError if there is no such object, or no such piece of it."""
         mapped = self._map(place.key)
         end = place.offset + place.num_bytes
         if place.offset < 0 or end > len(mapped):
@@ -87,10 +84,8 @@ class ArrayStore:
         self._lock = threading.Lock()  # of the arena: models may respond from their own threads
 
     def read(self, packed: PackedTensor) -> Array:
-        """A tensor as an array: a copy, or a view of memory that stays until the last array over it is gone.
-
-        Raises: EngineError if it is in unreachable shared memory, or too short.
-        """
+        """A tensor as an array: a copy, or a view of memory that stays until the last array over it is gone. Raises:
+        EngineError if it is in unreachable shared memory, or too short."""
         name, datatype, shape, data = packed
         if data.__class__ is bytes:
             if datatype == "BYTES":
@@ -114,10 +109,8 @@ class ArrayStore:
             self._received.view(*data)
 
     def write(self, name: str, datatype: str, array: Array, place: SharedMemory | None = None) -> PackedTensor:
-        """An array as a tensor for a message; `place` is the client's shared memory for the data.
-
-        Raises: EngineError if the place is too small or unreachable, ArenaFullError.
-        """
+        """An array as a tensor for a message; `place` is the client's shared memory for the data. Raises: EngineError
+        if the place is too small or unreachable, ArenaFullError."""
         shape = array.shape
         data: Any
         if datatype == "BYTES":
@@ -171,10 +164,8 @@ def _copy(data: Any, target: memoryview) -> None:
 
 
 def decode_bytes(data: bytes, shape: tuple[int, ...]) -> Array:
-    """An array of `bytes` from elements with length prefixes.
-
-    Raises: EngineError with Triton's text if the data does not fit the shape.
-    """
+    """An array of `bytes` from elements with length prefixes. Raises: EngineError with Triton's text if the data does
+    not fit the shape."""
     elements, position, size = [], 0, len(data)
     while position < size:
         begin = position + _LENGTH_BYTES

@@ -50,10 +50,7 @@ class HostConnection:
         self._last_number = 0
 
     def send(self, kind: int, *rest: Any) -> None:
-        """Send a message, with the released blocks.
-
-        Raises: HostGoneError.
-        """
+        """Send a message, with the released blocks. Raises: HostGoneError."""
         data = encode((kind, self.arrays.take_freed(), *rest))
         try:
             with self._sending:
@@ -64,10 +61,7 @@ class HostConnection:
             raise HostGoneError from error
 
     def next_work(self) -> Message:
-        """Wait for the next message with work.
-
-        Raises: HostGoneError.
-        """
+        """Wait for the next message with work. Raises: HostGoneError."""
         with self._lock:
             while not self._work:
                 self._read_or_wait()
@@ -103,10 +97,7 @@ class HostConnection:
             return self._last_number
 
     def next_answer(self, number: int) -> Message:
-        """Wait for the next reply to a request.
-
-        Raises: HostGoneError.
-        """
+        """Wait for the next reply to a request. Raises: HostGoneError."""
         with self._lock:
             answers = self._answers[number]
             while not answers:
@@ -193,10 +184,8 @@ class HostClient:
         *,
         is_decoupled: bool,
     ) -> Iterator[HostReply]:
-        """The responses of another model as they arrive. Closing the iterator early cancels the inference.
-
-        Raises: EngineError if the inputs do not fit into shared memory, HostGoneError.
-        """
+        """The responses of another model as they arrive. Closing the iterator early cancels the inference. Raises:
+        EngineError if the inputs do not fit into shared memory, HostGoneError."""
         connection = self._connection
         write = connection.arrays.write
         try:
@@ -218,10 +207,7 @@ class HostClient:
                 connection.send(protocol.INFER_CANCEL, number)
 
     def control(self, operation: str, *arguments: Any) -> Any:
-        """Have the host perform an operation, and wait for its result.
-
-        Raises: EngineError, HostGoneError.
-        """
+        """Have the host perform an operation, and wait for its result. Raises: EngineError, HostGoneError."""
         connection = self._connection
         number = connection.open_number()
         try:

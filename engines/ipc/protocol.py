@@ -50,10 +50,8 @@ _FORMAT = 2
 
 
 def encode(message: Message) -> bytes:
-    """A message in its frame; objects with the buffer protocol arrive as `bytes`.
-
-    Raises: ValueError if the message contains other than builtins.
-    """
+    """A message in its frame; objects with the buffer protocol arrive as `bytes`. Raises: ValueError if the message
+    contains other than builtins."""
     body = marshal.dumps(message, _FORMAT)
     return len(body).to_bytes(HEAD_BYTES, "little") + body
 
@@ -105,10 +103,7 @@ INLINE_BYTES = 64 * 1024
 
 
 def pack(tensor: TensorData, arena: Arena) -> PackedTensor:
-    """A tensor for a message.
-
-    Raises: ArenaFullError.
-    """
+    """A tensor for a message. Raises: ArenaFullError."""
     data: Any = tensor.data
     if data.__class__ is SharedMemory:
         data = (data.key, data.offset, data.num_bytes)

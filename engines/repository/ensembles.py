@@ -83,9 +83,7 @@ class _Tensor:
 
 def check_mapping(config: Message, models: Mapping[str, Message]) -> bool:
     """Check an ensemble against the completed configurations of its models, by name. Returns whether it is decoupled.
-
-    Raises: ConfigError.
-    """
+    Raises: ConfigError."""
     tensors = {
         tensor.name: _tensor(tensor, config, tensor.reshape.shape if tensor.HasField("reshape") else tensor.dims)
         for tensor in (*config.input, *config.output)

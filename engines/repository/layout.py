@@ -27,10 +27,8 @@ def check_roots(roots: Iterable[Path]) -> None:
 
 
 def model_directories(roots: Sequence[Path]) -> dict[str, list[Path]]:
-    """The directories of each model, by its name; more than one means that the model is in several roots.
-
-    Raises: OSError.
-    """
+    """The directories of each model, by its name; more than one means that the model is in several roots. Raises:
+    OSError."""
     result: dict[str, list[Path]] = {}
     for root in roots:
         for entry in sorted(root.iterdir()):
@@ -46,10 +44,8 @@ def config_path(directory: Path, config_name: str = "") -> Path:
 
 
 def read_labels(config: Message, directory: Path) -> dict[str, tuple[str, ...]]:
-    """The labels of each output that names a file of them, by the output's name: a line each.
-
-    Raises: EngineError if a file cannot be read.
-    """
+    """The labels of each output that names a file of them, by the output's name: a line each. Raises: EngineError if a
+    file cannot be read."""
     named = {output.name: directory / output.label_filename for output in config.output if output.label_filename}
     return {name: _lines(path) for name, path in named.items()}
 
@@ -115,10 +111,8 @@ IGNORED = "__pycache__"
 
 @dataclass(frozen=True, slots=True)
 class Fingerprint:
-    """The files under each entry of a model's directory, by the entry's name. Equal means unchanged.
-
-    `config_entry` is the entry in which the configuration lies.
-    """
+    """The files under each entry of a model's directory, by the entry's name. Equal means unchanged. `config_entry` is
+    the entry in which the configuration lies."""
 
     entries: Mapping[str, Files]
     config_entry: str

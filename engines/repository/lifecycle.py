@@ -40,10 +40,7 @@ class Lifecycle:
         self._unloads: set[asyncio.Task[None]] = set()
 
     def get(self, name: str, version: str = "") -> LoadedVersion:
-        """The model that serves; the latest ready version by default.
-
-        Raises: EngineError with Triton's text.
-        """
+        """The model that serves; the latest ready version by default. Raises: EngineError with Triton's text."""
         try:
             return self._serving[name][version]
         except KeyError:

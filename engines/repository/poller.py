@@ -65,20 +65,15 @@ class Shelf:
         self.roots: tuple[Root, ...] = ()
 
     def open(self) -> None:
-        """Open the roots, and list the models of remote ones.
-
-        Raises: EngineError if one of them is not a directory, or unreachable.
-        """
+        """Open the roots, and list the models of remote ones. Raises: EngineError if one of them is not a directory, or
+        unreachable."""
         self.roots = tuple(open_root(root, self._cache_directory) for root in self._addresses)
         for root in self.roots:
             root.refresh_names()
         check_roots(root.path for root in self.roots)
 
     def refresh(self, model: str = "") -> None:
-        """Bring copies of remote roots up to date, or of one model there.
-
-        Raises: EngineError.
-        """
+        """Bring copies of remote roots up to date, or of one model there. Raises: EngineError."""
         for root in self.roots:
             root.refresh(model)
 

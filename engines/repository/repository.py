@@ -75,10 +75,8 @@ class Repository:
         self._is_started = self._is_closing = False
 
     async def start(self) -> dict[str, str]:
-        """Load the models of the mode. Returns the reasons of failures by model; the others serve.
-
-        Raises: EngineError if a root is not a directory or unreachable, or "*" is combined with names.
-        """
+        """Load the models of the mode. Returns the reasons of failures by model; the others serve. Raises: EngineError
+        if a root is not a directory or unreachable, or "*" is combined with names."""
         is_everything = self.mode is not Mode.EXPLICIT or EVERYTHING in self._startup_models
         if self.mode is Mode.EXPLICIT and is_everything and len(self._startup_models) > 1:
             raise invalid("Wildcard model name '*' must be the ONLY startup model if specified at all.")
@@ -93,10 +91,7 @@ class Repository:
         return self.failures
 
     def get(self, name: str, version: str = "") -> LoadedVersion:
-        """The model that serves; the latest ready version by default.
-
-        Raises: EngineError with Triton's text.
-        """
+        """The model that serves; the latest ready version by default. Raises: EngineError with Triton's text."""
         return self._lifecycle.get(name, version)
 
     def ready_versions(self, name: str) -> list[int]:
@@ -127,10 +122,8 @@ class Repository:
         return dict(sorted(failures.items()))
 
     def index(self, ready_only: bool = False) -> list[IndexEntry]:
-        """The models of all roots, by name, with the versions that were ever loaded.
-
-        Raises: EngineError if a root cannot be read.
-        """
+        """The models of all roots, by name, with the versions that were ever loaded. Raises: EngineError if a root
+        cannot be read."""
         entries = []
         for name, directories in self._shelf.directories().items():
             versions = self._lifecycle.versions(name)
@@ -180,10 +173,8 @@ class Repository:
         self._problems.pop(name, None)
 
     async def poll(self) -> None:
-        """Poll the roots once: load new and changed models, unload removed ones.
-
-        Raises: EngineError if the mode is another one, or a root cannot be read.
-        """
+        """Poll the roots once: load new and changed models, unload removed ones. Raises: EngineError if the mode is
+        another one, or a root cannot be read."""
         if self.mode is not Mode.POLL:
             raise unavailable("polling is disabled")
         await self._operate(self._updates.apply(self._look_at_all))

@@ -84,10 +84,7 @@ def read_source(
 
 
 def read_override(name: str, override: Override, *, may_complete: bool = True) -> VersionSource:
-    """A model from the contents of a request.
-
-    Raises: EngineError.
-    """
+    """A model from the contents of a request. Raises: EngineError."""
     temporary = TemporaryDirectory()
     for path, data in sorted((override.files or {}).items()):
         _write_file(temporary.path, path, data)

@@ -55,10 +55,8 @@ class RemoteRoot(Root):
         self._manifest: dict[str, str] = manifest if isinstance(manifest, dict) else {}
 
     def refresh(self, model: str = "") -> None:
-        """Fetch changed files, and delete removed ones.
-
-        Raises: EngineError(UNAVAILABLE) if the store does not respond.
-        """
+        """Fetch changed files, and delete removed ones. Raises: EngineError(UNAVAILABLE) if the store does not
+        respond."""
         with self._translated():
             listing = self._list(model)
             for name, mark in listing.items():
@@ -130,10 +128,7 @@ class RemoteRoot(Root):
 
 def open_root(root: str | Path, cache_directory: Path | None = None) -> Root:
     """A root by its address: a directory, `file://` and a directory, or a remote URL with a copy in `cache_directory`
-    (by default ~/.cache/pointsman/repositories).
-
-    Raises: EngineError if a package is not installed.
-    """
+    (by default ~/.cache/pointsman/repositories). Raises: EngineError if a package is not installed."""
     text = str(root)
     if isinstance(root, Path) or "://" not in text:
         return Root(Path(root))

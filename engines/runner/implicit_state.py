@@ -164,10 +164,8 @@ class StoredStates(States):
 
 
 def states_of(spec: InstanceSpec) -> States:
-    """The states of an instance, in the configured store.
-
-    Raises: EngineError that names the parameter and its valid values.
-    """
+    """The states of an instance, in the configured store. Raises: EngineError that names the parameter and its valid
+    values."""
     texts = {name: parameter.string_value for name, parameter in spec.config.parameters.items()}
     if STORE not in texts or not spec.config.sequence_batching.state:
         return States(spec.config, spec.directory)

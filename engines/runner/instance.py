@@ -36,10 +36,8 @@ class RunningInstance:
         self._reports_memory = False
 
     def start(self, spec: InstanceSpec) -> None:
-        """Load the model, and report the result to the host.
-
-        Raises: HostGoneError, and EngineError if the model does not load, after the report.
-        """
+        """Load the model, and report the result to the host. Raises: HostGoneError, and EngineError if the model does
+        not load, after the report."""
         self.model, self.name = spec.model, spec.name
         try:
             self.signature = Signature(spec.config)
@@ -54,10 +52,7 @@ class RunningInstance:
         self.connection.send(protocol.STARTED, "" if placement is None else json.dumps(placement, default=str))
 
     def serve(self) -> None:
-        """Handle messages until STOP; the model is finalized then.
-
-        Raises: HostGoneError.
-        """
+        """Handle messages until STOP; the model is finalized then. Raises: HostGoneError."""
         connection = self.connection
         while True:
             message = connection.next_work()

@@ -130,10 +130,7 @@ def serve(connections: list[HostConnection]) -> int:
 
 
 def import_backend(name: str) -> Any:
-    """Import the module of a backend.
-
-    Raises: EngineError if there is no such backend; whatever the import raises.
-    """
+    """Import the module of a backend. Raises: EngineError if there is no such backend; whatever the import raises."""
     qualified = f"engines.backends.{name}"
     try:
         module = importlib.import_module(qualified) if name.isidentifier() else None

@@ -37,10 +37,8 @@ class ExecutionContext(Protocol):
 
 
 class ExecutionRequest:
-    """One request of an execution; a decoupled model may respond several times.
-
-    A request that is no longer referenced ends by itself, with an error if it has no response.
-    """
+    """One request of an execution; a decoupled model may respond several times. A request that is no longer referenced
+    ends by itself, with an error if it has no response."""
 
     __slots__ = (
         "_execution",
@@ -120,17 +118,12 @@ class ExecutionRequest:
     def respond(
         self, outputs: Mapping[str, Array], *, is_final: bool = True, parameters: Mapping[str, Scalar] | None = None
     ) -> None:
-        """Send a response, with the requested outputs only.
-
-        Raises: ValueError after the final one.
-        """
+        """Send a response, with the requested outputs only. Raises: ValueError after the final one."""
         self.answer(outputs.items(), is_final=is_final, parameters=parameters)
 
     def answer(self, outputs: Any, *, is_final: bool = True, parameters: Any = None, at_once: bool = False) -> None:
-        """`respond` with pairs of names and arrays; `at_once` does not wait for the end of the execution.
-
-        Raises: ValueError after the final one.
-        """
+        """`respond` with pairs of names and arrays; `at_once` does not wait for the end of the execution. Raises:
+        ValueError after the final one."""
         if self.is_over:
             raise ValueError("the request has been answered already")
         begin_ns = monotonic_ns()
@@ -157,10 +150,7 @@ class ExecutionRequest:
         execution.take((self._number, is_final, packed, parameters or None, error), at_once)
 
     def finish(self) -> None:
-        """End it without another response.
-
-        Raises: ValueError after the final one.
-        """
+        """End it without another response. Raises: ValueError after the final one."""
         if self.is_over:
             raise ValueError("the request has been answered already")
         self.is_over = True

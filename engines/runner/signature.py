@@ -30,10 +30,7 @@ class OutputRule:
         self.checks = checks
 
     def accept(self, array: Array) -> str:
-        """The array's datatype.
-
-        Raises: EngineError if it is not the configured one.
-        """
+        """The array's datatype. Raises: EngineError if it is not the configured one."""
         datatype = datatype_of(array)
         if datatype != self.datatype:
             if datatype == "UINT16" and self.datatype == "BF16":

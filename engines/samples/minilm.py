@@ -30,9 +30,7 @@ def weights_directory() -> Path | None:
 
 def write(weights: Path, target: Path) -> None:
     """Write the network, inputs input_ids and attention_mask [rows, length] int64, output embedding [rows, 384].
-
-    Raises: ImportError where onnx or safetensors is missing, KeyError where the checkpoint is another one's.
-    """
+    Raises: ImportError where onnx or safetensors is missing, KeyError where the checkpoint is another one's."""
     import onnx
     from safetensors.numpy import load_file
 

@@ -15,11 +15,8 @@ MODELS = Path(__file__).parent / "models"
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Models that belong together, in the repository that `agent` serves.
-
-    `needs`: modules, and what installs each; `finish` makes what does not lie beside this module, in the copied
-    repository.
-    """
+    """Models that belong together, in the repository that `agent` serves. `needs`: modules, and what installs each;
+    `finish` makes what does not lie beside this module, in the copied repository."""
 
     agent: str
     models: tuple[str, ...]

@@ -315,10 +315,8 @@ def _discard(response: InferResponse | None, is_final: bool) -> None:
 
 
 def _position_of(parameters: Mapping[str, Scalar], default: SequencePosition) -> SequencePosition:
-    """The position in a sequence for the next steps: a model may set it in the parameters of its response.
-
-    Raises: EngineError for parameters of the wrong type.
-    """
+    """The position in a sequence for the next steps: a model may set it in the parameters of its response. Raises:
+    EngineError for parameters of the wrong type."""
     if not parameters.keys() & {"sequence_id", "sequence_start", "sequence_end"}:
         return default
     sequence_id = parameters.get("sequence_id", default.sequence_id)

@@ -136,10 +136,8 @@ class EnsembleTensors:
 
 
 def fitted(dims: Sequence[int], *, batches: bool, rows: int, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """The shape of a tensor for a model (or the ensemble's response) that expects `dims`, without a batch axis.
-
-    It changes only between models that batch and models that do not: an axis of 1 is added or removed.
-    """
+    """The shape of a tensor for a model (or the ensemble's response) that expects `dims`, without a batch axis. It
+    changes only between models that batch and models that do not: an axis of 1 is added or removed."""
     if batches == (rows > 0):
         return shape
     fits = len(dims) == len(shape) and all(d in (-1, s) for d, s in zip(dims, shape, strict=True))

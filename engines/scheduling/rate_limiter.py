@@ -74,11 +74,8 @@ class RateLimiter:
         return f"<RateLimiter: {used or 'no resources'}; {len(self._waiting)} waiting>"
 
     def enrol(self, demand: Demand, granted: Callable[[], None]) -> Quota:
-        """Register an instance.
-
-        Raises: EngineError INVALID_ARG if there is less of a resource than it needs, or one is both global and per
-        device.
-        """
+        """Register an instance. Raises: EngineError INVALID_ARG if there is less of a resource than it needs, or one is
+        both global and per device."""
         quota = Quota(self, demand, granted)
         self._limits = self._limits_with([*self._quotas, quota])
         self._quotas.append(quota)

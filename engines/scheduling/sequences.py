@@ -164,10 +164,7 @@ class SequenceScheduler:
         batcher.fail_waiting(unavailable(f"model instance '{name}' has gone, and its sequences with it"))
 
     def _checked(self, call: InferenceCall) -> tuple[TensorData, ...]:
-        """The control inputs of a call that may go on.
-
-        Raises: EngineError.
-        """
+        """The control inputs of a call that may go on. Raises: EngineError."""
         request = call.request
         if call.batch_size > 1:
             raise invalid(

@@ -22,10 +22,8 @@ _LEAST_SECRET_BYTES = 16
 def open_store(
     url: str, *, secret: bytes | None = None, ttl_seconds: float = 86_400.0, deadline_seconds: float = 0.25
 ) -> StateStore:
-    """Redis by its URL, or `local`: this process. It connects later.
-
-    Raises: EngineError with the valid forms of the URL.
-    """
+    """Redis by its URL, or `local`: this process. It connects later. Raises: EngineError with the valid forms of the
+    URL."""
     if url == LOCAL:
         return LocalStateStore(secret=secret, ttl_seconds=ttl_seconds)
     try:
@@ -42,10 +40,7 @@ def resolve(text: str) -> str:
 
 
 def read_seconds(text: str) -> float:
-    """`90`, `90s`, `15m`, `24h` or `7d`, as seconds.
-
-    Raises: ValueError with the valid forms.
-    """
+    """`90`, `90s`, `15m`, `24h` or `7d`, as seconds. Raises: ValueError with the valid forms."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(ms|[smhd]?)", text.strip().lower())
     seconds = 0.0 if match is None else float(match[1]) * (0.001 if match[2] == "ms" else _UNITS[match[2] or "s"])
     if seconds <= 0:
@@ -54,10 +49,7 @@ def read_seconds(text: str) -> float:
 
 
 def read_secret(path: Path) -> bytes:
-    """The secret in a file, stripped.
-
-    Raises: EngineError if there is none, or it is too short.
-    """
+    """The secret in a file, stripped. Raises: EngineError if there is none, or it is too short."""
     try:
         secret = path.read_bytes().strip()
     except OSError as error:

@@ -93,10 +93,8 @@ Make = Callable[[], State | None]
 
 
 class StateStore(Protocol):
-    """Values by name, with a time to live. Any thread may call; failures of the store raise nothing.
-
-    `tenant` owns the values: with a secret, other tenants cannot open them.
-    """
+    """Values by name, with a time to live. Any thread may call; failures of the store raise nothing. `tenant` owns the
+    values: with a secret, other tenants cannot open them."""
 
     counts: StateCounts
 

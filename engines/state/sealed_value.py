@@ -46,10 +46,7 @@ def tenant_secret(secret: bytes, tenant: str) -> bytes:
 
 
 def seal(key: str, state: State, secret: bytes | None) -> bytes:
-    """The stored form of a value under `key`.
-
-    Raises: ValueError for what the format cannot hold.
-    """
+    """The stored form of a value under `key`. Raises: ValueError for what the format cannot hold."""
     if len(state.parts) > _MAX_PARTS or any(len(part.shape) > _MAX_AXES for part in state.parts):
         raise ValueError(f"a value has at most {_MAX_PARTS} parts of {_MAX_AXES} axes")
     start = bytes((VERSION, state.kind, state.codec, len(state.parts)))
@@ -67,10 +64,8 @@ def seal(key: str, state: State, secret: bytes | None) -> bytes:
 
 
 def unseal(key: str, value: bytes, secret: bytes | None) -> State:
-    """The value that was stored under `key`; its parts' data are views of `value`.
-
-    Raises: CorruptError, ForeignError.
-    """
+    """The value that was stored under `key`; its parts' data are views of `value`. Raises: CorruptError,
+    ForeignError."""
     if len(value) < _FIXED.size:
         raise CorruptError(f"{len(value)} bytes are no value")
     magic, version, kind, codec, num_parts, checksum, tag = _FIXED.unpack_from(value)

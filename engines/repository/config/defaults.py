@@ -49,11 +49,8 @@ BACKENDS_WITH_A_PLATFORM = frozenset(PLATFORMS.values())
 
 
 def complete_backend(config: Message, name: str, directory: Path) -> None:
-    """Fill in `name`, `backend`, `platform` and `default_model_filename` if they are missing.
-
-    `directory` is the model's; the files of its first version determine the backend. Raises: ConfigError if they do
-    not.
-    """
+    """Fill in `name`, `backend`, `platform` and `default_model_filename` if they are missing. `directory` is the
+    model's; the files of its first version determine the backend. Raises: ConfigError if they do not."""
     if not config.name:
         config.name = name
     files = _files_of_first_version(directory)
@@ -154,10 +151,7 @@ def set_instance_groups(
     config: Message, gpus: Sequence[int] = (), *, is_metal: bool = sys.platform == "darwin"
 ) -> None:
     """Name, kind and count of each instance group; at least one group. `gpus` are the ids of this machine's devices,
-    CUDA's or Metal's.
-
-    KIND_AUTO becomes KIND_GPU if the named GPUs (any, if it names none) exist, else KIND_CPU.
-    """
+    CUDA's or Metal's. KIND_AUTO becomes KIND_GPU if the named GPUs (any, if it names none) exist, else KIND_CPU."""
     if config.HasField("ensemble_scheduling"):
         return
     if not config.instance_group:

@@ -17,10 +17,8 @@ from gateway.protocol.protobuf import Message, message, pool
 
 
 class ConfigError(EngineError):
-    """A configuration that cannot be served, in Triton's words.
-
-    `words` lead to the place in the file: field names and quoted values as they follow each other there.
-    """
+    """A configuration that cannot be served, in Triton's words. `words` lead to the place in the file: field names and
+    quoted values as they follow each other there."""
 
     def __init__(self, message: str, *words: str) -> None:
         super().__init__(ErrorCode.INVALID_ARG, message)
@@ -53,10 +51,8 @@ _REPEATED_LINE = re.compile(r"^\d+:\d+ : ('.*': )?", re.DOTALL)
 
 
 def read(source: str | Path) -> Message:
-    """The `inference.ModelConfig` of a file (a Path) or of a text in protobuf's text format.
-
-    Raises: ConfigError with the file, line and column, the error and its correction.
-    """
+    """The `inference.ModelConfig` of a file (a Path) or of a text in protobuf's text format. Raises: ConfigError with
+    the file, line and column, the error and its correction."""
     from google.protobuf import text_format
 
     is_file = isinstance(source, Path)
@@ -78,10 +74,8 @@ def read(source: str | Path) -> Message:
 
 
 def read_json(text: str) -> Message:
-    """The `inference.ModelConfig` of a JSON object; enum values in any case, as in Triton.
-
-    Raises: ConfigError with the prefix "Invalid config override: ".
-    """
+    """The `inference.ModelConfig` of a JSON object; enum values in any case, as in Triton. Raises: ConfigError with the
+    prefix "Invalid config override: "."""
     from google.protobuf.json_format import ParseDict, ParseError
 
     config = message("inference.ModelConfig")()

@@ -18,9 +18,7 @@ TENSORRT_PLATFORM = "tensorrt_plan"
 
 def check_tensors(config: Message, *, is_complete: bool = True) -> None:
     """`is_complete`: whether a datatype or dims that are missing are wrong, and no longer the model's to fill in.
-
-    Raises: ConfigError.
-    """
+    Raises: ConfigError."""
     try:
         for tensor in config.input:
             _check_tensor(tensor, "input", config, is_complete)
