@@ -6,8 +6,9 @@ Source: Triton core `model_repository_manager.cc` DependencyGraph, ValidateEnsem
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
+from engines.repository.config.ensembles import tensor_graph, written
 from engines.repository.config.parser import require
 from gateway.protocol.protobuf import Message
 
@@ -60,21 +61,14 @@ def _back_to(name: str, configs: Configs) -> str | None:
 ANY = -1
 
 
-@dataclass(slots=True, eq=False)
-class _Tensor:
-    """A tensor of the ensemble, with the properties in the first model that has it. `origin` numbers the decoupled step
-    from which it comes, 0 if there is none."""
+@dataclass(frozen=True, slots=True)
+class _TensorType:
+    """The properties of a tensor, in the first model that has it."""
 
     model: str
     datatype: str
     shape: tuple[int, ...]
     is_batched: bool
-    step: int | None = None
-    is_decoupled: bool = False
-    origin: int = 0
-    is_reached: bool = False
-    before: list[_Tensor] = field(default_factory=list)
-    after: list[_Tensor] = field(default_factory=list)
 
     @property
     def full_shape(self) -> tuple[int, ...]:
@@ -84,11 +78,11 @@ class _Tensor:
 def check_mapping(config: Message, models: Mapping[str, Message]) -> bool:
     """Check an ensemble against the completed configurations of its models, by name. Returns whether it is decoupled.
     Raises: ConfigError."""
-    tensors = {
-        tensor.name: _tensor(tensor, config, tensor.reshape.shape if tensor.HasField("reshape") else tensor.dims)
+    types = {
+        tensor.name: _type(tensor, config, tensor.reshape.shape if tensor.HasField("reshape") else tensor.dims)
         for tensor in (*config.input, *config.output)
     }
-    for number, step in enumerate(config.ensemble_scheduling.step):
+    for step in config.ensemble_scheduling.step:
         model = models[step.model_name]
         _require(
             not 0 < model.max_batch_size < config.max_batch_size,
@@ -97,13 +91,16 @@ def check_mapping(config: Message, models: Mapping[str, Message]) -> bool:
             "max_batch_size",
         )
         _check_names(config, step, model)
-        _link(config, step, model, tensors, number)
-    return _find_origins(config, tensors)
+        for tensors, tensor_map in ((model.input, step.input_map), (model.output, step.output_map)):
+            for tensor in tensors:
+                if tensor.name in tensor_map:
+                    _match(config, tensor_map[tensor.name], _type(tensor, model, tensor.dims), types)
+    return _check_origins(config, models)
 
 
-def _tensor(tensor: Message, config: Message, shape: Sequence[int]) -> _Tensor:
+def _type(tensor: Message, config: Message, shape: Sequence[int]) -> _TensorType:
     datatype = tensor.DESCRIPTOR.fields_by_name["data_type"].enum_type.values_by_number[tensor.data_type].name
-    return _Tensor(config.name, datatype, tuple(shape), config.max_batch_size > 0)
+    return _TensorType(config.name, datatype, tuple(shape), config.max_batch_size > 0)
 
 
 def _check_names(config: Message, step: Message, model: Message) -> None:
@@ -121,23 +118,8 @@ def _check_names(config: Message, step: Message, model: Message) -> None:
         _require(name in outputs, who + text, name)
 
 
-def _link(config: Message, step: Message, model: Message, tensors: dict[str, _Tensor], number: int) -> None:
-    """Compare the model's tensors with the mapped ones, and link each to its sources."""
-    for tensor_spec in model.input:
-        if tensor_spec.name in step.input_map:
-            _meet(config, step.input_map[tensor_spec.name], _tensor(tensor_spec, model, tensor_spec.dims), tensors)
-    before = [tensors[name] for _, name in sorted(step.input_map.items())]
-    for output in model.output:
-        if output.name in step.output_map:
-            tensor = _meet(config, step.output_map[output.name], _tensor(output, model, output.dims), tensors)
-            tensor.step, tensor.is_decoupled = number, model.model_transaction_policy.decoupled
-            tensor.before += before
-            for needed in before:
-                needed.after.append(tensor)
-
-
-def _meet(config: Message, name: str, of_model: _Tensor, tensors: dict[str, _Tensor]) -> _Tensor:
-    tensor = tensors.setdefault(name, of_model)
+def _match(config: Message, name: str, of_model: _TensorType, types: dict[str, _TensorType]) -> None:
+    tensor = types.setdefault(name, of_model)
     where = f"in ensemble {config.name}, ensemble tensor {name}: "
     _require(
         tensor.datatype == of_model.datatype,
@@ -152,7 +134,6 @@ def _meet(config: Message, name: str, of_model: _Tensor, tensors: dict[str, _Ten
         f"{_shape_text(of_model.full_shape)} is inferred from model {of_model.model}",
         name,
     )
-    return tensor
 
 
 def _fit(one: tuple[int, ...], other: tuple[int, ...]) -> bool:
@@ -163,27 +144,23 @@ def _shape_text(shape: tuple[int, ...]) -> str:
     return f"[{','.join(map(str, shape))}]"
 
 
-def _find_origins(config: Message, tensors: dict[str, _Tensor]) -> bool:
-    """Follow the tensors from the inputs: inputs of a step come from one decoupled step, or from none."""
-    queue = [tensors[tensor_spec.name] for tensor_spec in config.input]
-    for tensor in queue:
-        tensor.is_reached = True
-    origin_of_step: dict[int | None, int] = {}
-    while queue:
-        for tensor in queue.pop(0).after:
-            if tensor.is_reached or not all(needed.is_reached for needed in tensor.before):
-                continue
-            origins = {needed.origin for needed in tensor.before}
-            model = config.ensemble_scheduling.step[tensor.step].model_name
-            text = f"step of model '{model}' receives inputs originated from different decoupled models"
-            _require(len(origins) == 1, f"in ensemble {config.name}, {text}", model)
-            if tensor.step not in origin_of_step:
-                is_new = tensor.is_decoupled
-                origin_of_step[tensor.step] = max(origin_of_step.values(), default=0) + 1 if is_new else origins.pop()
-            tensor.origin = origin_of_step[tensor.step]
-            tensor.is_reached = True
-            queue.append(tensor)
-    return any(tensor.origin for tensor in tensors.values())
+def _check_origins(config: Message, models: Mapping[str, Message]) -> bool:
+    """Inputs of a step come from one decoupled step, or from none; whether there is a decoupled step."""
+    # Of each tensor: the number of the decoupled step from which it comes, else 0.
+    origins = {tensor.name: 0 for tensor in config.input}
+    numbers: dict[int, int] = {}  # of the decoupled steps
+    for tensor in written(config, tensor_graph(config)):
+        if tensor.step is None or tensor.name in origins:
+            continue
+        model = config.ensemble_scheduling.step[tensor.step].model_name
+        before = {origins[needed.name] for needed in tensor.before}
+        text = f"step of model '{model}' receives inputs originated from different decoupled models"
+        _require(len(before) == 1, f"in ensemble {config.name}, {text}", model)
+        if models[model].model_transaction_policy.decoupled:
+            origins[tensor.name] = numbers.setdefault(tensor.step, len(numbers) + 1)
+        else:
+            origins[tensor.name] = before.pop()
+    return bool(numbers)
 
 
 def _require(holds: object, text: str, word: str) -> None:
