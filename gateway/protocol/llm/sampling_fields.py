@@ -12,6 +12,7 @@ import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 from typing import Any
 
 from gateway.protocol.errors import ErrorKind, GatewayError
@@ -26,33 +27,20 @@ _MESSAGES = frozenset({LlmApi.MESSAGES})
 
 
 class FieldType(Enum):
-    """What a field's value is."""
+    """What a field's value is, and its type in JSON."""
 
-    INTEGER = "integer"
-    NUMBER = "number"
-    FLAG = "flag"
-    TEXT = "text"
-    TEXTS = "texts"
-    TOKEN_IDS = "token ids"
-    MAP = "map"
-    OBJECT = "object"  # or a word for one
+    INTEGER = "integer", int
+    NUMBER = "number", NUMBER
+    FLAG = "flag", bool
+    TEXT = "text", str
+    TEXTS = "texts", list
+    TOKEN_IDS = "token ids", list
+    MAP = "map", dict
+    OBJECT = "object", dict  # or a word for one
 
     @property
     def json_type(self) -> Kind:
-        """The type of its value in JSON."""
-        return _JSON_TYPES[self]
-
-
-_JSON_TYPES: dict[FieldType, Kind] = {
-    FieldType.INTEGER: int,
-    FieldType.NUMBER: NUMBER,
-    FieldType.FLAG: bool,
-    FieldType.TEXT: str,
-    FieldType.TEXTS: list,
-    FieldType.TOKEN_IDS: list,
-    FieldType.MAP: dict,
-    FieldType.OBJECT: dict,
-}
+        return self.value[1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +49,6 @@ class SamplingField:
 
     name: str
     type: FieldType
-    meaning: str = ""
     idle: tuple[Any, ...] = ()  # values that request nothing: many clients send all the fields that they know
     apis: frozenset[LlmApi] = _OPENAI  # whose bodies have it by this name, in requests for engines too
     aliases: tuple[str, ...] = ()  # in OpenAI's bodies, as engines call it; the first that is there counts
@@ -75,224 +62,95 @@ class SamplingField:
     above_low: bool = False  # whether `low` itself is excluded
 
 
+def _field(name: str, type: FieldType, *, aliases: str = "", engine_aliases: str = "", **columns: Any) -> SamplingField:
+    """A row; several names in a column are separated by spaces."""
+    names = {"aliases": aliases, "tensors": _TENSORS.get(name, ""), "engine_aliases": engine_aliases}
+    return SamplingField(name, type, **{column: tuple(text.split()) for column, text in names.items()}, **columns)
+
+
 _INTEGER, _NUMBER, _FLAG, _TEXT = FieldType.INTEGER, FieldType.NUMBER, FieldType.FLAG, FieldType.TEXT
 _TEXTS, _IDS, _MAP, _OBJECT = FieldType.TEXTS, FieldType.TOKEN_IDS, FieldType.MAP, FieldType.OBJECT
 _MAX_CHOICES = 128
 _MAX_FACTOR = 100  # of temperature and penalties: beyond it float32 overflows sooner or later
-_ANY_API = _OPENAI | _RESPONSES | _MESSAGES
+_NOWHERE: frozenset[LlmApi] = frozenset()
+_NOT_MESSAGES = _OPENAI | _RESPONSES
+_ANY_API = _NOT_MESSAGES | _MESSAGES
+
+# The tensors of V2 models, newest backend first.
+_TENSORS = {
+    "max_tokens": "max_tokens sampling_param_max_tokens",
+    "min_tokens": "min_tokens min_length",
+    "temperature": "temperature sampling_param_temperature",
+    "top_p": "top_p runtime_top_p sampling_param_top_p",
+    "top_k": "top_k runtime_top_k sampling_param_top_k",
+    "min_p": "min_p",
+    "seed": "seed random_seed sampling_param_seed",
+    "n": "num_return_sequences n",
+    "best_of": "best_of sampling_param_best_of",
+    "presence_penalty": "presence_penalty sampling_param_presence_penalty",
+    "frequency_penalty": "frequency_penalty sampling_param_frequency_penalty",
+    "repetition_penalty": "repetition_penalty",
+    "length_penalty": "length_penalty len_penalty",
+    "bad_words": "bad_words",
+    "stop": "stop_words stop sampling_param_stop",
+    "beam_width": "beam_width",
+}
+
+_engine = partial(_field, in_engine=True)
+_vllm = partial(_field, in_engine=True, in_vllm_backend=True)
 
 SAMPLING_FIELDS = (
-    SamplingField(
+    _vllm(  # reasoning included
         "max_tokens",
         _INTEGER,
-        "tokens to generate at most, reasoning included",
         apis=_OPENAI | _MESSAGES,
-        aliases=("max_completion_tokens", "n_predict"),
-        tensors=("max_tokens", "sampling_param_max_tokens"),
-        in_vllm_backend=True,
-        in_engine=True,
-        engine_aliases=("max_completion_tokens", "max_new_tokens"),
         low=1,
+        aliases="max_completion_tokens n_predict",
+        engine_aliases="max_completion_tokens max_new_tokens",
     ),
-    SamplingField(
-        "min_tokens",
-        _INTEGER,
-        "tokens to generate at least",
-        idle=(0,),
-        tensors=("min_tokens", "min_length"),
-        in_vllm_backend=True,
-        in_engine=True,
-        engine_aliases=("min_length", "min_new_tokens"),
-        low=0,
-    ),
-    SamplingField(
-        "temperature",
-        _NUMBER,
-        apis=_ANY_API,
-        tensors=("temperature", "sampling_param_temperature"),
-        in_vllm_backend=True,
-        in_engine=True,
-        low=0,
-        high=_MAX_FACTOR,
-    ),
-    SamplingField(
-        "top_p",
-        _NUMBER,
-        apis=_ANY_API,
-        tensors=("top_p", "runtime_top_p", "sampling_param_top_p"),
-        in_vllm_backend=True,
-        in_engine=True,
-        engine_aliases=("runtime_top_p",),
-        low=0,
-        high=1,
-        above_low=True,
-    ),
-    SamplingField(
-        "top_k",
-        _INTEGER,
-        apis=_ANY_API,
-        tensors=("top_k", "runtime_top_k", "sampling_param_top_k"),
-        in_vllm_backend=True,
-        in_engine=True,
-        engine_aliases=("runtime_top_k",),
-        low=-1,
-        high=(1 << 31) - 1,
-    ),
-    SamplingField("min_p", _NUMBER, tensors=("min_p",), in_vllm_backend=True, in_engine=True, low=0, high=1),
-    SamplingField(
-        "seed",
-        _INTEGER,
-        apis=_OPENAI | _RESPONSES,
-        tensors=("seed", "random_seed", "sampling_param_seed"),
-        in_vllm_backend=True,
-        in_engine=True,
-        engine_aliases=("random_seed",),
-        low=-(1 << 63),
-        high=(1 << 64) - 1,
-    ),
-    SamplingField("ignore_eos", _FLAG, idle=(False,), apis=_OPENAI | _RESPONSES, in_vllm_backend=True, in_engine=True),
-    SamplingField(
-        "n",
-        _INTEGER,
-        "choices; 1 is the default and is not stored",
-        idle=(1,),
-        tensors=("num_return_sequences", "n"),
-        in_vllm_backend=True,
-        in_engine=True,
-        low=1,
-        high=_MAX_CHOICES,
-    ),
-    SamplingField(
-        "best_of",
-        _INTEGER,
-        idle=(1,),
-        apis=_COMPLETIONS,
-        tensors=("best_of", "sampling_param_best_of"),
-        in_engine=True,
-        low=1,
-        high=_MAX_CHOICES,
-    ),
-    SamplingField(
-        "presence_penalty",
-        _NUMBER,
-        idle=(0,),
-        tensors=("presence_penalty", "sampling_param_presence_penalty"),
-        in_vllm_backend=True,
-        in_engine=True,
-        low=-2,
-        high=2,
-    ),
-    SamplingField(
-        "frequency_penalty",
-        _NUMBER,
-        idle=(0,),
-        tensors=("frequency_penalty", "sampling_param_frequency_penalty"),
-        in_vllm_backend=True,
-        in_engine=True,
-        low=-2,
-        high=2,
-    ),
-    SamplingField(
+    _vllm("min_tokens", _INTEGER, idle=(0,), low=0, engine_aliases="min_length min_new_tokens"),
+    _vllm("temperature", _NUMBER, apis=_ANY_API, low=0, high=_MAX_FACTOR),
+    _vllm("top_p", _NUMBER, apis=_ANY_API, low=0, high=1, above_low=True, engine_aliases="runtime_top_p"),
+    _vllm("top_k", _INTEGER, apis=_ANY_API, low=-1, high=(1 << 31) - 1, engine_aliases="runtime_top_k"),
+    _vllm("min_p", _NUMBER, low=0, high=1),
+    _vllm("seed", _INTEGER, apis=_NOT_MESSAGES, low=-(1 << 63), high=(1 << 64) - 1, engine_aliases="random_seed"),
+    _vllm("ignore_eos", _FLAG, idle=(False,), apis=_NOT_MESSAGES),
+    _vllm("n", _INTEGER, idle=(1,), low=1, high=_MAX_CHOICES),
+    _engine("best_of", _INTEGER, idle=(1,), apis=_COMPLETIONS, low=1, high=_MAX_CHOICES),
+    _vllm("presence_penalty", _NUMBER, idle=(0,), low=-2, high=2),
+    _vllm("frequency_penalty", _NUMBER, idle=(0,), low=-2, high=2),
+    _vllm(
         "repetition_penalty",
         _NUMBER,
-        apis=_OPENAI | _RESPONSES,
-        aliases=("repeat_penalty",),
-        tensors=("repetition_penalty",),
-        in_vllm_backend=True,
-        in_engine=True,
+        apis=_NOT_MESSAGES,
         low=1 / _MAX_FACTOR,
         high=_MAX_FACTOR,
+        aliases="repeat_penalty",
     ),
-    SamplingField(
-        "length_penalty",
-        _NUMBER,
-        idle=(1,),
-        tensors=("length_penalty", "len_penalty"),
-        in_engine=True,
-        engine_aliases=("len_penalty",),
+    _engine("length_penalty", _NUMBER, idle=(1,), engine_aliases="len_penalty"),
+    _engine("logit_bias", _MAP, idle=({},), apis=_NOT_MESSAGES),  # token id (as text) to number
+    _field("echo", _FLAG, idle=(False,), apis=_COMPLETIONS),  # the prompt stands before the text
+    _field("suffix", _TEXT, idle=("",), apis=_COMPLETIONS),  # what follows the text to insert
+    _vllm("skip_special_tokens", _FLAG, idle=(True,), apis=_NOT_MESSAGES),
+    _field("parallel_tool_calls", _FLAG, idle=(True,), apis=_CHAT | _RESPONSES),
+    _field("reasoning_effort", _TEXT, apis=_CHAT),  # none, minimal, low, medium, high
+    _field(  # a budget; 0 switches reasoning off
+        "thinking_tokens", _INTEGER, idle=(-1,), apis=_NOWHERE, aliases="thinking_token_budget thinking_budget_tokens"
     ),
-    SamplingField(
-        "logit_bias",
-        _MAP,
-        "token id (as text) to number",
-        idle=({},),
-        apis=_OPENAI | _RESPONSES,
-        in_engine=True,
-    ),
-    SamplingField(
-        "echo",
-        _FLAG,
-        "the prompt stands before the text; false is the default and is not stored",
-        idle=(False,),
-        apis=_COMPLETIONS,
-    ),
-    SamplingField("suffix", _TEXT, "what follows the text to insert", idle=("",), apis=_COMPLETIONS),
-    SamplingField(
-        "skip_special_tokens",
-        _FLAG,
-        idle=(True,),
-        apis=_OPENAI | _RESPONSES,
-        in_vllm_backend=True,
-        in_engine=True,
-    ),
-    SamplingField("parallel_tool_calls", _FLAG, idle=(True,), apis=_CHAT | _RESPONSES),
-    SamplingField("reasoning_effort", _TEXT, "none, minimal, low, medium, high", apis=_CHAT),
-    SamplingField(
-        "thinking_tokens",
-        _INTEGER,
-        "budget for reasoning; 0 switches it off",
-        idle=(-1,),
-        apis=frozenset(),
-        aliases=("thinking_token_budget", "thinking_budget_tokens"),
-    ),
-    SamplingField("user", _TEXT, "whose request it is", apis=_OPENAI | _RESPONSES),
-    SamplingField("metadata", _MAP, "of str: for the provider's own records", idle=({},), apis=_OPENAI | _RESPONSES),
-    SamplingField("priority", _INTEGER, "the scheduler's", idle=(0,), apis=_OPENAI | _RESPONSES),
-    SamplingField("stop_token_ids", _IDS, idle=([],), in_vllm_backend=True, in_engine=True, engine_aliases=("end_id",)),
-    SamplingField(
-        "bad_words",
-        _TEXTS,
-        "texts that must not occur",
-        idle=([],),
-        tensors=("bad_words",),
-        in_vllm_backend=True,
-        in_engine=True,
-    ),
+    _field("user", _TEXT, apis=_NOT_MESSAGES),  # whose request it is
+    _field("metadata", _MAP, idle=({},), apis=_NOT_MESSAGES),  # of str: for the provider's own records
+    _field("priority", _INTEGER, idle=(0,), apis=_NOT_MESSAGES),  # the scheduler's
+    _vllm("stop_token_ids", _IDS, idle=([],), engine_aliases="end_id"),
+    _vllm("bad_words", _TEXTS, idle=([],)),  # texts that must not occur
     # Those that each API writes in a form of its own.
-    SamplingField(
-        "stop",
-        _TEXTS,
-        "texts that end a choice",
-        apis=_OPENAI | _RESPONSES,
-        tensors=("stop_words", "stop", "sampling_param_stop"),
-        in_vllm_backend=True,
-        in_engine=True,
-        engine_aliases=("stop_words", "stop_sequences"),
-    ),
-    SamplingField("logprobs", _INTEGER, "alternatives beside each token's own log probability; 0: its own alone"),
-    SamplingField("prompt_logprobs", _INTEGER, "no reply has a place for them", apis=frozenset()),
-    SamplingField(
-        "response_format",
-        _OBJECT,
-        "OpenAI's chat form: {type: json_object}, or {type: json_schema, json_schema: {name, schema}}",
-    ),
-    SamplingField(
-        "tool_choice",
-        _OBJECT,
-        "OpenAI's chat form: auto, none, required or {type: function, function: {name}}",
-        apis=_CHAT,
-    ),
-    SamplingField(
-        "beam_width",
-        _INTEGER,
-        "beams of a beam search",
-        apis=frozenset(),
-        tensors=("beam_width",),
-        in_engine=True,
-        engine_aliases=("num_beams",),
-        low=0,
-        high=_MAX_CHOICES,
-    ),
+    _vllm("stop", _TEXTS, apis=_NOT_MESSAGES, engine_aliases="stop_words stop_sequences"),
+    _field("logprobs", _INTEGER),  # alternatives beside each token's own log probability; 0: its own alone
+    _field("prompt_logprobs", _INTEGER, apis=_NOWHERE),  # no reply has a place for them
+    # OpenAI's chat forms: {type: json_object}, or {type: json_schema, json_schema: {name, schema}}; and auto, none,
+    # required or {type: function, function: {name}}.
+    _field("response_format", _OBJECT),
+    _field("tool_choice", _OBJECT, apis=_CHAT),
+    _engine("beam_width", _INTEGER, apis=_NOWHERE, low=0, high=_MAX_CHOICES, engine_aliases="num_beams"),
 )
 OPTIONS: Mapping[str, SamplingField] = {field.name: field for field in SAMPLING_FIELDS}
 # Fields with a form of their own in OpenAI's bodies, which `openai_options` reads one by one.
