@@ -8,7 +8,7 @@ from typing import Any
 
 from engines.core.errors import EngineError, ErrorCode
 from gateway.protocol.llm.canonical import Media, Message, Tool
-from gateway.protocol.llm.templates import template_messages, template_tools
+from gateway.protocol.llm.templates import template_message, template_tool
 
 ChatValue = Mapping[str, Sequence[Mapping[str, Any]]]
 
@@ -35,4 +35,4 @@ def chat_value(messages: Iterable[Message], tools: Iterable[Tool]) -> ChatValue:
             ErrorCode.UNSUPPORTED,
             "'messages' hold an image, a sound or a file, and this engine's models read text alone",
         )
-    return {"messages": template_messages(messages), "tools": template_tools(tools)}
+    return {"messages": [*map(template_message, messages)], "tools": [*map(template_tool, tools)]}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from time import strftime
 from typing import Any
 
 from gateway.config.specs import EngineSpec
@@ -87,38 +86,16 @@ def _openai_side(spec: EngineSpec, model: str, generation: Generation) -> Engine
     if api is None:
         what = f"engine '{spec.name}' has no dialect for text, only {', '.join(spec.dialects)}"
         raise GatewayError(ErrorKind.UNSUPPORTED, what)
-    codec = API_CODECS[api]
-    path = f"{spec.base_path}/{codec.path}"
-    side = OpenAISide(api, path, model, spec.unsupported == "drop", codec.write_request, codec.reply_reader)
-    return PromptSide(side, _renderer(spec), spec.name) if api is LlmApi.COMPLETIONS else side
+    side = OpenAISide(api, API_CODECS[api], spec.base_path, model, spec.unsupported == "drop")
+    return PromptSide(side, _template(spec.chat_template), spec.name) if api is LlmApi.COMPLETIONS else side
 
 
 def _generate_side(spec: EngineSpec, model: str, version: str, flavour: Flavour) -> EngineSide:
     side = GenerateSide(model, version, flavour, spec.unsupported == "drop")
-    if not spec.protocol.traits.has_generate:
-        return PromptSide(MLServerSide(side), _renderer(spec), spec.name)
-    return PromptSide(side, _renderer(spec), spec.name)
-
-
-def _renderer(spec: EngineSpec) -> _Renderer | None:
-    return _Renderer(_template(spec.chat_template)) if spec.chat_template is not None else None
+    inner = side if spec.protocol.traits.has_generate else MLServerSide(side)
+    return PromptSide(inner, _template(spec.chat_template), spec.name)
 
 
 @lru_cache(maxsize=64)
-def _template(text: str) -> Template:
-    return read_template(text)
-
-
-class _Renderer:
-    """Writes a generation's messages as a prompt."""
-
-    def __init__(self, template: Template) -> None:
-        self._template = template
-        self.takes_tools = template.takes_tools
-
-    def __call__(self, generation: Generation, continues: bool) -> str:
-        """The prompt; where it `continues`, the last message is left open."""
-        messages = generation.messages
-        begun = messages[-1].text if continues else ""
-        fields = messages[:-1] if continues else messages
-        return self._template.render(fields, generation.tools, strftime_now=strftime) + begun
+def _template(text: str | None) -> Template | None:
+    return read_template(text) if text is not None else None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
 from gateway.protocol.llm import (
     chat_reply,
@@ -24,17 +23,8 @@ from gateway.protocol.llm.canonical import Generation
 from gateway.protocol.llm.translation import ReplyReader, ReplyWriter
 from gateway.protocol.operations import LlmApi
 
-
-class MakeWriter(Protocol):
-    """Makes the writer of one reply; what the engine does not report is written as given."""
-
-    def __call__(self, generation: Generation, *, id: str, created: int, model: str) -> ReplyWriter: ...
-
-
-class WriteRequest(Protocol):
-    """Writes a request for an engine: its body, and the names of what was dropped."""
-
-    def __call__(self, generation: Generation, *, model: str, drop: bool) -> tuple[bytes, list[str]]: ...
+# Makes the writer of one reply, from a generation and what the engine may not report: `id`, `created`, `model`.
+MakeWriter = Callable[..., ReplyWriter]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +35,7 @@ class ApiCodec:
     id_prefix: str
     read_request: Callable[[bytes], Generation]
     reply_writer: MakeWriter
-    write_request: WriteRequest
+    write_request: Callable[..., tuple[bytes, list[str]]]  # for `model`; with the names of what it had to `drop`
     reply_reader: Callable[[], ReplyReader]
 
 

@@ -16,10 +16,9 @@ from typing import Any
 
 import orjson
 
-from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.llm.canonical import Event, Finished, Generation, ReasoningDelta, TextDelta, ToolCallDelta
-from gateway.protocol.llm.json_fields import Fields
-from gateway.protocol.llm.openai_reply_reader import OpenAIReplyReader, text_of
+from gateway.protocol.llm.json_fields import Fields, misunderstood, text_of
+from gateway.protocol.llm.openai_reply_reader import OpenAIReplyReader
 from gateway.protocol.llm.openai_reply_writer import OpenAIReplyWriter
 
 
@@ -72,7 +71,7 @@ class _Calls:
         for call in calls if isinstance(calls, list) else ():
             function = call.get("function") if isinstance(call, dict) else None
             if not isinstance(function, dict):
-                raise GatewayError(ErrorKind.UPSTREAM_PROTOCOL, "a tool call of the engine's reply has no 'function'")
+                raise misunderstood("a tool call has no 'function'")
             id, name = text_of(call.get("id")), text_of(function.get("name"))
             position, is_new = self._position(call.get("index"), id, name)
             arguments = function.get("arguments") or ""

@@ -16,8 +16,8 @@ from typing import Any
 import orjson
 
 from gateway.protocol.llm.canonical import Event, Finished, Generation, ReasoningDelta, TextDelta
-from gateway.protocol.llm.json_fields import Fields
-from gateway.protocol.llm.openai_reply_reader import OpenAIReplyReader, text_of
+from gateway.protocol.llm.json_fields import Fields, text_of
+from gateway.protocol.llm.openai_reply_reader import OpenAIReplyReader
 from gateway.protocol.llm.openai_reply_writer import OpenAIReplyWriter
 
 # Stands for what a tokenizer could not decode.

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Protocol
+from time import strftime
 
 import orjson
 
 from gateway.protocol.conversion.sse import SseReader, event_of
 from gateway.protocol.errors import ErrorKind, GatewayError
+from gateway.protocol.llm.api_codecs import ApiCodec
 from gateway.protocol.llm.canonical import Event, Generation
 from gateway.protocol.llm.generate_engine_reply import GenerateReplyReader
 from gateway.protocol.llm.generate_engine_request import write_request as write_generate
 from gateway.protocol.llm.generate_signature import Flavour
+from gateway.protocol.llm.templates import Template
 from gateway.protocol.llm.translation import ReplyReader
 from gateway.protocol.mlserver.bodies import error_of, generate_of_inference, inference_of_generate
 from gateway.protocol.operations import LlmApi, model_path
 from gateway.protocol.translator import EngineRequest, Reply
-
-WriteRequest = Callable[..., tuple[bytes, list[str]]]
 
 # What vLLM and SGLang are told by to go on with the last message; llama.cpp goes on where it is the assistant's.
 _CONTINUES = {"continue_final_message": True, "add_generation_prompt": False}
@@ -30,29 +29,20 @@ class OpenAISide:
     """An engine that speaks one of OpenAI's APIs, or Anthropic's."""
 
     api: LlmApi
-    path: str
+    codec: ApiCodec
+    base_path: str
     model: str
     drop: bool
-    write: WriteRequest
-    make_reader: Callable[[], ReplyReader]
 
     def request(self, generation: Generation, *, continues: bool) -> EngineRequest:
         """See `EngineSide`."""
-        body, lost = self.write(generation, model=self.model, drop=self.drop)
+        body, lost = self.codec.write_request(generation, model=self.model, drop=self.drop)
         if continues and self.api is LlmApi.CHAT:
             body = orjson.dumps(orjson.loads(body) | _CONTINUES)
-        return EngineRequest(self.path, body, api=self.api, dropped=tuple(lost))
+        return EngineRequest(f"{self.base_path}/{self.codec.path}", body, api=self.api, dropped=tuple(lost))
 
     def reader(self, generation: Generation) -> ReplyReader:
-        return self.make_reader()
-
-
-class Render(Protocol):
-    """Writes a generation's messages as a prompt; the last one is left open where it `continues`."""
-
-    takes_tools: bool  # whether it has a place for them
-
-    def __call__(self, generation: Generation, continues: bool) -> str: ...
+        return self.codec.reply_reader()
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +50,7 @@ class PromptSide:
     """An engine that takes a prompt alone: messages become one by the engine's chat template."""
 
     inner: OpenAISide | GenerateSide | MLServerSide
-    render: Render | None
+    template: Template | None
     engine: str
 
     def request(self, generation: Generation, *, continues: bool) -> EngineRequest:
@@ -70,26 +60,28 @@ class PromptSide:
         return self.inner.request(generation, continues=False)
 
     def reader(self, generation: Generation) -> ReplyReader:
-        if generation.prompt is None and self._repeats_prompt and not generation.stream:
+        repeats_prompt = isinstance(self.inner, GenerateSide) and self.inner.flavour.repeats_prompt
+        if generation.prompt is None and repeats_prompt and not generation.stream:
             generation = self._rendered(generation, continues=False)
         return self.inner.reader(generation)
 
-    @property
-    def _repeats_prompt(self) -> bool:
-        return isinstance(self.inner, GenerateSide) and self.inner.flavour.repeats_prompt
-
     def _rendered(self, generation: Generation, continues: bool) -> Generation:
         """With the prompt that the messages become."""
-        if self.render is None:
+        if self.template is None:
             what = (
                 f"engine '{self.engine}' takes a prompt, not messages: give it a 'chat_template', or ask for "
                 "/v1/completions"
             )
             raise GatewayError(ErrorKind.UNSUPPORTED, what)
-        generation = _without_free_choice(generation)
-        prompt = self.render(generation, continues)
+        messages, tools, options = generation.messages, generation.tools, generation.options
+        choice = options.get("tool_choice")
+        if choice in ("auto", "none"):  # a prompt says these by having tools, or none
+            options = {name: value for name, value in options.items() if name != "tool_choice"}
+            tools = () if choice == "none" else tools
+        begun = messages[-1].text if continues else ""
+        prompt = self.template.render(messages[:-1] if continues else messages, tools, strftime_now=strftime) + begun
         # What the template has written is not to be told again; media stay, for engines that take them beside.
-        return replace(generation, prompt=prompt, tools=() if self.render.takes_tools else generation.tools)
+        return replace(generation, prompt=prompt, tools=() if self.template.takes_tools else tools, options=options)
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,12 +140,3 @@ class _InferenceReader:
             error = error_of(Reply(status, body))
             return self._inner.whole(error.status, error.body)
         return self._inner.whole(status, generate_of_inference(body, is_text=True))
-
-
-def _without_free_choice(generation: Generation) -> Generation:
-    """Without a choice of tools that a prompt can say: by telling of them, or by not doing so."""
-    choice = generation.options.get("tool_choice")
-    if choice not in ("auto", "none"):
-        return generation
-    options = {name: value for name, value in generation.options.items() if name != "tool_choice"}
-    return replace(generation, tools=() if choice == "none" else generation.tools, options=options)

@@ -16,9 +16,9 @@ import orjson
 from gateway.protocol.conversion import triton_json
 from gateway.protocol.conversion.errors import read_error
 from gateway.protocol.conversion.sse import SseReader
-from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.llm.canonical import EngineFailed, Event, Finished, Generation, Started, TextDelta, Used
 from gateway.protocol.llm.generate_signature import Flavour, Kind
+from gateway.protocol.llm.json_fields import misunderstood, text_of
 
 # Python's None as text: the choice goes on.
 _GOES_ON = (None, "None", "")
@@ -43,9 +43,6 @@ class GenerateReplyReader:
         self._before: dict[int, str] = {}  # by choice: what it has said; of a cumulative stream alone
         self._ended: dict[int, bool] = {}  # choices that have begun: whether they are whole
         self._prompt_tokens = self._completion_tokens = 0
-
-    def __repr__(self) -> str:
-        return f"<GenerateReplyReader: {len(self._ended)} choices, {self._completion_tokens} tokens>"
 
     def feed(self, data: bytes) -> list[Event]:
         """The events that these bytes of the stream complete."""
@@ -106,7 +103,7 @@ class GenerateReplyReader:
         if not self._begun:
             self._begun = True
             self._goes_on = self._is_simple
-            events.append(Started(_text(reply, "id"), _text(reply, "model_name")))
+            events.append(Started(text_of(reply.get("id")), text_of(reply.get("model_name"))))
         texts = text if type(text) is list else (text,)
         logprobs = reply.get("logprobs") if self._flavour.kind is Kind.VLLM else None
         for index, (piece, fields) in enumerate(zip_longest(texts, _listed(logprobs)), _first_choice(texts, reply)):
@@ -122,7 +119,7 @@ class GenerateReplyReader:
         if text is None:
             text = ""
         elif type(text) is not str:
-            raise GatewayError(ErrorKind.UPSTREAM_PROTOCOL, f"'{self._output}' of the engine's reply is no text")
+            raise misunderstood(f"'{self._output}' is no text")
         if self._flavour.cumulative:
             text = self._since(text, index)
         if index not in self._ended:
@@ -157,15 +154,10 @@ def _parsed(body: bytes) -> dict[str, Any]:
         try:
             reply = triton_json.read(body.decode("utf-8", "replace").encode())
         except ValueError as error:
-            raise GatewayError(ErrorKind.UPSTREAM_PROTOCOL, f"the engine's reply is no JSON: {error}") from None
+            raise misunderstood(f"it is no JSON: {error}") from None
     if type(reply) is not dict:
-        raise GatewayError(ErrorKind.UPSTREAM_PROTOCOL, "the engine's reply is no JSON object")
+        raise misunderstood("it is no JSON object")
     return reply
-
-
-def _text(reply: Mapping[str, Any], key: str) -> str:
-    value = reply.get(key)
-    return value if isinstance(value, str) else ""
 
 
 def _listed(value: Any) -> Sequence[Any]:
@@ -212,7 +204,7 @@ def read_logprobs(fields: Any, alternatives: int) -> list[dict[str, Any]] | None
             for token in tokens
         ] or None
     except (orjson.JSONDecodeError, AttributeError, IndexError, KeyError, TypeError) as error:
-        raise GatewayError(ErrorKind.UPSTREAM_PROTOCOL, f"the engine's 'logprobs' cannot be read: {error!r}") from error
+        raise misunderstood(f"its 'logprobs' cannot be read: {error!r}") from error
 
 
 def _rank(token: Mapping[str, Any]) -> int:

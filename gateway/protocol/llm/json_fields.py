@@ -115,7 +115,8 @@ def read_reply_fields(data: bytes) -> dict[str, Any]:
     try:
         parsed = orjson.loads(data)
     except orjson.JSONDecodeError as error:
-        raise misunderstood(f"it is not JSON: {error}") from error
+        excerpt = data[:200].decode("utf-8", "replace")
+        raise misunderstood(f"it is not JSON: {excerpt!r}") from error
     if not isinstance(parsed, dict):
         raise misunderstood("it is no JSON object")
     return parsed
@@ -132,3 +133,8 @@ def text_in(parsed: Mapping[str, Any], name: str) -> str:
     if value is not None:
         raise misunderstood(f"'{name}' is no string")
     return ""
+
+
+def text_of(value: Any) -> str:
+    """The value where it is a string."""
+    return value if isinstance(value, str) else ""

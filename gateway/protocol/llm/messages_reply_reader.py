@@ -5,12 +5,9 @@ Source: Anthropic API reference, "Create a Message" and "Streaming Messages".
 
 from __future__ import annotations
 
-from typing import Any
-
 import orjson
 
 from gateway.protocol.conversion.errors import read_error
-from gateway.protocol.conversion.sse import SseReader
 from gateway.protocol.llm.canonical import (
     EngineFailed,
     Event,
@@ -21,8 +18,9 @@ from gateway.protocol.llm.canonical import (
     ToolCallDelta,
     Used,
 )
-from gateway.protocol.llm.json_fields import MALFORMED, misunderstood, read_reply_fields, text_in
+from gateway.protocol.llm.json_fields import Fields, misunderstood, text_in
 from gateway.protocol.llm.messages_request_reader import REDACTED
+from gateway.protocol.llm.reply_reader import JsonReplyReader
 from gateway.protocol.llm.usage import read_usage
 
 _REASONS = {
@@ -44,72 +42,43 @@ _STATUSES = {
 }
 
 
-def _started(message: dict[str, Any]) -> Started:
+def _started(message: Fields) -> Started:
     return Started(text_in(message, "id"), text_in(message, "model"))
 
 
-def _finished(fields: dict[str, Any]) -> Finished:
+def _finished(fields: Fields) -> Finished:
     return Finished(_REASONS.get(text_in(fields, "stop_reason"), "stop"), 0, text_in(fields, "stop_sequence") or None)
 
 
-class MessagesReplyReader:
-    """Reads one reply; a stream's events come out with the engine's own, one for one."""
+class MessagesReplyReader(JsonReplyReader):
+    """Reads one reply."""
 
     def __init__(self) -> None:
-        self._sse = SseReader()
+        super().__init__()
         self._calls: dict[int, int] = {}  # index of an engine's block -> position of the call
         self._arguments: dict[int, bytes] = {}  # of calls of which no argument has come: those of the block's start
-        self._usage: dict[str, Any] = {}
+        self._usage: Fields = {}
         self._has_finished = False
-        self._is_over = False
-
-    def __repr__(self) -> str:
-        return f"<MessagesReplyReader messages: {'over' if self._is_over else 'open'}, {len(self._calls)} calls>"
-
-    def feed(self, data: bytes) -> list[Event]:
-        """What these bytes of a stream say.
-
-        Raises: GatewayError(UPSTREAM_PROTOCOL) where they are no such stream.
-        """
-        events: list[Event] = []
-        for message in self._sse.feed(data):
-            if message != b"[DONE]":  # vLLM ends with it, as in OpenAI's APIs
-                try:
-                    self._read(read_reply_fields(message), events)
-                except MALFORMED as error:
-                    raise misunderstood(str(error)) from error
-        return events
 
     def end(self) -> list[Event]:
-        """What remains to be said; nothing where the stream broke off, so that no `Finished` has come."""
         if self._is_over or not self._has_finished:
             return []
         self._is_over = True
         return [read_usage(self._usage) or Used()]
 
-    def whole(self, status: int, body: bytes) -> list[Event]:
-        """What a whole reply says.
-
-        Raises: GatewayError(UPSTREAM_PROTOCOL) where it is neither a message nor an error.
-        """
-        if status >= 400:
-            message, code = read_error(body)
-            return [EngineFailed(message, status, code)]
-        fields = read_reply_fields(body)
+    def _read_whole(self, fields: Fields, events: list[Event]) -> None:
         if fields.get("type") == "error" or "error" in fields:
-            return [_failed(fields)]
+            events.append(_failed(fields))
+            return
         if not isinstance(fields.get("content"), list):
             raise misunderstood("a message has 'content'")
-        events: list[Event] = [_started(fields)]
-        try:
-            for at, block in enumerate(fields["content"]):
-                self._start(at, block, events)
-                self._stop(at, events)
-        except MALFORMED as error:
-            raise misunderstood(str(error)) from error
-        return [*events, _finished(fields), read_usage(fields.get("usage")) or Used()]
+        events.append(_started(fields))
+        for at, block in enumerate(fields["content"]):
+            self._start(at, block, events)
+            self._stop(at, events)
+        events += _finished(fields), read_usage(fields.get("usage")) or Used()
 
-    def _read(self, fields: dict[str, Any], events: list[Event]) -> None:
+    def _read(self, fields: Fields, events: list[Event]) -> None:
         match fields.get("type"):
             case "content_block_delta":
                 self._more(fields.get("index", 0), fields.get("delta") or {}, events)
@@ -133,11 +102,11 @@ class MessagesReplyReader:
                 self._is_over = True
                 events.append(_failed(fields))
 
-    def _count(self, fields: dict[str, Any]) -> None:
+    def _count(self, fields: Fields) -> None:
         """Keeps what is counted; later counts are of the whole message."""
         self._usage |= {name: count for name, count in (fields.get("usage") or {}).items() if count is not None}
 
-    def _more(self, index: int, delta: dict[str, Any], events: list[Event]) -> None:
+    def _more(self, index: int, delta: Fields, events: list[Event]) -> None:
         match delta.get("type"):
             case "text_delta":
                 events.append(TextDelta(text_in(delta, "text")))
@@ -150,7 +119,7 @@ class MessagesReplyReader:
             case "signature_delta":
                 events.append(ReasoningDelta("", signature=text_in(delta, "signature")))
 
-    def _start(self, index: int, block: dict[str, Any], events: list[Event]) -> None:
+    def _start(self, index: int, block: Fields, events: list[Event]) -> None:
         match block.get("type"):
             case "text":
                 if text := text_in(block, "text"):
@@ -173,6 +142,6 @@ class MessagesReplyReader:
             events.append(ToolCallDelta(self._calls[index], arguments=arguments.decode()))
 
 
-def _failed(fields: dict[str, Any]) -> EngineFailed:
+def _failed(fields: Fields) -> EngineFailed:
     message, code = read_error(orjson.dumps(fields))
     return EngineFailed(message, _STATUSES.get(code, 500), code)

@@ -21,8 +21,6 @@ import orjson
 
 from gateway.protocol.llm.json_fields import dumped
 
-__all__ = ["ModelName", "find_model", "renamed"]
-
 _STRING = rb'"((?:[^"\\]++|\\.)*+)"'
 _HEAD = re.compile(rb'\s*+\{\s*+"model"\s*+:\s*+' + _STRING + rb"\s*+[,}]", re.DOTALL)
 _KEY = b'"model"'

@@ -14,8 +14,6 @@ from gateway.protocol.llm.canonical import Tool
 from gateway.protocol.llm.json_fields import Fields, bad_request, checked, objects, optional, required, texts
 from gateway.protocol.llm.sampling_fields import READ_APART, SAMPLING_FIELDS
 
-__all__ = ["EXTRAS", "read_options", "read_tool_choice", "read_tools", "written_thinking", "written_tool"]
-
 # Each name that a field has, the field, and the type of its value; of several names the first that is there counts.
 _SPELLINGS = [
     (name, field.name, field.type.json_type)

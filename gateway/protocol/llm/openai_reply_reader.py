@@ -10,15 +10,12 @@ from typing import Any
 import orjson
 
 from gateway.protocol.conversion.errors import read_error
-from gateway.protocol.conversion.sse import SseReader
-from gateway.protocol.errors import ErrorKind, GatewayError
+from gateway.protocol.errors import GatewayError
 from gateway.protocol.llm.canonical import EngineFailed, Event, Finished, Started
-from gateway.protocol.llm.json_fields import Fields
+from gateway.protocol.llm.json_fields import Fields, misunderstood, text_of
+from gateway.protocol.llm.reply_reader import JsonReplyReader
 from gateway.protocol.llm.usage import read_usage
 
-__all__ = ["OpenAIReplyReader", "text_of"]
-
-_DONE = b"[DONE]"
 # Of reasons that are not OpenAI's own: TGI's and SGLang's, Anthropic's behind a proxy, and of calls before tools.
 _REASONS = {
     "stop": "stop",
@@ -37,8 +34,8 @@ _REASONS = {
 _FAILURES = ("abort", "error", "insufficient_system_resource")
 
 
-class OpenAIReplyReader:
-    """Reads one reply; the events of a stream come out with its chunks, one for one, but usage, which comes last.
+class OpenAIReplyReader(JsonReplyReader):
+    """Reads one reply; usage comes last.
 
     A stream that ends without `[DONE]` is whole where its choices have ended; one with `[DONE]` is whole. Of a stream
     that is cut off there is no Finished.
@@ -49,34 +46,13 @@ class OpenAIReplyReader:
     _chunk_key = ""
 
     def __init__(self) -> None:
-        self._sse = SseReader()
+        super().__init__()
         self._has_started = False
         self._open: set[int] = set()  # choices that have not ended
         self._finished: set[int] = set()
         self._usage: Any = None
-        self._is_over = False
-
-    def __repr__(self) -> str:
-        state = "over" if self._is_over else "open"
-        return f"<{type(self).__name__}: {state}, {len(self._finished)} choices finished>"
-
-    def feed(self, data: bytes) -> list[Event]:
-        """What these bytes of a stream say.
-
-        Raises: GatewayError(UPSTREAM_PROTOCOL) where they are no such stream.
-        """
-        events: list[Event] = []
-        for message in self._sse.feed(data):
-            if self._is_over:
-                break
-            if message == _DONE:
-                self._done(events)
-            elif message:
-                self._read(message, events)
-        return events
 
     def end(self) -> list[Event]:
-        """What remains to be said once the stream has ended; nothing new where it was cut off, amid a chunk or not."""
         events: list[Event] = []
         if self._sse.num_waiting:  # some engines end without their last empty line
             try:
@@ -87,31 +63,21 @@ class OpenAIReplyReader:
             self._done(events)
         return events
 
-    def whole(self, status: int, body: bytes) -> list[Event]:
-        """What a whole reply says.
-
-        Raises: GatewayError(UPSTREAM_PROTOCOL) where it is neither a reply nor an error.
-        """
-        if status >= 400:
-            message, code = read_error(body)
-            return [EngineFailed(message, status, code)]
-        fields = _fields(body)
+    def _read_whole(self, fields: Fields, events: list[Event]) -> None:
         if _is_error(fields):
-            return [_failed(fields)]
+            events.append(_failed(fields))
+            return
         choices = fields.get("choices")
         if not isinstance(choices, list):
-            raise GatewayError(ErrorKind.UPSTREAM_PROTOCOL, "the engine's reply has no 'choices'")
+            raise misunderstood("it has no 'choices'")
         self._usage = fields.get("usage")
-        events: list[Event] = []
         self._start(fields, events)
         for choice in choices:
             self._choice(choice, self._whole_key, events)
-        if not any(isinstance(event, EngineFailed) for event in events):
+        if not self._is_over:
             self._done(events)
-        return events
 
-    def _read(self, message: bytes, events: list[Event]) -> None:
-        fields = _fields(message)
+    def _read(self, fields: Fields, events: list[Event]) -> None:
         choices = fields.get("choices")
         if choices is None and _is_error(fields):
             self._is_over = True
@@ -135,13 +101,13 @@ class OpenAIReplyReader:
     def _choice(self, choice: Any, key: str, events: list[Event]) -> None:
         """What one choice of a chunk, or of a whole reply, says."""
         if not isinstance(choice, dict):
-            raise GatewayError(ErrorKind.UPSTREAM_PROTOCOL, "a choice of the engine's reply is no JSON object")
+            raise misunderstood("a choice is no JSON object")
         index = choice.get("index")
         if type(index) is not int:
             index = 0
         fields = choice.get(key) or {} if key else choice
         if not isinstance(fields, dict):
-            raise GatewayError(ErrorKind.UPSTREAM_PROTOCOL, f"'{key}' of the engine's reply is no JSON object")
+            raise misunderstood(f"'{key}' of a choice is no JSON object")
         if index not in self._finished:
             self._open.add(index)
         self._more(index, fields, choice, events)
@@ -150,7 +116,7 @@ class OpenAIReplyReader:
             self._finish(index, reason, choice, events)
 
     def _more(self, index: int, fields: Fields, choice: Fields, events: list[Event]) -> None:
-        """What is new of a choice; `told` is its delta, or message."""
+        """What is new of a choice; `fields` is its delta, or message."""
         raise NotImplementedError
 
     def _reason(self, index: int, reason: str) -> str:
@@ -174,22 +140,6 @@ class OpenAIReplyReader:
         events += [Finished("stop", index) for index in sorted(left)]
         if (used := read_usage(self._usage)) is not None:
             events.append(used)
-
-
-def _fields(data: bytes) -> Fields:
-    try:
-        fields = orjson.loads(data)
-    except orjson.JSONDecodeError as error:
-        excerpt = data[:200].decode("utf-8", "replace")
-        raise GatewayError(ErrorKind.UPSTREAM_PROTOCOL, f"the engine's reply is not JSON: {excerpt!r}") from error
-    if not isinstance(fields, dict):
-        raise GatewayError(ErrorKind.UPSTREAM_PROTOCOL, "the engine's reply is no JSON object")
-    return fields
-
-
-def text_of(value: Any) -> str:
-    """The value where it is a string."""
-    return value if isinstance(value, str) else ""
 
 
 def _is_error(fields: Fields) -> bool:

@@ -13,8 +13,6 @@ from gateway.protocol.llm.canonical import EngineFailed, Event, Generation, Star
 from gateway.protocol.llm.errors import openai_error
 from gateway.protocol.llm.json_fields import Fields
 
-__all__ = ["OpenAIReplyWriter"]
-
 
 class OpenAIReplyWriter:
     """Writes one reply; what the engine does not say of itself is told as given here."""

@@ -11,7 +11,6 @@ from typing import Any
 import orjson
 
 from gateway.protocol.conversion.errors import read_error
-from gateway.protocol.conversion.sse import SseReader
 from gateway.protocol.llm.canonical import (
     EngineFailed,
     Event,
@@ -21,7 +20,8 @@ from gateway.protocol.llm.canonical import (
     TextDelta,
     ToolCallDelta,
 )
-from gateway.protocol.llm.json_fields import MALFORMED, misunderstood, read_reply_fields, text_in
+from gateway.protocol.llm.json_fields import Fields, misunderstood, text_in
+from gateway.protocol.llm.reply_reader import JsonReplyReader
 from gateway.protocol.llm.usage import read_usage
 
 # Of failures, which have no status of their own.
@@ -29,12 +29,12 @@ _STATUSES = {"rate_limit_exceeded": 429, "invalid_prompt": 400, "context_length_
 _IMAGES_FAULT = 400  # all other codes but server_error say what is wrong with an image
 
 
-def _failed(error: dict[str, Any]) -> EngineFailed:
+def _failed(error: Fields) -> EngineFailed:
     message, code = read_error(orjson.dumps({"error": error}))
     return EngineFailed(message, _STATUSES.get(code, _IMAGES_FAULT if "image" in code else 500), code)
 
 
-def _logprobs(given: Sequence[Mapping[str, Any]] | None) -> list[dict[str, Any]] | None:
+def _logprobs(given: Sequence[Mapping[str, Any]] | None) -> list[Fields] | None:
     """In chat's form, in which `bytes` is never missing; none where none were asked."""
     if not given:
         return None
@@ -44,65 +44,33 @@ def _logprobs(given: Sequence[Mapping[str, Any]] | None) -> list[dict[str, Any]]
     ]
 
 
-def _logprob(fields: Mapping[str, Any]) -> dict[str, Any]:
+def _logprob(fields: Mapping[str, Any]) -> Fields:
     return {"token": text_in(fields, "token"), "logprob": fields.get("logprob"), "bytes": fields.get("bytes")}
 
 
-class ResponsesReplyReader:
-    """Reads one reply; a stream's events come out with the engine's own, one for one."""
+class ResponsesReplyReader(JsonReplyReader):
+    """Reads one reply."""
 
     def __init__(self) -> None:
-        self._sse = SseReader()
+        super().__init__()
         self._calls: dict[int, int] = {}  # index of an engine's item -> position of the call
         self._silent: set[int] = set()  # calls of which no argument has come
-        self._is_over = False
 
-    def __repr__(self) -> str:
-        return f"<ResponsesReplyReader responses: {'over' if self._is_over else 'open'}, {len(self._calls)} calls>"
-
-    def feed(self, data: bytes) -> list[Event]:
-        """What these bytes of a stream say.
-
-        Raises: GatewayError(UPSTREAM_PROTOCOL) where they are no such stream.
-        """
-        events: list[Event] = []
-        for message in self._sse.feed(data):
-            if message != b"[DONE]" and not self._is_over:
-                try:
-                    self._read(read_reply_fields(message), events)
-                except MALFORMED as error:
-                    raise misunderstood(str(error)) from error
-        return events
-
-    def end(self) -> list[Event]:
-        """Nothing: where the stream broke off, no `Finished` has come."""
-        return []
-
-    def whole(self, status: int, body: bytes) -> list[Event]:
-        """What a whole reply says.
-
-        Raises: GatewayError(UPSTREAM_PROTOCOL) where it is neither a response nor an error.
-        """
-        if status >= 400:
-            message, code = read_error(body)
-            return [EngineFailed(message, status, code)]
-        fields = read_reply_fields(body)
-        if fields.get("error"):
-            return [_failed(fields["error"] if isinstance(fields["error"], dict) else {"message": fields["error"]})]
-        if fields.get("status") in ("failed", "cancelled"):
-            return [EngineFailed(f"the engine's response is {fields['status']}", 500, "server_error")]
-        if not isinstance(fields.get("output"), list):
+    def _read_whole(self, fields: Fields, events: list[Event]) -> None:
+        error = fields.get("error")
+        if error:
+            events.append(_failed(error if isinstance(error, dict) else {"message": error}))
+        elif fields.get("status") in ("failed", "cancelled"):
+            events.append(EngineFailed(f"the engine's response is {fields['status']}", 500, "server_error"))
+        elif not isinstance(fields.get("output"), list):
             raise misunderstood("a response has 'output'")
-        try:
-            events: list[Event] = [_started(fields)]
+        else:
+            events.append(_started(fields))
             for at, item in enumerate(fields["output"]):
                 self._item(at, item, events)
             self._close(fields, events)
-        except MALFORMED as error:
-            raise misunderstood(str(error)) from error
-        return events
 
-    def _read(self, fields: dict[str, Any], events: list[Event]) -> None:
+    def _read(self, fields: Fields, events: list[Event]) -> None:
         match fields.get("type"):
             case "response.output_text.delta":
                 events.append(TextDelta(text_in(fields, "delta"), 0, _logprobs(fields.get("logprobs"))))
@@ -115,7 +83,7 @@ class ResponsesReplyReader:
             case "response.output_item.added":
                 self._added(fields.get("output_index", 0), fields.get("item") or {}, events)
             case "response.output_item.done":
-                self._done(fields.get("output_index", 0), fields.get("item") or {}, events)
+                self._finish_item(fields.get("output_index", 0), fields.get("item") or {}, events)
             case "response.created":
                 events.append(_started(fields.get("response") or {}))
             case "response.completed" | "response.incomplete":
@@ -125,7 +93,7 @@ class ResponsesReplyReader:
                 error = (fields.get("response") or fields).get("error")
                 events.append(_failed(error if isinstance(error, dict) else {**fields, "error": None}))
 
-    def _added(self, index: int, item: dict[str, Any], events: list[Event]) -> None:
+    def _added(self, index: int, item: Fields, events: list[Event]) -> None:
         if item.get("type") == "function_call" and index not in self._calls:
             self._calls[index] = len(self._calls)
             self._silent.add(index)
@@ -137,7 +105,7 @@ class ResponsesReplyReader:
             self._silent.discard(index)
             events.append(ToolCallDelta(self._calls[index], arguments=arguments))
 
-    def _done(self, index: int, item: dict[str, Any], events: list[Event]) -> None:
+    def _finish_item(self, index: int, item: Fields, events: list[Event]) -> None:
         """What an item says only at its end."""
         if item.get("type") == "function_call":
             self._added(index, item, events)
@@ -146,7 +114,7 @@ class ResponsesReplyReader:
         elif item.get("type") == "reasoning" and (signature := text_in(item, "encrypted_content")):
             events.append(ReasoningDelta("", signature=signature))
 
-    def _item(self, index: int, item: dict[str, Any], events: list[Event]) -> None:
+    def _item(self, index: int, item: Fields, events: list[Event]) -> None:
         """All that an item of a whole response says."""
         if item.get("type") == "message":
             for part in item.get("content") or ():
@@ -157,9 +125,9 @@ class ResponsesReplyReader:
             text = "\n\n".join([text_in(part, "text") for part in parts])
             if text:
                 events.append(ReasoningDelta(text))
-        self._done(index, item, events)
+        self._finish_item(index, item, events)
 
-    def _close(self, response: dict[str, Any], events: list[Event]) -> None:
+    def _close(self, response: Fields, events: list[Event]) -> None:
         self._is_over = True
         reason = (response.get("incomplete_details") or {}).get("reason")
         if reason is not None or response.get("status") == "incomplete":
@@ -171,5 +139,5 @@ class ResponsesReplyReader:
             events.append(used)
 
 
-def _started(response: dict[str, Any]) -> Started:
+def _started(response: Fields) -> Started:
     return Started(text_in(response, "id"), text_in(response, "model"), int(response.get("created_at") or 0))

@@ -40,7 +40,8 @@ class FieldType(Enum):
 
     @property
     def json_type(self) -> Kind:
-        return self.value[1]
+        kind: Kind = self.value[1]
+        return kind
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +66,8 @@ class SamplingField:
 def _field(name: str, type: FieldType, *, aliases: str = "", engine_aliases: str = "", **columns: Any) -> SamplingField:
     """A row; several names in a column are separated by spaces."""
     names = {"aliases": aliases, "tensors": _TENSORS.get(name, ""), "engine_aliases": engine_aliases}
-    return SamplingField(name, type, **{column: tuple(text.split()) for column, text in names.items()}, **columns)
+    columns |= {column: tuple(text.split()) for column, text in names.items()}
+    return SamplingField(name, type, **columns)
 
 
 _INTEGER, _NUMBER, _FLAG, _TEXT = FieldType.INTEGER, FieldType.NUMBER, FieldType.FLAG, FieldType.TEXT

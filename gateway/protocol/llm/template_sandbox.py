@@ -8,9 +8,16 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator
-from functools import cache, wraps
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import wraps
+from typing import Any, cast
+
+from jinja2 import Template, TemplateError, TemplateSyntaxError, nodes, pass_context
+from jinja2.ext import Extension, loopcontrols
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.visitor import NodeTransformer
+
+from gateway.protocol.errors import ErrorKind, GatewayError
 
 # In characters: a template goes over a conversation some ten times, and few models' contexts hold a megabyte. What is
 # held at once can be no more than that; what it costs at most is a second or two.
@@ -35,9 +42,6 @@ class Bounds:
 
     def __init__(self) -> None:
         self._left = MAX_WORK
-
-    def __repr__(self) -> str:
-        return f"<Bounds: {self._left} characters of work left>"
 
     def begin(self) -> None:
         """A rendering begins."""
@@ -144,9 +148,6 @@ def _check_bits(bits: int) -> None:
         raise TooMuchError(f"a chat template's whole number has more than {MAX_BITS} bits")
 
 
-if TYPE_CHECKING:
-    from jinja2 import Environment, nodes
-
 # Names that no template can write.
 _STEP, _PAID, _JOINED = " step", " paid", " joined"
 # For web pages, slow or by chance.
@@ -156,38 +157,85 @@ _LEFT_OUT = frozenset(
 _COMPARING = ("in", "eq", "equalto", "==", "ne", "!=", "lt", "lessthan", "<", "le", "<=", "gt", "greaterthan", ">")
 
 
-def environment(bounds: Bounds) -> Environment:
-    """An environment for one template, whose renderings `bounds` hold in."""
-    from jinja2 import TemplateError, pass_context
+class Sandbox(ImmutableSandboxedEnvironment):
+    """The environment of one model's templates, in which all that could be much is paid for."""
 
-    made: Environment = _sandbox()(trim_blocks=True, lstrip_blocks=True, extensions=_extensions())
-    made.bounds = bounds  # type: ignore[attr-defined]
+    intercepted_binops = frozenset({"+", "*", "**", "%"})
 
-    @pass_context  # so that nothing is worked out when the template is compiled
-    def step(context: Any, value: Any, besides: int = 0) -> Any:
-        bounds.spend(besides)
-        return value
+    def __init__(self) -> None:
+        super().__init__(trim_blocks=True, lstrip_blocks=True, extensions=(_Generation, loopcontrols))
+        self.bounds = bounds = Bounds()
+        filters: dict[str, Any] = {**self.filters, "tojson": _to_json}
+        self.filters = {name: bounds.filter(name, each) for name, each in filters.items() if name not in _LEFT_OUT}
+        self.filters |= {_STEP: _step, _PAID: _paid, _JOINED: _joined}
+        self.tests |= {name: bounds.filter(name, cast("Callable[..., Any]", self.tests[name])) for name in _COMPARING}
+        self.globals["raise_exception"] = _raise_exception
+        del self.globals["lipsum"]
 
-    @pass_context
-    def paid(context: Any, value: Any, besides: int = 0) -> Any:
-        return bounds.paid(value, besides)
+    def compiled(self, name: str, source: str) -> Template:
+        """Raises: ValueError where the source is no template."""
+        try:
+            return self.from_string(source)
+        except TemplateSyntaxError as error:
+            what = f"the chat template '{name}' has an error in line {error.lineno}: {error.message}"
+            raise ValueError(what) from error
+        except (RecursionError, TooMuchError, SyntaxError, MemoryError) as error:
+            raise ValueError(f"the chat template '{name}' cannot be compiled: {error}") from error
 
-    @pass_context
-    def joined(context: Any, values: list[Any]) -> str:
-        texts = [str(value) for value in values]
-        bounds.spend(sum(map(len, texts)))
-        return "".join(texts)
+    def printed(self, template: Template, known: Mapping[str, Any]) -> str:
+        """Raises: GatewayError(BAD_REQUEST) with the template's own words."""
+        self.bounds.begin()
+        pieces: list[str] = []
+        left = MAX_OUTPUT_CHARS
+        try:
+            for piece in template.generate(known):
+                left -= len(piece)
+                if left < 0:
+                    raise TooMuchError(f"it prints more than {MAX_OUTPUT_CHARS} characters")
+                pieces.append(piece)
+        except Exception as error:  # a template is a program: it may raise anything
+            what = str(error) or type(error).__name__
+            raise GatewayError(ErrorKind.BAD_REQUEST, f"the chat template refuses the conversation: {what}") from error
+        return "".join(pieces)
 
-    def raise_exception(message: str) -> None:
-        raise TemplateError(message)
+    def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
+        parsed: nodes.Template = _Charging().visit(super()._parse(source, name, filename))
+        return parsed
 
-    filters: dict[str, Any] = {**made.filters, "tojson": _to_json}
-    made.filters = {name: bounds.filter(name, each) for name, each in filters.items() if name not in _LEFT_OUT}
-    made.filters |= {_STEP: step, _PAID: paid, _JOINED: joined}
-    made.tests |= {name: bounds.filter(name, cast("Callable[..., Any]", made.tests[name])) for name in _COMPARING}
-    made.globals["raise_exception"] = raise_exception
-    del made.globals["lipsum"]
-    return made
+    def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
+        self.bounds.check_operation(operator, left, right)
+        return super().call_binop(context, operator, left, right)
+
+    def call(__self, __context: Any, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N805
+        bounds = __self.bounds
+        bounds.spend(STEP)
+        method = getattr(__obj, "__wrapped__", __obj)  # the sandbox's own of `str.format`
+        owner = getattr(method, "__self__", None)
+        bounds.check_method(owner, getattr(method, "__name__", ""), (*args, *kwargs.values()))
+        return bounds.paid(super().call(__context, __obj, *args, **kwargs))
+
+
+# `pass_context`, so that nothing is worked out when the template is compiled.
+@pass_context
+def _step(context: Any, value: Any, besides: int = 0) -> Any:
+    context.environment.bounds.spend(besides)
+    return value
+
+
+@pass_context
+def _paid(context: Any, value: Any, besides: int = 0) -> Any:
+    return context.environment.bounds.paid(value, besides)
+
+
+@pass_context
+def _joined(context: Any, values: list[Any]) -> str:
+    texts = [str(value) for value in values]
+    context.environment.bounds.spend(sum(map(len, texts)))
+    return "".join(texts)
+
+
+def _raise_exception(message: str) -> None:
+    raise TemplateError(message)
 
 
 def _to_json(
@@ -201,108 +249,65 @@ def _to_json(
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 
-@cache
-def _sandbox() -> type[Environment]:
-    from jinja2.sandbox import ImmutableSandboxedEnvironment
+class _Generation(Extension):
+    """`{% generation %}`, by which training finds the answers: what is in it is printed as it is."""
 
-    transformer = _transformer()
+    tags = {"generation"}  # noqa: RUF012
 
-    class Sandbox(ImmutableSandboxedEnvironment):
-        """The sandbox, where all that could be much is paid for."""
-
-        intercepted_binops = frozenset({"+", "*", "**", "%"})
-        bounds: Bounds
-
-        def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
-            parsed = super()._parse(source, name, filename)
-            transformed: nodes.Template = transformer.visit(parsed)
-            return transformed
-
-        def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
-            self.bounds.check_operation(operator, left, right)
-            return super().call_binop(context, operator, left, right)
-
-        def call(__self, __context: Any, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N805
-            bounds = __self.bounds
-            bounds.spend(STEP)
-            method = getattr(__obj, "__wrapped__", __obj)  # the sandbox's own of `str.format`
-            owner = getattr(method, "__self__", None)
-            bounds.check_method(owner, getattr(method, "__name__", ""), (*args, *kwargs.values()))
-            return bounds.paid(super().call(__context, __obj, *args, **kwargs))
-
-    return Sandbox
+    def parse(self, parser: Any) -> list[nodes.Node]:
+        next(parser.stream)
+        body: list[nodes.Node] = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        return body
 
 
-@cache
-def _extensions() -> tuple[Any, ...]:
-    from jinja2.ext import Extension, loopcontrols
+class _Charging(NodeTransformer):
+    """Puts the paying into a parsed template."""
 
-    class Generation(Extension):
-        """`{% generation %}`, by which training finds the answers: what is in it is printed as it is."""
+    def visit_For(self, node: nodes.For) -> nodes.Node:  # noqa: N802
+        self.visit_Macro(node)
+        if node.test is not None:
+            node.test = nodes.And(_charged_step(True, node), node.test, lineno=node.lineno)
+        return node
 
-        tags = {"generation"}  # noqa: RUF012
+    def visit_Macro(self, node: nodes.For | nodes.Macro | nodes.CallBlock) -> nodes.Node:  # noqa: N802
+        self.generic_visit(node)
+        node.body.insert(0, nodes.ExprStmt(_charged_step("", node), lineno=node.lineno))
+        return node
 
-        def parse(self, parser: Any) -> list[nodes.Node]:
-            next(parser.stream)
-            body: list[nodes.Node] = parser.parse_statements(("name:endgeneration",), drop_needle=True)
-            return body
+    visit_CallBlock = visit_Macro  # noqa: N815
 
-    return Generation, loopcontrols
+    def visit_Output(self, node: nodes.Output) -> nodes.Node:  # noqa: N802
+        self.generic_visit(node)
+        texts = sum(len(child.data) for child in node.nodes if isinstance(child, nodes.TemplateData))
+        children: list[nodes.Expr] = [
+            child if isinstance(child, nodes.TemplateData) else _filtered(child, _PAID) for child in node.nodes
+        ]
+        if texts:
+            const = nodes.Const("", lineno=node.lineno, environment=node.environment)
+            children.insert(0, _filtered(const, _PAID, nodes.Const(texts)))
+        node.nodes = children
+        return node
+
+    def visit_Concat(self, node: nodes.Concat) -> nodes.Node:  # noqa: N802
+        self.generic_visit(node)
+        return _filtered(nodes.List(node.nodes, lineno=node.lineno, environment=node.environment), _JOINED)
+
+    def visit_Operand(self, node: nodes.Operand) -> nodes.Node:  # noqa: N802
+        self.generic_visit(node)
+        node.expr = _filtered(node.expr, _PAID)
+        return node
+
+    def visit_Getitem(self, node: nodes.Getitem) -> nodes.Node:  # noqa: N802
+        self.generic_visit(node)
+        return _filtered(node, _PAID) if isinstance(node.arg, nodes.Slice) else node
 
 
-@cache
-def _transformer() -> Any:
-    """What puts the paying into a parsed template."""
-    from jinja2 import nodes
-    from jinja2.visitor import NodeTransformer
+def _filtered(node: nodes.Expr, name: str, *args: nodes.Expr) -> nodes.Filter:
+    filtered = nodes.Filter(node, name, list(args), [], None, None, lineno=node.lineno)
+    filtered.environment = node.environment
+    return filtered
 
-    def filtered(node: nodes.Expr, name: str, *args: nodes.Expr) -> nodes.Filter:
-        made = nodes.Filter(node, name, list(args), [], None, None, lineno=node.lineno)
-        made.environment = node.environment
-        return made
 
-    def step(value: Any, like: nodes.Node) -> nodes.Filter:
-        const = nodes.Const(value, lineno=like.lineno, environment=like.environment)
-        return filtered(const, _STEP, nodes.Const(STEP))
-
-    class Paying(NodeTransformer):
-        def visit_For(self, node: nodes.For) -> nodes.Node:  # noqa: N802
-            self.generic_visit(node)
-            node.body.insert(0, nodes.ExprStmt(step("", node), lineno=node.lineno))
-            if node.test is not None:
-                node.test = nodes.And(step(True, node), node.test, lineno=node.lineno)
-            return node
-
-        def visit_Macro(self, node: nodes.Macro) -> nodes.Node:  # noqa: N802
-            self.generic_visit(node)
-            node.body.insert(0, nodes.ExprStmt(step("", node), lineno=node.lineno))
-            return node
-
-        visit_CallBlock = visit_Macro  # noqa: N815
-
-        def visit_Output(self, node: nodes.Output) -> nodes.Node:  # noqa: N802
-            self.generic_visit(node)
-            texts = sum(len(child.data) for child in node.nodes if isinstance(child, nodes.TemplateData))
-            children: list[nodes.Expr] = [
-                child if isinstance(child, nodes.TemplateData) else filtered(child, _PAID) for child in node.nodes
-            ]
-            if texts:
-                const = nodes.Const("", lineno=node.lineno, environment=node.environment)
-                children.insert(0, filtered(const, _PAID, nodes.Const(texts)))
-            node.nodes = children
-            return node
-
-        def visit_Concat(self, node: nodes.Concat) -> nodes.Node:  # noqa: N802
-            self.generic_visit(node)
-            return filtered(nodes.List(node.nodes, lineno=node.lineno, environment=node.environment), _JOINED)
-
-        def visit_Operand(self, node: nodes.Operand) -> nodes.Node:  # noqa: N802
-            self.generic_visit(node)
-            node.expr = filtered(node.expr, _PAID)
-            return node
-
-        def visit_Getitem(self, node: nodes.Getitem) -> nodes.Node:  # noqa: N802
-            self.generic_visit(node)
-            return filtered(node, _PAID) if isinstance(node.arg, nodes.Slice) else node
-
-    return Paying()
+def _charged_step(value: Any, like: nodes.Node) -> nodes.Filter:
+    const = nodes.Const(value, lineno=like.lineno, environment=like.environment)
+    return _filtered(const, _STEP, nodes.Const(STEP))

@@ -5,14 +5,12 @@ Source: Hugging Face `transformers`, "Chat templates" and `apply_chat_template`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import orjson
 
-from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.llm.canonical import Media, Message, Reasoning, Text, Tool
-from gateway.protocol.llm.template_sandbox import MAX_OUTPUT_CHARS, Bounds, TooMuchError
 
 _DEFAULT, _WITH_TOOLS = "default", "tool_use"
 
@@ -26,18 +24,15 @@ class Template:
 
         Raises: ValueError where a source is no template.
         """
-        from gateway.protocol.llm.template_sandbox import environment
+        from gateway.protocol.llm.template_sandbox import Sandbox  # jinja, which few configurations need
 
         self._tokens = _special_tokens(config)
         self._bos = self._tokens.get("bos_token", "") if config.get("add_bos_token") is not False else ""
-        self._bounds = Bounds()
-        made = environment(self._bounds)
-        self._templates = {name: _compiled(made, name, source) for name, source in sources.items()}
+        self._sandbox = Sandbox()
+        self._templates = {name: self._sandbox.compiled(name, source) for name, source in sources.items()}
+        self._default = _DEFAULT if _DEFAULT in sources else next(iter(sources))
         self.takes_tools = _WITH_TOOLS in sources or any("tools" in source for source in sources.values())
         self._knows_developers = {name: "developer" in source for name, source in sources.items()}
-
-    def __repr__(self) -> str:
-        return f"<Template: {', '.join(self._templates)}>"
 
     def render(
         self,
@@ -46,36 +41,30 @@ class Template:
         add_generation_prompt: bool = True,
         *,
         keep_bos: bool = False,
-        strftime_now: Callable[[str], str] | None = None,
         **extra: Any,
     ) -> str:
         """The conversation as a prompt; messages and tools that are mappings are in OpenAI's form already.
 
         An engine that is given a prompt puts the token that begins a text before it itself, so that the template's is
-        left out unless `keep_bos`. `strftime_now` tells the time to a template that asks for it. `extra` are what
-        else a template knows, as `enable_thinking`.
+        left out unless `keep_bos`. `extra` are what else a template knows, as `enable_thinking`; `strftime_now` is its
+        clock.
         Raises: GatewayError(BAD_REQUEST) with the template's own words.
         """
         name = _WITH_TOOLS if tools and _WITH_TOOLS in self._templates else self._default
-        entries = [_message(message) if isinstance(message, Message) else message for message in messages]
+        entries = [template_message(message) if isinstance(message, Message) else message for message in messages]
         if not self._knows_developers[name]:
-            entries = [{**message, "role": _role(message)} for message in entries]
+            entries = [
+                {**message, "role": "system"} if message.get("role") == "developer" else message for message in entries
+            ]
         known = self._tokens | extra
-        if strftime_now is not None:
-            known["strftime_now"] = strftime_now
         known |= {
             "messages": entries,
-            "tools": [_tool(tool) if isinstance(tool, Tool) else tool for tool in tools] or None,
+            "tools": [template_tool(tool) if isinstance(tool, Tool) else tool for tool in tools] or None,
             "documents": extra.get("documents"),
             "add_generation_prompt": add_generation_prompt,
         }
-        self._bounds.begin()
-        prompt = _printed(self._templates[name], known)
+        prompt = self._sandbox.printed(self._templates[name], known)
         return prompt if keep_bos or not self._bos else prompt.removeprefix(self._bos)
-
-    @property
-    def _default(self) -> str:
-        return _DEFAULT if _DEFAULT in self._templates else next(iter(self._templates))
 
 
 def read_template(text: str, tokenizer_config: str = "") -> Template:
@@ -102,22 +91,13 @@ def read_template(text: str, tokenizer_config: str = "") -> Template:
     return Template(sources, config)
 
 
-def template_messages(messages: Iterable[Message]) -> list[dict[str, Any]]:
-    """Messages in the form that `Template.render` takes as mappings."""
-    return [_message(message) for message in messages]
-
-
-def template_tools(tools: Iterable[Tool]) -> list[dict[str, Any]]:
-    """Tools in the form that `Template.render` takes as mappings."""
-    return [_tool(tool) for tool in tools]
-
-
-def _tool(tool: Tool) -> dict[str, Any]:
+def template_tool(tool: Tool) -> dict[str, Any]:
+    """A tool as templates know it."""
     function = {"name": tool.name, "description": tool.description, "parameters": dict(tool.parameters)}
     return {"type": "function", "function": function}
 
 
-def _message(message: Message) -> dict[str, Any]:
+def template_message(message: Message) -> dict[str, Any]:
     """A message as templates know it: text as one string, parts only where media stand among them, the arguments of a
     tool call as an object."""
     written: dict[str, Any] = {"role": message.role, "content": _content(message)}
@@ -157,12 +137,6 @@ def _arguments(text: str) -> Any:
     return text if found is None else found
 
 
-def _role(message: Mapping[str, Any]) -> Any:
-    """A developer is who older models call the system."""
-    role = message.get("role")
-    return "system" if role == "developer" else role
-
-
 def _object(text: str) -> dict[str, Any] | None:
     if not text.lstrip().startswith("{"):
         return None
@@ -181,29 +155,3 @@ def _special_tokens(config: Mapping[str, Any]) -> dict[str, Any]:
         if name.endswith("_token") and isinstance(content, str):
             tokens[name] = content
     return tokens
-
-
-def _compiled(made: Any, name: str, source: str) -> Any:
-    from jinja2 import TemplateSyntaxError
-
-    try:
-        return made.from_string(source)
-    except TemplateSyntaxError as error:
-        raise ValueError(f"the chat template '{name}' has an error in line {error.lineno}: {error.message}") from error
-    except (RecursionError, TooMuchError, SyntaxError, MemoryError) as error:
-        raise ValueError(f"the chat template '{name}' cannot be compiled: {error}") from error
-
-
-def _printed(template: Any, known: Mapping[str, Any]) -> str:
-    pieces: list[str] = []
-    left = MAX_OUTPUT_CHARS
-    try:
-        for piece in template.generate(known):
-            left -= len(piece)
-            if left < 0:
-                raise TooMuchError(f"it prints more than {MAX_OUTPUT_CHARS} characters")
-            pieces.append(piece)
-    except Exception as error:  # a template is a program: it may raise anything
-        what = str(error) or type(error).__name__
-        raise GatewayError(ErrorKind.BAD_REQUEST, f"the chat template refuses the conversation: {what}") from error
-    return "".join(pieces)

@@ -13,8 +13,6 @@ import orjson
 
 from gateway.protocol.llm.canonical import Used
 
-__all__ = ["ReplyUsage", "StreamUsage", "read_usage", "whole_usage"]
-
 # Ends the name of every count; `"usage":null`, which some streams say in each event, has none.
 _COUNT = b'_tokens"'
 # Longest line of a stream that is read; the last event of a response repeats all of it.
