@@ -5,10 +5,10 @@ Source: OpenAI API reference, "Responses".
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
-from gateway.protocol.llm.canonical import Generation, Tool, Used
+from gateway.protocol.llm.canonical import Generation, Tool
 
 Fields = dict[str, Any]
 
@@ -41,58 +41,6 @@ def tool_fields(tool: Tool) -> Fields:
     if tool.description:
         fields["description"] = tool.description
     return {**fields, "parameters": dict(tool.parameters), "strict": tool.strict}
-
-
-def message_item(id: str, status: str, parts: Sequence[Fields]) -> Fields:
-    return {"id": id, "type": "message", "status": status, "role": "assistant", "content": [*parts]}
-
-
-def text_part(text: str, logprobs: Sequence[Mapping[str, Any]] = ()) -> Fields:
-    return {"type": "output_text", "text": text, "annotations": [], "logprobs": [*logprobs]}
-
-
-def reasoning_item(id: str, status: str, parts: Sequence[Fields], signature: str) -> Fields:
-    item: Fields = {"id": id, "type": "reasoning", "status": status, "summary": [], "content": [*parts]}
-    if signature:
-        item["encrypted_content"] = signature
-    return item
-
-
-def reasoning_part(text: str) -> Fields:
-    return {"type": "reasoning_text", "text": text}
-
-
-def call_item(id: str, status: str, call_id: str, name: str, arguments: str) -> Fields:
-    call = {"call_id": call_id, "name": name, "arguments": arguments}
-    return {"id": id, "type": "function_call", "status": status, **call}
-
-
-def logprob_fields(logprobs: Sequence[Mapping[str, Any]]) -> list[Fields]:
-    """Logprobs in chat's form, as responses tell them: never without bytes."""
-    return [
-        {**_with_bytes(logprob), "top_logprobs": [_with_bytes(top) for top in logprob.get("top_logprobs") or ()]}
-        for logprob in logprobs
-    ]
-
-
-def _with_bytes(logprob: Mapping[str, Any]) -> Fields:
-    given = logprob.get("bytes")
-    token = logprob.get("token") or ""
-    return {
-        "token": token,
-        "logprob": logprob.get("logprob"),
-        "bytes": list(token.encode()) if given is None else given,
-    }
-
-
-def usage_fields(used: Used) -> Fields:
-    return {
-        "input_tokens": used.prompt,
-        "input_tokens_details": {"cached_tokens": used.cached, "cache_write_tokens": 0},
-        "output_tokens": used.completion,
-        "output_tokens_details": {"reasoning_tokens": used.reasoning},
-        "total_tokens": used.prompt + used.completion,
-    }
 
 
 def request_fields_of(generation: Generation) -> Fields:
