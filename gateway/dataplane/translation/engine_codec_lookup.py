@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from time import strftime
 from typing import Any
 
 from gateway.config.specs import EngineSpec
@@ -87,13 +88,13 @@ def _openai_side(spec: EngineSpec, model: str, generation: Generation) -> Engine
         what = f"engine '{spec.name}' has no dialect for text, only {', '.join(spec.dialects)}"
         raise GatewayError(ErrorKind.UNSUPPORTED, what)
     side = OpenAISide(api, API_CODECS[api], spec.base_path, model, spec.unsupported == "drop")
-    return PromptSide(side, _template(spec.chat_template), spec.name) if api is LlmApi.COMPLETIONS else side
+    return PromptSide(side, _template(spec.chat_template), strftime, spec.name) if api is LlmApi.COMPLETIONS else side
 
 
 def _generate_side(spec: EngineSpec, model: str, version: str, flavour: Flavour) -> EngineSide:
     side = GenerateSide(model, version, flavour, spec.unsupported == "drop")
     inner = side if spec.protocol.traits.has_generate else MLServerSide(side)
-    return PromptSide(inner, _template(spec.chat_template), spec.name)
+    return PromptSide(inner, _template(spec.chat_template), strftime, spec.name)
 
 
 @lru_cache(maxsize=64)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from time import strftime
 
 import orjson
 
@@ -51,6 +51,7 @@ class PromptSide:
 
     inner: OpenAISide | GenerateSide | MLServerSide
     template: Template | None
+    strftime: Callable[[str], str]  # the clock of templates that print the time
     engine: str
 
     def request(self, generation: Generation, *, continues: bool) -> EngineRequest:
@@ -79,7 +80,9 @@ class PromptSide:
             options = {name: value for name, value in options.items() if name != "tool_choice"}
             tools = () if choice == "none" else tools
         begun = messages[-1].text if continues else ""
-        prompt = self.template.render(messages[:-1] if continues else messages, tools, strftime_now=strftime) + begun
+        prompt = (
+            self.template.render(messages[:-1] if continues else messages, tools, strftime_now=self.strftime) + begun
+        )
         # What the template has written is not to be told again; media stay, for engines that take them beside.
         return replace(generation, prompt=prompt, tools=() if self.template.takes_tools else tools, options=options)
 
