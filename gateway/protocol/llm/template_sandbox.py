@@ -9,15 +9,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import wraps
-from typing import Any, cast
-
-from jinja2 import Template, TemplateError, TemplateSyntaxError, nodes, pass_context
-from jinja2.ext import Extension, loopcontrols
-from jinja2.sandbox import ImmutableSandboxedEnvironment
-from jinja2.visitor import NodeTransformer
+from functools import cache, wraps
+from typing import TYPE_CHECKING, Any, cast
 
 from gateway.protocol.errors import ErrorKind, GatewayError
+
+if TYPE_CHECKING:
+    from jinja2 import nodes
 
 # In characters: a template goes over a conversation some ten times, and few models' contexts hold a megabyte. What is
 # held at once can be no more than that; what it costs at most is a second or two.
@@ -157,87 +155,6 @@ _LEFT_OUT = frozenset(
 _COMPARING = ("in", "eq", "equalto", "==", "ne", "!=", "lt", "lessthan", "<", "le", "<=", "gt", "greaterthan", ">")
 
 
-class Sandbox(ImmutableSandboxedEnvironment):
-    """The environment of one model's templates, in which all that could be much is paid for."""
-
-    intercepted_binops = frozenset({"+", "*", "**", "%"})
-
-    def __init__(self) -> None:
-        super().__init__(trim_blocks=True, lstrip_blocks=True, extensions=(_Generation, loopcontrols))
-        self.bounds = bounds = Bounds()
-        filters: dict[str, Any] = {**self.filters, "tojson": _to_json}
-        self.filters = {name: bounds.filter(name, each) for name, each in filters.items() if name not in _LEFT_OUT}
-        self.filters |= {_STEP: _step, _PAID: _paid, _JOINED: _joined}
-        self.tests |= {name: bounds.filter(name, cast("Callable[..., Any]", self.tests[name])) for name in _COMPARING}
-        self.globals["raise_exception"] = _raise_exception
-        del self.globals["lipsum"]
-
-    def compiled(self, name: str, source: str) -> Template:
-        """Raises: ValueError where the source is no template."""
-        try:
-            return self.from_string(source)
-        except TemplateSyntaxError as error:
-            what = f"the chat template '{name}' has an error in line {error.lineno}: {error.message}"
-            raise ValueError(what) from error
-        except (RecursionError, TooMuchError, SyntaxError, MemoryError) as error:
-            raise ValueError(f"the chat template '{name}' cannot be compiled: {error}") from error
-
-    def printed(self, template: Template, known: Mapping[str, Any]) -> str:
-        """Raises: GatewayError(BAD_REQUEST) with the template's own words."""
-        self.bounds.begin()
-        pieces: list[str] = []
-        left = MAX_OUTPUT_CHARS
-        try:
-            for piece in template.generate(known):
-                left -= len(piece)
-                if left < 0:
-                    raise TooMuchError(f"it prints more than {MAX_OUTPUT_CHARS} characters")
-                pieces.append(piece)
-        except Exception as error:  # a template is a program: it may raise anything
-            what = str(error) or type(error).__name__
-            raise GatewayError(ErrorKind.BAD_REQUEST, f"the chat template refuses the conversation: {what}") from error
-        return "".join(pieces)
-
-    def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
-        parsed: nodes.Template = _Charging().visit(super()._parse(source, name, filename))
-        return parsed
-
-    def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
-        self.bounds.check_operation(operator, left, right)
-        return super().call_binop(context, operator, left, right)
-
-    def call(__self, __context: Any, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N805
-        bounds = __self.bounds
-        bounds.spend(STEP)
-        method = getattr(__obj, "__wrapped__", __obj)  # the sandbox's own of `str.format`
-        owner = getattr(method, "__self__", None)
-        bounds.check_method(owner, getattr(method, "__name__", ""), (*args, *kwargs.values()))
-        return bounds.paid(super().call(__context, __obj, *args, **kwargs))
-
-
-# `pass_context`, so that nothing is worked out when the template is compiled.
-@pass_context
-def _step(context: Any, value: Any, besides: int = 0) -> Any:
-    context.environment.bounds.spend(besides)
-    return value
-
-
-@pass_context
-def _paid(context: Any, value: Any, besides: int = 0) -> Any:
-    return context.environment.bounds.paid(value, besides)
-
-
-@pass_context
-def _joined(context: Any, values: list[Any]) -> str:
-    texts = [str(value) for value in values]
-    context.environment.bounds.spend(sum(map(len, texts)))
-    return "".join(texts)
-
-
-def _raise_exception(message: str) -> None:
-    raise TemplateError(message)
-
-
 def _to_json(
     value: Any,
     ensure_ascii: bool = False,
@@ -249,65 +166,167 @@ def _to_json(
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 
-class _Generation(Extension):
-    """`{% generation %}`, by which training finds the answers: what is in it is printed as it is."""
+@cache
+def sandbox_class() -> Callable[[], Any]:
+    """`Sandbox`, an environment of jinja, which is loaded late: it brings threads' locks and loggers."""
+    from jinja2 import Template, TemplateError, TemplateSyntaxError, pass_context
+    from jinja2.ext import loopcontrols
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-    tags = {"generation"}  # noqa: RUF012
+    charging, generation = _charging(), _generation()
 
-    def parse(self, parser: Any) -> list[nodes.Node]:
-        next(parser.stream)
-        body: list[nodes.Node] = parser.parse_statements(("name:endgeneration",), drop_needle=True)
-        return body
+    # `pass_context`, so that nothing is worked out when the template is compiled.
+    @pass_context
+    def _step(context: Any, value: Any, besides: int = 0) -> Any:
+        context.environment.bounds.spend(besides)
+        return value
+
+    @pass_context
+    def _paid(context: Any, value: Any, besides: int = 0) -> Any:
+        return context.environment.bounds.paid(value, besides)
+
+    @pass_context
+    def _joined(context: Any, values: list[Any]) -> str:
+        texts = [str(value) for value in values]
+        context.environment.bounds.spend(sum(map(len, texts)))
+        return "".join(texts)
+
+    def raise_exception(message: str) -> None:
+        raise TemplateError(message)
+
+    class Sandbox(ImmutableSandboxedEnvironment):
+        """The environment of one model's templates, in which all that could be much is paid for."""
+
+        intercepted_binops = frozenset({"+", "*", "**", "%"})
+
+        def __init__(self) -> None:
+            super().__init__(trim_blocks=True, lstrip_blocks=True, extensions=(generation, loopcontrols))
+            self.bounds = bounds = Bounds()
+            filters: dict[str, Any] = {**self.filters, "tojson": _to_json}
+            self.filters = {name: bounds.filter(name, each) for name, each in filters.items() if name not in _LEFT_OUT}
+            self.filters |= {_STEP: _step, _PAID: _paid, _JOINED: _joined}
+            self.tests |= {
+                name: bounds.filter(name, cast("Callable[..., Any]", self.tests[name])) for name in _COMPARING
+            }
+            self.globals["raise_exception"] = raise_exception
+            del self.globals["lipsum"]
+
+        def compiled(self, name: str, source: str) -> Template:
+            """Raises: ValueError where the source is no template."""
+            try:
+                return self.from_string(source)
+            except TemplateSyntaxError as error:
+                what = f"the chat template '{name}' has an error in line {error.lineno}: {error.message}"
+                raise ValueError(what) from error
+            except (RecursionError, TooMuchError, SyntaxError, MemoryError) as error:
+                raise ValueError(f"the chat template '{name}' cannot be compiled: {error}") from error
+
+        def printed(self, template: Template, known: Mapping[str, Any]) -> str:
+            """Raises: GatewayError(BAD_REQUEST) with the template's own words."""
+            self.bounds.begin()
+            pieces: list[str] = []
+            left = MAX_OUTPUT_CHARS
+            try:
+                for piece in template.generate(known):
+                    left -= len(piece)
+                    if left < 0:
+                        raise TooMuchError(f"it prints more than {MAX_OUTPUT_CHARS} characters")
+                    pieces.append(piece)
+            except Exception as error:  # a template is a program: it may raise anything
+                what = str(error) or type(error).__name__
+                raise GatewayError(
+                    ErrorKind.BAD_REQUEST, f"the chat template refuses the conversation: {what}"
+                ) from error
+            return "".join(pieces)
+
+        def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
+            parsed: nodes.Template = charging.visit(super()._parse(source, name, filename))
+            return parsed
+
+        def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
+            self.bounds.check_operation(operator, left, right)
+            return super().call_binop(context, operator, left, right)
+
+        def call(__self, __context: Any, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N805
+            bounds = __self.bounds
+            bounds.spend(STEP)
+            method = getattr(__obj, "__wrapped__", __obj)  # the sandbox's own of `str.format`
+            owner = getattr(method, "__self__", None)
+            bounds.check_method(owner, getattr(method, "__name__", ""), (*args, *kwargs.values()))
+            return bounds.paid(super().call(__context, __obj, *args, **kwargs))
+
+    return Sandbox
 
 
-class _Charging(NodeTransformer):
-    """Puts the paying into a parsed template."""
+@cache
+def _generation() -> Any:
+    from jinja2.ext import Extension
 
-    def visit_For(self, node: nodes.For) -> nodes.Node:  # noqa: N802
-        self.visit_Macro(node)
-        if node.test is not None:
-            node.test = nodes.And(_charged_step(True, node), node.test, lineno=node.lineno)
-        return node
+    class Generation(Extension):
+        """`{% generation %}`, by which training finds the answers: what is in it is printed as it is."""
 
-    def visit_Macro(self, node: nodes.For | nodes.Macro | nodes.CallBlock) -> nodes.Node:  # noqa: N802
-        self.generic_visit(node)
-        node.body.insert(0, nodes.ExprStmt(_charged_step("", node), lineno=node.lineno))
-        return node
+        tags = {"generation"}  # noqa: RUF012
 
-    visit_CallBlock = visit_Macro  # noqa: N815
+        def parse(self, parser: Any) -> list[nodes.Node]:
+            next(parser.stream)
+            body: list[nodes.Node] = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+            return body
 
-    def visit_Output(self, node: nodes.Output) -> nodes.Node:  # noqa: N802
-        self.generic_visit(node)
-        texts = sum(len(child.data) for child in node.nodes if isinstance(child, nodes.TemplateData))
-        children: list[nodes.Expr] = [
-            child if isinstance(child, nodes.TemplateData) else _filtered(child, _PAID) for child in node.nodes
-        ]
-        if texts:
-            const = nodes.Const("", lineno=node.lineno, environment=node.environment)
-            children.insert(0, _filtered(const, _PAID, nodes.Const(texts)))
-        node.nodes = children
-        return node
-
-    def visit_Concat(self, node: nodes.Concat) -> nodes.Node:  # noqa: N802
-        self.generic_visit(node)
-        return _filtered(nodes.List(node.nodes, lineno=node.lineno, environment=node.environment), _JOINED)
-
-    def visit_Operand(self, node: nodes.Operand) -> nodes.Node:  # noqa: N802
-        self.generic_visit(node)
-        node.expr = _filtered(node.expr, _PAID)
-        return node
-
-    def visit_Getitem(self, node: nodes.Getitem) -> nodes.Node:  # noqa: N802
-        self.generic_visit(node)
-        return _filtered(node, _PAID) if isinstance(node.arg, nodes.Slice) else node
+    return Generation
 
 
-def _filtered(node: nodes.Expr, name: str, *args: nodes.Expr) -> nodes.Filter:
-    filtered = nodes.Filter(node, name, list(args), [], None, None, lineno=node.lineno)
-    filtered.environment = node.environment
-    return filtered
+@cache
+def _charging() -> Any:
+    """What puts the paying into a parsed template."""
+    from jinja2 import nodes
+    from jinja2.visitor import NodeTransformer
 
+    def filtered(node: nodes.Expr, name: str, *args: nodes.Expr) -> nodes.Filter:
+        made = nodes.Filter(node, name, list(args), [], None, None, lineno=node.lineno)
+        made.environment = node.environment
+        return made
 
-def _charged_step(value: Any, like: nodes.Node) -> nodes.Filter:
-    const = nodes.Const(value, lineno=like.lineno, environment=like.environment)
-    return _filtered(const, _STEP, nodes.Const(STEP))
+    def step(value: Any, like: nodes.Node) -> nodes.Filter:
+        const = nodes.Const(value, lineno=like.lineno, environment=like.environment)
+        return filtered(const, _STEP, nodes.Const(STEP))
+
+    class Charging(NodeTransformer):
+        def visit_For(self, node: nodes.For) -> nodes.Node:  # noqa: N802
+            self.visit_Macro(node)
+            if node.test is not None:
+                node.test = nodes.And(step(True, node), node.test, lineno=node.lineno)
+            return node
+
+        def visit_Macro(self, node: nodes.For | nodes.Macro | nodes.CallBlock) -> nodes.Node:  # noqa: N802
+            self.generic_visit(node)
+            node.body.insert(0, nodes.ExprStmt(step("", node), lineno=node.lineno))
+            return node
+
+        visit_CallBlock = visit_Macro  # noqa: N815
+
+        def visit_Output(self, node: nodes.Output) -> nodes.Node:  # noqa: N802
+            self.generic_visit(node)
+            texts = sum(len(child.data) for child in node.nodes if isinstance(child, nodes.TemplateData))
+            children: list[nodes.Expr] = [
+                child if isinstance(child, nodes.TemplateData) else filtered(child, _PAID) for child in node.nodes
+            ]
+            if texts:
+                const = nodes.Const("", lineno=node.lineno, environment=node.environment)
+                children.insert(0, filtered(const, _PAID, nodes.Const(texts)))
+            node.nodes = children
+            return node
+
+        def visit_Concat(self, node: nodes.Concat) -> nodes.Node:  # noqa: N802
+            self.generic_visit(node)
+            return filtered(nodes.List(node.nodes, lineno=node.lineno, environment=node.environment), _JOINED)
+
+        def visit_Operand(self, node: nodes.Operand) -> nodes.Node:  # noqa: N802
+            self.generic_visit(node)
+            node.expr = filtered(node.expr, _PAID)
+            return node
+
+        def visit_Getitem(self, node: nodes.Getitem) -> nodes.Node:  # noqa: N802
+            self.generic_visit(node)
+            return filtered(node, _PAID) if isinstance(node.arg, nodes.Slice) else node
+
+    return Charging()

@@ -11,6 +11,7 @@ from typing import Any
 import orjson
 
 from gateway.protocol.llm.canonical import Media, Message, Reasoning, Text, Tool
+from gateway.protocol.llm.template_sandbox import sandbox_class
 
 _DEFAULT, _WITH_TOOLS = "default", "tool_use"
 
@@ -24,11 +25,9 @@ class Template:
 
         Raises: ValueError where a source is no template.
         """
-        from gateway.protocol.llm.template_sandbox import Sandbox  # jinja, which few configurations need
-
         self._tokens = _special_tokens(config)
         self._bos = self._tokens.get("bos_token", "") if config.get("add_bos_token") is not False else ""
-        self._sandbox = Sandbox()
+        self._sandbox = sandbox_class()()
         self._templates = {name: self._sandbox.compiled(name, source) for name, source in sources.items()}
         self._default = _DEFAULT if _DEFAULT in sources else next(iter(sources))
         self.takes_tools = _WITH_TOOLS in sources or any("tools" in source for source in sources.values())
@@ -63,7 +62,7 @@ class Template:
             "documents": extra.get("documents"),
             "add_generation_prompt": add_generation_prompt,
         }
-        prompt = self._sandbox.printed(self._templates[name], known)
+        prompt: str = self._sandbox.printed(self._templates[name], known)
         return prompt if keep_bos or not self._bos else prompt.removeprefix(self._bos)
 
 
