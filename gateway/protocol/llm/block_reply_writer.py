@@ -23,6 +23,7 @@ from gateway.protocol.llm.canonical import (
 )
 from gateway.protocol.llm.json_fields import Fields
 
+
 class ReplyBlock(ABC):
     """What the model said, thought or called, as it grows; `prefix` is all of a delta's event before its text."""
 
