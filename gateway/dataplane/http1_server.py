@@ -83,9 +83,6 @@ class Http1ServerConnection(Http1Server):
         self._writes_at_once = False
         self._streams_events = False
 
-    def __repr__(self) -> str:
-        return f"<Http1ServerConnection {self.peer} expects {self._state.value}>"
-
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         self.write = self._transport.write

@@ -47,9 +47,6 @@ class Http2ServerConnection(Http2Server):
         self.is_tls = False
         self.passing = b""
 
-    def __repr__(self) -> str:
-        return f"<Http2ServerConnection {self.peer} {self.http2!r}>"
-
     # Events of the socket
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:

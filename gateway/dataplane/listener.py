@@ -32,9 +32,6 @@ class ProtocolDetector(asyncio.Protocol):
         self._since = monotonic()
         self._transport: asyncio.Transport = cast(asyncio.Transport, None)  # set before anything else happens
 
-    def __repr__(self) -> str:
-        return f"<ProtocolDetector {self._buffer!r}>"
-
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         plane = self._plane

@@ -54,9 +54,6 @@ class EndpointHealth:
         self._results: deque[Readiness] = deque(maxlen=max(spec.unhealthy_after, spec.healthy_after))
         self.condition: Readiness | None = None
 
-    def __repr__(self) -> str:
-        return f"<EndpointHealth {self.condition}, last {[each.value for each in self._results]}>"
-
     def observe(self, result: Readiness) -> bool:
         """Count a probe; returns whether it has changed the condition."""
         self._results.append(result)
@@ -102,9 +99,6 @@ class Prober:
         self._probes: dict[Key, _Probe] = {}
         self._fresh: dict[Key, Load | None] = {}  # loads that are not reported yet
         self._gathering: asyncio.TimerHandle | None = None
-
-    def __repr__(self) -> str:
-        return f"<Prober of {len(self._probes)} endpoints>"
 
     @property
     def health(self) -> dict[Key, Readiness]:

@@ -45,9 +45,6 @@ class Admission:
         self._limiter = limiter
         self._grant: Grant | Pending | None = None
 
-    def __repr__(self) -> str:
-        return f"<Admission {self._grant!r}>"
-
     @property
     def is_waiting(self) -> bool:
         return self._grant is not None and self._grant.is_waiting

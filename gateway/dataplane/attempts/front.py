@@ -31,9 +31,6 @@ class Attempt(Generic[Carrier]):
         self.sent_at = 0.0
         self.is_open = True
 
-    def __repr__(self) -> str:
-        return f"<Attempt at {self.endpoint.url}{' sent' if self.sent_at else ''}{'' if self.is_open else ', closed'}>"
-
 
 class AttemptFront(ABC):
     """What attempts need from the request they are made for."""

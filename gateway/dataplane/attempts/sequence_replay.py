@@ -78,9 +78,6 @@ class SequenceReplay:
         self._is_placed = False  # Redis may name another endpoint by now
         self._task: asyncio.Task[None] | None = None
 
-    def __repr__(self) -> str:
-        return f"<SequenceReplay of {self._sequence!r}, {self._failures.total()} failures>"
-
     @property
     def max_bytes(self) -> int:
         """The longest input that is stored."""

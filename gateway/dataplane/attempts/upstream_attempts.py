@@ -90,9 +90,6 @@ class UpstreamAttempts(Generic[Carrier]):
         if lane.replay is not None and type(session) is Sequence:
             self._replay = SequenceReplay(self, plane.affinity, lane, session)
 
-    def __repr__(self) -> str:
-        return f"<UpstreamAttempts {self._num_attempts} to {self.lane!r}, {self.attempt!r}>"
-
     # Before the start
 
     def start_at(self, endpoint: Endpoint) -> None:

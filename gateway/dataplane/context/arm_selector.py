@@ -44,9 +44,6 @@ class ArmSelector:
         self.passes = call is not None and all(lane.passes(call) and lane.shadow is None for lane in lanes)
         self.is_sticky = self.by_session and self.passes
 
-    def __repr__(self) -> str:
-        return f"<ArmSelector {self._split!r}>"
-
     def lane(self, unit: str | None) -> Lane:
         """The lane of a request of this unit."""
         if unit is None:

@@ -121,9 +121,6 @@ class CallPlan:
         self._decided: dict[tuple[bytes, bytes], tuple[CallTarget, str | None]] = {}
         self._arm_selectors: dict[tuple[bytes, bytes], ArmSelector] = {}
 
-    def __repr__(self) -> str:
-        return f"<CallPlan {self.path!r}>"
-
     def facts(
         self,
         names: Names,
@@ -230,9 +227,6 @@ class CallHead:
                 passing += with_value(_passing_name(name), value)
         self.passing = passing
 
-    def __repr__(self) -> str:
-        return f"<CallHead {self.plan!r} timeout={self.timeout}>"
-
     def value(self, name: bytes) -> bytes | None:
         """The first of the caller's fields of this name, in lower case."""
         for field in self.volatile:
@@ -269,9 +263,6 @@ class CallHeadBuilder:
             for at, (name, value) in enumerate(own)
             if name != _REQUEST_ID
         ]
-
-    def __repr__(self) -> str:
-        return f"<CallHeadBuilder {self._head!r}>"
 
     def __call__(self, own: list[Field]) -> CallHead:
         before = self._head

@@ -51,9 +51,6 @@ class CaptureReader:
     def __init__(self) -> None:
         self._buffer = bytearray()
 
-    def __repr__(self) -> str:
-        return f"<CaptureReader: {len(self._buffer)} bytes wait>"
-
     def feed(self, data: bytes) -> list[Capture]:
         buffer = self._buffer
         buffer += data
@@ -82,9 +79,6 @@ class Copy:
         self.pieces: list[bytes] = []
         self.size = 0
         self.is_whole = True
-
-    def __repr__(self) -> str:
-        return f"<Copy {self.size} bytes{'' if self.is_whole else ', too long'}>"
 
     def add(self, data: bytes) -> None:
         self.size += len(data)

@@ -99,9 +99,6 @@ class DataPlane:
         self._next_id = count(1).__next__
         self._sweeper = self.loop.call_later(_SWEEP_SECONDS, self._sweep)
 
-    def __repr__(self) -> str:
-        return f"<DataPlane {self.snapshot!r}, {len(self.connections)} connections>"
-
     def new_request_id(self) -> bytes:
         return b"%b%x" % (self._id_prefix, self._next_id())
 

@@ -112,9 +112,6 @@ class DecisionSampler:
         self._num_skipped = 0
         self._flushing: asyncio.TimerHandle | None = None
 
-    def __repr__(self) -> str:
-        return f"<DecisionSampler {self._share:.1%}, {self._rate:g}/s, {len(self._waiting)} wait>"
-
     def add(self, ended: EndedRequest) -> None:
         """Sample a request that has ended."""
         known, target = ended.facts, ended.target

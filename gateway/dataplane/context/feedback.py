@@ -45,9 +45,6 @@ class FeedbackCollector:
             news.subscribe(FeedbackGiven, self._on_given)
             news.subscribe(FeedbackTaken, self._on_taken)
 
-    def __repr__(self) -> str:
-        return f"<FeedbackCollector of {self._arms!r}, {len(self._queries)} queries>"
-
     async def give(self, rating: Rating, snapshot: Snapshot) -> bool:
         """Count a rating; False where no worker knows what it is about.
 

@@ -96,9 +96,6 @@ class Request:
             lines.append(b"%b: %b\r\n" % field)
         self.lines = b"".join(lines)
 
-    def __repr__(self) -> str:
-        return f"<Request {self.plan!r} length={self.length}>"
-
     def of(self, plan: PreparedHead, content_length: int | None = None) -> Request:
         """The same request with another plan, and where its body is rewritten, that length."""
         made = Request.__new__(Request)

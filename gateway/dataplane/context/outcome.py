@@ -35,9 +35,6 @@ class OutcomeRecorder:
         self._crossed = False
         self._generated: list[GenerationUsage] = []
 
-    def __repr__(self) -> str:
-        return f"<OutcomeRecorder by {self._meter!r}>"
-
     def body_received(self, size: int) -> None:
         """The client's body is so long."""
         self._size = size

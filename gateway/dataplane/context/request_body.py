@@ -92,9 +92,6 @@ class RequestBody:
         self.is_complete = False
         self.can_be_sent_again = True
 
-    def __repr__(self) -> str:
-        return f"<RequestBody {self.size} bytes{', complete' if self.is_complete else ''}>"
-
     @property
     def session(self) -> str | None:
         """The one that the head names."""

@@ -20,9 +20,6 @@ class RequestLog:
         self.is_on = access_log is not None
         self.keeps_bodies = False
 
-    def __repr__(self) -> str:
-        return f"<RequestLog {'on' if self.is_on else 'off'}>"
-
     @property
     def access_log(self) -> AccessLog | None:
         return self._access_log

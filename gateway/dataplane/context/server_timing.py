@@ -27,9 +27,6 @@ class Timing:
         self.first_requested_at = 0.0  # the first try, where there is another
         self.requested_at = 0.0  # this try, where it waits for a connection
 
-    def __repr__(self) -> str:
-        return f"<Timing since {self.begun_at:.6f}>"
-
     def recalled(self, now: float) -> None:
         """Redis has answered, or has been given up."""
         self.waited += now - self.recalls_at

@@ -45,9 +45,6 @@ class SessionAffinity:
         self.book = book
         self.inputs = inputs
 
-    def __repr__(self) -> str:
-        return f"<SessionAffinity {self.book!r}>"
-
     def recall(self, lane: Lane, session: str) -> Lane | None:
         """The lane of a session's request, given that of the rules: its arm's. None where Redis must be queried first:
         `find`."""

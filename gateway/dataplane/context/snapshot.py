@@ -195,9 +195,6 @@ class Snapshot:
         for lane in self._lanes.values():
             lane.shadow = shadows.get(lane.target.route)
 
-    def __repr__(self) -> str:
-        return f"<Snapshot {self.number}: {len(self._lanes)} lanes, {len(self.engines)} engines>"
-
     def lane(self, target: Target) -> Lane:
         return self._lanes[id(target)]
 

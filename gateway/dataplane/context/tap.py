@@ -37,10 +37,6 @@ class Tap(asyncio.Protocol):
         self._num_gathered_bytes = 0
         self.counts: Counter[tuple[str, str]] = Counter()  # by route, and CAPTURED or why not
 
-    def __repr__(self) -> str:
-        state = "open" if self._transport is not None else "closed"
-        return f"<Tap {state}: {dict(self.counts)}>"
-
     def open(self) -> None:
         """Some route is mirrored: have a connection, now and whenever it is lost."""
         if self._path and self._connecting is None and self._transport is None:

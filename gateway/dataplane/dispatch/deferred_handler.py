@@ -30,9 +30,6 @@ class DeferredHandler(Handler):
         self._handler: Handler | None = None
         self._started_at = monotonic()
 
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self._request.plan!r} {self._handler!r}>"
-
     @property
     def begun(self) -> bool:
         return self._handler is not None and self._handler.begun

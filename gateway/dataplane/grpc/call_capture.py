@@ -51,9 +51,6 @@ class CallCapture:
         self.max_bytes = lane.shadow.max_bytes
         self._answer = Copy(self.max_bytes)
 
-    def __repr__(self) -> str:
-        return f"<CallCapture {self._head.plan!r}: {self._answer!r}>"
-
     def began(self, block: Block) -> None:
         """The answer's first fields."""
         self._encoding = block.value(b"grpc-encoding") or b"identity"

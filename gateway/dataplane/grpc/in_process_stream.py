@@ -49,9 +49,6 @@ class InProcessStream(Stream):
         self._fault: GatewayError | None = None
         self.is_paused = False
 
-    def __repr__(self) -> str:
-        return f"<InProcessStream to {self._sink!r}>"
-
     @property
     def is_waiting(self) -> bool:
         return self.is_paused

@@ -62,9 +62,6 @@ class LocalCall(ABC):
         if head.timeout is not None:
             self._slot = client.plane.wheel.add(self, self._started_at + head.timeout)
 
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self._head.plan!r}>"
-
     # What a subclass adds
 
     def _take(self, message: bytes) -> None:

@@ -30,9 +30,6 @@ class WholeMessage:
         self._data = data
         self.names = names
 
-    def __repr__(self) -> str:
-        return f"<WholeMessage {self.size} bytes, {self.names}>"
-
     @property
     def size(self) -> int:
         return len(self._data)
@@ -123,9 +120,6 @@ class PiecewiseMessage:
         self.is_complete = False
         self.can_be_sent_again = True
         self.names: Names | None = None  # once they are known
-
-    def __repr__(self) -> str:
-        return f"<PiecewiseMessage {self.size} of {self._message_bytes} bytes, {self.names}>"
 
     def add(self, data: bytes, ended: bool) -> None:
         """Hold what has come.

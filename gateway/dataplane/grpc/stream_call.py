@@ -93,9 +93,6 @@ class StreamCall:
         if self.fields.expires_at:
             self._slot = plane.wheel.add(self, self.fields.expires_at)
 
-    def __repr__(self) -> str:
-        return f"<StreamCall {self._head.plan!r}, {len(self._backends)} backends>"
-
     # Events of the client's stream
 
     def headers_received(self, stream: Stream, block: Block, ended: bool) -> None:

@@ -66,9 +66,6 @@ class StreamRequests:
         self._first: Names | None = None
         self.is_one_model = True
 
-    def __repr__(self) -> str:
-        return f"<StreamRequests {len(self._queue)} wait>"
-
     @property
     def is_between_messages(self) -> bool:
         return self._reader.is_between_messages

@@ -54,9 +54,6 @@ class ResponseOrder:
         self._unanswered: dict[Hashable, deque[_Owed]] = {}  # the same, of each target
         self._held_bytes: dict[Hashable, int] = {}
 
-    def __repr__(self) -> str:
-        return f"<ResponseOrder {len(self._owed)} owed, {sum(self._held_bytes.values())} bytes held>"
-
     def held_bytes(self, target: Hashable) -> int:
         """How many bytes of a target's responses wait for their turn."""
         return self._held_bytes.get(target, 0)
@@ -130,9 +127,6 @@ class StreamResponses:
         self._delayed: list[bytes] = []  # what came while another response was passing through
         self._encoding = _PLAIN  # of compressed responses, as the reply's fields have it
         self.has_begun = False  # the reply's first fields are sent
-
-    def __repr__(self) -> str:
-        return f"<StreamResponses {self._order!r}>"
 
     # Before responses come
 

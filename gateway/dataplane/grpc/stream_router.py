@@ -41,9 +41,6 @@ class StreamRouter:
         self._decided: tuple[bytes, CallTarget, str] | None = None  # of a message whose session is being looked up
         self._decoupled = _NOTHING
 
-    def __repr__(self) -> str:
-        return f"<StreamRouter {self._by_model}>"
-
     @property
     def first(self) -> CallTarget | None:
         """The first decided target."""

@@ -46,9 +46,6 @@ class UnaryCall:
         self._is_looking_up = False  # its session, in Redis
         self._is_over = False
 
-    def __repr__(self) -> str:
-        return f"<UnaryCall {self._head.plan!r}>"
-
     # Events of the client's stream
 
     def headers_received(self, stream: Stream, block: Block, ended: bool) -> None:

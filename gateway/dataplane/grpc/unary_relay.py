@@ -82,9 +82,6 @@ class UnaryRelay(GrpcFront):
         self._swept_bytes = 0
         self._capture: CallCapture | None = None  # of a call that is mirrored
 
-    def __repr__(self) -> str:
-        return f"<UnaryRelay {self._head.plan!r}, {self.attempts!r}>"
-
     def mirror(self) -> None:
         """Capture the call for its route's shadow, where it is of the sample."""
         lane = self._target.lane

@@ -81,10 +81,6 @@ class UpstreamStream(GrpcFront):
         self.boundaries = Boundaries(ERROR_TAG)  # of the responses, while these pass through uncut
         self.reader: MessageReader | None = None
 
-    def __repr__(self) -> str:
-        counts = f"{self.num_sent} sent, {self.boundaries.count} answered"
-        return f"<UpstreamStream {counts}, {self.attempts!r}>"
-
     # What the client's call requires: see `BackendStream`
 
     @property
@@ -340,9 +336,6 @@ class StreamCounters:
         self._sent = self._received = self._request_bytes = self._response_bytes = 0
         self._meter: Meter | None = None
         self._answered = self._errors = self._measured_bytes = 0
-
-    def __repr__(self) -> str:
-        return f"<StreamCounters {self._sent} sent, {self._received} received>"
 
     def count(self, series: RequestSeries, sent: int, received: int, request_bytes: int, response_bytes: int) -> None:
         """Messages and bytes, to the endpoint and from it."""

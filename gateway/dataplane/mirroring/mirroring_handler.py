@@ -95,9 +95,6 @@ class MirroringHandler(Handler):
         self.is_tls = client.is_tls
         self._handler = serve(self, request, lane, session)
 
-    def __repr__(self) -> str:
-        return f"<MirroringHandler {self._handler!r}>"
-
     # As the handler
 
     def body_received(self, data: bytes, ended: bool) -> None:

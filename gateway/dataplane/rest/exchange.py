@@ -90,9 +90,6 @@ class Exchange(AttemptingHandler):
         self._is_event_stream = False
         self._is_relayed = not plan.without_body  # byte for byte; else it is framed here, or left out
 
-    def __repr__(self) -> str:
-        return f"<Exchange {self._plan!r}, {self.attempts!r}>"
-
     @property
     def begun(self) -> bool:
         return bool(self.attempts.status)

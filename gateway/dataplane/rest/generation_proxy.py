@@ -85,9 +85,6 @@ class GenerationReply:
         self.head: ResponseHead | None = None
         self.held = b""
 
-    def __repr__(self) -> str:
-        return f"<GenerationReply {self._usage!r}{', held back' if self.head is not None else ''}>"
-
     def used(self) -> Used:
         """The tokens so far; of a stream whose engine does not count them, its events."""
         usage = self._usage
