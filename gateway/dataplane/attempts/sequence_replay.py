@@ -9,10 +9,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
+from collections.abc import Callable
 from time import monotonic
-from typing import Protocol
 
 from gateway.config.specs import ReplaySpec
+from gateway.dataplane.attempts.front import AttemptFront
 from gateway.dataplane.context.session_affinity import SequenceDisplacedError, SessionAffinity
 from gateway.dataplane.context.snapshot import Lane
 from gateway.protocol.errors import ErrorKind, GatewayError
@@ -37,57 +38,53 @@ _CREDENTIALS = (b"authorization", b"x-api-key")
 NOT_STARTED = b"must specify the START flag"
 
 
-def sequence_forgotten() -> GatewayError:
-    return GatewayError(ErrorKind.UPSTREAM_RESET, "it knows nothing of the sequence")
-
-
-class WaitingRequest(Protocol):
-    """The request that waits for the replay."""
-
-    def field(self, name: bytes) -> bytes | None:
-        """The first header field of this name."""
-        ...
-
-    def sequence_moved(self, endpoint: Endpoint) -> None:
-        """Its sequence is at this endpoint: continue there."""
-        ...
-
-    def is_replayable(self) -> bool:
-        """Whether the whole request is still at hand."""
-        ...
-
-    def fail(self, error: GatewayError) -> None:
-        """No endpoint can go on with it."""
-        ...
-
-
 class SequenceReplay:
     """The sequence of one request, on a route that keeps sequences' inputs: its input is stored once an engine has
     answered, and where its endpoint is gone, another one gets the inputs before it, each endpoint twice at most."""
 
-    __slots__ = ("_affinity", "_failures", "_is_placed", "_lane", "_sequence", "_spec", "_task", "_waiting")
+    __slots__ = (
+        "_affinity",
+        "_failed",
+        "_failures",
+        "_front",
+        "_is_placed",
+        "_lane",
+        "_moved",
+        "_sequence",
+        "_spec",
+        "_task",
+        "max_bytes",
+    )
 
-    def __init__(self, waiting: WaitingRequest, affinity: SessionAffinity, lane: Lane, sequence: Sequence) -> None:
+    def __init__(
+        self,
+        front: AttemptFront,
+        affinity: SessionAffinity,
+        lane: Lane,
+        sequence: Sequence,
+        moved: Callable[[Endpoint], None],
+        failed: Callable[[GatewayError], None],
+    ) -> None:
+        """After a replay, `moved` gets the endpoint where the sequence is; `failed` the error where none takes it."""
         assert lane.replay is not None
-        self._waiting = waiting
+        self._front = front
+        self._moved = moved
+        self._failed = failed
         self._affinity = affinity
         self._lane = lane
         self._sequence = sequence
         self._spec: ReplaySpec = lane.replay
+        self.max_bytes = lane.replay.max_bytes  # of the longest input that is stored
         self._failures: Counter[Endpoint] = Counter()
         self._is_placed = False  # Redis may name another endpoint by now
         self._task: asyncio.Task[None] | None = None
 
-    @property
-    def max_bytes(self) -> int:
-        """The longest input that is stored."""
-        return self._spec.max_bytes
-
-    def keep_input(self, input: Input | None, *, is_good: bool) -> None:
-        """Store the request's input, which an engine has answered, well or not; None: not all of it is at hand."""
+    def keep_input(self, *, is_good: bool) -> None:
+        """Store the request's input, which an engine has answered, well or not."""
         inputs, session = self._affinity.inputs, self._sequence
         if session.ends:
             return
+        input = self._front.sequence_input() if is_good else None
         if is_good and input is None:
             what = f"one of them, of more than {self._spec.max_bytes} bytes (max_bytes), was not kept"
             inputs.give_up(session, self._spec, what)
@@ -104,11 +101,11 @@ class SequenceReplay:
     def is_forgotten(self, text: bytes) -> bool:
         """Whether this refusal says that the engine does not know the sequence: it has restarted, or timed it out."""
         is_under_way = bool(self._sequence.step) and not self._sequence.starts
-        return is_under_way and NOT_STARTED in text and self._waiting.is_replayable()
+        return is_under_way and NOT_STARTED in text and self._front.is_replayable()
 
     def may_follow(self, error: GatewayError) -> bool:
         """Whether another endpoint may get the request after a replay, where one has failed so."""
-        return error.kind in GONE and self._waiting.is_replayable()
+        return error.kind in GONE and self._front.is_replayable()
 
     def displaced(self, endpoint: Endpoint, why: str) -> SequenceDisplacedError:
         """The sequence cannot stay at this endpoint."""
@@ -150,9 +147,9 @@ class SequenceReplay:
         self._task = None
         if error is None or (why.may_stay and not self._is_placed):
             assert endpoint is not None
-            self._waiting.sequence_moved(endpoint)
+            self._moved(endpoint)
         else:
-            self._waiting.fail(error)
+            self._failed(error)
 
     async def _move(self, why: SequenceDisplacedError) -> Endpoint:
         """Tell another endpoint all inputs.
@@ -193,7 +190,7 @@ class SequenceReplay:
 
     async def _replay_at(self, engine: Engine, endpoint: Endpoint, inputs: list[Input]) -> None:
         """Raises: GatewayError; UnkeptError where the endpoint refuses one."""
-        fields = [(name, self._waiting.field(name)) for name in _CREDENTIALS if name not in engine.extra_names]
+        fields = [(name, self._front.field(name)) for name in _CREDENTIALS if name not in engine.extra_names]
         credentials = [(name, value) for name, value in fields if value is not None]
         endpoint.in_flight += 1
         try:

@@ -15,13 +15,15 @@ once: its endpoint's count, its counters, the breaker. After the end no referenc
 from __future__ import annotations
 
 from time import monotonic
-from typing import Generic
+from typing import Any, Generic
 
 from gateway.dataplane.attempts.admission import Admission
 from gateway.dataplane.attempts.front import ENDED, Attempt, AttemptFront, Carrier, deadline_of
 from gateway.dataplane.attempts.sequence_replay import SequenceReplay
 from gateway.dataplane.context.active_requests import Stage
 from gateway.dataplane.context.data_plane import DataPlane
+from gateway.dataplane.context.interfaces import Handler
+from gateway.dataplane.context.outcome import GenerationUsage
 from gateway.dataplane.context.server_timing import Timing
 from gateway.dataplane.context.session_affinity import SequenceDisplacedError
 from gateway.dataplane.context.snapshot import Lane
@@ -38,29 +40,31 @@ from gateway.wire.http1.head import Field
 class UpstreamAttempts(Generic[Carrier]):
     """The attempts of one request for one lane.
 
-    `attempt` is the latest one; `status` the HTTP status of the reply, 0 until it begins; `waited` the seconds that
-    limits have held the request, which its engine's timeout does not count. `expires_at` is the client's deadline, 0
-    where it has none. `is_timed`: the engine's own time limits apply, until `reply_began`. `timing` is Server-Timing.
+    `attempt` is the latest one; `status` the HTTP status of the reply, 0 until it begins at `first_byte_at`; `waited`
+    the seconds that limits have held the request, which its engine's timeout does not count. `expires_at` is the
+    client's deadline, 0 where it has none. `is_timed`: the engine's own time limits apply, until `reply_began`.
+    `timing` is Server-Timing. `first_endpoint` gets the first attempt where it is set, `tried` get none.
     """
 
     __slots__ = (
         "_admission",
-        "_first",
         "_front",
         "_num_attempts",
         "_plane",
-        "_replay",
         "_slot",
-        "_tried",
         "attempt",
         "expires_at",
+        "first_byte_at",
+        "first_endpoint",
         "is_started",
         "is_timed",
         "lane",
+        "replay",
         "session",
         "started_at",
         "status",
         "timing",
+        "tried",
         "waited",
         "was_sent",
     )
@@ -77,33 +81,25 @@ class UpstreamAttempts(Generic[Carrier]):
         self.expires_at = 0.0
         self.attempt: Attempt[Carrier] | None = None
         self.status = 0
+        self.first_byte_at = 0.0
         self.is_started = False
         self.is_timed = True
         self.was_sent = False  # by some attempt
         self.timing: Timing | None = None
-        self._first: Endpoint | None = None
-        self._tried: tuple[Endpoint, ...] = ()
+        self.first_endpoint: Endpoint | None = None
+        self.tried: tuple[Endpoint, ...] = ()
         self._num_attempts = 0
         self._slot: Slot | None = None  # of the deadline
-        self._admission: Admission | None = None  # where the lane has limits
-        self._replay: SequenceReplay | None = None
+        self._admission: Admission | None = None  # where limits apply
+        if lane.limits and front.is_inference:
+            self._admission = Admission(front, lane, session, plane.limiter, self._admission_decided)
+        self.replay: SequenceReplay | None = None  # where the sequence's inputs are stored
         if lane.replay is not None and type(session) is Sequence:
-            self._replay = SequenceReplay(self, plane.affinity, lane, session)
-
-    # Before the start
-
-    def start_at(self, endpoint: Endpoint) -> None:
-        """Choose this endpoint for the first attempt."""
-        self._first = endpoint
-
-    def avoid(self, endpoints: tuple[Endpoint, ...]) -> None:
-        """Choose none of these endpoints."""
-        self._tried = endpoints
+            self.replay = SequenceReplay(front, plane.affinity, lane, session, self._sequence_moved, self.fail)
 
     def resume(self) -> None:
         """Go on with a request that was admitted and broke off: it keeps its place, and counts once."""
-        if self.lane.limits:
-            self._admission = Admission(self, self._plane.limiter)
+        if self._admission is not None:
             self._admission.resume()
 
     # State
@@ -134,11 +130,6 @@ class UpstreamAttempts(Generic[Carrier]):
         meter = self.lane.meter
         return meter if meter is not None and self._front.is_inference else None
 
-    @property
-    def kept_bytes(self) -> int:
-        """How much of the request's body a replay of its sequence needs; 0 where there is none."""
-        return self._replay.max_bytes if self._replay is not None else 0
-
     def stage(self) -> Stage:
         """What the request waits for."""
         if self.status:
@@ -162,13 +153,19 @@ class UpstreamAttempts(Generic[Carrier]):
 
     def start(self, now: float, after: GatewayError | None = None) -> None:
         """Make an attempt; `after` is the failure of the one before."""
-        lane = self.lane
+        lane, admission = self.lane, self._admission
         self.is_started = True
-        if lane.limits and not self._is_admitted(now):
-            return
+        if admission is not None:
+            try:
+                admission.start(now)
+            except GatewayError as error:
+                self.fail(error)
+                return
+            if admission.is_waiting:
+                return
         try:
-            if self.session is None and self._first is None and lane.engine.prefixes is None:  # mostly
-                endpoint = lane.engine.choose(None, now, self._tried)
+            if self.session is None and self.first_endpoint is None and lane.engine.prefixes is None:  # mostly
+                endpoint = lane.engine.choose(None, now, self.tried)
             else:
                 endpoint = self._choose(now)
         except SequenceDisplacedError as displaced:
@@ -203,10 +200,10 @@ class UpstreamAttempts(Generic[Carrier]):
 
         Raises: GatewayError(SEQUENCE_LOST); SequenceDisplacedError.
         """
-        lane, session, tried = self.lane, self.session, self._tried
+        lane, session, tried = self.lane, self.session, self.tried
         engine = lane.engine
-        if self._first is not None and self._first not in tried:
-            return self._first
+        if self.first_endpoint is not None and self.first_endpoint not in tried:
+            return self.first_endpoint
         prompt = self._front.prompt() if engine.prefixes is not None else None
         if session is None or not (lane.keeps_place or (lane.keeps_session and type(session) is Sequence)):
             return engine.choose(session, now, tried, prompt)
@@ -218,26 +215,29 @@ class UpstreamAttempts(Generic[Carrier]):
             self._slot = None
 
     def reply_began(self, attempt: Attempt[Carrier], status: int, now: float) -> None:
-        """The head of the reply has come: the client's own deadline is the only one left."""
+        """The head of the reply has come: only the client's own deadline remains."""
         if self._slot is not None and not self.expires_at:
             self._slot.discard(self)
             self._slot = None
         self.is_timed = False
         self.status = status
+        self.first_byte_at = now
         attempt.endpoint.observe_latency(now - attempt.sent_at)
 
-    def answered(self, *, is_good: bool) -> None:
-        """The reply is whole: the request is over. `is_good`: it speaks well of the endpoint."""
+    def answered(
+        self, attempt: Attempt[Carrier], request_bytes: int, response_bytes: int, now: float, *, is_good: bool
+    ) -> None:
+        """The reply is whole: end the request and count it. `is_good`: the reply speaks well of the endpoint."""
         if self._slot is not None:
             self.clear_deadline()
         self._close(is_good)
         self.lane.engine.budget.requests += 1
-        self._front, self._replay = ENDED, None
-
-    def keep_input(self, *, is_good: bool) -> None:
-        """Keep the request with its sequence, which an engine has answered, well or not."""
-        if self._replay is not None:
-            self._replay.keep_input(self._front.sequence_input() if is_good else None, is_good=is_good)
+        series, started_at = attempt.series, self.started_at
+        series.request_bytes += request_bytes
+        series.response_bytes += response_bytes
+        first_seconds = (self.first_byte_at or now) - started_at
+        series.count(self.status, now - started_at, first_seconds, now - attempt.sent_at)
+        self._front, self.replay = ENDED, None
 
     def failed(
         self, error: GatewayError, *, was_sent: bool, is_final: bool = False, is_good: bool | None = False
@@ -246,19 +246,26 @@ class UpstreamAttempts(Generic[Carrier]):
         what it says of the endpoint, None where it says nothing; `is_final`: no time is left."""
         is_over = bool(self.status) or is_final
         retries = not is_over and self._may_retry(was_sent)
-        replays = not is_over and not retries and self._replay is not None and self._replay.may_follow(error)
+        replays = not is_over and not retries and self.replay is not None and self.replay.may_follow(error)
         self._drop()
         self._close(is_good, goes_on=retries or replays)
         if retries:
             self._retry(error)
-        elif replays and self.attempt is not None and self._replay is not None:
-            self._replay_sequence(self._replay.displaced(self.attempt.endpoint, f"failed: {error.message}"))
+        elif replays and self.attempt is not None and self.replay is not None:
+            self._replay_sequence(self.replay.displaced(self.attempt.endpoint, f"failed: {error.message}"))
         else:
             self.fail(error)
 
+    def check_silence(self, active_at: float, now: float) -> None:
+        """Fail where the engine has sent nothing since `active_at`, for longer than its idle timeout."""
+        limit = self.lane.engine.spec.idle_timeout
+        if limit and now - active_at > limit:
+            silence = GatewayError(ErrorKind.DEADLINE, f"the engine sent nothing for {limit:g} s")
+            self.failed(silence, was_sent=True)
+
     def try_elsewhere(self, error: GatewayError, *, is_good: bool) -> bool:
         """Whether an endpoint that was not tried yet takes over from one that cannot serve."""
-        seen = (*self._tried, self.endpoint)
+        seen = (*self.tried, self.endpoint)
         if all(other in seen or other.condition is Readiness.DOWN for other in self.lane.engine.endpoints):
             return False
         if not self._may_retry(was_sent=True):
@@ -270,7 +277,7 @@ class UpstreamAttempts(Generic[Carrier]):
 
     def sequence_forgotten(self, text: bytes) -> bool:
         """Whether this refusal says that the engine does not know the request's sequence; another attempt follows."""
-        if self._replay is None or not self._replay.is_forgotten(text):
+        if self.replay is None or not self.replay.is_forgotten(text):
             return False
         error = GatewayError(ErrorKind.UPSTREAM_RESET, "it knows nothing of the sequence")
         self.failed(error, was_sent=True, is_good=None)
@@ -301,9 +308,9 @@ class UpstreamAttempts(Generic[Carrier]):
         attempt = self.attempt
         if attempt is not None:
             attempt.series.retries += 1
-            tried = (*self._tried, attempt.endpoint)
+            tried = (*self.tried, attempt.endpoint)
             # Where every endpoint has failed once, the next attempt may go to any of them again.
-            self._tried = tried if len(tried) < len(self.lane.engine.endpoints) else ()
+            self.tried = tried if len(tried) < len(self.lane.engine.endpoints) else ()
             if self.timing is not None:
                 self.timing.failed(attempt.sent_at, monotonic())
         self.start(monotonic(), error)
@@ -325,7 +332,7 @@ class UpstreamAttempts(Generic[Carrier]):
                 self._front.cancel_attempt(attempt)
         if self._admission is not None and self._admission.is_waiting:
             self._end_admission()
-        if self._replay is not None and self._replay.cancel():
+        if self.replay is not None and self.replay.cancel():
             self._end_admission()
         self.clear_deadline()
 
@@ -363,12 +370,11 @@ class UpstreamAttempts(Generic[Carrier]):
         meter = self.meter
         if meter is not None:
             front.count_failed(meter, error)
-        if self._replay is not None:
-            self._replay.settle(was_sent=self.was_sent)
-        endpoint = f", endpoint {self.url}" if self.attempt is not None else ""
-        where = f" (route '{self.lane.target.route}', engine '{self.lane.target.engine}'{endpoint})"
-        front.attempts_failed(error.at(where), status)
-        self._front, self._replay = ENDED, None
+        if self.replay is not None:
+            self.replay.settle(was_sent=self.was_sent)
+        target, endpoint = self.lane.target, f", endpoint {self.url}" if self.attempt is not None else ""
+        front.attempts_failed(error.at(f" (route '{target.route}', engine '{target.engine}'{endpoint})"), status)
+        self._front, self.replay = ENDED, None
 
     def abandon(self, reason: str, status: int = 0) -> None:
         """End the request without an answer of ours: its client is gone, or gets `status` from its connection.
@@ -376,8 +382,8 @@ class UpstreamAttempts(Generic[Carrier]):
         front, series = self._front, self.series
         self._drop()
         self._close(None)
-        if self._replay is not None:
-            self._replay.settle(was_sent=self.was_sent)
+        if self.replay is not None:
+            self.replay.settle(was_sent=self.was_sent)
         meter = self.meter
         if meter is not None:
             front.count_abandoned(meter, reason)
@@ -386,42 +392,23 @@ class UpstreamAttempts(Generic[Carrier]):
             if status and not (self.status and front.status_comes_first):
                 self.status = status
                 series.count_failure(status, monotonic() - self.started_at)
-        self._front, self._replay = ENDED, None
+        self._front, self.replay = ENDED, None
 
-    # See `AdmittedRequest`, `WaitingRequest`
-
-    def field(self, name: bytes) -> bytes | None:
-        return self._front.field(name)
-
-    def expected_tokens(self) -> int:
-        return self._front.expected_tokens()
-
-    def is_replayable(self) -> bool:
-        return self._front.is_replayable()
+    # Limits
 
     def charge(self) -> None:
-        """One more request under the same grant, as a stream brings them.
+        """Count one more request of a stream under the same grant.
 
         Raises: GatewayError where a limit is reached.
         """
         if self._admission is not None:
             self._admission.charge()
 
-    def _is_admitted(self, now: float) -> bool:
-        """Whether the limits admit the request now; where they decide later, the admission goes on."""
-        admission = self._admission
-        if admission is None:
-            if not self._front.is_inference:
-                return True
-            admission = self._admission = Admission(self, self._plane.limiter)
-            try:
-                admission.start(now)
-            except GatewayError as error:
-                self.fail(error)
-                return False
-        return not admission.is_waiting
-
-    def continue_admitted(self) -> None:
+    def _admission_decided(self, error: GatewayError | None) -> None:
+        """The request has waited for its limits."""
+        if error is not None:
+            self.fail(error)
+            return
         now = monotonic()
         self.waited = now - self.started_at
         self.start(now)
@@ -429,19 +416,32 @@ class UpstreamAttempts(Generic[Carrier]):
     def _end_admission(self) -> None:
         admission, self._admission = self._admission, None
         if admission is not None:
-            admission.end(self._front.used_tokens)
+            admission.end()
+
+    # Replay
 
     def _replay_sequence(self, displaced: SequenceDisplacedError) -> None:
         """Have another endpoint replay the sequence's inputs; the request waits."""
-        if self._replay is None:
+        if self.replay is None:
             self.fail(displaced)
             return
         self._num_attempts += 1
         limit = self.lane.engine.spec.timeout
-        self._replay.start(displaced, self.started_at + self.waited + limit if limit else 0.0, self.expires_at)
+        self.replay.start(displaced, self.started_at + self.waited + limit if limit else 0.0, self.expires_at)
 
-    def sequence_moved(self, endpoint: Endpoint) -> None:
-        """Its sequence is at this endpoint."""
-        self._tried = ()
-        self._first = endpoint
+    def _sequence_moved(self, endpoint: Endpoint) -> None:
+        self.tried = ()
+        self.first_endpoint = endpoint
         self.start(monotonic())
+
+
+class UpstreamHandler(Handler, AttemptFront):
+    """A handler that reaches its engine by attempts of its own."""
+
+    __slots__ = ()
+
+    attempts: UpstreamAttempts[Any]
+
+    def generated(self) -> GenerationUsage | None:
+        """The usage of a generation; None where the request is none."""
+        return None

@@ -151,5 +151,5 @@ def _open_backend(
     if lane.shadow is not None:
         call.plane.tap.drop(lane.target.route, "stream")  # it has no single answer to compare
     if lane.engine.speaks_grpc and lane.target.history is None and lane.replay is None:
-        return UpstreamStream(call, call.fields, target, session)
+        return UpstreamStream(call, target, session)
     return RestBackendStream(call, target, session, client, head, serve_lane)

@@ -9,7 +9,7 @@ from gateway.dataplane.context.prepared_head import PreparedHead, no_route
 from gateway.dataplane.context.request_body import decoded
 from gateway.dataplane.context.snapshot import Lane
 from gateway.dataplane.dispatch.deferred_handler import Chosen, SessionLookup
-from gateway.dataplane.rest.generation_proxy import GenerationExchange
+from gateway.dataplane.rest.exchange import Exchange
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.llm.model_name import ModelName, find_model, renamed
 from gateway.protocol.llm.request_facts import read_generation_facts
@@ -116,5 +116,5 @@ def _on_lane(
         body = renamed(body, name, model or name.name)
         request = request.of(plan, len(body))
     if plan.passes:  # the usual case, and known for all requests like this one
-        return GenerationExchange(client, request, lane, session), body
+        return Exchange(client, request, lane, session, is_generation=True), body
     return serve(client, request, lane, session), body

@@ -16,7 +16,7 @@ with a shadow                                                               Mirr
 with conversations               text, of a session                         ConversationHandler, or the request with
                                                                             the session for engines that hold it
 REST, takes it as it is          tensors                                    Exchange
-                                 text                                       GenerationExchange
+                                 text                                       Exchange, as a generation
 V2's gRPC, takes it as it is                                                RestToGrpcHandler
 takes it translated              an inference                               TranslatingHandler, by one of the three
                                                                             above or by GrpcBackendCall
@@ -48,7 +48,6 @@ from gateway.dataplane.mirroring.mirroring_handler import mirrored
 from gateway.dataplane.protocol_bridge.rest_to_grpc import RestToGrpcHandler
 from gateway.dataplane.rest.exchange import Exchange
 from gateway.dataplane.rest.fleet_operations import FleetOperation
-from gateway.dataplane.rest.generation_proxy import GenerationExchange
 from gateway.dataplane.translation.grpc_backend import GrpcBackendCall
 from gateway.dataplane.translation.model_description import ModelDescriptionHandler
 from gateway.dataplane.translation.translation import TranslatingHandler
@@ -201,7 +200,7 @@ def _serve_request(client: Client, request: Request, lane: Lane, session: str | 
         if request.json_length is not None and not engine.spec.protocol.traits.takes_binary_tensors:
             passes, backend = False, Exchange
         elif passes and (not reads_reply or call.api is LlmApi.EMBEDDINGS):
-            backend = Exchange if call.api in _V2_APIS else GenerationExchange
+            backend = Exchange if call.api in _V2_APIS else _generation
         else:
             passes = False
     if passes and backend is not GrpcBackendCall:
@@ -223,7 +222,10 @@ def _by_rest(client: Client, request: Request, lane: Lane, session: str | None) 
     harm where a client of V2 wants an inference."""
     plan = request.plan
     is_inference = plan.call.api in _TENSOR_APIS and plan.api in _V2_APIS
-    return (Exchange if is_inference else GenerationExchange)(client, request, lane, session)
+    return Exchange(client, request, lane, session, is_generation=not is_inference)
+
+
+_generation: Serve = partial(Exchange, is_generation=True)
 
 
 # Conversations

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from time import monotonic
 from typing import Protocol
 
 from gateway.dataplane.context.active_requests import Progress
-from gateway.dataplane.context.call_head import CallTarget
+from gateway.dataplane.context.call_head import CallHead, CallTarget
 from gateway.dataplane.context.data_plane import DataPlane
+from gateway.dataplane.context.decision_log import DecisionFacts, EndedRequest
 from gateway.dataplane.context.snapshot import Lane
-from gateway.dataplane.grpc.reply_headers import RelayedBlock
 from gateway.protocol.errors import GatewayError
 from gateway.protocol.infer_message_head import Names
 from gateway.wire.grpc import Boundaries, MessageReader
-from gateway.wire.http2.stream import Stream, StreamReceiver
+from gateway.wire.http2.fields import Block
+from gateway.wire.http2.stream import Stream
 
 
 class CallClient(Protocol):
@@ -35,27 +38,42 @@ class CallClient(Protocol):
     ) -> None:
         """End the reply with an error; `begun`: its first fields are sent. `code` is the gRPC status where it is not
         that of the error's kind."""
-        ...
 
     def call_ended(self, stream: Stream) -> None:
         """The reply is sent, or waits for the client to read it; the rest of the request is not wanted."""
-        ...
 
 
-class CallHandler(StreamReceiver, Protocol):
+class CallHandler(ABC):
     """Answers a call; it ends by the client's `call_ended`, or by `stream_reset` of its stream."""
 
+    __slots__ = ()
+
+    def headers_received(self, stream: Stream, block: Block, ended: bool) -> None:  # noqa: B027
+        """Never of a client's stream."""
+
+    @abstractmethod
+    def data_received(self, stream: Stream, data: bytes, ended: bool) -> None: ...
+
+    def trailers_received(self, stream: Stream, block: Block) -> None:
+        self.data_received(stream, b"", True)  # gRPC clients send none, but HTTP/2 allows them
+
+    @abstractmethod
+    def stream_reset(self, stream: Stream, code: int, why: str) -> None: ...
+
+    @abstractmethod
+    def drained(self, stream: Stream) -> None: ...
+
+    @abstractmethod
     def sweep(self, now: float) -> None:
         """Called about once a second; `now` is of `time.monotonic`."""
-        ...
 
+    @abstractmethod
     def progress(self) -> Progress | None:
         """How far it is; None where it is over."""
-        ...
 
+    @abstractmethod
     def cancel(self, error: GatewayError) -> None:
         """End it with this error, at the engine and for the client."""
-        ...
 
 
 class BackendStream(Protocol):
@@ -69,90 +87,70 @@ class BackendStream(Protocol):
     @property
     def url(self) -> str:
         """The latest endpoint's; empty where there is none."""
-        ...
 
     @property
     def num_unanswered(self) -> int:
         """Messages of whose response nothing has come, where each has one."""
-        ...
 
     @property
     def is_backed_up(self) -> bool:
         """Whether messages wait: for a connection, or for the engine to read."""
-        ...
 
-    def start(self) -> None: ...
+    def start(self) -> None:
+        """The first message is there."""
 
     def charge(self) -> None:
         """Count one more message by the limits.
 
         Raises: GatewayError where a limit is reached.
         """
-        ...
 
     def send(self, framed: bytes, names: Names) -> None: ...
 
     def end(self) -> None:
         """No more messages follow."""
-        ...
 
     def pass_to(self, client: Stream | None) -> None:
         """Write responses to the client's stream directly, without the call: this backend alone answers. None: hand
         each piece to the call again."""
-        ...
 
     def credit(self, size: int) -> None:
         """`size` bytes of the responses are written."""
-        ...
 
     def owe(self, size: int) -> None:
         """`size` bytes of the responses wait for the client; `pay` follows."""
-        ...
 
     def pay(self) -> None: ...
 
     def cancel(self, reason: str, status: int) -> None:
         """Its responses are not wanted. `reason` is counted as an error, empty where that belongs to another backend;
         `status` is the HTTP status of the reply, 0 where it has none."""
-        ...
 
     def sweep(self, now: float) -> None: ...
 
 
-class BackendOwner(Protocol):
-    """The client's call, as its backends use it."""
-
-    plane: DataPlane
-    request_id: bytes
-    has_one_request: bool  # then a response is due, and the engine's time limits apply
-
-    def field(self, name: bytes) -> bytes | None:
-        """The first of the client's fields of this name."""
-        ...
-
-    def backend_began(self, backend: BackendStream, block: RelayedBlock) -> None: ...
-
-    def backend_answered(self, backend: BackendStream, data: bytes) -> None:
-        """Responses, cut anywhere; `BackendStream.credit` gives their window back."""
-        ...
-
-    def backend_drained(self, backend: BackendStream) -> None:
-        """It takes more messages again."""
-        ...
-
-    def backend_refused(self, backend: BackendStream, error: GatewayError, unsent: list[Names]) -> None:
-        """No engine has got any of its messages, and none will."""
-        ...
-
-    def message_failed(self, backend: BackendStream, text: str, code: int, names: Names) -> None:
-        """One message has failed, and the backend goes on."""
-        ...
-
-    def backend_broke(self, backend: BackendStream, error: GatewayError) -> None:
-        """Some of its messages stay without an answer."""
-        ...
-
-    def backend_ended(self, backend: BackendStream, block: RelayedBlock | None) -> None:
-        """The engine has ended the stream with a status; None where there was no stream, and all messages have an
-        answer."""
-        ...
+def log_call(
+    client: CallClient,
+    head: CallHead,
+    status: int,
+    reason: str,
+    started_at: float,
+    request_id: bytes,
+    *,
+    facts: DecisionFacts | None = None,
+    lane: Lane | None = None,
+    endpoint: str = "",
+) -> None:
+    """Log a call that has ended."""
+    ended = EndedRequest(
+        peer=client.peer,
+        request_line=head.plan.request_line,
+        status=status,
+        reason=reason,
+        seconds=monotonic() - started_at,
+        request_id=request_id,
+        target=lane.target if lane is not None else None,
+        endpoint=endpoint,
+        facts=facts,
+    )
+    client.plane.request_log.add(ended)

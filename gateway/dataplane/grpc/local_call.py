@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable
 from functools import partial
@@ -10,23 +10,21 @@ from time import monotonic
 
 from gateway.dataplane.context.active_requests import Progress, Stage
 from gateway.dataplane.context.call_head import CallHead
-from gateway.dataplane.context.decision_log import EndedRequest
 from gateway.dataplane.context.snapshot import Lane
-from gateway.dataplane.grpc.interfaces import CallClient, CallHandler
+from gateway.dataplane.grpc.interfaces import CallClient, CallHandler, log_call
 from gateway.dataplane.grpc.reply_headers import OPENING, TRAILERS_OK, deadline_passed, fell_silent, request_id_literal
 from gateway.net.timer_wheel import Slot
 from gateway.protocol import grpc_services
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.wire.grpc import MessageReader, decompress, framed
 from gateway.wire.http1.head import Field
-from gateway.wire.http2.fields import Block
 from gateway.wire.http2.hpack import CachedHeaders, literals
 from gateway.wire.http2.stream import Stream
 
 _OPENING = CachedHeaders(OPENING)
 
 
-class LocalCall(ABC):
+class LocalCall(CallHandler):
     """Collects the client's messages for a subclass, which answers. It ends by `_succeed`, by `_fail`, or when its
     client is gone. While the client does not read, it is not read from."""
 
@@ -96,9 +94,6 @@ class LocalCall(ABC):
 
     # Events of the client's stream
 
-    def headers_received(self, stream: Stream, block: Block, ended: bool) -> None:  # noqa: B027
-        """Never of a client's stream."""
-
     def data_received(self, stream: Stream, data: bytes, ended: bool) -> None:
         if self._is_over:
             return
@@ -118,9 +113,6 @@ class LocalCall(ABC):
             self._requests_ended()
         except GatewayError as error:
             self._fail(error)
-
-    def trailers_received(self, stream: Stream, block: Block) -> None:
-        self.data_received(stream, b"", True)
 
     def stream_reset(self, stream: Stream, code: int, why: str) -> None:
         if self._leave():
@@ -195,13 +187,11 @@ class LocalCall(ABC):
 
     def _count(self, status: int, reason: str) -> None:
         """Count and log how it ended; `reason` names the kind of a failure."""
-        plane = self._client.plane
-        seconds = monotonic() - self._started_at
+        unrouted = self._client.plane.metrics.unrouted
         if reason:
-            plane.metrics.unrouted.count_error(reason)
-        plane.metrics.unrouted.count_failure(status, seconds)
-        request_line = self._head.plan.request_line
-        plane.request_log.add(EndedRequest(self._client.peer, request_line, status, reason, seconds, self._request_id))
+            unrouted.count_error(reason)
+        unrouted.count_failure(status, monotonic() - self._started_at)
+        log_call(self._client, self._head, status, reason, self._started_at, self._request_id)
 
 
 class RefusedCall(LocalCall):

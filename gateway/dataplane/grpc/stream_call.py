@@ -11,8 +11,8 @@ from time import monotonic
 
 from gateway.dataplane.context.active_requests import Progress, Stage
 from gateway.dataplane.context.call_head import CallHead, CallTarget
-from gateway.dataplane.context.decision_log import DecisionFacts, EndedRequest
-from gateway.dataplane.grpc.interfaces import BackendStream, CallClient
+from gateway.dataplane.context.decision_log import DecisionFacts
+from gateway.dataplane.grpc.interfaces import BackendStream, CallClient, CallHandler, log_call
 from gateway.dataplane.grpc.reply_headers import RelayedBlock, deadline_passed, fell_silent
 from gateway.dataplane.grpc.stream_requests import StreamRequests
 from gateway.dataplane.grpc.stream_responses import StreamResponses
@@ -24,14 +24,13 @@ from gateway.protocol.grpc_status import OK, http_status
 from gateway.protocol.infer_message_head import Names, renamed
 from gateway.protocol.message_layouts import error_response
 from gateway.wire.grpc import PREFIX_BYTES, framed
-from gateway.wire.http2.fields import Block
 from gateway.wire.http2.stream import Stream
 
 # Opens the backend of a call for a target; the session chooses its endpoint.
 OpenBackend = Callable[["StreamCall", CallTarget, str | None], BackendStream]
 
 
-class StreamCall:
+class StreamCall(CallHandler):
     """One client's stream, and a backend for each target of its messages.
 
     A message that no engine gets is answered by an `error_message`, and the stream goes on, unless the client wants
@@ -79,7 +78,7 @@ class StreamCall:
         self.fields = UpstreamFields(client, head, self.request_id, self._started_at)
         limits = plane.settings.limits
         self._router = StreamRouter(head, plane.affinity)
-        self.has_one_request = decided is not None
+        self.has_one_request = decided is not None  # a response is due, and the engine's time limits apply
         if decided is not None:
             self._router.keep(*decided)
         self._requests = StreamRequests(self, self._router, head.plan.encoding, limits.max_body_bytes)
@@ -94,9 +93,6 @@ class StreamCall:
             self._slot = plane.wheel.add(self, self.fields.expires_at)
 
     # Events of the client's stream
-
-    def headers_received(self, stream: Stream, block: Block, ended: bool) -> None:
-        """Never of a client's stream."""
 
     def data_received(self, stream: Stream, data: bytes, ended: bool) -> None:
         if self._is_over:
@@ -118,9 +114,6 @@ class StreamCall:
             self._owed += len(data)
         else:
             stream.credit(len(data))
-
-    def trailers_received(self, stream: Stream, block: Block) -> None:
-        self.data_received(stream, b"", True)  # gRPC clients send none, but HTTP/2 allows them
 
     def stream_reset(self, stream: Stream, code: int, why: str) -> None:
         if not self._is_over:
@@ -233,24 +226,28 @@ class StreamCall:
                 backend.end()
             self._succeed_if_done()
 
-    # Events of the backends: see `BackendOwner`
+    # Events of the backends
 
     def field(self, name: bytes) -> bytes | None:
+        """The first of the client's fields of this name."""
         return self._head.value(name)
 
     def backend_began(self, backend: BackendStream, block: RelayedBlock) -> None:
         self.responses.began(backend, block)
 
     def backend_answered(self, backend: BackendStream, data: bytes) -> None:
+        """Responses, cut anywhere; `BackendStream.credit` gives their window back."""
         try:
             self.responses.answered(backend, data)
         except GatewayError as error:
             self._fail(GatewayError(ErrorKind.UPSTREAM_PROTOCOL, error.message))
 
     def backend_drained(self, backend: BackendStream) -> None:
+        """It takes more messages again."""
         self._credit_client()
 
     def backend_refused(self, backend: BackendStream, error: GatewayError, unsent: list[Names]) -> None:
+        """No engine has got any of its messages, and none will."""
         del self._backends[backend.target]
         for names in unsent:
             self._answer_error(backend.target, error, names)
@@ -258,13 +255,17 @@ class StreamCall:
         self._credit_client()
 
     def message_failed(self, backend: BackendStream, text: str, code: int, names: Names) -> None:
+        """One message has failed, and the backend goes on."""
         self._answer_error(backend.target, GatewayError(ErrorKind.UPSTREAM_RESET, text), names, code)
 
     def backend_broke(self, backend: BackendStream, error: GatewayError) -> None:
+        """Some of its messages stay without an answer."""
         self._backends.pop(backend.target, None)
         self._fail(error, is_counted=True)
 
     def backend_ended(self, backend: BackendStream, block: RelayedBlock | None) -> None:
+        """The engine has ended the stream with a status; None where there was no stream, and all messages have an
+        answer."""
         self._backends.pop(backend.target, None)
         self.responses.ended(backend)
         if block is None:
@@ -325,18 +326,7 @@ class StreamCall:
 
     def _log(self, status: int, reason: str) -> None:
         if self.plane.request_log.is_on:
-            target, plan = self._router.first, self._head.plan
-            seconds = monotonic() - self._started_at
-            names = self._router.names
-            head = self._head
-            ended = EndedRequest(
-                peer=self._client.peer,
-                request_line=plan.request_line,
-                status=status,
-                reason=reason,
-                seconds=seconds,
-                request_id=self.request_id,
-                target=target.lane.target if target is not None else None,
-                facts=DecisionFacts(plan.facts(names, units=head.units), head.session) if names is not None else None,
-            )
-            self.plane.request_log.add(ended)
+            target, names, head = self._router.first, self._router.names, self._head
+            lane = target.lane if target is not None else None
+            facts = DecisionFacts(head.plan.facts(names, units=head.units), head.session) if names is not None else None
+            log_call(self._client, head, status, reason, self._started_at, self.request_id, facts=facts, lane=lane)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import Protocol
+from typing import Protocol, cast
 
 from gateway.dataplane.context.call_head import CallTarget
 from gateway.dataplane.grpc.stream_router import StreamRouter
@@ -35,19 +35,6 @@ class RequestTaker(Protocol):
     def requests_go_on(self, error: GatewayError | None) -> None:
         """Messages have waited; `error` is that of the next one."""
         ...
-
-
-class _NoTaker:
-    """Takes the place of the taker after the end."""
-
-    def take(self, data: bytes, plain: bytes | None, names: Names) -> None: ...
-
-    def second_model_comes(self, first: Names) -> None: ...
-
-    def requests_go_on(self, error: GatewayError | None) -> None: ...
-
-
-_NO_TAKER = _NoTaker()
 
 
 class StreamRequests:
@@ -113,7 +100,7 @@ class StreamRequests:
 
     def forget(self) -> None:
         """No more is wanted."""
-        self._taker = _NO_TAKER  # it refers to this object: no cycle is left to the garbage collector
+        self._taker = cast(RequestTaker, None)  # it refers to this object: no cycle is left to the garbage collector
         self._queue.clear()
         if self._lookup is not None:
             self._lookup.cancel()
@@ -171,12 +158,13 @@ class StreamRequests:
         self._taker_goes_on()
 
     def _taker_goes_on(self) -> None:
+        taker = self._taker
         try:
             self._go_on()
         except GatewayError as error:
-            self._taker.requests_go_on(error)
+            taker.requests_go_on(error)
         else:
-            self._taker.requests_go_on(None)
+            taker.requests_go_on(None)
 
     def _know(self, names: Names) -> None:
         if self.is_one_model:

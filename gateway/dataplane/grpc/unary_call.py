@@ -7,21 +7,19 @@ from time import monotonic
 
 from gateway.dataplane.context.active_requests import Progress, Stage
 from gateway.dataplane.context.call_head import CallHead, CallTarget
-from gateway.dataplane.context.decision_log import EndedRequest
 from gateway.dataplane.context.prepared_head import no_route
-from gateway.dataplane.grpc.interfaces import CallClient
+from gateway.dataplane.grpc.interfaces import CallClient, CallHandler, log_call
 from gateway.dataplane.grpc.message_body import MessageBody, PiecewiseMessage, facts_of_call, whole_message
 from gateway.dataplane.grpc.reply_headers import fell_silent
 from gateway.protocol.errors import GatewayError
 from gateway.routing.decision import Undecided
-from gateway.wire.http2.fields import Block
 from gateway.wire.http2.stream import Stream
 
 # Takes the call over: its client, stream, head and message, the target, the session, and when it started.
 TakeOver = Callable[[CallClient, Stream, CallHead, MessageBody, CallTarget, str | None, float], None]
 
 
-class UnaryCall:
+class UnaryCall(CallHandler):
     """Reads the message until the rules decide; `take_over` then sets the handler as the stream's receiver."""
 
     __slots__ = (
@@ -47,9 +45,6 @@ class UnaryCall:
         self._is_over = False
 
     # Events of the client's stream
-
-    def headers_received(self, stream: Stream, block: Block, ended: bool) -> None:
-        """Never of a client's stream."""
 
     def data_received(self, stream: Stream, data: bytes, ended: bool) -> None:
         if self._is_over:
@@ -77,9 +72,6 @@ class UnaryCall:
                 self._decide(message)
         except GatewayError as error:
             self._fail(error)
-
-    def trailers_received(self, stream: Stream, block: Block) -> None:
-        self.data_received(stream, b"", True)  # gRPC clients send none, but HTTP/2 allows them
 
     def stream_reset(self, stream: Stream, code: int, why: str) -> None:
         if not self._is_over:
@@ -161,16 +153,7 @@ class UnaryCall:
         client.call_ended(self._stream)
 
     def _log(self, status: int, reason: str, request_id: bytes) -> None:
-        plane, head = self._client.plane, self._head
-        if plane.request_log.is_on:
-            seconds = monotonic() - self._started_at
-            ended = EndedRequest(
-                peer=self._client.peer,
-                request_line=head.plan.request_line,
-                status=status,
-                reason=reason,
-                seconds=seconds,
-                request_id=request_id,
-                facts=facts_of_call(head, self._message),
-            )
-            plane.request_log.add(ended)
+        client, head = self._client, self._head
+        if client.plane.request_log.is_on:
+            facts = facts_of_call(head, self._message)
+            log_call(client, head, status, reason, self._started_at, request_id, facts=facts)

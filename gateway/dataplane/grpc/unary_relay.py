@@ -11,9 +11,8 @@ from time import monotonic
 from gateway.dataplane.attempts.upstream_attempts import UpstreamAttempts
 from gateway.dataplane.context.active_requests import Progress
 from gateway.dataplane.context.call_head import CallHead, CallTarget
-from gateway.dataplane.context.decision_log import EndedRequest
 from gateway.dataplane.grpc.call_capture import CallCapture, start_capture
-from gateway.dataplane.grpc.interfaces import CallClient
+from gateway.dataplane.grpc.interfaces import CallClient, CallHandler, log_call
 from gateway.dataplane.grpc.message_body import MessageBody, facts_of_call
 from gateway.dataplane.grpc.reply_headers import relayed, request_id_literal, timeout_literal
 from gateway.dataplane.grpc.upstream_call import GrpcFront
@@ -27,14 +26,13 @@ from gateway.wire.http2.fields import Block
 from gateway.wire.http2.stream import Stream
 
 
-class UnaryRelay(GrpcFront):
+class UnaryRelay(GrpcFront, CallHandler):
     """Receives from both the client's stream and the engine's."""
 
     __slots__ = (
         "_active_at",
         "_capture",
         "_client",
-        "_first_byte_at",
         "_has_begun",
         "_head",
         "_id_literal",
@@ -76,7 +74,6 @@ class UnaryRelay(GrpcFront):
         self._owed_to_engine = 0  # bytes that wait for the client to take them
         self._has_begun = False  # the reply's first fields are sent
         self._is_over = False  # answered, though the client may have to read it yet
-        self._first_byte_at = 0.0
         self._active_at = started_at
         self._response_bytes = 0
         self._swept_bytes = 0
@@ -110,7 +107,7 @@ class UnaryRelay(GrpcFront):
             self._release()
             if reply.status != OK and attempts.sequence_forgotten(reply.message.encode()):
                 return
-        self._first_byte_at = self._active_at = now
+        self._active_at = now
         if self._capture is not None:
             self._capture.began(block)
         attempts.reply_began(self._attempt, reply.http_status, now)
@@ -121,7 +118,7 @@ class UnaryRelay(GrpcFront):
 
     def trailers_received(self, stream: Stream, block: Block) -> None:
         if stream is self._stream:
-            self.data_received(stream, b"", True)  # gRPC clients send none, but HTTP/2 allows them
+            super().trailers_received(stream, block)
             return
         if stream is not self._up:
             return
@@ -162,10 +159,7 @@ class UnaryRelay(GrpcFront):
         if self._response_bytes != self._swept_bytes:
             self._swept_bytes, self._active_at = self._response_bytes, now
         elif self.attempts.status and not self._stream.is_waiting:
-            limit = self.attempts.lane.engine.spec.idle_timeout
-            if limit and now - self._active_at > limit:
-                silence = GatewayError(ErrorKind.DEADLINE, f"the engine sent nothing for {limit:g} s")
-                self.attempts.failed(silence, was_sent=True)
+            self.attempts.check_silence(self._active_at, now)
 
     def progress(self) -> Progress | None:
         if self._is_over:
@@ -211,8 +205,10 @@ class UnaryRelay(GrpcFront):
             passing += timeout_literal(attempts.expires_at - now)
         lane = attempts.lane
         keeps = lane.engine.spec.retry.idempotent == "infer" or self._client.plane.request_log.keeps_bodies
-        if lane.replay is not None or self._capture is not None:
-            keeps = self._keep_for_copies() or keeps
+        if attempts.replay is not None or self._capture is not None:
+            keeps = True
+            for copier in (attempts.replay, self._capture):
+                message.keep_up_to(copier.max_bytes if copier is not None else 0)
         data = message.take(target.model, keeps=keeps)
         if message.is_complete:
             up.send_whole(target.head(attempt.endpoint), passing, data)
@@ -222,13 +218,6 @@ class UnaryRelay(GrpcFront):
         if self._owed_to_client and not up.waiting:
             owed, self._owed_to_client = self._owed_to_client, 0
             self._stream.credit(owed)
-
-    def _keep_for_copies(self) -> bool:
-        """Whether the message is kept for a replay of its sequence or for a shadow."""
-        kept_bytes = max(self.attempts.kept_bytes, self._capture.max_bytes if self._capture is not None else 0)
-        if kept_bytes:
-            self._message.keep_up_to(kept_bytes)
-        return bool(kept_bytes)
 
     # The reply
 
@@ -287,18 +276,14 @@ class UnaryRelay(GrpcFront):
         """The reply is whole."""
         self._is_over = True
         attempts, attempt, message = self.attempts, self._attempt, self._message
-        lane = attempts.lane
-        meter = attempts.meter if lane.meter is not None else None
-        if lane.replay is not None:
-            attempts.keep_input(is_good=status == OK)
+        meter = attempts.meter if attempts.lane.meter is not None else None
+        if attempts.replay is not None:
+            attempts.replay.keep_input(is_good=status == OK)
         attempts.status = http_status
-        attempts.answered(is_good=status == DEADLINE_EXCEEDED or not attempt.endpoint.counts_as_failure(http_status))
-        series, started_at = attempt.series, attempts.started_at
-        series.request_bytes += message.size
-        series.response_bytes += self._response_bytes
-        series.count(http_status, now - started_at, self._first_byte_at - started_at, now - attempt.sent_at)
+        is_good = status == DEADLINE_EXCEEDED or not attempt.endpoint.counts_as_failure(http_status)
+        attempts.answered(attempt, message.size, self._response_bytes, now, is_good=is_good)
         if meter is not None:
-            meter.answered_rpc(self._request_id, status, message.size, now - started_at)
+            meter.answered_rpc(self._request_id, status, message.size, now - attempts.started_at)
         if self._client.plane.request_log.is_on:
             self._log(http_status, "")
         self._client.call_ended(self._stream)
@@ -315,17 +300,16 @@ class UnaryRelay(GrpcFront):
             self._capture.failed(self._message, error)
 
     def _log(self, status: int, reason: str) -> None:
-        plane, attempts, plan = self._client.plane, self.attempts, self._head.plan
-        if plane.request_log.is_on:
-            ended = EndedRequest(
-                peer=self._client.peer,
-                request_line=plan.request_line,
-                status=status,
-                reason=reason,
-                seconds=monotonic() - attempts.started_at,
-                request_id=self._request_id,
-                target=attempts.lane.target,
+        client, head, attempts = self._client, self._head, self.attempts
+        if client.plane.request_log.is_on:
+            log_call(
+                client,
+                head,
+                status,
+                reason,
+                attempts.started_at,
+                self._request_id,
+                facts=facts_of_call(head, self._message),
+                lane=attempts.lane,
                 endpoint=attempts.url,
-                facts=facts_of_call(self._head, self._message),
             )
-            plane.request_log.add(ended)

@@ -6,9 +6,9 @@ from time import monotonic
 
 from gateway.dataplane.attempts.upstream_attempts import UpstreamAttempts
 from gateway.dataplane.context.call_head import CallTarget
-from gateway.dataplane.grpc.interfaces import BackendOwner
 from gateway.dataplane.grpc.reply_headers import RelayedBlock, relayed
-from gateway.dataplane.grpc.upstream_call import GrpcFront, UpstreamFields
+from gateway.dataplane.grpc.stream_call import StreamCall
+from gateway.dataplane.grpc.upstream_call import GrpcFront
 from gateway.net.http2_client import Http2ClientConnection
 from gateway.observability.arms import Meter, is_fault, is_the_arms, kind_of
 from gateway.observability.metrics import RequestSeries
@@ -40,8 +40,6 @@ class UpstreamStream(GrpcFront):
         "_client_ended",
         "_counters",
         "_credited",
-        "_fields",
-        "_first_byte_at",
         "_held",
         "_held_bytes",
         "_is_held",
@@ -55,15 +53,13 @@ class UpstreamStream(GrpcFront):
         "target",
     )
 
-    def __init__(self, call: BackendOwner, fields: UpstreamFields, target: CallTarget, session: str | None) -> None:
+    def __init__(self, call: StreamCall, target: CallTarget, session: str | None) -> None:
         self._call = call
-        self._fields = fields
         self.target = target
         session = session if target.endpoint is None else None
         super().__init__(UpstreamAttempts(call.plane, self, target.lane, session, monotonic()))
         self.attempts.is_timed = call.has_one_request
-        if target.endpoint is not None:
-            self.attempts.start_at(target.endpoint)
+        self.attempts.first_endpoint = target.endpoint
         self._held: list[tuple[bytes, Names]] = []
         self._held_bytes = 0
         self._is_held = True
@@ -73,7 +69,6 @@ class UpstreamStream(GrpcFront):
         # Bytes of responses: those whose window is given back, and the others
         self._credited = 0
         self.owed = 0
-        self._first_byte_at = 0.0
         self._counters = StreamCounters()
         self.num_sent = 0  # messages
         self.request_bytes = 0
@@ -140,16 +135,13 @@ class UpstreamStream(GrpcFront):
 
     def sweep(self, now: float) -> None:
         """Count what has come; fail where the engine is silent while something is due."""
-        if self._first_byte_at and not self._call.has_one_request:
+        if self.attempts.first_byte_at and not self._call.has_one_request:
             self._count_messages()
             meter = self.attempts.meter
             if meter is not None:  # of the last one, more may come
                 self._measure(meter, min(self.num_sent - 1, self.boundaries.count))
-        limit = self.target.lane.engine.spec.idle_timeout
-        is_due = self._call.has_one_request and self._credited and not self.owed
-        if is_due and limit and now - self._active_at > limit:
-            silence = GatewayError(ErrorKind.DEADLINE, f"the engine sent nothing for {limit:g} s")
-            self.attempts.failed(silence, was_sent=True)
+        if self._call.has_one_request and self._credited and not self.owed:
+            self.attempts.check_silence(self._active_at, now)
 
     def cancel(self, reason: str, status: int) -> None:
         self._count_messages()
@@ -169,7 +161,7 @@ class UpstreamStream(GrpcFront):
             self.attempts.failed(GatewayError(ErrorKind.UPSTREAM_PROTOCOL, what), was_sent=True)
             return
         self.attempts.status = reply.http_status
-        self._first_byte_at = monotonic()
+        self.attempts.first_byte_at = monotonic()
         self._drop_held()
         self.encoding = block.value(b"grpc-encoding") or self.encoding
         self._call.backend_began(self, reply)
@@ -210,7 +202,7 @@ class UpstreamStream(GrpcFront):
 
     def _send(self, connection: Http2ClientConnection, now: float) -> None:
         self._was_sent = True
-        up = self._fields.open(connection, self, self.target, self._attempt.endpoint, now)
+        up = self._call.fields.open(connection, self, self.target, self._attempt.endpoint, now)
         self._opened(up, now)
         for framed, _ in self._held:
             up.send_data(framed)
@@ -248,13 +240,11 @@ class UpstreamStream(GrpcFront):
         self._release()
         code = http_status(status) if status is not None else reply.http_status
         attempts.status = code
-        attempts.answered(is_good=status == DEADLINE_EXCEEDED or not attempt.endpoint.counts_as_failure(code))
-        now = monotonic()
+        is_good = status == DEADLINE_EXCEEDED or not attempt.endpoint.counts_as_failure(code)
         self._count_messages()
-        series, started_at = attempt.series, attempts.started_at
-        series.count(code, now - started_at, (self._first_byte_at or now) - started_at, now - attempt.sent_at)
+        attempts.answered(attempt, 0, 0, monotonic(), is_good=is_good)
         if status != OK:
-            series.count_error(kind_of(status))
+            attempt.series.count_error(kind_of(status))
         if meter is not None:
             self._measure_end(meter, kind_of(status) if is_fault(status) else "", is_good=status == OK)
         self._call.backend_ended(self, reply)

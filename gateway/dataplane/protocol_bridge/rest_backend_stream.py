@@ -11,13 +11,14 @@ import logging
 from collections import deque
 from collections.abc import Sequence
 
-from gateway.dataplane.attempts.handler import AttemptingHandler
+from gateway.dataplane.attempts.upstream_attempts import UpstreamHandler
 from gateway.dataplane.context.call_head import CallHead, CallTarget
 from gateway.dataplane.context.in_process_client import InProcessClient
 from gateway.dataplane.context.interfaces import Handler, Serve
 from gateway.dataplane.context.snapshot import Lane
 from gateway.dataplane.conversation.session_forwarding import session_of
-from gateway.dataplane.grpc.interfaces import BackendOwner, CallClient
+from gateway.dataplane.grpc.interfaces import CallClient
+from gateway.dataplane.grpc.stream_call import StreamCall
 from gateway.dataplane.protocol_bridge.grpc_to_rest import json_bytes_of, rest_of_call, rest_of_infer
 from gateway.dataplane.translation.model_metadata import is_decoupled, query_metadata
 from gateway.protocol.conversion.control import RpcError
@@ -67,7 +68,7 @@ class RestBackendStream:
 
     def __init__(
         self,
-        call: BackendOwner,
+        call: StreamCall,
         target: CallTarget,
         session: str | None,
         client: CallClient,
@@ -252,8 +253,8 @@ class _Exchange:
             owner.fail("the gateway failed to ask the engine; its log says why", INTERNAL, self._names)
         else:
             handler = self._handler = owner.serve(self._client, request, lane, session)
-            if owner.target.endpoint is not None and isinstance(handler, AttemptingHandler):
-                handler.attempts.start_at(owner.target.endpoint)
+            if owner.target.endpoint is not None and isinstance(handler, UpstreamHandler):
+                handler.attempts.first_endpoint = owner.target.endpoint
             handler.body_received(converted.body.data, True)
 
     async def _converted(self, framed: bytes) -> RestRequest:

@@ -18,7 +18,7 @@ from gateway.dataplane.context.local_replies import (
     error_status,
     reason_fields,
 )
-from gateway.dataplane.grpc.interfaces import CallClient
+from gateway.dataplane.grpc.interfaces import CallClient, CallHandler
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.operations import LlmApi
 from gateway.wire.http1.head import Field
@@ -32,7 +32,7 @@ _EVENTS = b"text/event-stream"
 _REWRITTEN = (b"host", b"cookie", b"te", b"expect")
 
 
-class RestStream:
+class RestStream(CallHandler):
     """Passes one request from the stream to a handler, and the reply back. `handler_for` makes the handler."""
 
     __slots__ = (
@@ -82,9 +82,6 @@ class RestStream:
 
     # Events of the stream
 
-    def headers_received(self, stream: Stream, block: Block, ended: bool) -> None:
-        """Never of a client's stream."""
-
     def data_received(self, stream: Stream, data: bytes, ended: bool) -> None:
         handler = self._handler
         if handler is None:
@@ -101,9 +98,6 @@ class RestStream:
             self._owed += len(data)
         elif not ended:
             stream.credit(len(data))
-
-    def trailers_received(self, stream: Stream, block: Block) -> None:
-        self.data_received(stream, b"", True)
 
     def stream_reset(self, stream: Stream, code: int, why: str) -> None:
         handler, self._handler = self._handler, None

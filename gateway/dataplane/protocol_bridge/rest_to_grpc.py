@@ -8,7 +8,7 @@ from dataclasses import replace
 from time import monotonic
 
 from gateway.dataplane.context.active_requests import Progress, Stage, progress_of
-from gateway.dataplane.context.call_head import CallHead, CallPlan, CallTarget
+from gateway.dataplane.context.call_head import CallHead, CallPlan
 from gateway.dataplane.context.data_plane import DataPlane
 from gateway.dataplane.context.decision_log import EndedRequest, decision_facts
 from gateway.dataplane.context.head_reader import Request
@@ -16,7 +16,7 @@ from gateway.dataplane.context.interfaces import Client, Handler
 from gateway.dataplane.context.request_body import declared_json_bytes, decoded
 from gateway.dataplane.context.snapshot import Lane
 from gateway.dataplane.grpc.in_process_stream import InProcessStream
-from gateway.dataplane.grpc.interfaces import BackendStream, CallHandler
+from gateway.dataplane.grpc.interfaces import CallHandler
 from gateway.dataplane.grpc.message_body import WholeMessage
 from gateway.dataplane.grpc.stream_call import StreamCall
 from gateway.dataplane.grpc.unary_relay import UnaryRelay
@@ -47,10 +47,6 @@ _OF_REST = frozenset(
     }
 )
 _GENERATES = (Operation.GENERATE, Operation.GENERATE_STREAM)
-
-
-def _open_backend(call: StreamCall, target: CallTarget, session: str | None) -> BackendStream:
-    return UpstreamStream(call, call.fields, target, session)
 
 
 class RestToGrpcHandler(Handler):
@@ -202,7 +198,7 @@ class RestToGrpcHandler(Handler):
             self._client.write_at_once()
         head = self._call_head()
         decided = ((model.encode(), version.encode()), head.plan.target(self._lane), self._session)
-        self._call = stream_call = StreamCall(self, self._stream, head, _open_backend, decided)
+        self._call = stream_call = StreamCall(self, self._stream, head, UpstreamStream, decided)
         stream_call.send_only(framed(message), read_names(message, 0, len(message)))
 
     def _call_head(self) -> CallHead:

@@ -11,20 +11,21 @@ from __future__ import annotations
 from time import monotonic
 
 from gateway.dataplane.attempts.front import Attempt
-from gateway.dataplane.attempts.handler import AttemptingHandler
-from gateway.dataplane.attempts.upstream_attempts import UpstreamAttempts
+from gateway.dataplane.attempts.upstream_attempts import UpstreamAttempts, UpstreamHandler
 from gateway.dataplane.context.active_requests import Progress, progress_of
 from gateway.dataplane.context.decision_log import EndedRequest, decision_facts
 from gateway.dataplane.context.head_reader import Request
 from gateway.dataplane.context.interfaces import Client
 from gateway.dataplane.context.local_replies import error_event
-from gateway.dataplane.context.outcome import ENERGY_FIELD, count_energy
+from gateway.dataplane.context.outcome import ENERGY_FIELD, GenerationUsage, count_energy
 from gateway.dataplane.context.request_body import RequestBody
 from gateway.dataplane.context.snapshot import Lane
+from gateway.dataplane.rest.generation_reader import GenerationReader
+from gateway.limits.limit import expected_tokens
 from gateway.net.http1_client import Http1ClientConnection
 from gateway.observability.arms import Meter
 from gateway.protocol.engine_load import read_orca
-from gateway.protocol.errors import ErrorKind, GatewayError
+from gateway.protocol.errors import GatewayError
 from gateway.protocol.llm.request_facts import prompt_of_json
 from gateway.protocol.operations import INFERENCE_OPERATIONS
 from gateway.sessions.sequence_log import Input, Sent
@@ -48,15 +49,19 @@ def observe_orca(endpoint: Endpoint, head: ResponseHead) -> None:
         endpoint.observe_load(load)
 
 
-class Exchange(AttemptingHandler):
-    """A request for the engine of one lane, from its head to the end of its reply."""
+class Exchange(UpstreamHandler):
+    """A request for the engine of one lane, from its head to the end of its reply.
+
+    A generation is read on its way by a `GenerationReader`, and may be requested again until the client has read a
+    token: it leaves nothing behind.
+    """
 
     __slots__ = (
         "_active_at",
         "_attempt",
         "_body",
         "_client",
-        "_first_byte_at",
+        "_generation",
         "_is_event_stream",
         "_is_relayed",
         "_plan",
@@ -70,7 +75,9 @@ class Exchange(AttemptingHandler):
 
     _attempt: Attempt[Http1ClientConnection]  # set by `start_attempt`, before anything of a reply can come
 
-    def __init__(self, client: Client, request: Request, lane: Lane, session: str | None) -> None:
+    def __init__(
+        self, client: Client, request: Request, lane: Lane, session: str | None, *, is_generation: bool = False
+    ) -> None:
         plane, plan, now = client.plane, request.plan, monotonic()
         self._client = client
         self._plan = plan
@@ -81,9 +88,12 @@ class Exchange(AttemptingHandler):
         if plan.wants_timing:
             self._request = request = request.timed(now)
             self.attempts.timing = request.timing
+        self._generation: GenerationReader | None = None
+        if is_generation:
+            takes_payload = client.takes_payload or plan.head.is_http_10
+            self._generation = GenerationReader(self, self.attempts, plan.call.api, takes_payload=takes_payload)
         self._waits_for_engine = False  # to read more of the body
         # The reply
-        self._first_byte_at = 0.0
         self._active_at = 0.0
         self._response_bytes = 0
         self._swept_bytes = 0
@@ -110,8 +120,11 @@ class Exchange(AttemptingHandler):
             self._client.pause_body()  # until there is a connection to send it on
 
     def client_gone(self, reason: str = "client_gone", status: int = 0) -> None:
+        was_open, noticed_at = self.attempts.is_open, monotonic()
         self.attempts.abandon(reason, status)
         self._log(self.attempts.status, reason)
+        if self._generation is not None:
+            self._generation.stopped(noticed_at, was_open=was_open)
 
     def client_paused(self) -> None:
         attempt = self.attempts.attempt
@@ -130,11 +143,8 @@ class Exchange(AttemptingHandler):
             return
         if self._response_bytes != self._swept_bytes:
             self._swept_bytes, self._active_at = self._response_bytes, now
-            return
-        limit = self.attempts.lane.engine.spec.idle_timeout
-        if limit and now - self._active_at > limit:
-            silence = GatewayError(ErrorKind.DEADLINE, f"the engine sent nothing for {limit:g} s")
-            self.attempts.failed(silence, was_sent=True)
+        else:
+            self.attempts.check_silence(self._active_at, now)
 
     def progress(self) -> Progress:
         attempts = self.attempts
@@ -180,7 +190,7 @@ class Exchange(AttemptingHandler):
         leads = plan if lane is plan.lane else plan.leading(lane)
         attempt.sent_on = connection
         attempt.sent_at = now
-        connection.begin(self, wants_payload=client.takes_payload or plan.head.is_http_10)
+        connection.begin(self._generation or self, wants_payload=client.takes_payload or plan.head.is_http_10)
         connection.request_is_sent = body.is_complete
         self._waits_for_engine = False
         head = b"".join(
@@ -201,19 +211,20 @@ class Exchange(AttemptingHandler):
         if not body.is_complete:
             client.expect_body()
             client.resume_body()  # it may be paused, since there was no connection to send it on
-        keeps = self._keeps_body()
-        if lane.replay is not None and self.attempts.kept_bytes:
-            keeps = True
-            body.keep_up_to(self.attempts.kept_bytes)
+        replay = self.attempts.replay
+        keeps = (  # only what may run twice is ever sent again
+            replay is not None
+            or self._generation is not None
+            or engine.spec.retry.idempotent == "infer"
+            or not body.size
+            or client.plane.request_log.keeps_bodies
+        )
+        if replay is not None:
+            body.keep_up_to(replay.max_bytes)
         if body.size <= _JOIN_BYTES:
             connection.send(head + body.take(keeps=keeps))
         else:
             connection.send_all([head, body.take(keeps=keeps)])
-
-    def _keeps_body(self) -> bool:
-        """Whether the body is held once it is sent: only what may run twice is ever sent again."""
-        is_again = self.attempts.lane.engine.spec.retry.idempotent == "infer"
-        return is_again or not self._body.size or self._client.plane.request_log.keeps_bodies
 
     def sending_paused(self) -> None:
         self._waits_for_engine = True
@@ -231,10 +242,10 @@ class Exchange(AttemptingHandler):
         lane = attempts.lane
         if ended:
             attempt.sent_on = None  # the connection is back in its pool
-            if lane.replay is not None and head.status >= 400 and attempts.sequence_forgotten(data):
+            if head.status >= 400 and attempts.replay is not None and attempts.sequence_forgotten(data):
                 return
         attempts.reply_began(attempt, head.status, now)
-        self._first_byte_at = self._active_at = now
+        self._active_at = now
         self._response_bytes = len(data)
         if lane.engine.spec.load.source == "orca":
             observe_orca(attempt.endpoint, head)
@@ -272,15 +283,15 @@ class Exchange(AttemptingHandler):
     def _finish(self, now: float) -> None:
         """The reply is whole."""
         attempts, attempt, size = self.attempts, self._attempt, self._body.size
-        lane, series, status, started_at = attempts.lane, attempt.series, attempts.status, attempts.started_at
-        if lane.replay is not None:
-            attempts.keep_input(is_good=200 <= status < 300)
-        attempts.answered(is_good=not attempt.endpoint.counts_as_failure(status))
-        series.request_bytes += size
-        series.response_bytes += self._response_bytes
-        series.count(status, now - started_at, self._first_byte_at - started_at, now - attempt.sent_at)
-        if lane.meter is not None and self._plan.is_inference:
-            lane.meter.answered(self._request_id, status, size, now - started_at)
+        meter, status = attempts.lane.meter, attempts.status
+        if self._generation is not None:
+            self._generation.finish(now)
+        if attempts.replay is not None:
+            attempts.replay.keep_input(is_good=200 <= status < 300)
+        is_good = not attempt.endpoint.counts_as_failure(status)
+        attempts.answered(attempt, size, self._response_bytes, now, is_good=is_good)
+        if meter is not None and self._plan.is_inference:
+            meter.answered(self._request_id, status, size, now - attempts.started_at)
         if self._client.plane.request_log.is_on:
             self._log(status, "")
         self._client.reply_ended()
@@ -288,6 +299,8 @@ class Exchange(AttemptingHandler):
     def attempts_failed(self, error: GatewayError, status: int) -> None:
         attempts, client = self.attempts, self._client
         self._log(status, error.kind.value)
+        if self._generation is not None:
+            self._generation.leave()
         if not attempts.status:
             fields = [*attempts.lane.reply_fields, *attempts.timing_fields(monotonic())]
             attempts.status = status
@@ -319,7 +332,7 @@ class Exchange(AttemptingHandler):
 
     def is_idempotent(self, declared: str) -> bool:
         plan = self._plan
-        if plan.head.method in _SAFE_METHODS:
+        if self._generation is not None or plan.head.method in _SAFE_METHODS:
             return True
         return (
             declared == "infer" and plan.call.operation in INFERENCE_OPERATIONS and not self._body.may_name_a_sequence
@@ -343,6 +356,21 @@ class Exchange(AttemptingHandler):
 
     def prompt(self) -> memoryview | None:
         return prompt_of_json(self._body.held()) if self._body.is_complete else None
+
+    def expected_tokens(self) -> int:
+        if self._generation is None:
+            return 0
+        return expected_tokens(self._body.held(), max(self._request.length or 0, self._body.size))
+
+    def used_tokens(self, expected: int) -> int:
+        if self._generation is None or self.attempts.status != 200:
+            return 0
+        return self._generation.used_tokens(self._body.size, expected)
+
+    def generated(self) -> GenerationUsage | None:
+        if self._generation is None or self.attempts.status != 200:
+            return None
+        return GenerationUsage(self._generation.used, self._generation.first_token_at, monotonic())
 
     @property
     def is_inference(self) -> bool:

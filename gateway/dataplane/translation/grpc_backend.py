@@ -9,8 +9,7 @@ from time import monotonic
 import orjson
 
 from gateway.dataplane.attempts.front import Attempt
-from gateway.dataplane.attempts.handler import AttemptingHandler
-from gateway.dataplane.attempts.upstream_attempts import UpstreamAttempts
+from gateway.dataplane.attempts.upstream_attempts import UpstreamAttempts, UpstreamHandler
 from gateway.dataplane.context.active_requests import Progress, progress_of
 from gateway.dataplane.context.decision_log import EndedRequest, decision_facts
 from gateway.dataplane.context.head_reader import Request
@@ -25,7 +24,7 @@ from gateway.upstream.endpoint_client import UnaryReply, call_unary
 _log = logging.getLogger(__name__)
 
 
-class GrpcBackendCall(AttemptingHandler):
+class GrpcBackendCall(UpstreamHandler):
     """Calls the method that the request's path names, with the body as the message."""
 
     __slots__ = ("_client", "_message", "_request", "attempts")
@@ -115,11 +114,7 @@ class GrpcBackendCall(AttemptingHandler):
         seconds = now - attempts.started_at
         timing = attempts.timing_fields(now)
         attempts.status = status
-        attempts.answered(is_good=True)
-        series = attempt.series
-        series.request_bytes += len(self._message)
-        series.response_bytes += len(body)
-        series.count(status, seconds, seconds, seconds)
+        attempts.answered(attempt, len(self._message), len(body), now, is_good=True)
         if lane.meter is not None and self.is_inference:
             lane.meter.answered(request_id, status, len(self._message), seconds)
         self._report(status, "")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gateway.dataplane.attempts.handler import AttemptingHandler
+from gateway.dataplane.attempts.upstream_attempts import UpstreamHandler
 from gateway.dataplane.context.interfaces import Handler
 from gateway.dataplane.context.snapshot import Lane, Snapshot
 from gateway.protocol.engine_load import Readiness
@@ -22,7 +22,7 @@ class ResumePolicy:
         self._left: tuple[Endpoint, ...] = ()
         self._num_resumed = 0
 
-    def next_lane(self, lane: Lane, broken: AttemptingHandler | None) -> Lane | None:
+    def next_lane(self, lane: Lane, broken: UpstreamHandler | None) -> Lane | None:
         """Another endpoint's lane: of the same engine, else of another arm's; the only one there is, where it may serve
         again; None where the generation ends. `broken` is the request that did not come to its end."""
         if self._num_resumed == _MAX_RESUMED or not lane.target.resume:
@@ -37,11 +37,11 @@ class ResumePolicy:
 
     def apply(self, handler: Handler) -> None:
         """Have the rest of the generation avoid these endpoints."""
-        if isinstance(handler, AttemptingHandler):
+        if isinstance(handler, UpstreamHandler):
             if self._num_resumed:
                 handler.attempts.resume()
             if self._left:
-                handler.attempts.avoid(self._left)
+                handler.attempts.tried = self._left
 
     def _lane_with_others(self, lane: Lane) -> Lane | None:
         for other in (lane, *self._snapshot.lanes_beside(lane)):

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from time import monotonic
 
-from gateway.dataplane.attempts.handler import AttemptingHandler
+from gateway.dataplane.attempts.upstream_attempts import UpstreamHandler
 from gateway.dataplane.context.active_requests import Progress, Stage, progress_of
 from gateway.dataplane.context.decision_log import EndedRequest, decision_facts
 from gateway.dataplane.context.head_reader import Request
@@ -267,7 +267,7 @@ class TranslatingHandler(Handler):
         translator = self._translator
         if not self.begun or not isinstance(translator, Resumable) or not translator.can_resume:
             return False
-        lane = self._resume_policy.next_lane(self._lane, broken if isinstance(broken, AttemptingHandler) else None)
+        lane = self._resume_policy.next_lane(self._lane, broken if isinstance(broken, UpstreamHandler) else None)
         if lane is None:
             return False
         is_same, self._lane = lane is self._lane, lane
@@ -315,7 +315,7 @@ class TranslatingHandler(Handler):
     def _leave_handler(self) -> Handler | None:
         """The handler has ended."""
         handler, self._handler = self._handler, None
-        self._outcome.add(handler.generated() if isinstance(handler, AttemptingHandler) else None)
+        self._outcome.add(handler.generated() if isinstance(handler, UpstreamHandler) else None)
         return handler
 
     def _end_badly(self, error: GatewayError, event: bytes) -> None:
