@@ -17,10 +17,8 @@ from gateway.dataplane.context.local_replies import (
     JSON,
     KEEP_ALIVE_END,
     KEEP_ALIVE_END_10,
-    error_content,
     error_event,
-    error_status,
-    reason_fields,
+    error_reply,
     relayed,
     reply,
     stream_head,
@@ -221,7 +219,7 @@ class Http1ServerConnection(Http1Server):
     def refuse(self, error: GatewayError, fields: Sequence[Field] = ()) -> None:
         """Answer the request under way with an error; the connection goes on where the request is read whole."""
         api = self._request.plan.api if self._request is not None else None
-        self.respond(error_status(error, api), error_content(error, api), [*fields, *reason_fields(error)])
+        self.respond(*error_reply(error, api, fields))
 
     def respond(self, status: int, body: bytes, fields: Sequence[Field] = (), content_type: str = JSON) -> None:
         """Answer the request under way with a complete reply of the gateway."""

@@ -7,7 +7,8 @@ from typing import Protocol
 
 from gateway.dataplane.context.data_plane import DataPlane
 from gateway.dataplane.context.interfaces import Client
-from gateway.dataplane.context.local_replies import JSON, VIA
+from gateway.dataplane.context.local_replies import JSON
+from gateway.dataplane.context.reply_fields import VIA
 from gateway.dataplane.context.snapshot import Lane
 from gateway.protocol.errors import GatewayError
 from gateway.wire.http1.head import Field, ResponseHead

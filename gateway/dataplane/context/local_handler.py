@@ -9,7 +9,7 @@ from gateway.dataplane.context.active_requests import Progress, Stage, progress_
 from gateway.dataplane.context.decision_log import EndedRequest, decision_facts
 from gateway.dataplane.context.head_reader import Request
 from gateway.dataplane.context.interfaces import Client, Handler
-from gateway.dataplane.context.local_replies import JSON, error_content, error_status, reason_fields
+from gateway.dataplane.context.local_replies import JSON, error_reply
 from gateway.dataplane.context.request_body import RequestBody
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.wire.http1.head import Field
@@ -69,8 +69,8 @@ class ErrorHandler(LocalHandler):
     def body_received(self, data: bytes, ended: bool) -> None:
         # A client that expects 100-continue gets the error before its body.
         if ended or self._plan.head.expects_continue:
-            error, api = self._error, self._plan.api
-            fields = reason_fields(error)
-            if error.kind is ErrorKind.METHOD_NOT_ALLOWED:
+            kind = self._error.kind
+            status, content, fields = error_reply(self._error, self._plan.api)
+            if kind is ErrorKind.METHOD_NOT_ALLOWED:
                 fields.append((b"allow", ", ".join(self._plan.call.verbs).encode("ascii")))
-            self._respond(error_status(error, api), error_content(error, api), fields, reason=error.kind.value)
+            self._respond(status, content, fields, reason=kind.value)

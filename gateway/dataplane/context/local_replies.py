@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from http.client import responses
 
+from gateway.dataplane.context.reply_fields import EVERY_REPLY, VIA, reason_fields
 from gateway.dataplane.context.snapshot import Lane
 from gateway.protocol.conversion.errors import error_json
 from gateway.protocol.errors import ErrorKind, GatewayError
@@ -12,7 +13,6 @@ from gateway.protocol.llm.errors import anthropic_error, openai_error
 from gateway.protocol.operations import OF_V2, LlmApi
 from gateway.wire.http1.head import Field, ResponseHead
 
-VIA = (b"via", b"1.1 pointsman")
 JSON = "application/json"
 
 # What ends a reply's head, from the last field's CRLF on.
@@ -52,14 +52,21 @@ def body_too_long(limit: int) -> GatewayError:
     return GatewayError(ErrorKind.BODY_TOO_LARGE, f"the request's body is longer than {limit} bytes (--max-body-bytes)")
 
 
-def reason_fields(error: GatewayError) -> list[Field]:
-    """The fields by which programs recognise a failure: its kind, and what the error adds."""
-    return [(b"x-pointsman-reason", error.kind.value.encode("ascii")), *error.fields]
+def error_reply(
+    error: GatewayError, api: LlmApi | None, fields: Sequence[Field] = ()
+) -> tuple[int, bytes, list[Field]]:
+    """The status, the body and the fields of a whole reply that is an error; `fields` are further ones."""
+    return error_status(error, api), error_content(error, api), [*fields, *reason_fields(error)]
 
 
 def lines_of(fields: Iterable[Field]) -> bytes:
     """Fields as HTTP/1.1 writes them, each with its CRLF."""
     return b"".join([b"%b: %b\r\n" % field for field in fields])
+
+
+_EVERY_LINES = lines_of(EVERY_REPLY)
+_VIA_LINES = lines_of([*EVERY_REPLY, VIA])
+_BEFORE_ID = _VIA_LINES + b"x-request-id: "
 
 
 def reply(
@@ -73,7 +80,7 @@ def reply(
     head = f"HTTP/1.1 {status} {responses.get(status, 'Unknown')}\r\ncontent-type: {content_type}\r\n"
     length = f"content-length: {len(body)}"
     content = b"" if without_body else body
-    return b"".join((head.encode("ascii"), lines_of(fields), length.encode("ascii"), ending, content))
+    return b"".join((head.encode("ascii"), lines_of(fields), _EVERY_LINES, length.encode("ascii"), ending, content))
 
 
 def relayed(
@@ -87,7 +94,7 @@ def relayed(
             head.lines,
             lane.reply_lines,
             lines_of(added) if added else b"",
-            b"via: 1.1 pointsman\r\nx-request-id: ",
+            _BEFORE_ID,
             request_id,
             ending,
             data,
@@ -98,4 +105,4 @@ def relayed(
 def stream_head(content_type: str, fields: Iterable[Field], ending: bytes) -> bytes:
     """The head in HTTP/1.1 of a stream that the gateway writes itself."""
     opening = f"HTTP/1.1 200 OK\r\ncontent-type: {content_type}\r\n".encode("ascii")
-    return b"".join((opening, lines_of(fields), b"via: 1.1 pointsman", ending))
+    return b"".join((opening, lines_of(fields), _VIA_LINES.removesuffix(b"\r\n"), ending))

@@ -14,6 +14,7 @@ from zlib import crc32
 from gateway.config.experiment_specs import ShadowSpec
 from gateway.config.settings import Settings
 from gateway.config.specs import RulesSpec
+from gateway.dataplane.context.reply_fields import decision_fields
 from gateway.limits.limit import Limit
 from gateway.observability.arm_stats import NUM_BUCKETS
 from gateway.observability.arms import Meter
@@ -82,7 +83,7 @@ class Lane:
         self.engine = engine
         self.limits = limits  # that its requests meet
         self.shadow: ShadowSpec | None = None  # of its route
-        self.reply_fields = _reply_fields(target) if name_decision else []
+        self.reply_fields = decision_fields(target) if name_decision else []
         self.reply_lines = b"".join(b"%b: %b\r\n" % field for field in self.reply_fields)
         self._metrics = metrics
         self._series: dict[Endpoint | None, RequestSeries] = {}
@@ -266,8 +267,3 @@ def _meter(target: Target, metrics: Metrics) -> Meter | None:
     if target.experiment is None or target.arm is None:
         return None
     return metrics.arms.meter(target.experiment, target.arm, is_forced=target.is_forced)
-
-
-def _reply_fields(target: Target) -> list[tuple[bytes, bytes]]:
-    named = {b"x-pointsman-route": target.route, b"x-pointsman-engine": target.engine, b"x-pointsman-arm": target.arm}
-    return [(name, value.encode("latin-1", "replace")) for name, value in named.items() if value]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gateway.dataplane.context.outcome import ENERGY_FIELD
+from gateway.dataplane.context.reply_fields import EVERY_REPLY, reason_fields
 from gateway.dataplane.context.snapshot import Lane
 from gateway.protocol.engine_load import read_energy
 from gateway.protocol.errors import ErrorKind, GatewayError
@@ -12,7 +13,7 @@ from gateway.wire.http2.frames import ErrorCode
 from gateway.wire.http2.hpack import CachedHeaders, literal_name, with_value
 from gateway.wire.http2.stream import Stream
 
-OPENING: list[Field] = [(b":status", b"200"), (b"content-type", b"application/grpc")]
+OPENING: list[Field] = [(b":status", b"200"), (b"content-type", b"application/grpc"), *EVERY_REPLY]
 TRAILERS_OK = CachedHeaders([(b"grpc-status", b"0")])
 _REQUEST_ID = b"x-request-id"
 _REQUEST_ID_NAME = literal_name(_REQUEST_ID)
@@ -29,7 +30,7 @@ class RelayedBlock:
         fields = [field for field in block.fields if field[0] not in (_REQUEST_ID, b"content-length")]
         is_opening = block.fields[:1] and block.fields[0][0] == b":status"
         if is_opening:
-            fields += lane.reply_fields
+            fields += lane.reply_fields + EVERY_REPLY
         self.steady = CachedHeaders(fields)
         status = block.value(b"grpc-status")
         self.status = read_status(status) if status is not None else None
@@ -65,7 +66,7 @@ def timeout_literal(seconds: float) -> bytes:
 def error_fields(error: GatewayError, code: int | None = None) -> list[Field]:
     """The trailers of an error of the gateway's own."""
     fields = status_fields(error.status.grpc if code is None else code, error.message)
-    return [*fields, (b"x-pointsman-reason", error.kind.value.encode("ascii")), *error.fields]
+    return fields + reason_fields(error)
 
 
 def status_fields(code: int, message: str) -> list[Field]:

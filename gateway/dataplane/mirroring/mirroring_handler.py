@@ -19,9 +19,7 @@ from gateway.dataplane.context.local_replies import (
     CHUNKS,
     JSON,
     KEEP_ALIVE_END,
-    error_content,
-    error_status,
-    reason_fields,
+    error_reply,
     relayed,
     reply,
     stream_head,
@@ -179,9 +177,7 @@ class MirroringHandler(Handler):
         if error.kind in UNMIRRORED:
             self.plane.tap.drop(self._lane.target.route, "refused")
             return
-        api = self._request.plan.api
-        status, body = error_status(error, api), error_content(error, api)
-        fields = [*fields, *reason_fields(error)]
+        status, body, fields = error_reply(error, self._request.plan.api, fields)
         self._answer.add(reply(status, body, JSON, fields, KEEP_ALIVE_END, without_body=False))
         self._hand_over(status)
 

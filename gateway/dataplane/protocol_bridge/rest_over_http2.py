@@ -11,13 +11,8 @@ from gateway.dataplane.context.decision_log import UNREAD, EndedRequest
 from gateway.dataplane.context.head_reader import Request
 from gateway.dataplane.context.in_process_client import InProcessClient
 from gateway.dataplane.context.interfaces import Client, Handler
-from gateway.dataplane.context.local_replies import (
-    body_too_long,
-    error_content,
-    error_event,
-    error_status,
-    reason_fields,
-)
+from gateway.dataplane.context.local_replies import body_too_long, error_event, error_reply
+from gateway.dataplane.context.reply_fields import EVERY_REPLY
 from gateway.dataplane.grpc.interfaces import CallClient, CallHandler
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.operations import LlmApi
@@ -27,7 +22,7 @@ from gateway.wire.http2.frames import ErrorCode
 from gateway.wire.http2.hpack import CachedHeaders, literals
 from gateway.wire.http2.stream import Stream
 
-_CONTINUE = 100
+_CONTINUE = CachedHeaders([(b":status", b"100")])
 _EVENTS = b"text/event-stream"
 _REWRITTEN = (b"host", b"cookie", b"te", b"expect")
 
@@ -75,7 +70,7 @@ class RestStream(CallHandler):
             return
         self._api = request.plan.api
         if block.value(b"expect") is not None:
-            stream.send_headers(_status(_CONTINUE))
+            stream.send_headers(_CONTINUE)
         self._handler = handler_for(self._rest, request)
         if not self._has_ended:
             self._handler.body_received(b"", False)
@@ -163,11 +158,7 @@ class RestStream(CallHandler):
         self._client.call_ended(self._stream)
 
     def refused(self, error: GatewayError, fields: Sequence[Field]) -> None:
-        self._rest.respond(
-            error_status(error, self._api),
-            error_content(error, self._api),
-            [*fields, *reason_fields(error)],
-        )
+        self._rest.respond(*error_reply(error, self._api, fields))
 
     def reply_broken(self, event: bytes) -> None:
         if event:
@@ -201,4 +192,4 @@ def _head_of(block: Block, *, has_body: bool) -> tuple[bytes, bytes, list[Field]
 
 @cache
 def _status(status: int) -> CachedHeaders:
-    return CachedHeaders([(b":status", b"%d" % status)])
+    return CachedHeaders([(b":status", b"%d" % status), *EVERY_REPLY])

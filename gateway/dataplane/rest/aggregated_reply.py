@@ -1,13 +1,13 @@
-"""One answer of many: what a client of one server reads, made from what every endpoint has said."""
+"""One reply made from those of several endpoints, as a client of one server reads it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 
-from gateway.dataplane.context.local_replies import JSON, error_content, reason_fields
+from gateway.dataplane.context.local_replies import JSON, error_reply
 from gateway.protocol.conversion.errors import error_json
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.operations import LlmApi
@@ -15,24 +15,18 @@ from gateway.upstream.endpoint_client import HttpReply
 from gateway.wire.http1.head import Field
 
 
-class AggregatedReply:
-    """A whole reply in the making."""
+class AggregatedReply(NamedTuple):
+    """A whole reply; `reason` names the kind of a failure."""
 
-    __slots__ = ("body", "content_type", "fields", "reason", "status")
-
-    def __init__(
-        self, status: int, body: bytes = b"", content_type: str = JSON, fields: Sequence[Field] = (), reason: str = ""
-    ) -> None:
-        self.status = status
-        self.body = body
-        self.content_type = content_type
-        self.fields = fields
-        self.reason = reason
+    status: int
+    body: bytes = b""
+    fields: Sequence[Field] = ()
+    content_type: str = JSON
+    reason: str = ""
 
 
 def refused(error: GatewayError, api: LlmApi | None) -> AggregatedReply:
-    body, fields = error_content(error, api), reason_fields(error)
-    return AggregatedReply(error.status.http, body, fields=fields, reason=error.kind.value)
+    return AggregatedReply(*error_reply(error, api), reason=error.kind.value)
 
 
 def merged(answers: list[HttpReply], merge: Callable[[list[Any]], Any], shape: type) -> AggregatedReply:
@@ -77,4 +71,4 @@ def _error_text(failure: HttpReply) -> str:
 
 
 def passed_on(answer: HttpReply) -> AggregatedReply:
-    return AggregatedReply(answer.status, answer.body, answer.content_type)
+    return AggregatedReply(answer.status, answer.body, content_type=answer.content_type)

@@ -85,7 +85,7 @@ class FleetOperation(LocalHandler):
             _log.exception("cannot answer %s", self._plan)
             failure = GatewayError(ErrorKind.INTERNAL, "the gateway failed to answer; its log says why")
             answer = refused(failure, self._plan.api)
-        self._respond(answer.status, answer.body, answer.fields, answer.content_type, answer.reason)
+        self._respond(*answer)
 
     # UnaryReply here
 

@@ -13,7 +13,8 @@ import orjson
 from gateway.dataplane.context.head_reader import Request
 from gateway.dataplane.context.interfaces import Client
 from gateway.dataplane.context.local_handler import LocalHandler
-from gateway.dataplane.context.local_replies import error_content, reason_fields
+from gateway.dataplane.context.local_replies import error_content
+from gateway.dataplane.context.reply_fields import reason_fields
 from gateway.dataplane.context.snapshot import Lane
 from gateway.protocol.conversion.errors import read_error
 from gateway.protocol.engine_protocols import EngineProtocol

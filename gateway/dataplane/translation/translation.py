@@ -17,8 +17,9 @@ from gateway.dataplane.context.decision_log import EndedRequest, decision_facts
 from gateway.dataplane.context.head_reader import Request
 from gateway.dataplane.context.in_process_client import InProcessClient
 from gateway.dataplane.context.interfaces import Client, Handler, Serve
-from gateway.dataplane.context.local_replies import error_content, error_event, error_status, reason_fields
+from gateway.dataplane.context.local_replies import error_content, error_event, error_status
 from gateway.dataplane.context.outcome import OutcomeRecorder
+from gateway.dataplane.context.reply_fields import reason_fields
 from gateway.dataplane.context.request_body import decoded
 from gateway.dataplane.context.snapshot import Lane
 from gateway.dataplane.translation.reply_writer import HEAD_BYTES, TranslatedReply
