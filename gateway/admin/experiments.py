@@ -17,10 +17,9 @@ from gateway.admin.errors import query_redis, redis_reply, store_of
 from gateway.config.experiment_specs import ExperimentSpec
 from gateway.events.event_bus import SENDER_ADMIN, publish_command
 from gateway.events.event_types import SessionMoved
-from gateway.experiments import commands
-from gateway.experiments.commands import CommandRefused
+from gateway.experiments import runs
 from gateway.experiments.experiment_state import ExperimentState
-from gateway.experiments.runs import RunState
+from gateway.experiments.runs import CommandRefused, RunState
 from gateway.protocol.sequence import bounded
 from gateway.redis.command import Command, StoreError
 from gateway.routing.assignment import arm_token
@@ -113,7 +112,7 @@ def _add_commands(app: FastAPI, control: ControlPlane) -> None:
         by, reason, step = caller.name, body.reason if body else "", (body.step if body else None) or 1
 
         def change(state: ExperimentState, run: RunState, now: float) -> RunState:
-            return commands.start(state.spec, run, now, by, reason, step)
+            return runs.start(state.spec, run, now, by, reason, step)
 
         return await command(name, caller, reason, "started", change)
 
@@ -124,8 +123,8 @@ def _add_commands(app: FastAPI, control: ControlPlane) -> None:
 
         def change(state: ExperimentState, run: RunState, now: float) -> RunState:
             if step is None:
-                return commands.resume(run, now, by, reason)
-            return commands.go_to(state.spec, run, now, by, reason, step)
+                return runs.resume(run, now, by, reason)
+            return runs.go_to(state.spec, run, now, by, reason, step)
 
         return await command(name, caller, reason, "resumed" if step is None else "stepped", change)
 
@@ -134,7 +133,7 @@ def _add_commands(app: FastAPI, control: ControlPlane) -> None:
         """Stay at this step until the next command; a guardrail still ends the run."""
         reason = body.reason if body else ""
         return await command(
-            name, caller, reason, "held", lambda state, run, now: commands.hold(run, now, caller.name, reason)
+            name, caller, reason, "held", lambda state, run, now: runs.hold(run, now, caller.name, reason)
         )
 
     @app.post(f"{_PATH}/stop", tags=["experiments"], responses=_ERRORS)
@@ -142,7 +141,7 @@ def _add_commands(app: FastAPI, control: ControlPlane) -> None:
         """End the run: the rules' weights apply."""
         reason = body.reason if body else ""
         return await command(
-            name, caller, reason, "stopped", lambda state, run, now: commands.stop(run, now, caller.name, reason)
+            name, caller, reason, "stopped", lambda state, run, now: runs.stop(run, now, caller.name, reason)
         )
 
     @app.post(f"{_PATH}/promote", tags=["experiments"], responses=_ERRORS)
@@ -150,7 +149,7 @@ def _add_commands(app: FastAPI, control: ControlPlane) -> None:
         """End the run: one arm gets all units, and the rules are changed to say so."""
 
         def change(state: ExperimentState, run: RunState, now: float) -> RunState:
-            return commands.promote(state.spec, run, now, caller.name, body.reason, body.arm)
+            return runs.promote(state.spec, run, now, caller.name, body.reason, body.arm)
 
         return await command(name, caller, body.reason, "promoted", change)
 
@@ -161,7 +160,7 @@ def _add_commands(app: FastAPI, control: ControlPlane) -> None:
         reason = body.reason if body else ""
 
         def change(state: ExperimentState, run: RunState, now: float) -> RunState:
-            return commands.roll_back(state.spec, run, now, caller.name, reason)
+            return runs.roll_back(state.spec, run, now, caller.name, reason)
 
         try:
             return await command(name, caller, reason, "rolled_back", change)

@@ -123,9 +123,6 @@ class RuleFiles:
             parts += [str(file.path).encode(errors="surrogateescape"), file.content]
         return digest_of(parts)
 
-    def __repr__(self) -> str:
-        return f"<RuleFiles {', '.join(map(str, self._paths))}: {self._seen[:12]}>"
-
 
 def _stamps(places: Sequence[Path]) -> _Stamps:
     return tuple([_stamp(place) for place in places])

@@ -17,9 +17,6 @@ class AssistantMessage:
         self.used: Used | None = None
         self.has_failed = False
 
-    def __repr__(self) -> str:
-        return f"<AssistantMessage: {len(self._text)} texts, {len(self._calls)} calls, {self.used}>"
-
     def record(self, events: Sequence[Event]) -> None:
         """Add events of the reply."""
         for event in events:
@@ -55,9 +52,6 @@ class RecordingWriter:
     def __init__(self, writer: ReplyWriter, answer: AssistantMessage) -> None:
         self._writer = writer
         self._answer = answer
-
-    def __repr__(self) -> str:
-        return f"<RecordingWriter {self._answer!r}>"
 
     @property
     def head_bytes(self) -> int | None:

@@ -54,9 +54,6 @@ class ConversationTurn:
         self._num_choices = 1
         self.answer = AssistantMessage()
 
-    def __repr__(self) -> str:
-        return f"<ConversationTurn {self._conversation!r}: {self.history_status}>"
-
     @property
     def history_status(self) -> str:
         """How much stored history the engine received."""
@@ -155,10 +152,10 @@ class ConversationTurn:
         try:
             outcome = await self._conversation.write(command)
         except StoreError as error:
-            _log.debug("an exchange of %r is not kept: %s", self._conversation, error)
+            _log.debug("an exchange of %s is not kept: %s", self._conversation.key, error)
             return False
         if outcome != "kept":
-            _log.info("an exchange of %r is not kept: the conversation is %s", self._conversation, outcome)
+            _log.info("an exchange of %s is not kept: the conversation is %s", self._conversation.key, outcome)
         return outcome == "kept"
 
     def store_partial(self, engine: str, arm: str) -> None:

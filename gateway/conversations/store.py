@@ -142,9 +142,6 @@ class Conversation:
         self.key = f"{_PREFIX}{{{conversation_id(session, tenant)}}}"
         self._keys = (self.key, f"{self.key}:turns")
 
-    def __repr__(self) -> str:
-        return f"<Conversation {self.key}>"
-
     async def read(self) -> StoredHistory:
         """The stored history; NOTHING if there is none."""
         (answer,) = await self._execute(_READ.command(self._keys, ()))

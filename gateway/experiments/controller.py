@@ -15,12 +15,12 @@ from dataclasses import asdict, dataclass, replace
 from math import inf
 
 from gateway.config.specs import RulesSpec
-from gateway.experiments import commands
+from gateway.experiments import runs
 from gateway.experiments.coordination import Coordination, CoordinationState, Json
 from gateway.experiments.evidence import TimeSeries, write_counts
 from gateway.experiments.experiment_state import DeclaredExperiment, ExperimentState
-from gateway.experiments.leader import Leader, StateCommits, decision
-from gateway.experiments.runs import ITSELF, RunState, RunStatus, Shares, are_same, weights_of
+from gateway.experiments.leader import Leader, decision
+from gateway.experiments.runs import ITSELF, RunState, RunStatus, Shares, are_same, fingerprint, weights_of
 from gateway.experiments.serialization import experiment_json
 from gateway.observability.arm_stats import ArmCounts, ArmKey
 from gateway.observability.stats import RunFacts
@@ -32,6 +32,8 @@ _log = logging.getLogger("pointsman")
 BEAT_SECONDS = 1.0
 # The leader writes the rules; a follower does so if it has not happened within this time.
 _WRITING_SECONDS = 5.0
+# What only the leader computes of an experiment.
+_LEADER_FIELDS = ("arms", "comparisons", "guardrails", "sample_ratio", "next")
 
 
 class RulesNotWritten(Exception):  # noqa: N818
@@ -64,25 +66,24 @@ class ExperimentController:
 
     def __init__(
         self,
-        home: Coordination,
-        hands: GatewayActions,
+        coordination: Coordination,
+        actions: GatewayActions,
         *,
         tick: float = 5.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._home = home
-        self._hands = hands
+        self._coordination = coordination
+        self._actions = actions
         self._tick = tick
         self._clock = clock
         self._beat_seconds = min(BEAT_SECONDS, tick)
-        self._trials: dict[str, ExperimentState] = {}
+        self._experiments: dict[str, ExperimentState] = {}
         self._applied: dict[str, int] = {}  # by experiment: the turn whose shares the workers use
         self._weights: tuple[Mapping[str, Shares], Mapping[str, int]] = {}, {}
         self._pending: dict[str, tuple[RunState, Json]] = {}  # decided while Redis was unavailable
         self._tried: dict[str, _Writing] = {}  # by experiment
         self._report: dict[str, Json] = {}  # this gateway's last report
-        self._changes = StateCommits(home, self._changed)
-        self._lead = Leader(home, self._changes, tick, clock)
+        self._lead = Leader(coordination, self._changed, tick, clock)
         self._leader = ""
         self._last_tick_at = -inf
         self._is_due = asyncio.Event()
@@ -91,12 +92,6 @@ class ExperimentController:
         self._listeners: list[tuple[Callable[[list[Json]], None], Callable[[], bool]]] = []
         self._task: asyncio.Task[None] | None = None
         self._is_away = False
-
-    def __repr__(self) -> str:
-        live = [trial.name for trial in self._trials.values() if trial.is_live]
-        return (
-            f"<Experiments: {len(self._trials)}, {', '.join(live) or 'none'} under way, led by {self._leader or '?'}>"
-        )
 
     # Beginning and ending
 
@@ -112,23 +107,19 @@ class ExperimentController:
         """Stop, and release the leadership."""
         if self._task is not None:
             await end(self._task)
-        await self._home.close()
+        await self._coordination.close()
 
     def use_rules(self, rules: RulesSpec) -> None:
-        declared = {name: DeclaredExperiment.of(spec, rules.engines) for name, spec in rules.experiments.items()}
-        for name in self._trials.keys() - declared.keys():
-            del self._trials[name]
-        for name, each in declared.items():
-            if name in self._trials:
-                self._trials[name].use(each)
+        for name in self._experiments.keys() - rules.experiments.keys():
+            del self._experiments[name]
+        for name, spec in rules.experiments.items():
+            declared = DeclaredExperiment(spec, fingerprint(spec, rules.engines))
+            if name in self._experiments:
+                self._experiments[name].use(declared)
             else:
-                self._trials[name] = ExperimentState(each)
+                self._experiments[name] = ExperimentState(declared)
         self._apply()
-        self._wake()
-
-    def look(self) -> None:
-        """React to a change by another gateway."""
-        self._wake()
+        self.wake()
 
     def on_tick(self, listener: Callable[[list[Json]], None], is_wanted: Callable[[], bool] = lambda: True) -> None:
         """Call `listener` with the JSON of all experiments after each tick; it must not block."""
@@ -143,7 +134,7 @@ class ExperimentController:
 
     @property
     def _has_work(self) -> bool:
-        return bool(self._trials) or self.is_leader
+        return bool(self._experiments) or self.is_leader
 
     async def _look_safely(self) -> None:
         if not self._has_work:
@@ -153,7 +144,8 @@ class ExperimentController:
         except Exception:  # a bug must not stop the ramps
             _log.exception("experiments could not be evaluated")
 
-    def _wake(self) -> None:
+    def wake(self) -> None:
+        """React soon to a change of the rules, or by another gateway."""
         self._is_woken = True
         self._is_due.set()
 
@@ -162,31 +154,38 @@ class ExperimentController:
     async def beat(self) -> None:
         """Run one beat: report, adopt, evaluate if leading."""
         async with self._one_at_a_time:
-            await self._beat()
+            is_tick = self._clock() - self._last_tick_at >= self._tick
+            if is_tick or self._is_woken or any(each.is_live for each in self._experiments.values()):
+                await self._beat(is_tick)
 
-    async def _beat(self) -> None:
-        is_tick = self._clock() - self._last_tick_at >= self._tick
-        if not (is_tick or self._is_woken or any(trial.is_live for trial in self._trials.values())):
-            return
+    async def _beat(self, is_tick: bool) -> None:
         self._is_woken = False
         counts: dict[str, dict[str, ArmCounts]] = {}
         applied = dict(self._applied)  # the turns during which these were counted
-        for key, arm in (await self._hands.count()).items():
+        for key, arm in (await self._actions.count()).items():
             counts.setdefault(key.experiment, {})[key.arm] = arm
         self._watch_fuses(counts)
         try:
-            self._report = self._count_report(counts, applied)
-            shared = await self._home.beat(self._report)
+            self._report = {
+                name: {
+                    "turn": applied.get(name, 0),
+                    "arms": {arm: write_counts(each) for arm, each in counts.get(name, {}).items()},
+                }
+                for name in self._experiments
+            }
+            shared = await self._coordination.beat(self._report)
             await self._share_pending(shared)
             self._adopt(shared)
             self._apply()  # before slower work
             if shared.token is not None:
-                mine = {name: trial for name, trial in self._trials.items() if name not in self._pending}
+                mine = {name: experiment for name, experiment in self._experiments.items() if name not in self._pending}
                 await self._lead.lead(mine, shared)
             else:
                 self._lead.token = None
                 if is_tick:
-                    await self._follow()
+                    for experiment in self._experiments.values():
+                        stored = await self._coordination.load(experiment.name, ("told",))
+                        experiment.leader_json = stored.get("told", {})
             self._is_away = False
         except StoreError as error:
             if not self._is_away:
@@ -201,36 +200,24 @@ class ExperimentController:
             for listener in listeners:
                 listener(experiments_json)
 
-    def _count_report(
-        self, counts: Mapping[str, Mapping[str, ArmCounts]], applied: Mapping[str, int]
-    ) -> dict[str, Json]:
-        """This gateway's report of its counts."""
-        return {
-            name: {
-                "turn": applied.get(name, 0),
-                "arms": {arm: write_counts(each) for arm, each in counts.get(name, {}).items()},
-            }
-            for name in self._trials
-        }
-
     def _watch_fuses(self, counts: Mapping[str, Mapping[str, ArmCounts]]) -> None:
         """Check the fuses on this gateway's own counts and act at once; others follow when Redis has the change."""
-        in_flight = self._hands.in_flight()
-        for trial in self._trials.values():
-            here = {key.arm: number for key, number in in_flight.items() if key.experiment == trial.name}
-            tripped = trial.tripped_here(counts.get(trial.name, {}), here, self._clock())
-            if tripped is not None and trial.name not in self._pending:
-                self._roll_back_here(trial, ITSELF, f"the fuse has blown: {tripped}", asdict(tripped))
+        in_flight = self._actions.in_flight()
+        for experiment in self._experiments.values():
+            here = {key.arm: number for key, number in in_flight.items() if key.experiment == experiment.name}
+            tripped = experiment.tripped_here(counts.get(experiment.name, {}), here, self._clock())
+            if tripped is not None and experiment.name not in self._pending:
+                self._roll_back_here(experiment, ITSELF, f"the fuse has blown: {tripped}", asdict(tripped))
 
-    def _roll_back_here(self, trial: ExperimentState, by: str, reason: str, numbers: Json) -> None:
+    def _roll_back_here(self, experiment: ExperimentState, by: str, reason: str, numbers: Json) -> None:
         """Roll back at once, independently of the leader."""
-        assert trial.state is not None
-        state = commands.roll_back(trial.spec, trial.state, time.time(), by, reason)
-        state = replace(state, weights=weights_of(trial.spec))
-        self._pending[trial.name] = state, decision(trial.name, "rolled_back", state, numbers, state.since)
-        trial.adopt(state)
+        assert experiment.state is not None
+        state = runs.roll_back(experiment.spec, experiment.state, time.time(), by, reason)
+        state = replace(state, weights=weights_of(experiment.spec))
+        self._pending[experiment.name] = state, decision(experiment.name, "rolled_back", state, numbers, state.since)
+        experiment.adopt(state)
         self._apply()
-        _log.warning("experiment '%s' is rolled back: %s", trial.name, reason)
+        _log.warning("experiment '%s' is rolled back: %s", experiment.name, reason)
 
     async def _share_pending(self, shared: CoordinationState) -> None:
         """Write local decisions to the shared state, unless the run there has already ended."""
@@ -238,77 +225,70 @@ class ExperimentController:
             there = shared.states.get(name)
             if there is not None and there.run == state.run and there.status.is_live:
                 revised = replace(state, revision=there.revision + 1, turn=there.turn + 1)
-                if not await self._home.change(name, revised, there.revision, why, None):
+                if not await self._coordination.change(name, revised, there.revision, why, None):
                     continue  # changed concurrently: retried at the next beat
-                self._hands.notify(name)
-                if name in self._trials:
-                    self._trials[name].adopt(revised)
+                self._actions.notify(name)
+                if name in self._experiments:
+                    self._experiments[name].adopt(revised)
             del self._pending[name]
-            self._wake()
+            self.wake()
 
     def _adopt(self, shared: CoordinationState) -> None:
         """Adopt the shared states, except where this gateway's is newer."""
         self._leader = shared.leader
-        for name, trial in self._trials.items():
+        for name, experiment in self._experiments.items():
             state = shared.states.get(name)
-            newer = trial.state is not None and state is not None and trial.state.revision > state.revision
-            if state is not None and state != trial.state and name not in self._pending and not newer:
-                trial.adopt(state)
+            newer = experiment.state is not None and state is not None and experiment.state.revision > state.revision
+            if state is not None and state != experiment.state and name not in self._pending and not newer:
+                experiment.adopt(state)
 
     def run_of(self, name: str) -> int:
         """The number of the run whose shares are active; 0 if the rules' weights are."""
-        return self._trials[name].run if name in self._trials else 0
+        return self._experiments[name].run if name in self._experiments else 0
 
     def _apply(self) -> None:
         """Send the active shares to the workers."""
         weights = {
-            name: dict(trial.state.shares)
-            for name, trial in self._trials.items()
-            if trial.state is not None and trial.run
+            name: dict(experiment.state.shares)
+            for name, experiment in self._experiments.items()
+            if experiment.state is not None and experiment.run
         }
-        runs = {name: self._trials[name].run for name in weights}
+        runs = {name: self._experiments[name].run for name in weights}
         if (weights, runs) != self._weights:
             self._weights = weights, runs
-            self._hands.set_weights(weights, runs)
+            self._actions.set_weights(weights, runs)
         self._applied = {
-            name: trial.state.turn
-            for name, trial in self._trials.items()
-            if trial.state is not None and trial.is_in_force
+            name: experiment.state.turn
+            for name, experiment in self._experiments.items()
+            if experiment.state is not None and experiment.is_in_force
         }
 
     def _changed(self, name: str) -> None:
         self._apply()
-        self._hands.notify(name)
-        self._wake()
-
-    # Following
-
-    async def _follow(self) -> None:
-        """Read the leader's evaluation. Raises: StoreError."""
-        for trial in self._trials.values():
-            trial.leader_json = (await self._home.load(trial.name, ("told",))).get("told", {})
+        self._actions.notify(name)
+        self.wake()
 
     # Ends
 
     async def _write_rules(self) -> None:
         """Write the final weights of ended runs to this gateway's rules."""
-        for trial in list(self._trials.values()):
-            state = trial.state
+        for experiment in list(self._experiments.values()):
+            state = experiment.state
             if (
                 state is None
-                or not trial.is_in_force
+                or not experiment.is_in_force
                 or state.status not in (RunStatus.FINISHED, RunStatus.ROLLED_BACK)
             ):
                 continue
-            if self._has_tried(trial.name, state.revision) or are_same(weights_of(trial.spec), state.shares):
+            if self._has_tried(experiment.name, state.revision) or are_same(weights_of(experiment.spec), state.shares):
                 continue
             weights = {arm: round(100 * share, 6) for arm, share in state.shares.items()}
             try:
-                author = f"experiment {trial.name}" if state.by == ITSELF else state.by
-                await self._hands.write_weights(trial.name, weights, author, f"{state.status}: {state.reason}")
+                author = f"experiment {experiment.name}" if state.by == ITSELF else state.by
+                await self._actions.write_weights(experiment.name, weights, author, f"{state.status}: {state.reason}")
             except RulesNotWritten as error:
                 _log.warning(
-                    "the rules keep the weights of experiment '%s', which are not in force: %s", trial.name, error
+                    "the rules keep the weights of experiment '%s', which are not in force: %s", experiment.name, error
                 )
 
     def _has_tried(self, name: str, revision: int) -> bool:
@@ -337,14 +317,14 @@ class ExperimentController:
         Raises: KeyError if there is no such experiment, CommandRefused, StoreError.
         """
         async with self._one_at_a_time:
-            trial = self._trials[name]
+            experiment = self._experiments[name]
             for _ in range(3):  # concurrent changes
-                shared = await self._home.beat(self._report)
+                shared = await self._coordination.beat(self._report)
                 self._adopt(shared)
-                if trial.state is None or not trial.is_in_force:
-                    raise commands.CommandRefused("its rules have just changed: ask again in a moment")
-                state = change(trial, trial.state, shared.now)
-                if await self._changes.put(trial, state, action, shared.now):
+                if experiment.state is None or not experiment.is_in_force:
+                    raise runs.CommandRefused("its rules have just changed: ask again in a moment")
+                state = change(experiment, experiment.state, shared.now)
+                if await self._lead.commit(experiment, state, action, shared.now, by_operator=True):
                     _log.info("experiment '%s': %s by %s%s", name, action, by, f" ({reason})" if reason else "")
                     return self.experiment_json(name)
             raise StoreError("others change this experiment at the same time: ask again")
@@ -355,10 +335,10 @@ class ExperimentController:
         Raises: KeyError, CommandRefused.
         """
         async with self._one_at_a_time:
-            trial = self._trials[name]
-            if not trial.is_live:
-                raise commands.CommandRefused("what all gateways share cannot be reached, and nothing runs here")
-            self._roll_back_here(trial, by, reason, {})
+            experiment = self._experiments[name]
+            if not experiment.is_live:
+                raise runs.CommandRefused("what all gateways share cannot be reached, and nothing runs here")
+            self._roll_back_here(experiment, by, reason, {})
             return self.experiment_json(name)
 
     # Reports
@@ -370,45 +350,39 @@ class ExperimentController:
     def facts(self) -> dict[str, RunFacts]:
         """The active state of each experiment, as far as loaded."""
         return {
-            name: RunFacts(trial.state.status.value, trial.state.step, trial.state.in_force)
-            for name, trial in self._trials.items()
-            if trial.state is not None and trial.is_in_force
+            name: RunFacts(experiment.state.status.value, experiment.state.step, experiment.state.in_force)
+            for name, experiment in self._experiments.items()
+            if experiment.state is not None and experiment.is_in_force
         }
 
     def experiments_json(self) -> list[Json]:
         """All experiments as JSON."""
-        return [self.experiment_json(name) for name in self._trials]
+        return [self.experiment_json(name) for name in self._experiments]
 
     def experiment_json(self, name: str) -> Json:
         """Raises: KeyError."""
-        trial = self._trials[name]
-        fields = experiment_json(trial)
-        leader_fields = {} if self.is_leader else _leader_fields(trial.leader_json)
-        if trial.state is None and self._leader and not self.is_leader:
+        experiment = self._experiments[name]
+        fields = experiment_json(experiment)
+        known = {} if self.is_leader else experiment.leader_json
+        leader_fields = {field: known[field] for field in _LEADER_FIELDS if field in known}
+        if experiment.state is None and self._leader and not self.is_leader:
             leader_fields = {"next": f"{self._leader} leads, and its rules have no such experiment"}
         return {**fields, **leader_fields, "leader": self._leader, "is_away": self._is_away}
 
     async def history(self, name: str, since: float = 0.0) -> list[Json]:
         """Points for charts; while Redis is unavailable, this gateway's own. Raises: KeyError."""
-        trial = self._trials[name]
+        experiment = self._experiments[name]
         if not self.is_leader:
             with suppress(StoreError):
-                stored = await self._home.load(name, ("series", "tail"))
+                stored = await self._coordination.load(name, ("series", "tail"))
                 return TimeSeries([*stored.get("series", []), *stored.get("tail", [])]).since(since)
-        return trial.series.since(since)
+        return experiment.series.since(since)
 
     async def decisions(self, limit: int) -> Sequence[Json]:
         """The last decisions, newest first. Raises: StoreError."""
-        return await self._home.decisions(limit)
+        return await self._coordination.decisions(limit)
 
     async def record(self, name: str, action: str, by: str, reason: str, numbers: Json) -> None:
         """Raises: StoreError."""
         decision = {"time": time.time(), "experiment": name, "action": action, "by": by, "reason": reason}
-        await self._home.record({**decision, "numbers": numbers})
-
-
-def _leader_fields(fields: Json) -> Json:
-    """The fields that only the leader computes."""
-    return {
-        name: fields[name] for name in ("arms", "comparisons", "guardrails", "sample_ratio", "next") if name in fields
-    }
+        await self._coordination.record({**decision, "numbers": numbers})

@@ -95,9 +95,6 @@ class LocalCoordination:
         if folder is not None:
             self._read(folder)
 
-    def __repr__(self) -> str:
-        return f"<LocalCoordination {self._folder or 'in memory'}: {', '.join(self._states) or 'empty'}>"
-
     async def beat(self, experiments: Mapping[str, Json]) -> CoordinationState:
         return CoordinationState(
             self._clock(), dict(self._states), 1, self.me, {self.me: CountReport(0.0, experiments)}
@@ -125,7 +122,7 @@ class LocalCoordination:
             self._write("decisions.jsonl", *self._decisions)
             self._num_lines = len(self._decisions)
         else:
-            self._append(decision)
+            self._write("decisions.jsonl", decision, appends=True)
             self._num_lines += 1
 
     async def decisions(self, limit: int) -> list[Json]:
@@ -147,11 +144,11 @@ class LocalCoordination:
 
     def _read(self, folder: Path) -> None:
         """Read the files of an earlier process; unreadable ones are ignored."""
-        for name, data in (_json(folder / "states.json") or {}).items():
+        for name, data in _json(folder / "states.json").items():
             state = read_state(json.dumps(data))
             if state is not None:
                 self._states[name] = state
-                self._parts[name] = _json(folder / f"evidence-{name}.json") or {}
+                self._parts[name] = _json(folder / f"evidence-{name}.json")
         with suppress(OSError):
             for line in (folder / "decisions.jsonl").read_text(errors="replace").splitlines():
                 self._num_lines += 1
@@ -160,37 +157,26 @@ class LocalCoordination:
                     if isinstance(decision, dict):
                         self._decisions.append(decision)
 
-    def _write(self, file: str, *data: Any) -> None:
-        """Write a file atomically."""
+    def _write(self, name: str, *lines: Any, appends: bool = False) -> None:
+        """Replace a file atomically, or append to it."""
         if self._folder is None:
             return
+        file, partial = self._folder / name, self._folder / f"{name}.partial"
         try:
             self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            partial = self._folder / f"{file}.partial"
-            partial.write_text("".join(json.dumps(each, separators=(",", ":")) + "\n" for each in data))
-            partial.replace(self._folder / file)
+            with file.open("a") if appends else partial.open("w") as opened:
+                opened.writelines(json.dumps(line, separators=(",", ":")) + "\n" for line in lines)
+            if not appends:
+                partial.replace(file)
         except OSError as error:
-            self._complain(error)
-
-    def _append(self, decision: Json) -> None:
-        if self._folder is None:
-            return
-        try:
-            self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            with (self._folder / "decisions.jsonl").open("a") as file:
-                file.write(json.dumps(decision, separators=(",", ":")) + "\n")
-        except OSError as error:
-            self._complain(error)
-
-    def _complain(self, error: OSError) -> None:
-        if not self._has_complained:
-            _log.warning("what experiments decide is not kept over a restart: %s", error)
-            self._has_complained = True
+            if not self._has_complained:
+                _log.warning("what experiments decide is not kept over a restart: %s", error)
+                self._has_complained = True
 
 
-def _json(file: Path) -> dict[str, Any] | None:
+def _json(file: Path) -> dict[str, Any]:
     try:
         data = json.loads(file.read_text())
     except (OSError, ValueError):
-        return None
-    return data if isinstance(data, dict) else None
+        return {}
+    return data if isinstance(data, dict) else {}

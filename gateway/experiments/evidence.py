@@ -79,9 +79,6 @@ class TimeSeries:
     def __init__(self, points: Sequence[Json] = ()) -> None:
         self._points = list(points)
 
-    def __repr__(self) -> str:
-        return f"<TimeSeries of {len(self._points)}>"
-
     def add(self, point: Json) -> None:
         self._points.append(point)
         if len(self._points) > MAX_POINTS:
@@ -137,19 +134,15 @@ class Evidence:
         self._seen: dict[str, tuple[int, Counts]] = {}  # by source: the turn of its last report, and the report
         self.revision = 0  # grows with each change that matters to an evaluation
 
-    def __repr__(self) -> str:
-        return f"<Evidence of {self._experiment}: {len(self._periods)} periods, {len(self._seen)} sources>"
-
     @property
     def strata(self) -> list[Stratum]:
         """The periods for statistics, with zeros for arms without requests."""
         return [
-            Stratum({arm: self._empty(arm) for arm in period.shares} | period.arms, period.shares)
+            Stratum(
+                {arm: ArmCounts(ArmKey(self._experiment, arm)) for arm in period.shares} | period.arms, period.shares
+            )
             for period in self._periods
         ]
-
-    def _empty(self, arm: str) -> ArmCounts:
-        return ArmCounts(ArmKey(self._experiment, arm))
 
     @property
     def numbers(self) -> list[int]:
@@ -218,14 +211,8 @@ class Evidence:
     def write(self, number: int) -> Json:
         """One period."""
         period = next(each for each in self._periods if each.number == number)
-        return {
-            "number": period.number,
-            "turn": period.turn,
-            "shares": dict(period.shares),
-            "began": period.began,
-            "ended": period.ended,
-            "arms": {arm: write_counts(counts) for arm, counts in period.arms.items()},
-        }
+        data = {name: getattr(period, name) for name in ("number", "turn", "shares", "began", "ended")}
+        return {**data, "arms": {arm: write_counts(counts) for arm, counts in period.arms.items()}}
 
     @classmethod
     def read(cls, experiment: str, data: Sequence[Json]) -> Evidence:

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import inf
 from typing import Any
 
 from gateway.config.experiment_specs import ExperimentSpec, FuseSpec
-from gateway.config.specs import EngineSpec
 from gateway.experiments.coordination import CountReport, Json
 from gateway.experiments.evaluation import Evaluation, judge, unmeasured
 from gateway.experiments.evidence import Evidence, TimeSeries, read_counts
 from gateway.experiments.fuse import ArmPace, Fuse, FuseTripped, Stall, StalledArm, outcome_counts
 from gateway.experiments.ramp_policy import Action, Exposure, RampVerb, decide
-from gateway.experiments.runs import RunState, fingerprint, weights_of
+from gateway.experiments.runs import RunState, weights_of
 from gateway.observability.arm_stats import ArmCounts, ArmKey
 
 # A report of this age counts as current, so one or two late beats do not matter.
@@ -27,10 +26,6 @@ class DeclaredExperiment:
 
     spec: ExperimentSpec
     fingerprint: str
-
-    @classmethod
-    def of(cls, spec: ExperimentSpec, engines: Mapping[str, EngineSpec]) -> DeclaredExperiment:
-        return cls(spec, fingerprint(spec, engines))
 
     @property
     def arm(self) -> str | None:
@@ -63,9 +58,6 @@ class ExperimentState:
         self.has_reported_mismatch = False
         self.bandit_updated_at = 0.0  # the last update of a bandit
         self._missing: tuple[str, ...] = ()
-
-    def __repr__(self) -> str:
-        return f"<ExperimentState {self.name}: {self.state.status if self.state else 'unknown'}, {self.action.verb}>"
 
     @property
     def spec(self) -> ExperimentSpec:
@@ -192,8 +184,3 @@ class ExperimentState:
             unmeasured(self.spec, self.evidence.strata, arm),
         )
         return decide(self.spec.ramp, state, seen, now)
-
-    @property
-    def missing(self) -> Sequence[str]:
-        """Gateways whose reports are missing."""
-        return self._missing

@@ -48,9 +48,6 @@ class Stall:
         self._since = 0.0
         self._expected = 0.0
 
-    def __repr__(self) -> str:
-        return f"<Stall: {self._expected:.1f} expected>"
-
     def look(self, arm: ArmPace, control: ArmPace, now: float) -> StalledArm | None:
         """Add the current paces. Returns: the finding, if the arm hangs."""
         before, self._before = self._before, (arm, control)
@@ -90,9 +87,6 @@ class Fuse:
         self._seen: dict[str, tuple[int, int]] = {}
         self._lately: deque[tuple[float, int, int]] = deque()  # when taken, requests, failures
         self._in_step = (0, 0)
-
-    def __repr__(self) -> str:
-        return f"<Fuse: {self._in_step[1]} of {self._in_step[0]} failed in this step>"
 
     def begin_step(self) -> None:
         self._in_step = (0, 0)

@@ -111,9 +111,6 @@ class RedisCoordination:
         self._lease_ms = int(1000 * (lease if lease is not None else max(_LEASE_SECONDS, _LEASE_TICKS * tick)))
         self._stale = max(_STALE_SECONDS, _STALE_TICKS * tick)
 
-    def __repr__(self) -> str:
-        return f"<RedisCoordination of {self.me} at {self._store.address}>"
-
     async def beat(self, experiments: Mapping[str, Json]) -> CoordinationState:
         report = json.dumps(experiments, separators=(",", ":"))
         keys = [_STATES, _LEADER, _TOKEN, _REPORTS]

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from dataclasses import asdict
 from math import isfinite
 from typing import Any
 
+from gateway.experiments.evaluation import Evaluation
 from gateway.experiments.experiment_state import ExperimentState
 from gateway.observability.arm_stats import ArmCounts
 from gateway.statistics.values import Breach, Comparison, Interval, SampleRatio
 
 Json = dict[str, Any]
 
+_INTERVALS = ("control", "arm", "difference", "ratio")
 
-def experiment_json(trial: ExperimentState) -> Json:
+
+def experiment_json(experiment: ExperimentState) -> Json:
     """An experiment with its evaluation; null for unknown values and missing bounds."""
-    spec, state = trial.spec, trial.state
-    evaluation = trial.evaluation
-    counts = trial.evidence.totals()
-    in_force = state.in_force if state is not None and trial.is_in_force else trial.declared.fresh().weights
+    spec, state = experiment.spec, experiment.state
+    evaluation = experiment.evaluation or Evaluation({}, {}, None)
+    counts = experiment.evidence.totals()
+    in_force = state.in_force if state is not None and experiment.is_in_force else experiment.declared.fresh().weights
     return {
         "name": spec.name,
         "unit": spec.unit,
@@ -32,9 +35,9 @@ def experiment_json(trial: ExperimentState) -> Json:
         "since": state.since if state is not None else None,
         "by": state.by if state is not None else "",
         "reason": state.reason if state is not None else "",
-        "next": trial.action.reason,
-        "ramp": _ramp(trial),
-        "bandit": _bandit(trial),
+        "next": experiment.action.reason,
+        "ramp": _ramp(experiment),
+        "bandit": asdict(spec.bandit) if spec.bandit is not None else None,
         "arms": [
             {
                 "name": arm.name,
@@ -46,89 +49,60 @@ def experiment_json(trial: ExperimentState) -> Json:
             }
             for arm in spec.arms
         ],
-        "comparisons": {arm: [_comparison(each) for each in found] for arm, found in evaluation.comparisons.items()}
-        if evaluation is not None
-        else {},
-        "guardrails": {arm: [_guardrail(each) for each in found] for arm, found in evaluation.guardrails.items()}
-        if evaluation is not None
-        else {},
-        "sample_ratio": _sample_ratio(evaluation.sample_ratio) if evaluation is not None else None,
+        "comparisons": {arm: [_comparison(each) for each in found] for arm, found in evaluation.comparisons.items()},
+        "guardrails": {arm: [_guardrail(each) for each in found] for arm, found in evaluation.guardrails.items()},
+        "sample_ratio": _sample_ratio(evaluation.sample_ratio),
     }
 
 
-def chart_point_json(trial: ExperimentState, now: float) -> Json:
+def chart_point_json(experiment: ExperimentState, now: float) -> Json:
     """A chart's point: [estimate, low, high] of each metric's difference and ratio, by arm."""
-    assert trial.state is not None
-    found = trial.evaluation.comparisons if trial.evaluation is not None else {}
+    assert experiment.state is not None
+    evaluation = experiment.evaluation or Evaluation({}, {}, None)
     return {
         "time": round(now, 3),
-        "status": trial.state.status.value,
-        "step": trial.state.step,
-        "shares": dict(trial.state.in_force),
+        "status": experiment.state.status.value,
+        "step": experiment.state.step,
+        "shares": dict(experiment.state.in_force),
         "comparisons": {
-            arm: {
-                each.metric: {
-                    "control": _interval(each.control),
-                    "arm": _interval(each.arm),
-                    "difference": _interval(each.difference),
-                    "ratio": _interval(each.ratio),
-                }
-                for each in comparisons
-            }
-            for arm, comparisons in found.items()
+            arm: {each.metric: {name: _interval(getattr(each, name)) for name in _INTERVALS} for each in comparisons}
+            for arm, comparisons in evaluation.comparisons.items()
         },
     }
 
 
-def evidence_json(trial: ExperimentState) -> Json:
+def evidence_json(experiment: ExperimentState) -> Json:
     """The numbers behind a decision."""
     data: Json = {
-        "requests": {arm: sum(counts.requests) for arm, counts in trial.evidence.totals().items()},
-        "errors": {arm: sum(counts.errors) for arm, counts in trial.evidence.totals().items()},
+        "requests": {arm: sum(counts.requests) for arm, counts in experiment.evidence.totals().items()},
+        "errors": {arm: sum(counts.errors) for arm, counts in experiment.evidence.totals().items()},
     }
-    if trial.evaluation is not None:
+    if experiment.evaluation is not None:
         data["comparisons"] = {
             arm: {
                 each.metric: {"difference": _interval(each.difference), "ratio": _interval(each.ratio)}
                 for each in found
             }
-            for arm, found in trial.evaluation.comparisons.items()
+            for arm, found in experiment.evaluation.comparisons.items()
         }
         data["guardrails"] = {
-            arm: [_guardrail(each) for each in found] for arm, found in trial.evaluation.guardrails.items()
+            arm: [_guardrail(each) for each in found] for arm, found in experiment.evaluation.guardrails.items()
         }
     return data
 
 
-def _ramp(trial: ExperimentState) -> Json | None:
-    ramp, state = trial.spec.ramp, trial.state
+def _ramp(experiment: ExperimentState) -> Json | None:
+    ramp, state = experiment.spec.ramp, experiment.state
     if ramp is None:
         return None
     return {
         "arm": ramp.arm,
         "steps": list(ramp.steps),
         "step": state.step if state is not None and state.step else None,
-        "requests": trial.evidence.requests(ramp.arm),
+        "requests": experiment.evidence.requests(ramp.arm),
         "min_requests": ramp.min_requests,
         "min_time": ramp.min_time,
-        "fuse": {
-            "error_rate": ramp.fuse.error_rate,
-            "min_requests": ramp.fuse.min_requests,
-            "window": ramp.fuse.window,
-        },
-    }
-
-
-def _bandit(trial: ExperimentState) -> Json | None:
-    bandit = trial.spec.bandit
-    if bandit is None:
-        return None
-    return {
-        "metric": bandit.metric,
-        "min_share": bandit.min_share,
-        "max_share": bandit.max_share,
-        "every": bandit.every,
-        "half_life": bandit.half_life,
+        "fuse": asdict(ramp.fuse),
     }
 
 
@@ -161,10 +135,7 @@ def _counts(counts: ArmCounts | None) -> Json:
 def _comparison(found: Comparison) -> Json:
     return {
         "metric": found.metric,
-        "control": _interval(found.control),
-        "arm": _interval(found.arm),
-        "difference": _interval(found.difference),
-        "ratio": _interval(found.ratio),
+        **{name: _interval(getattr(found, name)) for name in _INTERVALS},
         "n_control": found.n_control,
         "n_arm": found.n_arm,
         "p_value": _number(found.p_value),
@@ -190,8 +161,8 @@ def _sample_ratio(found: SampleRatio | None) -> Json | None:
     return {
         "p_value": _number(found.p_value),
         "mismatched": found.is_mismatched,
-        "expected": _numbers(found.expected),
-        "seen": _numbers(found.seen),
+        "expected": {name: _number(value) for name, value in found.expected.items()},
+        "seen": {name: _number(value) for name, value in found.seen.items()},
         "counted": found.counted,
     }
 
@@ -199,10 +170,6 @@ def _sample_ratio(found: SampleRatio | None) -> Json | None:
 def _interval(found: Interval | None) -> list[float | None] | None:
     """Estimate, low, high."""
     return [_number(found.estimate), _number(found.low), _number(found.high)] if found is not None else None
-
-
-def _numbers(found: Mapping[str, float]) -> dict[str, float | None]:
-    return {name: _number(value) for name, value in found.items()}
 
 
 def _number(value: float) -> float | None:

@@ -80,10 +80,6 @@ class Account:
         self.is_borrowing = False
         self.grant: Any = None  # shared by all requests that have no other limit and count no tokens
 
-    def __repr__(self) -> str:
-        held = ", ".join(repr(part) for part in (self.requests, self.tokens, self.slots) if part is not None)
-        return f"<Account of {self.spec.name}: {held}>"
-
     @property
     def shown(self) -> str:
         return shown(self.spec, self.limit_key)

@@ -106,9 +106,6 @@ class LeaseRequest:
             arguments = [me, slots.in_use, self._wanted, slots.limit, lease, slots.sequence]
             self.commands.append(_HOLD.command([f"{key}:slots"], arguments))
 
-    def __repr__(self) -> str:
-        return f"<LeaseRequest of {self.account!r}: {len(self.commands)} commands>"
-
     def answered(self, answers: Iterator[Any], now: float) -> bool:
         """Apply the replies. Returns whether Redis answered all commands (it refuses some when its memory is full)."""
         is_complete = True

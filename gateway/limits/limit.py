@@ -26,9 +26,6 @@ class Limit:
         self.accounts: dict[LimitKey, Account] = {}
         self.counts = Counts()
 
-    def __repr__(self) -> str:
-        return f"<Limit {self.spec.name}: {len(self.accounts)} accounts, {self.counts}>"
-
     def open(self, limit_key: LimitKey, num_workers: int, now: float) -> tuple[Account, Account | None]:
         """Returns: a new account, and the one that was evicted for it, if any."""
         evicted = self._make_room(now) if len(self.accounts) >= MAX_ACCOUNTS else None

@@ -27,9 +27,6 @@ class TokenBucket:
         self._level = full
         self._at = now
 
-    def __repr__(self) -> str:
-        return f"<TokenBucket {self._level:g} of {self.full:g}, {self.rate:g}/s>"
-
     def level(self, now: float) -> float:
         """The current level; negative if more was used than expected."""
         if now > self._at:
@@ -77,9 +74,6 @@ class ConcurrencySlots:
         self.renewed_at = 0.0
         self.sequence = 0
         self.resize(num_workers)
-
-    def __repr__(self) -> str:
-        return f"<ConcurrencySlots {self.in_use} in use, {self.held} held, of {self.limit}>"
 
     def check(self, now: float, is_shared: bool) -> AdmissionCheck:
         """Whether one more request is admitted."""
@@ -176,9 +170,6 @@ class LocalAllowance:
         self.demand = 0.0
         self._demand_rate = 0.0
         self._since = now
-
-    def __repr__(self) -> str:
-        return f"<LocalAllowance {self.available:g} of {self.full:g}, {self.rate:g}/s>"
 
     def has(self, amount: float, now: float, is_shared: bool) -> bool:
         """Whether `amount` (at most `full`) can be spent at once."""

@@ -44,9 +44,6 @@ class Grant:
         self._accounts = accounts
         self.tokens = tokens  # taken in advance; None if no limit counts tokens
 
-    def __repr__(self) -> str:
-        return f"<Grant of {', '.join(account.spec.name for account in self._accounts)}>"
-
     def end(self, used_tokens: int = 0) -> None:
         """The request has ended and used `used_tokens` tokens."""
         self._limiter.leave(self._accounts, self.tokens or 0, used_tokens)
@@ -99,9 +96,6 @@ class Pending:
         self._timer: asyncio.TimerHandle | None = None
         for account in accounts:
             account.counts.waited += 1
-
-    def __repr__(self) -> str:
-        return f"<Pending {'for its turn' if self._queued is not None else f'for {self.num_open} accounts'}>"
 
     def wait_for(self, accounts: list[Account], deadline: float) -> None:
         """Wait for the replies for these accounts, at most `deadline` seconds."""

@@ -187,10 +187,6 @@ class Split:
             ArmSpans(arm.name, self.shares[arm.name], spans[index]) for index, arm in enumerate(self.spec.arms)
         )
 
-    def __repr__(self) -> str:
-        arms = ", ".join(f"{name} {share:.1%}" for name, share in self.shares.items())
-        return f"<Split {self.spec.name}: {arms}>"
-
 
 def arm_token(arm: str, run: int) -> str:
     """The value stored for a session of this arm; run 0: the rules' weights. Names contain no `#`."""

@@ -47,9 +47,6 @@ class Membership:
         self._parts = tuple(shares)
         self._index = index
 
-    def __repr__(self) -> str:
-        return f"<Membership {self._parts[self._index][0]} of {self.layer or 'all units'}>"
-
     def has(self, unit: bytes) -> bool:
         return self._layout.owner(self._positions.of(unit)) == self._index
 

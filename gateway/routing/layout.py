@@ -46,9 +46,6 @@ class IntervalLayout:
         if at < NUM_POSITIONS:
             self._add(at, REST)
 
-    def __repr__(self) -> str:
-        return f"<IntervalLayout of {len(self.spans)} owners in {len(self.starts)} intervals>"
-
     def owner(self, position: int) -> int:
         """The owner of this position; REST if it has none."""
         return self.owners[bisect_right(self.starts, position) - 1]

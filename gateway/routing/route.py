@@ -139,10 +139,6 @@ class Route:
             return (self._repeatable if repeatable else self._once)[index]
         return Decision(self.targets[index], session, repeatable)
 
-    def __repr__(self) -> str:
-        conditions = f"{len(self.head)} head and {len(self.body)} body conditions"
-        return f"<Route {self.name}: {conditions}, {len(self.targets)} targets>"
-
 
 _NOTHING = UnitMatch(None, in_head=True)
 

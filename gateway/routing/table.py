@@ -150,9 +150,6 @@ class Table:
         facts = Facts(model)
         return _until_certain(route for route in self.routes if route.model is None or route.model.holds(facts))
 
-    def __repr__(self) -> str:
-        return f"<Table {self.number}: {len(self.routes)} routes, {len(self.engines)} engines, {self.digest[:12]}>"
-
 
 def _until_certain(routes: Iterable[Route]) -> tuple[Route, ...]:
     """The routes up to the first one without conditions other than the model."""

@@ -75,9 +75,6 @@ class VersionStore:
         if folder is not None:
             self._read_all(folder)
 
-    def __repr__(self) -> str:
-        return f"<VersionStore {self._folder or 'in memory'}: {len(self._known)} up to {self._last}>"
-
     @property
     def versions(self) -> Sequence[Version]:
         """Oldest first."""

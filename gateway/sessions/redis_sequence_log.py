@@ -122,9 +122,6 @@ class RedisSequenceLog:
         self._placed = placed
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def __repr__(self) -> str:
-        return f"<RedisSequenceLog {self._store!r}>"
-
     def number_at_once(self, sequence: Sequence, spec: ReplaySpec) -> bool:
         if self._store.is_available:
             return False

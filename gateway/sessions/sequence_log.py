@@ -32,9 +32,6 @@ class LocalSequenceLog:
         self._logs: OrderedDict[str, SequenceInputs] = OrderedDict()
         self._size = 0
 
-    def __repr__(self) -> str:
-        return f"<LocalSequenceLog {len(self._logs)} sequences, {self._size} bytes>"
-
     def number_at_once(self, sequence: Sequence, spec: ReplaySpec) -> bool:
         if not self._is_alone:
             sequence.step, sequence.unkept = 0, _SEVERAL_WORKERS

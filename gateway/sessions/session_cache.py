@@ -35,9 +35,6 @@ class LruSessions:
         self._young: dict[str, Session] = {}
         self._old: dict[str, Session] = {}
 
-    def __repr__(self) -> str:
-        return f"<LruSessions: {len(self._young)} young, {len(self._old)} old>"
-
     def __len__(self) -> int:
         return len(self._young) + len(self._old)
 
@@ -142,9 +139,6 @@ class SessionCache:
         self.counts = SessionCounts()
         if store is not None:
             store.on_return(self.forget_all)
-
-    def __repr__(self) -> str:
-        return f"<SessionCache: {len(self._sessions)} known, {len(self._reading)} being read>"
 
     @property
     def num_sessions(self) -> int:

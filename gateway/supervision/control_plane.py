@@ -71,7 +71,7 @@ class GatewayControlPlane:
                 rules_shared=lambda: self.rule_manager.sync(),
                 condition_changed=self._prober.look,
                 drained=self._drained_changed,
-                experiment_changed=lambda: self.experiments.look(),
+                experiment_changed=lambda: self.experiments.wake(),
             ),
         )
         self.rule_manager = RuleManager(book, self._replicas, self.store, self._use_rules, self.workers.count)

@@ -7,19 +7,25 @@ from dataclasses import replace
 import pytest
 
 from gateway.config.experiment_specs import ArmSpec, BanditSpec
-from gateway.experiments.commands import (
+from gateway.experiments.runs import (
     CommandRefused,
+    RunState,
+    RunStatus,
     begin,
+    fingerprint,
     finish,
     go_to,
     hold,
     promote,
+    read_state,
     resume,
     roll_back,
+    shares_with,
     start,
     stop,
+    weights_of,
+    write_state,
 )
-from gateway.experiments.runs import RunState, RunStatus, fingerprint, read_state, shares_with, weights_of, write_state
 from tests.experiments.making import RAMP, experiment, rules
 
 SPEC = experiment()

@@ -12,10 +12,10 @@ import pytest
 
 from gateway.config.experiment_specs import ArmSpec, BanditSpec, ExperimentSpec, GuardrailSpec
 from gateway.config.specs import RulesSpec
-from gateway.experiments import commands
-from gateway.experiments.commands import CommandRefused
+from gateway.experiments import runs
 from gateway.experiments.controller import ExperimentController
 from gateway.experiments.coordination import CountReport, LocalCoordination
+from gateway.experiments.runs import CommandRefused
 from tests.experiments.making import ARMS, RAMP, Engine, Workforce, experiment, rules
 
 WELL = Engine()
@@ -188,22 +188,22 @@ def test_operators_have_their_way() -> None:
     async def go() -> None:
         await gateway.run(20)
         assert gateway.status == "idle" and gateway.workforce.weights == {}
-        await gateway.command("started", lambda trial, *rest: commands.start(trial.spec, *rest, "ann", "now"))
+        await gateway.command("started", lambda trial, *rest: runs.start(trial.spec, *rest, "ann", "now"))
         assert gateway.workforce.weights == {"x": {"old": 0.95, "new": 0.05}}
-        await gateway.command("held", lambda trial, *rest: commands.hold(*rest, "ann", "lunch"))
+        await gateway.command("held", lambda trial, *rest: runs.hold(*rest, "ann", "lunch"))
         await gateway.run(60)
         assert gateway.status == "held" and gateway.told["ramp"]["step"] == 1 and gateway.told["next"] == "held by ann"
-        await gateway.command("advanced", lambda trial, *rest: commands.go_to(trial.spec, *rest, "ann", "", 2))
+        await gateway.command("advanced", lambda trial, *rest: runs.go_to(trial.spec, *rest, "ann", "", 2))
         assert gateway.shares == {"old": 0.75, "new": 0.25} and gateway.status == "running"
-        await gateway.command("rolled_back", lambda trial, *rest: commands.roll_back(trial.spec, *rest, "ann", "no"))
+        await gateway.command("rolled_back", lambda trial, *rest: runs.roll_back(trial.spec, *rest, "ann", "no"))
         assert gateway.shares == {"old": 1.0, "new": 0.0}
         await gateway.run(1)
         assert gateway.workforce.written[-1] == ("x", {"old": 100.0, "new": 0.0}, "ann", "rolled_back: no")
-        await gateway.command("finished", lambda trial, *rest: commands.promote(trial.spec, *rest, "ann", "yes", "new"))
+        await gateway.command("finished", lambda trial, *rest: runs.promote(trial.spec, *rest, "ann", "yes", "new"))
         await gateway.run(1)
         assert gateway.workforce.written[-1] == ("x", {"old": 0.0, "new": 100.0}, "ann", "finished: yes")
         with pytest.raises(CommandRefused, match="it is finished: only one that is running can be held"):
-            await gateway.command("held", lambda trial, *rest: commands.hold(*rest, "ann", ""))
+            await gateway.command("held", lambda trial, *rest: runs.hold(*rest, "ann", ""))
         assert {by for _, by in await gateway.decided()} == {"ann"}
 
     asyncio.run(go())

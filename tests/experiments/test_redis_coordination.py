@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from gateway.config.experiment_specs import ExperimentSpec
-from gateway.experiments import commands
+from gateway.experiments import runs
 from gateway.experiments.controller import ExperimentController
 from gateway.experiments.coordination import MAX_DECISIONS
 from gateway.experiments.redis_coordination import RedisCoordination
@@ -259,7 +259,7 @@ def test_any_gateway_takes_commands(redis_server: RedisServer) -> None:
         one.rate = other.rate = 0
         await eventually(lambda: one.status == other.status == "running")
         await other.experiments.command(
-            "x", "rolled_back", lambda trial, *rest: commands.roll_back(trial.spec, *rest, "ann", "no"), "ann", "no"
+            "x", "rolled_back", lambda trial, *rest: runs.roll_back(trial.spec, *rest, "ann", "no"), "ann", "no"
         )
         await eventually(lambda: one.shares == {"old": 1.0, "new": 0.0})
         (last, *_) = await one.experiments.decisions(1)
