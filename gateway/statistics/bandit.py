@@ -12,7 +12,7 @@ from itertools import pairwise
 from math import exp, isfinite, lgamma, log, sqrt
 
 from gateway.observability.arm_stats import ArmCounts
-from gateway.statistics.bernoulli import design_effect
+from gateway.statistics.bernoulli import design_effect, halved
 from gateway.statistics.metrics import Series, is_rate, series_of
 from gateway.statistics.variance import mean_of
 
@@ -51,11 +51,12 @@ def belief(metric: str, periods: Sequence[tuple[float, ArmCounts]], half_life: f
     Proportions (error_rate, feedback of 0 and 1) use the number of independent requests; None for a mean without a
     variance yet.
     """
-    faded = [_faded(series_of(metric, counts), 0.5 ** (age / half_life)) for age, counts in periods]
+    series = [series_of(metric, counts) for _, counts in periods]
+    faded = [_faded(each, 0.5 ** (age / half_life)) for each, (age, _) in zip(series, periods, strict=True)]
     if is_rate(metric, [counts for _, counts in periods]):
-        effect = design_effect([series_of(metric, counts) for _, counts in periods])
-        hits = sum(sum(series.totals) for series in faded) / effect
-        num = sum(sum(series.counts) for series in faded) / effect
+        effect = design_effect(series)
+        hits = sum(sum(each.totals) for each in faded) / effect
+        num = sum(sum(each.counts) for each in faded) / effect
         return belief_of_share(hits, num - hits)
     mean = mean_of(faded)
     if mean.variance <= 0 or not isfinite(mean.variance):
@@ -73,14 +74,13 @@ def thompson(
     chances = best_chances(beliefs, goal)
     if min_share * len(chances) > 1 or max_share * len(chances) < 1:
         return dict.fromkeys(chances, 1 / len(chances))
-    low, high = 0.0, 1e12
-    for _ in range(2 * _STEPS):  # the factor at which bounded chances are 1 in all
-        middle = sqrt(low * high) if low else high / 2
-        if sum(_bounded(chances, middle, min_share, max_share).values()) < 1:
-            low = middle
-        else:
-            high = middle
-    shares = _bounded(chances, high, min_share, max_share)
+
+    def bounded(logarithm: float) -> dict[str, float]:
+        factor = exp(logarithm)
+        return {arm: min(max((chance + 1e-9) * factor, min_share), max_share) for arm, chance in chances.items()}
+
+    # The factor at which bounded chances are 1 in all
+    shares = bounded(halved(lambda logarithm: sum(bounded(logarithm).values()) < 1, -30.0, 30.0, _STEPS)[1])
     total = sum(shares.values())
     return {arm: share / total for arm, share in shares.items()}
 
@@ -100,10 +100,6 @@ def best_chances(beliefs: Mapping[str, Belief], goal: str = "higher") -> dict[st
         chances[arm] = _summed(points, product)[-1]
     total = sum(chances.values())
     return {arm: chance / total for arm, chance in chances.items()}
-
-
-def _bounded(chances: Mapping[str, float], factor: float, least: float, most: float) -> dict[str, float]:
-    return {arm: min(max((chance + 1e-9) * factor, least), most) for arm, chance in chances.items()}
 
 
 def _points(beliefs: Sequence[Belief]) -> list[float]:

@@ -42,8 +42,7 @@ class Trials:
 
 def log_evidence(seen: Trials, share: float, prior: tuple[float, float] = (_HALF, _HALF)) -> float:
     """The logarithm of the e-process against a share, mixed over Beta(prior)."""
-    mixed = _mixed(seen, prior)
-    return mixed + _surprise(seen, share)
+    return _mixed(seen, prior) + _surprise(seen, share)
 
 
 def interval(seen: Trials, alpha: float) -> tuple[float, float]:
@@ -65,13 +64,8 @@ def log_evidence_against(control: Trials, arm: Trials, increase: float = 0.0, ra
         of_arm = ratio * share + increase
         return ratio * _slope(arm, of_arm) + _slope(control, share)
 
-    for _ in range(_STEPS):  # the sum of surprises is convex: its smallest is where its slope turns
-        middle = (low + high) / 2
-        if slope(middle) > 0:
-            high = middle
-        else:
-            low = middle
-    share = (low + high) / 2
+    # The sum of surprises is convex: its smallest is where its slope turns
+    share = sum(halved(lambda share: slope(share) <= 0, low, high)) / 2
     return mixed + _surprise(control, share) + _surprise(arm, ratio * share + increase)
 
 
@@ -151,10 +145,17 @@ def _ends(is_open: Callable[[float], bool], inside: float, least: float, most: f
 def _end(is_open: Callable[[float], bool], inside: float, outside: float) -> float:
     if is_open(outside):
         return outside
-    for _ in range(_STEPS):
+    return halved(is_open, inside, outside)[1]
+
+
+def halved(
+    is_inside: Callable[[float], bool], inside: float, outside: float, steps: int = _STEPS
+) -> tuple[float, float]:
+    """The points just inside and just outside of an interval's end, by halving."""
+    for _ in range(steps):
         middle = (inside + outside) / 2
-        if is_open(middle):
+        if is_inside(middle):
             inside = middle
         else:
             outside = middle
-    return outside
+    return inside, outside

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import inf
-from typing import Protocol
 
 from gateway.config.experiment_specs import GuardrailSpec
 from gateway.statistics.means import Averages
@@ -12,6 +11,9 @@ from gateway.statistics.metrics import is_rate, quantile_of
 from gateway.statistics.quantiles import Quantiles
 from gateway.statistics.rates import Rates
 from gateway.statistics.values import UNKNOWN, Breach, Comparison, Interval, Stratum, shared
+
+# The estimates of a metric in two arms; `one_sided` sequences hold for each side alone.
+Estimates = Rates | Averages | Quantiles
 
 _BOUNDS = ("max", "max_increase", "max_decrease", "max_ratio", "min_ratio")
 
@@ -26,10 +28,7 @@ def watch(
 
 def breaches(guardrail: GuardrailSpec, strata: Sequence[Stratum], control: str, arm: str, alpha: float) -> Breach:
     """Evaluate one guardrail at its alpha by one-sided sequences: the lower end breaches, the upper end clears
-    (reversed for metrics that may not fall).
-
-    Raises: UnknownMetricError.
-    """
+    (reversed for metrics that may not fall)."""
     of = estimates(guardrail.metric, strata, control, arm)
     name, bound = _bound(guardrail)
     value = _value(of, name, alpha)
@@ -37,8 +36,7 @@ def breaches(guardrail: GuardrailSpec, strata: Sequence[Stratum], control: str, 
         is_breached, is_cleared = value.high < bound, value.low >= bound
     else:
         is_breached, is_cleared = value.low > bound, value.high <= bound
-    comparison = comparison_of(guardrail.metric, of, alpha)
-    return Breach(guardrail, is_breached, is_cleared, comparison, bound, name, value)
+    return Breach(guardrail, is_breached, is_cleared, bound, name, value)
 
 
 def _bound(guardrail: GuardrailSpec) -> tuple[str, float]:
@@ -57,32 +55,25 @@ def _value(of: Estimates, name: str, alpha: float) -> Interval:
     return of.ratio(alpha, one_sided=True) or UNKNOWN
 
 
-class Estimates(Protocol):
-    """The common interface of rates, means and quantiles of two arms. `one_sided` sequences hold for each side
-    alone."""
-
-    num_control: int
-    num_arm: int
-
-    @property
-    def is_adjusted(self) -> bool: ...
-    def control(self, alpha: float) -> Interval: ...
-    def arm(self, alpha: float) -> Interval: ...
-    def alone(self, alpha: float, one_sided: bool = False) -> Interval: ...
-    def difference(self, alpha: float, one_sided: bool = False) -> Interval: ...
-    def ratio(self, alpha: float, one_sided: bool = False) -> Interval | None: ...
-    def p_value(self) -> float: ...
-
-
 def compare(
     metric: str, strata: Sequence[Stratum], control: str, arm: str, alpha: float, adjust: bool = True
 ) -> Comparison:
     """The arm's metric, the control's, their difference and ratio; each interval at alpha.
 
     `adjust`: latencies and output tokens for prompt length, where permitted (see `variance.means`).
-    Raises: UnknownMetricError.
     """
-    return comparison_of(metric, estimates(metric, strata, control, arm, adjust), alpha)
+    of = estimates(metric, strata, control, arm, adjust)
+    return Comparison(
+        metric=metric,
+        control=of.control(alpha),
+        arm=of.arm(alpha),
+        difference=of.difference(alpha),
+        ratio=of.ratio(alpha),
+        n_control=of.num_control,
+        n_arm=of.num_arm,
+        p_value=of.p_value(),
+        adjusted=isinstance(of, Averages) and of.is_adjusted,
+    )
 
 
 def estimates(metric: str, strata: Sequence[Stratum], control: str, arm: str, adjust: bool = True) -> Estimates:
@@ -93,17 +84,3 @@ def estimates(metric: str, strata: Sequence[Stratum], control: str, arm: str, ad
     if is_rate(metric, [counts for pair in shared(strata, control, arm) for counts in pair]):
         return Rates(metric, strata, control, arm)
     return Averages(metric, strata, control, arm, adjust)
-
-
-def comparison_of(metric: str, of: Estimates, alpha: float) -> Comparison:
-    return Comparison(
-        metric=metric,
-        control=of.control(alpha),
-        arm=of.arm(alpha),
-        difference=of.difference(alpha),
-        ratio=of.ratio(alpha),
-        n_control=of.num_control,
-        n_arm=of.num_arm,
-        p_value=of.p_value(),
-        adjusted=of.is_adjusted,
-    )

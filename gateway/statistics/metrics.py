@@ -40,7 +40,7 @@ def _merge(parts: Sequence[Any], number: Any) -> Any:
     if isinstance(first, Mapping):
         keys = dict.fromkeys(key for part in parts for key in part)
         like = {key: next(part[key] for part in parts if key in part) for key in keys}
-        merged = {key: _merge([part.get(key, _nothing(like[key])) for part in parts], number) for key in keys}
+        merged = {key: _merge([part.get(key, type(like[key])()) for part in parts], number) for key in keys}
         return {key: value for key, value in merged.items() if value}  # empty bins are dropped
     if not hasattr(first, "__dataclass_fields__") or type(first).__dataclass_params__.frozen:
         return first
@@ -48,25 +48,11 @@ def _merge(parts: Sequence[Any], number: Any) -> Any:
     return type(first)(**merged)
 
 
-def _nothing(like: Any) -> Any:
-    return type(like)()
-
-
 LATENCIES = ("latency", "first_token", "per_token")
 _QUANTILE = re.compile(rf"({'|'.join(LATENCIES)})_p(50|90|95|99)")
 FEEDBACK = "feedback:"
 
 _ZEROS = (0,) * NUM_BUCKETS
-
-
-class UnknownMetricError(ValueError):
-    """An unknown metric."""
-
-    def __init__(self, name: str) -> None:
-        super().__init__(
-            f"{name!r} is no metric: error_rate, latency, first_token and per_token (and these with _p50, _p90, _p95 "
-            "or _p99), output_tokens, and feedback:NAME are"
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,18 +68,10 @@ class Series:
     requests: Sequence[float] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Quantile:
-    """A quantile of a latency."""
-
-    latency: str
-    probability: float
-
-
-def quantile_of(metric: str) -> Quantile | None:
-    """The quantile of a metric such as latency_p95; None for means."""
+def quantile_of(metric: str) -> tuple[str, float] | None:
+    """The latency and the probability of a metric such as latency_p95; None for means."""
     match = _QUANTILE.fullmatch(metric)
-    return Quantile(match[1], int(match[2]) / 100) if match else None
+    return (match[1], int(match[2]) / 100) if match else None
 
 
 def is_rate(metric: str, arms: Iterable[ArmCounts]) -> bool:
@@ -109,22 +87,18 @@ def is_rate(metric: str, arms: Iterable[ArmCounts]) -> bool:
 
 
 def timing_of(latency: str, counts: ArmCounts) -> LatencyStats:
-    timings: Mapping[str, LatencyStats] = {
-        "latency": counts.latency,
-        "first_token": counts.first_token,
-        "per_token": counts.per_token,
-    }
-    return timings[latency]
+    timing: LatencyStats = getattr(counts, latency)
+    return timing
 
 
 def num_values(metric: str, counts: ArmCounts) -> float:
     """The number of an arm's values of a metric."""
     quantile = quantile_of(metric)
-    return sum(series_of(quantile.latency if quantile is not None else metric, counts).counts)
+    return sum(series_of(quantile[0] if quantile is not None else metric, counts).counts)
 
 
 def series_of(metric: str, counts: ArmCounts) -> Series:
-    """Raises: UnknownMetricError, also for quantiles, which are not ratios of sums."""
+    """Raises: ValueError if there is no such metric, or if it is a quantile, which is not a ratio of sums."""
     if metric == "error_rate":
         return Series(counts.errors, counts.requests)
     if metric in LATENCIES:
@@ -135,4 +109,7 @@ def series_of(metric: str, counts: ArmCounts) -> Series:
     if metric.startswith(FEEDBACK):
         feedback = counts.feedback.get(metric.removeprefix(FEEDBACK))
         return Series(feedback.total, feedback.count) if feedback else Series(_ZEROS, _ZEROS)
-    raise UnknownMetricError(metric)
+    raise ValueError(
+        f"{metric!r} is no metric: error_rate, latency, first_token and per_token (and these with _p50, _p90, _p95 "
+        "or _p99), output_tokens, and feedback:NAME are"
+    )

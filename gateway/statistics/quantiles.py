@@ -18,10 +18,10 @@ from dataclasses import dataclass
 from itertools import accumulate
 from math import exp, inf, log
 
-from gateway.observability.arm_stats import LAST_BIN, ArmCounts, LatencyStats, bin_bound
-from gateway.statistics.bernoulli import Trials, log_evidence
+from gateway.observability.arm_stats import LAST_BIN, LatencyStats, bin_bound
+from gateway.statistics.bernoulli import Trials, halved, log_evidence
 from gateway.statistics.confidence_sequences import TIGHTEST_AT
-from gateway.statistics.metrics import Quantile, Series, timing_of
+from gateway.statistics.metrics import Series, timing_of
 from gateway.statistics.values import UNKNOWN, Interval, Stratum, of_arm, shared
 from gateway.statistics.variance import mean_of
 
@@ -47,17 +47,12 @@ class Fast:
             return UNKNOWN
         bound = -log(alpha)
 
-        def is_too_few(at: int) -> bool:
-            share = self.shares[at]
-            return share < probability and evidence(share, self.num, probability) >= bound
-
-        def is_too_many(at: int) -> bool:
-            share = self.shares[at]
-            return share > probability and evidence(share, self.num, probability) >= bound
+        def is_rejected(at: int) -> bool:
+            return evidence(self.shares[at], self.num, probability) >= bound
 
         places = range(len(self.bins))
-        low = bisect_left(places, True, key=lambda at: not is_too_few(at))
-        high = bisect_left(places, True, key=is_too_many)
+        low = bisect_left(places, True, key=lambda at: self.shares[at] >= probability or not is_rejected(at))
+        high = bisect_left(places, True, key=lambda at: self.shares[at] > probability and is_rejected(at))
         # What is too few up to one bin stays so until the next bin that anything fell into begins.
         is_none_too_few = evidence(0.0, self.num, probability) >= bound
         least = bin_bound(self.bins[low] - 1) if low < len(places) and self.bins[low] and is_none_too_few else 0.0
@@ -74,21 +69,16 @@ class Fast:
 class Quantiles:
     """A quantile of a latency in two arms; each arm's interval has half of alpha where they are compared."""
 
-    is_adjusted = False
-
-    def __init__(self, quantile: Quantile, strata: Sequence[Stratum], control: str, arm: str) -> None:
-        self._probability = quantile.probability
-        counted = [
-            (timing_of(quantile.latency, one), timing_of(quantile.latency, other))
-            for one, other in shared(strata, control, arm)
-        ]
+    def __init__(self, quantile: tuple[str, float], strata: Sequence[Stratum], control: str, arm: str) -> None:
+        latency, self._probability = quantile
+        counted = [(timing_of(latency, one), timing_of(latency, other)) for one, other in shared(strata, control, arm)]
         counted = [(one, other) for one, other in counted if sum(one.count) and sum(other.count)]
         nums = [(sum(one.count), sum(other.count)) for one, other in counted]
         self.num_control, self.num_arm = (sum(num[side] for num in nums) for side in (0, 1))
         weights = [one * other / (one + other) for one, other in nums]
         self._control = _fast([one for one, _ in counted], weights)
         self._arm = _fast([other for _, other in counted], weights)
-        own = _timings(of_arm(strata, arm), quantile.latency)
+        own = [timing for counts in of_arm(strata, arm) if sum((timing := timing_of(latency, counts)).count)]
         self._own = _fast(own, [float(sum(timing.count)) for timing in own])
 
     def control(self, alpha: float) -> Interval:
@@ -117,21 +107,13 @@ class Quantiles:
 
     def p_value(self) -> float:
         """The smallest alpha whose intervals do not meet."""
-        low, high = log(_LEAST_ALPHA), 0.0
-        if self.difference(exp(high) * (1 - 1e-9)).holds(0.0):
+        if self.difference(1 - 1e-9).holds(0.0):
             return 1.0
-        for _ in range(_STEPS):
-            middle = (low + high) / 2
-            if self.difference(exp(middle)).holds(0.0):
-                low = middle
-            else:
-                high = middle
-        return exp(high)
 
+        def holds_zero(logarithm: float) -> bool:
+            return self.difference(exp(logarithm)).holds(0.0)
 
-def _timings(arms: Sequence[ArmCounts], latency: str) -> list[LatencyStats]:
-    timings = [timing_of(latency, counts) for counts in arms]
-    return [timing for timing in timings if sum(timing.count)]
+        return exp(halved(holds_zero, log(_LEAST_ALPHA), 0.0, _STEPS)[1])
 
 
 def _fast(periods: Sequence[LatencyStats], weights: Sequence[float]) -> Fast:

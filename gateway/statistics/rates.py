@@ -25,8 +25,6 @@ EXACT = 0.25
 class Rates:
     """The proportions of a metric in two arms."""
 
-    is_adjusted = False
-
     def __init__(self, metric: str, strata: Sequence[Stratum], control: str, arm: str) -> None:
         pairs = pairs_of(metric, shared(strata, control, arm))
         self.num_control, self.num_arm = nums_of(pairs)

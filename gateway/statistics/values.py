@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import inf, isfinite, nan
+from math import inf, nan
 
 from gateway.config.experiment_specs import GuardrailSpec
 from gateway.observability.arm_stats import ArmCounts
@@ -17,7 +17,7 @@ def shared(strata: Sequence[Stratum], control: str, arm: str) -> list[tuple[ArmC
     return [
         (stratum.arms[control], stratum.arms[arm])
         for stratum in strata
-        if control in stratum.arms and arm in stratum.arms and _has_share(stratum, control) and _has_share(stratum, arm)
+        if all(each in stratum.arms and stratum.shares.get(each, 0.0) > 0 for each in (control, arm))
     ]
 
 
@@ -30,10 +30,6 @@ def pairs_of(metric: str, counted: Sequence[tuple[ArmCounts, ArmCounts]]) -> lis
     """Both arms' series of a metric in the periods in which both have values."""
     pairs = [(series_of(metric, control), series_of(metric, arm)) for control, arm in counted]
     return [pair for pair in pairs if all(sum(series.counts) for series in pair)]
-
-
-def _has_share(stratum: Stratum, arm: str) -> bool:
-    return stratum.shares.get(arm, 0.0) > 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +51,6 @@ class Interval:
     estimate: float = nan  # nan without data
     low: float = -inf
     high: float = inf
-
-    @property
-    def is_known(self) -> bool:
-        """Whether it has a finite bound."""
-        return isfinite(self.low) or isfinite(self.high)
 
     def holds(self, value: float) -> bool:
         return self.low <= value <= self.high
@@ -105,7 +96,6 @@ class Breach:
     guardrail: GuardrailSpec
     is_breached: bool  # the whole interval is beyond the bound
     is_cleared: bool  # the whole interval is within the bound
-    comparison: Comparison
     bound: float
     bound_name: str  # max, max_increase, max_decrease, max_ratio, min_ratio
     value: Interval
