@@ -23,8 +23,7 @@ from gateway.experiments.runs import CommandRefused, RunState
 from gateway.protocol.sequence import bounded
 from gateway.redis.command import Command, StoreError
 from gateway.routing.assignment import arm_token
-from gateway.sessions.redis_keys import session_key
-from gateway.sessions.session import arm_field
+from gateway.sessions.session import arm_field, session_key
 
 Json = dict[str, Any]
 T = TypeVar("T")

@@ -21,8 +21,7 @@ from gateway.events.event_bus import SENDER_ADMIN, publish_command
 from gateway.events.event_types import SessionMoved
 from gateway.protocol.sequence import bounded
 from gateway.routing.assignment import arm_of_token
-from gateway.sessions.redis_keys import session_key
-from gateway.sessions.session import Session, flat, place_field
+from gateway.sessions.session import Session, flat, place_field, session_key
 
 Json = dict[str, Any]
 

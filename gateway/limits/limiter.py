@@ -11,18 +11,135 @@ full: one more burst.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from math import ceil
 from time import monotonic
+from typing import ClassVar, Protocol
 
 from gateway.limits.account import Account
 from gateway.limits.lease_client import LeaseClient
 from gateway.limits.limit import Limit
 from gateway.limits.limit_key import LimitedRequest
-from gateway.limits.local_allowance import AdmissionCheck, LocalAllowance
-from gateway.limits.pending import Grant, Pending, PendingRequest
+from gateway.limits.local_allowance import AdmissionCheck
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.redis.bounded_client import Store
+
+# A reply that arrived in time may be a few turns of the event loop away, and in a busy loop one turn takes as long as
+# the deadline.
+_TURNS_OF_GRACE = 10
+
+
+class PendingRequest(LimitedRequest, Protocol):
+    """A request that can wait."""
+
+    def admitted(self, grant: Grant) -> None: ...
+
+    def refused(self, error: GatewayError) -> None: ...
+
+
+class Grant:
+    """An admitted request's grant. Its holder calls `end` once; without tokens, many requests share one object."""
+
+    __slots__ = ("_accounts", "_limiter", "tokens")
+
+    is_waiting = False
+
+    def __init__(self, limiter: Limiter, accounts: list[Account], tokens: int | None) -> None:
+        self._limiter = limiter
+        self._accounts = accounts
+        self.tokens = tokens  # taken in advance; None if no limit counts tokens
+
+    def end(self, used_tokens: int = 0) -> None:
+        """The request has ended and used `used_tokens` tokens."""
+        self._limiter.leave(self._accounts, self.tokens or 0, used_tokens)
+
+    def again(self, now: float) -> None:
+        """Count one more request of a stream under the same grant.
+
+        Raises: GatewayError if the limit on requests is reached.
+        """
+        self._limiter.charge(self._accounts, now)
+
+
+@dataclass(slots=True, eq=False)
+class Pending:
+    """A request that waits for Redis, at most for the client's deadline, or for its turn, at most for `max_wait`."""
+
+    is_waiting: ClassVar[bool] = True
+
+    limiter: Limiter
+    accounts: list[Account]
+    tokens: int | None
+    request: PendingRequest
+    since: float
+    num_open: int = 0  # accounts without a reply yet
+    rounds: int = 0  # of borrowing
+    is_late: bool = False  # whether a reply failed or was late
+    is_over: bool = False
+    _queued: Account | None = None  # the account in whose queue it waits
+    _timer: asyncio.TimerHandle | None = None
+
+    def __post_init__(self) -> None:
+        for account in self.accounts:
+            account.counts.waited += 1
+
+    def wait_for(self, accounts: list[Account], deadline: float) -> None:
+        """Wait for the replies for these accounts, at most `deadline` seconds."""
+        for account in accounts:
+            account.waiting.append(self)
+        self.num_open += len(accounts)
+        if not self.rounds:
+            self._timer = asyncio.get_running_loop().call_later(deadline, self._expired)
+        self.rounds += 1
+
+    def queue(self, account: Account, wait: float) -> None:
+        """Wait `wait` seconds for a turn."""
+        self._leave_line()
+        self._queued = account
+        account.num_queued += 1
+        self._timer = asyncio.get_running_loop().call_later(wait, self._turn)
+
+    def end(self, used_tokens: int = 0) -> None:
+        """Stop waiting."""
+        self.is_over = True
+        self._leave_line()
+
+    def answered(self, *, is_late: bool) -> None:
+        """Redis has replied for one account, or failed to."""
+        if self.is_over or self._queued is not None:
+            return  # a reply of an earlier round
+        self.num_open -= 1
+        self.is_late = self.is_late or is_late
+        if not self.num_open:
+            self.limiter.resume(self, is_late=self.is_late)
+
+    def _turn(self, is_late: bool = False) -> None:
+        self._leave_line()
+        self.limiter.resume(self, is_late=is_late)
+
+    def _expired(self, turns: int = _TURNS_OF_GRACE) -> None:
+        """Redis has not replied in time."""
+        if self.is_over or self._queued is not None:
+            return
+        if turns:
+            asyncio.get_running_loop().call_soon(self._expired, turns - 1)
+        else:
+            self._turn(is_late=True)
+
+    def _leave_line(self) -> None:
+        """Leave every queue and reset."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._queued is not None:
+            self._queued.num_queued -= 1
+            self._queued = None
+        for account in self.accounts:
+            if self in account.waiting:
+                account.waiting.remove(self)
+        self.num_open, self.rounds, self.is_late = 0, 0, False
 
 
 def rejection(account: Account, tokens: int, now: float, is_shared: bool) -> GatewayError:
@@ -43,24 +160,18 @@ def rejection(account: Account, tokens: int, now: float, is_shared: bool) -> Gat
             continue
         if not allowance.has(min(amount, allowance.full), now, is_shared):
             reached, wait = text, allowance.wait(amount, now, is_shared)
-        fields += _rate_limit_fields(allowance, amount, what, now, is_shared)
+        remaining = allowance.available if is_shared else allowance.own.level(now)
+        reset = _duration(allowance.wait(amount, now, is_shared)).replace(" ", "").encode("ascii")
+        fields += [
+            (b"x-ratelimit-limit-" + what, b"%d" % allowance.full),
+            (b"x-ratelimit-remaining-" + what, b"%d" % max(0, int(remaining))),
+            (b"x-ratelimit-reset-" + what, reset),
+        ]
     fields.insert(0, (b"retry-after", b"%d" % max(1, ceil(wait))))
     fields.insert(1, (b"retry-after-ms", b"%d" % max(1, ceil(wait * 1000))))
     per = f" per {', '.join(spec.per)}" if spec.per else ""
     message = f"limit '{spec.name}' is reached ({reached}{per}): try again in {_duration(wait)}"
     return GatewayError(ErrorKind.RATE_LIMITED, message, tuple(fields))
-
-
-def _rate_limit_fields(
-    allowance: LocalAllowance, amount: float, what: bytes, now: float, is_shared: bool
-) -> list[tuple[bytes, bytes]]:
-    remaining = allowance.available if is_shared else allowance.own.level(now)
-    reset = _duration(allowance.wait(amount, now, is_shared)).replace(" ", "").encode("ascii")
-    return [
-        (b"x-ratelimit-limit-" + what, b"%d" % allowance.full),
-        (b"x-ratelimit-remaining-" + what, b"%d" % max(0, int(remaining))),
-        (b"x-ratelimit-reset-" + what, reset),
-    ]
 
 
 def _duration(seconds: float) -> str:

@@ -19,9 +19,8 @@ from typing import TYPE_CHECKING, Any
 from gateway.config.specs import ReplaySpec
 from gateway.protocol.sequence import Sequence
 from gateway.redis.command import Script, StoreError
-from gateway.sessions.redis_keys import inputs_key, session_key
 from gateway.sessions.sequence_log import IN_DOUBT, Input, ReplayUnavailableError, SequenceInputs, too_much
-from gateway.sessions.session import flat, place_field
+from gateway.sessions.session import flat, inputs_key, place_field, session_key
 
 if TYPE_CHECKING:  # a worker without Redis need not load its client
     from gateway.redis.bounded_client import Store

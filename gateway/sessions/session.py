@@ -2,48 +2,32 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
+
+from gateway.protocol.sequence import Sequence, digest_of
 
 _ARM = b"arm:"
 _AT = b"at:"
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Session:
-    """A session or sequence as one worker caches it; times are seconds since the epoch.
+    """A session or sequence as one worker caches it; times are seconds since the epoch."""
 
-    `arms`: the arm first assigned, by experiment. `places`: endpoint URLs, by engine, where they differ from the home:
-    moved, pinned, or an active sequence. `requests`: requests since the last write. `fresh_at`: the time of the last
-    read from Redis, 0 for never. `is_new`: neither Redis nor this worker has seen it before. `routed`: a value that its
-    owner derived from `arms` and caches here until they change, with the owner.
-    """
-
-    __slots__ = (
-        "arms",
-        "fresh_at",
-        "homes",
-        "is_dirty",
-        "is_new",
-        "places",
-        "requests",
-        "routed",
-        "seen",
-        "session",
-        "written",
-    )
-
-    def __init__(self, session: str, now: float) -> None:
-        self.session = session
-        self.arms: dict[str, str] = {}
-        self.routed: tuple[Any, Any] | None = None
-        self.places: dict[str, str] = {}
-        self.homes: dict[str, tuple[Any, Any]] = {}  # by engine: its home, cached
-        self.requests = 0
-        self.seen = now
-        self.written = 0.0  # when it was last written down
-        self.is_new = True
-        self.fresh_at = 0.0
-        self.is_dirty = False
+    session: str
+    seen: float
+    arms: dict[str, str] = field(default_factory=dict)  # by experiment: the arm first assigned
+    routed: tuple[Any, Any] | None = None  # a value derived from `arms`, cached until they change, after its owner
+    places: dict[str, str] = field(default_factory=dict)  # by engine: an endpoint's URL where it differs from the home
+    homes: dict[str, tuple[Any, Any]] = field(default_factory=dict)  # by engine: its home, cached
+    requests: int = 0  # since the last write
+    written: float = 0.0
+    is_new: bool = True  # neither Redis nor this worker has seen it before
+    fresh_at: float = 0.0  # the last read from Redis, 0 for never
+    is_dirty: bool = False
 
     def __repr__(self) -> str:
         values = "".join(f" {name}={value}" for name, value in (*self.arms.items(), *self.places.items()))
@@ -109,3 +93,31 @@ def flat(answer: object) -> list[bytes]:
 
 def _text(value: bytes) -> str:
     return value.decode("utf-8", "replace")
+
+
+PREFIX = "pointsman:1:"
+
+# Ids that match stand in a key unchanged; all others are replaced by their digest, so that keys stay short and a
+# caller's braces cannot direct them all to one cluster slot.
+_PLAIN = re.compile(r"[A-Za-z0-9_.:@/+=-]{1,96}\Z")
+
+
+def session_key(session: str) -> str:
+    """`pointsman:1:session:{id}` or `pointsman:1:sequence:{model:id}`."""
+    if isinstance(session, Sequence):
+        return f"{PREFIX}sequence:{{{_sequence_id(session)}}}"
+    return f"{PREFIX}session:{{{_readable(session)}}}"
+
+
+def inputs_key(sequence: Sequence) -> str:
+    """`pointsman:1:inputs:{model:id}`: a sequence's inputs, in the sequence's cluster slot."""
+    return f"{PREFIX}inputs:{{{_sequence_id(sequence)}}}"
+
+
+def _sequence_id(sequence: Sequence) -> str:
+    """`model:id`; a model name that contains a colon would be ambiguous and is replaced by a digest."""
+    return _readable(sequence.name if ":" in sequence.model else f"{sequence.model}:{sequence}")
+
+
+def _readable(text: str) -> str:
+    return text if _PLAIN.match(text) else digest_of(text)

@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING
 from gateway.protocol.sequence import Sequence, name_of
 from gateway.redis.address import RedisTopology
 from gateway.redis.command import Command, Script, StoreError
-from gateway.sessions.redis_keys import session_key
-from gateway.sessions.session import Session, arm_field, flat, place_field
+from gateway.sessions.session import Session, arm_field, flat, place_field, session_key
 
 if TYPE_CHECKING:  # a worker without Redis need not load its client
     from gateway.redis.bounded_client import Store

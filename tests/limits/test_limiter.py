@@ -7,10 +7,9 @@ from typing import Any
 
 from gateway.config.specs import IdentitySpec, LimitSpec
 from gateway.limits.account import Account, Counts
-from gateway.limits.lease_protocol import LeaseRequest
+from gateway.limits.lease_client import LeaseRequest
 from gateway.limits.limit import Limit
-from gateway.limits.limiter import Limiter
-from gateway.limits.pending import Grant, Pending
+from gateway.limits.limiter import Grant, Limiter, Pending
 from gateway.protocol.errors import GatewayError
 from tests.dataplane.stage import run, until
 from tests.support.redis_server import RedisServer

@@ -9,8 +9,7 @@ import pytest
 from gateway.protocol.sequence import Sequence
 from gateway.redis.address import read_address
 from gateway.redis.bounded_client import Store
-from gateway.sessions.redis_keys import session_key
-from gateway.sessions.session import Session
+from gateway.sessions.session import Session, session_key
 from gateway.sessions.session_cache import LruSessions, SessionCache
 from tests.support.redis_server import RedisServer
 

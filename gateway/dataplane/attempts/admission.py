@@ -7,13 +7,12 @@ from time import monotonic
 
 from gateway.dataplane.attempts.front import AttemptFront
 from gateway.dataplane.context.snapshot import Lane
-from gateway.limits.limiter import Limiter
-from gateway.limits.pending import Grant, Pending
+from gateway.limits.limiter import Grant, Limiter, Pending
 from gateway.protocol.errors import GatewayError
 
 
 class Admission:
-    """Requests a grant from the limiter, and holds it; see `gateway.limits.pending.PendingRequest`.
+    """Requests a grant from the limiter, and holds it; see `gateway.limits.limiter.PendingRequest`.
 
     A request that waits is decided later: `decided` gets the error of a refusal, or None.
     """

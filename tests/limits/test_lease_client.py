@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from gateway.limits.lease_protocol import BORROW, COUNT, HOLD
+from gateway.limits.lease_client import BORROW, COUNT, HOLD
 from tests.support.redis_server import RedisServer
 from tests.support.waiting import eventually
 
@@ -14,14 +14,14 @@ from tests.support.waiting import eventually
 def borrow(
     server: RedisServer, rate: float, full: float, want: float, least: float, back: float = 0
 ) -> tuple[int, int]:
-    granted, wait = server.client.eval(BORROW, 1, "bucket", rate, full, want, least, back)
+    granted, wait = server.client.eval(BORROW.text, 1, "bucket", rate, full, want, least, back)
     return int(granted), int(wait)
 
 
 def hold(
     server: RedisServer, limit_key: str, used: int, want: int, sequence: int, *, limit: int = 4, lease: int = 5000
 ) -> int:
-    return int(server.client.eval(HOLD, 1, "leases", limit_key, used, want, limit, lease, sequence))
+    return int(server.client.eval(HOLD.text, 1, "leases", limit_key, used, want, limit, lease, sequence))
 
 
 def test_a_bucket_begins_full_and_grants_what_it_has(redis_server: RedisServer) -> None:
@@ -81,10 +81,10 @@ def test_what_a_dead_worker_held_is_free_when_its_lease_ends(redis_server: Redis
 def test_workers_are_counted_as_long_as_they_are_heard_of(redis_server: RedisServer) -> None:
     """Who leaves is counted no more, and who dies no longer than it was promised."""
     client = redis_server.client
-    assert [client.eval(COUNT, 1, "workers", *granted) for granted in (("a", 5000), ("b", 50), ("a", 5000))] == [
+    assert [client.eval(COUNT.text, 1, "workers", *granted) for granted in (("a", 5000), ("b", 50), ("a", 5000))] == [
         1,
         2,
         2,
     ]
-    eventually(lambda: client.eval(COUNT, 1, "workers", "a", 5000) == 1)
-    assert client.eval(COUNT, 1, "workers", "a", 0) == 0
+    eventually(lambda: client.eval(COUNT.text, 1, "workers", "a", 5000) == 1)
+    assert client.eval(COUNT.text, 1, "workers", "a", 0) == 0
