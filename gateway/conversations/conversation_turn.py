@@ -24,9 +24,9 @@ from gateway.conversations.prompt_assembly import (
 from gateway.conversations.store import Conversation, TurnRecord
 from gateway.conversations.turns import (
     SYSTEM_ROLES,
-    RetentionLimits,
     Turn,
     estimated_tokens,
+    is_within,
     num_dropped,
     without_reasoning,
     written,
@@ -46,10 +46,9 @@ class ConversationTurn:
     def __init__(self, conversation: Conversation | None, spec: HistorySpec) -> None:
         self._conversation = conversation
         self._spec = spec
-        self._limits = RetentionLimits.of(spec)
         self._history = NOTHING
         self._completed = CompletedPrompt((), ())
-        self._is_missing = False
+        self.is_missing = False  # whether the request proceeds without stored history
         self._without = ""  # what the engine repeats before its answer
         self._num_choices = 1
         self.answer = AssistantMessage()
@@ -57,17 +56,12 @@ class ConversationTurn:
     @property
     def history_status(self) -> str:
         """How much stored history the engine received."""
-        if self._is_missing:
+        if self.is_missing:
             return "missing"
         if self._completed.replaces:
             return "replaced"
         number = self._completed.num_stored
         return f"{number} turn" if number == 1 else f"{number} turns"
-
-    @property
-    def is_missing(self) -> bool:
-        """Whether the request proceeds without stored history."""
-        return self._is_missing
 
     # Before the engine is called
 
@@ -86,7 +80,7 @@ class ConversationTurn:
             self._without = done.prompt or "" if request.options.get("echo") else ""
             return replace(request, prompt=done.prompt)
         messages = request.messages or _as_messages(request.prompt)
-        done = only_new(messages) if self._is_missing else complete(history, messages)
+        done = only_new(messages) if self.is_missing else complete(history, messages)
         if self._spec.system == "request":
             done = replace(done, system=())
         self._completed = done
@@ -104,7 +98,7 @@ class ConversationTurn:
                 _log.debug("a conversation that is required cannot be read: %s", error)
                 what = "the conversation cannot be read at the moment, and this route does not answer without it"
                 raise GatewayError(ErrorKind.HISTORY_MISSING, what) from error
-            self._is_missing = True
+            self.is_missing = True
             return NOTHING
 
     def _trimmed(self, history: StoredHistory) -> StoredHistory:
@@ -113,7 +107,7 @@ class ConversationTurn:
             history = replace(history, system=(), system_bytes=0)
         if self._spec.on_overflow == "refuse":
             return history
-        first = num_dropped(history.turns, history.sizes, history.system_bytes, self._limits)
+        first = num_dropped(history.turns, history.sizes, history.system_bytes, self._spec)
         return replace(history, turns=history.turns[first:], sizes=history.sizes[first:]) if first else history
 
     def _check_form(self) -> None:
@@ -130,8 +124,8 @@ class ConversationTurn:
         num_turns = len(turns) + len(new) + 1
         tokens = sum(turn.tokens for turn in turns) + sum(map(estimated_tokens, new))
         num_bytes = sum(sizes) + sum(len(written(Turn(message, 0))) for message in new)
-        if not self._limits.hold(num_turns, tokens, num_bytes, len(system) or history.system_bytes):
-            limits = self._limits
+        limits = self._spec
+        if not is_within(limits, num_turns, tokens, num_bytes, len(system) or history.system_bytes):
             what = (
                 f"the conversation is full: it has {len(turns)} turns of about {tokens} tokens with this message, and "
                 f"its limits are {limits.max_turns} turns, {limits.max_tokens} tokens and {limits.max_bytes} bytes; "
@@ -168,7 +162,7 @@ class ConversationTurn:
     @property
     def _is_storable(self) -> bool:
         """False without Redis, and for a text whose history is missing: its new part cannot be determined."""
-        return self._conversation is not None and not (self._is_missing and self._completed.prompt is not None)
+        return self._conversation is not None and not (self.is_missing and self._completed.prompt is not None)
 
     def _command(self, engine: str, arm: str, *, is_cut: bool) -> Command | None:
         """The command that writes the exchange; None if there is nothing to store."""
@@ -193,8 +187,7 @@ class ConversationTurn:
             history.epoch,
             history.revision if completed.replaces and history.epoch else None,
         )
-        limits = self._limits if self._spec.on_overflow == "drop_oldest" else None
-        return self._conversation.writing(exchange, now=now, ttl=self._spec.ttl, limits=limits)
+        return self._conversation.writing(exchange, self._spec, now)
 
     def _counted(self, new: Sequence[Message], used: Used | None) -> tuple[list[int], bool]:
         """Returns: the tokens of each new message, and whether they are estimates. Engines count a prompt as a whole,
@@ -203,7 +196,7 @@ class ConversationTurn:
         completed, history = self._completed, self._history
         conversation = [message for message in completed.messages if message.role not in SYSTEM_ROLES]
         is_all = completed.prompt is not None or len(conversation) == len(history.turns) + len(new)
-        if used is None or not is_all or self._is_missing or completed.replaces or not new:
+        if used is None or not is_all or self.is_missing or completed.replaces or not new:
             return estimates, True
         system = completed.system or history.system
         total = used.prompt - history.tokens - sum(map(estimated_tokens, system))

@@ -36,11 +36,6 @@ class StoredHistory:
     def tokens(self) -> int:
         return sum(turn.tokens for turn in self.turns)
 
-    @property
-    def text(self) -> str:
-        """All of it as one text."""
-        return "".join([turn.message.text for turn in self.turns])
-
 
 NOTHING = StoredHistory()
 
@@ -77,7 +72,7 @@ def complete(history: StoredHistory, request: Sequence[Message]) -> CompletedPro
 
 def complete_text(history: StoredHistory, prompt: str) -> CompletedPrompt:
     """Complete a text prompt."""
-    text = history.text
+    text = "".join([turn.message.text for turn in history.turns])
     new = prompt[len(text) :] if text and prompt.startswith(text) else prompt
     return CompletedPrompt((), (Message("user", (Text(new),)),), (), len(history.turns), prompt=text + new)
 

@@ -19,8 +19,9 @@ from typing import Any
 
 import orjson
 
+from gateway.config.specs import HistorySpec
 from gateway.conversations.prompt_assembly import NOTHING, StoredHistory
-from gateway.conversations.turns import RetentionLimits, Turn, read, read_system, written, written_system
+from gateway.conversations.turns import Turn, read, read_system, written, written_system
 from gateway.protocol.errors import GatewayError
 from gateway.protocol.llm.canonical import Message
 from gateway.protocol.sequence import bounded
@@ -29,75 +30,77 @@ from gateway.redis.bounded_client import Store
 from gateway.redis.command import Command, Script, StoreError
 
 # KEYS: the hash, the list. Returns the hash's epoch, revision, dropped and system, and all turns.
-READ = """
-return {
-    redis.call('HMGET', KEYS[1], 'epoch', 'revision', 'dropped', 'system'),
-    redis.call('LRANGE', KEYS[2], 0, -1),
-}
-"""
+_READ = Script(
+    """
+    return {
+        redis.call('HMGET', KEYS[1], 'epoch', 'revision', 'dropped', 'system'),
+        redis.call('LRANGE', KEYS[2], 0, -1),
+    }
+    """
+)
 
 # KEYS: the hash, the list. ARGV: 1 the epoch that was read, empty: none   2 the revision that is to be replaced, empty:
 # turns are appended 3 an epoch for a new conversation        4 now, seconds       5 milliseconds to keep it 6 turns, 7
 # bytes, 8 tokens at most, empty: whatever comes     9 system messages, empty: as they were 10 session   11 tenant
 # 12... turns Returns `kept` and the new revision; `gone`: the conversation that was read was deleted or has expired, so
 # nothing of it may return; `changed`: there was a write since the read, and nothing unread may be replaced.
-WRITE = """
-local known = redis.call('HMGET', KEYS[1], 'epoch', 'revision', 'bytes', 'tokens', 'dropped', 'system')
-local epoch = known[1] or ''
-if ARGV[1] ~= '' and epoch ~= ARGV[1] then return {'gone', 0} end
-local revision = tonumber(known[2] or '0')
-local bytes, tokens, dropped = tonumber(known[3] or '0'), tonumber(known[4] or '0'), tonumber(known[5] or '0')
-local system = known[6] or ''
-if redis.call('EXISTS', KEYS[2]) == 0 then bytes, tokens = 0, 0 end -- a Redis without memory has dropped them
+_WRITE = Script(
+    """
+    local known = redis.call('HMGET', KEYS[1], 'epoch', 'revision', 'bytes', 'tokens', 'dropped', 'system')
+    local epoch = known[1] or ''
+    if ARGV[1] ~= '' and epoch ~= ARGV[1] then return {'gone', 0} end
+    local revision = tonumber(known[2] or '0')
+    local bytes, tokens, dropped = tonumber(known[3] or '0'), tonumber(known[4] or '0'), tonumber(known[5] or '0')
+    local system = known[6] or ''
+    if redis.call('EXISTS', KEYS[2]) == 0 then bytes, tokens = 0, 0 end -- a Redis without memory has dropped them
 
-if ARGV[2] ~= '' then
-    if revision ~= tonumber(ARGV[2]) then return {'changed', revision} end
-    redis.call('DEL', KEYS[2])
-    bytes, tokens, dropped = 0, 0, 0
-end
-if epoch == '' then
-    redis.call('DEL', KEYS[1], KEYS[2])
-    redis.call('HSET', KEYS[1], 'epoch', ARGV[3], 'created', ARGV[4], 'session', ARGV[10], 'tenant', ARGV[11])
-    bytes, tokens, dropped = 0, 0, 0
-end
-if ARGV[9] ~= '' then system = ARGV[9] end
-
-local function tokens_of(turn) return tonumber(string.match(turn, '^{"role":"%a+","tokens":(%d+)')) end
-for at = 12, #ARGV do
-    redis.call('RPUSH', KEYS[2], ARGV[at])
-    bytes, tokens = bytes + #ARGV[at], tokens + tokens_of(ARGV[at])
-end
-
-local count = redis.call('LLEN', KEYS[2])
-if ARGV[6] ~= '' then
-    local max_turns, max_bytes, max_tokens = tonumber(ARGV[6]), tonumber(ARGV[7]), tonumber(ARGV[8])
-    local function is_over()
-        return count > max_turns or bytes + #system > max_bytes or tokens + math.ceil(#system / 4) > max_tokens
+    if ARGV[2] ~= '' then
+        if revision ~= tonumber(ARGV[2]) then return {'changed', revision} end
+        redis.call('DEL', KEYS[2])
+        bytes, tokens, dropped = 0, 0, 0
     end
-    while count > 0 and is_over() do
-        repeat
-            local turn = redis.call('LPOP', KEYS[2])
-            bytes, tokens, dropped, count = bytes - #turn, tokens - tokens_of(turn), dropped + 1, count - 1
-            local first = redis.call('LINDEX', KEYS[2], 0)
-        until not first or string.sub(first, 1, 14) == '{"role":"user"'
+    if epoch == '' then
+        redis.call('DEL', KEYS[1], KEYS[2])
+        redis.call('HSET', KEYS[1], 'epoch', ARGV[3], 'created', ARGV[4], 'session', ARGV[10], 'tenant', ARGV[11])
+        bytes, tokens, dropped = 0, 0, 0
     end
-    if #system > max_bytes then system = '' end
-end
+    if ARGV[9] ~= '' then system = ARGV[9] end
 
-redis.call('HSET', KEYS[1], 'revision', revision + 1, 'updated', ARGV[4], 'bytes', bytes, 'tokens', tokens,
-    'dropped', dropped, 'system', system)
-redis.call('PEXPIRE', KEYS[1], ARGV[5])
-redis.call('PEXPIRE', KEYS[2], ARGV[5])
-return {'kept', revision + 1}
-"""
+    local function tokens_of(turn) return tonumber(string.match(turn, '^{"role":"%a+","tokens":(%d+)')) end
+    for at = 12, #ARGV do
+        redis.call('RPUSH', KEYS[2], ARGV[at])
+        bytes, tokens = bytes + #ARGV[at], tokens + tokens_of(ARGV[at])
+    end
+
+    local count = redis.call('LLEN', KEYS[2])
+    if ARGV[6] ~= '' then
+        local max_turns, max_bytes, max_tokens = tonumber(ARGV[6]), tonumber(ARGV[7]), tonumber(ARGV[8])
+        local function is_over()
+            return count > max_turns or bytes + #system > max_bytes or tokens + math.ceil(#system / 4) > max_tokens
+        end
+        while count > 0 and is_over() do
+            repeat
+                local turn = redis.call('LPOP', KEYS[2])
+                bytes, tokens, dropped, count = bytes - #turn, tokens - tokens_of(turn), dropped + 1, count - 1
+                local first = redis.call('LINDEX', KEYS[2], 0)
+            until not first or string.sub(first, 1, 14) == '{"role":"user"'
+        end
+        if #system > max_bytes then system = '' end
+    end
+
+    redis.call('HSET', KEYS[1], 'revision', revision + 1, 'updated', ARGV[4], 'bytes', bytes, 'tokens', tokens,
+        'dropped', dropped, 'system', system)
+    redis.call('PEXPIRE', KEYS[1], ARGV[5])
+    redis.call('PEXPIRE', KEYS[2], ARGV[5])
+    return {'kept', revision + 1}
+    """
+)
 
 
 Json = dict[str, Any]
 
 _PREFIX = "pointsman:1:talk:"
 _ID_LENGTH = 32  # hexadecimal digits: 128 bits, so that ids do not collide
-_READ = Script(READ)
-_WRITE = Script(WRITE)
 # The fields of a listing.
 _FIELDS = ("session", "tenant", "created", "updated", "revision", "bytes", "tokens", "dropped")
 _NUMBERS = frozenset(_FIELDS) - {"session", "tenant"}
@@ -161,22 +164,22 @@ class Conversation:
         except (ValueError, KeyError, TypeError, GatewayError) as error:
             raise StoreError(f"{self.key} holds what no gateway has written: {error}") from error
 
-    def writing(self, exchange: TurnRecord, *, now: int, ttl: float, limits: RetentionLimits | None) -> Command:
-        """The command that writes an exchange and drops turns beyond the limits; limits None: nothing is dropped.
+    def writing(self, exchange: TurnRecord, spec: HistorySpec, now: int) -> Command:
+        """The command that writes an exchange, and drops turns beyond the limits unless a full conversation refuses.
 
         Raises: GatewayError(UNSUPPORTED) if a turn cannot be stored.
         """
         replaced = "" if exchange.replaced_revision is None else exchange.replaced_revision
-        most = ("", "", "") if limits is None else (limits.max_turns, limits.max_bytes, limits.max_tokens)
-        head = (exchange.epoch, replaced, secrets.token_hex(8), now, round(ttl * 1000), *most)
+        drops = spec.on_overflow == "drop_oldest"
+        most = (spec.max_turns, spec.max_bytes, spec.max_tokens) if drops else ("", "", "")
+        head = (exchange.epoch, replaced, secrets.token_hex(8), now, round(spec.ttl * 1000), *most)
         owner = (written_system(exchange.system), _encoded(self._session), _encoded(self._tenant))
         return _WRITE.command(self._keys, (*head, *owner, *(written(turn) for turn in exchange.turns)))
 
     async def write(self, command: Command) -> str:
-        """Execute a command of `writing`. Returns: `kept`, `gone` or `changed`, see `WRITE`."""
+        """Execute a command of `writing`. Returns: `kept`, `gone` or `changed`, see `_WRITE`."""
         (answer,) = await self._execute(command)
-        outcome: str = answer[0].decode()
-        return outcome
+        return str(answer[0].decode())
 
     def enqueue(self, command: Command) -> None:
         """Execute it soon, for a client that has disconnected; not while Redis is unavailable, because queued commands
@@ -191,7 +194,9 @@ class Conversation:
         if values[_FIELDS.index("session")] is None:
             return None
         try:
-            turns = [_object(turn) for turn in stored]
+            turns = [orjson.loads(turn) for turn in stored]
+            if not all(isinstance(turn, dict) for turn in turns):
+                raise ValueError("a turn is no JSON object")
             return StoredConversation(_about(values), orjson.loads(system) if system else [], turns)
         except ValueError as error:
             raise StoreError(f"{self.key} holds what no gateway has written: {error}") from error
@@ -226,7 +231,7 @@ async def list_conversations(store: Store, cursor: int, limit: int, *, patience:
     found = []
     for values in replies:
         with suppress(ValueError):  # not written by us
-            if _is_there(values):
+            if not isinstance(values, Exception) and values[_FIELDS.index("session")] is not None:
                 found.append(_about(values))
     return found, int(following)
 
@@ -236,22 +241,9 @@ def _encoded(text: str) -> bytes:
     return text.encode("utf-8", "replace")
 
 
-def _is_there(values: Sequence[bytes | None] | Exception) -> bool:
-    """Whether it is a conversation that still exists."""
-    return not isinstance(values, Exception) and values[_FIELDS.index("session")] is not None
-
-
 def _about(values: Sequence[bytes | None]) -> Json:
     """Raises: ValueError if it was not written by a gateway."""
     return {
         name: int(value or 0) if name in _NUMBERS else (value or b"").decode()
         for name, value in zip(_FIELDS, values, strict=True)
     }
-
-
-def _object(data: bytes) -> Json:
-    """Raises: ValueError."""
-    found = orjson.loads(data)
-    if not isinstance(found, dict):
-        raise ValueError(f"{data[:40]!r} is no JSON object")
-    return found

@@ -22,31 +22,19 @@ from gateway.protocol.llm.canonical import Media, Message, Reasoning, Text
 from gateway.protocol.llm.chat_request import read_messages, written_message
 
 
-@dataclass(frozen=True, slots=True)
-class RetentionLimits:
-    """The limits of one conversation, system message included."""
-
-    max_turns: int
-    max_tokens: int
-    max_bytes: int
-
-    @classmethod
-    def of(cls, spec: HistorySpec) -> RetentionLimits:
-        return cls(spec.max_turns, spec.max_tokens, spec.max_bytes)
-
-    def hold(self, num_turns: int, tokens: int, num_bytes: int, system_bytes: int) -> bool:
-        """Whether a conversation of this size is within the limits."""
-        return (
-            num_turns <= self.max_turns
-            and tokens + estimated_of_bytes(system_bytes) <= self.max_tokens
-            and num_bytes + system_bytes <= self.max_bytes
-        )
+def is_within(limits: HistorySpec, num_turns: int, tokens: int, num_bytes: int, system_bytes: int) -> bool:
+    """Whether a conversation of this size, system message included, is within the limits."""
+    return (
+        num_turns <= limits.max_turns
+        and tokens + math.ceil(system_bytes / _BYTES_A_TOKEN) <= limits.max_tokens
+        and num_bytes + system_bytes <= limits.max_bytes
+    )
 
 
-def num_dropped(turns: Sequence[Turn], sizes: Sequence[int], system_bytes: int, limits: RetentionLimits) -> int:
+def num_dropped(turns: Sequence[Turn], sizes: Sequence[int], system_bytes: int, limits: HistorySpec) -> int:
     """The number of turns to drop from the front so that the rest is within the limits; `sizes` are their bytes."""
     at, tokens, num_bytes = 0, sum(turn.tokens for turn in turns), sum(sizes)
-    while at < len(turns) and not limits.hold(len(turns) - at, tokens, num_bytes, system_bytes):
+    while at < len(turns) and not is_within(limits, len(turns) - at, tokens, num_bytes, system_bytes):
         while True:
             tokens -= turns[at].tokens
             num_bytes -= sizes[at]
@@ -92,11 +80,6 @@ def estimated_tokens(message: Message) -> int:
     return math.ceil(size / _BYTES_A_TOKEN) + num_media * _TOKENS_OF_MEDIA
 
 
-def estimated_of_bytes(num_bytes: int) -> int:
-    """An estimate of the tokens in `num_bytes` bytes."""
-    return math.ceil(num_bytes / _BYTES_A_TOKEN)
-
-
 def without_reasoning(message: Message) -> Message:
     """The message as stored: reasoning is part of the reply only."""
     parts = tuple(part for part in message.parts if not isinstance(part, Reasoning))
@@ -109,16 +92,11 @@ def written(turn: Turn) -> bytes:
     Raises: GatewayError(UNSUPPORTED) for media that OpenAI messages cannot represent.
     """
     message: dict[str, Any] = written_message(without_reasoning(turn.message))
-    fields: dict[str, Any] = {"role": message.pop("role"), "tokens": turn.tokens}
-    if turn.is_estimated:
-        fields["estimated"] = True
+    fields = {"role": message.pop("role"), "tokens": turn.tokens}
+    fields |= {"estimated": True} if turn.is_estimated else {}
     fields["created"] = turn.created
-    if turn.engine:
-        fields["engine"] = turn.engine
-    if turn.arm:
-        fields["arm"] = turn.arm
-    if turn.is_cut:
-        fields["cut"] = True
+    optional = {"engine": turn.engine, "arm": turn.arm, "cut": turn.is_cut}
+    fields |= {name: value for name, value in optional.items() if value}
     return orjson.dumps(fields | message)
 
 
@@ -128,7 +106,7 @@ def read(data: bytes) -> Turn:
     Raises: ValueError (orjson's), KeyError or GatewayError if it was not written by a gateway.
     """
     fields: dict[str, Any] = orjson.loads(data)
-    (message,) = read_messages([{name: value for name, value in fields.items() if name not in _OURS}])
+    (message,) = read_messages([openai_message(fields)])
     return Turn(
         message,
         int(fields["tokens"]),

@@ -17,8 +17,7 @@ from typing import NamedTuple
 from gateway.config.experiment_specs import ExperimentSpec, ForcingSpec
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.v2_facts import BodyFacts
-from gateway.routing.layers import Membership, Positions
-from gateway.routing.layout import NUM_POSITIONS, REST, IntervalLayout, Span
+from gateway.routing.layout import NUM_POSITIONS, REST, IntervalLayout, Membership, Positions, Span
 from gateway.yaml.problems import suggest
 
 
@@ -108,7 +107,7 @@ class Split:
     Its weights may change while it is in use; everything else is fixed by the rules.
     """
 
-    __slots__ = ("_arms", "_control", "_layout", "_only", "_positions", "arm_tokens", "membership", "shares", "spec")
+    __slots__ = ("_arms", "_layout", "_only", "_positions", "arm_tokens", "control", "membership", "shares", "spec")
 
     def __init__(self, spec: ExperimentSpec, membership: Membership | None = None) -> None:
         """`membership`: the units of the experiment; None: all."""
@@ -116,9 +115,9 @@ class Split:
         self.membership = membership
         self._positions = Positions(spec.salt or spec.name)
         names = [arm.name for arm in spec.arms]
-        self._control = names.index(spec.control_arm.name)
+        self.control = names.index(spec.control_arm.name)
         # By the layout's index; the rest is last, at index -1
-        self._arms = [index for index in range(len(names)) if index != self._control] + [self._control]
+        self._arms = [index for index in range(len(names)) if index != self.control] + [self.control]
         self.shares: dict[str, float] = {}
         self.arm_tokens: dict[str, str] = {}  # by arm: the value stored for a session of that arm
         self.weigh(None)
@@ -170,11 +169,6 @@ class Split:
         arm = arm_of_token(token)
         return arm if self.arm_tokens.get(arm) == token and self.shares[arm] else None
 
-    @property
-    def control(self) -> int:
-        """The index of the control arm."""
-        return self._control
-
     def position(self, unit: str) -> float:
         """The unit's position in [0, 1)."""
         return self._positions.of(encoded(unit)) / NUM_POSITIONS
@@ -182,7 +176,7 @@ class Split:
     def arm_spans(self) -> tuple[ArmSpans, ...]:
         """All arms' intervals, in the order of the arms."""
         spans = {index: tuple(spans) for index, spans in zip(self._arms, self._layout.spans, strict=False)}
-        spans[self._control] = self._layout.rest()
+        spans[self.control] = self._layout.rest()
         return tuple(
             ArmSpans(arm.name, self.shares[arm.name], spans[index]) for index, arm in enumerate(self.spec.arms)
         )

@@ -12,7 +12,7 @@ from enum import Enum
 from gateway.protocol.operations import FLEET_OPERATIONS, INFERENCE_OPERATIONS
 from gateway.routing.assignment import ArmSpans, encoded
 from gateway.routing.decision import NO_BODY, Decision, Facts, Target, Undecided
-from gateway.routing.layers import LayerPart
+from gateway.routing.layout import LayerPart
 from gateway.routing.matchers import Condition, Subject
 from gateway.routing.route import Route
 from gateway.routing.table import Table

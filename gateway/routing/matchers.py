@@ -22,9 +22,13 @@ class Condition(Generic[Subject]):
     """One key of a match: `holds` is for the hot path, the rest for explanations."""
 
     key: str  # as in the rule file: "header x-tier"
-    expected: str
+    patterns: tuple[str, ...]
     holds: Callable[[Subject], object]  # whether the condition is met
     actual: Callable[[Subject], str | None]  # the request's value; None if it has none
+
+    @property
+    def expected(self) -> str:
+        return " or ".join(self.patterns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,17 +47,27 @@ def compile_match(spec: MatchSpec, tenant_header: str) -> Match:
         head.append(_optional_text("version", spec.version, lambda facts: facts.version))
     if spec.protocol:
         protocols = frozenset(spec.protocol)
-        head.append(_condition("protocol", spec.protocol, lambda f: f.protocol in protocols, lambda f: f.protocol))
+        head.append(Condition("protocol", spec.protocol, lambda f: f.protocol in protocols, lambda f: f.protocol))
     if spec.operation:
-        head.append(_operation(spec.operation))
+        names = frozenset(spec.operation)
+        head.append(
+            Condition("operation", spec.operation, lambda f: f.operation.value in names, lambda f: f.operation.value)
+        )
     head += [_header(f"header {name}", patterns, name) for name, patterns in spec.header.items()]
     if spec.tenant:
         head.append(_header("tenant", spec.tenant, tenant_header))
     body = [_parameter(name, patterns) for name, patterns in spec.parameter.items()]
     body += [_input(match) for match in spec.input]
     if spec.has_image is not None:
-        body.append(_has_image(spec.has_image))
-    return Match(_model(spec.model) if spec.model else None, tuple(head), tuple(body))
+        wanted = spec.has_image
+        body.append(
+            Condition("has_image", (as_text(wanted),), lambda b: b.has_image is wanted, lambda b: as_text(b.has_image))
+        )
+    model: Condition[Facts] | None = None
+    if spec.model:
+        test = text_test(spec.model)
+        model = Condition("model", spec.model, lambda facts: test(facts.model), lambda facts: facts.model)
+    return Match(model, tuple(head), tuple(body))
 
 
 def all_hold(conditions: tuple[Condition[Subject], ...], subject: Subject) -> bool:
@@ -78,15 +92,6 @@ def as_text(value: Scalar) -> str:
     return value if isinstance(value, str) else str(value)
 
 
-def _condition(
-    key: str,
-    patterns: tuple[str, ...],
-    holds: Callable[[Subject], object],
-    actual: Callable[[Subject], str | None],
-) -> Condition[Subject]:
-    return Condition(key, " or ".join(patterns), holds, actual)
-
-
 def _optional_text(key: str, patterns: tuple[str, ...], actual: Callable[[Subject], str | None]) -> Condition[Subject]:
     """A condition on an optional text; an absent text never matches, not even `*`."""
     test = text_test(patterns)
@@ -95,17 +100,7 @@ def _optional_text(key: str, patterns: tuple[str, ...], actual: Callable[[Subjec
         text = actual(subject)
         return text is not None and test(text)
 
-    return _condition(key, patterns, holds, actual)
-
-
-def _model(patterns: tuple[str, ...]) -> Condition[Facts]:
-    test = text_test(patterns)
-    return _condition("model", patterns, lambda facts: test(facts.model), lambda facts: facts.model)
-
-
-def _operation(names: tuple[str, ...]) -> Condition[Facts]:
-    known = frozenset(names)
-    return _condition("operation", names, lambda f: f.operation.value in known, lambda f: f.operation.value)
+    return Condition(key, patterns, holds, actual)
 
 
 def _header(key: str, patterns: tuple[str, ...], name: str) -> Condition[Facts]:
@@ -128,15 +123,10 @@ def _input(match: InputMatch) -> Condition[BodyFacts]:
         return any(meets(tensor) for tensor in body.inputs)
 
     def actual(body: BodyFacts) -> str | None:
-        return ", ".join(_describe_input(tensor) for tensor in body.inputs) or None
+        tensors = [f"{each.name} {each.datatype}{list(each.shape)} of {each.num_bytes} bytes" for each in body.inputs]
+        return ", ".join(tensors) or None
 
-    return Condition("input", _describe_match(match), holds, actual)
-
-
-def _has_image(wanted: bool) -> Condition[BodyFacts]:
-    return Condition(
-        "has_image", as_text(wanted), lambda body: body.has_image is wanted, lambda body: as_text(body.has_image)
-    )
+    return Condition("input", (_describe_match(match),), holds, actual)
 
 
 def _input_test(match: InputMatch) -> Callable[[InputFacts], bool]:
@@ -160,12 +150,10 @@ def _has_shape(shape: tuple[int, ...], expected: tuple[int, ...]) -> bool:
     return all(outer in (-1, axis) for axis, outer in zip(shape, expected, strict=True))
 
 
-def _describe_input(tensor: InputFacts) -> str:
-    return f"{tensor.name} {tensor.datatype}{list(tensor.shape)} of {tensor.num_bytes} bytes"
-
-
 def _describe_match(match: InputMatch) -> str:
-    parts = [("name", " or ".join(match.name)), ("datatype", " or ".join(match.datatype))]
-    parts += [("rank", match.rank), ("shape", match.shape and list(match.shape))]  # type: ignore[list-item]
-    parts += [("at least", match.bytes_at_least and f"{match.bytes_at_least} bytes")]  # type: ignore[list-item]
-    return ", ".join(f"{key} {value}" for key, value in parts if value not in (None, ""))
+    parts = [f"name {' or '.join(match.name)}"] if match.name else []
+    parts += [f"datatype {' or '.join(match.datatype)}"] if match.datatype else []
+    parts += [f"rank {match.rank}"] if match.rank is not None else []
+    parts += [f"shape {list(match.shape)}"] if match.shape is not None else []
+    parts += [f"at least {match.bytes_at_least} bytes"] if match.bytes_at_least is not None else []
+    return ", ".join(parts)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from gateway.config.globs import is_exact
 from gateway.config.specs import EngineSpec, IdentitySpec, RouteSpec
 from gateway.protocol.operations import INFERENCE_OPERATIONS
-from gateway.routing.assignment import Forced, Split
+from gateway.routing.assignment import Forced, Forcing, Split
 from gateway.routing.decision import Decision, Facts, Target, Undecided
 from gateway.routing.matchers import compile_match
 from gateway.routing.unit_lookup import LATER, UnitMatch, session_lookup, unit_lookup
@@ -26,9 +26,7 @@ class Route:
         split: Split | None,
         engines: Mapping[str, EngineSpec],
         identity: IdentitySpec,
-        *,
-        may_be_forced: bool = False,
-        needs_body_for_arm: bool = False,
+        forcing: Forcing,
     ) -> None:
         match = compile_match(spec.match, identity.tenant_header)
         self.name = spec.name
@@ -37,7 +35,7 @@ class Route:
         self.head = match.head
         self.body = match.body
         self.split = split
-        targets = _targets(spec, split, may_be_forced)
+        targets = _targets(spec, split, forcing.is_open)
         balances = {engines[target.engine].balance.traits for target in targets}
         sticks = split is not None and split.spec.unit == "session"
         keeps_place = any(balance.by_session for balance in balances) or spec.session.replay is not None
@@ -63,7 +61,7 @@ class Route:
         self._unit = unit_lookup(split.spec.unit, identity) if split is not None else None
         if self._unit == self._session:
             self._unit = self._session  # one lookup
-        self._needs_body_for_arm = needs_body_for_arm and split is not None
+        self._needs_body_for_arm = forcing.reads_bodies and split is not None
         self._repeatable = tuple(Decision(target) for target in self.targets)
         self._once = tuple(Decision(target, repeatable=False) for target in self.targets)
         is_constant = not (self.head or self.body or self.split or self._session)

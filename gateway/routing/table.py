@@ -14,29 +14,27 @@ from gateway.config.specs import RulesSpec
 from gateway.protocol.operations import INFERENCE_OPERATIONS
 from gateway.routing.assignment import Forcing, Split
 from gateway.routing.decision import Decision, Facts, Target, Undecided
-from gateway.routing.layers import memberships
+from gateway.routing.layout import memberships
 from gateway.routing.matchers import all_hold
 from gateway.routing.route import Route
 
-_PARAMETER = "parameter:"
 _HEADER = "header:"
 
 
 def used_parameters(rules: RulesSpec) -> frozenset[str]:
     """The body parameters that rules use."""
     names = {name for route in rules.routes for name in route.match.parameter}
-    names |= {unit.removeprefix(_PARAMETER) for unit in _units(rules) if unit.startswith(_PARAMETER)}
-    return frozenset(names | {*rules.identity.session_parameters})
+    return _units(rules, "parameter:") | names | {*rules.identity.session_parameters}
 
 
 def used_headers(rules: RulesSpec) -> frozenset[str]:
     """The names of all header fields that a decision may depend on, except the session's."""
-    return _headers_of_routes(rules) | _headers_of_units(rules)
+    return _headers_of_routes(rules) | _units(rules, _HEADER)
 
 
 def unit_headers(rules: RulesSpec) -> frozenset[str]:
     """The header fields that only experiments use, as units."""
-    return _headers_of_units(rules) - _headers_of_routes(rules)
+    return _units(rules, _HEADER) - _headers_of_routes(rules)
 
 
 def _headers_of_routes(rules: RulesSpec) -> frozenset[str]:
@@ -46,12 +44,10 @@ def _headers_of_routes(rules: RulesSpec) -> frozenset[str]:
     return frozenset(names)
 
 
-def _headers_of_units(rules: RulesSpec) -> frozenset[str]:
-    return frozenset(unit.removeprefix(_HEADER) for unit in _units(rules) if unit.startswith(_HEADER))
-
-
-def _units(rules: RulesSpec) -> list[str]:
-    return [each.unit for each in rules.experiments.values()] + [each.unit for each in rules.layers.values()]
+def _units(rules: RulesSpec, kind: str) -> frozenset[str]:
+    """The names of the units of this kind."""
+    units = [each.unit for each in rules.experiments.values()] + [each.unit for each in rules.layers.values()]
+    return frozenset(unit.removeprefix(kind) for unit in units if unit.startswith(kind))
 
 
 # Bounds the cache, because clients choose these names; enough for any real fleet.
@@ -76,8 +72,7 @@ class Table:
                 self.splits[spec.experiment] if spec.experiment else None,
                 rules.engines,
                 rules.identity,
-                may_be_forced=self.forcing.is_open,
-                needs_body_for_arm=self.forcing.reads_bodies,
+                self.forcing,
             )
             for spec in rules.routes
         )

@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gateway.config.specs import HistorySpec
 from gateway.conversations.prompt_assembly import NOTHING
 from gateway.conversations.store import Conversation, TurnRecord, conversation_id, list_conversations
-from gateway.conversations.turns import RetentionLimits, Turn, num_dropped, written
+from gateway.conversations.turns import Turn, num_dropped, written
 from gateway.protocol.llm.canonical import Message
 from gateway.redis.address import read_address
 from gateway.redis.bounded_client import Store
@@ -18,9 +19,8 @@ from gateway.redis.command import StoreError
 from tests.conversations.making import calls, result, said, system, turn, user
 from tests.support.redis_server import RedisServer, cluster
 
-WIDE = RetentionLimits(100, 8000, 1_000_000)
+WIDE = HistorySpec(100, 8000, 1_000_000)
 PATIENCE = 5.0
-DAY = 86400.0
 
 
 def play(server: RedisServer, scene: Callable[[Store], Awaitable[None]]) -> None:
@@ -40,8 +40,8 @@ def exchange(question: str, answer: str, **more: object) -> TurnRecord:
     return TurnRecord((turn(user(question)), turn(said(answer))), **more)
 
 
-async def write(talk: Conversation, what: TurnRecord, limits: RetentionLimits | None = WIDE, ttl: float = DAY) -> str:
-    return await talk.write(talk.writing(what, now=1_700_000_000, ttl=ttl, limits=limits))
+async def write(talk: Conversation, what: TurnRecord, limits: HistorySpec = WIDE) -> str:
+    return await talk.write(talk.writing(what, limits, 1_700_000_000))
 
 
 def texts(turns: tuple[Turn, ...]) -> list[str]:
@@ -132,11 +132,11 @@ def test_a_conversation_is_forgotten(redis_server: RedisServer) -> None:
 
     async def scene(store: Store) -> None:
         talk = Conversation(store, "s", patience=PATIENCE)
-        await write(talk, exchange("a?", "a."), ttl=100)
-        await write(talk, exchange("b?", "b."), ttl=50)
+        await write(talk, exchange("a?", "a."), HistorySpec(ttl=100))
+        await write(talk, exchange("b?", "b."), HistorySpec(ttl=50))
         client = redis_server.client
         assert {49_000 < int(client.pttl(key)) <= 50_000 for key in client.keys("*")} == {True}
-        await write(talk, exchange("c?", "c."), ttl=0.05)
+        await write(talk, exchange("c?", "c."), HistorySpec(ttl=0.05))
         while await talk.read() != NOTHING:
             await asyncio.sleep(0.01)
         assert client.keys("pointsman:1:talk:*") == []
@@ -263,13 +263,13 @@ MESSAGES = st.lists(
 @settings(max_examples=25, deadline=None)
 @given(
     st.lists(st.tuples(MESSAGES, st.integers(0, 40)), min_size=1, max_size=6),
-    st.builds(RetentionLimits, st.integers(1, 8), st.integers(1, 80), st.integers(1, 900)),
+    st.builds(HistorySpec, st.integers(1, 8), st.integers(1, 80), st.integers(1, 900)),
     st.sampled_from([(), (system("be kind"),)]),
 )
 def test_redis_trims_as_python_does(
     redis_process: RedisServer,
     exchanges: list[tuple[list[Message], int]],
-    limits: RetentionLimits,
+    limits: HistorySpec,
     before: tuple[Message, ...],
 ) -> None:
     """The script drops what `num_dropped` says, write after write, and counts what is left."""

@@ -1,15 +1,17 @@
 """Turns as Redis keeps them, and as the admin API exports them."""
 
+from math import ceil
+
 import orjson
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gateway.config.specs import HistorySpec
 from gateway.conversations.turns import (
-    RetentionLimits,
     Turn,
-    estimated_of_bytes,
     estimated_tokens,
+    is_within,
     num_dropped,
     openai_message,
     read,
@@ -102,12 +104,12 @@ def conversations(draw: st.DrawFn) -> list[Turn]:
     return turns
 
 
-LIMITS = st.builds(RetentionLimits, st.integers(1, 30), st.integers(1, 200), st.integers(1, 400))
+LIMITS = st.builds(HistorySpec, st.integers(1, 30), st.integers(1, 200), st.integers(1, 400))
 
 
 @settings(max_examples=300, deadline=None)
 @given(conversations(), LIMITS, st.integers(0, 100), st.data())
-def test_trimming(turns: list[Turn], limits: RetentionLimits, system_bytes: int, data: st.DataObject) -> None:
+def test_trimming(turns: list[Turn], limits: HistorySpec, system_bytes: int, data: st.DataObject) -> None:
     """What is left is within the limits and begins with a question; no result stands without its call; and one
     exchange more would have been too much."""
     sizes = [data.draw(st.integers(1, 60)) for _ in turns]
@@ -116,7 +118,7 @@ def test_trimming(turns: list[Turn], limits: RetentionLimits, system_bytes: int,
     if left:
         assert left[0].message.role == "user"
         assert len(left) <= limits.max_turns
-        assert sum(each.tokens for each in left) + estimated_of_bytes(system_bytes) <= limits.max_tokens
+        assert sum(each.tokens for each in left) + ceil(system_bytes / 4) <= limits.max_tokens
         assert sum(left_sizes) + system_bytes <= limits.max_bytes
     asked = {call.id for each in left for call in each.message.tool_calls}
     answered = {each.message.tool_call_id for each in left if each.message.role == "tool"}
@@ -124,31 +126,31 @@ def test_trimming(turns: list[Turn], limits: RetentionLimits, system_bytes: int,
     if dropped:
         before = max(at for at in range(dropped) if turns[at].begins_exchange)
         tokens = sum(each.tokens for each in turns[before:])
-        assert not limits.hold(len(turns) - before, tokens, sum(sizes[before:]), system_bytes)
+        assert not is_within(limits, len(turns) - before, tokens, sum(sizes[before:]), system_bytes)
 
 
 def test_nothing_is_dropped_within_the_limits() -> None:
     """A conversation at its limit is kept whole."""
     turns = [turn(user("a"), 5), turn(said("b"), 5)]
-    assert num_dropped(turns, sized(turns), 0, RetentionLimits(2, 10, 20)) == 0
+    assert num_dropped(turns, sized(turns), 0, HistorySpec(2, 10, 20)) == 0
 
 
 def test_the_oldest_exchange_goes_first() -> None:
     """Question and answer go together."""
     turns = [turn(user("a"), 5), turn(said("b"), 5), turn(user("c"), 5), turn(said("d"), 5)]
-    assert num_dropped(turns, sized(turns), 0, RetentionLimits(3, NO_LIMIT, NO_LIMIT)) == 2
-    assert num_dropped(turns, sized(turns), 0, RetentionLimits(100, 19, NO_LIMIT)) == 2
-    assert num_dropped(turns, sized(turns), 0, RetentionLimits(100, NO_LIMIT, 39)) == 2
+    assert num_dropped(turns, sized(turns), 0, HistorySpec(3, NO_LIMIT, NO_LIMIT)) == 2
+    assert num_dropped(turns, sized(turns), 0, HistorySpec(100, 19, NO_LIMIT)) == 2
+    assert num_dropped(turns, sized(turns), 0, HistorySpec(100, NO_LIMIT, 39)) == 2
 
 
 def test_a_system_message_counts() -> None:
     """It stays, so what is left of the limits is for the turns: 4 bytes of it are a token."""
     turns = [turn(user("a"), 5), turn(said("b"), 5)]
-    assert num_dropped(turns, sized(turns), 4, RetentionLimits(10, 10, NO_LIMIT)) == 2
-    assert num_dropped(turns, sized(turns), 4, RetentionLimits(10, 11, NO_LIMIT)) == 0
+    assert num_dropped(turns, sized(turns), 4, HistorySpec(10, 10, NO_LIMIT)) == 2
+    assert num_dropped(turns, sized(turns), 4, HistorySpec(10, 11, NO_LIMIT)) == 0
 
 
 def test_what_is_too_long_by_itself_is_not_kept() -> None:
     """An exchange beyond the limits leaves nothing."""
     turns = [turn(user("a"), 5), turn(said("b"), 5), turn(user("c"), 100), turn(said("d"), 5)]
-    assert num_dropped(turns, sized(turns), 0, RetentionLimits(100, 50, NO_LIMIT)) == 4
+    assert num_dropped(turns, sized(turns), 0, HistorySpec(100, 50, NO_LIMIT)) == 4

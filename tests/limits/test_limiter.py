@@ -62,7 +62,7 @@ def test_a_thousand_leases_are_renewed_and_nobody_waits_behind_them(redis_server
     """Each within the store's patience, a few at a time; the request that comes meanwhile is let go by Redis."""
 
     async def scene() -> None:
-        async with stored(redis_server, 0.25) as store:
+        async with stored(redis_server, 30.0) as store:
             limiter, limits = limiter_of(store, LimitSpec("l", per=("tenant",), concurrency=2))
             requests = [Request(str(number)) for number in range(1000)]
             await asyncio.gather(*[request.ask(limiter, limits) for request in requests])

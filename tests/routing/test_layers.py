@@ -8,7 +8,7 @@ import pytest
 
 from gateway.config.experiment_specs import ArmSpec, ExperimentSpec, LayerSpec
 from gateway.routing.assignment import Split
-from gateway.routing.layers import memberships
+from gateway.routing.layout import memberships
 
 UNITS = [f"user-{number}" for number in range(20_000)]
 ARMS = (ArmSpec("a", "e", 50), ArmSpec("b", "e", 50))

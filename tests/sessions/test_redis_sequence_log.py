@@ -10,9 +10,8 @@ from gateway.protocol.sequence import Sequence
 from gateway.redis.address import read_address
 from gateway.redis.bounded_client import Store
 from gateway.redis.command import StoreError
-from gateway.sessions import redis_sequence_log as inputs_module
-from gateway.sessions.redis_sequence_log import RedisSequenceLog
-from gateway.sessions.sequence_log import Input, ReplayUnavailableError, Sent
+from gateway.sessions import sequence_log as inputs_module
+from gateway.sessions.sequence_log import Input, RedisSequenceLog, ReplayUnavailableError, Sent
 from gateway.sessions.session import flat, session_key
 from tests.support.redis_server import RedisServer
 

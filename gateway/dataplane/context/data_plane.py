@@ -39,8 +39,7 @@ from gateway.observability.access_log import AccessLog
 from gateway.observability.metrics import Metrics
 from gateway.protocol.engine_load import Readiness
 from gateway.routing.table import used_parameters
-from gateway.sessions.redis_sequence_log import RedisSequenceLog
-from gateway.sessions.sequence_log import LocalSequenceLog, SequenceLog
+from gateway.sessions.sequence_log import LocalSequenceLog, RedisSequenceLog, SequenceLog
 from gateway.sessions.session_cache import SessionCache
 
 if TYPE_CHECKING:  # a worker without Redis need not load its client
