@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -38,7 +39,6 @@ class Result:
     check: verification.VerificationResult | None
 
 
-Progress = Callable[[str], None]
 DEFAULT_ROWS = (1, 4, 16)
 
 
@@ -48,7 +48,7 @@ def steps(request: ConversionRequest) -> int:
     return 4 + (1 if request.enumerated else len(rows))
 
 
-def convert(request: ConversionRequest, progress: Progress) -> Result:
+def convert(request: ConversionRequest, progress: package.Progress) -> Result:
     """Convert a model to CoreML, check it, and write the entry. Raises: ConversionError; an entry that was begun is
     removed again."""
     progress("reading the model")
@@ -61,8 +61,7 @@ def convert(request: ConversionRequest, progress: Progress) -> Result:
     source = sources.load(path, config, request.shapes)
     rows = _rows(source, request)
     name = request.name or source.config.name
-    place, version = _place(request, name)
-    try:
+    with _new_version(request, name) as (place, version):
         packages = package.make(ct, source, version, rows, request.precision, request.enumerated, progress)
         progress("reading the packages again")
         problems = verification.structure_problems(ct, packages, source)
@@ -78,15 +77,11 @@ def convert(request: ConversionRequest, progress: Progress) -> Result:
             )
         progress("writing config.pbtxt")
         sample = {} if source.config.output else source.reference(random_inputs(source.inputs, rows[0]))
-        labels = request.model if request.model.is_dir() else request.model.parent
-        package.write_entry(place, package.coreml_config(source, name, rows, sample), labels)
-    except BaseException:
-        _undo(place, version)
-        raise
+        package.write_entry(place, package.coreml_config(source, name, rows, sample), _folder(request))
     return Result(place, tuple(each.path for each in packages), checked)
 
 
-def fall_back(request: ConversionRequest, progress: Progress) -> Result:
+def fall_back(request: ConversionRequest, progress: package.Progress) -> Result:
     """Write the entry of an ONNX model for the onnxruntime backend, with CoreML as its accelerator. Raises:
     ConversionError."""
     progress("reading the model")
@@ -95,20 +90,20 @@ def fall_back(request: ConversionRequest, progress: Progress) -> Result:
         raise ConversionError(f"--fallback is for ONNX models, and '{path.name}' is none: it can be converted")
     sources.describe_onnx(path, config)
     name = request.name or config.name
-    place, version = _place(request, name)
-    progress("copying it")
-    try:
+    with _new_version(request, name) as (place, version):
+        progress("copying it")
         version.mkdir(parents=True)
         shutil.copyfile(path, version / "model.onnx")
         for weights in path.parent.glob(f"{path.name}.data*"):  # external weights lie beside it, under the model's name
             shutil.copyfile(weights, version / weights.name)
         progress("writing config.pbtxt")
-        labels = request.model if request.model.is_dir() else request.model.parent
-        package.write_entry(place, package.fallback_config(config, name), labels)
-    except BaseException:
-        _undo(place, version)
-        raise
+        package.write_entry(place, package.fallback_config(config, name), _folder(request))
     return Result(place, (version / "model.onnx",), None)
+
+
+def _folder(request: ConversionRequest) -> Path:
+    """Where the label files are."""
+    return request.model if request.model.is_dir() else request.model.parent
 
 
 def _rows(source: sources.ModelSource, request: ConversionRequest) -> tuple[int, ...]:
@@ -119,26 +114,27 @@ def _rows(source: sources.ModelSource, request: ConversionRequest) -> tuple[int,
     return tuple(sorted(set(request.rows or DEFAULT_ROWS)))
 
 
-def _place(request: ConversionRequest, name: str) -> tuple[Path, Path]:
-    """The entry and the version's directory, which must not be there yet."""
+@contextmanager
+def _new_version(request: ConversionRequest, name: str) -> Iterator[tuple[Path, Path]]:
+    """The entry and the version's directory, which must not be there yet; removed again after an error."""
     place = request.repository / name
     version = place / str(request.version)
     if version.exists():
         if not request.overwrite:
             raise ConversionError(f"'{version}' is there already", "--overwrite replaces it, --version writes another")
         shutil.rmtree(version)
-    return place, version
-
-
-def _undo(place: Path, version: Path) -> None:
-    shutil.rmtree(version, ignore_errors=True)
-    if place.exists() and not any(place.iterdir()):
-        place.rmdir()
+    try:
+        yield place, version
+    except BaseException:
+        shutil.rmtree(version, ignore_errors=True)
+        if place.exists() and not any(place.iterdir()):
+            place.rmdir()
+        raise
 
 
 def parse_rows(text: str) -> tuple[int, ...]:
     """`1,4,16`. Raises: ConversionError."""
-    parts: Sequence[str] = text.split(",")
+    parts = text.split(",")
     if not all(part.strip().isdecimal() and int(part) > 0 for part in parts):
         raise ConversionError(f"--batch {text}: has to be batch sizes, as 1,4,16")
     return tuple(int(part) for part in parts)

@@ -83,7 +83,6 @@ class Agent:
         self.restarts = 0
         self.memory_bytes = 0
         self.since = 0.0  # loop time of the last change of state
-        self.next_start = 0.0  # loop time, while it is waiting
         self.last_end: str | None = None
         self.was_killed = False
         self._around = around
@@ -114,7 +113,6 @@ class Agent:
                 break
             pause = self._backoff.failed(ready_seconds)
             self.restarts += 1
-            self.next_start = asyncio.get_running_loop().time() + pause
             self._become(AgentState.WAITING)
             self._report_end(pause)
             with contextlib.suppress(TimeoutError):

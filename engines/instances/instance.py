@@ -11,7 +11,7 @@ from time import monotonic_ns
 from typing import Any
 
 from engines.core.calls import InferenceCall, Submit
-from engines.core.errors import EngineError, internal, unavailable
+from engines.core.errors import EngineError, ErrorCode, internal, unavailable
 from engines.core.messages import InferResponse, TensorData, WantedOutput
 from engines.instances.host_requests import HostRequests
 from engines.ipc import protocol
@@ -66,6 +66,7 @@ class ProcessInstance:
         self._done: Callable[[], None] | None = None  # of the batch that runs
         self._deadline: asyncio.TimerHandle | None = None
         self._flush: asyncio.TimerHandle | None = None
+        self._setup: asyncio.Future[Message] | None = None
         self._is_ready = False
         self.placement = ""
         self.num_executions = 0  # of this process, that have come back
@@ -79,18 +80,24 @@ class ProcessInstance:
         """Calls without their final response."""
         return len(self._calls)
 
-    def connect(
-        self,
-        channel: Channel,
-        on_setup: Callable[[Message], None],
-        on_heavy: Callable[[str], None],
-        on_overdue: Callable[[str], None],
-    ) -> None:
-        """Its process has started and is about to load the model. `on_setup` gets the messages of loading and stopping,
-        `on_heavy` the reason for replacing the process, `on_overdue` the reason for killing it."""
+    def connect(self, channel: Channel, on_heavy: Callable[[str], None], on_overdue: Callable[[str], None]) -> None:
+        """Its process has started and is about to load the model. `on_heavy` gets the reason for replacing the process,
+        `on_overdue` the reason for killing it."""
         self._channel = channel  # closed at the end of the process: it ignores messages then
-        self._on_setup, self._on_heavy, self._on_overdue = on_setup, on_heavy, on_overdue
+        self._on_heavy, self._on_overdue = on_heavy, on_overdue
         self.num_executions = 0
+
+    async def set_up(self, kind: int, *rest: Any, timeout_seconds: float) -> Message:
+        """Send a message of the setup, and wait for its reply. Raises: EngineError."""
+        self._setup = self._loop.create_future()
+        self.send(kind, *rest)
+        try:
+            async with asyncio.timeout(timeout_seconds):
+                return await self._setup
+        except TimeoutError:
+            raise unavailable(f"'{self.name}' has not loaded within {timeout_seconds:g} seconds") from None
+        finally:
+            self._setup = None
 
     def make_ready(self, placement: str = "") -> None:
         """The model is loaded; `placement` reports its devices as JSON, "" if unknown."""
@@ -141,6 +148,8 @@ class ProcessInstance:
             call.fail(error)
         if done is not None:
             done()
+        if self._setup is not None and not self._setup.done():
+            self._setup.set_exception(error)
 
     def _pack(self, call: InferenceCall, now_ns: int) -> tuple[Any, ...] | None:
         """A call as a request of a batch; None if it fails before."""
@@ -183,9 +192,13 @@ class ProcessInstance:
         elif kind == protocol.RESPONSE:
             _, _, number, is_final, outputs, parameters, error, *times = message
             self._deliver(*self._read(number, is_final, outputs, parameters, error, times))
-        elif kind in (protocol.LOADED, protocol.STARTED, protocol.FAILED, protocol.STOPPED):
-            self._on_setup(message)
-        elif kind != protocol.FREED:
+        elif kind in (protocol.LOADED, protocol.STARTED, protocol.FAILED):
+            if self._setup is not None and not self._setup.done():
+                if kind == protocol.FAILED:
+                    self._setup.set_exception(EngineError(ErrorCode(message[2]), message[3]))
+                else:
+                    self._setup.set_result(message)
+        elif kind not in (protocol.FREED, protocol.STOPPED):
             self._host_requests.take(message, self._channel)
 
     def _finish_batch(self, message: Message) -> None:

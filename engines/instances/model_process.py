@@ -9,13 +9,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from engines.core.errors import EngineError, ErrorCode, internal, unavailable
+from engines.core.errors import EngineError, internal, unavailable
 from engines.core.processes import describe_exit
 from engines.instances.instance import ProcessInstance
 from engines.instances.process import ChannelEnds, Interpreter, ModelChild, spawn
 from engines.ipc import arena, protocol
 from engines.ipc.channel import Channel
-from engines.ipc.protocol import Message
 from engines.scheduling.interfaces import Instance
 from gateway.net.backoff import Backoff
 
@@ -53,7 +52,6 @@ class ModelProcess:
         self._on_change = on_change
         self._loop = asyncio.get_running_loop()
         self._child: ModelChild | None = None
-        self._awaited: dict[str, asyncio.Future[Message]] = {}
         self._restart: asyncio.Task[None] | None = None
         self._replacement: asyncio.Task[None] | None = None
         self._backoff = Backoff(FIRST_DELAY_SECONDS, LAST_DELAY_SECONDS)
@@ -77,7 +75,9 @@ class ModelProcess:
         self._connect(instances[0], ends[0])
         self.instances = [instances[0]]
         try:
-            message = await self._set_up_by(instances[0], protocol.LOAD, {**self._fields, "completes": completes})
+            fields = {**self._fields, "completes": completes}
+            seconds = self._limits.load_seconds
+            message = await instances[0].set_up(protocol.LOAD, fields, timeout_seconds=seconds)
         except BaseException:
             for unused in ends[1:]:
                 unused.close()
@@ -94,9 +94,12 @@ class ModelProcess:
 
     async def begin(self) -> None:
         """Have every instance load the model. Raises: EngineError."""
-        plans = [(instance, instance.plan) for instance in self.instances]
+        seconds = self._limits.load_seconds
         started = await asyncio.gather(
-            *(self._set_up_by(each, protocol.START, plan.name, plan.kind, plan.device_id) for each, plan in plans)
+            *(
+                each.set_up(protocol.START, each.name, each.plan.kind, each.plan.device_id, timeout_seconds=seconds)
+                for each in self.instances
+            )
         )
         for instance, (_, _, placement) in zip(self.instances, started, strict=True):
             instance.make_ready(placement)
@@ -130,33 +133,9 @@ class ModelProcess:
         received = arena.Mapping(ends.received)
         instance.connect(
             Channel(self._loop, ends.outgoing, ends.incoming, sent, received, instance.receive),
-            on_setup=lambda message: self._set_up(instance.key, message),
             on_heavy=self._replace,
             on_overdue=lambda reason: self._abort(instance, reason),
         )
-
-    async def _set_up_by(self, instance: ProcessInstance, kind: int, *rest: Any) -> Message:
-        """Send a message of the setup, and wait for its reply."""
-        future: asyncio.Future[Message] = self._loop.create_future()
-        self._awaited[instance.key] = future
-        instance.send(kind, *rest)
-        try:
-            async with asyncio.timeout(self._limits.load_seconds):
-                return await future
-        except TimeoutError:
-            seconds = self._limits.load_seconds
-            raise unavailable(f"'{instance.name}' has not loaded within {seconds:g} seconds") from None
-        finally:
-            self._awaited.pop(instance.key, None)
-
-    def _set_up(self, key: str, message: Message) -> None:
-        future = self._awaited.get(key)
-        if future is None or future.done():
-            return
-        if message[0] == protocol.FAILED:
-            future.set_exception(EngineError(ErrorCode(message[2]), message[3]))
-        else:
-            future.set_result(message)
 
     def _exit(self, exit_code: int) -> None:
         served, self._serves = self._serves, False
@@ -170,9 +149,6 @@ class ModelProcess:
             else:
                 error = internal(f"Stub process '{instance.name}' is not healthy.")
             instance.lose(error)
-            future = self._awaited.get(instance.key)
-            if future is not None and not future.done():
-                future.set_exception(error)
         if served and not self._stops:
             self._restart = asyncio.ensure_future(self._restart_process())
             for instance in self.instances:

@@ -71,9 +71,13 @@ def version_of(directory_name: str) -> int | None:
 
 
 def versions_in(model_directory: Path) -> list[int]:
-    """All existing versions, in order. Raises: OSError."""
+    """All existing versions, in order. Raises: EngineError."""
+    try:
+        entries = list(model_directory.iterdir())
+    except OSError as error:
+        raise internal(f"failed to open directory {model_directory}: {error.strerror}") from error
     result = []
-    for entry in model_directory.iterdir():
+    for entry in entries:
         if entry.name in OTHER_DIRECTORIES or entry.name.startswith(".") or not entry.is_dir():
             continue
         version = version_of(entry.name)

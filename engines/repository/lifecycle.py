@@ -11,7 +11,7 @@ import logging
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
-from engines.core.errors import EngineError, ErrorCode, internal, invalid, unavailable
+from engines.core.errors import EngineError, ErrorCode, invalid, unavailable
 from engines.repository import config as configuration
 from engines.repository.layout import Fingerprint, read_labels, versions_in, wanted_versions
 from engines.repository.sources import VersionSource
@@ -89,7 +89,7 @@ class Lifecycle:
         EngineError(INVALID_ARG) if one of them fails: the previous ones go on serving.
         """
         current = self._versions.setdefault(source.name, {})
-        wanted = wanted_versions(source.config, await asyncio.to_thread(_versions_in, source))
+        wanted = wanted_versions(source.config, await asyncio.to_thread(versions_in, source.directory))
         if not wanted:
             raise invalid(f"at least one version must be available under the version policy of model '{source.name}'")
         unchanged = {number for number in wanted if _can_keep(current.get(number), source, previous)}
@@ -207,13 +207,6 @@ async def _finish_unload(version: Version, after: Sequence[asyncio.Task[None]]) 
         _log.exception("unloading '%s' version %d", version.name, version.number)
     version.become_unloaded()
     _log.info("successfully unloaded '%s' version %d", version.name, version.number)
-
-
-def _versions_in(source: VersionSource) -> list[int]:
-    try:
-        return versions_in(source.directory)
-    except OSError as error:
-        raise internal(f"failed to open directory {source.directory}: {error.strerror}") from error
 
 
 def _can_keep(version: Version | None, source: VersionSource, previous: Fingerprint | None) -> bool:

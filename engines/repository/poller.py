@@ -41,7 +41,6 @@ class Polled:
 
     changed: dict[str, VersionSource] = field(default_factory=dict)
     unmodified: set[str] = field(default_factory=set)
-    duplicates: set[str] = field(default_factory=set)
     problems: dict[str, str] = field(default_factory=dict)
     strangers: set[str] = field(default_factory=set)
 
@@ -90,7 +89,6 @@ class Shelf:
         polled = Polled()
         for name, directories in self.directories().items():
             if len(directories) > 1:
-                polled.duplicates.add(name)
                 polled.problems[name] = NOT_UNIQUE
             else:
                 self._poll(name, directories[0], Override(), records, polled)

@@ -68,9 +68,6 @@ class Signature:
         self.outputs = {output.name: OutputRule(config, output, checks) for output in config.output}
         self.output_names = tuple(self.outputs)
         self.is_decoupled: bool = config.model_transaction_policy.decoupled
-        self.input_reshapes = {
-            each.name: tuple(each.reshape.shape) for each in config.input if each.HasField("reshape")
-        }
 
 
 def _type_name(datatype: str) -> str:

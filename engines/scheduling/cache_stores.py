@@ -95,7 +95,6 @@ class RedisStore:
         self._prefix = prefix
         self._paused_until_ns = 0
         self._num_writes = 0
-        self.num_failures = 0
 
     def get(self, key: str, callback: LookupCallback) -> None:
         if self._is_paused:
@@ -123,7 +122,6 @@ class RedisStore:
             self._spawn(self._write(key, encode(response)))
 
     def _failed(self) -> None:
-        self.num_failures += 1
         self._paused_until_ns = self._clock.now_ns() + PAUSE_NS
 
     @property

@@ -40,7 +40,7 @@ def test_the_next_batch_runs_while_answers_are_handed_over() -> None:
             memory_limit_bytes=None,
         )
         channel = Channel()
-        instance.connect(channel, print, print, print)  # type: ignore[arg-type]
+        instance.connect(channel, print, print)  # type: ignore[arg-type]
         instance.make_ready()
         happened: list[str] = []
         first = InferenceCall(InferRequest("m"), lambda response, is_final: happened.append("answered"))
