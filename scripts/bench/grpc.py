@@ -2,14 +2,13 @@
 
     python scripts/bench/grpc.py              # everything that is installed, about ten minutes
     python scripts/bench/grpc.py --quick      # a glance, under a minute
-    python scripts/bench/grpc.py --cases unary,stream --proxies ours,envoy --rounds 5
+    python scripts/bench/grpc.py --only unary,stream --proxies ours,envoy --rounds 5
 
 README.md beside this file says what is measured and how to read it.
 """
 
 import contextlib
 import shlex
-import signal
 import sys
 import tempfile
 from functools import partial
@@ -27,7 +26,7 @@ from bench.grpc_goals import verdicts  # noqa: E402
 from bench.grpc_h2load import command_line, h2load_version  # noqa: E402
 from bench.grpc_messages import GrpcLoad  # noqa: E402
 from bench.grpc_proxies import PROXIES  # noqa: E402
-from bench.grpc_run import Plan, carry_out, held  # noqa: E402
+from bench.grpc_run import carry_out, held  # noqa: E402
 
 # Long enough for a profile.
 HOLD_SECONDS = 15
@@ -45,27 +44,16 @@ PANELS = (
 )
 
 
-CASE_HELP = "; ".join(f"{case.name} ({case.title})" for case in CASES.values())
-
-
 def main(
-    cases: Annotated[str, typer.Option(metavar="CASES", help=f"Separated by commas, of: {CASE_HELP}.")] = "",
-    proxies: Annotated[
-        str, typer.Option(metavar="PROXIES", help=f"Separated by commas, of: {', '.join(PROXIES)}.")
-    ] = "",
-    rounds: Annotated[int, typer.Option(min=1, max=50, help="Rounds of every case; medians are shown.")] = 3,
-    seconds: Annotated[int, typer.Option(min=1, max=60, help="Length of one round of one proxy.")] = 2,
-    quick: Annotated[bool, typer.Option("--quick", help="One round of one second: a glance, not a figure.")] = False,
-    pin: Annotated[
-        bool, typer.Option(help="Give the proxies one core and load and upstream the others (Linux).")
-    ] = True,
-    hold: Annotated[
-        str, typer.Option(metavar="PROXY", help="Measure nothing: start this proxy and say how to load and profile it.")
-    ] = "",
-    results: Annotated[Path, typer.Option(metavar="FOLDER", help="Where grpc.json and grpc.png go.")] = command.RESULTS,
-    json: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write the JSON here, and not into the folder of results.")
-    ] = None,
+    only: Annotated[str, command.case_option({name: case.title for name, case in CASES.items()})] = "",
+    proxies: Annotated[str, command.name_option("PROXIES", PROXIES)] = "",
+    rounds: command.Rounds = 3,
+    seconds: command.Seconds = 2,
+    quick: command.Quick = False,
+    pin: command.Pin = True,
+    hold: command.Hold = "",
+    results: command.ResultsFolder = command.RESULTS,
+    json: command.JsonFile = None,
 ) -> None:
     """Measure gRPC proxies before a canned engine and a real Triton: direct, Envoy, grpcio.aio and Pointsman, one
     worker each.
@@ -81,20 +69,12 @@ def main(
         _hold(command.installed(hold, PROXIES)[0], pin)
         return
     names = command.installed(proxies, PROXIES)
-    plan = Plan(
-        proxies=names,
-        cases=command.chosen(cases, list(CASES), "case") if cases else list(CASES),
-        rounds=1 if quick else rounds,
-        seconds=1 if quick else seconds,
-        pin=pin,
-    )
-    options = {"rounds": plan.rounds, "seconds": plan.seconds, "pin": pin}
+    cases = command.chosen(only, CASES, "case", default=list(CASES))
+    rounds, seconds = (1, 1) if quick else (rounds, seconds)
+    plan = command.Plan(names, cases, rounds, seconds, pin)
+    options = {"rounds": rounds, "seconds": seconds, "pin": pin}
     machine = environment.describe({name: PROXIES[name].find() for name in names}, [h2load_version()], options)
-    measured = command.carry_out(
-        "grpc", partial(carry_out, plan), CASES.values(), verdicts, PANELS, machine, results, json
-    )
-    if measured.failures:
-        raise typer.Exit(1)
+    command.carry_out("grpc", partial(carry_out, plan), CASES.values(), verdicts, PANELS, machine, results, json)
 
 
 def _hold(proxy: str, pin: bool) -> None:
@@ -111,12 +91,13 @@ def _hold(proxy: str, pin: bool) -> None:
             seconds=0,
             groups={},
         )
-        print(f"{proxy} listens on {load.port}" + (f", its worker is {running.worker.pid}" if running.worker else ""))
-        print("load:", shlex.join(command_line(load, Path(folder) / "request", HOLD_SECONDS)))
-        if running.worker:
-            print(f"profile: py-spy record --rate 500 --duration 10 --pid {running.worker.pid} -o profile.svg")
-        print("Ctrl-C ends it", flush=True)
-        signal.pause()
+        command.hold(
+            [
+                f"{proxy} listens on {load.port}" + (f", its worker is {running.worker.pid}" if running.worker else ""),
+                f"load: {shlex.join(command_line(load, Path(folder) / 'request', HOLD_SECONDS))}",
+                *command.profile_line(running.worker),
+            ]
+        )
 
 
 if __name__ == "__main__":

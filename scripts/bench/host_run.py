@@ -3,25 +3,24 @@
 import json
 import secrets
 import statistics
-import tempfile
 import time
 import urllib.request
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.shared_memory import SharedMemory
-from pathlib import Path
 
 import numpy as np
 from rich.progress import Progress
 
+from bench.command import Plan
 from bench.host_cases import CASES, WITH_SHARED_MEMORY, HostCase, Loader
 from bench.host_messages import INFERENCES, LARGE, REGION
 from bench.host_models import PYTHON_MODELS, write_repository
 from bench.host_servers import SERVERS
-from bench.processes import BenchError, Children, raise_file_limit
-from bench.programs import Running, Site
-from bench.rounds import Cores, interleave
+from bench.processes import BenchError
+from bench.programs import Running
+from bench.rounds import interleave, stage
 from bench.samples import Failure, Results
 
 # Copies that are timed for the price of one; the median of them counts.
@@ -29,17 +28,6 @@ COPIES = 200
 
 # More than a core has of its own.
 CACHE_BYTES = 1 << 25
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """What to measure and how long."""
-
-    servers: Sequence[str]
-    cases: Sequence[str]  # keys of CASES
-    rounds: int
-    seconds: float
-    pin: bool
 
 
 @dataclass(slots=True)
@@ -50,31 +38,25 @@ class HostResults(Results):
 
 
 def carry_out(plan: Plan, progress: Progress) -> HostResults:
-    """Do what the plan says. Every process that was started has ended when this returns or raises."""
-    raise_file_limit()
-    cores = Cores.split() if plan.pin else Cores()
+    """Measure as planned. Every started process has ended when this returns or raises."""
     results = HostResults()
-    with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pointsman-bench-")))
-        models = write_repository(folder / "models")
-        children = stack.enter_context(Children(folder))
-        region = stack.enter_context(shared_region())
+    with stage(plan.pin) as up, shared_region() as region:
+        repository = up.proxies.folder / "models"
+        models = write_repository(repository)
         starting = progress.add_task("starting", total=None)
         running: dict[str, Running] = {}
-        for name in plan.servers:
+        for name in plan.proxies:
             progress.console.log(f"starting {name}")
             names = models if name == "ours" else PYTHON_MODELS
             try:
-                running[name] = SERVERS[name].start(
-                    Site(children, folder, cores.proxy), folder / "models", names, stack
-                )
+                running[name] = SERVERS[name].start(up.proxies, repository, names, up.stack)
                 if name in WITH_SHARED_MEMORY:
                     register(running[name], region.name)
             except BenchError as error:
                 why = f"did not start: {error}"
                 results.failures += [Failure(case, name, why) for case in plan.cases if name in CASES[case].servers]
         progress.remove_task(starting)
-        loader = Loader(plan.seconds, cores.others)
+        loader = Loader(plan.seconds, up.cores.others)
         for case in (CASES[name] for name in plan.cases):
             if INFERENCES[case.inference].model not in models:
                 results.failures += [Failure(case.name, name, "its library is not installed") for name in case.servers]

@@ -21,13 +21,9 @@ import typer  # noqa: E402
 from bench import command, environment  # noqa: E402
 from bench.cases import CASES  # noqa: E402
 from bench.goals import verdicts  # noqa: E402
-from bench.processes import raise_file_limit  # noqa: E402
 from bench.proxies import PROXIES  # noqa: E402
-from bench.run import MEMORY, Plan, carry_out  # noqa: E402
+from bench.run import ALL_CASES, carry_out  # noqa: E402
 from bench.wrk import wrk_version  # noqa: E402
-
-IDLE_CONNECTIONS = 5_000
-HUGE_BYTES = 2 << 30
 
 PANELS = (
     ("small", "cpu_us", "small infer: CPU µs/request"),
@@ -40,21 +36,16 @@ PANELS = (
 
 
 def main(
-    only: Annotated[
-        str, typer.Option(metavar="CASES", help=f"Cases, separated by commas: {', '.join([*CASES, MEMORY])}.")
-    ] = "",
-    proxies: Annotated[
-        str, typer.Option(metavar="PROXIES", help=f"Proxies, separated by commas: {', '.join(PROXIES)}.")
-    ] = "",
-    rounds: Annotated[int, typer.Option(min=1, max=50, help="Rounds of every case; medians are shown.")] = 3,
-    seconds: Annotated[int, typer.Option(min=1, max=60, help="Length of one round of one proxy.")] = 2,
-    connections: Annotated[int, typer.Option(min=1, max=2_000, help="Connections of the small infer cases.")] = 32,
-    quick: Annotated[bool, typer.Option("--quick", help="One round of one second: a glance, not a figure.")] = False,
-    wrk: Annotated[bool, typer.Option(help="Let wrk make the small infer load where it is installed.")] = True,
-    pin: Annotated[
-        bool, typer.Option(help="Give the proxies one core and load and upstream the others (Linux).")
-    ] = True,
-    results: Annotated[Path, typer.Option(metavar="FOLDER", help="Where http.json and http.png go.")] = command.RESULTS,
+    only: Annotated[str, command.case_option(ALL_CASES)] = "",
+    proxies: Annotated[str, command.name_option("PROXIES", PROXIES)] = "",
+    rounds: command.Rounds = 3,
+    seconds: command.Seconds = 2,
+    connections: command.Connections = 32,
+    quick: command.Quick = False,
+    wrk: command.Wrk = True,
+    pin: command.Pin = True,
+    results: command.ResultsFolder = command.RESULTS,
+    json: command.JsonFile = None,
 ) -> None:
     """Measure HTTP proxies before a canned engine: direct, Envoy, nginx and Pointsman, one worker each.
 
@@ -62,22 +53,13 @@ def main(
     what else this machine does. All traffic stays on 127.0.0.1. Exits with 1 when a proxy gives a wrong answer; goals
     that are missed are shown, and do not change the exit status.
     """
-    raise_file_limit()
     names = command.installed(proxies, PROXIES)
-    plan = Plan(
-        proxies=names,
-        cases=command.chosen(only, [*CASES, MEMORY], "case") if only else [*CASES, MEMORY],
-        rounds=1 if quick else rounds,
-        seconds=1 if quick else seconds,
-        connections=connections,
-        use_wrk=wrk,
-        pin=pin,
-        idle_connections=IDLE_CONNECTIONS,
-        huge_bytes=HUGE_BYTES,
-    )
-    options = {"rounds": plan.rounds, "seconds": plan.seconds, "connections": connections, "pin": pin, "wrk": wrk}
+    cases = command.chosen(only, ALL_CASES, "case", default=list(ALL_CASES))
+    rounds, seconds = (1, 1) if quick else (rounds, seconds)
+    plan = command.Plan(names, cases, rounds, seconds, pin, connections, wrk)
+    options = {"rounds": rounds, "seconds": seconds, "connections": connections, "pin": pin, "wrk": wrk}
     machine = environment.describe({name: PROXIES[name].find() for name in names}, [wrk_version()], options)
-    command.carry_out("http", partial(carry_out, plan), CASES.values(), verdicts, PANELS, machine, results)
+    command.carry_out("http", partial(carry_out, plan), CASES.values(), verdicts, PANELS, machine, results, json)
 
 
 if __name__ == "__main__":

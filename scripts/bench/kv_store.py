@@ -20,17 +20,16 @@ sys.path.append(str(Path(__file__).resolve().parents[2]))
 import json as json_format  # noqa: E402
 
 import typer  # noqa: E402
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn  # noqa: E402
+from rich.progress import Progress  # noqa: E402
 from rich.table import Table  # noqa: E402
 
 from bench import command, environment  # noqa: E402
-from bench.kv_store_run import CASES, Setup, carry_out, own_redis  # noqa: E402
+from bench.kv_store_run import CASES, Measured, Setup, carry_out, own_redis  # noqa: E402
 from bench.llm_model import SHAPES, cache_folder  # noqa: E402
-from bench.processes import BenchError  # noqa: E402
 
 
 def main(
-    rounds: Annotated[int, typer.Option(min=1, max=50, help="Each with a prefix of its own; medians are shown.")] = 5,
+    rounds: command.Rounds = 5,
     tokens: Annotated[int, typer.Option(min=64, max=7000, help="Of the prefix.")] = 2000,
     shape: Annotated[
         str, typer.Option(metavar="SHAPE", help=f"Of the model's size, of: {', '.join(SHAPES)}.")
@@ -50,18 +49,13 @@ def main(
     shape = command.chosen(shape, list(SHAPES), "shape")[0]
     options = {"rounds": rounds, "tokens": tokens, "shape": shape, "dtype": dtype, "codec": codec, "threads": threads}
     machine = environment.describe({}, [], {**options, "model_cache": str(cache_folder())})
-    for line in environment.as_lines(machine):
-        command.console.print(line, style="dim", highlight=False)
-    command.end_by_signal()
     setup = Setup(SHAPES[shape], dtype, codec, threads, tokens, rounds)
-    bars = (TextColumn("{task.description:<60}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    try:
-        with own_redis(redis) as url, Progress(*bars, console=command.console) as progress:
-            measured = carry_out(setup, url, progress)
-    except BenchError as error:
-        command.console.print("[bold red]stopped:[/]", end=" ")
-        command.console.print(str(error), markup=False, highlight=False)
-        raise typer.Exit(1) from error
+
+    def measure(progress: Progress) -> Measured:
+        with own_redis(redis) as url:
+            return carry_out(setup, url, progress)
+
+    measured = command.run_measurement(measure, machine)
     table = Table(title=f"first token behind {tokens:,} tokens ({shape}, {dtype}, {codec}); {measured.store}")
     for column in ("where the prefix is", "median ms", "each round", "times cold"):
         table.add_column(column, justify="left" if column == "where the prefix is" else "right")

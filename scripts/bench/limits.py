@@ -9,7 +9,6 @@ limit is ever reached: every reply is the engine's.
 
 import sys
 from pathlib import Path
-from typing import Annotated
 
 # Started by its path, Python looks for modules in this folder first, where some have the names of libraries.
 sys.path[0] = str(Path(__file__).resolve().parent.parent)
@@ -35,10 +34,10 @@ MEASURED = ("small", "unique")
 
 
 def main(
-    rounds: Annotated[int, typer.Option(min=1, max=50, help="Rounds of every case; medians are shown.")] = 5,
-    seconds: Annotated[int, typer.Option(min=1, max=60, help="Length of one round of one gateway.")] = 2,
-    quick: Annotated[bool, typer.Option("--quick", help="One round of one second: a glance, not a figure.")] = False,
-    results: Annotated[Path, typer.Option(metavar="FOLDER", help="Where limits.json goes.")] = command.RESULTS,
+    rounds: command.Rounds = 5,
+    seconds: command.Seconds = 2,
+    quick: command.Quick = False,
+    results: command.ResultsFolder = command.RESULTS,
 ) -> None:
     """Measure what limits cost a request."""
     command.end_by_signal()

@@ -39,15 +39,12 @@ PANELS = (
     ("alone", "units_per_second", "one request: tokens/s"),
     ("alone", "p50_ms", "one request: gap p50 ms"),
 )
-CASE_HELP = "; ".join(f"{case.name} ({case.title})" for case in CASES.values())
 
 
 def main(
-    only: Annotated[str, typer.Option(metavar="CASES", help=f"Separated by commas, of: {CASE_HELP}.")] = "",
-    engines: Annotated[
-        str, typer.Option(metavar="ENGINES", help=f"Separated by commas, of: {', '.join(ENGINES)}.")
-    ] = "",
-    rounds: Annotated[int, typer.Option(min=1, max=50, help="Rounds of every case; medians are shown.")] = 3,
+    only: Annotated[str, command.case_option({name: case.title for name, case in CASES.items()})] = "",
+    engines: Annotated[str, command.name_option("ENGINES", ENGINES)] = "",
+    rounds: command.Rounds = 3,
     dtype: Annotated[
         Literal["bfloat16", "float32"],
         typer.Option(help="Of weights and cache, for all; transformers is fastest with bfloat16 here."),
@@ -60,10 +57,8 @@ def main(
     install: Annotated[
         bool, typer.Option("--install", help="First build llama.cpp's server for this processor: ten minutes, once.")
     ] = False,
-    results: Annotated[Path, typer.Option(metavar="FOLDER", help="Where llm.json and llm.png go.")] = command.RESULTS,
-    json: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write the JSON here, and not into the folder of results.")
-    ] = None,
+    results: command.ResultsFolder = command.RESULTS,
+    json: command.JsonFile = None,
 ) -> None:
     """Measure engines of language models on the same weights: a Llama of 150 M parameters, made once.
 
@@ -78,14 +73,11 @@ def main(
         except BenchError as error:
             command.console.print(f"[yellow]{error}[/]")
     raise_file_limit()
-    names = command.chosen(engines, list(ENGINES), "engine") if engines else list(ENGINES)
-    versions = {name: ENGINES[name].find() for name in names}
-    for name in [name for name in names if versions[name] is None]:
-        command.console.print(f"[yellow]{name} is not here and left out[/] ({ENGINES[name].how_to_get})")
+    versions = command.present(engines, ENGINES, "engine", lambda engine: engine.how_to_get)
     chosen = SHAPES[command.chosen(shape, list(SHAPES), "shape")[0]]
     plan = Plan(
-        engines=[name for name in names if versions[name]],
-        cases=command.chosen(only, list(CASES), "case") if only else list(CASES),
+        engines=list(versions),
+        cases=command.chosen(only, CASES, "case", default=list(CASES)),
         rounds=1 if quick else rounds,
         model=Model(chosen, dtype, threads),
     )
@@ -97,7 +89,7 @@ def main(
         "parameters": chosen.parameters,
         "model_cache": str(cache_folder()),
     }
-    machine = environment.describe({name: versions[name] for name in plan.engines}, [], options)
+    machine = environment.describe(versions, [], options)
 
     def measure(progress: Progress) -> LlmResults:
         found = carry_out(plan, progress)
@@ -105,9 +97,7 @@ def main(
         return found
 
     cases = [CASES[name] for name in plan.cases]
-    measured = command.carry_out("llm", measure, cases, verdicts, PANELS, machine, results, json, show=llm_report.show)
-    if measured.failures:
-        raise typer.Exit(1)
+    command.carry_out("llm", measure, cases, verdicts, PANELS, machine, results, json, show=llm_report.show)
 
 
 if __name__ == "__main__":

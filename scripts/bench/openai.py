@@ -10,7 +10,6 @@ README.md beside this file says what is measured and how to read it.
 """
 
 import contextlib
-import signal
 import sys
 from functools import partial
 from pathlib import Path
@@ -24,10 +23,9 @@ import typer  # noqa: E402
 from bench import command, environment  # noqa: E402
 from bench.openai_cases import CASES  # noqa: E402
 from bench.openai_goals import verdicts  # noqa: E402
-from bench.openai_hold import how_to_load  # noqa: E402
 from bench.openai_proxies import PROXIES, install  # noqa: E402
-from bench.openai_run import Plan, carry_out, held  # noqa: E402
-from bench.processes import BenchError, raise_file_limit  # noqa: E402
+from bench.openai_run import carry_out, held, how_to_load  # noqa: E402
+from bench.processes import BenchError  # noqa: E402
 from bench.wrk import wrk_version  # noqa: E402
 
 PANELS = (
@@ -41,29 +39,22 @@ PANELS = (
     ("latency", "p50_us", "one connection: p50 µs"),
 )
 
-CASE_HELP = "; ".join(f"{case.name} ({case.title})" for case in CASES.values())
-
 
 def main(
-    only: Annotated[str, typer.Option(metavar="CASES", help=f"Separated by commas, of: {CASE_HELP}.")] = "",
-    proxies: Annotated[
-        str, typer.Option(metavar="PROXIES", help=f"Separated by commas, of: {', '.join(PROXIES)}.")
-    ] = "",
-    rounds: Annotated[int, typer.Option(min=1, max=50, help="Rounds of every case; medians are shown.")] = 3,
-    seconds: Annotated[int, typer.Option(min=1, max=60, help="Length of one round of one proxy.")] = 2,
-    connections: Annotated[int, typer.Option(min=1, max=2_000, help="Connections of the short chats.")] = 32,
-    quick: Annotated[bool, typer.Option("--quick", help="One round of one second: a glance, not a figure.")] = False,
-    wrk: Annotated[bool, typer.Option(help="Let wrk make the load of whole answers where it is installed.")] = True,
-    pin: Annotated[bool, typer.Option(help="Give the proxies one core and load and engine the others (Linux).")] = True,
+    only: Annotated[str, command.case_option({name: case.title for name, case in CASES.items()})] = "",
+    proxies: Annotated[str, command.name_option("PROXIES", PROXIES)] = "",
+    rounds: command.Rounds = 3,
+    seconds: command.Seconds = 2,
+    connections: command.Connections = 32,
+    quick: command.Quick = False,
+    wrk: command.Wrk = True,
+    pin: command.Pin = True,
     install_peers: Annotated[
-        bool, typer.Option("--install", help="First install the peers that pip has: .bench-routers, .bench-litellm.")
+        bool, typer.Option("--install", help="First install the peers that pip offers: .bench-routers, .bench-litellm.")
     ] = False,
-    hold: Annotated[
-        str, typer.Option(metavar="PROXY", help="Measure nothing: start this proxy and say how to load and profile it.")
-    ] = "",
-    results: Annotated[
-        Path, typer.Option(metavar="FOLDER", help="Where openai.json and openai.png go.")
-    ] = command.RESULTS,
+    hold: command.Hold = "",
+    results: command.ResultsFolder = command.RESULTS,
+    json: command.JsonFile = None,
 ) -> None:
     """Measure proxies of language models before a canned engine: direct, Envoy, vllm-router, sglang-router, LiteLLM
     and Pointsman, one worker each.
@@ -78,32 +69,17 @@ def main(
         except BenchError as error:
             command.console.print(f"[yellow]{error}[/]")
     if hold:
-        _hold(command.installed(hold, PROXIES)[0], pin)
+        command.end_by_signal()
+        with contextlib.suppress(KeyboardInterrupt), held(command.installed(hold, PROXIES)[0], pin) as running:
+            command.hold(how_to_load(running))
         return
-    raise_file_limit()
     names = command.installed(proxies, PROXIES)
-    plan = Plan(
-        proxies=names,
-        cases=command.chosen(only, list(CASES), "case") if only else list(CASES),
-        rounds=1 if quick else rounds,
-        seconds=1 if quick else seconds,
-        connections=connections,
-        use_wrk=wrk,
-        pin=pin,
-    )
-    options = {"rounds": plan.rounds, "seconds": plan.seconds, "connections": connections, "pin": pin, "wrk": wrk}
+    cases = command.chosen(only, CASES, "case", default=list(CASES))
+    rounds, seconds = (1, 1) if quick else (rounds, seconds)
+    plan = command.Plan(names, cases, rounds, seconds, pin, connections, wrk)
+    options = {"rounds": rounds, "seconds": seconds, "connections": connections, "pin": pin, "wrk": wrk}
     machine = environment.describe({name: PROXIES[name].find() for name in names}, [wrk_version()], options)
-    command.carry_out("openai", partial(carry_out, plan), CASES.values(), verdicts, PANELS, machine, results)
-
-
-def _hold(proxy: str, pin: bool) -> None:
-    """Keep one proxy running until Ctrl-C."""
-    command.end_by_signal()
-    with contextlib.suppress(KeyboardInterrupt), held(proxy, pin) as running:
-        for line in how_to_load(running):
-            print(line)
-        print("Ctrl-C ends it", flush=True)
-        signal.pause()
+    command.carry_out("openai", partial(carry_out, plan), CASES.values(), verdicts, PANELS, machine, results, json)
 
 
 if __name__ == "__main__":

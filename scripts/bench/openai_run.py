@@ -1,53 +1,46 @@
 """A whole run of language models: the engine up, proxies up, rounds interleaved, everything down."""
 
+import dataclasses
+import json
+import shlex
 import sys
-import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from rich.progress import Progress
 
-from bench.openai_cases import CASES, Loader, check_answers
+from bench.command import Plan, profile_line
+from bench.openai_cases import CASES, OURS, Loader, OpenAICase, check_answers, right_answer
+from bench.openai_load import OpenAILoad
 from bench.openai_proxies import ENGINE, PROXIES
-from bench.processes import Children, free_port, raise_file_limit
+from bench.processes import SCRIPTS, free_port
 from bench.programs import Running, Site, start_on_port
-from bench.rounds import Cores, interleave
+from bench.rounds import interleave, stage
 from bench.samples import Results
 from bench.wrk import wrk_path
 
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """What to measure and how long."""
-
-    proxies: Sequence[str]
-    cases: Sequence[str]  # keys of CASES
-    rounds: int
-    seconds: float
-    connections: int
-    use_wrk: bool
-    pin: bool
+# Long enough for a profile.
+HOLD_SECONDS = 15
 
 
 def carry_out(plan: Plan, progress: Progress) -> Results:
-    """Do what the plan says. Every process that was started has ended when this returns or raises."""
+    """Measure as planned. Every started process has ended when this returns or raises."""
     results, cases = Results(), [CASES[name] for name in plan.cases]
-    with _stage(plan.pin) as stage:
+    with stage(plan.pin) as up:
         starting = progress.add_task("starting", total=None)
+        port, pid = start_engine(up.others)
         running = []
         for name in plan.proxies:
             progress.console.log(f"starting {name}")
-            running.append(PROXIES[name].start(stage.site, stage.engine_port))
+            running.append(PROXIES[name].start(up.proxies, port))
             check_answers(running[-1], cases)
         progress.remove_task(starting)
         loader = Loader(
             seconds=plan.seconds,
             connections=plan.connections,
             use_wrk=plan.use_wrk and wrk_path() is not None,
-            cores=stage.cores.others,
-            upstream_pids=[stage.engine_pid],
+            cores=up.cores.others,
+            upstream_pids=[pid],
         )
         for case in cases:
             if rows := case.rows(running):
@@ -57,32 +50,35 @@ def carry_out(plan: Plan, progress: Progress) -> Results:
 
 @contextmanager
 def held(proxy: str, pin: bool) -> Iterator[Running]:
-    """One proxy before the canned engine, for as long as the context lasts: to be profiled."""
-    with _stage(pin) as stage:
-        running = PROXIES[proxy].start(stage.site, stage.engine_port)
+    """One proxy in front of the canned engine while the context lasts, to be profiled."""
+    with stage(pin) as up:
+        running = PROXIES[proxy].start(up.proxies, start_engine(up.others)[0])
         check_answers(running, [CASES["chat"]])
         yield running
 
 
-@dataclass(frozen=True, slots=True)
-class _Stage:
-    """What is up while a run lasts."""
+def how_to_load(running: Running) -> list[str]:
+    """The worker of a proxy, and a command for each kind of load that the proxy supports."""
+    port = running.ports[ENGINE]
+    names = ["chat", "chat-long", "tokens", *(["translated"] if running.name == OURS else [])]
+    return [
+        f"{running.name} listens on {port}" + (f", its worker is {running.worker.pid}" if running.worker else ""),
+        *(f"load, {name}: {_load_command(CASES[name], port)}" for name in names),
+        *profile_line(running.worker),
+    ]
 
-    site: Site
-    cores: Cores
-    engine_port: int
-    engine_pid: int
 
-
-@contextmanager
-def _stage(pin: bool) -> Iterator[_Stage]:
-    raise_file_limit()
-    cores = Cores.split() if pin else Cores()
-    with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pointsman-bench-")))
-        children = stack.enter_context(Children(folder))
-        port, pid = start_engine(Site(children, folder, cores.others))
-        yield _Stage(Site(children, folder, cores.proxy), cores, port, pid)
+def _load_command(case: OpenAICase, port: int) -> str:
+    load = OpenAILoad(
+        exchange=case.exchange,
+        port=port,
+        connections=case.connections or 32,
+        seconds=HOLD_SECONDS,
+        groups={},
+        right=None if case.is_stream else right_answer(port, case.exchange).decode("ascii"),
+    )
+    argv = [sys.executable, "-m", "bench.openai_load", json.dumps(dataclasses.asdict(load))]
+    return f"cd {shlex.quote(str(SCRIPTS))} && {shlex.join(argv)}"
 
 
 def start_engine(site: Site) -> tuple[int, int]:

@@ -115,9 +115,7 @@ def write_json(results: Results, verdicts: Sequence[Verdict], environment: dict[
     """Everything: the machine, each sample of each round, and the verdicts."""
     document = {
         "environment": environment,
-        "samples": [dataclasses.asdict(sample) for sample in results.samples],
-        "failures": [dataclasses.asdict(failure) for failure in results.failures],
-        "memory": [dataclasses.asdict(sample) for sample in results.memory],
+        **dataclasses.asdict(results),
         "goals": [dataclasses.asdict(verdict) | {"passed": verdict.passed} for verdict in verdicts],
     }
     path.write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n")

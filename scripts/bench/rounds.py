@@ -1,13 +1,16 @@
 """How proxies take turns: every one in every round, on a core of its own."""
 
 import os
-from collections.abc import Callable, Sequence
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from rich.progress import Progress
 
-from bench.programs import Running
+from bench.processes import Children, raise_file_limit
+from bench.programs import Running, Site
 from bench.samples import Case, Failure, Results, Sample
 
 # One round of one case through one proxy.
@@ -32,6 +35,27 @@ class Cores:
         for thread in Path("/proc/self/task").iterdir():
             os.sched_setaffinity(int(thread.name), others)
         return cls([proxy], others)
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """Where the programs of a run start; all end with the run."""
+
+    proxies: Site
+    others: Site  # load and upstreams
+    cores: Cores
+    stack: ExitStack  # what else ends with the run
+
+
+@contextmanager
+def stage(pin: bool) -> Iterator[Stage]:
+    """A temporary folder and a set of child processes, which are gone when the context ends."""
+    raise_file_limit()
+    cores = Cores.split() if pin else Cores()
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pointsman-bench-")))
+        children = stack.enter_context(Children(folder))
+        yield Stage(Site(children, folder, cores.proxy), Site(children, folder, cores.others), cores, stack)
 
 
 def order(number: int, round_number: int) -> list[int]:

@@ -1,80 +1,61 @@
 """A whole run: upstreams up, proxies up, rounds interleaved, then memory, then everything down."""
 
 import sys
-import tempfile
 import time
-from collections.abc import Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 
 from rich.progress import Progress
 
 from bench import configs, memory
 from bench.cases import CASES, Loader, answer_of, check_answers
-from bench.processes import BenchError, Children, Ports, free_port, raise_file_limit, tree
+from bench.command import Plan
+from bench.processes import BenchError, Ports, free_port, raise_file_limit, tree
 from bench.programs import Running, Site, nginx_path, start_nginx, start_on_port
 from bench.proxies import PROXIES
-from bench.rounds import Cores, interleave
+from bench.rounds import interleave, stage
 from bench.samples import Results
 from bench.wrk import wrk_path
 
 MEMORY = "memory"
+ALL_CASES = {**{name: case.title for name, case in CASES.items()}, MEMORY: "resident memory"}
+
+IDLE_CONNECTIONS = 5_000
+HUGE_BYTES = 2 << 30
 
 # What the idle connections leave of the limit of open files for everything else in a process.
 SPARE_FILES = 500
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """What to measure and how long."""
-
-    proxies: Sequence[str]
-    cases: Sequence[str]  # keys of CASES, and "memory"
-    rounds: int
-    seconds: float
-    connections: int
-    use_wrk: bool
-    pin: bool
-    idle_connections: int
-    huge_bytes: int
-
-
 def carry_out(plan: Plan, progress: Progress) -> Results:
-    """Do what the plan says. Every process that was started has ended when this returns or raises."""
-    idle_connections = min(plan.idle_connections, raise_file_limit() - SPARE_FILES)
-    cores = Cores.split() if plan.pin else Cores()
+    """Measure as planned. Every started process has ended when this returns or raises."""
+    idle_connections = min(IDLE_CONNECTIONS, raise_file_limit() - SPARE_FILES)
     results = Results()
-    with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pointsman-bench-")))
-        children = stack.enter_context(Children(folder))
+    with stage(plan.pin) as up:
         starting = progress.add_task("starting", total=None)
-        upstreams, upstream_pids = _start_upstreams(Site(children, folder, cores.others), plan.huge_bytes)
-        site = Site(children, folder, cores.proxy)
+        upstreams, upstream_pids = _start_upstreams(up.others)
         loader = Loader(
             seconds=plan.seconds,
             connections=plan.connections,
             use_wrk=plan.use_wrk and wrk_path() is not None,
-            cores=cores.others,
+            cores=up.cores.others,
             upstream_pids=upstream_pids,
         )
         if cases := [CASES[name] for name in plan.cases if name != MEMORY]:
-            running = [_start(name, site, upstreams, progress) for name in plan.proxies]
+            running = [_start(name, up.proxies, upstreams, progress) for name in plan.proxies]
             progress.remove_task(starting)
             interleave(cases, running, plan.rounds, loader.sample, progress, results)
             for each in running:
                 if each.process is not None:
-                    children.stop(each.process)
+                    up.proxies.children.stop(each.process)
         if MEMORY in plan.cases:
-            _measure_memory(plan, site, upstreams, idle_connections, progress, results)
+            _measure_memory(plan, up.proxies, upstreams, idle_connections, progress, results)
     return results
 
 
-def _start_upstreams(site: Site, huge_bytes: int) -> tuple[Ports, list[int]]:
+def _start_upstreams(site: Site) -> tuple[Ports, list[int]]:
     """The canned server, and nginx beside it for the small answers where it is installed."""
     bulk = free_port()
-    argv = (sys.executable, "-m", "bench.upstream", "--port", str(bulk), "--huge-bytes", str(huge_bytes))
+    argv = (sys.executable, "-m", "bench.upstream", "--port", str(bulk), "--huge-bytes", str(HUGE_BYTES))
     ports = {"small": bulk, "bulk": bulk}
     canned = start_on_port(site, "upstream", argv, bulk, ports).process
     assert canned is not None
@@ -108,7 +89,7 @@ def _measure_memory(
     for name in names:
         progress.update(task, description=f"memory: {name}")
         start = partial(_start_fresh, name, site, upstreams)
-        results.memory.append(memory.measure(start, stop, connections, plan.huge_bytes))
+        results.memory.append(memory.measure(start, stop, connections, HUGE_BYTES))
         progress.advance(task)
     progress.update(task, description="memory")
 

@@ -74,10 +74,10 @@ def cpu_us(running: Running, case: Case, connections: int, seconds: float, cores
 
 
 def main(
-    rounds: Annotated[int, typer.Option(min=1, max=50, help="Rounds of every case; medians are shown.")] = 3,
+    rounds: command.Rounds = 3,
     seconds: Annotated[float, typer.Option(min=0.5, max=60, help="Length of one round.")] = 2.0,
-    connections: Annotated[int, typer.Option(min=1, max=2_000, help="Connections at a time.")] = 32,
-    results: Annotated[Path, typer.Option(metavar="FOLDER", help="Where sessions.json goes.")] = command.RESULTS,
+    connections: command.Connections = 32,
+    results: command.ResultsFolder = command.RESULTS,
 ) -> None:
     """Measure what sessions add to a request's CPU time. Exits with 1 where that is more than the goal."""
     raise_file_limit()
