@@ -15,7 +15,7 @@ from engines.backends.interfaces import InstanceSpec
 from engines.backends.python import utils
 from engines.backends.python.host_services import session
 from engines.backends.python.requests import Incoming
-from engines.backends.python.responses import InferenceResponse, answer
+from engines.backends.python.responses import RESPONSE_COMPLETE_FINAL, InferenceResponse, answer
 from engines.backends.python.utils import ModelConfig
 from engines.core.errors import EngineError, internal
 from engines.ipc.host_connection import HostClient
@@ -161,7 +161,7 @@ class PythonBackend:
             if response is not None:
                 if response.__class__ is not InferenceResponse or each.is_rescheduled:
                     raise self._wrong_response(each, response)
-                each.claim(response, utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+                each.claim(response, RESPONSE_COMPLETE_FINAL)
         for each, response in zip(incoming, returned, strict=True):
             if response is not None:
                 answer(each.request, response, is_final=True, at_once=False)

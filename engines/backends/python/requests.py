@@ -15,7 +15,8 @@ from engines.backends.python.responses import (
     InferenceResponseSender,
     checked_parameters,
 )
-from engines.backends.python.tensor import BF16, Tensor
+from engines.backends.python.tensor import Tensor
+from engines.core.datatypes import datatype_of
 from engines.core.errors import EngineError
 from engines.ipc.host_connection import HostReply
 
@@ -41,8 +42,6 @@ class PreferredMemory:
 class InferenceTrace:
     """The trace that a request belongs to."""
 
-    __slots__ = ("_context",)
-
     def __init__(self, context: dict[str, str] | None = None) -> None:
         self._context = context or {}
 
@@ -53,19 +52,6 @@ class InferenceTrace:
 
 class InferenceRequest:
     """A request to another model: inputs, names of outputs, and the model."""
-
-    __slots__ = (
-        "_correlation_id",
-        "_flags",
-        "_inputs",
-        "_model_name",
-        "_model_version",
-        "_parameters",
-        "_request_id",
-        "_requested_output_names",
-        "_timeout",
-        "_trace",
-    )
 
     def __init__(
         self,
@@ -144,14 +130,11 @@ class InferenceRequest:
         except EngineError as error:
             return InferenceResponse([], TritonError(error.message, error.code.value))
 
-    async def _executed(self, decoupled: bool) -> Any:
+    async def async_exec(self, decoupled: bool = False) -> Any:
+        """`exec`, to be awaited."""
         import asyncio  # most models do without
 
         return await asyncio.get_running_loop().run_in_executor(_executor(), self.exec, decoupled)
-
-    def async_exec(self, decoupled: bool = False) -> Any:
-        """`exec`, to be awaited."""
-        return self._executed(decoupled)
 
     def _answers(self, decoupled: bool) -> Iterator[HostReply]:
         options: dict[str, Any] = {"id": self._request_id, "timeout_us": self._timeout}
@@ -163,7 +146,7 @@ class InferenceRequest:
             options["parameters"] = self._parameters
         if self._trace._context:
             options["trace"] = self._trace._context
-        inputs = [(each._name, _datatype(each), each._array) for each in self._inputs]
+        inputs = [(each._name, each._datatype or datatype_of(each._array) or "", each._array) for each in self._inputs]
         version = "" if self._model_version < 0 else str(self._model_version)
         outputs = tuple(self._requested_output_names)
         return session.host().infer(self._model_name, version, inputs, outputs, options, is_decoupled=decoupled)
@@ -192,24 +175,22 @@ class ResponseIterator:
     def cancel(self) -> None:
         """Cancel the inference."""
         self._is_over = True
-        close = getattr(self._answers, "close", None)
-        if close is not None:
+        if close := getattr(self._answers, "close", None):
             close()
 
 
 class Incoming(InferenceRequest):
     """A request to this model."""
 
-    __slots__ = ("_has_sent", "_is_closed", "_release_flags", "has_sender", "is_decoupled", "request")
+    has_sender = False
+    _release_flags = RELEASE_ALL
+    _has_sent = _is_closed = False
 
     def __init__(self, request: Any, is_decoupled: bool) -> None:
         self.request = request
         self.is_decoupled = is_decoupled
         datatypes = request.datatypes
         self._inputs = [Tensor._of(name, array, datatypes.get(name)) for name, array in request.inputs.items()]
-        self._release_flags = RELEASE_ALL
-        self.has_sender = False
-        self._has_sent = self._is_closed = False
         self._flags = request.flags
 
     def request_id(self) -> str:
@@ -276,17 +257,6 @@ def _response(answer: HostReply) -> InferenceResponse:
     result = InferenceResponse(tensors, failure)
     result._parameters = parameters
     return result
-
-
-def _datatype(tensor: Tensor) -> str:
-    if tensor._datatype is not None:
-        return BF16
-    dtype = tensor._array.dtype
-    if dtype.kind in "OS":
-        return "BYTES"
-    if dtype.kind == "b":
-        return "BOOL"
-    return f"{ {'i': 'INT', 'u': 'UINT', 'f': 'FP'}[dtype.kind] }{8 * dtype.itemsize}"
 
 
 @cache

@@ -19,18 +19,8 @@ TRITON_BF16 = 14
 # In the order of model_config.proto, from 1.
 _IN_ORDER: tuple[Any, ...] = (
     np.bool_,
-    np.uint8,
-    np.uint16,
-    np.uint32,
-    np.uint64,
-    np.int8,
-    np.int16,
-    np.int32,
-    np.int64,
-    np.float16,
-    np.float32,
-    np.float64,
-    np.object_,
+    *(np.dtype(f"{kind}{size}").type for kind in "ui" for size in (1, 2, 4, 8)),
+    *(np.float16, np.float32, np.float64, np.object_),
 )
 _NAMES = ("BOOL", *(f"{family}{bits}" for family in ("UINT", "INT") for bits in (8, 16, 32, 64)))
 _NAMES += ("FP16", "FP32", "FP64", "STRING")

@@ -30,7 +30,7 @@ class PyTorchBackend(BatchedBackend):
 
     def initialize(self, spec: InstanceSpec) -> None:
         self._torch = torch = library("torch", "torch")
-        self._settings = settings = Settings.of(spec)
+        self._settings = settings = Settings(spec)
         self._signature = ModelSignature.of(spec.config)
         self._batcher = Batcher(self._run, self._signature, "PyTorch execute failure")
         datatypes = {tensor.datatype for tensor in (*self._signature.inputs, *self._signature.outputs)}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 from contextlib import AbstractContextManager, ExitStack
-from dataclasses import dataclass
 from typing import Any
 
 from engines.backends.interfaces import InstanceSpec
@@ -16,52 +15,31 @@ _log = logging.getLogger(__name__)
 _AUTOCAST_DTYPES = ("auto", "float16", "bfloat16")
 
 
-@dataclass(frozen=True, slots=True)
 class Settings:
-    """How a model runs. `compile_options` is None if it is not compiled."""
+    """How a model runs: the parameters of its configuration."""
 
-    inference_mode: bool
-    autocast_dtype: str | None
-    channels_last: bool
-    compile_options: dict[str, Any] | None
-    optimized_execution: bool
-    cudnn: bool
-    share_weights: bool
-    clean_cache: bool
-    num_threads: int
-    num_interop_threads: int  # 0: torch's own choice
-    jit_executor: bool | None
-    jit_profiling: bool | None
-    tensor_fuser: bool | None
-    device: str
-    method: str
-
-    @classmethod
-    def of(cls, spec: InstanceSpec) -> Settings:
-        """Read a model's parameters.
-
-        Raises: EngineError for an invalid value.
-        """
+    def __init__(self, spec: InstanceSpec) -> None:
+        """Raises: EngineError for an invalid value."""
         parameters = Parameters(spec.config)
+        flag, number = parameters.flag, parameters.number
+        self.inference_mode = flag("INFERENCE_MODE", True)
         autocast = parameters.one_of("AUTOCAST_DTYPE", _AUTOCAST_DTYPES, "auto")
-        return cls(
-            inference_mode=parameters.flag("INFERENCE_MODE", True),
-            autocast_dtype=autocast if parameters.flag("ENABLE_AUTOCAST") else None,
-            channels_last=parameters.flag("CHANNELS_LAST"),
-            compile_options=_compile_options(parameters),
-            optimized_execution=not parameters.flag("DISABLE_OPTIMIZED_EXECUTION"),
-            cudnn=not parameters.flag("DISABLE_CUDNN"),
-            share_weights=parameters.flag("ENABLE_WEIGHT_SHARING"),
-            clean_cache=parameters.flag("ENABLE_CACHE_CLEANING"),
-            num_threads=parameters.number("INTRA_OP_THREAD_COUNT", parameters.number("NUM_THREADS"))
-            or fair_share_of_cores(spec.config),
-            num_interop_threads=parameters.number("INTER_OP_THREAD_COUNT", parameters.number("NUM_INTEROP_THREADS")),
-            jit_executor=_tristate(parameters, "ENABLE_JIT_EXECUTOR"),
-            jit_profiling=_tristate(parameters, "ENABLE_JIT_PROFILING"),
-            tensor_fuser=_tristate(parameters, "ENABLE_TENSOR_FUSER"),
-            device=parameters.text("DEVICE"),
-            method=parameters.text("FORWARD_METHOD_NAME", "forward"),
-        )
+        self.autocast_dtype = autocast if flag("ENABLE_AUTOCAST") else None
+        self.channels_last = flag("CHANNELS_LAST")
+        self.compile_options = _compile_options(parameters)  # None: it is not compiled
+        self.optimized_execution = not flag("DISABLE_OPTIMIZED_EXECUTION")
+        self.cudnn = not flag("DISABLE_CUDNN")
+        self.share_weights = flag("ENABLE_WEIGHT_SHARING")
+        self.clean_cache = flag("ENABLE_CACHE_CLEANING")
+        threads = number("INTRA_OP_THREAD_COUNT", number("NUM_THREADS"))
+        self.num_threads = threads or fair_share_of_cores(spec.config)
+        # 0: torch's own choice.
+        self.num_interop_threads = number("INTER_OP_THREAD_COUNT", number("NUM_INTEROP_THREADS"))
+        self.jit_executor = _tristate(parameters, "ENABLE_JIT_EXECUTOR")
+        self.jit_profiling = _tristate(parameters, "ENABLE_JIT_PROFILING")
+        self.tensor_fuser = _tristate(parameters, "ENABLE_TENSOR_FUSER")
+        self.device = parameters.text("DEVICE")
+        self.method = parameters.text("FORWARD_METHOD_NAME", "forward")
 
 
 def _tristate(parameters: Parameters, key: str) -> bool | None:
