@@ -46,13 +46,15 @@ def host(
             _REPOSITORY,
             "none: load all models at the start. poll: load and unload with the files. explicit: load by request, and "
             "--load-model at the start.",
+            metavar="MODE",
         ),
     ] = "none",
     load_model: Annotated[
         list[str] | None, _texts(_REPOSITORY, "NAME", "Load the model at the start, in explicit mode; * loads all.")
     ] = None,
     repository_poll_secs: Annotated[
-        float, option(_REPOSITORY, "The interval between checks of the files, in poll mode.", min=0.01)
+        float,
+        option(_REPOSITORY, "The interval between checks of the files, in poll mode.", min=0.01, metavar="SECONDS"),
     ] = 15.0,
     model_config_name: Annotated[
         str,
@@ -98,7 +100,7 @@ def host(
     http_restricted_api: Annotated[
         list[str] | None,
         _texts(
-            _HTTP, "APIS:KEY=VALUE", "These APIs require the header KEY with this value: health,metadata:admin=xyz."
+            _HTTP, "APIS:KEY=VALUE", "These APIs require the header KEY with this value, for example health:key=abc."
         ),
     ] = None,
     http_max_input_size: Annotated[
@@ -112,10 +114,15 @@ def host(
     ] = "",
     grpc_restricted_protocol: Annotated[
         list[str] | None,
-        _texts(_GRPC, "APIS:KEY=VALUE", "These APIs require the metadata triton-grpc-protocol-KEY with this value."),
+        _texts(
+            _GRPC,
+            "APIS:KEY=VALUE",
+            "These APIs need this value of the metadata KEY, with triton-grpc-protocol- before it.",
+        ),
     ] = None,
     grpc_infer_response_compression_level: Annotated[
-        Literal["none", "low", "medium", "high"], option(_GRPC, "The compression of replies to inferences.")
+        Literal["none", "low", "medium", "high"],
+        option(_GRPC, "Of replies to inferences: none, low, medium, high.", metavar="LEVEL"),
     ] = "none",
     grpc_max_message_size: Annotated[
         int,
