@@ -121,7 +121,7 @@ class HostedModel:
         self._has_drained: asyncio.Event | None = None
         # Whether responses are intercepted even without a trace.
         self._is_intercepted = bool(self._input_reshapes or self._output_reshapes) or self.is_decoupled
-        tracer.when_changed(self._follow_settings)
+        tracer.listeners.append(self._follow_settings)
         self._follow_settings()
 
     @property
@@ -157,7 +157,7 @@ class HostedModel:
         if self.num_in_flight:
             self._has_drained = asyncio.Event()
             await self._has_drained.wait()
-        self._tracer.remove_listener(self._follow_settings)
+        self._tracer.listeners.remove(self._follow_settings)
         self._scheduler.stop()
         await self._finish()
 
@@ -193,7 +193,7 @@ class HostedModel:
             interceptors.append(trace.record_outputs)
             call.when_over(self._trace_end(trace))
             if self._is_ensemble:
-                self._tracer.open_for_steps(trace)
+                self._tracer.of_ensembles[str(trace.number)] = trace
                 call.request = replace(call.request, trace=trace.for_steps())
         if interceptors:
             call.through(lambda sink: _intercepted(sink, interceptors))
@@ -201,7 +201,7 @@ class HostedModel:
     def _trace(self, call: InferenceCall) -> Trace | None:
         request = call.request
         if PARENT in request.trace:
-            parent = self._tracer.parent_of(request)
+            parent = self._tracer.of_ensembles.get(request.trace[PARENT])
             call.request = replace(
                 request, trace={name: value for name, value in request.trace.items() if name != PARENT}
             )
@@ -231,7 +231,7 @@ class HostedModel:
     def _trace_end(self, trace: Trace) -> Callable[[InferenceCall], None]:
         def ended(call: InferenceCall) -> None:
             self._ended(call)
-            self._tracer.close_for_steps(trace)
+            self._tracer.of_ensembles.pop(str(trace.number), None)
             trace.end(call, self._now_ns())
 
         return ended

@@ -87,15 +87,14 @@ class Trace:
 
     def __init__(
         self,
-        number: int,
+        sampler: TraceSampler,
         model: str,
         version: int,
         request_id: str,
-        parent: Trace | None,
         context: Mapping[str, str],
-        sampler: TraceSampler,
+        parent: Trace | None = None,
     ) -> None:
-        self.number = number
+        self.number = sampler.next_number()
         self.model = model
         self.version = version
         self.request_id = request_id
@@ -115,7 +114,7 @@ class Trace:
 
     def step(self, model: str, version: int, request_id: str) -> Trace:
         """The trace of a step's request."""
-        step = self._sampler.new_trace(model, version, request_id, self, self.context)
+        step = Trace(self._sampler, model, version, request_id, self.context, self)
         self.steps.append(step)
         self._num_open_steps += 1
         return step
@@ -183,12 +182,11 @@ class TraceSampler:
     ) -> None:
         self.settings = settings
         self._files = files
-        self._numbers = numbers
+        self.next_number = numbers
         self._export = export
         self._remaining = settings.count
         self._seen = 0
-        self._created = 0
-        self._collected = 0
+        self._num_open = 0
         self._waiting: list[dict[str, Any]] = []
         self._num_waiting = 0
         self._is_closed = False
@@ -201,14 +199,8 @@ class TraceSampler:
         if self._seen % self.settings.rate:
             return None
         self._remaining -= self._remaining > 0
-        self._created += 1
-        return self.new_trace(model, version, request.id, None, request.trace)
-
-    def new_trace(
-        self, model: str, version: int, request_id: str, parent: Trace | None, context: Mapping[str, str]
-    ) -> Trace:
-        """A trace; `parent` is that of its ensemble's request."""
-        return Trace(self._numbers(), model, version, request_id, parent, context, self)
+        self._num_open += 1
+        return Trace(self, model, version, request.id, request.trace)
 
     def ended(self, trace: Trace) -> None:
         if self._export is not None:
@@ -216,8 +208,8 @@ class TraceSampler:
             return
         self._waiting += trace.records()
         self._num_waiting += 1
-        self._collected += 1
-        is_last = self._remaining == 0 and self._collected == self._created
+        self._num_open -= 1
+        is_last = not self._remaining and not self._num_open
         if is_last or 0 < self.settings.log_frequency <= self._num_waiting:
             self._files.write_numbered(self.settings.file, self._take())
         elif self._is_closed:
@@ -243,8 +235,8 @@ class Tracer:
         self._files = TraceFiles()
         self._numbers = counter(1).__next__
         self._samplers: dict[str, TraceSampler] = {}
-        self._listeners: list[Callable[[], None]] = []
-        self._with_steps: dict[str, Trace] = {}  # of ensembles in flight, by trace number
+        self.listeners: list[Callable[[], None]] = []  # called when `sampler` may return another sampler
+        self.of_ensembles: dict[str, Trace] = {}  # of those in flight, by trace number: the parents of steps
         self.settings = TraceSettingsBook(default, self._changed)
 
     def sampler(self, model: str) -> TraceSampler | None:
@@ -259,24 +251,6 @@ class Tracer:
             self._samplers[name] = TraceSampler(settings, self._numbers, self._files, export)
         return self._samplers[name]
 
-    def open_for_steps(self, trace: Trace) -> None:
-        """Make the trace of an ensemble's request available to its steps, until `close_for_steps`."""
-        self._with_steps[str(trace.number)] = trace
-
-    def close_for_steps(self, trace: Trace) -> None:
-        self._with_steps.pop(str(trace.number), None)
-
-    def parent_of(self, request: InferRequest) -> Trace | None:
-        """The trace of the ensemble whose step this request is, if any."""
-        return self._with_steps.get(request.trace.get(PARENT, ""))
-
-    def when_changed(self, listener: Callable[[], None]) -> None:
-        """Call `listener` whenever `sampler` may return another sampler."""
-        self._listeners.append(listener)
-
-    def remove_listener(self, listener: Callable[[], None]) -> None:
-        self._listeners.remove(listener)
-
     def close(self) -> None:
         for sampler in self._samplers.values():
             sampler.close()
@@ -286,5 +260,5 @@ class Tracer:
         for name in list(self._samplers) if not model else [model]:
             if sampler := self._samplers.pop(name, None):
                 sampler.close()
-        for listener in list(self._listeners):
+        for listener in list(self.listeners):
             listener()

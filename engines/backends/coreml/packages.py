@@ -37,8 +37,8 @@ class Feature:
 @dataclass(frozen=True, slots=True)
 class Package:
     path: Path
-    inputs: tuple[Feature, ...]
-    outputs: tuple[Feature, ...]
+    inputs: Sequence[Feature]
+    outputs: Sequence[Feature]
 
     def calls(self) -> Iterator[dict[str, Shape]]:
         """The sets of input shapes that a call may have. Inputs with the same number of shapes change together: the
@@ -78,11 +78,10 @@ def read_package(ct: Any, path: Path) -> Package:
         description = ct.utils.load_spec(str(path)).description
     except Exception as error:
         raise internal(f"failed to read '{path}': {error}") from error
-    return Package(
-        path,
-        tuple(_feature(feature, path) for feature in description.input),
-        tuple(_feature(feature, path) for feature in description.output),
+    inputs, outputs = (
+        tuple([_feature(each, path) for each in side]) for side in (description.input, description.output)
     )
+    return Package(path, inputs, outputs)
 
 
 def _feature(feature: Any, path: Path) -> Feature:
@@ -119,11 +118,8 @@ def in_ranges(ranges: list[tuple[int, int]]) -> Iterator[Shape]:
 def _read_compiled(path: Path) -> Package:
     try:
         (metadata, *_) = json.loads((path / "metadata.json").read_bytes())
-        return Package(
-            path,
-            tuple(_compiled_feature(feature) for feature in metadata["inputSchema"]),
-            tuple(_compiled_feature(feature) for feature in metadata["outputSchema"]),
-        )
+        inputs, outputs = (tuple(map(_compiled_feature, metadata[f"{side}Schema"])) for side in ("input", "output"))
+        return Package(path, inputs, outputs)
     except (OSError, ValueError, KeyError) as error:
         raise internal(f"'{path}' has no metadata.json that tells its inputs: {error}") from error
 
@@ -164,23 +160,18 @@ def matching_buckets(buckets: Sequence[Bucket], shapes: Mapping[str, Shape]) -> 
 
     Raises: EngineError if there are none.
     """
-    fitting = [
-        bucket
-        for bucket in buckets
-        if bucket.shapes.keys() == shapes.keys()
-        and all(_rest(bucket.shapes[name], bucket) == _rest(shape, bucket) for name, shape in shapes.items())
-    ]
+
+    def without_batch(shapes: Mapping[str, Shape], bucket: Bucket) -> dict[str, Shape]:
+        return {name: shape[1:] if bucket.rows else shape for name, shape in shapes.items()}
+
+    def listed(shapes: Mapping[str, Shape]) -> str:
+        return ", ".join(f"'{name}' {list(shape)}" for name, shape in shapes.items())
+
+    fitting = [each for each in buckets if without_batch(each.shapes, each) == without_batch(shapes, each)]
     if not fitting:
-        requested = ", ".join(f"'{name}' {list(shape)}" for name, shape in shapes.items())
-        available = "; ".join(
-            ", ".join(f"'{name}' {list(shape)}" for name, shape in bucket.shapes.items()) for bucket in buckets
-        )
-        raise invalid(f"the model was not converted for inputs {requested}: it takes {available}")
+        available = "; ".join(listed(bucket.shapes) for bucket in buckets)
+        raise invalid(f"the model was not converted for inputs {listed(shapes)}: it takes {available}")
     return fitting
-
-
-def _rest(shape: Shape, bucket: Bucket) -> Shape:
-    return shape[1:] if bucket.rows else shape
 
 
 def split_rows(rows: int, buckets: Sequence[Bucket]) -> list[Bucket]:
