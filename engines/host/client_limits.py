@@ -32,7 +32,6 @@ class ClientLimits:
     send_seconds: float | None = 60.0  # for the client to read more of what waits
     max_connection_seconds: float | None = None
     max_idle_seconds: float | None = None
-    disconnect_seconds: float = 0.05  # from then on a REST call watches for the client's disconnect
 
     def __post_init__(self) -> None:
         """Raises: ValueError for an invalid pattern."""

@@ -59,6 +59,7 @@ class Exchange:
         self._num_bytes = 0
         self._is_complete = False  # the body
         self._waiter: asyncio.Future[None] | None = None
+        self._on_gone: list[Callable[[], None]] = []
         self.has_begun = False  # the reply
         self.is_over = False  # the reply has ended, or the client has left
 
@@ -88,6 +89,8 @@ class Exchange:
         """The client has gone."""
         self.is_over = True
         self._wake()
+        for callback in self._on_gone:
+            callback()
 
     # Called by the application
 
@@ -102,17 +105,20 @@ class Exchange:
         while True:
             if self._num_bytes > limit:
                 raise body_too_long(self._num_bytes, limit)
-            if self._is_complete:
-                return b"".join(self._pieces)
             if self.is_over:
                 raise ClientGoneError
+            if self._is_complete:
+                return b"".join(self._pieces)
             self._connection.expect_body()
-            await self._wait()
+            self._waiter = asyncio.get_running_loop().create_future()
+            await self._waiter
 
-    async def disconnected(self) -> None:
-        """Return when the client has gone; not before its request is read."""
-        while not self.is_over:
-            await self._wait()
+    def when_gone(self, callback: Callable[[], None]) -> None:
+        """Call `callback` when the client leaves before its reply has ended."""
+        if self.is_over:
+            callback()
+        else:
+            self._on_gone.append(callback)
 
     async def reply(self, status: int, body: bytes, *headers: tuple[bytes, bytes]) -> None:
         """Send a complete reply; without headers its type is JSON, or plain where it is empty."""
@@ -132,10 +138,6 @@ class Exchange:
             self.is_over = is_last
             self._connection.write_body(body, is_last=is_last)
             await self._connection.drained()
-
-    async def _wait(self) -> None:
-        self._waiter = asyncio.get_running_loop().create_future()
-        await self._waiter
 
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():

@@ -5,12 +5,10 @@ Source: OpenAI API reference; Anthropic API reference; `gateway.protocol.llm`, w
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
-from time import monotonic_ns, time
+from time import time
 from uuid import uuid4
 
-from engines.core.calls import InferenceCall
 from engines.core.errors import EngineError, ErrorCode, internal, unavailable
 from engines.core.messages import InferRequest
 from engines.host.client_limits import ClientLimits
@@ -72,15 +70,18 @@ class OpenAIFront:
         id = f"{codec.id_prefix}{uuid4().hex}"
         requests = [self._request(generation, id, exchange) for generation in generations]
         writer = codec.reply_writer(first, id=id, created=int(time()), model=first.model)
-        calls = [self._submit(request, first.stream) for request in requests]
+        max_bytes = self._limits.max_unsent_bytes if first.stream else _NO_LIMIT
+        queues = [ResponseQueue(exchange, request, max_bytes) for request in requests]
         try:
+            for answers in queues:
+                self._service.infer(answers.call)
             if first.stream:
-                await _stream(exchange, *calls[0], writer, _reader(first))
+                await _stream(exchange, queues[0], writer, _reader(first))
             else:
-                await self._whole(exchange, calls, writer, generations)
+                await _whole(exchange, queues, writer, generations)
         finally:
-            for call, _ in calls:
-                call.cancel()  # where it has not ended
+            for answers in queues:
+                answers.call.cancel()  # where it has not ended
 
     def _request(self, generation: Generation, id: str, exchange: Exchange) -> InferRequest:
         """Raises: GatewayError."""
@@ -88,71 +89,52 @@ class OpenAIFront:
         trace = trace_of(exchange.headers)
         return infer_request(generation, model=model.served.name, adapter=adapter, id=id, trace=trace)
 
-    def _submit(self, request: InferRequest, streams: bool) -> tuple[InferenceCall, ResponseQueue]:
-        answers = ResponseQueue(asyncio.get_running_loop(), self._limits.max_unsent_bytes if streams else _NO_LIMIT)
-        call = InferenceCall(request, answers.take, monotonic_ns())
-        answers.overrun = call.cancel
-        self._service.infer(call)
-        answers.is_starting = False
-        return call, answers
 
-    async def _whole(
-        self,
-        exchange: Exchange,
-        calls: Sequence[tuple[InferenceCall, ResponseQueue]],
-        writer: ReplyWriter,
-        generations: Sequence[Generation],
-    ) -> None:
-        """One reply with the choices of all prompts.
-
-        Raises: EngineError.
-        """
-        events: list[Event] = []
-        used = Used()
-        num_choices = generations[0].options.get("n", 1)
-        for number, ((call, answers), generation) in enumerate(zip(calls, generations, strict=True)):
-            await answers.complete(call, exchange, self._limits.disconnect_seconds)
-            if answers.is_gone:
-                return
-            if not answers.responses:
-                raise internal("the model has not answered")
-            response = answers.responses[0]
-            if response.error is not None:
-                raise response.error
-            reader = _reader(generation, number * num_choices)
-            events += reader.read(response)
-            used = Used(*map(sum, zip(used, reader.used, strict=True)))
-        status, body = writer.whole([*events, used])
-        await exchange.reply(status, body, JSON)
-
-
-async def _stream(
-    exchange: Exchange, call: InferenceCall, answers: ResponseQueue, writer: ReplyWriter, reader: AnswerReader
+async def _whole(
+    exchange: Exchange, queues: Sequence[ResponseQueue], writer: ReplyWriter, generations: Sequence[Generation]
 ) -> None:
+    """One reply with the choices of all prompts.
+
+    Raises: EngineError.
+    """
+    events: list[Event] = []
+    used = Used()
+    num_choices = generations[0].options.get("n", 1)
+    for number, (answers, generation) in enumerate(zip(queues, generations, strict=True)):
+        await answers.complete()
+        if answers.is_gone:
+            return
+        if not answers.responses:
+            raise internal("the model has not answered")
+        response = answers.responses[0]
+        if response.error is not None:
+            raise response.error
+        reader = _reader(generation, number * num_choices)
+        events += reader.read(response)
+        used = Used(*map(sum, zip(used, reader.used, strict=True)))
+    status, body = writer.whole([*events, used])
+    await exchange.reply(status, body, JSON)
+
+
+async def _stream(exchange: Exchange, answers: ResponseQueue, writer: ReplyWriter, reader: AnswerReader) -> None:
     """Send events as they come. An error before the first one sets the status, a later one is an event.
 
     Raises: EngineError.
     """
-    watch = asyncio.get_running_loop().create_task(answers.watch(call, exchange))
-    has_begun = False
-    try:
-        while (response := await answers.next()) is not None:
-            error = response.error
-            if not has_begun:
-                if error is not None:
-                    raise error
-                has_begun = True
-                await exchange.start(200, (_EVENTS,))
-            events: list[Event] = reader.read(response) if error is None else [_failed(error)]
-            if data := writer.feed(events):
-                await exchange.more(data)
-        if answers.is_gone:
-            return
-        if not has_begun:
-            raise unavailable("the model has ended the request without an answer")
-        await exchange.more(writer.feed([reader.used]) + writer.end(), is_last=True)
-    finally:
-        watch.cancel()
+    while (response := await answers.next()) is not None:
+        error = response.error
+        if not exchange.has_begun:
+            if error is not None:
+                raise error
+            await exchange.start(200, (_EVENTS,))
+        events: list[Event] = reader.read(response) if error is None else [_failed(error)]
+        if data := writer.feed(events):
+            await exchange.more(data)
+    if answers.is_gone:
+        return
+    if not exchange.has_begun:
+        raise unavailable("the model has ended the request without an answer")
+    await exchange.more(writer.feed([reader.used]) + writer.end(), is_last=True)
 
 
 def _reader(generation: Generation, first_choice: int = 0) -> AnswerReader:

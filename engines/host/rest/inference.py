@@ -5,7 +5,6 @@ Source: Triton server `http_server.cc` (HandleInfer, HandleGenerate, GenerateReq
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections.abc import Mapping
 from time import monotonic_ns
@@ -50,11 +49,14 @@ class Inference:
 
     async def generate(self, exchange: Exchange, model_name: str, version: str) -> None:
         """Answer with one response. Raises: EngineError, before anything is sent."""
-        model, call, answers = await self._begin(exchange, model_name, version)
-        await answers.complete(call, exchange, self.limits.disconnect_seconds)
+        model, answers = await self._begin(exchange, model_name, version)
+        try:
+            await answers.complete()
+        finally:
+            answers.call.cancel()  # where it is not over
         if answers.is_gone:
             return
-        written = [_written(model, call.request.id, response) for response in answers.responses]
+        written = [_written(model, answers.call.request.id, response) for response in answers.responses]
         status = 400 if written and not written[0][1] else 200
         body = written[0][0] if len(written) == 1 else error_json(_NOT_ONE)
         await exchange.reply(status, body, JSON)
@@ -64,27 +66,20 @@ class Inference:
 
         Raises: EngineError, before anything is sent.
         """
-        model, call, answers = await self._begin(exchange, model_name, version)
-        watch = asyncio.get_running_loop().create_task(answers.watch(call, exchange))
-        has_begun = False
+        model, answers = await self._begin(exchange, model_name, version)
         try:
             while (response := await answers.next()) is not None:
-                event, is_ok = _written(model, call.request.id, response)
-                if not has_begun:
-                    has_begun = True
+                event, is_ok = _written(model, answers.call.request.id, response)
+                if not exchange.has_begun:
                     await exchange.start(200 if is_ok else 400, (_EVENTS,))
                 await exchange.more(event_of(event))
-            if not answers.is_gone:
-                if not has_begun:
-                    await exchange.start(200, (_EVENTS,))
-                await exchange.more(b"", is_last=True)
+            if not exchange.has_begun:
+                await exchange.start(200, (_EVENTS,))
+            await exchange.more(b"", is_last=True)
         finally:
-            watch.cancel()
-            call.cancel()  # where it is not over
+            answers.call.cancel()  # where it is not over
 
-    async def _begin(
-        self, exchange: Exchange, model_name: str, version: str
-    ) -> tuple[HostedModel, InferenceCall, ResponseQueue]:
+    async def _begin(self, exchange: Exchange, model_name: str, version: str) -> tuple[HostedModel, ResponseQueue]:
         """Start the call of a generate."""
         service, headers = self.service, exchange.headers
         version = read_version(version)
@@ -94,16 +89,11 @@ class Inference:
             raise invalid("Unsupported content-encoding, only 'identity' is supported.")
         body = await exchange.body(self.limits.max_body_bytes)
         request = read_generate(body, metadata, model_name, version, trace_of(headers))
-        answers = ResponseQueue(asyncio.get_running_loop(), self.limits.max_unsent_bytes)
-        call = InferenceCall(request, answers.take, monotonic_ns())
-        answers.overrun = call.cancel
-        service.infer(call)
-        answers.is_starting = False
-        if answers.failed_at_once:
-            error = answers.responses[0].error
-            assert error is not None
+        answers = ResponseQueue(exchange, request, self.limits.max_unsent_bytes)
+        service.infer(answers.call)
+        if answers.responses and (error := answers.responses[0].error) is not None:  # it was never queued
             raise error
-        return model, call, answers
+        return model, answers
 
     def writer(self, model: HostedModel) -> RestResponseWriter:
         key = (model.name, model.version)

@@ -4,7 +4,6 @@ import asyncio
 
 import pytest
 
-from engines.core.calls import InferenceCall
 from engines.core.messages import InferRequest, InferResponse, TensorData
 from engines.host.exchange import Exchange
 from engines.host.response_queue import ResponseQueue
@@ -16,8 +15,9 @@ def response(num_bytes):
 
 def with_answers(work, max_bytes=1000):
     async def run():
-        answers = ResponseQueue(asyncio.get_running_loop(), max_bytes)
-        await asyncio.wait_for(work(answers, InferenceCall(InferRequest("m"), answers.take)), 10)
+        exchange = Exchange(None, "POST", "/", {})
+        answers = ResponseQueue(exchange, InferRequest("m"), max_bytes)
+        await asyncio.wait_for(work(answers, answers.call, exchange), 10)
 
     asyncio.run(run())
 
@@ -25,7 +25,7 @@ def with_answers(work, max_bytes=1000):
 def test_answers_come_in_their_order():
     """Queued responses, awaited ones, and the end."""
 
-    async def work(answers, call):
+    async def work(answers, call, exchange):
         call.respond(response(1), is_final=False)
         assert (await answers.next()).outputs[0].shape == (1,)
         waiting = asyncio.create_task(answers.next())
@@ -42,9 +42,9 @@ def test_answers_come_in_their_order():
 def test_what_waits_has_a_limit(num_read):
     """The call is cancelled once; earlier responses are delivered, later ones dropped. Read ones do not count."""
 
-    async def work(answers, call):
+    async def work(answers, call, exchange):
         cancels = []
-        answers.overrun = lambda: cancels.append(1)
+        call.on_cancel = lambda: cancels.append(1)
         for _ in range(num_read):
             call.respond(response(400), is_final=False)
             await answers.next()
@@ -62,10 +62,11 @@ def test_what_waits_has_a_limit(num_read):
 def test_a_client_that_leaves_ends_the_wait():
     """And cancels the call, which is not over."""
 
-    async def work(answers, call):
-        exchange = Exchange(None, "POST", "/", {})
+    async def work(answers, call, exchange):
+        waiting = asyncio.create_task(answers.complete())
+        await asyncio.sleep(0)
         exchange.cancel()
-        await answers.complete(call, exchange, 0.001)
+        await waiting
         assert (answers.is_gone, call.is_cancelled) == (True, True)
         assert await answers.next() is None
 

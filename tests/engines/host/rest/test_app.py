@@ -246,7 +246,7 @@ def test_a_client_that_leaves_cancels_its_call(path, body):
 
     async def run():
         service = FakeService()
-        client = Client(service, ClientLimits(disconnect_seconds=0.001), "POST", f"/v2/models/sleeper/{path}", body)
+        client = Client(service, ClientLimits(), "POST", f"/v2/models/sleeper/{path}", body)
         client.connection.data_received(client.sent)
         while not service.sleeping:
             await asyncio.sleep(0)
