@@ -14,8 +14,8 @@ from gateway.protocol import protobuf
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.grpc_methods import SERVICE
 from gateway.protocol.grpc_status import INVALID_ARGUMENT
-from gateway.protocol.infer_message_head import fields
 from gateway.protocol.protobuf import Message
+from gateway.protocol.protobuf_wire import fields
 
 HEALTH_SERVICE = "grpc.health.v1.Health"
 CHECK_PATH = f"/{HEALTH_SERVICE}/Check".encode("ascii")

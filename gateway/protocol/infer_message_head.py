@@ -29,19 +29,6 @@ from gateway.protocol.protobuf_wire import (
 )
 from gateway.protocol.v2_facts import NO_BODY, BodyFacts, InputFacts, Scalar
 
-__all__ = [
-    "MODEL_TAG",
-    "Names",
-    "NamesReader",
-    "facts_or_none",
-    "fields",
-    "read_body_facts",
-    "read_names",
-    "read_varint",
-    "renamed",
-    "write_varint",
-]
-
 MODEL_TAG = 0x0A  # field 1, bytes
 _VERSION_TAG = 0x12
 _ID_TAG = 0x1A

@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from gateway.protocol.infer_message_head import MODEL_TAG, Names, fields, read_names, write_varint
-from gateway.protocol.protobuf_wire import BYTES, read_tag, read_varint
+from gateway.protocol.infer_message_head import MODEL_TAG, Names, read_names
+from gateway.protocol.protobuf_wire import BYTES, fields, read_tag, read_varint, write_varint
 
 # How often a size must come before it is worth a pattern, and how many are remembered.
 _WORTH = 16

@@ -10,7 +10,8 @@ from typing import Generic, TypeVar
 
 from gateway.net.http1_client import Http1ClientConnection
 from gateway.net.http2_client import Http2ClientConnection, Http2Pool
-from gateway.protocol.conversion.control import rest_error, rest_response, rpc_request
+from gateway.protocol.conversion.control import rest_response, rpc_request
+from gateway.protocol.conversion.control_errors import rest_error
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.grpc_methods import RPCS
 from gateway.protocol.grpc_status import OK, UNKNOWN, read_message, read_status

@@ -14,17 +14,11 @@ import grpc
 import pytest
 
 from gateway.demo.triton import TritonProcess
-from gateway.protocol.conversion.control import (
-    RestReply,
-    RpcError,
-    rest_error,
-    rest_request,
-    rest_response,
-    rpc_request,
-    rpc_response,
-)
+from gateway.protocol.conversion.control import rest_request, rest_response, rpc_request, rpc_response
+from gateway.protocol.conversion.control_errors import RpcError, rest_error
 from gateway.protocol.grpc_methods import RPCS
 from gateway.protocol.protobuf import message, parse
+from gateway.protocol.translator import Reply
 from tests.conformance.requests import ADDER, ADDER_JSON
 from tests.support.waiting import eventually
 from tests.support.wire import send
@@ -77,16 +71,16 @@ def rpc(triton: TritonProcess) -> Iterator[Rpc]:
 
 
 @pytest.fixture(scope="module")
-def rest(triton: TritonProcess) -> Callable[[str, str, bytes], RestReply]:
-    def call(method: str, target: str, body: bytes = b"") -> RestReply:
+def rest(triton: TritonProcess) -> Callable[[str, str, bytes], Reply]:
+    def call(method: str, target: str, body: bytes = b"") -> Reply:
         reply = send(triton.http_port, method, target, body)
-        return RestReply(reply.status, reply.body)
+        return Reply(reply.status, reply.body)
 
     return call
 
 
 @pytest.fixture(scope="module")
-def rpc_over_rest(rest: Callable[..., RestReply]) -> Rpc:
+def rpc_over_rest(rest: Callable[..., Reply]) -> Rpc:
     """The same as `rpc`, by way of Triton's REST."""
 
     def call(name: str, request: bytes) -> bytes:
@@ -98,10 +92,10 @@ def rpc_over_rest(rest: Callable[..., RestReply]) -> Rpc:
 
 
 @pytest.fixture(scope="module")
-def rest_over_rpc(rpc: Rpc) -> Callable[..., RestReply]:
+def rest_over_rpc(rpc: Rpc) -> Callable[..., Reply]:
     """The same as `rest`, by way of Triton's gRPC."""
 
-    def call(method: str, target: str, body: bytes = b"") -> RestReply:
+    def call(method: str, target: str, body: bytes = b"") -> Reply:
         name, request = rpc_request(method, target, body)
         try:
             return rest_response(name, rpc(name, request))
@@ -112,7 +106,7 @@ def rest_over_rpc(rpc: Rpc) -> Callable[..., RestReply]:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def some_inferences(rest: Callable[..., RestReply]) -> None:
+def some_inferences(rest: Callable[..., Reply]) -> None:
     """Statistics have something to count, responses of a decoupled model too."""
     assert rest("POST", ADDER, ADDER_JSON).status == 200
     assert rest("POST", "/v2/models/repeater/generate_stream", b'{"text_input":"x","count":2}').status == 200
@@ -135,7 +129,7 @@ def adder_is(state: str, rpc: Rpc) -> bool:
     return any(model.name == "adder" and model.state == state for model in index.models)
 
 
-def told(reply: RestReply) -> Any:
+def told(reply: Reply) -> Any:
     return reply.status, json.loads(reply.body) if reply.body else None
 
 
@@ -198,7 +192,7 @@ STATEFUL_CONFIG = {
 
 
 @pytest.fixture
-def adder_loaded_again(rest: Callable[..., RestReply], rpc: Rpc) -> Iterator[None]:
+def adder_loaded_again(rest: Callable[..., Reply], rpc: Rpc) -> Iterator[None]:
     """The model as its files say: a load alone may keep a configuration that came with the one before."""
     yield
     assert rest("POST", UNLOAD, b"{}").status == 200
@@ -223,10 +217,10 @@ def test_load_and_unload(rpc: Rpc, rest: Any, rpc_over_rest: Rpc, rest_over_rpc:
     load = serialised("RepositoryModelLoad", {"model_name": "adder", "parameters": parameters})
     assert rpc_over_rest("RepositoryModelLoad", load) == b""
     assert adder_is("READY", rpc)
-    assert rest_over_rpc("POST", UNLOAD, b'{"parameters":{"unload_dependents":true}}') == RestReply(200, b"")
+    assert rest_over_rpc("POST", UNLOAD, b'{"parameters":{"unload_dependents":true}}') == Reply(200, b"")
     eventually(lambda: adder_is("UNAVAILABLE", rpc))
     body = {"parameters": {"config": config, "file:1/model.py": b64encode(model).decode()}}
-    assert rest_over_rpc("POST", LOAD, json.dumps(body).encode()) == RestReply(200, b"")
+    assert rest_over_rpc("POST", LOAD, json.dumps(body).encode()) == Reply(200, b"")
     assert adder_is("READY", rpc)
 
 
@@ -237,7 +231,7 @@ def test_numbers_of_a_configuration(
 ) -> None:
     """A configuration is the same in all its forms, whichever of its 64-bit numbers Triton tells as texts."""
     body = json.dumps({"parameters": {"config": json.dumps(config)}}).encode()
-    assert rest("POST", LOAD, body) == RestReply(200, b"")
+    assert rest("POST", LOAD, body) == Reply(200, b"")
     path = "/v2/models/adder/config"
     assert told(rest_over_rpc("GET", path)) == told(rest("GET", path))
     request = serialised("ModelConfig", {"name": "adder"})
@@ -311,10 +305,10 @@ def test_shared_memory(rpc: Rpc, rest: Any, rpc_over_rest: Rpc, rest_over_rpc: A
         )
         path = "/v2/systemsharedmemory/region/r"
         assert told(rest_over_rpc("GET", f"{path}/status")) == told(rest("GET", f"{path}/status"))
-        assert rest_over_rpc("POST", f"{path}/unregister") == RestReply(200, b"")
+        assert rest_over_rpc("POST", f"{path}/unregister") == Reply(200, b"")
         assert rest("GET", "/v2/systemsharedmemory/status").body == b"[]"
         body = json.dumps({"key": region.name, "offset": 0, "byte_size": 32}).encode()
-        assert rest_over_rpc("POST", f"{path}/register", body) == RestReply(200, b"")
+        assert rest_over_rpc("POST", f"{path}/register", body) == Reply(200, b"")
         assert rpc_over_rest("SystemSharedMemoryUnregister", b"") == b""
         assert rest("GET", "/v2/systemsharedmemory/status").body == b"[]"
     finally:

@@ -9,17 +9,9 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from gateway.protocol.errors import ErrorKind, GatewayError
-from gateway.protocol.infer_message_head import (
-    Names,
-    NamesReader,
-    facts_or_none,
-    fields,
-    read_body_facts,
-    read_names,
-    renamed,
-)
+from gateway.protocol.infer_message_head import Names, NamesReader, facts_or_none, read_body_facts, read_names, renamed
 from gateway.protocol.protobuf import message
-from gateway.protocol.protobuf_wire import write_varint
+from gateway.protocol.protobuf_wire import fields, write_varint
 from gateway.protocol.v2_facts import NO_BODY, BodyFacts, InputFacts
 
 Request = message("inference.ModelInferRequest")

@@ -17,8 +17,8 @@ from gateway.dataplane.grpc.interfaces import CallClient
 from gateway.dataplane.grpc.local_call import LocalCall
 from gateway.dataplane.grpc.reply_headers import send_status, status_fields
 from gateway.dataplane.rest.fleet_operations import FleetOperation
-from gateway.protocol.conversion.control import RpcError, rest_request, rpc_response
-from gateway.protocol.conversion.control_errors import rpc_error
+from gateway.protocol.conversion.control import rest_request, rpc_response
+from gateway.protocol.conversion.control_errors import RpcError, rpc_error
 from gateway.protocol.conversion.infer import infer_response_of_rest, rest_of_infer_request
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.grpc_methods import Rpc

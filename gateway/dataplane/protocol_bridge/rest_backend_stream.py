@@ -21,8 +21,7 @@ from gateway.dataplane.grpc.interfaces import CallClient
 from gateway.dataplane.grpc.stream_call import StreamCall
 from gateway.dataplane.protocol_bridge.grpc_to_rest import json_bytes_of, rest_of_call, rest_of_infer
 from gateway.dataplane.translation.model_metadata import is_decoupled, query_metadata
-from gateway.protocol.conversion.control import RpcError
-from gateway.protocol.conversion.control_errors import rpc_error
+from gateway.protocol.conversion.control_errors import RpcError, rpc_error
 from gateway.protocol.conversion.generate import (
     generate_error,
     generate_of_infer_request,

@@ -24,7 +24,8 @@ from gateway.dataplane.grpc.upstream_stream import UpstreamStream
 from gateway.dataplane.protocol_bridge.rest_to_grpc_reply import RestToGrpcReply
 from gateway.dataplane.translation.model_metadata import query_metadata
 from gateway.observability.arms import Meter
-from gateway.protocol.conversion.control import RpcError, rest_error, rpc_request
+from gateway.protocol.conversion.control import rpc_request
+from gateway.protocol.conversion.control_errors import RpcError, rest_error
 from gateway.protocol.conversion.generate import infer_request_of_generate
 from gateway.protocol.conversion.infer import infer_request_of_rest
 from gateway.protocol.errors import ErrorKind, GatewayError

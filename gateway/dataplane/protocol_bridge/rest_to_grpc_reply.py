@@ -8,7 +8,8 @@ from gateway.dataplane.context.interfaces import Client
 from gateway.dataplane.context.local_replies import JSON
 from gateway.dataplane.context.prepared_head import PreparedHead
 from gateway.dataplane.context.snapshot import Lane
-from gateway.protocol.conversion.control import rest_error, rest_response
+from gateway.protocol.conversion.control import rest_response
+from gateway.protocol.conversion.control_errors import rest_error
 from gateway.protocol.conversion.errors import error_json
 from gateway.protocol.conversion.generate import (
     generate_of_infer_response,

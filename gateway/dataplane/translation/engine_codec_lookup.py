@@ -10,7 +10,8 @@ from gateway.config.specs import EngineSpec
 from gateway.dataplane.context.snapshot import Lane
 from gateway.dataplane.translation.model_description import TtlCache
 from gateway.dataplane.translation.model_metadata import query_config, query_metadata
-from gateway.protocol.conversion.control import RpcError, json_of_response, rest_error
+from gateway.protocol.conversion.control import json_of_response
+from gateway.protocol.conversion.control_errors import RpcError, rest_error
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.llm.api_codecs import API_CODECS
 from gateway.protocol.llm.canonical import Generation

@@ -23,7 +23,6 @@ from gateway.protocol.grpc_status import http_status
 from gateway.protocol.llm.embeddings_v2 import embeddings_metadata
 from gateway.protocol.llm.infer_text import openai_config, openai_metadata
 from gateway.protocol.operations import LlmApi, Operation
-from gateway.protocol.tfserving.inference import error_text
 from gateway.protocol.tfserving.model_info import (
     ModelPath,
     Signatures,
@@ -165,9 +164,9 @@ async def _tfserving(engine: Engine, model: str, version: str) -> Description:
         return await _tfserving_by_grpc(engine, path_, model)
     content, status = await asyncio.gather(fetch_from(engine, path_.metadata_path), fetch_from(engine, path_.path))
     if content.status == 404:
-        raise GatewayError(ErrorKind.NOT_FOUND, error_text(content.body))
+        raise GatewayError(ErrorKind.NOT_FOUND, read_error(content.body)[0])
     if not content.is_good:
-        what = f"the engine answered with status {content.status}: {error_text(content.body)}"
+        what = f"the engine answered with status {content.status}: {read_error(content.body)[0]}"
         raise GatewayError(ErrorKind.UPSTREAM_PROTOCOL, what)
     signatures = read_signatures(content.body)
     versions = read_versions(status.body) if status.is_good else None

@@ -6,7 +6,8 @@ from time import monotonic
 
 from gateway.dataplane.context.snapshot import Lane
 from gateway.dataplane.translation.model_description import TtlCache, describe
-from gateway.protocol.conversion.control import RpcError, response_of_json, rpc_response
+from gateway.protocol.conversion.control import response_of_json, rpc_response
+from gateway.protocol.conversion.control_errors import RpcError
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.grpc_methods import RPCS
 from gateway.protocol.operations import model_path

@@ -13,32 +13,15 @@ import orjson
 
 from gateway.protocol import protobuf
 from gateway.protocol.conversion.control_errors import (
-    RestReply,
-    RpcError,
     bad_answer,
     malformed,
-    rest_error,
     rpc_error,
 )
 from gateway.protocol.conversion.control_messages import Json
 from gateway.protocol.conversion.control_table import CONTROLS, ControlRpc
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.protobuf import Message
-from gateway.protocol.translator import RestBody, RestRequest
-
-__all__ = [
-    "RestReply",
-    "RpcError",
-    "json_of_response",
-    "read_request",
-    "response_of_json",
-    "rest_error",
-    "rest_request",
-    "rest_response",
-    "rpc_request",
-    "rpc_response",
-    "write_reply",
-]
+from gateway.protocol.translator import Reply, RestBody, RestRequest
 
 # Triton reads a version as an int64.
 _MAX_VERSION = (1 << 63) - 1
@@ -142,7 +125,7 @@ def read_request(method: str, target: str, body: bytes) -> tuple[str, Message]:
     return control.rpc, made
 
 
-def rest_response(rpc: str, message: bytes) -> RestReply:
+def rest_response(rpc: str, message: bytes) -> Reply:
     """The REST reply, in Triton's own form, that says what a serialised response message says.
 
     Raises: GatewayError(UPSTREAM_PROTOCOL) where the message is malformed.
@@ -150,15 +133,15 @@ def rest_response(rpc: str, message: bytes) -> RestReply:
     return write_reply(rpc, _parsed(rpc, message))
 
 
-def write_reply(rpc: str, message_reply: Message) -> RestReply:
+def write_reply(rpc: str, message_reply: Message) -> Reply:
     """The REST reply, in Triton's own form, that says what a response message says."""
     control = CONTROLS[rpc]
     if control.health:
         if getattr(message_reply, control.health):
-            return RestReply(200, b"")
-        return RestReply(400, _NOT_READY if rpc == "ModelReady" else b"")
+            return Reply(200, b"")
+        return Reply(400, _NOT_READY if rpc == "ModelReady" else b"")
     reply = control.write_reply(message_reply)
-    return RestReply(200, b"" if reply is None else orjson.dumps(reply))
+    return Reply(200, b"" if reply is None else orjson.dumps(reply))
 
 
 def _find(path: str) -> tuple[ControlRpc | None, dict[str, str]]:

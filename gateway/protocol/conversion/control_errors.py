@@ -6,13 +6,10 @@ has no answer, google/rpc/code.proto.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
-
-import orjson
-
+from gateway.protocol.conversion.errors import error_json, read_error
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.grpc_status import INTERNAL, INVALID_ARGUMENT, UNKNOWN, http_status
+from gateway.protocol.translator import Reply
 
 # gRPC sends a message in a header field, whose readers allow 8 KiB for all fields; three bytes stand for an odd one.
 _MAX_MESSAGE_CHARACTERS = 1000
@@ -40,14 +37,6 @@ _CODES = {
 _TRITON_STATUSES = {1: 400, 2: 400, 6: 400}
 
 
-@dataclass(frozen=True, slots=True)
-class RestReply:
-    """A reply of Triton's REST protocol; the body is JSON, or empty."""
-
-    status: int
-    body: bytes
-
-
 class RpcError(Exception):
     """An engine's refusal: `code` is the number of google.rpc.Code, the message is what the engine said."""
 
@@ -65,13 +54,12 @@ def rpc_code(status: int) -> int:
 def rpc_error(status: int, body: bytes) -> RpcError:
     """A REST refusal as a gRPC status: the message is the `error` of a JSON body, else the body's text, else the
     status."""
-    return RpcError(rpc_code(status), (_error_text(body) or f"HTTP status {status}")[:_MAX_MESSAGE_CHARACTERS])
+    return RpcError(rpc_code(status), (read_error(body)[0] or f"HTTP status {status}")[:_MAX_MESSAGE_CHARACTERS])
 
 
-def rest_error(code: int, message: str) -> RestReply:
+def rest_error(code: int, message: str) -> Reply:
     """A gRPC status as Triton's REST would tell it: `{"error": message}`."""
-    text = message.encode("utf-8", "replace").decode("utf-8")
-    return RestReply(_TRITON_STATUSES.get(code) or http_status(code), orjson.dumps({"error": text}))
+    return Reply(_TRITON_STATUSES.get(code) or http_status(code), error_json(message))
 
 
 def malformed(message: str) -> GatewayError:
@@ -82,15 +70,3 @@ def malformed(message: str) -> GatewayError:
 def bad_answer(rpc: str, reason: str) -> GatewayError:
     """What an engine answered cannot be understood."""
     return GatewayError(ErrorKind.UPSTREAM_PROTOCOL, f"the engine's answer to {rpc} cannot be read: {reason}")
-
-
-def _error_text(body: bytes) -> str:
-    try:
-        parsed: Any = orjson.loads(body)
-    except orjson.JSONDecodeError:
-        return body.decode("utf-8", "replace").strip()
-    if isinstance(parsed, dict):
-        parsed = parsed.get("error", parsed.get("detail", parsed))
-    if isinstance(parsed, dict):  # an OpenAI error object
-        parsed = parsed.get("message", parsed)
-    return parsed if isinstance(parsed, str) else body.decode("utf-8", "replace").strip()

@@ -58,7 +58,7 @@ def read_error(body: bytes) -> tuple[str, str]:
         parsed = orjson.loads(body)
     except orjson.JSONDecodeError:
         return body.decode("utf-8", "replace").strip()[:2000], ""
-    found = parsed.get("error", parsed) if isinstance(parsed, dict) else parsed
+    found = parsed["error"] if isinstance(parsed, dict) and parsed.get("error") is not None else parsed
     if isinstance(found, dict):
         message = found.get("message") or found.get("detail") or found.get("error")
         if message is not None:

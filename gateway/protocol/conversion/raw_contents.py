@@ -13,7 +13,7 @@ from typing import cast
 
 from gateway.protocol.conversion.tensors import Raw
 from gateway.protocol.errors import GatewayError
-from gateway.protocol.infer_message_head import read_varint, write_varint
+from gateway.protocol.protobuf_wire import read_varint, write_varint
 
 INPUT_TAG = 0x3A  # field 7, bytes
 OUTPUT_TAG = 0x32  # field 6, bytes

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
-
-import orjson
 
 from gateway.protocol.conversion import triton_json
-from gateway.protocol.conversion.errors import error_json, refusing
+from gateway.protocol.conversion.errors import error_json, read_error, refusing
 from gateway.protocol.conversion.infer import infer_request_of_rest, rest_of_infer_response
 from gateway.protocol.conversion.messages import write_response
 from gateway.protocol.conversion.tensors import RawTensor
@@ -19,8 +16,6 @@ from gateway.protocol.tfserving.infer_request import Method, TFServingRequest, r
 from gateway.protocol.tfserving.model_info import Signatures
 from gateway.protocol.tfserving.rpcs import EngineCall, infer_call, read_infer
 from gateway.protocol.translator import GRPC, EngineRequest, Reply, V2Request, WholeTranslator, in_rest
-
-_MAX_ERROR_BYTES = 2000
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +123,7 @@ class InferTranslation(WholeTranslator):
 
     def whole(self, reply: Reply) -> Reply:
         if reply.status != 200:
-            return Reply(reply.status, error_json(error_text(reply.body)))
+            return Reply(reply.status, error_json(read_error(reply.body)[0]))
         return self._reply_of(self.inference.response_of_rest(reply.body))
 
     def _reply_of(self, response: bytes) -> Reply:
@@ -150,14 +145,3 @@ class CallTranslation(InferTranslation):
         if reply.status != 200:
             return reply  # `{"error": text}`, which is V2's too
         return self._reply_of(self.inference.response_of_call(reply.body))
-
-
-def error_text(body: bytes) -> str:
-    """What an error of TF Serving's REST says. Old versions escape it as C does, which is no JSON."""
-    try:
-        content: Any = orjson.loads(body)
-    except orjson.JSONDecodeError:
-        return body[:_MAX_ERROR_BYTES].decode("utf-8", "replace").strip()
-    if isinstance(content, dict):
-        content = content.get("error", content)
-    return content if isinstance(content, str) else orjson.dumps(content)[:_MAX_ERROR_BYTES].decode("utf-8", "replace")

@@ -25,8 +25,8 @@ from gateway.protocol.conversion.tensors import (
 )
 from gateway.protocol.datatypes import ELEMENT_BYTES
 from gateway.protocol.errors import GatewayError
-from gateway.protocol.infer_message_head import read_varint
 from gateway.protocol.protobuf import Message
+from gateway.protocol.protobuf_wire import read_varint
 from gateway.protocol.tfserving import examples
 from gateway.protocol.tfserving.infer_request import Method, TFServingRequest
 from gateway.protocol.tfserving.messages import message, number_of, of_number, parse

@@ -6,7 +6,8 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.protocol.conversion.control import RpcError, rest_request, rest_response, rpc_request, rpc_response
+from gateway.protocol.conversion.control import rest_request, rest_response, rpc_request, rpc_response
+from gateway.protocol.conversion.control_errors import RpcError
 from gateway.protocol.conversion.control_table import CONTROLS
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.protobuf import parse

@@ -2,18 +2,12 @@
 
 import pytest
 
-from gateway.protocol.conversion.control import (
-    RestReply,
-    RpcError,
-    rest_error,
-    rest_request,
-    rest_response,
-    rpc_request,
-    rpc_response,
-)
+from gateway.protocol.conversion.control import rest_request, rest_response, rpc_request, rpc_response
+from gateway.protocol.conversion.control_errors import RpcError, rest_error
 from gateway.protocol.conversion.control_table import CONTROLS
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.protobuf import message
+from gateway.protocol.translator import Reply
 from tests.protocol.conversion.control_cases import Fields, request
 
 
@@ -201,12 +195,12 @@ def test_refusals_as_grpc_statuses(status: int, reply: bytes, code: int, text: s
 )
 def test_refusals_as_rest(code: int, status: int) -> None:
     """A gRPC status is told as Triton's REST tells it."""
-    assert rest_error(code, 'no "ü"') == RestReply(status, '{"error":"no \\"ü\\""}'.encode())
+    assert rest_error(code, 'no "ü"') == Reply(status, '{"error":"no \\"ü\\""}'.encode())
 
 
 def test_a_refusal_may_say_anything() -> None:
     """Text that is no Unicode is told as far as it goes."""
-    assert rest_error(13, "\udcff") == RestReply(500, b'{"error":"?"}')
+    assert rest_error(13, "\udcff") == Reply(500, b'{"error":"?"}')
 
 
 @pytest.mark.parametrize("health", ["ServerLive", "ServerReady", "ModelReady"])

@@ -7,8 +7,9 @@ from typing import Any
 import orjson
 import pytest
 
+from gateway.protocol.conversion.errors import read_error
 from gateway.protocol.protobuf import parse
-from gateway.protocol.tfserving.inference import InferTranslation, error_text, inference
+from gateway.protocol.tfserving.inference import InferTranslation, inference
 from gateway.protocol.translator import Reply
 from tests.protocol.conversion.inferences import Tensor, request_of
 from tests.protocol.tfserving.exchanges import NOT_FOUND
@@ -155,6 +156,6 @@ def test_what_is_answered_by_grpc(name: str) -> None:
 )
 def test_errors_keep_their_status_and_their_text(body: bytes, text: str) -> None:
     """As V2's error object."""
-    assert error_text(body) == text
+    assert read_error(body)[0] == text
     reply = translation().whole(Reply(404, body, "text/plain"))
     assert (reply.status, orjson.loads(reply.body), reply.content_type) == (404, {"error": text}, "application/json")
