@@ -13,11 +13,10 @@ from gateway.dataplane.grpc.interfaces import CallHandler
 from gateway.dataplane.grpc.reply_headers import send_error
 from gateway.net.http2_transport import Http2Server, Http2Timeouts
 from gateway.protocol.errors import GatewayError
-from gateway.wire.http2.connection import Http2Limits
 from gateway.wire.http2.fields import Block
 from gateway.wire.http2.frames import ErrorCode, Http2Error
 from gateway.wire.http2.hpack import literals
-from gateway.wire.http2.state import NO_RECEIVER
+from gateway.wire.http2.state import NO_RECEIVER, Http2Limits
 from gateway.wire.http2.stream import Stream
 
 Answer = Callable[["Http2ServerConnection", Stream, Block], CallHandler]

@@ -8,9 +8,10 @@ from typing import NamedTuple, cast
 from weakref import WeakKeyDictionary
 
 from gateway.net.sockets import has_hung_up
-from gateway.wire.http2.connection import Http2Connection, Http2Limits
+from gateway.wire.http2.connection import Http2Connection
 from gateway.wire.http2.fields import Block
 from gateway.wire.http2.frames import MAX_WINDOW, ErrorCode
+from gateway.wire.http2.state import Http2Limits
 from gateway.wire.http2.stream import Stream
 
 # The most that is buffered for a peer that does not read: acknowledgements, which windows do not bound.

@@ -64,10 +64,7 @@ _METRICS = {
 }
 _METRIC_NAMES = tuple(_METRICS)
 _ENERGY = "energy_joules"
-_COST_PARTS = (
-    "request_cost",
-    "named_metrics",
-)  # by ORCA; and where others put all they have
+_ENERGY_NAMES = (f"request_cost.{_ENERGY}", f"named_metrics.{_ENERGY}", _ENERGY)  # by ORCA; where others put it
 _ORCA_NAMES = {
     "num_requests_running": _RUNNING,
     "num_running_reqs": _RUNNING,
@@ -90,40 +87,41 @@ def read_metrics(text: bytes) -> Load | None:
 def read_orca(value: bytes) -> Load | None:
     """The load in an `endpoint-load-metrics` field, as `TEXT a=1, named_metrics.b=2` or as `JSON {...}`; None where it
     tells nothing of requests or memory."""
-    text = value.decode("latin-1").strip()
-    form, _, rest = text.partition(" ")
-    if form.rstrip(":").upper() in ("TEXT", "JSON"):
-        text = rest.strip()
-    return _load(_orca_json(text) if text.startswith("{") else _orca_text(text))
+    return _load(
+        (what, number)
+        for name, reported in _orca_values(value).items()
+        if (what := _ORCA_NAMES.get(name.removeprefix("named_metrics."))) is not None
+        and (number := _number(reported)) is not None
+    )
 
 
 def read_energy(value: bytes) -> float | None:
     """The joules that a reply has cost, in an `endpoint-load-metrics` field: `energy_joules` of ORCA's request_cost, or
     of its named metrics; None where it tells none."""
+    if _ENERGY.encode() not in value:
+        return None
+    values = _orca_values(value)
+    numbers = [_number(values.get(name)) for name in _ENERGY_NAMES]
+    return next((number for number in numbers if number is not None), None)
+
+
+def _orca_values(value: bytes) -> dict[str, Any]:
+    """By name; those of a part as `named_metrics.b`."""
     text = value.decode("latin-1").strip()
     form, _, rest = text.partition(" ")
     if form.rstrip(":").upper() in ("TEXT", "JSON"):
         text = rest.strip()
-    if _ENERGY not in text:
-        return None
-    found: dict[str, Any] = {}
-    if text.startswith("{"):
-        try:
-            report = orjson.loads(text)
-        except orjson.JSONDecodeError:
-            return None
-        for part in _COST_PARTS:
-            reported = report.get(part)
-            found |= {f"{part}.{_ENERGY}": reported.get(_ENERGY)} if isinstance(reported, Mapping) else {}
-        found[_ENERGY] = report.get(_ENERGY)
-    else:
-        pairs = (pair.partition("=") for pair in text.split(","))
-        found |= {name.strip(): number for name, _, number in pairs}
-    for name in (*(f"{part}.{_ENERGY}" for part in _COST_PARTS), _ENERGY):
-        number = _number([found.get(name)])
-        if number is not None:
-            return number
-    return None
+    if not text.startswith("{"):
+        return {name.strip(): number for name, _, number in (pair.partition("=") for pair in text.split(","))}
+    try:
+        report = orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return {}
+    values: dict[str, Any] = {}
+    for name, reported in report.items():
+        is_part = isinstance(reported, Mapping)
+        values |= {f"{name}.{key}": number for key, number in reported.items()} if is_part else {name: reported}
+    return values
 
 
 def _load(found: Iterable[tuple[str, float]]) -> Load | None:
@@ -148,38 +146,15 @@ def _samples(text: bytes) -> Iterator[tuple[str, float]]:
             labels = line.rfind(b"}")  # a label's value may have one too, what stands behind the labels has none
             head, parts = line.partition(b"{")[0].split(), line[labels + 1 :].split()
             what = _METRICS.get(head[0])
-            number = _number(parts[0 if labels >= 0 else 1 :][:1])
+            number = _number(next(iter(parts[0 if labels >= 0 else 1 :]), None))
             if what is not None and number is not None:
                 yield what, number
 
 
-def _orca_text(text: str) -> Iterator[tuple[str, float]]:
-    for pair in text.split(","):
-        name, _, value = pair.partition("=")
-        yield from _orca_value(name.strip().removeprefix("named_metrics."), [value])
-
-
-def _orca_json(text: str) -> Iterator[tuple[str, float]]:
+def _number(value: Any) -> float | None:
+    """The value as a number that can be reckoned with; None where it is none."""
     try:
-        report = orjson.loads(text)
-    except orjson.JSONDecodeError:
-        return
-    named = report.get("named_metrics")
-    for values in (report, named if isinstance(named, Mapping) else {}):
-        for name, value in values.items():
-            yield from _orca_value(name, [value])
-
-
-def _orca_value(name: str, value: list[Any]) -> Iterator[tuple[str, float]]:
-    what, number = _ORCA_NAMES.get(name), _number(value)
-    if what is not None and number is not None:
-        yield what, number
-
-
-def _number(value: list[Any]) -> float | None:
-    """The one value as a number that can be reckoned with; None where there is none."""
-    try:
-        number = float(value[0])
-    except (IndexError, TypeError, ValueError):
+        number = float(value)
+    except (TypeError, ValueError):
         return None
     return number if isfinite(number) and number >= 0 else None

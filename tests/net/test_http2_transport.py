@@ -8,7 +8,7 @@ import uvloop
 
 from gateway.net.http2_transport import Http2Transport
 from gateway.wire.http2 import frames
-from gateway.wire.http2.connection import Http2Limits
+from gateway.wire.http2.state import Http2Limits
 
 SETTINGS = frames.settings({})
 

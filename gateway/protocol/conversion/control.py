@@ -47,7 +47,7 @@ def rest_request(rpc: str, message: bytes) -> RestRequest:
         raise malformed(f"the {rpc} request names no model")
     if _find(path)[0] is not control:
         raise GatewayError(ErrorKind.UNSUPPORTED, f"REST has no path for this {rpc}: {path} asks for something else")
-    body = control.write_body(parsed)
+    body = control.body.write(parsed)
     if body is None:
         return RestRequest(control.verbs[0], path)
     return RestRequest(control.verbs[-1], path, RestBody(orjson.dumps(body)))
@@ -79,7 +79,7 @@ def response_of_json(rpc: str, value: Any) -> bytes:
     """
     made = _new(f"{rpc}Response")
     try:
-        CONTROLS[rpc].read_reply(made, value)
+        CONTROLS[rpc].reply.read(made, value)
     except ValueError as error:
         raise bad_answer(rpc, str(error)) from error
     return _serialised(made)
@@ -90,7 +90,7 @@ def json_of_response(rpc: str, message: bytes) -> Any:
 
     Raises: GatewayError(UPSTREAM_PROTOCOL) where the message is malformed.
     """
-    return CONTROLS[rpc].write_reply(_parsed(rpc, message))
+    return CONTROLS[rpc].reply.write(_parsed(rpc, message))
 
 
 def rpc_request(method: str, target: str, body: bytes) -> tuple[str, bytes]:
@@ -119,7 +119,7 @@ def read_request(method: str, target: str, body: bytes) -> tuple[str, Message]:
         for name, text in fields.items():
             setattr(made, name, text)
         if method == "POST":
-            control.read_body(made, _object(body))
+            control.body.read(made, _object(body))
     except ValueError as error:  # text that is no Unicode too
         raise malformed(f"failed to read the {control.rpc} request: {error}") from error
     return control.rpc, made
@@ -140,7 +140,7 @@ def write_reply(rpc: str, message_reply: Message) -> Reply:
         if getattr(message_reply, control.health):
             return Reply(200, b"")
         return Reply(400, _NOT_READY if rpc == "ModelReady" else b"")
-    reply = control.write_reply(message_reply)
+    reply = control.reply.write(message_reply)
     return Reply(200, b"" if reply is None else orjson.dumps(reply))
 
 

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 from gateway.protocol import protobuf
 from gateway.protocol.protobuf import Message
 
 Json = Any
+
+
+class Form(NamedTuple):
+    """How a message stands in JSON, or a part of it."""
+
+    write: Callable[[Message], Json]
+    read: Callable[[Message, Json], None]
+
 
 # Protobuf writes 64-bit numbers as texts into JSON, and Triton turns them back (core `src/model_config_utils.cc`
 # ModelConfigToJson): all but these.
@@ -44,6 +53,10 @@ def write_fields(message: Message) -> dict[str, Json]:
         descriptor_pool=protobuf.pool(),
     )
     return _with_numbers(made, message.DESCRIPTOR)
+
+
+FIELDS = Form(write_fields, read_fields)
+NOTHING = Form(lambda message: None, lambda message, value: None)
 
 
 def _with_numbers(made: dict[str, Json], schema: Any) -> dict[str, Json]:

@@ -12,43 +12,43 @@ from binascii import a2b_base64
 from contextlib import suppress
 
 from gateway.protocol.conversion.control_errors import malformed
-from gateway.protocol.conversion.control_messages import Json, read_fields, write_fields
+from gateway.protocol.conversion.control_messages import Form, Json, read_fields, write_fields
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.protobuf import Message
 
 _INDEX_OPTIONAL = ("version", "state", "reason")
 
 
-def write_index_body(message: Message) -> Json:
+def _write_index_body(message: Message) -> Json:
     if message.repository_name:  # Triton's gRPC refuses it, and its REST would answer for all of them
         raise GatewayError(ErrorKind.UNSUPPORTED, "'repository_name' specification is not supported")
     return {"ready": message.ready}
 
 
-def read_index_body(message: Message, body: Json) -> None:
+def _read_index_body(message: Message, body: Json) -> None:
     ready = body.get("ready", False)
     if not isinstance(ready, bool):
         raise malformed("Invalid value for 'ready': expected a boolean")
     message.ready = ready
 
 
-def write_index_reply(message: Message) -> Json:
+def _write_index_reply(message: Message) -> Json:
     """An array of models; a model without a version (it was never loaded) has only its name."""
     models = write_fields(message)["models"]
     return [{key: text for key, text in model.items() if text or key not in _INDEX_OPTIONAL} for model in models]
 
 
-def read_index_reply(message: Message, reply: Json) -> None:
+def _read_index_reply(message: Message, reply: Json) -> None:
     read_fields(message, {"models": reply})
 
 
-def write_load_body(message: Message) -> Json:
+def _write_load_body(message: Message) -> Json:
     """`config` is text, and a `file:...` is bytes, which JSON holds as base64."""
     made = {name: _load_parameter(name, message.parameters[name]) for name in sorted(message.parameters)}
     return {"parameters": made} if made else {}
 
 
-def read_load_body(message: Message, body: Json) -> None:
+def _read_load_body(message: Message, body: Json) -> None:
     for name, value in _parameters(body).items():
         if not isinstance(value, str):
             raise malformed(f"load parameter '{name}' must be a string")
@@ -60,12 +60,12 @@ def read_load_body(message: Message, body: Json) -> None:
             raise malformed(f"unrecognized load parameter '{name}'.")
 
 
-def write_unload_body(message: Message) -> Json:
+def _write_unload_body(message: Message) -> Json:
     made = {name: _unload_parameter(name, message.parameters[name]) for name in sorted(message.parameters)}
     return {"parameters": made} if made else {}
 
 
-def read_unload_body(message: Message, body: Json) -> None:
+def _read_unload_body(message: Message, body: Json) -> None:
     for name, value in _parameters(body).items():
         if isinstance(value, bool):
             message.parameters[name].bool_param = value
@@ -87,10 +87,6 @@ def read_base64(name: str, text: str) -> bytes:
     raise malformed(f"'{name}' must be base64")
 
 
-def write_base64(data: bytes) -> str:
-    return b64encode(data).decode("ascii")
-
-
 def _parameters(body: Json) -> dict[str, Json]:
     parameters = body.get("parameters", {})
     if not isinstance(parameters, dict):
@@ -98,7 +94,7 @@ def _parameters(body: Json) -> dict[str, Json]:
     return parameters
 
 
-def _load_parameter(name: str, parameter: Message) -> str:
+def _load_parameter(name: str, parameter: Message) -> Json:
     if name == "config":
         expected = "string_param"
     elif name.startswith("file:"):
@@ -107,7 +103,7 @@ def _load_parameter(name: str, parameter: Message) -> str:
         raise malformed(f"unrecognized load parameter '{name}'.")
     if parameter.WhichOneof("parameter_choice") != expected:
         raise malformed(f"invalid value type for load parameter '{name}', expected {expected}.")
-    return write_base64(parameter.bytes_param) if expected == "bytes_param" else str(parameter.string_param)
+    return parameter.string_param if name == "config" else b64encode(parameter.bytes_param).decode("ascii")
 
 
 def _unload_parameter(name: str, parameter: Message) -> Json:
@@ -119,35 +115,35 @@ def _unload_parameter(name: str, parameter: Message) -> Json:
     return getattr(parameter, choice)
 
 
-def write_status_reply(message: Message) -> Json:
+def _write_regions_reply(message: Message) -> Json:
     """An array of regions, by their names."""
     regions = write_fields(message)["regions"]
     return [regions[name] for name in sorted(regions)]
 
 
-def read_status_reply(message: Message, reply: Json) -> None:
+def _read_regions_reply(message: Message, reply: Json) -> None:
     if not isinstance(reply, list) or not all(isinstance(region, dict) for region in reply):
         raise ValueError("it is no array of regions")
     read_fields(message, {"regions": {str(region.get("name", "")): region for region in reply}})
 
 
-def write_system_body(message: Message) -> Json:
+def _write_system_body(message: Message) -> Json:
     _check_region(message, "system")
     return {"key": message.key, "offset": message.offset, "byte_size": message.byte_size}
 
 
-def read_system_body(message: Message, body: Json) -> None:
+def _read_system_body(message: Message, body: Json) -> None:
     _check_region(message, "system")
     read_fields(message, _members(body, ("key", "byte_size"), ("offset",)))
 
 
-def write_cuda_body(message: Message) -> Json:
+def _write_cuda_body(message: Message) -> Json:
     _check_region(message, "cuda")
-    handle = {"b64": write_base64(message.raw_handle)}
+    handle = {"b64": b64encode(message.raw_handle).decode("ascii")}
     return {"raw_handle": handle, "device_id": message.device_id, "byte_size": message.byte_size}
 
 
-def read_cuda_body(message: Message, body: Json) -> None:
+def _read_cuda_body(message: Message, body: Json) -> None:
     _check_region(message, "cuda")
     members = _members(body, ("raw_handle", "device_id", "byte_size"))
     handle = members.pop("raw_handle")
@@ -168,3 +164,12 @@ def _members(body: Json, needed: tuple[str, ...], others: tuple[str, ...] = ()) 
         if name not in body:
             raise malformed(f"Shared memory register request has no '{name}' field")
     return {name: body[name] for name in (*needed, *others) if name in body}
+
+
+INDEX_BODY = Form(_write_index_body, _read_index_body)
+INDEX_REPLY = Form(_write_index_reply, _read_index_reply)
+LOAD_BODY = Form(_write_load_body, _read_load_body)
+UNLOAD_BODY = Form(_write_unload_body, _read_unload_body)
+REGIONS_REPLY = Form(_write_regions_reply, _read_regions_reply)
+SYSTEM_BODY = Form(_write_system_body, _read_system_body)
+CUDA_BODY = Form(_write_cuda_body, _read_cuda_body)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from gateway.protocol.conversion.control_errors import malformed
-from gateway.protocol.conversion.control_messages import Json
+from gateway.protocol.conversion.control_messages import Form, Json
 from gateway.protocol.protobuf import Message
 
 # In the order in which Triton's REST tells them. A level is several values, everything else is one.
@@ -27,7 +27,7 @@ _LOG_TYPES = {
 }
 
 
-def write_trace_body(message: Message) -> Json:
+def _write_trace_body(message: Message) -> Json:
     """None, which only asks, where nothing is to be set; a setting without a value is cleared: null."""
     settings = {name: list(message.settings[name].value) for name in _ordered(message.settings, _TRACE_ORDER)}
     for name, values in settings.items():
@@ -36,7 +36,7 @@ def write_trace_body(message: Message) -> Json:
     return {name: _trace_value(name, values) for name, values in settings.items()} or None
 
 
-def read_trace_body(message: Message, body: Json) -> None:
+def _read_trace_body(message: Message, body: Json) -> None:
     """Null clears a setting. No level at all leaves the level as it is, which gRPC says by not naming it."""
     for name, value in body.items():
         if value == [] and name == _LEVEL:
@@ -48,12 +48,12 @@ def read_trace_body(message: Message, body: Json) -> None:
         message.settings[name].value.extend(values)
 
 
-def write_trace_reply(message: Message) -> Json:
+def _write_trace_reply(message: Message) -> Json:
     settings = message.settings
     return {name: _trace_value(name, list(settings[name].value)) for name in _ordered(settings, _TRACE_ORDER)}
 
 
-def read_trace_reply(message: Message, reply: Json) -> None:
+def _read_trace_reply(message: Message, reply: Json) -> None:
     for name, value in _settings(reply):
         values = _trace_values(value)
         if values is None:
@@ -61,24 +61,24 @@ def read_trace_reply(message: Message, reply: Json) -> None:
         message.settings[name].value.extend(values)
 
 
-def write_log_body(message: Message) -> Json:
+def _write_log_body(message: Message) -> Json:
     """None, which only asks, where nothing is to be set."""
     settings = message.settings
     return {name: _checked_log_value(name, settings[name]) for name in _ordered(settings, _LOG_ORDER)} or None
 
 
-def read_log_body(message: Message, body: Json) -> None:
+def _read_log_body(message: Message, body: Json) -> None:
     """Null leaves a setting as it is, which gRPC says by not naming it."""
     for name, value in body.items():
         if value is not None and not _set_log_value(message.settings[name], value):
             raise malformed(f"log setting '{name}' must be a boolean, a string or a whole number of 32 bits")
 
 
-def write_log_reply(message: Message) -> Json:
+def _write_log_reply(message: Message) -> Json:
     return {name: _log_value(message.settings[name]) for name in _ordered(message.settings, _LOG_ORDER)}
 
 
-def read_log_reply(message: Message, reply: Json) -> None:
+def _read_log_reply(message: Message, reply: Json) -> None:
     for name, value in _settings(reply):
         if not _set_log_value(message.settings[name], value):
             raise ValueError(f"setting '{name}' is neither a boolean nor a string nor a whole number of 32 bits")
@@ -132,3 +132,9 @@ def _set_log_value(made: Message, value: Json) -> bool:
     else:
         return False
     return True
+
+
+TRACE_BODY = Form(_write_trace_body, _read_trace_body)
+TRACE_REPLY = Form(_write_trace_reply, _read_trace_reply)
+LOG_BODY = Form(_write_log_body, _read_log_body)
+LOG_REPLY = Form(_write_log_reply, _read_log_reply)

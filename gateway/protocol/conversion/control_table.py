@@ -9,15 +9,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from urllib.parse import unquote
 
-from gateway.protocol.conversion import control_repository as memory
-from gateway.protocol.conversion import control_repository as repository
-from gateway.protocol.conversion import control_settings as settings
-from gateway.protocol.conversion.control_messages import Json, read_fields, write_fields
+from gateway.protocol.conversion.control_messages import FIELDS, NOTHING, Form, read_fields, write_fields
+from gateway.protocol.conversion.control_repository import (
+    CUDA_BODY,
+    INDEX_BODY,
+    INDEX_REPLY,
+    LOAD_BODY,
+    REGIONS_REPLY,
+    SYSTEM_BODY,
+    UNLOAD_BODY,
+)
+from gateway.protocol.conversion.control_settings import LOG_BODY, LOG_REPLY, TRACE_BODY, TRACE_REPLY
 from gateway.protocol.operations import path_segment
-from gateway.protocol.protobuf import Message
 
 _INNERMOST = re.compile(r"\[([^\[\]]*)\]")
 _FIELD = re.compile(r"\{(\w+)\}")
@@ -52,128 +57,55 @@ class Path:
 
 _GET, _POST, _BOTH = ("GET",), ("POST",), ("GET", "POST")
 
-Write = Callable[[Message], Json]
-Read = Callable[[Message, Json], None]
 
-
-def _nothing(message: Message) -> Json:
-    return None
-
-
-def _ignore(message: Message, body: Json) -> None:
-    pass
-
-
-def _write_config(message: Message) -> Json:
-    return write_fields(message.config)
-
-
-def _read_config(message: Message, reply: Json) -> None:
-    read_fields(message.config, reply)
-
-
-@dataclass(frozen=True, slots=True)
 class ControlRpc:
     """One RPC as REST. Of two verbs the first goes without a body; None is written as an empty body.
 
     `health`: the reply is no more than its status, and this field of the response.
     """
 
-    rpc: str
-    path: Path
-    verbs: tuple[str, ...] = _GET
-    write_body: Write = _nothing
-    read_body: Read = _ignore
-    write_reply: Write = write_fields
-    read_reply: Read = read_fields
-    health: str = ""
+    def __init__(
+        self,
+        rpc: str,
+        path: str,
+        verbs: tuple[str, ...] = _GET,
+        body: Form = NOTHING,
+        reply: Form = FIELDS,
+        health: str = "",
+    ) -> None:
+        self.rpc = rpc
+        self.path = Path(path)
+        self.verbs = verbs
+        self.body = body
+        self.reply = reply
+        self.health = health
 
 
-def _act(rpc: str, path: str, write_body: Write = _nothing, read_body: Read = _ignore) -> ControlRpc:
-    """An RPC that changes something, and answers with an empty reply."""
-    return ControlRpc(rpc, Path(path), _POST, write_body, read_body, _nothing, _ignore)
-
-
+_CONFIG = Form(lambda message: write_fields(message.config), lambda message, reply: read_fields(message.config, reply))
+_MODEL = "/v2/models/{name}[/versions/{version}]"
+_REPOSITORY = "/v2/repository[/{repository_name}]"
+_SYSTEM_MEMORY, _CUDA_MEMORY = "/v2/systemsharedmemory[/region/{name}]", "/v2/cudasharedmemory[/region/{name}]"
 CONTROLS: dict[str, ControlRpc] = {
     control.rpc: control
     for control in (
-        ControlRpc("ServerLive", Path("/v2/health/live"), health="live"),
-        ControlRpc("ServerReady", Path("/v2/health/ready"), health="ready"),
-        ControlRpc("ServerMetadata", Path("/v2")),
-        ControlRpc("ModelReady", Path("/v2/models/{name}[/versions/{version}]/ready"), health="ready"),
+        ControlRpc("ServerLive", "/v2/health/live", health="live"),
+        ControlRpc("ServerReady", "/v2/health/ready", health="ready"),
+        ControlRpc("ServerMetadata", "/v2"),
+        ControlRpc("ModelReady", f"{_MODEL}/ready", health="ready"),
         # Before the metadata of a model: "stats" is read as a model's name last of all.
-        ControlRpc("ModelStatistics", Path("/v2/models[/{name}[/versions/{version}]]/stats")),
-        ControlRpc("ModelMetadata", Path("/v2/models/{name}[/versions/{version}]")),
-        ControlRpc(
-            "ModelConfig",
-            Path("/v2/models/{name}[/versions/{version}]/config"),
-            write_reply=_write_config,
-            read_reply=_read_config,
-        ),
-        ControlRpc(
-            "RepositoryIndex",
-            Path("/v2/repository[/{repository_name}]/index"),
-            _POST,
-            repository.write_index_body,
-            repository.read_index_body,
-            repository.write_index_reply,
-            repository.read_index_reply,
-        ),
-        _act(
-            "RepositoryModelLoad",
-            "/v2/repository[/{repository_name}]/models/{model_name}/load",
-            repository.write_load_body,
-            repository.read_load_body,
-        ),
-        _act(
-            "RepositoryModelUnload",
-            "/v2/repository[/{repository_name}]/models/{model_name}/unload",
-            repository.write_unload_body,
-            repository.read_unload_body,
-        ),
-        ControlRpc(
-            "SystemSharedMemoryStatus",
-            Path("/v2/systemsharedmemory[/region/{name}]/status"),
-            write_reply=memory.write_status_reply,
-            read_reply=memory.read_status_reply,
-        ),
-        _act(
-            "SystemSharedMemoryRegister",
-            "/v2/systemsharedmemory[/region/{name}]/register",
-            memory.write_system_body,
-            memory.read_system_body,
-        ),
-        _act("SystemSharedMemoryUnregister", "/v2/systemsharedmemory[/region/{name}]/unregister"),
-        ControlRpc(
-            "CudaSharedMemoryStatus",
-            Path("/v2/cudasharedmemory[/region/{name}]/status"),
-            write_reply=memory.write_status_reply,
-            read_reply=memory.read_status_reply,
-        ),
-        _act(
-            "CudaSharedMemoryRegister",
-            "/v2/cudasharedmemory[/region/{name}]/register",
-            memory.write_cuda_body,
-            memory.read_cuda_body,
-        ),
-        _act("CudaSharedMemoryUnregister", "/v2/cudasharedmemory[/region/{name}]/unregister"),
-        ControlRpc(
-            "TraceSetting",
-            Path("/v2[/models/{model_name}]/trace/setting"),
-            _BOTH,
-            settings.write_trace_body,
-            settings.read_trace_body,
-            settings.write_trace_reply,
-            settings.read_trace_reply,
-        ),
-        ControlRpc(
-            "LogSettings",
-            Path("/v2/logging"),
-            _BOTH,
-            settings.write_log_body,
-            settings.read_log_body,
-            settings.write_log_reply,
-            settings.read_log_reply,
-        ),
+        ControlRpc("ModelStatistics", "/v2/models[/{name}[/versions/{version}]]/stats"),
+        ControlRpc("ModelMetadata", _MODEL),
+        ControlRpc("ModelConfig", f"{_MODEL}/config", reply=_CONFIG),
+        ControlRpc("RepositoryIndex", f"{_REPOSITORY}/index", _POST, INDEX_BODY, INDEX_REPLY),
+        ControlRpc("RepositoryModelLoad", f"{_REPOSITORY}/models/{{model_name}}/load", _POST, LOAD_BODY, NOTHING),
+        ControlRpc("RepositoryModelUnload", f"{_REPOSITORY}/models/{{model_name}}/unload", _POST, UNLOAD_BODY, NOTHING),
+        ControlRpc("SystemSharedMemoryStatus", f"{_SYSTEM_MEMORY}/status", reply=REGIONS_REPLY),
+        ControlRpc("SystemSharedMemoryRegister", f"{_SYSTEM_MEMORY}/register", _POST, SYSTEM_BODY, NOTHING),
+        ControlRpc("SystemSharedMemoryUnregister", f"{_SYSTEM_MEMORY}/unregister", _POST, reply=NOTHING),
+        ControlRpc("CudaSharedMemoryStatus", f"{_CUDA_MEMORY}/status", reply=REGIONS_REPLY),
+        ControlRpc("CudaSharedMemoryRegister", f"{_CUDA_MEMORY}/register", _POST, CUDA_BODY, NOTHING),
+        ControlRpc("CudaSharedMemoryUnregister", f"{_CUDA_MEMORY}/unregister", _POST, reply=NOTHING),
+        ControlRpc("TraceSetting", "/v2[/models/{model_name}]/trace/setting", _BOTH, TRACE_BODY, TRACE_REPLY),
+        ControlRpc("LogSettings", "/v2/logging", _BOTH, LOG_BODY, LOG_REPLY),
     )
 }

@@ -13,13 +13,10 @@ from typing import cast
 
 from gateway.protocol.conversion.tensors import Raw
 from gateway.protocol.errors import GatewayError
-from gateway.protocol.protobuf_wire import read_varint, write_varint
+from gateway.protocol.protobuf_wire import BYTES, read_varint, skip, write_varint
 
 INPUT_TAG = 0x3A  # field 7, bytes
 OUTPUT_TAG = 0x32  # field 6, bytes
-
-_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
-_FIXED = {_FIXED64: 8, _FIXED32: 4}
 
 
 def split(message: Raw, raw_tag: int) -> tuple[bytes, list[memoryview]]:
@@ -36,20 +33,17 @@ def split(message: Raw, raw_tag: int) -> tuple[bytes, list[memoryview]]:
         while at < end:
             start = at
             tag, at = read_varint(data, at)
-            kind = tag & 7
-            if kind == _BYTES:
-                size, at = read_varint(data, at)
-                stop = at + size
-                if tag == raw_tag:
-                    rest.append(view[kept:start])
-                    tensors.append(view[at:stop])
-                    kept = stop
-                at = stop
-            elif kind == _VARINT:
-                _, at = read_varint(data, at)
-            else:
-                at += _FIXED[kind]
-    except (IndexError, KeyError, GatewayError):
+            if tag & 7 != BYTES:
+                at = skip(data, at, tag)
+                continue
+            size, at = read_varint(data, at)
+            stop = at + size
+            if tag == raw_tag:
+                rest.append(view[kept:start])
+                tensors.append(view[at:stop])
+                kept = stop
+            at = stop
+    except (IndexError, GatewayError):
         at = end + 1
     if at != end:
         raise ValueError("the message is malformed")

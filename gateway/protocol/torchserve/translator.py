@@ -1,4 +1,10 @@
-"""The translation of one V2 request for a TorchServe, by what it asks."""
+"""The translation of one V2 request for a TorchServe, by what it asks.
+
+REST is the better way: by gRPC TorchServe tells no content type, reads no JSON for the handler (its `json` envelope
+fails), and a StreamPredictions to a model that answers once kills its worker (`GRPCJob.java` asks for a header that is
+not there).
+Source: TorchServe 0.12 `inference.proto`.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +14,31 @@ import orjson
 
 from gateway.protocol.conversion.errors import error_json, unsupported
 from gateway.protocol.conversion.infer import infer_request_of_rest, rest_of_infer_response
+from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.operations import Operation
+from gateway.protocol.protobuf import Message
+from gateway.protocol.protobuf.text_schema import TextSchema
 from gateway.protocol.torchserve.generate import TorchServeGenerateTranslator
-from gateway.protocol.torchserve.predictions import PREDICTIONS, prediction, predictions_request
 from gateway.protocol.torchserve.reply import OUTPUT, error_of, infer_response
-from gateway.protocol.torchserve.request import Envelope, http_request, predictions_path, torchserve_request
+from gateway.protocol.torchserve.request import (
+    BODY,
+    Envelope,
+    TorchServeRequest,
+    http_request,
+    predictions_path,
+    torchserve_request,
+)
 from gateway.protocol.translator import GRPC, EngineRequest, Reply, Translator, V2Request, WholeTranslator, in_rest
 
 PLATFORM = "torchserve"
+PREDICTIONS = "/org.pytorch.serve.grpc.inference.InferenceAPIsService/Predictions"
+
+_schema = TextSchema("""
+google.rpc.Status code:1:int32 message:2:string
+org.pytorch.serve.grpc.inference.PredictionsRequest model_name:1:string model_version:2:string input:3:%bytes
+org.pytorch.serve.grpc.inference.PredictionResponse prediction:1:bytes sequence_id:2:string status:3:Status
+""")
+_DATA = "data"  # where handlers look first; TorchServe's own clients call a body so
 
 
 def torchserve_translator(request: V2Request, envelope: Envelope = Envelope.BODY) -> Translator:
@@ -104,3 +127,31 @@ def metadata_of(model: str, version: str = "") -> dict[str, Any]:
         "inputs": [{"name": "input", "datatype": "BYTES", "shape": [1]}],
         "outputs": [{"name": OUTPUT, "datatype": "BYTES", "shape": [1]}],
     }
+
+
+def predictions_request(sent: TorchServeRequest, model: str, version: str = "") -> bytes:
+    """A serialised PredictionsRequest.
+
+    Raises: GatewayError(UNSUPPORTED) where the envelope does not work over gRPC, or it is of a sequence: one call has
+    no place for that.
+    """
+    if sent.envelope is Envelope.JSON:
+        raise unsupported("TorchServe's json envelope reads no request that came by gRPC; give the engine a REST port")
+    if sent.fields:
+        raise unsupported("TorchServe's Predictions knows no sequences; give the engine a REST port")
+    request = _schema.message("PredictionsRequest")(model_name=model, model_version=version)
+    for part in sent.parts:
+        request.input[_DATA if part.name == BODY else part.name] = part.content
+    data: bytes = request.SerializeToString()
+    return data
+
+
+def prediction(data: bytes) -> Message:
+    """A PredictionResponse; only a failed one has a status other than 0.
+
+    Raises: GatewayError(UPSTREAM_PROTOCOL) where it is malformed.
+    """
+    try:
+        return _schema.parse("PredictionResponse", data)
+    except ValueError:
+        raise GatewayError(ErrorKind.UPSTREAM_PROTOCOL, "the engine's message is no PredictionResponse") from None

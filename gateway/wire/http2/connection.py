@@ -22,8 +22,8 @@ from gateway.wire.http2.frames import (
     Setting,
     unpack_head,
 )
-from gateway.wire.http2.state import ConnectionOwner, ConnectionState, Http2Limits
-from gateway.wire.http2.stream import Stream, StreamReceiver
+from gateway.wire.http2.state import ConnectionState, Http2Limits
+from gateway.wire.http2.stream import ConnectionOwner, Stream, StreamReceiver
 
 # CONTINUATION frames of one block: a block of the longest allowed length needs far fewer.
 _MAX_CONTINUATIONS = 64
@@ -213,8 +213,6 @@ def _without_padding(payload: bytes) -> bytes:
         raise Http2Error(ErrorCode.PROTOCOL_ERROR, "the padding is as long as the frame")
     return payload[1 : len(payload) - payload[0]]
 
-
-__all__ = ["ConnectionOwner", "Http2Connection", "Http2Limits"]
 
 # A small connection window would let one slow stream stop all others; each stream's own window is small instead.
 _CONNECTION_WINDOW = 1 << 30

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
-from typing import Protocol
 
 from gateway.wire.http2 import frames
 from gateway.wire.http2.field_decoder import FieldDecoder
 from gateway.wire.http2.fields import Block
 from gateway.wire.http2.frames import ErrorCode, Http2Error
 from gateway.wire.http2.hpack import FieldEncoder
-from gateway.wire.http2.stream import Stream
+from gateway.wire.http2.stream import ConnectionOwner, Stream
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,34 +22,6 @@ class Http2Limits:
     max_frame_bytes: int = 64 * 1024
     max_header_bytes: int = 64 * 1024
     max_resets: int = 2000  # streams broken off in a burst; a twentieth of it each second for good (CVE-2023-44487)
-
-
-class ConnectionOwner(Protocol):
-    """The transport of a connection."""
-
-    def stream_opened(self, stream: Stream, block: Block, ended: bool) -> None:
-        """The peer has sent a request: a server sets the stream's receiver."""
-        ...
-
-    def stream_closed(self) -> None:
-        """There is room for one more stream."""
-        ...
-
-    def settings_changed(self) -> None:
-        """The peer's SETTINGS have come: the first, or a change."""
-        ...
-
-    def peer_is_leaving(self) -> None:
-        """The peer takes no new streams (GOAWAY)."""
-        ...
-
-    def has_output(self) -> None:
-        """`out` is no longer empty."""
-        ...
-
-    def has_relayed(self) -> None:
-        """See `Outlet`."""
-        ...
 
 
 class NullReceiver:

@@ -42,8 +42,24 @@ class StreamReceiver(Protocol):
         ...
 
 
-class Outlet(Protocol):
-    """The transport of the connection, as its streams see it."""
+class ConnectionOwner(Protocol):
+    """The transport of a connection."""
+
+    def stream_opened(self, stream: Stream, block: Block, ended: bool) -> None:
+        """The peer has sent a request: a server sets the stream's receiver."""
+        ...
+
+    def stream_closed(self) -> None:
+        """There is room for one more stream."""
+        ...
+
+    def settings_changed(self) -> None:
+        """The peer's SETTINGS have come: the first, or a change."""
+        ...
+
+    def peer_is_leaving(self) -> None:
+        """The peer takes no new streams (GOAWAY)."""
+        ...
 
     def has_output(self) -> None:
         """`out` is no longer empty."""
@@ -65,7 +81,7 @@ class Channel(Protocol):
     waiting: dict[Stream, None]  # streams whose data waits for the connection, in the order of their turns
 
     @property
-    def owner(self) -> Outlet: ...
+    def owner(self) -> ConnectionOwner: ...
 
     def emit(self, data: bytes) -> None: ...
 

@@ -12,8 +12,8 @@ from google.protobuf.text_format import Parse
 
 from gateway.protocol.conversion.infer import infer_request_of_rest
 from gateway.protocol.errors import ErrorKind, GatewayError
-from gateway.protocol.torchserve.predictions import prediction, predictions_request
 from gateway.protocol.torchserve.request import torchserve_request
+from gateway.protocol.torchserve.translator import prediction, predictions_request
 
 # TorchServe 0.12 `inference.proto` and google.rpc.Status, as much of them as is used.
 SCHEMA = """

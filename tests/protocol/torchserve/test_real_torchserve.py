@@ -12,9 +12,9 @@ import pytest
 from gateway.protocol.conversion.infer import infer_request_of_rest
 from gateway.protocol.operations import Operation
 from gateway.protocol.protobuf import parse
-from gateway.protocol.torchserve.predictions import PREDICTIONS, prediction, predictions_request
 from gateway.protocol.torchserve.reply import infer_response
 from gateway.protocol.torchserve.request import Envelope, torchserve_request
+from gateway.protocol.torchserve.translator import PREDICTIONS, prediction, predictions_request
 from gateway.protocol.translator import Reply, Translator
 from tests.protocol.torchserve.translations import translator
 from tests.support.outsiders import fetch

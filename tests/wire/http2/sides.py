@@ -3,10 +3,11 @@
 from dataclasses import dataclass, field
 
 from gateway.wire.http2 import frames
-from gateway.wire.http2.connection import Http2Connection, Http2Limits
+from gateway.wire.http2.connection import Http2Connection
 from gateway.wire.http2.fields import Block, Field
 from gateway.wire.http2.frames import ErrorCode
 from gateway.wire.http2.hpack import CachedHeaders, literals
+from gateway.wire.http2.state import Http2Limits
 from gateway.wire.http2.stream import Stream
 
 REQUEST: list[Field] = [(b":method", b"POST"), (b":scheme", b"http"), (b":path", b"/a"), (b":authority", b"host")]

@@ -6,11 +6,10 @@ import pytest
 from hpack import Encoder
 
 from gateway.wire.http2 import frames
-from gateway.wire.http2.connection import Http2Limits
 from gateway.wire.http2.fields import Field
 from gateway.wire.http2.frames import ACK, END_HEADERS, ErrorCode, Setting, frame, rst_stream, settings, window_update
 from gateway.wire.http2.hpack import CachedHeaders
-from gateway.wire.http2.state import FloodGuard
+from gateway.wire.http2.state import FloodGuard, Http2Limits
 from tests.wire.http2.sides import REPLY, REQUEST, Side, client, data, errors, headers, server
 
 CALM = ErrorCode.ENHANCE_YOUR_CALM

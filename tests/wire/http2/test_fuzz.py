@@ -7,9 +7,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gateway.wire.http2 import frames
-from gateway.wire.http2.connection import Http2Limits
 from gateway.wire.http2.frames import frame
 from gateway.wire.http2.hpack import CachedHeaders
+from gateway.wire.http2.state import Http2Limits
 from tests.wire.http2.sides import OPENING, REPLY, REQUEST, SETTINGS, Side, client, cut, data, errors, headers, server
 from tests.wire.http2.test_conversations import Answering, a_clients_conversation, a_servers_conversation
 

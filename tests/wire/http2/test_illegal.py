@@ -3,7 +3,6 @@
 import pytest
 
 from gateway.wire.http2 import frames
-from gateway.wire.http2.connection import Http2Limits
 from gateway.wire.http2.frames import (
     ACK,
     CONTINUATION,
@@ -28,6 +27,7 @@ from gateway.wire.http2.frames import (
     window_update,
 )
 from gateway.wire.http2.hpack import literals
+from gateway.wire.http2.state import Http2Limits
 from tests.wire.http2.malformed import MALFORMED, request
 from tests.wire.http2.sides import OPENING, REPLY, REQUEST, Side, client, data, errors, headers, server
 

@@ -7,8 +7,8 @@ from h2.settings import SettingCodes
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.wire.http2.connection import Http2Limits
 from gateway.wire.http2.hpack import CachedHeaders
+from gateway.wire.http2.state import Http2Limits
 from tests.wire.http2.reference import TRAILERS, exchange, peer, told
 from tests.wire.http2.sides import REPLY, REQUEST, Side
 
