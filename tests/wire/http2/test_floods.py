@@ -9,7 +9,7 @@ from gateway.wire.http2 import frames
 from gateway.wire.http2.fields import Field
 from gateway.wire.http2.frames import ACK, END_HEADERS, ErrorCode, Setting, frame, rst_stream, settings, window_update
 from gateway.wire.http2.hpack import CachedHeaders
-from gateway.wire.http2.state import FloodGuard, Http2Limits
+from gateway.wire.http2.state import Http2Limits
 from tests.wire.http2.sides import REPLY, REQUEST, Side, client, data, errors, headers, server
 
 CALM = ErrorCode.ENHANCE_YOUR_CALM
@@ -249,13 +249,3 @@ def test_what_is_held_of_unfinished_frames() -> None:
     side.feed(b"x", frame(frames.HEADERS, END_HEADERS, 3, bytes(65_536))[:-1])
     assert held_bytes(side.http2._reader._buffer, set()) < 70_000  # type: ignore[attr-defined]
     assert side.http2.failed is None
-
-
-def test_patience_tells_its_state() -> None:
-    """Its `repr` is what an operator sees of it."""
-    patience = FloodGuard(100)
-    patience.count_idle_frame(0)
-    patience.count_reset()
-    assert repr(patience) == "<FloodGuard 1 idle frames, 1 resets>"
-    patience.tick(0)
-    assert repr(patience) == "<FloodGuard 0 idle frames, 0 resets>"

@@ -174,5 +174,5 @@ def test_a_stream_that_is_over_sends_nothing() -> None:
     stream.reset()
     stream.credit(1 << 20)
     assert side.take() == b"" and side.num_closed == 1
-    assert repr(stream) == "<Stream 1 sent received, 0 bytes wait>"
-    assert repr(side.http2) == "<Http2Connection server, 0 streams>"
+    assert (stream.is_sent, stream.is_received, stream.num_waiting) == (True, True, 0)
+    assert not side.http2.streams
