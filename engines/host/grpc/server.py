@@ -20,8 +20,8 @@ from gateway.protocol import grpc_services
 from gateway.protocol.grpc_methods import RPCS_BY_PATH
 from gateway.protocol.operations import Operation
 from gateway.wire.http2 import frames
-from gateway.wire.http2.state import Http2Limits
 from gateway.wire.http2.fields import Block
+from gateway.wire.http2.state import Http2Limits
 from gateway.wire.http2.stream import Stream
 
 # How long a client has to send its preface.
