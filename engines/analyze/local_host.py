@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ipaddress
 import json
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Sequence
@@ -17,6 +15,7 @@ from urllib.parse import urlsplit
 
 from engines.analyze.models import AnalyzeError
 from engines.core.processes import processes
+from gateway.net.sockets import bind
 
 _START_SECONDS = 60.0
 _STOP_SECONDS = 30.0
@@ -95,26 +94,12 @@ _LISTENING = "0A"  # Linux, include/net/tcp_states.h: TCP_LISTEN
 def server_pid(url: str) -> int | None:
     """The process that listens at a URL's port; None on another machine, or where it is another user's."""
     parts = urlsplit(url)
-    if not _is_here(parts.hostname or ""):
+    try:
+        bind(parts.hostname or "", 0).close()  # only an address of this machine can be bound
+    except OSError:
         return None
     port = parts.port or 80
     return _listener_by_proc(port) if sys.platform == "linux" else _listener_by_lsof(port)
-
-
-def _is_here(host: str) -> bool:
-    try:
-        address = ipaddress.ip_address(host)
-    except ValueError:
-        return host == "localhost"
-    if address.is_loopback:
-        return True
-    with (
-        contextlib.suppress(OSError),
-        socket.socket(socket.AF_INET6 if address.version == 6 else socket.AF_INET) as one,
-    ):
-        one.bind((host, 0))  # only an address of this machine can be bound
-        return True
-    return False
 
 
 def _listener_by_proc(port: int) -> int | None:

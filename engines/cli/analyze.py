@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from engines.cli.options import SERVER, option, refuse
+from engines.cli.options import SERVER, numbers, option, refuse
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from engines.analyze.search import Recommendation
     from engines.analyze.sweep import Sweep, SweepRequest
-
-T = TypeVar("T")
 
 _BUDGET, _SETTINGS, _LOAD = "Budget", "Settings to try", "Load"
 
@@ -90,16 +87,17 @@ def analyze(
     from engines.analyze.models import AnalyzeError, Budget
     from engines.analyze.sweep import SweepRequest
 
+    delays = numbers("queue-delay-us", queue_delay_us.replace("none", "-1"), -1)
     request = SweepRequest(
         model=model,
         budget=Budget(latency_budget_ms, None if memory_budget_mb is None else int(memory_budget_mb * 2**20)),
         pace=Pace(warmup_seconds, window_seconds, max_windows),
         search=search,
-        instances=_numbers(instances, "--instances", 1),
-        max_batch_sizes=_numbers(max_batch_size, "--max-batch-size", 0),
-        queue_delays_us=_listed(queue_delay_us, "--queue-delay-us", lambda text: None if text == "none" else int(text)),
-        preferred=tuple(_numbers(one, "--preferred", 1) for one in preferred.split(";") if one.strip()) or ((),),
-        concurrencies=_numbers(concurrency, "--concurrency", 1),
+        instances=numbers("instances", instances, 1),
+        max_batch_sizes=numbers("max-batch-size", max_batch_size, 0),
+        queue_delays_us=tuple(delay if delay >= 0 else None for delay in delays),
+        preferred=tuple(numbers("preferred", one, 1) for one in preferred.split(";") if one.strip()) or ((),),
+        concurrencies=numbers("concurrency", concurrency, 1),
         request_batch=request_batch,
         shapes=dict(_shape(text) for text in shape or ()),
         input_file=input_file,
@@ -116,28 +114,11 @@ def analyze(
         return refuse("analyze", f"{error.filename or folder}: {error.strerror}")
 
 
-# Parsing options
-
-
-def _listed(text: str, option: str, parse: Callable[[str], T]) -> tuple[T, ...]:
-    try:
-        return tuple(parse(part.strip()) for part in text.split(",") if part.strip())
-    except ValueError as error:
-        raise typer.BadParameter(f"{option} takes numbers with commas between them: {error}") from error
-
-
-def _numbers(text: str, option: str, minimum: int) -> tuple[int, ...]:
-    numbers = _listed(text, option, int)
-    if any(number < minimum for number in numbers):
-        raise typer.BadParameter(f"{option}: each must be at least {minimum}")
-    return numbers
-
-
 def _shape(text: str) -> tuple[str, tuple[int, ...]]:
     name, colon, dims = text.rpartition(":")
     if not colon or not name:
         raise typer.BadParameter(f"--shape {text!r}: write INPUT:DIMS, as tokens:128 or image:3,224,224")
-    return name, _numbers(dims, "--shape", 0)
+    return name, numbers("shape", dims, 0)
 
 
 # Running

@@ -7,7 +7,19 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from engines.cli.options import ENGINE, MEMORY, Device, Dtype, Ops, Quantize, QuantizeGroup, Threads, option, refuse
+from engines.cli.options import (
+    ENGINE,
+    MEMORY,
+    Device,
+    Dtype,
+    Ops,
+    Quantize,
+    QuantizeGroup,
+    Threads,
+    numbers,
+    option,
+    refuse,
+)
 
 if TYPE_CHECKING:
     from engines.paged.base.options import EngineOptions
@@ -59,7 +71,9 @@ def bench(
     """
     from engines.paged.base.options import EngineOptions
 
-    sizes = _numbers(batches)
+    sizes = tuple(dict.fromkeys(numbers("batches", batches, 1)))
+    if not sizes:
+        raise typer.BadParameter("numbers with commas between them: 1,8,32", param_hint="--batches")
     options = EngineOptions(
         device=device,
         ops=ops,
@@ -73,16 +87,6 @@ def bench(
     if quick:
         tokens, rounds = min(tokens, QUICK_TOKENS), 1
     raise typer.Exit(_run(model, options, (sizes, prompt_tokens, tokens, rounds), plot, report))
-
-
-def _numbers(text: str) -> tuple[int, ...]:
-    try:
-        sizes = tuple(dict.fromkeys(int(part) for part in text.split(",") if part.strip()))
-    except ValueError as error:
-        raise typer.BadParameter("numbers with commas between them: 1,8,32", param_hint="--batches") from error
-    if not sizes or min(sizes) < 1:
-        raise typer.BadParameter("each must be at least 1", param_hint="--batches")
-    return sizes
 
 
 def _run(

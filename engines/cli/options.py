@@ -42,6 +42,17 @@ def boolean(option: str, text: str) -> bool:
     raise typer.BadParameter(f"'{text}' is neither true nor false", param_hint=f"--{option}")
 
 
+def numbers(option: str, text: str, minimum: int) -> tuple[int, ...]:
+    """`1,2,4`. Raises: BadParameter."""
+    try:
+        parsed = tuple(int(part) for part in text.split(",") if part.strip())
+    except ValueError as error:
+        raise typer.BadParameter(f"numbers with commas between them: {error}", param_hint=f"--{option}") from error
+    if any(number < minimum for number in parsed):
+        raise typer.BadParameter(f"each must be at least {minimum}", param_hint=f"--{option}")
+    return parsed
+
+
 def by_name(option: str, texts: Iterable[str]) -> dict[str, dict[str, str]]:
     """`<name>,<setting>=<value>`, or `<setting>=<value>` for all, under the name "". Raises: ValueError."""
     parsed: dict[str, dict[str, str]] = {}

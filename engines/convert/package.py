@@ -176,10 +176,10 @@ def fallback_config(source_config: Any, name: str) -> Any:
     return config
 
 
-def write_entry(entry: Path, config: Any, labels_from: Path | None) -> None:
+def write_entry(entry: Path, config: Any, labels_from: Path) -> None:
     """Write config.pbtxt, and bring along the label files that it names."""
     entry.mkdir(parents=True, exist_ok=True)
     for output in config.output:
-        if output.label_filename and labels_from is not None and (labels_from / output.label_filename).exists():
+        if output.label_filename and (labels_from / output.label_filename).exists():
             shutil.copyfile(labels_from / output.label_filename, entry / output.label_filename)
     (entry / "config.pbtxt").write_text(text_format.MessageToString(config))

@@ -31,7 +31,6 @@ class ModelSource:
     the model without CoreML, arrays to arrays. `outputs` are their names, None where only a run shows their number."""
 
     path: Path
-    form: str
     module: Any
     function: Callable[..., Any]
     reference: Callable[[Mapping[str, Array]], dict[str, Array]]
@@ -125,9 +124,7 @@ def _onnx(path: Path, config: Any, extra_shapes: Sequence[TensorShape]) -> Model
         values = dict(zip(produced, results if isinstance(results, (tuple, list)) else [results], strict=True))
         return tuple(values[name] for name in outputs)
 
-    return ModelSource(
-        path, "ONNX", module, function, reference, tuple(by_name[name] for name in order), outputs, config
-    )
+    return ModelSource(path, module, function, reference, tuple(by_name[name] for name in order), outputs, config)
 
 
 def _torch(path: Path, config: Any, extra_shapes: Sequence[TensorShape]) -> ModelSource:
@@ -167,7 +164,7 @@ def _torch(path: Path, config: Any, extra_shapes: Sequence[TensorShape]) -> Mode
             results = function(*(torch.from_numpy(arrays[name]) for name in names))
         return dict(zip(outputs or output_names(results), (value.numpy() for value in results), strict=True))
 
-    return ModelSource(path, model.form, model.module, function, reference, inputs, outputs, config)
+    return ModelSource(path, model.module, function, reference, inputs, outputs, config)
 
 
 def _shapes(signature: ModelSignature) -> list[TensorShape]:

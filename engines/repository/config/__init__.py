@@ -3,8 +3,7 @@
 In the order of a model's configuration:
 
     parser      text or JSON -> an `inference.ModelConfig` message
-    backends    the backend and the model's file name, from the platform or from the files
-    defaults    Triton's defaults
+    defaults    the backend and the model's file name, from the platform or from the files; Triton's defaults
     checks      Triton's errors; `tensors`, `sequences` and `ensembles` are parts of it
 """
 
