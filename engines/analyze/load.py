@@ -37,10 +37,10 @@ class Window:
         return len(self.latencies_ms) / self.seconds
 
 
-def is_steady(windows: Sequence[Window], num_steady: int = NUM_STEADY) -> bool:
+def is_steady(windows: Sequence[Window]) -> bool:
     """Whether the last windows agree in throughput and in mean latency."""
-    last = windows[-num_steady:]
-    if len(last) < num_steady or not all(window.latencies_ms for window in last):
+    last = windows[-NUM_STEADY:]
+    if len(last) < NUM_STEADY or not all(window.latencies_ms for window in last):
         return False
     rates = [window.requests_per_second for window in last]
     means = [sum(window.latencies_ms) / len(window.latencies_ms) for window in last]

@@ -34,9 +34,7 @@ class Hosted:
 
 
 @contextlib.asynccontextmanager
-async def hosting(
-    repository: str, directory: Path, options: Sequence[str] = (), command: Sequence[str] = HOST_COMMAND
-) -> AsyncIterator[Hosted]:
+async def hosting(repository: str, directory: Path, command: Sequence[str] = HOST_COMMAND) -> AsyncIterator[Hosted]:
     """A host over a model repository, on free ports, its log and ready file in `directory`. Raises: AnalyzeError where
     it does not start."""
     log, ready = directory / "host.log", directory / "host-ready.json"
@@ -47,7 +45,6 @@ async def hosting(
         process = await asyncio.create_subprocess_exec(
             *command,
             *arguments,
-            *options,
             stdin=asyncio.subprocess.DEVNULL,
             stdout=output,
             stderr=asyncio.subprocess.STDOUT,

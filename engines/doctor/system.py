@@ -34,10 +34,10 @@ class Printed:
         return self.status == 0
 
 
-def printed(*argv: str, seconds: float = 10.0) -> Printed:
+def printed(*argv: str) -> Printed:
     """Run a program for its output."""
     try:
-        done = subprocess.run(argv, capture_output=True, text=True, timeout=seconds, check=False)
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=10.0, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
         return Printed(-1, str(error))
     return Printed(done.returncode, (done.stdout + done.stderr).strip())

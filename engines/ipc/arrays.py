@@ -87,20 +87,17 @@ class ArrayStore:
         """A tensor as an array: a copy, or a view of memory that stays until the last array over it is gone. Raises:
         EngineError if it is in unreachable shared memory, or too short."""
         name, datatype, shape, data = packed
+        buffer: Any
         if data.__class__ is bytes:
-            if datatype == "BYTES":
-                return decode_bytes(data, shape)
-            try:
-                return np.ndarray(shape, _DTYPES[datatype], bytearray(data))
-            except _NO_ARRAY as error:
-                raise invalid(f"the data of '{name}' has {len(data)} bytes, which is not its shape's size") from error
-        buffer = self._received.view(*data) if len(data) == 2 else self._clients.view(SharedMemory(*data))
+            buffer = data if datatype == "BYTES" else bytearray(data)
+        else:
+            buffer = self._received.view(*data) if len(data) == 2 else self._clients.view(SharedMemory(*data))
         if datatype == "BYTES":
             return decode_bytes(bytes(buffer), shape)
         try:
             return np.ndarray(shape, _DTYPES[datatype], buffer)
         except _NO_ARRAY as error:
-            raise invalid(f"the data of '{name}' is not of its shape's size") from error
+            raise invalid(f"the data of '{name}' has {len(buffer)} bytes, which is not its shape's size") from error
 
     def drop(self, packed: PackedTensor) -> None:
         """Free the block of a tensor that is not read."""

@@ -27,13 +27,10 @@ class Lifecycle:
     """`load` loads a version, at most `max_concurrent_loads` at a time; `gpus` are the devices for instance groups. One
     caller at a time changes a model."""
 
-    def __init__(
-        self, load: Load, *, gpus: Sequence[int] = (), max_concurrent_loads: int = 4, load_retries: int = 0
-    ) -> None:
+    def __init__(self, load: Load, *, gpus: Sequence[int], max_concurrent_loads: int) -> None:
         self._load = load
         self._gpus = tuple(gpus)
         self._limit = asyncio.Semaphore(max_concurrent_loads)
-        self._load_retries = load_retries
         self._versions: dict[str, dict[int, Version]] = {}
         # The lookup table of `get`: each ready version by its number as text, the latest one as "".
         self._serving: dict[str, dict[str, LoadedVersion]] = {}
@@ -126,14 +123,11 @@ class Lifecycle:
     async def _create(self, life: Version) -> None:
         """Load one version. Never raises but for cancellation: its failure is its state."""
         async with self._limit:
-            for retries_left in reversed(range(self._load_retries + 1)):
-                try:
-                    life.model = await self._load_checked(life)
-                    return
-                except Exception as error:
-                    if not retries_left:
-                        life.fail(as_engine_error(error))
-        _log.error("failed to load '%s' version %d: %s", life.name, life.number, life.reason)
+            try:
+                life.model = await self._load_checked(life)
+            except Exception as error:
+                life.fail(as_engine_error(error))
+                _log.error("failed to load '%s' version %d: %s", life.name, life.number, life.reason)
 
     async def _load_checked(self, life: Version) -> LoadedVersion:
         assert life.source is not None

@@ -55,7 +55,6 @@ class Repository:
         startup_models: Sequence[str] = (),
         poll_seconds: float = DEFAULT_POLL_SECONDS,
         max_concurrent_loads: int = 4,
-        load_retries: int = 0,
         gpus: Sequence[int] = (),
         config_name: str = "",
         auto_complete: bool = True,
@@ -65,9 +64,7 @@ class Repository:
         self._startup_models = tuple(startup_models)
         self._poll_seconds = poll_seconds
         self._shelf = Shelf(roots, config_name=config_name, may_complete=auto_complete, cache_directory=cache_directory)
-        self._lifecycle = Lifecycle(
-            load, gpus=gpus, max_concurrent_loads=max_concurrent_loads, load_retries=load_retries
-        )
+        self._lifecycle = Lifecycle(load, gpus=gpus, max_concurrent_loads=max_concurrent_loads)
         self._updates = Updates(self._lifecycle)
         self._problems: dict[str, str] = {}  # of models that could not be read, why
         self._operations: set[asyncio.Task[Any]] = set()

@@ -17,8 +17,9 @@ ENTRY_BYTES = 512
 # Concurrent writes to Redis; further responses are dropped.
 MAX_WRITES = 64
 
-# The pause after a failure of Redis.
-PAUSE_NS = 1_000_000_000
+# The time for a reply of Redis, and the pause after a failure.
+DEADLINE_NS, PAUSE_NS = 50_000_000, 1_000_000_000
+PREFIX = "pointsman:response:1:"
 
 
 # Called once, at once or later, with the response or with None.
@@ -71,7 +72,7 @@ class LocalStore:
 
 
 class RedisStore:
-    """A Redis that fails or is slow costs a miss, never a request: it has `deadline_ns` to reply, and a second without
+    """A Redis that fails or is slow costs a miss, never a request: it has 50 ms to reply, and a second without
     calls after a failure. Responses expire after `ttl_seconds`; with 0 Redis decides. `client` is a
     `redis.asyncio.Redis`, `spawn` runs a coroutine (`asyncio.create_task`, with a reference to the task)."""
 
@@ -83,16 +84,12 @@ class RedisStore:
         clock: Clock,
         spawn: Callable[[Coroutine[Any, Any, None]], object],
         *,
-        deadline_ns: int = 50_000_000,
         ttl_seconds: int = 24 * 3600,
-        prefix: str = "pointsman:response:1:",
     ) -> None:
         self._client = client
         self._clock = clock
         self._spawn = spawn
-        self._deadline_ns = deadline_ns
         self._expires_in = ttl_seconds or None
-        self._prefix = prefix
         self._paused_until_ns = 0
         self._num_writes = 0
 
@@ -113,7 +110,7 @@ class RedisStore:
             self._failed()
             end(None)
 
-        timer = self._clock.call_at(self._clock.now_ns() + self._deadline_ns, fail)
+        timer = self._clock.call_at(self._clock.now_ns() + DEADLINE_NS, fail)
         self._spawn(self._read(key, end))
 
     def put(self, key: str, response: InferResponse) -> None:
@@ -131,7 +128,7 @@ class RedisStore:
     async def _read(self, key: str, end: LookupCallback) -> None:
         response = None
         try:
-            value = await self._client.get(self._prefix + key)
+            value = await self._client.get(PREFIX + key)
             if value is not None:
                 response = decode(value)
         except Exception:  # any error of a client, or another writer's value
@@ -140,7 +137,7 @@ class RedisStore:
 
     async def _write(self, key: str, value: bytes) -> None:
         try:
-            await self._client.set(self._prefix + key, value, ex=self._expires_in)
+            await self._client.set(PREFIX + key, value, ex=self._expires_in)
         except Exception:
             self._failed()
         finally:

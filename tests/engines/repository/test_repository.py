@@ -317,18 +317,6 @@ async def test_an_ensemble_ends_before_its_models(root: Path, loader: FakeLoader
 
 
 @run
-async def test_a_load_is_retried_as_configured(root: Path, loader: FakeLoader) -> None:
-    """As often as the host is configured."""
-    write_model(root, "m")
-    loader.broken["m"] = internal("not yet")
-    repository = await started(root, loader, load_retries=2)
-    with pytest.raises(EngineError, match="Internal: not yet"):
-        await repository.load("m")
-    assert loader.take() == [("load", "m", 1)] * 3
-    await repository.close()
-
-
-@run
 async def test_an_end_does_not_wait_for_loads(root: Path, loader: FakeLoader) -> None:
     """Loads are cancelled; serving models are unloaded; changes are rejected."""
     for name in ("a", "b"):
