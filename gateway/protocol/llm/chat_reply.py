@@ -19,7 +19,7 @@ import orjson
 from gateway.protocol.llm.canonical import Event, Finished, Generation, ReasoningDelta, TextDelta, ToolCallDelta
 from gateway.protocol.llm.json_fields import Fields, misunderstood, text_of
 from gateway.protocol.llm.openai_reply_reader import OpenAIReplyReader
-from gateway.protocol.llm.openai_reply_writer import OpenAIReplyWriter
+from gateway.protocol.llm.openai_reply_writer import OpenAIReplyWriter, ReplyChoice
 
 
 class ChatReplyReader(OpenAIReplyReader):
@@ -175,48 +175,20 @@ class ChatReplyWriter(OpenAIReplyWriter):
         """The call's id; a client cannot answer one without."""
         return event.id or f"call_{self._id}_{event.index}_{event.position}"
 
-    def _choices(self, events: Sequence[Event]) -> list[Fields]:
-        choices: dict[int, _Choice] = {}
-        for event in events:
-            if isinstance(event, TextDelta | ReasoningDelta | ToolCallDelta | Finished):
-                choice = choices.setdefault(event.index, _Choice())
-                if isinstance(event, ToolCallDelta) and event.position not in choice.calls:
-                    choice.calls[event.position] = (self._call_id(event), event.name, [])
-                choice.add(event)
-        return [choice.fields(index) for index, choice in sorted((choices or {0: _Choice()}).items())]
-
-
-class _Choice:
-    """A choice of a whole reply."""
-
-    def __init__(self) -> None:
-        self.calls: dict[int, tuple[str, str, list[str]]] = {}  # position -> id, name, arguments
-        self._texts: list[str] = []
-        self._thoughts: list[str] = []
-        self._logprobs: list[object] = []
-        self._reason = "stop"
-
-    def add(self, event: Event) -> None:
-        if isinstance(event, TextDelta):
-            self._texts.append(event.text)
-            self._logprobs += event.logprobs or ()
-        elif isinstance(event, ReasoningDelta):
-            self._thoughts.append(event.text)
-        elif isinstance(event, ToolCallDelta):
-            self.calls[event.position][2].append(event.arguments)
-        elif isinstance(event, Finished):
-            self._reason = event.reason
-
-    def fields(self, index: int) -> Fields:
-        text, reasoning = "".join(self._texts), "".join(self._thoughts)
+    def _choice(self, index: int, choice: ReplyChoice) -> Fields:
+        text, reasoning = "".join(choice.texts), "".join(choice.thoughts)
         message: Fields = {"role": "assistant", "content": text, "refusal": None}
         if reasoning:
             message["reasoning_content"] = reasoning
-        if self.calls:
+        if choice.calls:
             message["content"] = text or None
             message["tool_calls"] = [
-                {"id": id, "type": "function", "function": {"name": name, "arguments": "".join(arguments)}}
-                for _, (id, name, arguments) in sorted(self.calls.items())
+                {
+                    "id": self._call_id(call[0]),
+                    "type": "function",
+                    "function": {"name": call[0].name, "arguments": "".join([delta.arguments for delta in call])},
+                }
+                for _, call in sorted(choice.calls.items())
             ]
-        logprobs = {"content": self._logprobs, "refusal": None} if self._logprobs else None
-        return {"index": index, "message": message, "logprobs": logprobs, "finish_reason": self._reason}
+        logprobs = {"content": choice.logprobs, "refusal": None} if choice.logprobs else None
+        return {"index": index, "message": message, "logprobs": logprobs, "finish_reason": choice.reason}

@@ -18,7 +18,7 @@ import orjson
 from gateway.protocol.llm.canonical import Event, Finished, Generation, ReasoningDelta, TextDelta
 from gateway.protocol.llm.json_fields import Fields, text_of
 from gateway.protocol.llm.openai_reply_reader import OpenAIReplyReader
-from gateway.protocol.llm.openai_reply_writer import OpenAIReplyWriter
+from gateway.protocol.llm.openai_reply_writer import OpenAIReplyWriter, ReplyChoice
 
 # Stands for what a tokenizer could not decode.
 _REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
@@ -116,30 +116,16 @@ class CompletionsReplyWriter(OpenAIReplyWriter):
     def _one(self, choice: Fields) -> bytes:
         return self._chunk(orjson.dumps([choice]), self._stop)
 
-    def _choices(self, events: Sequence[Event]) -> list[Fields]:
-        choices: dict[int, Fields] = {}
-        logprobs: dict[int, list[object]] = {}
-        for event in events:
-            if not isinstance(event, TextDelta | ReasoningDelta | Finished):
-                continue
-            choice = choices.setdefault(event.index, _choice(event.index))
-            if isinstance(event, TextDelta):
-                choice["text"] += event.text
-                logprobs.setdefault(event.index, []).extend(event.logprobs or ())
-            elif isinstance(event, ReasoningDelta):
-                choice["reasoning_content"] = choice.get("reasoning_content", "") + event.text
-            else:
-                choice["finish_reason"] = _reason(event)
-        for index, parsed in logprobs.items():
-            if parsed:
-                choices[index]["logprobs"] = to_completions(parsed, 0)[0]  # type: ignore[arg-type]
-        return [choice for _, choice in sorted(choices.items())] or [{**_choice(0), "finish_reason": "stop"}]
+    def _choice(self, index: int, choice: ReplyChoice) -> Fields:
+        logprobs = to_completions(choice.logprobs, 0)[0] if choice.logprobs else None
+        fields = {"index": index, "text": "".join(choice.texts), "logprobs": logprobs, "finish_reason": _reason(choice)}
+        return fields | ({"reasoning_content": "".join(choice.thoughts)} if choice.thoughts else {})
 
 
 def _choice(index: int, text: str = "") -> Fields:
     return {"index": index, "text": text, "logprobs": None, "finish_reason": None}
 
 
-def _reason(event: Finished) -> str:
+def _reason(event: Finished | ReplyChoice) -> str:
     """The API has no calls of tools: who asks for none stops there."""
     return "stop" if event.reason == "tool_calls" else event.reason

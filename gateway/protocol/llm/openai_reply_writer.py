@@ -5,13 +5,46 @@ Source: OpenAI API reference.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import orjson
 
-from gateway.protocol.llm.canonical import EngineFailed, Event, Generation, Started, Used
+from gateway.protocol.llm.canonical import (
+    EngineFailed,
+    Event,
+    Finished,
+    Generation,
+    ReasoningDelta,
+    Started,
+    TextDelta,
+    ToolCallDelta,
+    Used,
+)
 from gateway.protocol.llm.errors import openai_error
 from gateway.protocol.llm.json_fields import Fields
+
+
+class ReplyChoice:
+    """One choice of a whole reply."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+        self.thoughts: list[str] = []
+        self.logprobs: list[Mapping[str, Any]] = []
+        self.calls: dict[int, list[ToolCallDelta]] = {}  # by position
+        self.reason = "stop"
+
+    def add(self, event: Event) -> None:
+        if isinstance(event, TextDelta):
+            self.texts.append(event.text)
+            self.logprobs += event.logprobs or ()
+        elif isinstance(event, ReasoningDelta):
+            self.thoughts.append(event.text)
+        elif isinstance(event, ToolCallDelta):
+            self.calls.setdefault(event.position, []).append(event)
+        elif isinstance(event, Finished):
+            self.reason = event.reason
 
 
 class OpenAIReplyWriter:
@@ -55,24 +88,26 @@ class OpenAIReplyWriter:
 
     def whole(self, events: Sequence[Event]) -> tuple[int, bytes]:
         """The status and the body of a reply that is not streamed."""
+        choices: dict[int, ReplyChoice] = {}
+        usage: Fields = {}
         for event in events:
             if isinstance(event, EngineFailed):
-                status = event.status if event.status >= 400 else 500
-                return status, openai_error(event.message, status, event.code)
+                return event.status, openai_error(event.message, event.status, event.code)
             if isinstance(event, Started):
                 self._name(event)
-        fields = {**self._head(self._whole_object), "choices": self._choices(events)}
-        for event in events:
-            if isinstance(event, Used):
-                fields["usage"] = usage_fields(event)
-        return 200, orjson.dumps(fields)
+            elif isinstance(event, Used):
+                usage = {"usage": usage_fields(event)}
+            else:
+                choices.setdefault(event.index, ReplyChoice()).add(event)
+        written = [self._choice(index, choice) for index, choice in sorted((choices or {0: ReplyChoice()}).items())]
+        return 200, orjson.dumps({**self._head(self._whole_object), "choices": written, **usage})
 
     def _event_bytes(self, event: Event) -> bytes:
         """The chunk that tells of more of a choice, or of its end."""
         raise NotImplementedError
 
-    def _choices(self, events: Sequence[Event]) -> list[Fields]:
-        """The choices of a whole reply."""
+    def _choice(self, index: int, choice: ReplyChoice) -> Fields:
+        """A choice of a whole reply."""
         raise NotImplementedError
 
     def _name(self, started: Started) -> None:
