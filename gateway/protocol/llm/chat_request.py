@@ -16,7 +16,7 @@ from typing import Any
 
 import orjson
 
-from gateway.protocol.errors import ErrorKind, GatewayError
+from gateway.protocol.conversion.errors import unsupported
 from gateway.protocol.llm.canonical import (
     Generation,
     Media,
@@ -94,8 +94,7 @@ def _part(part: Fields, where: str) -> Part:
         given = required(part, kind, dict, where)
         rest = {name: value for name, value in given.items() if name != "file_data" and value is not None}
         return Media(kind, optional(given, "file_data", str, f"{where}.{kind}") or "", rest)
-    what = f"'{where}.type' is '{kind}'; only texts, images, sounds and files can be told to another engine"
-    raise GatewayError(ErrorKind.UNSUPPORTED, what)
+    raise unsupported(f"'{where}.type' is '{kind}'; only texts, images, sounds and files can be told to another engine")
 
 
 def read_call(call: Fields, where: str) -> ToolCall:
@@ -104,8 +103,7 @@ def read_call(call: Fields, where: str) -> ToolCall:
     Raises: GatewayError(BAD_REQUEST) that names the field.
     """
     if call.get("type", "function") != "function":
-        what = f"'{where}.type' is '{call['type']}'; only calls of functions can be told to another engine"
-        raise GatewayError(ErrorKind.UNSUPPORTED, what)
+        raise unsupported(f"'{where}.type' is '{call['type']}'; only calls of functions can be told to another engine")
     function = required(call, "function", dict, where)
     arguments = function.get("arguments")
     if isinstance(arguments, dict):
@@ -148,7 +146,7 @@ def _media(media: Media) -> Fields:
     if media.kind == "file" and (not media.url or media.url.startswith("data:")):
         return {"type": "file", "file": ({"file_data": media.url} if media.url else {}) | dict(media.detail)}
     what = f"a {media.kind} by its address cannot be told to an OpenAI chat engine; put it into the request (base64)"
-    raise GatewayError(ErrorKind.UNSUPPORTED, what)
+    raise unsupported(what)
 
 
 _ROLES = ("system", "developer", "user", "assistant", "tool")
@@ -266,8 +264,7 @@ def written_messages(generation: Generation) -> list[Fields]:
         return [written_message(message) for message in generation.messages]
     if isinstance(generation.prompt, str):
         return [{"role": "user", "content": generation.prompt}]
-    what = f"a prompt of token ids cannot be told to {ENGINE}; give its text"
-    raise GatewayError(ErrorKind.UNSUPPORTED, what)
+    raise unsupported(f"a prompt of token ids cannot be told to {ENGINE}; give its text")
 
 
 def written_message(message: Message) -> Fields:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from gateway.protocol.errors import ErrorKind, GatewayError
+from gateway.protocol.conversion.errors import unsupported
 from gateway.protocol.llm.canonical import Generation
 from gateway.protocol.llm.json_fields import Fields, bad_request, dumped, optional, read_fields, required
 from gateway.protocol.llm.openai_options import EXTRAS, read_options, read_stream
@@ -82,9 +82,9 @@ def write_request(generation: Generation, *, model: str, drop: bool) -> tuple[by
     prompt of, images, tools.
     """
     if generation.prompt is None:
-        raise GatewayError(ErrorKind.UNSUPPORTED, f"messages cannot be told to {ENGINE} without a 'chat_template'")
+        raise unsupported(f"messages cannot be told to {ENGINE} without a 'chat_template'")
     if generation.has_media:
-        raise GatewayError(ErrorKind.UNSUPPORTED, f"images, sounds and files cannot be told to {ENGINE}")
+        raise unsupported(f"images, sounds and files cannot be told to {ENGINE}")
     fields = dict(generation.options)
     if generation.tools:
         fields["tools"] = generation.tools

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 import orjson
 
+from gateway.protocol.conversion.errors import unsupported
 from gateway.protocol.conversion.sse import SseReader, event_of
-from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.llm.api_codecs import ApiCodec
 from gateway.protocol.llm.canonical import Event, Generation
 from gateway.protocol.llm.generate_engine_reply import GenerateReplyReader
@@ -73,7 +73,7 @@ class PromptSide:
                 f"engine '{self.engine}' takes a prompt, not messages: give it a 'chat_template', or ask for "
                 "/v1/completions"
             )
-            raise GatewayError(ErrorKind.UNSUPPORTED, what)
+            raise unsupported(what)
         messages, tools, options = generation.messages, generation.tools, generation.options
         choice = options.get("tool_choice")
         if choice in ("auto", "none"):  # a prompt says these by having tools, or none

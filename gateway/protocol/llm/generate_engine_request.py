@@ -10,6 +10,7 @@ from typing import Any
 
 import orjson
 
+from gateway.protocol.conversion.errors import unsupported
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.llm.canonical import Generation, Media, split_data_url
 from gateway.protocol.llm.generate_signature import Flavour, Kind
@@ -77,9 +78,8 @@ def _prompt(generation: Generation, model: str) -> str:
     if isinstance(generation.prompt, str):
         return generation.prompt
     if generation.prompt is not None:
-        raise GatewayError(ErrorKind.UNSUPPORTED, f"the model '{model}' takes its prompt as text, not as token ids")
-    what = f"the model '{model}' takes a prompt, not messages; give its engine a 'chat_template'"
-    raise GatewayError(ErrorKind.UNSUPPORTED, what)
+        raise unsupported(f"the model '{model}' takes its prompt as text, not as token ids")
+    raise unsupported(f"the model '{model}' takes a prompt, not messages; give its engine a 'chat_template'")
 
 
 def _fields_of(generation: Generation) -> dict[str, Any]:
@@ -102,8 +102,7 @@ def _base64(url: str) -> str:
     """The base64 of a `data:` URL."""
     split = split_data_url(url)
     if split is None:
-        what = "a V2 engine takes an image by its bytes: send it as a base64 'data:' URL"
-        raise GatewayError(ErrorKind.UNSUPPORTED, what)
+        raise unsupported("a V2 engine takes an image by its bytes: send it as a base64 'data:' URL")
     return split[1]
 
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-from gateway.protocol.errors import ErrorKind, GatewayError
+from gateway.protocol.conversion.errors import unsupported
 from gateway.protocol.llm.sampling_fields import SAMPLING_FIELDS, FieldType
 
 _NUMBERS = frozenset({"INT8", "INT16", "INT32", "INT64", "UINT8", "UINT16", "UINT32", "UINT64", "FP32", "FP64"})
@@ -112,7 +112,7 @@ def _text_tensor(tensors: Mapping[str, str], names: Sequence[str], otherwise: st
     named = _first(tensors, names, _TEXTS)
     texts = [name for name, datatype in tensors.items() if datatype in _TEXTS]
     if not named and len(texts) != 1:
-        raise GatewayError(ErrorKind.UNSUPPORTED, f"{otherwise}: it is no language model")
+        raise unsupported(f"{otherwise}: it is no language model")
     return named or texts[0]
 
 

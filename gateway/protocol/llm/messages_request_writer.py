@@ -14,7 +14,7 @@ from typing import Any
 
 import orjson
 
-from gateway.protocol.errors import ErrorKind, GatewayError
+from gateway.protocol.conversion.errors import unsupported
 from gateway.protocol.llm.canonical import (
     Generation,
     Media,
@@ -143,7 +143,7 @@ def _turns(generation: Generation) -> list[dict[str, Any]]:
     if isinstance(generation.prompt, str):
         return [{"role": "user", "content": generation.prompt}]
     if generation.prompt is not None:
-        raise GatewayError(ErrorKind.UNSUPPORTED, f"a prompt of token ids cannot be told to {ENGINE}; send text")
+        raise unsupported(f"a prompt of token ids cannot be told to {ENGINE}; send text")
     turns: list[dict[str, Any]] = []
     for message in generation.messages:
         if _is_system(message):
@@ -204,7 +204,7 @@ def _block(part: Part) -> dict[str, Any]:
     if part.kind == "file":
         title = part.detail.get("filename")
         return {"type": "document", "source": _source(part)} | ({"title": title} if title else {})
-    raise GatewayError(ErrorKind.UNSUPPORTED, f"{part.kind} cannot be told to {ENGINE}")
+    raise unsupported(f"{part.kind} cannot be told to {ENGINE}")
 
 
 def _source(media: Media) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import orjson
 
-from gateway.protocol.errors import ErrorKind, GatewayError
+from gateway.protocol.conversion.errors import unsupported
 from gateway.protocol.llm.canonical import Tool
 from gateway.protocol.llm.json_fields import Fields, bad_request, checked, objects, optional, required, texts
 from gateway.protocol.llm.sampling_fields import READ_APART, SAMPLING_FIELDS
@@ -154,8 +154,7 @@ def read_tools(given: Fields) -> tuple[Tool, ...]:
     tools = []
     for where, tool in objects(given.pop("tools", None) or [], "tools"):
         if tool.get("type", "function") != "function":
-            what = f"'{where}.type' is '{tool['type']}'; only functions can be told to another engine"
-            raise GatewayError(ErrorKind.UNSUPPORTED, what)
+            raise unsupported(f"'{where}.type' is '{tool['type']}'; only functions can be told to another engine")
         if "function" in tool or "name" not in tool:
             tool, where = required(tool, "function", dict, where), f"{where}.function"
         tools.append(_tool(tool, where))  # a flat one, of the responses' form, too

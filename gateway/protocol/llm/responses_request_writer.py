@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gateway.protocol.errors import ErrorKind, GatewayError
+from gateway.protocol.conversion.errors import unsupported
 from gateway.protocol.llm.canonical import Generation, Media, Message, Part, Reasoning, Text, split_data_url
 from gateway.protocol.llm.json_fields import dumped
 from gateway.protocol.llm.openai_options import written_thinking
@@ -59,7 +59,7 @@ def _input(generation: Generation) -> str | list[dict[str, Any]]:
     if isinstance(generation.prompt, str):
         return generation.prompt
     if generation.prompt is not None:
-        raise GatewayError(ErrorKind.UNSUPPORTED, f"a prompt of token ids cannot be told to {ENGINE}; send text")
+        raise unsupported(f"a prompt of token ids cannot be told to {ENGINE}; send text")
     items: list[dict[str, Any]] = []
     for message in generation.messages:
         if message.role == "tool":
@@ -80,7 +80,7 @@ def _assistant(message: Message, items: list[dict[str, Any]]) -> None:
             item: dict[str, Any] = {"type": "reasoning", "id": f"rs_{len(items)}", "summary": [], "content": content}
             items.append(item | ({"encrypted_content": part.signature} if part.signature else {}))
         elif isinstance(part, Media):
-            raise GatewayError(ErrorKind.UNSUPPORTED, f"{part.kind} of the assistant's cannot be told to {ENGINE}")
+            raise unsupported(f"{part.kind} of the assistant's cannot be told to {ENGINE}")
     # A string: for a list some engines want the ids and states of an output, which no client has to give.
     if message.text or not (message.tool_calls or message.parts):
         items.append({"type": "message", "role": "assistant", "content": message.text})
@@ -99,15 +99,13 @@ def _part(part: Part) -> dict[str, Any]:
     if isinstance(part, Text):
         return {"type": "input_text", "text": part.text}
     if isinstance(part, Reasoning):
-        raise GatewayError(ErrorKind.UNSUPPORTED, f"reasoning of any but the assistant cannot be told to {ENGINE}")
+        raise unsupported(f"reasoning of any but the assistant cannot be told to {ENGINE}")
     if part.kind == "image":
         return {"type": "input_image", "image_url": part.url, "detail": part.detail.get("detail", "auto")}
     inside = split_data_url(part.url)
     if part.kind == "audio":
         if inside is None:
-            raise GatewayError(
-                ErrorKind.UNSUPPORTED, f"the address of a sound cannot be told to {ENGINE}; send it whole"
-            )
+            raise unsupported(f"the address of a sound cannot be told to {ENGINE}; send it whole")
         form = part.detail.get("format") or inside[0].removeprefix("audio/")
         return {"type": "input_audio", "input_audio": {"data": inside[1], "format": form}}
     name = part.detail.get("filename")

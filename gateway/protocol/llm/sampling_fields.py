@@ -15,7 +15,7 @@ from enum import Enum
 from functools import partial
 from typing import Any
 
-from gateway.protocol.errors import ErrorKind, GatewayError
+from gateway.protocol.conversion.errors import unsupported
 from gateway.protocol.llm.json_fields import NUMBER, Kind
 from gateway.protocol.operations import LlmApi
 
@@ -179,6 +179,5 @@ def accepted_by(
     lost = [name for name in options if name not in known]
     if lost and not drop:
         names = ", ".join(f"'{name}'" for name in lost)
-        what = f"{names} cannot be told to {engine}; leave it out, or set 'unsupported: drop' on the engine"
-        raise GatewayError(ErrorKind.UNSUPPORTED, what)
+        raise unsupported(f"{names} cannot be told to {engine}; leave it out, or set 'unsupported: drop' on the engine")
     return {name: value for name, value in options.items() if name in known}, lost

@@ -13,8 +13,8 @@ from typing import Any
 import orjson
 
 from gateway.protocol.conversion import rest_bodies
+from gateway.protocol.conversion.errors import unsupported
 from gateway.protocol.conversion.infer import WantedOutputs
-from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.llm.canonical import (
     Event,
     Finished,
@@ -209,7 +209,7 @@ def _response_format(name: str, text: Any) -> dict[str, Any]:
             return _schema_format(schema)
         case {"json_object": True}:
             return {"type": "json_object"}
-    raise GatewayError(ErrorKind.UNSUPPORTED, f"of '{name}' only 'json' and 'json_object' can be told to other engines")
+    raise unsupported(f"of '{name}' only 'json' and 'json_object' can be told to other engines")
 
 
 def _guide(kind: Any, guide: Any) -> dict[str, Any]:
@@ -217,8 +217,7 @@ def _guide(kind: Any, guide: Any) -> dict[str, Any]:
         return {"type": "json_object"}
     if kind == "json_schema" and isinstance(guide, str):
         return _schema_format(_json("guided_decoding_guide", guide))
-    what = f"'guided_decoding_guide_type' {kind} cannot be told to other engines; json and json_schema can"
-    raise GatewayError(ErrorKind.UNSUPPORTED, what)
+    raise unsupported(f"'guided_decoding_guide_type' {kind} cannot be told to other engines; json and json_schema can")
 
 
 def _schema_format(schema: Any) -> dict[str, Any]:
