@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gateway.protocol.llm.canonical import EngineFailed, Event, Message, Text, TextDelta, ToolCall, ToolCallDelta, Used
-from gateway.protocol.llm.translation import HasTensors, ReplyWriter
+from gateway.protocol.llm.translation import ReplyWriter
 
 
 class AssistantMessage:
@@ -55,8 +55,7 @@ class RecordingWriter:
 
     @property
     def head_bytes(self) -> int | None:
-        """See `HasTensors`."""
-        return self._writer.head_bytes if isinstance(self._writer, HasTensors) else None
+        return self._writer.head_bytes
 
     def feed(self, events: Sequence[Event]) -> bytes:
         self._answer.record(events)

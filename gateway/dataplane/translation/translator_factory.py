@@ -117,4 +117,4 @@ async def turn_generation(translator: Translator, lane: Lane, version: str) -> N
     """
     assert isinstance(translator, GenerationTranslator)
     generation = translator.generation
-    translator.use(known_side(lane, generation, version) or await find_side(lane, generation, version))
+    translator.side = known_side(lane, generation, version) or await find_side(lane, generation, version)

@@ -54,7 +54,7 @@ class BlockReplyWriter(ABC, Generic[Block]):
     In a stream, deltas go out as they come; the end waits for the usage, which engines tell last.
     """
 
-    content_type = "text/event-stream"
+    head_bytes = None
     _has_logprobs = False  # whether its API has a place for them
 
     def __init__(self, generation: Generation, *, id: str, created: int, model: str) -> None:

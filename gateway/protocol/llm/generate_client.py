@@ -45,7 +45,7 @@ class GenerateReplyWriter:
     beside the text is told by one more event at the end, with an empty text.
     """
 
-    content_type = "text/event-stream; charset=utf-8"
+    head_bytes = None
 
     def __init__(self, generation: Generation, *, id: str, created: int, model: str) -> None:
         """`id` and `created` are told in other APIs: V2 tells the request's own id."""

@@ -58,8 +58,6 @@ def read_request(body: bytes, head_bytes: int | None, *, model: str) -> TextRequ
 class InferReplyWriter:
     """Writes one reply. `head_bytes`: where its JSON ends and tensors begin; None where all of it is JSON."""
 
-    content_type = "application/json"
-
     def __init__(self, generation: Generation, *, id: str, created: int, model: str) -> None:
         """`id` and `created` are told in other APIs: V2 tells the request's own id."""
         self._generation = generation

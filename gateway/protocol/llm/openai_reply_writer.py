@@ -50,7 +50,7 @@ class ReplyChoice:
 class OpenAIReplyWriter:
     """Writes one reply; what the engine does not say of itself is told as given here."""
 
-    content_type = "text/event-stream"
+    head_bytes = None
     _stream_object = ""
     _whole_object = ""
 

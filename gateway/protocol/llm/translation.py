@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 import orjson
 
@@ -43,20 +43,16 @@ class ReplyReader(Protocol):
 
 
 class ReplyWriter(Protocol):
-    """Writes events for a client."""
+    """Writes events for a client. `head_bytes`: where the JSON of a whole reply ends and tensors begin, if any do."""
+
+    @property
+    def head_bytes(self) -> int | None: ...
 
     def feed(self, events: Sequence[Event]) -> bytes: ...
 
     def end(self) -> bytes: ...
 
     def whole(self, events: Sequence[Event]) -> tuple[int, bytes]: ...
-
-
-@runtime_checkable
-class HasTensors(Protocol):
-    """A writer whose whole replies may have tensors behind their JSON."""
-
-    head_bytes: int | None
 
 
 class EngineSide(Protocol):
@@ -73,7 +69,7 @@ class EngineSide(Protocol):
 
 
 class GenerationTranslator:
-    """A `Translator` of one generation."""
+    """A `Translator` of one generation; a new `side` lets another engine go on."""
 
     def __init__(
         self, generation: Generation, side: EngineSide, writer: ReplyWriter, *, always_stream: bool = False
@@ -82,8 +78,8 @@ class GenerationTranslator:
         self.streams = generation.stream
         if always_stream:
             generation = replace(generation, stream=True, include_usage=True)
-        self._generation = generation
-        self._side = side
+        self.generation = generation
+        self.side = side
         self._writer = writer
         self._reader = side.reader(generation)
         self._text: list[str] = []  # that the client has read of the only choice
@@ -92,11 +88,8 @@ class GenerationTranslator:
         self._has_reasoning = False
         self._is_plain_text = generation.options.get("n", 1) == 1
 
-    def __repr__(self) -> str:
-        return f"<GenerationTranslator {self._generation.model} by {self._side!r}>"
-
     def request(self) -> EngineRequest:
-        return self._side.request(self._generation, continues=False)
+        return self.side.request(self.generation, continues=False)
 
     def whole(self, reply: Reply) -> Reply:
         if reply.status == 200 and reply.content_type.startswith(_EVENTS):
@@ -107,7 +100,7 @@ class GenerationTranslator:
         else:
             events = self._reader.whole(reply.status, reply.body)
         status, body = self._writer.whole(events)
-        head_bytes = self._writer.head_bytes if isinstance(self._writer, HasTensors) else None
+        head_bytes = self._writer.head_bytes
         return Reply(status, body, JSON if head_bytes is None else BINARY, head_bytes)
 
     def feed(self, data: bytes) -> bytes:
@@ -127,19 +120,11 @@ class GenerationTranslator:
 
     # Going on elsewhere
 
-    def use(self, side: EngineSide) -> None:
-        """Let another engine go on."""
-        self._side = side
-
-    @property
-    def generation(self) -> Generation:
-        return self._generation
-
     @property
     def can_resume(self) -> bool:
         """Whether what is missing can be told: not of several choices, nor where a tool call has begun, nor of thoughts
         without an answer, nor where a grammar holds, which would start over."""
-        generation = self._generation
+        generation = self.generation
         takes_text = bool(generation.messages) or isinstance(generation.prompt, str)
         is_free = generation.options.get("response_format", _FREE) == _FREE
         has_only_reasoning = self._has_reasoning and not self._text
@@ -150,7 +135,7 @@ class GenerationTranslator:
 
         Raises: GatewayError where the engine has no place for it.
         """
-        generation = self._generation
+        generation = self.generation
         text, repeats = "".join(self._text), ""
         options = {name: value for name, value in generation.options.items() if name != "echo"}
         if "max_tokens" in options:
@@ -159,16 +144,16 @@ class GenerationTranslator:
             options["min_tokens"] = max(0, options["min_tokens"] - self._num_deltas)
         generation = replace(generation, options=options)
         if not text:
-            request_again = self._side.request(generation, continues=False)
+            request_again = self.side.request(generation, continues=False)
         elif generation.messages:
             begun = Message("assistant", (Text(text),))
             generation = replace(generation, messages=(*generation.messages, begun))
-            request_again, repeats = self._side.request(generation, continues=True), text
+            request_again, repeats = self.side.request(generation, continues=True), text
         else:
             assert isinstance(generation.prompt, str)
             generation = replace(generation, prompt=generation.prompt + text)
-            request_again = self._side.request(generation, continues=False)
-        self._reader = _Continued(self._side.reader(generation), repeats)
+            request_again = self.side.request(generation, continues=False)
+        self._reader = _Continued(self.side.reader(generation), repeats)
         return request_again
 
     def seam(self) -> bytes:

@@ -74,9 +74,6 @@ class StreamUsage:
         self._counts: dict[str, Any] = {}
         self.num_events = 0  # that have come, `[DONE]` too
 
-    def __repr__(self) -> str:
-        return f"<StreamUsage: {self.num_events} events, {self.used}>"
-
     @property
     def used(self) -> Used | None:
         """What has been told so far."""
@@ -131,9 +128,6 @@ class ReplyUsage:
     def __init__(self) -> None:
         self._rest = b""  # where a usage may have begun
         self.used: Used | None = None  # what has been told so far
-
-    def __repr__(self) -> str:
-        return f"<ReplyUsage: {self.used}>"
 
     def scan(self, data: bytes) -> None:
         """The next bytes of the body."""

@@ -30,7 +30,7 @@ class Answering:
         writer = self._writer(self.asked, id="the-id", created=1700000000, model="the-model")
         if self.asked.stream:
             body = b"".join(writer.feed([event]) for event in self._events) + writer.end()
-            return httpx2.Response(200, headers={"content-type": writer.content_type}, content=body)
+            return httpx2.Response(200, headers={"content-type": "text/event-stream"}, content=body)
         status, body = writer.whole(self._events)
         return httpx2.Response(status, headers={"content-type": "application/json"}, content=body)
 
