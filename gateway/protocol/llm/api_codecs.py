@@ -29,7 +29,11 @@ MakeWriter = Callable[..., ReplyWriter]
 
 @dataclass(frozen=True, slots=True)
 class ApiCodec:
-    """The codec of one API. `path` follows the base path, `id_prefix` begins the id of a reply that has none."""
+    """The codec of one API. `path` follows the base path, `id_prefix` begins the id of a reply that has none.
+
+    Raises: GatewayError(BAD_REQUEST) that names the field, by `read_request`; GatewayError(UNSUPPORTED) that names what
+    the API has no place for, by `write_request`.
+    """
 
     path: str
     id_prefix: str

@@ -6,6 +6,8 @@ stay several; a field without a canonical name stays an option by its own name, 
 Written: `developer` becomes `system`, which every engine's template knows; the bound is `max_tokens`, since some
 engines do not know `max_completion_tokens`.
 
+Raises: GatewayError(BAD_REQUEST) that names the malformed field; GatewayError(UNSUPPORTED) for a part, a tool or media
+that the other side has no form for.
 Sources: OpenAI API reference, "Create chat completion"; vLLM's `audio_url`, `reasoning` and `thinking` parts; vLLM's
 and SGLang's extra parameters.
 """
@@ -56,10 +58,7 @@ _TEXTS = ("text", "input_text", "output_text")
 
 
 def read_parts(content: Any, where: str) -> list[Part]:
-    """The parts of a message's `content`: a string, a list, or nothing.
-
-    Raises: GatewayError(BAD_REQUEST) that names the part; GatewayError(UNSUPPORTED) for a kind of one engine alone.
-    """
+    """The parts of a message's `content`: a string, a list, or nothing."""
     if content is None or content == "":
         return []
     if isinstance(content, str):
@@ -98,10 +97,7 @@ def _part(part: Fields, where: str) -> Part:
 
 
 def read_call(call: Fields, where: str) -> ToolCall:
-    """A call in an assistant's message. Its arguments are JSON in a string, or as some clients have it, the object.
-
-    Raises: GatewayError(BAD_REQUEST) that names the field.
-    """
+    """A call in an assistant's message. Its arguments are JSON in a string or, as some clients have it, the object."""
     if call.get("type", "function") != "function":
         raise unsupported(f"'{where}.type' is '{call['type']}'; only calls of functions can be told to another engine")
     function = required(call, "function", dict, where)
@@ -121,10 +117,7 @@ def written_call(call: ToolCall) -> Fields:
 
 
 def written_content(parts: tuple[Part, ...]) -> str | list[Fields]:
-    """The `content` of these parts but thoughts, which have a field of their own; a string where it is one text.
-
-    Raises: GatewayError(UNSUPPORTED) for media of which there is no form.
-    """
+    """The `content` of these parts but reasoning, which has a field of its own; a string where it is one text."""
     fields = [part for part in parts if not isinstance(part, Reasoning)]
     if not fields:
         return ""
@@ -153,11 +146,7 @@ _ROLES = ("system", "developer", "user", "assistant", "tool")
 
 
 def read_request(body: bytes) -> Generation:
-    """What a client asks of `/v1/chat/completions`.
-
-    Raises: GatewayError(BAD_REQUEST) that names the field; GatewayError(UNSUPPORTED) where a part, a tool or a choice
-    of tools is of a kind that only one engine has.
-    """
+    """What a client asks of `/v1/chat/completions`."""
     given = read_fields(body)
     model = required(given, "model", str)
     messages = read_messages(given.pop("messages", None))
@@ -182,10 +171,7 @@ def _logprobs(given: Fields) -> dict[str, Any]:
 
 
 def read_messages(given: Any) -> tuple[Message, ...]:
-    """The messages of a body.
-
-    Raises: GatewayError as `read_request` does.
-    """
+    """The messages of a body."""
     if not given:
         raise bad_request("'messages' is missing; it must be a list of at least one message")
     messages: list[Message] = []
@@ -234,11 +220,8 @@ _KNOWN = fields_of(LlmApi.CHAT) | EXTRAS | _OF_CHAT_ALONE
 
 
 def write_request(generation: Generation, *, model: str, drop: bool) -> tuple[bytes, list[str]]:
-    """The body for `/v1/chat/completions`, and the names of the options that were dropped. A prompt becomes one message
-    of the user's. Of a stream, usage is asked always: whether the client reads it is the writer's.
-
-    Raises: GatewayError(UNSUPPORTED) that names what the engine has no place for.
-    """
+    """The body for `/v1/chat/completions`, and the names of the dropped options. A prompt becomes a user's message. A
+    stream always asks for usage: the writer decides whether the client reads it."""
     fields, approximated = written_thinking(dict(generation.options), drop)
     options, lost = accepted_by(fields, _KNOWN, engine=ENGINE, drop=drop)
     body: Fields = {"model": model, "messages": written_messages(generation)}
@@ -256,10 +239,7 @@ def write_request(generation: Generation, *, model: str, drop: bool) -> tuple[by
 
 
 def written_messages(generation: Generation) -> list[Fields]:
-    """What is said, as the messages of a body; a prompt as one of the user's.
-
-    Raises: GatewayError(UNSUPPORTED) for token ids, and for media of which there is no form.
-    """
+    """The messages of a body; a prompt is one of the user's."""
     if generation.messages:
         return [written_message(message) for message in generation.messages]
     if isinstance(generation.prompt, str):
@@ -268,10 +248,7 @@ def written_messages(generation: Generation) -> list[Fields]:
 
 
 def written_message(message: Message) -> Fields:
-    """One message of a body.
-
-    Raises: GatewayError(UNSUPPORTED) for media of which there is no form.
-    """
+    """One message of a body."""
     role = "system" if message.role == "developer" else message.role
     content: Any = written_content(message.parts)
     fields: Fields = {"role": role, "content": content}

@@ -23,18 +23,12 @@ DEFAULT_MAX_TOKENS = 16
 
 
 def read_request(body: bytes) -> Generation:
-    """What a client asks of `/v1/completions`.
-
-    Raises: GatewayError(BAD_REQUEST) that names the field.
-    """
+    """What a client asks of `/v1/completions`."""
     return _generation(read_fields(body))
 
 
 def read_requests(body: bytes) -> list[Generation]:
-    """One generation for each prompt of a body, in their order; evaluations send several.
-
-    Raises: GatewayError as `read_request`, and where several prompts are to be streamed.
-    """
+    """One generation for each prompt of a body, in their order; evaluations send several, which no stream can tell."""
     given = read_fields(body)
     prompts = given.get("prompt")
     if not isinstance(prompts, list) or len(prompts) < 2 or not isinstance(prompts[0], str | list):
@@ -76,10 +70,10 @@ _KNOWN = fields_of(LlmApi.COMPLETIONS) | EXTRAS
 
 
 def write_request(generation: Generation, *, model: str, drop: bool) -> tuple[bytes, list[str]]:
-    """The body for `/v1/completions`, and the names of dropped options. Of a stream, usage is asked always.
+    """The body for `/v1/completions`, and the names of dropped options. A stream always asks for usage.
 
-    Raises: GatewayError(UNSUPPORTED) that names what the engine has no place for: messages that no template has made a
-    prompt of, images, tools.
+    Raises: GatewayError(UNSUPPORTED) for messages that no template has made a prompt of, images, tools and options that
+    the engine has no place for.
     """
     if generation.prompt is None:
         raise unsupported(f"messages cannot be told to {ENGINE} without a 'chat_template'")

@@ -1,5 +1,6 @@
 """OpenAI's embeddings: requests and replies, read and written.
 
+Raises: GatewayError(BAD_REQUEST) that names a request's field; GatewayError(UPSTREAM_PROTOCOL) for a malformed reply.
 Source: OpenAI API reference, "Embeddings". Its client asks for base64 of FP32, little-endian, where its user says
 nothing; servers that say nothing else are taken to answer with arrays.
 """
@@ -45,10 +46,7 @@ class Embeddings:
 
 
 def read_request(body: bytes) -> EmbeddingsRequest:
-    """The request of a client.
-
-    Raises: GatewayError(BAD_REQUEST) that names the field.
-    """
+    """The request of a client."""
     fields = read_fields(body)
     form = optional(fields, "encoding_format", str)
     if form not in (None, *_FORMATS):
@@ -70,10 +68,7 @@ def write_request(request: EmbeddingsRequest, *, model: str) -> bytes:
 
 
 def read_reply(body: bytes) -> Embeddings:
-    """An engine's reply, whatever the form of its vectors.
-
-    Raises: GatewayError(UPSTREAM_PROTOCOL) where it cannot be understood.
-    """
+    """An engine's reply, whatever the form of its vectors."""
     try:
         reply = orjson.loads(body)
         data = sorted(reply["data"], key=lambda each: each.get("index", 0))

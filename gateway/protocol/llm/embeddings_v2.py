@@ -4,11 +4,13 @@
     V2 client, OpenAI engine       read_infer, write_infer_reply
 
 A text a row: as many rows as the model's first axis takes, and vectors in the same order.
+
+Raises: GatewayError, BAD_REQUEST for a malformed request, UNSUPPORTED for what the other side has no place for,
+UPSTREAM_PROTOCOL for a reply that has not one vector a text.
 """
 
 from __future__ import annotations
 
-import struct
 from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -28,7 +30,8 @@ from gateway.protocol.conversion.infer import (
 from gateway.protocol.conversion.messages import read_request as read_message
 from gateway.protocol.conversion.messages import read_response
 from gateway.protocol.conversion.parameters import json_of_request
-from gateway.protocol.conversion.tensors import Raw, element_count, split_elements
+from gateway.protocol.conversion.tensors import Raw, element_count, numbers, split_elements
+from gateway.protocol.datatypes import ELEMENT_BYTES
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.llm.embeddings import Embeddings, EmbeddingsRequest, read_reply, write_reply, write_request
 from gateway.protocol.llm.errors import openai_error
@@ -56,10 +59,7 @@ class EmbeddingSignature:
 
 
 def signature_of(metadata: Mapping[str, Any]) -> EmbeddingSignature:
-    """How a model embeds, by its V2 metadata as REST tells it.
-
-    Raises: GatewayError(UNSUPPORTED) where it has not one input, of text, and an output of numbers.
-    """
+    """How a model with one input, of text, and an output of vectors embeds, by its V2 metadata as REST tells it."""
     model = metadata.get("name", "")
     inputs: list[Any] = metadata.get("inputs") or []
     outputs = {
@@ -79,11 +79,7 @@ def signature_of(metadata: Mapping[str, Any]) -> EmbeddingSignature:
 def write_infer(
     request: EmbeddingsRequest, signature: EmbeddingSignature, *, drop: bool = False
 ) -> tuple[bytes, list[str]]:
-    """The JSON body of an infer, its vectors asked for as raw bytes, and the names of what was dropped.
-
-    Raises: GatewayError(UNSUPPORTED) for what the model has no place for: token ids, several texts where it takes
-    one, other dimensions than its own.
-    """
+    """The JSON body of an infer, its vectors asked for as raw bytes, and the names of what was dropped."""
     texts = [text for text in request.inputs if isinstance(text, str)]
     if len(texts) != len(request.inputs):
         raise unsupported(f"the model '{signature.model}' embeds text, not token ids")
@@ -91,21 +87,14 @@ def write_infer(
     if request.dimensions not in (None, signature.dimensions):
         requested["dimensions"] = request.dimensions
     _, lost = accepted_by(requested, (), engine="a V2 model that embeds", drop=drop)
-    tensor = {
-        "name": signature.input,
-        "datatype": "BYTES",
-        "shape": _filled(signature, len(texts)),
-        "data": texts,
-    }
+    shape = _filled(signature, len(texts))
+    tensor = {"name": signature.input, "datatype": "BYTES", "shape": shape, "data": texts}
     output = {"name": signature.output, "parameters": {"binary_data": True}}
     return orjson.dumps({"inputs": [tensor], "outputs": [output]}), lost
 
 
 def read_infer_reply(body: bytes, head_bytes: int | None, *, signature: EmbeddingSignature, count: int) -> Embeddings:
-    """The vectors of an infer reply to `count` texts.
-
-    Raises: GatewayError(UPSTREAM_PROTOCOL) where it has not one vector a text.
-    """
+    """The vectors of an infer reply to `count` texts."""
     with refusing(ErrorKind.UPSTREAM_PROTOCOL):
         response, data = read_response(infer_response_of_rest(body, head_bytes))
         for output, raw in zip(response.outputs, data, strict=True):
@@ -115,11 +104,7 @@ def read_infer_reply(body: bytes, head_bytes: int | None, *, signature: Embeddin
 
 
 def read_infer(body: bytes, head_bytes: int | None, *, model: str) -> tuple[EmbeddingsRequest, str, WantedOutputs]:
-    """The request of a V2 client's infer body, its id, and the form of the reply: one input, of text; its rows are
-    the texts.
-
-    Raises: GatewayError, BAD_REQUEST where it is malformed, UNSUPPORTED for what OpenAI has no place for.
-    """
+    """The request of a V2 client's infer body, whose one input has a text a row; its id, and the form of the reply."""
     written, form = infer_request_of_rest(body, head_bytes, model, "")
     with refusing(ErrorKind.BAD_REQUEST):
         request, data = read_message(written)
@@ -140,10 +125,7 @@ def read_infer(body: bytes, head_bytes: int | None, *, model: str) -> tuple[Embe
 
 
 def write_infer_reply(embeddings: Embeddings, *, model: str, id: str, form: WantedOutputs) -> RestBody:
-    """The infer reply for a V2 client: `embedding`, FP32, a row for each text.
-
-    Raises: GatewayError(UPSTREAM_PROTOCOL) where the vectors are of several lengths.
-    """
+    """The infer reply for a V2 client: `embedding`, FP32, a row for each text."""
     lengths = {len(vector) // 4 for vector in embeddings.vectors}
     if len(lengths) != 1:
         raise GatewayError(ErrorKind.UPSTREAM_PROTOCOL, "the engine's embeddings are not all of one length")
@@ -182,27 +164,10 @@ def _rows(datatype: str, shape: Sequence[int], raw: Raw, count: int) -> list[byt
     dimensions = prod(axes) // count if count else 0
     if axes not in ([count, dimensions], [dimensions]) or not dimensions or prod(axes) != count * dimensions:
         raise ValueError(f"the engine's vectors have shape {list(shape)}, which is not one vector for each of {count}")
-    data = _fp32(datatype, raw)
-    size = 4 * dimensions
-    if len(data) != count * size:
+    if datatype not in _VECTORS or len(raw) != count * dimensions * ELEMENT_BYTES[datatype]:
         raise ValueError(f"{len(raw)} bytes of data are not {count * dimensions} elements of {datatype}")
-    return [data[at : at + size] for at in range(0, len(data), size)]
-
-
-def _fp32(datatype: str, raw: Raw) -> bytes:
-    data = bytes(raw)
-    match datatype:
-        case "FP32":
-            return data
-        case "FP64" if len(data) % 8 == 0:
-            return array("f", array("d", data)).tobytes()
-        case "FP16" if len(data) % 2 == 0:
-            return array("f", struct.unpack(f"<{len(data) // 2}e", data)).tobytes()
-        case "BF16" if len(data) % 2 == 0:  # the upper half of an FP32
-            wide = bytearray(2 * len(data))
-            wide[2::4], wide[3::4] = data[::2], data[1::2]
-            return bytes(wide)
-    raise ValueError(f"{len(data)} bytes of {datatype} are no vectors")
+    data = bytes(raw) if datatype == "FP32" else array("f", numbers(datatype, raw)).tobytes()
+    return [data[at : at + 4 * dimensions] for at in range(0, len(data), 4 * dimensions)]
 
 
 class EmbeddingByInfer(WholeTranslator):

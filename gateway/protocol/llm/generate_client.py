@@ -41,8 +41,7 @@ def read_request(body: bytes, *, model: str, stream: bool = False) -> TextReques
 class GenerateReplyWriter:
     """Writes one reply, as events of a stream (`feed`, `end`) or whole.
 
-    Each TextDelta is an event. What the model thought has no place here and is left out. What was asked to be told
-    beside the text is told by one more event at the end, with an empty text.
+    Each TextDelta is an event; reasoning is left out. A last event has the outputs beside the text, and an empty text.
     """
 
     head_bytes = None

@@ -28,7 +28,7 @@ _REASONS = {"length": "length", "tool_calls": "tool_calls", "content_filter": "c
 class GenerateReplyReader:
     """Reads one reply, streamed (`feed`, `end`) or whole.
 
-    Raises, wherever not said otherwise: GatewayError(UPSTREAM_PROTOCOL) for what cannot be understood.
+    Raises: GatewayError(UPSTREAM_PROTOCOL) for what cannot be understood.
     """
 
     def __init__(self, generation: Generation, flavour: Flavour) -> None:
@@ -192,10 +192,7 @@ def _without_prompt(text: Any, prompt: str) -> Any:
 
 def read_logprobs(fields: Any, alternatives: int) -> list[dict[str, Any]] | None:
     """OpenAI's chat form of the vLLM backend's: a JSON text, for each token {id: {logprob, rank, decoded_token}}, of
-    which the first is the token itself.
-
-    Raises: GatewayError(UPSTREAM_PROTOCOL).
-    """
+    which the first is the token itself."""
     try:
         tokens = [list(token.values()) for token in orjson.loads(fields) or ()]
         return [

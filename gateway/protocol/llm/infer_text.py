@@ -1,7 +1,7 @@
 """V2's infer on a tensor of text, as a client speaks it whose engine speaks another API.
 
 `text_input` holds one prompt; every other input is an option, by the names of either of Triton's language model
-backends. An infer has one reply: streams are asked for by generate_stream, or by gRPC.
+backends. An infer has one reply: streams come by generate_stream, or by gRPC.
 """
 
 from __future__ import annotations
@@ -74,10 +74,7 @@ class InferReplyWriter:
         return b""
 
     def whole(self, events: Sequence[Event]) -> tuple[int, bytes]:
-        """HTTP status and body.
-
-        Raises: GatewayError(UPSTREAM_PROTOCOL) where the engine's text cannot be written.
-        """
+        """HTTP status and body; UPSTREAM_PROTOCOL where the engine's text cannot be written."""
         for event in events:
             if type(event) is EngineFailed:
                 return event.status, error_json(event.message)
@@ -116,34 +113,27 @@ VERSION = "1"
 
 # Name -> datatype and length; only the first must be given.
 INPUTS: dict[str, tuple[str, int]] = {
-    "text_input": ("BYTES", 1),
-    "image": ("BYTES", -1),
-    "stream": ("BOOL", 1),
-    "sampling_parameters": ("BYTES", 1),
-    "exclude_input_in_output": ("BOOL", 1),
-    "max_tokens": ("INT32", 1),
-    "min_tokens": ("INT32", 1),
-    "temperature": ("FP32", 1),
-    "top_p": ("FP32", 1),
-    "top_k": ("INT32", 1),
-    "min_p": ("FP32", 1),
-    "seed": ("UINT64", 1),
-    "random_seed": ("UINT64", 1),
-    "stop": ("BYTES", -1),
-    "stop_words": ("BYTES", -1),
-    "bad_words": ("BYTES", -1),
-    "n": ("INT32", 1),
-    "presence_penalty": ("FP32", 1),
-    "frequency_penalty": ("FP32", 1),
-    "repetition_penalty": ("FP32", 1),
-    "return_finish_reason": ("BOOL", 1),
-    "return_stop_reason": ("BOOL", 1),
-    "return_cumulative_logprob": ("BOOL", 1),
-    "return_log_probs": ("BOOL", 1),
-    "return_num_input_tokens": ("BOOL", 1),
-    "return_num_output_tokens": ("BOOL", 1),
+    name: (datatype, length)
+    for datatype, length, names in (
+        ("BYTES", 1, "text_input"),
+        ("BYTES", -1, "image"),
+        ("BOOL", 1, "stream"),
+        ("BYTES", 1, "sampling_parameters"),
+        ("BOOL", 1, "exclude_input_in_output"),
+        ("INT32", 1, "max_tokens min_tokens"),
+        ("FP32", 1, "temperature top_p"),
+        ("INT32", 1, "top_k"),
+        ("FP32", 1, "min_p"),
+        ("UINT64", 1, "seed random_seed"),
+        ("BYTES", -1, "stop stop_words bad_words"),
+        ("INT32", 1, "n"),
+        ("FP32", 1, "presence_penalty frequency_penalty repetition_penalty"),
+        ("BOOL", 1, "return_finish_reason return_stop_reason return_cumulative_logprob return_log_probs"),
+        ("BOOL", 1, "return_num_input_tokens return_num_output_tokens"),
+    )
+    for name in names.split()
 }
-_ONE = frozenset({"num_input_tokens"})
+_LENGTHS = {"num_input_tokens": 1}  # of outputs; others have as many elements as there are choices or tokens
 
 
 def openai_metadata(model: str) -> dict[str, Any]:
@@ -152,8 +142,11 @@ def openai_metadata(model: str) -> dict[str, Any]:
         "name": model,
         "versions": [VERSION],
         "platform": PLATFORM,
-        "inputs": [_tensor(name, datatype, length) for name, (datatype, length) in INPUTS.items()],
-        "outputs": [_tensor(name, datatype, _length(name)) for name, datatype in OUTPUTS.items()],
+        "inputs": [{"name": name, "datatype": datatype, "shape": [size]} for name, (datatype, size) in INPUTS.items()],
+        "outputs": [
+            {"name": name, "datatype": datatype, "shape": [_LENGTHS.get(name, -1)]}
+            for name, datatype in OUTPUTS.items()
+        ],
     }
 
 
@@ -173,23 +166,11 @@ def openai_config(model: str) -> dict[str, Any]:
                 _config(name, datatype, length) | {"optional": name != "text_input"}
                 for name, (datatype, length) in INPUTS.items()
             ],
-            "output": [_config(name, datatype, _length(name)) for name, datatype in OUTPUTS.items()],
+            "output": [_config(name, datatype, _LENGTHS.get(name, -1)) for name, datatype in OUTPUTS.items()],
         },
     )
     return write_fields(config)
 
 
-def _tensor(name: str, datatype: str, length: int) -> dict[str, Any]:
-    return {"name": name, "datatype": datatype, "shape": [length]}
-
-
 def _config(name: str, datatype: str, length: int) -> dict[str, Any]:
-    return {
-        "name": name,
-        "data_type": f"TYPE_{'STRING' if datatype == 'BYTES' else datatype}",
-        "dims": [length],
-    }
-
-
-def _length(output: str) -> int:
-    return 1 if output in _ONE else -1
+    return {"name": name, "data_type": f"TYPE_{'STRING' if datatype == 'BYTES' else datatype}", "dims": [length]}

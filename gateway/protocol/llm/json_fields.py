@@ -1,5 +1,7 @@
-"""JSON fields, checked as they are read: of a client's request (an error names the field and what is right), and of an
-engine's reply (an error is the engine's fault).
+"""JSON fields, checked as they are read.
+
+Raises: GatewayError(BAD_REQUEST) that names the field and what it must be, for the fields of a client's request;
+GatewayError(UPSTREAM_PROTOCOL) for those of an engine's reply.
 """
 
 from __future__ import annotations
@@ -31,10 +33,7 @@ def bad_request(message: str) -> GatewayError:
 
 
 def read_fields(body: bytes) -> Fields:
-    """The fields of a request's body.
-
-    Raises: GatewayError(BAD_REQUEST) where it is not a JSON object.
-    """
+    """The fields of a request's body, a JSON object."""
     try:
         given = orjson.loads(body)
     except orjson.JSONDecodeError as error:
@@ -45,20 +44,14 @@ def read_fields(body: bytes) -> Fields:
 
 
 def checked(value: Any, kind: Kind, where: str) -> Any:
-    """The value, where it is of this kind; true is no number.
-
-    Raises: GatewayError(BAD_REQUEST) that says what `where` must be.
-    """
+    """The value, where it is of this kind; true is no number."""
     if not isinstance(value, kind) or (kind is not bool and isinstance(value, bool)):
         raise bad_request(f"'{where}' must be {_IN_WORDS[kind]}")
     return value
 
 
 def required(fields: Mapping[str, Any], name: str, kind: Kind, where: str = "") -> Any:
-    """The field of this name; `where` is the path of what holds it.
-
-    Raises: GatewayError(BAD_REQUEST) where it is missing or of another kind.
-    """
+    """The field of this name; `where` is the path of what holds it."""
     path = f"{where}.{name}" if where else name
     if fields.get(name) is None:
         raise bad_request(f"'{path}' is missing; it must be {_IN_WORDS[kind]}")
@@ -71,20 +64,14 @@ def optional(fields: Mapping[str, Any], name: str, kind: Kind, where: str = "") 
 
 
 def objects(values: Any, where: str) -> Iterator[tuple[str, Fields]]:
-    """Each object of a list, with its path.
-
-    Raises: GatewayError(BAD_REQUEST) where it is no list, or one of them no object.
-    """
+    """Each object of a list, with its path."""
     for at, value in enumerate(checked(values, list, where)):
         path = f"{where}[{at}]"
         yield path, checked(value, dict, path)
 
 
 def dumped(value: Any) -> bytes:
-    """The value as JSON.
-
-    Raises: GatewayError(BAD_REQUEST) where it is nested deeper than JSON is written here, 254 levels.
-    """
+    """The value as JSON; BAD_REQUEST where it is nested deeper than orjson writes, 254 levels."""
     try:
         return orjson.dumps(value)
     except orjson.JSONEncodeError as error:
@@ -92,10 +79,7 @@ def dumped(value: Any) -> bytes:
 
 
 def texts(values: Any, where: str) -> list[str]:
-    """A list of strings.
-
-    Raises: GatewayError(BAD_REQUEST) where it is another.
-    """
+    """A list of strings."""
     return [checked(value, str, f"{where}[{at}]") for at, value in enumerate(checked(values, list, where))]
 
 
@@ -108,10 +92,7 @@ def misunderstood(what: str) -> GatewayError:
 
 
 def read_reply_fields(data: bytes) -> dict[str, Any]:
-    """The fields of a reply or an event.
-
-    Raises: GatewayError(UPSTREAM_PROTOCOL) where it is not a JSON object.
-    """
+    """The fields of a reply or an event, a JSON object."""
     try:
         parsed = orjson.loads(data)
     except orjson.JSONDecodeError as error:
@@ -123,10 +104,7 @@ def read_reply_fields(data: bytes) -> dict[str, Any]:
 
 
 def text_in(parsed: Mapping[str, Any], name: str) -> str:
-    """The text of this name, empty where there is none.
-
-    Raises: GatewayError(UPSTREAM_PROTOCOL) where it is no string.
-    """
+    """The text of this name, empty where there is none."""
     value = parsed.get(name)
     if isinstance(value, str):
         return value

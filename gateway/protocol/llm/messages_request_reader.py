@@ -38,10 +38,7 @@ _WITHOUT_EFFECT = {"service_tier": ("auto", "standard_only"), "speed": ("standar
 
 
 def read_request(body: bytes) -> Generation:
-    """What a client asks of `/v1/messages`.
-
-    Raises: GatewayError(BAD_REQUEST) that names the field.
-    """
+    """What a client asks of `/v1/messages`."""
     given = read_fields(body)
     model = required(given, "model", str)
     if given.get("max_tokens") is None:
@@ -87,8 +84,7 @@ def _options(given: Fields) -> dict[str, Any]:
 
 
 def _thinking(thinking: Fields | None) -> dict[str, Any]:
-    """`adaptive` leaves it to the model, as saying nothing does. What a model thinks is told in full, so that
-    `summarized` for `display` has no effect."""
+    """`adaptive` leaves it to the model, as absence does; reasoning is sent in full, so `summarized` has no effect."""
     if thinking is None:
         return {}
     options: dict[str, Any] = {}

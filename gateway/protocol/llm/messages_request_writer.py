@@ -1,7 +1,6 @@
 """Requests of Anthropic's messages, written for an engine that takes them (vLLM, llama.cpp, Ollama, Anthropic itself).
 
-Two things change their place: what `system` and `developer` say amid a conversation stands in `system`, and turns of
-the same side become one.
+Texts of `system` and `developer` messages move into `system`, and turns of the same side become one.
 
 Source: Anthropic API reference, "Create a Message".
 """
@@ -46,9 +45,8 @@ _EFFORTS = {"minimal": "low"}
 
 
 def write_request(generation: Generation, *, model: str, drop: bool) -> tuple[bytes, list[str]]:
-    """The body for `/v1/messages`, and the names of the options that were dropped.
-
-    Without `max_tokens` it asks for DEFAULT_MAX_TOKENS, beyond the budget for thinking.
+    """The body for `/v1/messages`, and the names of the dropped options. Without `max_tokens` it asks for
+    DEFAULT_MAX_TOKENS, beyond the budget for thinking.
 
     Raises: GatewayError(UNSUPPORTED) that names what the API has no place for; GatewayError(BAD_REQUEST) where a
     call's arguments are not a JSON object.

@@ -95,10 +95,7 @@ def _remembered(body: bytes, at: int, found: ModelName | None) -> ModelName | No
 
 
 def renamed(body: bytes, found: ModelName, new: str) -> bytes:
-    """The body with another name of its model; `found` is what `find_model` says of the body.
-
-    Raises: GatewayError(BAD_REQUEST) where it must be rewritten and cannot be.
-    """
+    """The body with another name of its model; `found` is what `find_model` says of the body."""
     if found.start >= 0:
         return body[: found.start] + orjson.dumps(new)[1:-1] + body[found.end :]
     fields = orjson.loads(body)

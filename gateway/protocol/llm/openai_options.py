@@ -1,4 +1,5 @@
-"""The options of OpenAI's chat and completions bodies, and of what engines added to them.
+"""The options of OpenAI's chat and completions bodies, and of what engines added to them. Readers take what they read
+out of `given`; they raise GatewayError(BAD_REQUEST) that names the malformed field.
 
 Sources: OpenAI API reference; vLLM's "extra parameters", SGLang's and llama.cpp's servers, OpenRouter's `reasoning`.
 """
@@ -51,10 +52,7 @@ _SCHEMA_FIELDS = ("guided_json", "json_schema")
 
 
 def read_options(given: Fields) -> dict[str, Any]:
-    """The options that are left in these fields, by their canonical names; what is not known keeps its own.
-
-    Raises: GatewayError(BAD_REQUEST) that names the field.
-    """
+    """The options that are left in these fields, by their canonical names; what is not known keeps its own."""
     options: dict[str, Any] = {}
     for name, field, kind in _SPELLINGS:
         value = given.pop(name, None)
@@ -92,10 +90,7 @@ def _thinking(given: Fields) -> dict[str, Any]:
 
 
 def _response_format(given: Fields) -> dict[str, Any]:
-    """The form that the text must have. Schemas of vLLM, SGLang and llama.cpp that stand elsewhere become OpenAI's.
-
-    Raises: GatewayError(BAD_REQUEST) where it is malformed, or there are two.
-    """
+    """The form that the text must have. Schemas of vLLM, SGLang and llama.cpp that stand elsewhere become OpenAI's."""
     formats: list[tuple[str, Any]] = []
     if (fields := given.pop("response_format", None)) is not None:
         formats.append(("response_format", _openai_format(checked(fields, dict, "response_format"))))
@@ -134,10 +129,8 @@ def _schema_format(schema: Any, name: str) -> Fields:
 
 
 def written_thinking(options: dict[str, Any], drop: bool) -> tuple[dict[str, Any], list[str]]:
-    """The options with a budget of thinking told as an effort, which is all that OpenAI has a word for.
-
-    None is `none`; any other loses its number, so that it is the nearest effort, and dropped, where that is allowed.
-    """
+    """The options with a budget of thinking told as an effort, which is all that OpenAI has a word for: 0 is `none`,
+    and any other, where that may be dropped, the nearest effort."""
     tokens = options.get("thinking_tokens")
     if tokens is None or (tokens and not drop):
         return options, []
@@ -147,10 +140,7 @@ def written_thinking(options: dict[str, Any], drop: bool) -> tuple[dict[str, Any
 
 
 def read_tools(given: Fields) -> tuple[Tool, ...]:
-    """The tools, and the functions of before there were tools; both are taken out of `given`.
-
-    Raises: GatewayError(BAD_REQUEST) where one is malformed, GatewayError(UNSUPPORTED) where it is no function.
-    """
+    """The tools, and the functions of before there were tools; UNSUPPORTED for tools that are no functions."""
     tools = []
     for where, tool in objects(given.pop("tools", None) or [], "tools"):
         if tool.get("type", "function") != "function":
@@ -182,10 +172,7 @@ def written_tool(tool: Tool) -> Fields:
 
 
 def read_tool_choice(given: Fields) -> dict[str, Any]:
-    """`tool_choice`, or `function_call` of before; they are taken out of `given`.
-
-    Raises: GatewayError(BAD_REQUEST).
-    """
+    """`tool_choice`, or `function_call` of before."""
     choice, name = given.pop("tool_choice", None), "tool_choice"
     before = given.pop("function_call", None)
     if choice is None and before is not None:
@@ -205,10 +192,7 @@ def read_tool_choice(given: Fields) -> dict[str, Any]:
 
 
 def read_stream(given: Fields) -> tuple[bool, bool, dict[str, Any]]:
-    """Whether a stream is wanted, whether its usage is, and options that ask more of it; taken out of `given`.
-
-    Raises: GatewayError(BAD_REQUEST).
-    """
+    """Whether a stream is wanted, whether its usage is, and options that ask more of it."""
     stream = bool(optional(given, "stream", bool))
     requested = optional(given, "stream_options", dict) or {}
     given.pop("stream", None)

@@ -61,9 +61,6 @@ class OpenAIReplyWriter:
         self._begin = b""  # of every chunk, up to its choices
         self._stop = b',"usage":null}\n\n' if generation.include_usage else b"}\n\n"
 
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self._id} of {self._model}>"
-
     def feed(self, events: Sequence[Event]) -> bytes:
         """The chunks of the stream that tell these; a start is told with what comes first."""
         out: list[bytes] = []

@@ -12,10 +12,18 @@ from typing import Any
 import orjson
 
 from gateway.protocol.llm.block_reply_writer import BlockReplyWriter, ReplyBlock
-from gateway.protocol.llm.canonical import EngineFailed, Event, ReasoningDelta, TextDelta, ToolCallDelta, Used
+from gateway.protocol.llm.canonical import (
+    EngineFailed,
+    Event,
+    Generation,
+    ReasoningDelta,
+    TextDelta,
+    ToolCallDelta,
+    Used,
+)
 from gateway.protocol.llm.errors import openai_error
 from gateway.protocol.llm.json_fields import Fields
-from gateway.protocol.llm.responses_fields import request_fields_of
+from gateway.protocol.llm.responses_request_writer import choice_of, format_of, tool_fields
 
 
 class OutputItem(ReplyBlock):
@@ -213,7 +221,7 @@ class ResponsesReplyWriter(BlockReplyWriter[OutputItem]):
             "incomplete_details": {"reason": reason} if reason else None,
             "model": self._model,
             "output": [item.fields for item in self._blocks],
-            **request_fields_of(self._generation),
+            **_request_fields(self._generation),
             "usage": _usage(self._used) if self._used is not None else None,
         }
 
@@ -243,4 +251,31 @@ def _usage(used: Used) -> Fields:
         "output_tokens": used.completion,
         "output_tokens_details": {"reasoning_tokens": used.reasoning},
         "total_tokens": used.prompt + used.completion,
+    }
+
+
+def _request_fields(generation: Generation) -> Fields:
+    """The fields of a response that tell its request. Nothing is ever stored."""
+    options = generation.options
+    first = generation.messages[0] if generation.messages else None
+    text: Fields = {"format": format_of(options.get("response_format") or {"type": "text"})}
+    if "verbosity" in options:
+        text["verbosity"] = options["verbosity"]
+    return {
+        "background": False,
+        "instructions": first.text if first is not None and first.role == "system" else None,
+        "max_output_tokens": options.get("max_tokens"),
+        "metadata": options.get("metadata") or {},
+        "parallel_tool_calls": options.get("parallel_tool_calls", True),
+        "previous_response_id": None,
+        "reasoning": {"effort": options.get("reasoning_effort"), "summary": None},
+        "store": False,
+        "temperature": options.get("temperature"),
+        "text": text,
+        "tool_choice": choice_of(options.get("tool_choice", "auto")),
+        "tools": [tool_fields(tool) for tool in generation.tools],
+        "top_logprobs": options.get("logprobs", 0),
+        "top_p": options.get("top_p"),
+        "truncation": "disabled",
+        "user": options.get("user"),
     }

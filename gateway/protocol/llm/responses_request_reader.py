@@ -25,17 +25,13 @@ from gateway.protocol.llm.json_fields import (
     required,
     texts,
 )
-from gateway.protocol.llm.responses_fields import response_format_of
 from gateway.protocol.llm.sampling_fields import OPTIONS
 
 _ROLES = ("user", "assistant", "system", "developer")
 
 
 def read_input(given: Any) -> list[Message]:
-    """The messages of a text, which is the user's, or of items.
-
-    Raises: GatewayError(BAD_REQUEST) that names the item and its field.
-    """
+    """The messages of a text, which is the user's, or of items."""
     if isinstance(given, str):
         return [Message("user", (Text(given),))]
     if not isinstance(given, list):
@@ -166,10 +162,7 @@ _READ_ELSEWHERE = {
 
 
 def read_request(body: bytes) -> Generation:
-    """What a client asks of `/v1/responses`.
-
-    Raises: GatewayError(BAD_REQUEST) that names the field.
-    """
+    """What a client asks of `/v1/responses`."""
     given = read_fields(body)
     for name, instead in _KEPT_NOWHERE.items():
         if given.get(name) is not None:
@@ -219,11 +212,22 @@ def _text(text: Fields) -> dict[str, Any]:
         if value is None or (name, value) == ("verbosity", "medium"):
             continue
         if name == "format":
-            form = response_format_of(checked(value, dict, "text.format"))
+            form = _response_format(checked(value, dict, "text.format"))
             options |= {"response_format": form} if form else {}
         else:
             options["verbosity" if name == "verbosity" else f"text.{name}"] = value
     return options
+
+
+def _response_format(form: Fields) -> Fields | None:
+    """Chat's `response_format` of `text.format`; None for text, the default."""
+    match form.get("type"):
+        case "text":
+            return None
+        case "json_schema":
+            schema = {name: value for name, value in form.items() if name != "type" and value is not None}
+            return {"type": "json_schema", "json_schema": schema}
+    return dict(form)
 
 
 def _reasoning_options(reasoning: Fields) -> dict[str, Any]:

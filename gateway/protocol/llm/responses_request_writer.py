@@ -5,13 +5,13 @@ Source: OpenAI API reference, "Create a model response"; vLLM's fields beyond it
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from gateway.protocol.conversion.errors import unsupported
-from gateway.protocol.llm.canonical import Generation, Media, Message, Part, Reasoning, Text, split_data_url
-from gateway.protocol.llm.json_fields import dumped
+from gateway.protocol.llm.canonical import Generation, Media, Message, Part, Reasoning, Text, Tool, split_data_url
+from gateway.protocol.llm.json_fields import Fields, dumped
 from gateway.protocol.llm.openai_options import written_thinking
-from gateway.protocol.llm.responses_fields import choice_of, format_of, tool_fields
 from gateway.protocol.llm.sampling_fields import SAMPLING_FIELDS, accepted_by
 from gateway.protocol.operations import LlmApi
 
@@ -25,15 +25,12 @@ _KNOWN = {
 
 
 def write_request(generation: Generation, *, model: str, drop: bool) -> tuple[bytes, list[str]]:
-    """The body for `/v1/responses`, and the names of the options that were dropped. Nothing is to be stored.
-
-    Raises: GatewayError(UNSUPPORTED) that names what the API has no place for.
-    """
+    """The body for `/v1/responses`, and the names of the dropped options. Nothing is to be stored."""
     requested, approximated = written_thinking(dict(generation.options), drop)
     if any(message.name and message.role != "tool" for message in generation.messages):
         requested["messages.name"] = True
     options, lost = accepted_by(requested, _KNOWN, engine=ENGINE, drop=drop)
-    body: dict[str, Any] = {"model": model, "input": _input(generation), "store": False}
+    body: Fields = {"model": model, "input": _input(generation), "store": False}
     body |= {name: options[name] for name in _AS_THEY_ARE if name in options}
     if "max_tokens" in options:
         body["max_output_tokens"] = options["max_tokens"]
@@ -55,12 +52,12 @@ def write_request(generation: Generation, *, model: str, drop: bool) -> tuple[by
     return dumped(body), approximated + lost
 
 
-def _input(generation: Generation) -> str | list[dict[str, Any]]:
+def _input(generation: Generation) -> str | list[Fields]:
     if isinstance(generation.prompt, str):
         return generation.prompt
     if generation.prompt is not None:
         raise unsupported(f"a prompt of token ids cannot be told to {ENGINE}; send text")
-    items: list[dict[str, Any]] = []
+    items: list[Fields] = []
     for message in generation.messages:
         if message.role == "tool":
             output = _content(message)
@@ -72,12 +69,12 @@ def _input(generation: Generation) -> str | list[dict[str, Any]]:
     return items
 
 
-def _assistant(message: Message, items: list[dict[str, Any]]) -> None:
+def _assistant(message: Message, items: list[Fields]) -> None:
     """Appends what the model thought, said and called, each an item of its own."""
     for part in message.parts:
         if isinstance(part, Reasoning):
             content = [{"type": "reasoning_text", "text": part.text}] if part.text else []
-            item: dict[str, Any] = {"type": "reasoning", "id": f"rs_{len(items)}", "summary": [], "content": content}
+            item: Fields = {"type": "reasoning", "id": f"rs_{len(items)}", "summary": [], "content": content}
             items.append(item | ({"encrypted_content": part.signature} if part.signature else {}))
         elif isinstance(part, Media):
             raise unsupported(f"{part.kind} of the assistant's cannot be told to {ENGINE}")
@@ -89,13 +86,13 @@ def _assistant(message: Message, items: list[dict[str, Any]]) -> None:
         items.append({"type": "function_call", **fields})
 
 
-def _content(message: Message) -> str | list[dict[str, Any]]:
+def _content(message: Message) -> str | list[Fields]:
     if all(isinstance(part, Text) for part in message.parts) and len(message.parts) <= 1:
         return message.text
     return [_part(part) for part in message.parts]
 
 
-def _part(part: Part) -> dict[str, Any]:
+def _part(part: Part) -> Fields:
     if isinstance(part, Text):
         return {"type": "input_text", "text": part.text}
     if isinstance(part, Reasoning):
@@ -112,3 +109,22 @@ def _part(part: Part) -> dict[str, Any]:
     if inside is None:
         return {"type": "input_file", "file_url": part.url} | ({"filename": name} if name else {})
     return {"type": "input_file", "filename": name or "file", "file_data": part.url}
+
+
+def format_of(response_format: Mapping[str, Any]) -> Fields:
+    """`text.format` of chat's `response_format`."""
+    return {"type": response_format.get("type"), **response_format.get("json_schema", {})}
+
+
+def choice_of(tool_choice: Any) -> Any:
+    """A `tool_choice` of responses', of chat's."""
+    if isinstance(tool_choice, dict):
+        return {"type": "function", "name": tool_choice.get("function", {}).get("name", "")}
+    return tool_choice
+
+
+def tool_fields(tool: Tool) -> Fields:
+    fields: Fields = {"type": "function", "name": tool.name}
+    if tool.description:
+        fields["description"] = tool.description
+    return {**fields, "parameters": dict(tool.parameters), "strict": tool.strict}

@@ -44,9 +44,8 @@ class Template:
     ) -> str:
         """The conversation as a prompt; messages and tools that are mappings are in OpenAI's form already.
 
-        An engine that is given a prompt puts the token that begins a text before it itself, so that the template's is
-        left out unless `keep_bos`. `extra` are what else a template knows, as `enable_thinking`; `strftime_now` is its
-        clock.
+        Engines begin a prompt with their first token themselves, so the template's is left out unless `keep_bos`.
+        `extra` are further variables of the template, as `enable_thinking`; `strftime_now` is its clock.
         Raises: GatewayError(BAD_REQUEST) with the template's own words.
         """
         name = _WITH_TOOLS if tools and _WITH_TOOLS in self._templates else self._default

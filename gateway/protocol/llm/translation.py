@@ -122,8 +122,8 @@ class GenerationTranslator:
 
     @property
     def can_resume(self) -> bool:
-        """Whether what is missing can be told: not of several choices, nor where a tool call has begun, nor of thoughts
-        without an answer, nor where a grammar holds, which would start over."""
+        """Whether what is missing can be told: not of several choices, nor where a tool call has begun, nor of
+        reasoning without an answer, nor where a grammar holds, which would start over."""
         generation = self.generation
         takes_text = bool(generation.messages) or isinstance(generation.prompt, str)
         is_free = generation.options.get("response_format", _FREE) == _FREE
@@ -179,10 +179,7 @@ class GenerationTranslator:
 
 
 class _Continued:
-    """Reads the reply of an engine that went on: for the client, it has begun long ago.
-
-    Some engines (llama.cpp) tell the beginning that they were given once more: that is left out.
-    """
+    """Reads the reply of an engine that went on; text that it repeats of the beginning (llama.cpp does) is left out."""
 
     def __init__(self, reader: ReplyReader, beginning: str) -> None:
         """`beginning` is what the engine may repeat; empty where it does not."""

@@ -76,10 +76,7 @@ def text_request(
     outputs: frozenset[str] = frozenset(),
     form: WantedOutputs | None = None,
 ) -> TextRequest:
-    """The request that fields say, by the names of tensors and parameters; `outputs` are those named by the client.
-
-    Raises: ValueError that names the field.
-    """
+    """The request that fields say, by the names of tensors and parameters; ValueError names a malformed one."""
     left = _with_sampling_parameters(fields)
     prompt = _text("text_input", left.pop("text_input", None))
     images = _texts("image", left.pop("image", []))
@@ -247,9 +244,6 @@ class TextReply:
         self._logprobs: list[list[float]] = [[] for _ in range(self.num_choices)]
         self._finished: dict[int, Finished] = {}
         self._used = Used()
-
-    def __repr__(self) -> str:
-        return f"<ToldText: {self.num_choices} choices, {len(self._finished)} finished>"
 
     def add(self, event: Event) -> None:
         """Keep what an event says, for `texts` and `values`."""
