@@ -37,8 +37,8 @@ find_python() {
     exit 1
 }
 
-pip_install() {
-    .venv/bin/python -m pip install --quiet --disable-pip-version-check "$@" 2>&1 |
+pip_install() { # Python compiles a module when it is first imported: most never are.
+    .venv/bin/python -m pip install --quiet --no-compile --disable-pip-version-check "$@" 2>&1 |
         { grep --line-buffered -v '^WARNING' >&2 || true; }
     return "${PIPESTATUS[0]}"
 }
