@@ -13,8 +13,7 @@ from gateway.admin.api_keys import Caller, Role
 from gateway.admin.auth import Admin, Viewer
 from gateway.admin.control_plane import ControlPlane, RuleControl
 from gateway.admin.redaction import redacted_text
-from gateway.rule_versions.diff import diff_texts
-from gateway.rule_versions.version import EditError, NoSuchVersion, RulesRefused, Version
+from gateway.rule_versions.version import EditError, NoSuchVersion, RulesRefused, Version, diff_texts
 from gateway.yaml.problems import Problem
 
 Json = dict[str, Any]

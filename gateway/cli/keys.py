@@ -12,7 +12,7 @@ import typer
 from gateway.cli.admin_client import Row, print_table
 
 if TYPE_CHECKING:
-    from gateway.rule_versions.spans import Span
+    from gateway.rule_versions.splice import Span
 
 app = typer.Typer(
     help="Make, list and remove keys of the admin API. A key is shown once, when it is made: the file holds only its "
@@ -111,7 +111,7 @@ def _block(fields: Mapping[str, str], column: int) -> str:
 def _read(file: Path) -> tuple[str, Span | None]:
     """The file's text and its list, None where it is empty. The gateway's own reader checks it first."""
     from gateway.admin.api_keys import KeysError, read_keys
-    from gateway.rule_versions.spans import read_spans
+    from gateway.rule_versions.splice import read_spans
 
     try:
         read_keys(file)

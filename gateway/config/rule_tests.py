@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from gateway.config.specs import ExpectSpec, RequestSpec, RuleTestSpec, TensorSpec
 from gateway.yaml import values
 from gateway.yaml.nodes import Map, Node
@@ -31,7 +33,7 @@ def read_test(node: Node, reading: Reading) -> RuleTestSpec | None:
     return test
 
 
-def check_tests(tests: list[RuleTestSpec], reading: Reading) -> None:
+def check_tests(tests: Iterable[RuleTestSpec], reading: Reading) -> None:
     """Every name that a test expects is declared; being expected is no use of it."""
     for test in tests:
         for kind in ("route", "engine", "experiment"):

@@ -14,22 +14,17 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from gateway.config.engines import read_engine
-from gateway.config.experiment_specs import ExperimentSpec, ForcingSpec, LayerSpec
 from gateway.config.experiments import check_layers, read_experiment, read_forcing, read_layer
 from gateway.config.globs import all_covered, is_exact
 from gateway.config.routes import read_identity, read_limit, read_route
 from gateway.config.rule_files import RuleFile, digest_of, files_of, read_files
 from gateway.config.rule_tests import check_tests, read_test
-from gateway.config.sessions import check_history, check_replay
+from gateway.config.sessions import check_sessions
 from gateway.config.specs import (
-    EngineSpec,
-    IdentitySpec,
     InputMatch,
-    LimitSpec,
     MatchSpec,
     RouteSpec,
     RulesSpec,
-    RuleTestSpec,
 )
 from gateway.yaml.nodes import Items, Map, Node, Scalar, read_yaml
 from gateway.yaml.problems import Location, Problem, Severity, suggest
@@ -56,34 +51,6 @@ class LoadedRules:
         return tuple(problem for problem in self.problems if problem.severity is Severity.ERROR)
 
 
-@dataclass(slots=True)
-class _Gathered:
-    """The specs read so far; each is sound in itself."""
-
-    reading: Reading
-    engines: dict[str, EngineSpec] = field(default_factory=dict)
-    experiments: dict[str, ExperimentSpec] = field(default_factory=dict)
-    routes: list[RouteSpec] = field(default_factory=list)
-    identity: IdentitySpec = field(default_factory=IdentitySpec)
-    limits: list[LimitSpec] = field(default_factory=list)
-    layers: dict[str, LayerSpec] = field(default_factory=dict)
-    forcing: ForcingSpec = field(default_factory=ForcingSpec)
-    tests: list[RuleTestSpec] = field(default_factory=list)
-
-    def rules(self, digest: str) -> RulesSpec:
-        return RulesSpec(
-            self.engines,
-            tuple(self.routes),
-            self.experiments,
-            self.identity,
-            digest,
-            tuple(self.limits),
-            self.layers,
-            self.forcing,
-            tuple(self.tests),
-        )
-
-
 def load_rules(paths: Sequence[Path], environment: Mapping[str, str] | None = None) -> LoadedRules:
     """Read rule files: files, or directories with *.yaml and *.yml in name order.
 
@@ -102,16 +69,17 @@ def load_texts(texts: Mapping[str, str], environment: Mapping[str, str] | None =
 def _load(
     files: list[RuleFile], problems: list[Problem], environment: Mapping[str, str] | None, paths: Sequence[Path]
 ) -> LoadedRules:
-    gathered = _Gathered(Reading(problems, is_partial=bool(problems)))
+    reading = Reading(problems, is_partial=bool(problems))
+    sections: dict[str, Any] = {"engines": {}, "routes": ()}
     for file in files:
-        _read_file(file, os.environ if environment is None else environment, gathered)
-    _check_together(gathered, paths)
+        _read_file(file, os.environ if environment is None else environment, sections, reading)
+    rules = RulesSpec(**sections, digest=digest_of(file.content for file in files))
+    _check_together(rules, paths, reading)
     names = {str(file.path): order for order, file in enumerate(files)}
-    found = dict.fromkeys(gathered.reading.problems)  # findings behind an anchor repeat at each use
+    found = dict.fromkeys(problems)  # findings behind an anchor repeat at each use
     ordered = tuple(sorted(found, key=lambda problem: _order(problem, names)))
     texts = {str(file.path): file.content.decode("utf-8", "replace") for file in files}
-    rules = None if gathered.reading.num_errors else gathered.rules(digest_of(file.content for file in files))
-    return LoadedRules(rules, ordered, tuple(file.path for file in files), texts)
+    return LoadedRules(None if reading.num_errors else rules, ordered, tuple(file.path for file in files), texts)
 
 
 def _order(problem: Problem, files: Mapping[str, int]) -> tuple[int, int, int]:
@@ -119,8 +87,8 @@ def _order(problem: Problem, files: Mapping[str, int]) -> tuple[int, int, int]:
     return files.get(location.file, -1), location.line, location.column
 
 
-def _read_file(file: RuleFile, environment: Mapping[str, str], gathered: _Gathered) -> None:
-    reading, start = gathered.reading, Location(str(file.path), 1, 1)
+def _read_file(file: RuleFile, environment: Mapping[str, str], sections: dict[str, Any], reading: Reading) -> None:
+    start = Location(str(file.path), 1, 1)
     try:
         text = file.content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -130,7 +98,7 @@ def _read_file(file: RuleFile, environment: Mapping[str, str], gathered: _Gather
         return
     root = read_yaml(text, str(file.path), environment, reading.problems)
     if isinstance(root, Map):
-        _read_sections(root, gathered)
+        _read_sections(root, sections, reading)
         return
     reading.is_partial = True
     if isinstance(root, Scalar) and root.is_null:
@@ -152,20 +120,23 @@ _LISTED: Mapping[str, Callable[[Node, Reading], Any]] = {
 _SINGLE: Mapping[str, Callable[[Node, Reading], Any]] = {"forcing": read_forcing, "identity": read_identity}
 
 
-def _read_sections(root: Map, gathered: _Gathered) -> None:
-    reading = gathered.reading
+def _read_sections(root: Map, sections: dict[str, Any], reading: Reading) -> None:
+    """Add the file's sections to those of earlier files, by the fields of `RulesSpec`."""
     if "version" not in root.entries:
         reading.error(root.location, "the file has no 'version': write 'version: 1'")
     for key, entry in root.entries.items():
         if key == "version":
             _check_version(entry.node, reading)
         elif key in _NAMED:
-            getattr(gathered, key).update(_read_named(key.removesuffix("s"), entry.node, _NAMED[key], reading))
+            named = _read_named(key.removesuffix("s"), entry.node, _NAMED[key], reading)
+            sections[key] = sections.get(key, {}) | named
         elif key in _LISTED:
-            getattr(gathered, key).extend(_read_listed(key.removesuffix("s"), entry.node, _LISTED[key], reading))
+            listed = _read_listed(key.removesuffix("s"), entry.node, _LISTED[key], reading)
+            sections[key] = (*sections.get(key, ()), *listed)
         elif key in _SINGLE:
             reading.declare("section", key, entry.location)
-            setattr(gathered, key, _SINGLE[key](entry.node, reading) or getattr(gathered, key))
+            single = _SINGLE[key](entry.node, reading)
+            sections |= {key: single} if single is not None else {}
         elif not key.startswith("x-"):
             reading.error(entry.location, f"unknown key {key!r} in a rule file{suggest(key, _SECTIONS)}")
 
@@ -216,24 +187,22 @@ def _read_listed(kind: str, section: Node, read: Callable[[Node, Reading], T | N
     return specs
 
 
-def _check_together(gathered: _Gathered, paths: Sequence[Path]) -> None:
+def _check_together(rules: RulesSpec, paths: Sequence[Path], reading: Reading) -> None:
     """Check what depends on all files together."""
-    reading = gathered.reading
-    for route, earlier in find_unreachable(gathered.routes):
+    for route, earlier in find_unreachable(rules.routes):
         assert route.location is not None
         by = f"{earlier.name!r} ({earlier.location}) takes all that it matches"
         reading.warn(route.location, f"route {route.name!r} is never reached: {by}")
-    check_history(gathered.routes, gathered.engines, gathered.experiments, reading)
-    check_replay(gathered.routes, gathered.engines, gathered.experiments, gathered.identity, reading)
-    check_layers(gathered.experiments, gathered.layers, reading)
+    check_sessions(rules, reading)
+    check_layers(rules.experiments, rules.layers, reading)
     if reading.is_partial:
         return
     _check_names("engine", reading)
     _check_names("experiment", reading)
     _check_names("route", reading, is_used=True)
     _check_names("layer", reading, by="experiment")
-    check_tests(gathered.tests, reading)
-    if not reading.num_errors and not gathered.routes:
+    check_tests(rules.tests, reading)
+    if not reading.num_errors and not rules.routes:
         place = Location(str(paths[0]) if paths else "rules", 1, 1)
         reading.error(place, "there are no routes: no request can go anywhere")
 
@@ -274,14 +243,13 @@ def find_unreachable(routes: Sequence[RouteSpec]) -> list[tuple[RouteSpec, Route
     return pairs
 
 
+_TEXT_KEYS = ("model", "version", "protocol", "operation", "tenant")
+
+
 def implies(narrow: MatchSpec, wide: MatchSpec) -> bool:
     """Whether every request that meets `narrow` meets `wide`."""
     return (
-        _texts_imply(narrow.model, wide.model)
-        and _texts_imply(narrow.version, wide.version)
-        and _texts_imply(narrow.protocol, wide.protocol)
-        and _texts_imply(narrow.operation, wide.operation)
-        and _texts_imply(narrow.tenant, wide.tenant)
+        all(_texts_imply(getattr(narrow, key), getattr(wide, key)) for key in _TEXT_KEYS)
         and _maps_imply(narrow.header, wide.header)
         and _maps_imply(narrow.parameter, wide.parameter)
         and (wide.has_image is None or wide.has_image is narrow.has_image)
@@ -303,12 +271,10 @@ def _input_implies(narrow: InputMatch, wide: InputMatch) -> bool:
         _texts_imply(narrow.name, wide.name)
         and _texts_imply(narrow.datatype, wide.datatype)
         and (wide.rank is None or wide.rank in (narrow.rank, None if narrow.shape is None else len(narrow.shape)))
-        and (wide.shape is None or _shape_implies(narrow.shape, wide.shape))
+        and (wide.shape is None or (narrow.shape is not None and _shape_implies(narrow.shape, wide.shape)))
         and (wide.bytes_at_least is None or (narrow.bytes_at_least or -1) >= wide.bytes_at_least)
     )
 
 
-def _shape_implies(narrow: tuple[int, ...] | None, wide: tuple[int, ...]) -> bool:
-    if narrow is None or len(narrow) != len(wide):
-        return False
-    return all(outer in (-1, inner) for inner, outer in zip(narrow, wide, strict=True))
+def _shape_implies(narrow: tuple[int, ...], wide: tuple[int, ...]) -> bool:
+    return len(narrow) == len(wide) and all(outer in (-1, inner) for inner, outer in zip(narrow, wide, strict=True))

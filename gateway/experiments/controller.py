@@ -52,15 +52,6 @@ class GatewayActions:
     in_flight: Callable[[], Mapping[ArmKey, int]] = dict  # active requests at the last count
 
 
-@dataclass(slots=True)
-class _Writing:
-    """A pending write of a run's final weights to the rules."""
-
-    revision: int
-    due: float
-    is_done: bool = False
-
-
 class ExperimentController:
     """`tick` is the interval of evaluations in seconds."""
 
@@ -81,7 +72,8 @@ class ExperimentController:
         self._applied: dict[str, int] = {}  # by experiment: the turn whose shares the workers use
         self._weights: tuple[Mapping[str, Shares], Mapping[str, int]] = {}, {}
         self._pending: dict[str, tuple[RunState, Json]] = {}  # decided while Redis was unavailable
-        self._tried: dict[str, _Writing] = {}  # by experiment
+        # By experiment: the revision whose final weights are to be written to the rules, and when; inf: they were
+        self._writings: dict[str, tuple[int, float]] = {}
         self._report: dict[str, Json] = {}  # this gateway's last report
         self._lead = Leader(coordination, self._changed, tick, clock)
         self._leader = ""
@@ -293,14 +285,12 @@ class ExperimentController:
 
     def _has_tried(self, name: str, revision: int) -> bool:
         """Whether this revision has been written, or another gateway may still write it."""
-        writing = self._tried.get(name)
-        if writing is None or writing.revision != revision:
-            wait = 0.0 if self.is_leader else _WRITING_SECONDS
-            writing = self._tried[name] = _Writing(revision, self._clock() + wait)
-        if writing.is_done or self._clock() < writing.due:
-            return True
-        writing.is_done = True
-        return False
+        known, due = self._writings.get(name, (-1, 0.0))
+        if known != revision:
+            due = self._clock() + (0.0 if self.is_leader else _WRITING_SECONDS)
+        is_due = self._clock() >= due
+        self._writings[name] = revision, inf if is_due else due
+        return not is_due
 
     # Operators
 

@@ -1,20 +1,21 @@
 """Edits of rule files by name: an arm's weight, an engine's endpoint, a limit's amount. All other lines stay.
 
 Each edit returns the texts by file name. A value from `${VAR}` or shared by an anchor is not edited: the message says
-what to do instead. The caller validates the result.
+what to do instead (EditError). The caller validates the result.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping
 
 from gateway.config.value_parsers import endpoint_url
-from gateway.rule_versions.spans import Span, read_spans
 from gateway.rule_versions.splice import (
+    Span,
     append_item,
     check_own,
     flow_map,
+    read_spans,
     remove_entry,
     remove_item,
     set_entry,
@@ -32,21 +33,15 @@ LIMIT_FIELDS = ("requests_per_second", "burst", "tokens_per_minute", "concurrenc
 
 
 def set_weights(texts: RuleTexts, experiment: str, weights: Mapping[str, float]) -> None:
-    """Set weights of an experiment's arms; others keep theirs.
-
-    Raises: EditError.
-    """
+    """Set weights of an experiment's arms; others keep theirs."""
     for arm, weight in weights.items():
         file, text, found = _named(texts, "experiments", experiment)
-        _, one = _arm(text, found, experiment, arm)
-        texts[file] = set_entry(text, one, "weight", weight, f"the weight of arm '{arm}'")
+        arms, at = _arm(text, found, experiment, arm)
+        texts[file] = set_entry(text, arms.children[at], "weight", weight, f"the weight of arm '{arm}'")
 
 
 def set_experiment_field(texts: RuleTexts, experiment: str, field: str, value: str | float | None) -> None:
-    """Give an experiment another value of a simple field, such as `share` or `control`; None takes the field out.
-
-    Raises: EditError.
-    """
+    """Give an experiment another value of a simple field, such as `share` or `control`; None takes the field out."""
     file, text, found = _named(texts, "experiments", experiment)
     what = f"'{field}' of experiment '{experiment}'"
     texts[file] = (
@@ -55,20 +50,14 @@ def set_experiment_field(texts: RuleTexts, experiment: str, field: str, value: s
 
 
 def remove_experiment_arm(texts: RuleTexts, experiment: str, arm: str) -> None:
-    """Take an arm out of its experiment.
-
-    Raises: EditError.
-    """
+    """Take an arm out of its experiment."""
     file, text, found = _named(texts, "experiments", experiment)
-    at, _ = _arm(text, found, experiment, arm)
-    texts[file] = remove_item(text, _arms(text, found, experiment), at, f"arm '{arm}'")
+    arms, at = _arm(text, found, experiment, arm)
+    texts[file] = remove_item(text, arms, at, f"arm '{arm}'")
 
 
 def add_endpoint(texts: RuleTexts, engine: str, url: str, grpc: str | None = None, weight: float | None = None) -> None:
-    """Put one more endpoint at the end of an engine's list.
-
-    Raises: EditError.
-    """
+    """Put one more endpoint at the end of an engine's list."""
     file, text, found = _named(texts, "engines", engine)
     endpoints = _endpoints(text, found, engine)
     if any(_address(each) == _plain_url(url) for each in _items(endpoints)):
@@ -84,25 +73,20 @@ def add_endpoint(texts: RuleTexts, engine: str, url: str, grpc: str | None = Non
 
 
 def remove_endpoint(texts: RuleTexts, engine: str, url: str) -> None:
-    """Take an endpoint out of an engine's list.
-
-    Raises: EditError.
-    """
+    """Take an endpoint out of an engine's list."""
     file, text, found = _named(texts, "engines", engine)
     endpoints = _endpoints(text, found, engine)
-    at, _ = _endpoint(text, endpoints, engine, url)
+    at = _endpoint(endpoints, engine, url)
     if endpoints.kind != "list" or len(endpoints.children) == 1:
         raise EditError(f"{url} is the only endpoint of engine '{engine}': add another one before it goes")
     texts[file] = remove_item(text, endpoints, at, f"endpoint {url}")
 
 
 def set_endpoint_weight(texts: RuleTexts, engine: str, url: str, weight: float) -> None:
-    """Give an endpoint another weight among those of its engine.
-
-    Raises: EditError.
-    """
+    """Give an endpoint another weight among those of its engine."""
     file, text, found = _named(texts, "engines", engine)
-    _, one = _endpoint(text, _endpoints(text, found, engine), engine, url)
+    endpoints = _endpoints(text, found, engine)
+    one = _items(endpoints)[_endpoint(endpoints, engine, url)]
     what = f"the weight of endpoint {url}"
     check_own(text, one, what)
     if one.kind == "map":
@@ -113,15 +97,12 @@ def set_endpoint_weight(texts: RuleTexts, engine: str, url: str, weight: float) 
 
 
 def set_limit(texts: RuleTexts, name: str, field: str, value: float | str | None) -> None:
-    """Give a limit another amount; None takes the field out.
-
-    Raises: EditError.
-    """
+    """Give a limit another amount; None takes the field out."""
     if field not in LIMIT_FIELDS:
         raise EditError(f"a limit has no amount {field!r}{suggest(field, LIMIT_FIELDS)}")
     known: list[str] = []
-    for file, text, root in _roots(texts):
-        section = root.get("limits")
+    for file, text in list(texts.items()):
+        section = read_spans(text, file).get("limits")
         for one in section.children if section is not None and section.kind == "list" else ():
             its = one.get("name")
             known += [its.value] if its is not None else []
@@ -137,17 +118,12 @@ def set_limit(texts: RuleTexts, name: str, field: str, value: float | str | None
 # Finding
 
 
-def _roots(texts: RuleTexts) -> Iterator[tuple[str, str, Span]]:
-    for file, text in list(texts.items()):
-        yield file, text, read_spans(text, file)
-
-
 def _named(texts: RuleTexts, section: str, name: str) -> tuple[str, str, Span]:
     """The file and text that contain this name in this section, and its node."""
     kind = section.removesuffix("s")
     known: list[str] = []
-    for file, text, root in _roots(texts):
-        found = root.get(section)
+    for file, text in list(texts.items()):
+        found = read_spans(text, file).get(section)
         if found is None or found.kind != "map":
             continue
         known += [key.value for key, _ in found.pairs()]
@@ -167,19 +143,15 @@ def _list_of(text: str, owner: Span, field: str, what: str) -> Span:
     return found
 
 
-def _arms(text: str, experiment: Span, name: str) -> Span:
-    return _list_of(text, experiment, "arms", f"experiment '{name}'")
-
-
-def _arm(text: str, experiment: Span, name: str, arm: str) -> tuple[int, Span]:
-    known = []
-    for at, one in enumerate(_arms(text, experiment, name).children):
-        its = one.get("name")
-        if its is not None and its.value == arm:
-            check_own(text, one, f"arm '{arm}'")
-            return at, one
-        known += [its.value] if its is not None else []
-    raise EditError(f"experiment '{name}' has no arm '{arm}'{suggest(arm, known)}")
+def _arm(text: str, experiment: Span, name: str, arm: str) -> tuple[Span, int]:
+    """The list of an experiment's arms, and the arm's index there."""
+    arms = _list_of(text, experiment, "arms", f"experiment '{name}'")
+    names = [its.value if (its := one.get("name")) is not None else "" for one in arms.children]
+    if arm not in names:
+        raise EditError(f"experiment '{name}' has no arm '{arm}'{suggest(arm, filter(None, names))}")
+    at = names.index(arm)
+    check_own(text, arms.children[at], f"arm '{arm}'")
+    return arms, at
 
 
 def _endpoints(text: str, engine: Span, name: str) -> Span:
@@ -190,14 +162,13 @@ def _items(endpoints: Span) -> list[Span]:
     return endpoints.children if endpoints.kind == "list" else [endpoints]
 
 
-def _endpoint(text: str, endpoints: Span, engine: str, url: str) -> tuple[int, Span]:
-    known = []
-    for at, one in enumerate(_items(endpoints)):
-        address = _address(one)
-        if address == _plain_url(url):
-            return at, one
-        known += [address] if address else []
-    raise EditError(f"engine '{engine}' has no endpoint {url}; it has {', '.join(known)}")
+def _endpoint(endpoints: Span, engine: str, url: str) -> int:
+    """The index of an endpoint in its engine's list."""
+    addresses = [_address(one) for one in _items(endpoints)]
+    if _plain_url(url) not in addresses:
+        known = ", ".join(address for address in addresses if address)
+        raise EditError(f"engine '{engine}' has no endpoint {url}; it has {known}")
+    return addresses.index(_plain_url(url))
 
 
 def _address(endpoint: Span) -> str | None:

@@ -10,11 +10,11 @@ import json
 import logging
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 
-from gateway.rule_versions.version import NoSuchVersion, RulesRefused, Version, read_version, write_version
+from gateway.rule_versions.version import NoSuchVersion, RulesRefused, Version, read_version
 from gateway.yaml.problems import Location, Problem
 
 _SUFFIXES = (".yaml", ".yml")
@@ -168,7 +168,7 @@ class VersionStore:
         if self._folder is None:
             self._texts[version.number] = texts
             return True
-        stored = json.dumps(write_version(version) | {"texts": dict(texts)}, indent=1)
+        stored = json.dumps(asdict(version) | {"texts": dict(texts)}, indent=1)
         try:
             self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             with NamedTemporaryFile("w", dir=self._folder, prefix=".", encoding="utf-8", delete=False) as file:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+from difflib import unified_diff
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +29,6 @@ class NoSuchVersion(Exception):  # noqa: N818
     """There is no such version any more; the message lists the existing ones."""
 
 
-SOURCES = ("files", "api", "experiment")
-
-
 @dataclass(frozen=True, slots=True)
 class Version:
     """`base` is the digest of the files on disk when it was created, `base_files` are their names: it stays active
@@ -39,7 +38,7 @@ class Version:
     time: float  # seconds since 1970
     author: str
     reason: str
-    source: str  # one of SOURCES
+    source: str  # files | api | experiment
     digest: str
     base: str
     files: tuple[str, ...]  # names, in their order
@@ -54,11 +53,6 @@ class Version:
 
     def __str__(self) -> str:
         return f"version {self.number} by {self.author}{f' ({self.reason})' if self.reason else ''}"
-
-
-def write_version(version: Version) -> dict[str, Any]:
-    """As JSON, without the texts."""
-    return asdict(version)
 
 
 def read_version(data: Mapping[str, Any]) -> Version:
@@ -91,3 +85,25 @@ def placed(texts: Mapping[str, str], then: Sequence[str], now: Sequence[str]) ->
         names.get(name, name if name in known or not now else str(beside / Path(name).name)): text
         for name, text in texts.items()
     }
+
+
+_LINE_END = re.compile(r"(?<=\n)")
+
+
+def diff_texts(before: Mapping[str, str], after: Mapping[str, str], was: str, is_: str) -> list[dict[str, str]]:
+    """Every file that differs: `name` and its unified `diff`; an added or removed file counts as a whole.
+
+    `was` and `is_` label the two sides.
+    """
+    names = dict.fromkeys((*before, *after))
+    return [
+        {"name": name, "diff": text}
+        for name in names
+        if (text := diff_text(before.get(name, ""), after.get(name, ""), f"{name} ({was})", f"{name} ({is_})"))
+    ]
+
+
+def diff_text(before: str, after: str, was: str, is_: str) -> str:
+    old, new = ([line for line in _LINE_END.split(text) if line] for text in (before, after))
+    diff = unified_diff(old, new, was, is_)
+    return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in diff)

@@ -11,12 +11,12 @@ import asyncio
 import json
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from gateway.redis.bounded_client import Store
 from gateway.redis.command import Command, Script, StoreError
-from gateway.rule_versions.version import RulesRefused, Version, placed, read_version, write_version
+from gateway.rule_versions.version import RulesRefused, Version, placed, read_version
 from gateway.supervision.rulebook import Rulebook
 
 _log = logging.getLogger("pointsman")
@@ -161,5 +161,5 @@ class RuleSharing:
 
 def _command(shared: SharedRules) -> Command:
     version = shared.version
-    fields = json.dumps(write_version(version) | {"texts": dict(shared.texts), "by": shared.by})
+    fields = json.dumps(asdict(version) | {"texts": dict(shared.texts), "by": shared.by})
     return _WRITE.command([KEY], [version.base, f"{int(version.time * 1000)} {fields}", _MAX_BASES])

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.rule_versions.diff import diff_texts
+from gateway.rule_versions.version import diff_texts
 
 
 def test_only_files_that_differ_are_told() -> None:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.config.rules import load_rules, load_texts
@@ -238,6 +238,7 @@ def test_an_address_cannot_ask_for_the_environment() -> None:
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+@settings(deadline=None)
 @given(data=st.data())
 def test_edits_of_the_examples_keep_all_other_text(path: Path, data: st.DataObject) -> None:
     """An endpoint that is put in is read, and with it taken out again the file has the same bytes as before."""
@@ -261,6 +262,7 @@ def test_edits_of_the_examples_keep_all_other_text(path: Path, data: st.DataObje
     assert texts[str(path)] == before
 
 
+@settings(deadline=None)
 @given(weights=st.dictionaries(st.sampled_from(["control", "candidate"]), st.floats(0.001, 1e6), min_size=1))
 def test_any_weight_is_read_back(weights: dict[str, float]) -> None:
     """A weight is written such that it is read, to the twelfth decimal."""
