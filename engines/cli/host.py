@@ -222,12 +222,12 @@ def host(
         trace=read("trace-config", lambda: read_trace_options(trace_config or ())),
     )
     logs = LogSettings(
-        info=boolean("log-info", log_info),
-        warning=boolean("log-warning", log_warning),
-        error=boolean("log-error", log_error),
-        verbose_level=log_verbose,
+        log_info=boolean("log-info", log_info),
+        log_warning=boolean("log-warning", log_warning),
+        log_error=boolean("log-error", log_error),
+        log_verbose_level=log_verbose,
         log_format=log_format,
-        file=log_file,
+        log_file=log_file,
     )
     try:
         logs.install()

@@ -164,7 +164,7 @@ class Serving:
 
 def serve_folder(serving: Serving) -> int:
     """Serve until SIGTERM or Ctrl-C; the exit code."""
-    logs = LogSettings(info=serving.logs_info, file=serving.log_file)
+    logs = LogSettings(log_info=serving.logs_info, log_file=serving.log_file)
     try:
         logs.install()
     except OSError as error:

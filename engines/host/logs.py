@@ -11,6 +11,7 @@ import os
 import sys
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
@@ -29,25 +30,16 @@ _TYPES = {
 }
 
 
+@dataclass(eq=False)
 class LogSettings:
     """The settings in force; `install` applies them to Python's logging."""
 
-    def __init__(
-        self,
-        *,
-        info: bool = True,
-        warning: bool = True,
-        error: bool = True,
-        verbose_level: int = 0,
-        log_format: str = "default",
-        file: str = "",
-    ) -> None:
-        self.log_info = info
-        self.log_warning = warning
-        self.log_error = error
-        self.log_verbose_level = verbose_level
-        self.log_format = log_format
-        self.log_file = file
+    log_info: bool = True
+    log_warning: bool = True
+    log_error: bool = True
+    log_verbose_level: int = 0
+    log_format: str = "default"
+    log_file: str = ""
 
     def passes(self, record: logging.LogRecord) -> bool:
         """Whether a line is written."""

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from engines.core.processes import memory_of_one
-from engines.host.devices import device_memory, machine_memory
 from engines.host.exchange import Application, Exchange
 from engines.host.statistics import Duration
 from engines.scheduling.cache import ResponseCache
@@ -124,7 +126,7 @@ def families(models: Iterable[HostedModel]) -> Iterator[PrometheusFamily]:
 
 
 def _machine() -> Iterator[PrometheusFamily]:
-    total, used = machine_memory()
+    total, used = _machine_memory()
     for name, text, value in (
         ("nv_cpu_memory_total_bytes", "CPU total memory (RAM), in bytes", total),
         ("nv_cpu_memory_used_bytes", "CPU used memory (RAM), in bytes", used),
@@ -132,10 +134,47 @@ def _machine() -> Iterator[PrometheusFamily]:
     ):
         if value is not None:
             yield _gauge(name, text, [MetricSample(value)])
-    gpus = [(device, {"gpu_uuid": device.uuid}) for device in device_memory()]
+    gpus = list(_gpu_memory())
     for name in ("total", "used"):
-        samples = [MetricSample(getattr(device, f"{name}_bytes"), labels) for device, labels in gpus]
+        samples = [MetricSample(int(getattr(memory, name)), {"gpu_uuid": uuid}) for uuid, memory in gpus]
         yield _gauge(f"nv_gpu_memory_{name}_bytes", f"GPU {name} memory, in bytes", samples)
+
+
+def _machine_memory() -> tuple[int | None, int | None]:
+    """Bytes of the machine's memory, and those in use; None where the platform does not report them."""
+    with suppress(OSError, KeyError, IndexError, ValueError):
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        fields = {line.partition(":")[0]: line.split() for line in lines}
+        total, available = (int(fields[name][1]) * 1024 for name in ("MemTotal", "MemAvailable"))
+        return total, total - available
+    with suppress(OSError, ValueError):
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), None
+    return None, None
+
+
+def _gpu_memory() -> Iterator[tuple[str, Any]]:
+    """The memory of each NVIDIA GPU by its UUID, read without loading a framework; none without NVML."""
+    nvml = _nvml()
+    if nvml is None:
+        return
+    with suppress(nvml.NVMLError):
+        for index in range(nvml.nvmlDeviceGetCount()):
+            device = nvml.nvmlDeviceGetHandleByIndex(index)
+            uuid = nvml.nvmlDeviceGetUUID(device)
+            yield uuid.decode() if isinstance(uuid, bytes) else uuid, nvml.nvmlDeviceGetMemoryInfo(device)
+
+
+@cache
+def _nvml() -> Any:
+    try:
+        import pynvml
+    except ImportError:
+        return None
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:
+        return None
+    return pynvml
 
 
 def _counter(counter: Counter, models: Iterable[HostedModel]) -> PrometheusFamily:

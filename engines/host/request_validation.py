@@ -8,7 +8,6 @@ Source: Triton core `src/infer_request.cc`, InferenceRequest::Normalize.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
@@ -26,19 +25,18 @@ _LENGTH_BYTES = 4
 _MAX_SIZES = 256
 
 
-@dataclass(frozen=True, slots=True)
 class InputRule:
     """The rule of one input. `dims` lack the batch axis, -1 is any size; `element_bytes` is 0 for BYTES."""
 
-    name: str
-    datatype: str
-    dims: tuple[int, ...]
-    element_bytes: int
-    is_required: bool
-    is_shape: bool  # a TensorRT shape tensor: it has no batch axis
-    is_opaque: bool  # only the model knows the layout of its bytes
-    # Valid shapes, and the size of their data: bytes, or elements of BYTES.
-    sizes: dict[tuple[int, ...], int] = field(default_factory=dict)
+    def __init__(self, config: Any) -> None:
+        self.datatype = config_datatype(config.data_type)
+        self.dims = tuple(config.dims)
+        self.element_bytes = ELEMENT_BYTES.get(self.datatype, 0)
+        self.is_required = not config.optional
+        self.is_shape: bool = config.is_shape_tensor  # of TensorRT: it has no batch axis
+        self.is_opaque: bool = config.is_non_linear_format_io  # only the model knows the layout of its bytes
+        # Valid shapes, and the size of their data: bytes, or elements of BYTES.
+        self.sizes: dict[tuple[int, ...], int] = {}
 
     def fits(self, dims: Sequence[int]) -> bool:
         if len(dims) != len(self.dims):
@@ -52,7 +50,7 @@ class RequestCheck:
     def __init__(self, config: Any) -> None:
         self._model: str = config.name
         self._max_batch_size: int = config.max_batch_size
-        self._rules = {each.name: _rule(each) for each in config.input}
+        self._rules = {each.name: InputRule(each) for each in config.input}
         self._outputs = frozenset(output.name for output in config.output)
         self._num_required = sum(rule.is_required for rule in self._rules.values())
         self._is_plain = not any(rule.is_shape or rule.is_opaque for rule in self._rules.values())
@@ -140,7 +138,7 @@ class RequestCheck:
 
     def _wrong_number(self, inputs: Sequence[TensorData]) -> str:
         names = [tensor.name for tensor in inputs]
-        missing = [rule.name for rule in self._rules.values() if rule.is_required and rule.name not in names]
+        missing = [name for name, rule in self._rules.items() if rule.is_required and name not in names]
         if self._num_required == len(self._rules):
             expected = f"expected {len(self._rules)} inputs"
         else:
@@ -200,20 +198,6 @@ class RequestCheck:
                 f"{prefix}input byte size mismatch for input '{name}' for model '{model}'. Expected "
                 f"{elements * rule.element_bytes}, got {size}"
             )
-
-
-def _rule(config: Any) -> InputRule:
-    datatype = config_datatype(config.data_type)
-    dims = tuple(config.dims)
-    return InputRule(
-        name=config.name,
-        datatype=datatype,
-        dims=dims,
-        element_bytes=ELEMENT_BYTES.get(datatype, 0),
-        is_required=not config.optional,
-        is_shape=config.is_shape_tensor,
-        is_opaque=config.is_non_linear_format_io,
-    )
 
 
 def _num_bytes(data: Raw | SharedMemory) -> int:

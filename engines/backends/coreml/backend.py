@@ -6,6 +6,8 @@ import json
 import logging
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +62,7 @@ class CoreMLBackend(BatchedBackend):
             compiled = compile_once(ct, path, digest, cache)
             placed = self._place(ct, path, compiled, digest, units, stored)
             self._models[path] = CompiledModel(ct, compiled, placed.units)
-            self.placement[path.name] = placed.report()
+            self.placement[path.name] = asdict(placed)
         self._batcher = Batcher(self._run, signature, "CoreML failure")
         _log.info("'%s' runs on %s", spec.name, json.dumps(self.placement))
 
@@ -97,13 +99,14 @@ class CoreMLBackend(BatchedBackend):
         rows = len(next(iter(values.values())))
         answers = []
         start = 0
-        for path, run in _runs(packages.split_rows(rows, fitting)):
+        # Neighbours of the same package and shape go to CoreML together.
+        for first, run in groupby(packages.split_rows(rows, fitting)):
             batch = []
             for bucket in run:
                 end = min(start + bucket.rows, rows)
                 batch.append({name: join([array[start:end]], bucket.rows) for name, array in values.items()})
                 start = end
-            answers += [self._as_configured(answer) for answer in self._models[path].predict(batch)]
+            answers += [self._as_configured(answer) for answer in self._models[first.path].predict(batch)]
         if len(answers) == 1:
             return {name: array[:rows] for name, array in answers[0].items()}
         return {name: np.concatenate([answer[name] for answer in answers])[:rows] for name in answers[0]}
@@ -145,17 +148,6 @@ def on_a_mac() -> Any:
 
 def _as_coreml(datatype: str) -> np.dtype[Any]:
     return np.dtype(np.float32) if datatype == "FP16" else numpy_datatype(datatype)
-
-
-def _runs(pieces: Sequence[packages.Bucket]) -> list[tuple[Path, list[packages.Bucket]]]:
-    """Group neighbours of the same package and shape: they go to CoreML together."""
-    grouped: list[tuple[Path, list[packages.Bucket]]] = []
-    for bucket in pieces:
-        if grouped and grouped[-1][1][-1] == bucket:
-            grouped[-1][1].append(bucket)
-        else:
-            grouped.append((bucket.path, [bucket]))
-    return grouped
 
 
 def _configured_units(parameters: Parameters, kind: str) -> str:

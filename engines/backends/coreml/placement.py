@@ -11,7 +11,7 @@ import statistics
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -47,10 +47,6 @@ class Placement:
     units: str
     trials: tuple[Trial, ...] = ()
     is_remembered: bool = False
-
-    def report(self) -> dict[str, Any]:
-        """As JSON values."""
-        return asdict(self)
 
 
 def measure(

@@ -12,7 +12,7 @@ from engines.backends.python.host_services import session
 from engines.backends.python.responses import (
     RESPONSE_COMPLETE_FINAL,
     InferenceResponse,
-    InferenceResponseSender,
+    answer,
     checked_parameters,
 )
 from engines.backends.python.tensor import Tensor
@@ -248,6 +248,36 @@ class Incoming(InferenceRequest):
     def close(self) -> None:
         """Allow no more responses."""
         self._is_closed = True
+
+
+class InferenceResponseSender:
+    """Sends the responses of one request, from any thread."""
+
+    def __init__(self, incoming: Incoming) -> None:
+        self._incoming = incoming
+
+    def send(self, response: InferenceResponse | None = None, flags: int = 0) -> None:
+        """Send a response, the last one with the flag TRITONSERVER_RESPONSE_COMPLETE_FINAL, or only the flag.
+
+        Raises: TritonModelException.
+        """
+        if flags not in (0, RESPONSE_COMPLETE_FINAL):
+            raise TritonModelException("Unable to send response. Unsupported flag provided.")
+        if flags == 0 and response is None:
+            raise TritonModelException(
+                "Inference Response object must be provided when the response flags is set to zero."
+            )
+        self._incoming.claim(response, flags)
+        request = self._incoming.request
+        if response is not None:
+            # A model that is not decoupled has a single response: the flag may follow it.
+            is_final = flags == RESPONSE_COMPLETE_FINAL or not self._incoming.is_decoupled
+            answer(request, response, is_final=is_final, at_once=True)
+        elif not request.is_over:
+            request.finish()
+
+    def is_cancelled(self) -> bool:
+        return bool(self._incoming.request.is_cancelled)
 
 
 def _response(answer: HostReply) -> InferenceResponse:

@@ -1,10 +1,10 @@
-"""`InferenceResponse`, and the sender of responses before the end of `execute`."""
+"""`InferenceResponse`, and how it reaches its request."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from engines.backends.python.errors import TritonError, TritonModelException
 from engines.backends.python.tensor import Tensor
@@ -48,49 +48,6 @@ class InferenceResponse:
 
     def __repr__(self) -> str:
         return f"<InferenceResponse {self._error or self._output_tensors}>"
-
-
-class Answerable(Protocol):
-    """A request, as its sender needs it."""
-
-    request: Any
-    is_decoupled: bool
-
-    def claim(self, response: InferenceResponse | None, flags: int) -> None:
-        """Count a response. Raises: TritonModelException if none may be sent."""
-        ...
-
-
-class InferenceResponseSender:
-    """Sends the responses of one request, from any thread."""
-
-    __slots__ = ("_incoming",)
-
-    def __init__(self, incoming: Answerable) -> None:
-        self._incoming = incoming
-
-    def send(self, response: InferenceResponse | None = None, flags: int = 0) -> None:
-        """Send a response, the last one with the flag TRITONSERVER_RESPONSE_COMPLETE_FINAL, or only the flag.
-
-        Raises: TritonModelException.
-        """
-        if flags not in (0, RESPONSE_COMPLETE_FINAL):
-            raise TritonModelException("Unable to send response. Unsupported flag provided.")
-        if flags == 0 and response is None:
-            raise TritonModelException(
-                "Inference Response object must be provided when the response flags is set to zero."
-            )
-        self._incoming.claim(response, flags)
-        request = self._incoming.request
-        if response is not None:
-            # A model that is not decoupled has a single response: the flag may follow it.
-            is_final = flags == RESPONSE_COMPLETE_FINAL or not self._incoming.is_decoupled
-            answer(request, response, is_final=is_final, at_once=True)
-        elif not request.is_over:
-            request.finish()
-
-    def is_cancelled(self) -> bool:
-        return bool(self._incoming.request.is_cancelled)
 
 
 def answer(request: Any, response: InferenceResponse, *, is_final: bool, at_once: bool) -> None:

@@ -23,9 +23,9 @@ from engines.backends.python.requests import RELEASE_ALL as TRITONSERVER_REQUEST
 from engines.backends.python.requests import RELEASE_RESCHEDULE as TRITONSERVER_REQUEST_RELEASE_RESCHEDULE
 from engines.backends.python.requests import SEQUENCE_END as TRITONSERVER_REQUEST_FLAG_SEQUENCE_END
 from engines.backends.python.requests import SEQUENCE_START as TRITONSERVER_REQUEST_FLAG_SEQUENCE_START
-from engines.backends.python.requests import InferenceRequest, InferenceTrace, PreferredMemory
+from engines.backends.python.requests import InferenceRequest, InferenceResponseSender, InferenceTrace, PreferredMemory
 from engines.backends.python.responses import RESPONSE_COMPLETE_FINAL as TRITONSERVER_RESPONSE_COMPLETE_FINAL
-from engines.backends.python.responses import InferenceResponse, InferenceResponseSender
+from engines.backends.python.responses import InferenceResponse
 from engines.backends.python.tensor import (
     TRITON_STRING_TO_NUMPY,
     Tensor,

@@ -20,7 +20,6 @@ from engines.host.grpc.replies import (
     StatusError,
     send_status,
     status_of,
-    too_large,
 )
 from engines.host.grpc.requests import RequestReader
 from engines.host.grpc.responses import GrpcResponseWriter, framed
@@ -245,4 +244,4 @@ class UnaryCall(BaseCall):
     def _check_size(self, size: int) -> None:
         limit = self.front.limits.max_message_bytes
         if size > limit:
-            raise too_large(size, limit)
+            raise StatusError(RESOURCE_EXHAUSTED, f"SERVER: Received message larger than max ({size} vs. {limit})")

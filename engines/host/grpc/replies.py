@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 
-from engines.core.errors import EngineError, ErrorCode
+from engines.core.errors import EngineError
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.grpc_status import write_message
 from gateway.wire.http2.hpack import CachedHeaders
@@ -73,11 +73,3 @@ def send_status(stream: Stream, code: int, message: str, *, has_begun: bool) -> 
         stream.send_trailers(CachedHeaders(fields))
     else:
         stream.send_headers(CachedHeaders(_OPENING_FIELDS + fields), ended=True)
-
-
-def restricted(header: str) -> EngineError:
-    return EngineError(ErrorCode.UNAVAILABLE, f"This protocol is restricted, expecting header '{header}'")
-
-
-def too_large(size: int, limit: int) -> StatusError:
-    return StatusError(RESOURCE_EXHAUSTED, f"SERVER: Received message larger than max ({size} vs. {limit})")

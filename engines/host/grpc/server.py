@@ -7,11 +7,12 @@ import socket
 import ssl
 from collections.abc import Callable
 
+from engines.core.errors import unavailable
 from engines.host.client_limits import ClientLimits
 from engines.host.grpc.call import BaseCall, CallOwner, GrpcFront
 from engines.host.grpc.call_head import Head
 from engines.host.grpc.infer_calls import InferCall, StreamInferCall
-from engines.host.grpc.replies import NOT_GRPC, UNIMPLEMENTED, StatusError, restricted
+from engines.host.grpc.replies import NOT_GRPC, UNIMPLEMENTED, StatusError
 from engines.host.grpc.service_calls import ControlCall, HealthCall, ReflectionCall
 from engines.host.service import Service
 from gateway.net.http2_transport import Http2Server, Http2Timeouts
@@ -139,5 +140,5 @@ class GrpcConnection(Http2Server):
         if operation is None:
             call.fail(StatusError(UNIMPLEMENTED, ""))
         elif restrictions and (header := restrictions.missing_header(operation, head.plan.values)):
-            call.fail(restricted(header))
+            call.fail(unavailable(f"This protocol is restricted, expecting header '{header}'"))
         return call

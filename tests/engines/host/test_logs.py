@@ -27,7 +27,7 @@ def lines(path: Path) -> list[str]:
 def test_levels_are_turned_on_and_off(tmp_path: Path) -> None:
     """Verbose lines come from level 1 on; the others until they are turned off."""
     path = tmp_path / "log"
-    settings = LogSettings(file=str(path))
+    settings = LogSettings(log_file=str(path))
     settings.install()
     log = logging.getLogger(f"{LOGGER}.part")
 
@@ -47,7 +47,7 @@ def test_levels_are_turned_on_and_off(tmp_path: Path) -> None:
 
 def test_settings_are_reported() -> None:
     """With Triton's types."""
-    settings = LogSettings(verbose_level=2)
+    settings = LogSettings(log_verbose_level=2)
     settings.update(sent(log_format="ISO8601"))  # type: ignore[arg-type]
     response = message("inference.LogSettingsResponse")()
     settings.write(response.settings)
@@ -82,7 +82,7 @@ def test_wrong_settings_are_refused(values: dict[str, object], text: str) -> Non
 def test_times_are_written_in_two_ways(tmp_path: Path) -> None:
     """Triton's own form, and ISO 8601."""
     path = tmp_path / "log"
-    settings = LogSettings(file=str(path))
+    settings = LogSettings(log_file=str(path))
     settings.install()
     log = logging.getLogger(LOGGER)
     log.info("a")
