@@ -4,11 +4,12 @@ path."""
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
-from gateway.net.http1_client import Http1ClientConnection
+from gateway.net.http1_client import Http1ClientConnection, Http1Pool
 from gateway.net.http2_client import Http2ClientConnection, Http2Pool
 from gateway.protocol.conversion.control import rest_response, rpc_request
 from gateway.protocol.conversion.control_errors import rest_error
@@ -53,11 +54,18 @@ class HttpReply:
         return 200 <= self.status < 300
 
 
-class _Awaited(Generic[Result]):
+class _Awaited(ABC, Generic[Result]):
     """Waits for a connection, then for the complete reply."""
 
     def __init__(self) -> None:
         self.done: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
+
+    @abstractmethod
+    def connected(self, connection: Any) -> None: ...
+
+    @abstractmethod
+    def cancel(self) -> None:
+        """Cancel the request where it is under way."""
 
     def connect_failed(self, error: GatewayError) -> None:
         self._fail(error)
@@ -69,6 +77,23 @@ class _Awaited(Generic[Result]):
     def _succeed(self, result: Result) -> None:
         if not self.done.done():
             self.done.set_result(result)
+
+    async def reply(self, pool: Http1Pool | Http2Pool, where: str, timeout: float | None) -> Result:
+        """The reply, within `timeout` seconds.
+
+        Raises: GatewayError (UPSTREAM_..., OVERLOADED, DEADLINE).
+        """
+        try:
+            async with asyncio.timeout(timeout or None):
+                connection = pool.acquire(self)
+                if connection is not None:
+                    self.connected(connection)
+                return await self.done
+        except TimeoutError as error:
+            raise GatewayError(ErrorKind.DEADLINE, f"{where} did not answer within {timeout:g} s") from error
+        finally:
+            pool.forget(self)
+            self.cancel()
 
 
 class _UnaryCall(_Awaited[UnaryReply]):
@@ -117,6 +142,10 @@ class _UnaryCall(_Awaited[UnaryReply]):
     def drained(self, stream: Stream) -> None:
         """All is sent."""
 
+    def cancel(self) -> None:
+        if self.stream is not None:
+            self.stream.reset()
+
 
 class _HttpRequest(_Awaited[tuple[int, str, bytes]]):
     def __init__(self, request: bytes) -> None:
@@ -154,43 +183,30 @@ class _HttpRequest(_Awaited[tuple[int, str, bytes]]):
     def sending_resumed(self) -> None:
         """The request is one short write."""
 
+    def cancel(self) -> None:
+        if self.connection is not None:
+            self.connection.abandon()
+
 
 async def call_unary(
-    pool: Http2Pool,
-    path: str,
-    message: bytes,
-    *,
-    authority: bytes,
-    scheme: bytes = b"http",
-    fields: Iterable[Field] = (),
-    timeout: float | None,
+    endpoint: Endpoint, path: str, message: bytes, *, fields: Iterable[Field] = (), timeout: float | None
 ) -> UnaryReply:
-    """Call a unary method. `fields` are further metadata; `timeout` is for the whole call, in seconds, None for none.
+    """Call a unary method of an endpoint with gRPC. `fields` are further metadata; `timeout` is for the whole call, in
+    seconds, None for none.
 
     Raises: GatewayError (UPSTREAM_..., OVERLOADED, DEADLINE) where no status came.
     """
     opening: list[Field] = [
         (b":method", b"POST"),
-        (b":scheme", scheme),
+        (b":scheme", endpoint.scheme),
         (b":path", path.encode("ascii")),
-        (b":authority", authority),
+        (b":authority", endpoint.authority),
         (b"te", b"trailers"),
         (b"content-type", b"application/grpc"),
     ]
-    call = _UnaryCall([*opening, *fields], message)
-    try:
-        async with asyncio.timeout(timeout or None):
-            connection = pool.acquire(call)
-            if connection is not None:
-                call.connected(connection)
-            return await call.done
-    except TimeoutError as error:
-        what = f"{pool.host}:{pool.port} did not answer within {timeout:g} s"
-        raise GatewayError(ErrorKind.DEADLINE, what) from error
-    finally:
-        pool.forget(call)
-        if call.stream is not None:
-            call.stream.reset()
+    pool = endpoint.streams
+    assert pool is not None, f"{endpoint.url} has no gRPC"
+    return await _UnaryCall([*opening, *fields], message).reply(pool, f"{pool.host}:{pool.port}", timeout)
 
 
 async def fetch(
@@ -208,34 +224,14 @@ async def fetch(
     length = b"content-length: %d\r\n" % len(body) if body or method != "GET" else b""
     lines = b"".join([b"%b: %b\r\n" % field for field in fields])
     request = _HttpRequest(b"".join((opening, endpoint.host_line, lines, length, b"\r\n", body)))
-    try:
-        async with asyncio.timeout(timeout or None):
-            connection = pool.acquire(request)
-            if connection is not None:
-                request.connected(connection)
-            status, content_type, answer = await request.done
-    except TimeoutError as error:
-        raise GatewayError(ErrorKind.DEADLINE, f"{endpoint.url} did not answer within {timeout:g} s") from error
-    finally:
-        pool.forget(request)
-        if request.connection is not None:
-            request.connection.abandon()
-    return HttpReply(endpoint, status, content_type, answer)
+    return HttpReply(endpoint, *await request.reply(pool, endpoint.url, timeout))
 
 
 async def _fetch_by_grpc(
     endpoint: Endpoint, method: str, target: bytes, body: bytes, fields: Sequence[Field], timeout: float | None
 ) -> HttpReply:
-    assert endpoint.streams is not None
     rpc, message = rpc_request(method, target.decode("latin-1"), body)
-    reply = await call_unary(
-        endpoint.streams,
-        RPCS[rpc].path,
-        message,
-        authority=endpoint.authority,
-        scheme=endpoint.scheme,
-        fields=[field for field in fields if field[0] != b"content-type"],
-        timeout=timeout,
-    )
+    fields = [field for field in fields if field[0] != b"content-type"]
+    reply = await call_unary(endpoint, RPCS[rpc].path, message, fields=fields, timeout=timeout)
     rest = rest_response(rpc, reply.message) if reply.is_good else rest_error(reply.status, reply.text)
     return HttpReply(endpoint, rest.status, "application/json", rest.body)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from gateway.config.specs import EngineSpec, HealthSpec
 from gateway.protocol.engine_load import Load, Readiness
-from gateway.upstream.probe import EndpointProbe, probe_for
+from gateway.upstream.probe import EndpointProbe
 
 _log = logging.getLogger(__name__)
 
@@ -171,7 +171,7 @@ class Prober:
                 await asyncio.sleep(_jittered(probe.engine.health.interval))
 
     async def _probe_in_turns(self, probe: _Probe) -> None:
-        checker = probe_for(probe.engine, probe.url)
+        checker = EndpointProbe(probe.engine, probe.url)
         until_discovery = 0
         try:
             while True:

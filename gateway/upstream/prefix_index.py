@@ -1,13 +1,12 @@
-"""Where the beginnings of prompts were seen, so that a prompt that begins alike goes where an engine has its keys and
-values at hand.
+"""Which endpoint has seen the beginning of a prompt, and so has its keys and values cached.
 
-A prompt is cut into blocks of bytes, and each block is known by a checksum of all of the prompt up to its end: prompts
-that share three blocks share three checksums. Whoever saw a block saw all before it. It is a hint, never a truth:
-engines forget as they like, and a checksum may stand for two beginnings.
+A prompt is cut into blocks of bytes; a block is identified by a checksum of the prompt up to the block's end, so an
+endpoint that saw a block saw all blocks before it. The index is a hint: engines evict their caches on their own, and
+checksums may collide.
 
-What is remembered stands in two halves. What is seen goes into the young one; when that is full, or has its half of the
-time that blocks are remembered behind it, it becomes the old one, and what was there is forgotten. So a block that is
-seen again stays, one that is not goes between half of the time and all of it, and none needs a clock of its own.
+Entries stand in two generations. New ones go into the young generation; when that is full, or half of `ttl` old, it
+becomes the old one, and the previous old one is dropped. So an entry that is seen again stays, any other lives between
+half of `ttl` and all of it, and none needs a timestamp.
 """
 
 from __future__ import annotations
@@ -16,10 +15,10 @@ from collections.abc import Collection, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from hashlib import blake2b
 from math import log
-from typing import Protocol, TypeVar
 from zlib import crc32
 
 from gateway.config.specs import PrefixSpec
+from gateway.upstream.endpoint import Endpoint
 
 # Less of a prompt than this part is what many prompts begin with, such as a product's instructions: to follow it would
 # bring them all to one endpoint, for little that need not be computed.
@@ -28,17 +27,6 @@ _LEAST_SHARE = 0.25
 _ODD = 0x9E3779B97F4A7C15  # 2^64 / the golden ratio: a product's upper bits depend on all bits of the other number
 _MASK = (1 << 64) - 1
 _NOTHING: AbstractSet[int] = frozenset()
-
-
-class Server(Protocol):
-    """An endpoint as the index sees it: who it is, and how many requests it has, of ours and of others."""
-
-    url: str
-    in_flight: int
-    others: int
-
-
-S = TypeVar("S", bound=Server)
 
 
 class PrefixIndex:
@@ -65,7 +53,9 @@ class PrefixIndex:
     def __repr__(self) -> str:
         return f"<PrefixIndex: {len(self)} of {self.spec.max_entries} entries>"
 
-    def choose(self, endpoints: Sequence[S], session: str | None, prompt: bytes | memoryview, now: float) -> S:
+    def choose(
+        self, endpoints: Sequence[Endpoint], session: str | None, prompt: bytes | memoryview, now: float
+    ) -> Endpoint:
         """One of the endpoints (never none), noted as having seen the prompt; `now` is of any monotonic clock, seconds.
 
         1. Of those not much busier than the least busy one, those that saw most of the prompt, if that is enough of
@@ -78,8 +68,8 @@ class PrefixIndex:
         first = blocks[0] if blocks else -1
         young, old, weights = self._young, self._old, self.weights
         least: float = _MASK
-        equal: list[S] = []
-        near: list[S] = []
+        equal: list[Endpoint] = []
+        near: list[Endpoint] = []
         for endpoint in endpoints:
             requests: float = endpoint.in_flight + endpoint.others
             if weights is not None:
@@ -125,13 +115,13 @@ class PrefixIndex:
             blocks.append(checksum)
         return blocks
 
-    def _longest(self, endpoints: Sequence[S], least: float, blocks: list[int]) -> tuple[int, list[S]]:
+    def _longest(self, endpoints: Sequence[Endpoint], least: float, blocks: list[int]) -> tuple[int, list[Endpoint]]:
         """How many blocks the best of the endpoints that are not too busy saw, and the least busy of those that did;
         all of these endpoints saw the first block."""
         too_busy = max(least + self.spec.imbalance, least * self.spec.imbalance_ratio)
         best = 0
         fewest: float = 0
-        holders: list[S] = []
+        holders: list[Endpoint] = []
         for endpoint in endpoints:
             requests: float = endpoint.in_flight + endpoint.others
             if self.weights is not None:
@@ -146,7 +136,7 @@ class PrefixIndex:
                 holders.append(endpoint)
         return best, holders
 
-    def _draw(self, endpoints: Sequence[S], lot: int) -> S:
+    def _draw(self, endpoints: Sequence[Endpoint], lot: int) -> Endpoint:
         """Rendezvous hashing, as `balance: session` does it, but by one multiplication an endpoint."""
         lots = self._lots
         if self.weights is not None:
@@ -158,10 +148,10 @@ class PrefixIndex:
                 best, chosen = score, endpoint
         return chosen
 
-    def _draw_weighted(self, endpoints: Sequence[S], lot: int, weights: Mapping[str, float]) -> S:
+    def _draw_weighted(self, endpoints: Sequence[Endpoint], lot: int, weights: Mapping[str, float]) -> Endpoint:
         """The same by weights, as `balancing.by_session` does it."""
 
-        def score(endpoint: S) -> float:
+        def score(endpoint: Endpoint) -> float:
             drawn = ((self._lots.get(endpoint.url) or self._lot(endpoint.url)) ^ lot) * _ODD & _MASK
             return -weights[endpoint.url] / log((drawn + 0.5) / 2.0**64)
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import logging
 from string import punctuation
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import quote, urlsplit
 
 import orjson
 
 from gateway.config.specs import EndpointSpec, EngineSpec
 from gateway.protocol.engine_load import Load, Readiness, read_metrics
-from gateway.protocol.engine_protocols import GrpcCheck
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.upstream.endpoint import Endpoint, endpoint_tls
 from gateway.upstream.endpoint_client import HttpReply, call_unary, fetch
@@ -27,183 +26,102 @@ _NO_SUCH_PATH = frozenset({404, 405})
 _FORMS = (("data", ("id",)), ("models", ("name", "model", "id")))
 
 
-class EndpointProbe(Protocol):
-    """Probes one endpoint over connections that it reuses."""
+class EndpointProbe:
+    """Probes one endpoint over connections that it reuses: by REST, or by an RPC where the URL is a gRPC server's.
 
-    @property
-    def failure(self) -> str:
-        """Why the last `check` returned DOWN; "" where it did not."""
-        ...
-
-    async def check(self) -> Readiness: ...
-
-    async def models(self) -> frozenset[str] | None:
-        """The models that it lists; None where it lists none."""
-        ...
-
-    async def load(self) -> Load | None:
-        """Its load; None where it does not report it, or the rules do not query it."""
-        ...
-
-    async def close(self) -> None: ...
-
-
-def probe_for(engine: EngineSpec, url: str) -> EndpointProbe:
-    """By REST, or by an RPC where the URL is a gRPC server's.
-
-    Raises: OSError or ssl.SSLError where a certificate file cannot be read.
+    `failure` is why the last `check` returned DOWN.
     """
-    return _GrpcProbe(engine, url) if url.startswith("grpc") else _RestProbe(engine, url)
-
-
-class _Getter:
-    """Reads pages of one server."""
 
     def __init__(self, engine: EngineSpec, url: str) -> None:
-        self._endpoint = Endpoint(engine, EndpointSpec(url), endpoint_tls(engine.tls, url))
-        self._timeout = engine.health.timeout
+        """Raises: OSError or ssl.SSLError where a certificate file cannot be read."""
+        health, traits = engine.health, engine.protocol.traits
+        self._timeout = health.timeout
         self._fields = extra_fields(engine)
-        self.failure = ""  # of the last `get`; "" where it was answered
+        self.failure = ""
+        self._rpc = None
+        if url.startswith("grpc"):
+            self._rpc = traits.grpc_check
+            assert self._rpc is not None, f"the rules give no gRPC endpoints to engines of {engine.protocol.value}"
+        self._endpoint = _endpoint(engine, url, grpc=None if self._rpc is None else url.partition("://")[2])
+        # By REST
+        self._paths = [path.format(base=engine.base_path) for path in traits.ready_paths]
+        self._ready_below = traits.ready_below
+        if health.path is not None:
+            self._paths, self._ready_below = [health.path], 300
+        self._models_path = None if traits.models_path is None else traits.models_path.format(base=engine.base_path)
+        # The metrics: at the endpoint itself, or at another port of its host
+        self._metrics = self._endpoint if self._rpc is None else None
+        self._metrics_path = engine.load.path
+        if self._metrics_path.startswith(":"):
+            port, slash, rest = self._metrics_path[1:].partition("/")
+            self._metrics, self._metrics_path = _endpoint(engine, _with_port(url, port)), slash + rest
+        if engine.load.source != "metrics":
+            self._metrics = None
 
-    async def get(self, path: str) -> HttpReply | None:
-        """The reply; None where there is none."""
-        target = quote(path, safe=punctuation).encode("ascii")
+    async def check(self) -> Readiness:
         self.failure = ""
         try:
-            return await self._fetch(target)
+            if self._rpc is None:
+                return await self._check_paths()
+            timeout = self._timeout
+            reply = await call_unary(self._endpoint, self._rpc.path, b"", fields=self._fields, timeout=timeout)
+            return Readiness.READY if self._rpc.is_ready(reply.status, reply.message) else Readiness.UNREADY
         except GatewayError as error:
             self.failure = error.message
             _log.debug("a probe of %s failed: %s", self._endpoint.url, error.message)
-            return None
+            return Readiness.DOWN
 
-    async def _fetch(self, target: bytes) -> HttpReply:
-        """Try again where the reused connection was closed: that is no failure of the engine."""
+    async def models(self) -> frozenset[str] | None:
+        """The models that it lists; None where it lists none."""
+        if self._models_path is None or self._rpc is not None:
+            return None
+        body = await self._page(self._endpoint, self._models_path)
+        return read_models(body) if body is not None else None
+
+    async def load(self) -> Load | None:
+        """Its load; None where it does not report it, or the rules do not query it."""
+        body = await self._page(self._metrics, self._metrics_path) if self._metrics is not None else None
+        return read_metrics(body) if body is not None else None
+
+    async def close(self) -> None:
+        for endpoint in {self._endpoint, self._metrics or self._endpoint}:
+            endpoint.retire()
+
+    async def _check_paths(self) -> Readiness:
+        """Query the path that was there last, and where it is not, the others.
+
+        Raises: GatewayError.
+        """
+        for path in tuple(self._paths):
+            reply = await self._get(self._endpoint, path)
+            if reply.status not in _NO_SUCH_PATH:
+                self._paths.remove(path)
+                self._paths.insert(0, path)
+                break
+        return Readiness.READY if 200 <= reply.status < self._ready_below else Readiness.UNREADY
+
+    async def _page(self, endpoint: Endpoint, path: str) -> bytes | None:
+        """The content of a page; None where there is none."""
         try:
-            return await self._fetch_once(target)
+            reply = await self._get(endpoint, path)
+        except GatewayError as error:
+            _log.debug("a probe of %s failed: %s", endpoint.url, error.message)
+            return None
+        return reply.body if reply.is_good else None
+
+    async def _get(self, endpoint: Endpoint, path: str) -> HttpReply:
+        """Try again where the reused connection was closed: that is no failure of the engine."""
+        target = quote(path, safe=punctuation).encode("ascii")
+        try:
+            return await fetch(endpoint, "GET", target, b"", fields=self._fields, timeout=self._timeout)
         except GatewayError as error:
             if error.kind is not ErrorKind.UPSTREAM_RESET:
                 raise
-            return await self._fetch_once(target)
-
-    async def _fetch_once(self, target: bytes) -> HttpReply:
-        return await fetch(self._endpoint, "GET", target, b"", fields=self._fields, timeout=self._timeout)
-
-    def close(self) -> None:
-        self._endpoint.retire()
+            return await fetch(endpoint, "GET", target, b"", fields=self._fields, timeout=self._timeout)
 
 
-class _Metrics:
-    """The metrics of one endpoint, at the endpoint itself or at another port of its host."""
-
-    def __init__(self, engine: EngineSpec, url: str, server: _Getter | None) -> None:
-        path = engine.load.path
-        self._getter = server
-        self._own: _Getter | None = None
-        if path.startswith(":"):
-            port, slash, rest = path[1:].partition("/")
-            self._own = self._getter = _Getter(engine, _with_port(url, port))
-            path = slash + rest
-        self._path = path
-        self._is_queried = engine.load.source == "metrics"
-
-    async def load(self) -> Load | None:
-        answered = await self._getter.get(self._path) if self._is_queried and self._getter is not None else None
-        return read_metrics(answered.body) if answered is not None and answered.is_good else None
-
-    def close(self) -> None:
-        if self._own is not None:
-            self._own.close()
-
-
-class _RestProbe:
-    def __init__(self, engine: EngineSpec, url: str) -> None:
-        self._server = _Getter(engine, url)
-        self._metrics = _Metrics(engine, url, self._server)
-        own, traits = engine.health.path, engine.protocol.traits
-        self._paths = (own,) if own is not None else tuple(_at_base(engine, path) for path in traits.ready_paths)
-        self._ready_below = 300 if own is not None else traits.ready_below
-        self._path = self._paths[0]  # the one that was there last
-        self._models_path = None if traits.models_path is None else _at_base(engine, traits.models_path)
-
-    @property
-    def failure(self) -> str:
-        return self._server.failure
-
-    async def check(self) -> Readiness:
-        answered = await self._server.get(self._path)
-        if answered is not None and answered.status in _NO_SUCH_PATH:
-            for path in self._paths:
-                if path != self._path:
-                    other = await self._server.get(path)
-                    if other is None or other.status not in _NO_SUCH_PATH:
-                        self._path, answered = path, other
-                        break
-        if answered is None:
-            return Readiness.DOWN
-        return Readiness.READY if 200 <= answered.status < self._ready_below else Readiness.UNREADY
-
-    async def models(self) -> frozenset[str] | None:
-        answered = await self._server.get(self._models_path) if self._models_path is not None else None
-        return read_models(answered.body) if answered is not None and answered.is_good else None
-
-    async def load(self) -> Load | None:
-        return await self._metrics.load()
-
-    async def close(self) -> None:
-        self._server.close()
-        self._metrics.close()
-
-
-class _GrpcProbe:
-    def __init__(self, engine: EngineSpec, url: str) -> None:
-        spec = EndpointSpec(url, url.partition("://")[2])
-        self._endpoint = Endpoint(engine, spec, endpoint_tls(engine.tls, url))
-        self._metrics = _Metrics(engine, url, None)
-        self._check = _grpc_check(engine)
-        self._timeout = engine.health.timeout
-        self._fields = extra_fields(engine)
-        self.failure = ""
-
-    async def check(self) -> Readiness:
-        endpoint = self._endpoint
-        self.failure = ""
-        assert endpoint.streams is not None
-        try:
-            answered = await call_unary(
-                endpoint.streams,
-                self._check.path,
-                b"",
-                authority=endpoint.authority,
-                scheme=endpoint.scheme,
-                fields=self._fields,
-                timeout=self._timeout,
-            )
-            is_ready = self._check.is_ready(answered.status, answered.message)
-        except GatewayError as error:
-            self.failure = error.message
-            _log.debug("a probe of %s failed: %s", endpoint.url, error.message)
-            return Readiness.DOWN
-        return Readiness.READY if is_ready else Readiness.UNREADY
-
-    async def models(self) -> frozenset[str] | None:
-        return None
-
-    async def load(self) -> Load | None:
-        return await self._metrics.load()
-
-    async def close(self) -> None:
-        self._endpoint.retire()
-        self._metrics.close()
-
-
-def _at_base(engine: EngineSpec, path: str) -> str:
-    return path.format(base=engine.base_path)
-
-
-def _grpc_check(engine: EngineSpec) -> GrpcCheck:
-    check = engine.protocol.traits.grpc_check
-    assert check is not None, f"the rules give no gRPC endpoints to engines that speak {engine.protocol.value}"
-    return check
+def _endpoint(engine: EngineSpec, url: str, *, grpc: str | None = None) -> Endpoint:
+    return Endpoint(engine, EndpointSpec(url, grpc), endpoint_tls(engine.tls, url))
 
 
 def _with_port(url: str, port: str) -> str:

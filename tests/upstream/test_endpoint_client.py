@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 from h2.errors import ErrorCodes
 
-from gateway.config.specs import ConnectionSpec
+from gateway.config.specs import ConnectionSpec, EndpointSpec, EngineSpec
 from gateway.net.http2_client import Http2Pool
 from gateway.protocol.errors import ErrorKind, GatewayError
+from gateway.upstream.endpoint import Endpoint
 from gateway.upstream.endpoint_client import UnaryReply, call_unary
 from gateway.wire.grpc import framed
 from tests.dataplane.grpc.peers import OPENING, Call, GrpcEngine
@@ -24,10 +25,18 @@ def pool_of(address: str, **limits: Any) -> Http2Pool:
     return Http2Pool(host, int(port), ConnectionSpec(**limits))
 
 
+def endpoint_of(pool: Http2Pool) -> Endpoint:
+    """An endpoint `engine:1` that is reached by this pool."""
+    engine = EngineSpec("it", (EndpointSpec("grpc://engine:1", "engine:1"),))
+    endpoint = Endpoint(engine, engine.endpoints[0], None)
+    endpoint.streams = pool
+    return endpoint
+
+
 async def asked(pool: Http2Pool, timeout: float | None = 5.0, message: bytes = b"hello") -> UnaryReply | ErrorKind:
     try:
         fields = [(b"authorization", b"Bearer secret")]
-        return await call_unary(pool, PATH, message, authority=b"engine:1", fields=fields, timeout=timeout)
+        return await call_unary(endpoint_of(pool), PATH, message, fields=fields, timeout=timeout)
     except GatewayError as error:
         return error.kind
 

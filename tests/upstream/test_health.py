@@ -370,11 +370,11 @@ def test_a_fault_of_ours_does_not_end_the_probing(monkeypatch: pytest.MonkeyPatc
         async with running_engine() as engine:
             changes: asyncio.Queue[Findings] = asyncio.Queue()
             prober = Prober(changes.put_nowait)
-            make = health_module.probe_for
-            monkeypatch.setattr(health_module, "probe_for", lambda engine, url: 1 / 0)
+            make = health_module.EndpointProbe
+            monkeypatch.setattr(health_module, "EndpointProbe", lambda engine, url: 1 / 0)
             prober.use({"e": spec(engine.url)})
             await heard(changes, lambda found: found.conditions == {("e", engine.url): DOWN})
-            monkeypatch.setattr(health_module, "probe_for", make)
+            monkeypatch.setattr(health_module, "EndpointProbe", make)
             await heard(changes, lambda found: found.conditions == {("e", engine.url): READY})
             await prober.close()
 

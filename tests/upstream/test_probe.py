@@ -12,7 +12,7 @@ from h2.errors import ErrorCodes
 from gateway.config.specs import EndpointSpec, EngineSpec, HealthSpec, LoadSpec
 from gateway.protocol.engine_load import Load, Readiness
 from gateway.protocol.engine_protocols import EngineProtocol
-from gateway.upstream.probe import probe_for
+from gateway.upstream.probe import EndpointProbe
 from tests.dataplane.grpc.peers import Call, GrpcEngine
 from tests.dataplane.stage import Engine, Heard, run, until
 
@@ -65,7 +65,7 @@ def test_by_grpc(script: Any, found: Readiness) -> None:
 
     async def whole() -> None:
         engine = await GrpcEngine(script).start()
-        probe = probe_for(spec(engine.url, is_silent=script is silent), engine.url)
+        probe = EndpointProbe(spec(engine.url, is_silent=script is silent), engine.url)
         assert [await probe.check() for _ in range(2)] == [found, found]
         assert engine.calls[0].value(":path") == "/inference.GRPCInferenceService/ServerReady"
         assert engine.calls[0].value("authorization") == "Bearer secret"
@@ -79,7 +79,7 @@ def test_by_grpc(script: Any, found: Readiness) -> None:
 
 def test_by_grpc_nobody_there() -> None:
     async def whole() -> None:
-        probe = probe_for(spec("grpc://127.0.0.1:1"), "grpc://127.0.0.1:1")
+        probe = EndpointProbe(spec("grpc://127.0.0.1:1"), "grpc://127.0.0.1:1")
         assert await probe.check() is Readiness.DOWN
         await probe.close()
 
@@ -91,7 +91,7 @@ def test_an_endpoint_that_comes_back() -> None:
 
     async def whole() -> None:
         engine = await GrpcEngine(says(b"\x08\x01")).start()
-        probe = probe_for(spec(engine.url), engine.url)
+        probe = EndpointProbe(spec(engine.url), engine.url)
         assert await probe.check() is Readiness.READY
         port = int(engine.address.rpartition(":")[2])
         await engine.stop()
@@ -109,7 +109,7 @@ def test_closing_in_the_middle() -> None:
 
     async def whole() -> None:
         engine = await GrpcEngine(silent).start()
-        probe = probe_for(spec(engine.url), engine.url)
+        probe = EndpointProbe(spec(engine.url), engine.url)
         checking = asyncio.create_task(probe.check())
         await until(lambda: engine.calls)
         checking.cancel()
@@ -183,7 +183,7 @@ def test_each_protocol_has_its_own_question(
     async def whole() -> None:
         engine = Engine(script)
         await engine.start()
-        probe = probe_for(spec(engine.url, protocol=protocol), engine.url)
+        probe = EndpointProbe(spec(engine.url, protocol=protocol), engine.url)
         assert await probe.check() is found
         assert [heard.line.split()[1] for heard in engine.heard] == paths
         await probe.close()
@@ -200,7 +200,7 @@ def test_the_path_that_answers_is_remembered() -> None:
         engine = Engine(by_path(api_models=200))
         await engine.start()
         it = spec(engine.url, protocol=OPENAI, base_path="/api")
-        probe = probe_for(it, engine.url)
+        probe = EndpointProbe(it, engine.url)
 
         async def asks() -> tuple[Readiness, list[str]]:
             engine.heard.clear()
@@ -212,7 +212,7 @@ def test_the_path_that_answers_is_remembered() -> None:
         assert await asks() == (Readiness.READY, ["/api/models", "/health"])
         assert await asks() == (Readiness.READY, ["/health"])
         await probe.close()
-        probe = probe_for(replace(it, health=HealthSpec(path="/live")), engine.url)
+        probe = EndpointProbe(replace(it, health=HealthSpec(path="/live")), engine.url)
         assert await asks() == (Readiness.UNREADY, ["/live"])
         await probe.close()
         engine.stop()
@@ -231,12 +231,12 @@ def test_models_and_load_are_asked_for() -> None:
     async def whole() -> None:
         engine = Engine(answer)
         await engine.start()
-        probe = probe_for(spec(engine.url, protocol=OPENAI, load=LoadSpec("metrics")), engine.url)
+        probe = EndpointProbe(spec(engine.url, protocol=OPENAI, load=LoadSpec("metrics")), engine.url)
         assert await probe.models() == {"llama"}
         assert await probe.load() == Load(3)
         assert {heard.value("authorization") for heard in engine.heard} == {"Bearer secret"}
         await probe.close()
-        silent = probe_for(spec(engine.url), engine.url)
+        silent = EndpointProbe(spec(engine.url), engine.url)
         assert (await silent.models(), await silent.load()) == (None, None)
         await silent.close()
         assert len(engine.heard) == 2
@@ -258,7 +258,7 @@ def test_metrics_at_a_port_of_their_own(scheme: str) -> None:
         await engine.start()
         port = engine.url.rpartition(":")[2]
         url = f"{scheme}://127.0.0.1:1"
-        probe = probe_for(spec(url, load=LoadSpec("metrics", f":{port}/metrics?x=1")), url)
+        probe = EndpointProbe(spec(url, load=LoadSpec("metrics", f":{port}/metrics?x=1")), url)
         assert await probe.load() == Load(0, 4)
         assert engine.heard[0].line == "GET /metrics?x=1 HTTP/1.1"
         assert await probe.models() is None
@@ -277,7 +277,7 @@ def test_what_does_not_tell(script: Any, found: None) -> None:
         engine = Engine(script)
         await engine.start()
         it = spec(engine.url, protocol=OPENAI, load=LoadSpec("metrics"), is_silent=script is never)
-        probe = probe_for(it, engine.url)
+        probe = EndpointProbe(it, engine.url)
         assert (await probe.models(), await probe.load()) == (found, found)
         await probe.close()
         engine.stop()
@@ -302,7 +302,7 @@ def test_other_protocols_by_grpc(protocol: EngineProtocol, script: Any, found: R
 
     async def whole() -> None:
         engine = await GrpcEngine(script).start()
-        probe = probe_for(spec(engine.url, protocol=protocol), engine.url)
+        probe = EndpointProbe(spec(engine.url, protocol=protocol), engine.url)
         assert await probe.check() is found
         called = "/tensorflow.serving.ModelService/GetModelStatus"
         if protocol is TORCHSERVE:
@@ -321,7 +321,7 @@ def test_by_rest(script: Any, found: Readiness) -> None:
     async def whole() -> None:
         engine = Engine(script)
         await engine.start()
-        probe = probe_for(spec(engine.url, is_silent=script is never), engine.url)
+        probe = EndpointProbe(spec(engine.url, is_silent=script is never), engine.url)
         assert await probe.check() is found
         assert engine.heard[0].line == "GET /v2/health/ready HTTP/1.1"
         assert engine.heard[0].value("authorization") == "Bearer secret"

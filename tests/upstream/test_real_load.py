@@ -11,7 +11,7 @@ import pytest
 from gateway.config.specs import EndpointSpec, EngineSpec, LoadSpec
 from gateway.demo.triton import TritonProcess
 from gateway.protocol.engine_load import Load, Readiness
-from gateway.upstream.probe import probe_for
+from gateway.upstream.probe import EndpointProbe
 from tests.dataplane.stage import run
 
 SLEEP = {"inputs": [{"name": "seconds", "shape": [1], "datatype": "FP32", "data": [0.5]}]}
@@ -24,7 +24,7 @@ def test_triton_tells_what_waits_in_it(triton: TritonProcess) -> None:
     spec = EngineSpec("it", (EndpointSpec(triton.http_url),), load=LoadSpec("metrics", f":{port}/metrics"))
 
     async def scene() -> None:
-        probe = probe_for(spec, triton.http_url)
+        probe = EndpointProbe(spec, triton.http_url)
         async with asyncio.timeout(10):  # a busy machine may be late once
             while await probe.check() is not Readiness.READY or await probe.load() != Load(0, 0, None):
                 await asyncio.sleep(0.01)

@@ -213,21 +213,13 @@ async def _send(engine: Engine, endpoint: Endpoint, text: Input, credentials: li
 
     Raises: GatewayError.
     """
+    fields = [*text.fields, *credentials, *engine.extra_fields]
     if text.way is Sent.REST:
         if endpoint.pool is None:
             return "it does not speak REST, by which the input had come"
-        fields = [*text.fields, *credentials, *engine.extra_fields]
         fetched = await fetch(endpoint, "POST", text.path, text.body, fields=fields, timeout=None)
         return "" if fetched.is_good else f"{fetched.status} {fetched.body[:200].decode('utf-8', 'replace')}"
     if endpoint.streams is None:
         return "it does not speak gRPC, by which the input had come"
-    answered = await call_unary(
-        endpoint.streams,
-        text.path.decode("ascii"),
-        text.body,
-        authority=endpoint.authority,
-        scheme=endpoint.scheme,
-        fields=[*text.fields, *credentials, *engine.extra_fields],
-        timeout=None,
-    )
+    answered = await call_unary(endpoint, text.path.decode("ascii"), text.body, fields=fields, timeout=None)
     return "" if answered.is_good else f"gRPC status {answered.status} {answered.text}"

@@ -10,7 +10,6 @@ from gateway.dataplane.context.decision_log import EndedRequest, decision_facts
 from gateway.dataplane.context.head_reader import Request
 from gateway.dataplane.context.interfaces import Client, Handler
 from gateway.dataplane.context.local_replies import JSON, error_reply
-from gateway.dataplane.context.request_body import RequestBody
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.wire.http1.head import Field
 
@@ -60,11 +59,9 @@ class LocalHandler(Handler):
 class ErrorHandler(LocalHandler):
     """Reads a request to its end, then answers with an error."""
 
-    def __init__(self, client: Client, request: Request, error: GatewayError, body: RequestBody | None = None) -> None:
-        """`body` is what has come of the body, for the logs."""
+    def __init__(self, client: Client, request: Request, error: GatewayError) -> None:
         super().__init__(client, request)
         self._error = error
-        self._body = body
 
     def body_received(self, data: bytes, ended: bool) -> None:
         # A client that expects 100-continue gets the error before its body.

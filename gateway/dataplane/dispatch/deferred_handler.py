@@ -1,7 +1,8 @@
-"""Handlers that stand in until it is known which handler answers: they hold the body, then pass everything on."""
+"""Handlers that hold the body until it is known which handler answers, then pass everything on to that one."""
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable
 from time import monotonic
 
@@ -20,15 +21,41 @@ Chosen = tuple[Handler, bytes]
 
 
 class DeferredHandler(Handler):
-    """Passes on the events of the client's connection, once `_handler` is set."""
+    """Holds the body until there is a handler."""
 
-    __slots__ = ("_client", "_handler", "_request", "_started_at")
+    __slots__ = ("_body", "_client", "_handler", "_request", "_started_at")
 
     def __init__(self, client: Client, request: Request) -> None:
         self._client = client
         self._request = request.timed()
+        self._body = RequestBody(request, 0)
         self._handler: Handler | None = None
         self._started_at = monotonic()
+
+    def body_received(self, data: bytes, ended: bool) -> None:
+        if self._handler is not None:
+            self._handler.body_received(data, ended)
+            return
+        self._body.add(data, ended)
+        try:
+            chosen = self._chosen()
+        except GatewayError as error:
+            chosen = ErrorHandler(self._client, self._request, error), self._body.held()
+        if chosen is not None:
+            self._pass_on(chosen)
+
+    @abstractmethod
+    def _chosen(self) -> Chosen | None:
+        """The handler; None while it is not known.
+
+        Raises: GatewayError, which is the reply.
+        """
+
+    def _pass_on(self, chosen: Chosen) -> None:
+        self._handler, body = chosen
+        ended = self._body.is_complete
+        del self._body  # its memory
+        self._handler.body_received(body, ended)
 
     @property
     def begun(self) -> bool:
@@ -57,73 +84,51 @@ class DeferredHandler(Handler):
 
 
 class BufferingHandler(DeferredHandler):
-    """Holds the body until it is whole; then `choose` makes the handler, or raises the GatewayError of the reply."""
+    """`choose` makes the handler from what has come of the body, None while more must come."""
 
-    __slots__ = ("_choose", "_pieces")
+    __slots__ = ("_choose",)
 
-    def __init__(self, client: Client, request: Request, choose: Callable[[Client, Request, bytes], Chosen]) -> None:
+    def __init__(
+        self, client: Client, request: Request, choose: Callable[[Client, Request, RequestBody], Chosen | None]
+    ) -> None:
         super().__init__(client, request)
         self._choose = choose
-        self._pieces: list[bytes] = []
 
-    def body_received(self, data: bytes, ended: bool) -> None:
-        if self._handler is not None:
-            self._handler.body_received(data, ended)
-            return
-        self._pieces.append(data)
-        if not ended:
+    def _chosen(self) -> Chosen | None:
+        chosen = self._choose(self._client, self._request, self._body)
+        if chosen is None:
             self._client.expect_body()
-            return
-        body = b"".join(self._pieces)
-        self._pieces.clear()
-        try:
-            self._handler, body = self._choose(self._client, self._request, body)
-        except GatewayError as error:
-            self._handler = ErrorHandler(self._client, self._request, error)
-        self._handler.body_received(body, True)
+        return chosen
 
 
-class RouteOnBody(DeferredHandler):
-    """A request whose lane depends on its body, or on chance: holds the body until the rules decide."""
+def on_whole_body(client: Client, request: Request, choose: Callable[[Client, Request, bytes], Chosen]) -> Handler:
+    """The handler that `choose` makes once the body is whole."""
 
-    __slots__ = ("_body", "_serve")
+    def choose_or_wait(client: Client, request: Request, body: RequestBody) -> Chosen | None:
+        return choose(client, request, body.held()) if body.is_complete else None
 
-    def __init__(self, client: Client, request: Request, serve: Serve) -> None:
-        super().__init__(client, request)
-        self._serve = serve
-        self._body = RequestBody(request, client.plane.settings.limits.max_body_bytes)
-
-    def body_received(self, data: bytes, ended: bool) -> None:
-        if self._handler is not None:
-            self._handler.body_received(data, ended)
-            return
-        self._body.add(data, ended)
-        self._handler = handler = route_on_body(self._client, self._request, self._body, self._serve)
-        if handler is None:
-            self._client.expect_body()
-        else:
-            handler.body_received(self._body.held(), ended)
+    return BufferingHandler(client, request, choose_or_wait)
 
 
-def route_on_body(client: Client, request: Request, body: RequestBody, serve: Serve) -> Handler | None:
-    """The handler of a request by what has come of its body; None while more of it must come."""
+def route_on_body(client: Client, request: Request, body: RequestBody, serve: Serve) -> Chosen | None:
+    """The handler of a request whose lane depends on its body, or on chance; None while more of the body must come.
+
+    Raises: GatewayError.
+    """
     plan = request.plan
-    try:
-        decision = decide(plan, body, client.plane.settings.limits.max_body_bytes)
-    except GatewayError as error:
-        return ErrorHandler(client, request, error, body)
+    decision = decide(plan, body, client.plane.settings.limits.max_body_bytes)
     if decision is Undecided.NEEDS_BODY:
         return None
     if not isinstance(decision, Decision):
-        return ErrorHandler(client, request, no_route(plan.facts), body)
-    return serve(client, request, plan.snapshot.lane_of(decision), decision.session)
+        raise no_route(plan.facts)
+    return serve(client, request, plan.snapshot.lane_of(decision), decision.session), body.held()
 
 
 class SessionLookup(DeferredHandler):
-    """A request of a session that this worker has not seen: holds the body while Redis looks up the session's place and
-    its arm, a few milliseconds at most."""
+    """Holds the body of a request of a session that this worker has not seen, while Redis looks up the session's place
+    and its arm, a few milliseconds at most."""
 
-    __slots__ = ("_choose", "_ended", "_is_over", "_is_started", "_lane", "_pieces", "_session")
+    __slots__ = ("_choose", "_is_over", "_is_started", "_lane", "_session")
 
     def __init__(
         self, client: Client, request: Request, lane: Lane, session: str, choose: Callable[[Lane, bytes], Chosen]
@@ -133,24 +138,18 @@ class SessionLookup(DeferredHandler):
         self._lane = lane
         self._session = session
         self._choose = choose
-        self._pieces: list[bytes] = []
-        self._ended = False
         self._is_started = False
         self._is_over = False  # the client is gone
 
-    def body_received(self, data: bytes, ended: bool) -> None:
-        if self._handler is not None:
-            self._handler.body_received(data, ended)
-            return
-        self._pieces.append(data)
-        self._ended = ended
+    def _chosen(self) -> Chosen | None:
         if not self._is_started:
             self._is_started = True
             if self._request.timing is not None:
                 self._request.timing.recalls_at = monotonic()
             self._client.plane.affinity.find(self._lane, self._session, self._go_on)
-        if not ended:
+        if not self._body.is_complete:
             self._client.pause_body()
+        return None
 
     def client_gone(self, reason: str = "client_gone", status: int = 0) -> None:
         self._is_over = True
@@ -161,8 +160,7 @@ class SessionLookup(DeferredHandler):
             return
         if self._request.timing is not None:
             self._request.timing.recalled(monotonic())
-        self._handler, body = self._choose(lane, b"".join(self._pieces))
-        self._pieces.clear()
-        if not self._ended:
+        chosen = self._choose(lane, self._body.held())
+        if not self._body.is_complete:
             self._client.resume_body()
-        self._handler.body_received(body, self._ended)
+        self._pass_on(chosen)

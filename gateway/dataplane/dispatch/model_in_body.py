@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from gateway.dataplane.context.head_reader import Request
 from gateway.dataplane.context.interfaces import Client, Serve
 from gateway.dataplane.context.local_handler import ErrorHandler
@@ -30,9 +32,10 @@ def route_on_model(client: Client, request: Request, body: bytes, serve: Serve) 
         if session is not None and lane.keeps_session:
             known = client.plane.affinity.recall(lane, session)
             if known is None:
-                return _after_lookup(client, request, plan, lane, session, name, body, serve)
+                choose = partial(_on_lane, client, request, plan, session, name, serve)
+                return SessionLookup(client, request, lane, session, choose), body
             lane = known
-        return _on_lane(client, request, plan, lane, session, name, body, serve)
+        return _on_lane(client, request, plan, session, name, serve, lane, body)
     except GatewayError as error:
         return ErrorHandler(client, request, error), body
 
@@ -43,7 +46,7 @@ def serve_model(client: Client, request: Request, body: bytes, lane: Lane, serve
     Raises: GatewayError.
     """
     request, body, name = _named(client, request, body)
-    return _on_lane(client, request, request.plan.for_model(name.name), lane, None, name, body, serve)
+    return _on_lane(client, request, request.plan.for_model(name.name), None, name, serve, lane, body)
 
 
 def _named(client: Client, request: Request, body: bytes) -> tuple[Request, bytes, ModelName]:
@@ -80,33 +83,15 @@ def _decided(plan: PreparedHead, request: Request, body: bytes) -> tuple[Lane, s
     return plan.snapshot.lane_of(decision), decision.session
 
 
-def _after_lookup(
-    client: Client,
-    request: Request,
-    plan: PreparedHead,
-    lane: Lane,
-    session: str,
-    name: ModelName,
-    body: bytes,
-    serve: Serve,
-) -> Chosen:
-    """A function of its own, since what a closure holds costs wherever it is used."""
-
-    def choose(lane: Lane, body: bytes) -> Chosen:
-        return _on_lane(client, request, plan, lane, session, name, body, serve)
-
-    return SessionLookup(client, request, lane, session, choose), body
-
-
 def _on_lane(
     client: Client,
     request: Request,
     plan: PreparedHead,
-    lane: Lane,
     session: str | None,
     name: ModelName,
-    body: bytes,
     serve: Serve,
+    lane: Lane,
+    body: bytes,
 ) -> Chosen:
     """The handler of a request whose lane is settled, and the body with the model's name there."""
     model = lane.target.model

@@ -6,7 +6,7 @@ refused by its head                                                         Erro
 about the fleet                                                             FleetOperation
 names its model in the body      (`model_in_body` reads it)                 that of the lane
 about a model                    the head decides                           that of the lane
-                                 the body or chance decides                 RouteOnBody, then that of the lane
+                                 the body or chance decides                 BufferingHandler, then that of the lane
                                  each unit has an arm (`ArmSelector`)       that of the arm's lane
 of a session                     not known to this worker                   SessionLookup, then that of the lane
 
@@ -39,8 +39,8 @@ from gateway.dataplane.conversation.session_forwarding import held_by_engine
 from gateway.dataplane.dispatch.deferred_handler import (
     BufferingHandler,
     Chosen,
-    RouteOnBody,
     SessionLookup,
+    on_whole_body,
     route_on_body,
 )
 from gateway.dataplane.dispatch.model_in_body import route_on_model
@@ -53,6 +53,7 @@ from gateway.dataplane.translation.model_description import ModelDescriptionHand
 from gateway.dataplane.translation.translation import TranslatingHandler
 from gateway.dataplane.translation.translator_factory import turn_generation
 from gateway.dataplane.translation.translators import translator_for
+from gateway.protocol.errors import GatewayError
 from gateway.protocol.operations import INFERENCE_OPERATIONS, OF_TEXT, OF_V2, LlmApi, Operation
 from gateway.protocol.v2_facts import read_body_facts, read_parameters
 
@@ -86,9 +87,12 @@ def handler_of_whole(client: Client, request: Request, body: bytes) -> Chosen:
         if lane is None and not plan.is_fleet:
             whole = RequestBody(request, len(body))
             whole.add(body, True)
-            handler = route_on_body(client, request.timed(), whole, serve)
-            if handler is not None:
-                return handler, body
+            try:
+                chosen = route_on_body(client, request.timed(), whole, serve)
+            except GatewayError as error:
+                return ErrorHandler(client, request, error), body
+            if chosen is not None:
+                return chosen
     return handler_for(client, request), body
 
 
@@ -103,9 +107,9 @@ def handler_for(client: Client, request: Request) -> Handler:
     if lane is not None and plan.passes:
         return Exchange(client, request, lane, None)
     if plan.call.names_its_model_in_the_body:
-        return BufferingHandler(client, request, partial(route_on_model, serve=serve_mirrored))
+        return on_whole_body(client, request, partial(route_on_model, serve=serve_mirrored))
     if lane is None or (lane.needs_session and _body_may_name_session(request)):
-        return RouteOnBody(client, request, serve)
+        return BufferingHandler(client, request, partial(route_on_body, serve=serve))
     return serve(client, request, lane, request.session)
 
 
@@ -160,16 +164,12 @@ def serve(client: Client, request: Request, lane: Lane, session: str | None) -> 
     if known is not None:
         return serve_mirrored(client, request, known, session)
     assert session is not None
-    return _after_lookup(client, request.timed(), lane, session)
+    request = request.timed()
+    return SessionLookup(client, request, lane, session, partial(_serve_known, client, request, session))
 
 
-def _after_lookup(client: Client, request: Request, lane: Lane, session: str) -> Handler:
-    """A function of its own, since what a closure holds costs wherever it is used."""
-
-    def choose(lane: Lane, body: bytes) -> Chosen:
-        return serve_mirrored(client, request, lane, session), body
-
-    return SessionLookup(client, request, lane, session, choose)
+def _serve_known(client: Client, request: Request, session: str, lane: Lane, body: bytes) -> Chosen:
+    return serve_mirrored(client, request, lane, session), body
 
 
 def serve_mirrored(client: Client, request: Request, lane: Lane, session: str | None) -> Handler:
@@ -245,7 +245,7 @@ def _serve_session(client: Client, request: Request, lane: Lane, session: str, h
             return ConversationHandler(client, request, lane, session, history, backend), body
         return _serve_request(client, request, lane, session), body
 
-    return BufferingHandler(client, request, choose)
+    return on_whole_body(client, request, choose)
 
 
 def _conversation_backend(lane: Lane) -> Serve:

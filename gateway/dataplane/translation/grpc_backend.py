@@ -83,14 +83,11 @@ class GrpcBackendCall(UpstreamHandler):
 
     async def _call(self, attempt: Attempt[asyncio.Task[None]]) -> None:
         engine, endpoint = self.attempts.lane.engine, attempt.endpoint
-        assert endpoint.streams is not None
         try:
             answered = await call_unary(
-                endpoint.streams,
+                endpoint,
                 self._request.plan.head.target.decode("ascii"),
                 self._message,
-                authority=endpoint.authority,
-                scheme=endpoint.scheme,
                 fields=engine.extra_fields,
                 timeout=None,  # the attempt has a deadline
             )

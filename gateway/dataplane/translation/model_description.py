@@ -134,11 +134,9 @@ async def call_engine(engine: Engine, path: str, message: bytes) -> bytes:
     if endpoint is None or endpoint.streams is None:
         raise GatewayError(ErrorKind.NO_HEALTHY_ENDPOINT, "no endpoint is healthy")
     answered = await call_unary(
-        endpoint.streams,
+        endpoint,
         path,
         message,
-        authority=endpoint.authority,
-        scheme=endpoint.scheme,
         fields=engine.extra_fields,
         timeout=min(engine.spec.timeout or _TIMEOUT_SECONDS, _TIMEOUT_SECONDS),
     )

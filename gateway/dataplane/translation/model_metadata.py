@@ -73,11 +73,9 @@ async def _query(rpc: str, lane: Lane, model: str, version: str) -> bytes:
     if endpoint.streams is not None:
         request = message(f"inference.{rpc}Request")(name=model, version=version).SerializeToString()
         answered = await call_unary(
-            endpoint.streams,
+            endpoint,
             RPCS[rpc].path,
             request,
-            authority=endpoint.authority,
-            scheme=endpoint.scheme,
             fields=engine.extra_fields,
             timeout=_timeout(engine),
         )
