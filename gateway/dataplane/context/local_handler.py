@@ -1,4 +1,4 @@
-"""Handlers that answer a request without an engine: with a whole reply, or with an error."""
+"""Handlers that answer a REST request without an engine, and the log of REST requests."""
 
 from __future__ import annotations
 
@@ -10,8 +10,38 @@ from gateway.dataplane.context.decision_log import EndedRequest, decision_facts
 from gateway.dataplane.context.head_reader import Request
 from gateway.dataplane.context.interfaces import Client, Handler
 from gateway.dataplane.context.local_replies import JSON, error_reply
+from gateway.dataplane.context.request_body import RequestBody
+from gateway.dataplane.context.snapshot import Lane
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.wire.http1.head import Field
+
+
+def log_request(
+    client: Client,
+    request: Request,
+    status: int,
+    reason: str,
+    started_at: float,
+    request_id: bytes | None = None,
+    *,
+    lane: Lane | None = None,
+    endpoint: str = "",
+    body: RequestBody | None = None,
+) -> None:
+    """Log a REST request that has ended."""
+    if client.plane.request_log.is_on:
+        ended = EndedRequest(
+            peer=client.peer,
+            request_line=request.plan.request_line,
+            status=status,
+            reason=reason,
+            seconds=monotonic() - started_at,
+            request_id=request_id or request.id or b"",
+            target=lane.target if lane is not None else None,
+            endpoint=endpoint,
+            facts=decision_facts(request, body),
+        )
+        client.plane.request_log.add(ended)
 
 
 class LocalHandler(Handler):
@@ -32,7 +62,7 @@ class LocalHandler(Handler):
             plane.metrics.unrouted.count_error(reason)
         plane.metrics.unrouted.count_failure(status, monotonic() - self._started_at)
         request_id = self._request.id or plane.new_request_id()
-        self._log(status, reason, request_id)
+        log_request(self._client, self._request, status, reason, self._started_at, request_id)
         self._client.respond(status, body, [*fields, (b"x-request-id", request_id)], content_type)
 
     def client_gone(self, reason: str = "client_gone", status: int = 0) -> None:
@@ -40,17 +70,7 @@ class LocalHandler(Handler):
         plane.metrics.unrouted.count_error(reason)
         if status:
             plane.metrics.unrouted.count_failure(status, monotonic() - self._started_at)
-        self._log(status, reason, self._request.id or b"")
-
-    def _log(self, status: int, reason: str, request_id: bytes) -> None:
-        plane, seconds = self._client.plane, monotonic() - self._started_at
-        if plane.request_log.is_on:
-            facts = decision_facts(self._request)
-            plane.request_log.add(
-                EndedRequest(
-                    self._client.peer, self._plan.request_line, status, reason, seconds, request_id, facts=facts
-                )
-            )
+        log_request(self._client, self._request, status, reason, self._started_at)
 
     def progress(self) -> Progress:
         return progress_of(self._request, Stage.REQUESTED, self._started_at)

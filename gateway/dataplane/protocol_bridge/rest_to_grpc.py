@@ -10,9 +10,9 @@ from time import monotonic
 from gateway.dataplane.context.active_requests import Progress, Stage, progress_of
 from gateway.dataplane.context.call_head import CallHead, CallPlan
 from gateway.dataplane.context.data_plane import DataPlane
-from gateway.dataplane.context.decision_log import EndedRequest, decision_facts
 from gateway.dataplane.context.head_reader import Request
 from gateway.dataplane.context.interfaces import Client, Handler
+from gateway.dataplane.context.local_handler import log_request
 from gateway.dataplane.context.request_body import declared_json_bytes, decoded
 from gateway.dataplane.context.snapshot import Lane
 from gateway.dataplane.grpc.in_process_stream import InProcessStream
@@ -263,17 +263,7 @@ class RestToGrpcHandler(Handler):
         meter = self._lane.meter
         if meter is not None and self._plan.is_inference:
             self._measure(meter, reason, status, seconds)
-        ended = EndedRequest(
-            peer=self.peer,
-            request_line=self._plan.request_line,
-            status=status,
-            reason=reason,
-            seconds=seconds,
-            request_id=self._request_id,
-            target=self._lane.target,
-            facts=decision_facts(self._request),
-        )
-        self.plane.request_log.add(ended)
+        log_request(self._client, self._request, status, reason, self._started_at, self._request_id, lane=self._lane)
 
     def _measure(self, meter: Meter, reason: str, status: int, seconds: float) -> None:
         """Report to an experiment: a client that is gone, and a bad request, say nothing of the arm."""

@@ -13,9 +13,9 @@ from time import monotonic
 from gateway.dataplane.attempts.front import Attempt
 from gateway.dataplane.attempts.upstream_attempts import UpstreamAttempts, UpstreamHandler
 from gateway.dataplane.context.active_requests import Progress, progress_of
-from gateway.dataplane.context.decision_log import EndedRequest, decision_facts
 from gateway.dataplane.context.head_reader import Request
 from gateway.dataplane.context.interfaces import Client
+from gateway.dataplane.context.local_handler import log_request
 from gateway.dataplane.context.local_replies import error_event
 from gateway.dataplane.context.outcome import ENERGY_FIELD, GenerationUsage, count_energy
 from gateway.dataplane.context.request_body import RequestBody
@@ -310,20 +310,11 @@ class Exchange(UpstreamHandler):
         client.break_off(error_event(error, self._plan.api) if has_event else b"")
 
     def _log(self, status: int, reason: str) -> None:
-        request_log, attempts = self._client.plane.request_log, self.attempts
-        if request_log.is_on:
-            ended = EndedRequest(
-                peer=self._client.peer,
-                request_line=self._plan.request_line,
-                status=status,
-                reason=reason,
-                seconds=monotonic() - attempts.started_at,
-                request_id=self._request_id,
-                target=attempts.lane.target,
-                endpoint=attempts.url,
-                facts=decision_facts(self._request, self._body),
-            )
-            request_log.add(ended)
+        attempts, since, body = self.attempts, self.attempts.started_at, self._body
+        lane, url = attempts.lane, attempts.url
+        log_request(
+            self._client, self._request, status, reason, since, self._request_id, lane=lane, endpoint=url, body=body
+        )
 
     # See `AttemptFront`
 

@@ -11,9 +11,9 @@ import orjson
 from gateway.dataplane.attempts.front import Attempt
 from gateway.dataplane.attempts.upstream_attempts import UpstreamAttempts, UpstreamHandler
 from gateway.dataplane.context.active_requests import Progress, progress_of
-from gateway.dataplane.context.decision_log import EndedRequest, decision_facts
 from gateway.dataplane.context.head_reader import Request
 from gateway.dataplane.context.interfaces import Client
+from gateway.dataplane.context.local_handler import log_request
 from gateway.dataplane.context.snapshot import Lane
 from gateway.observability.arms import Meter
 from gateway.protocol.errors import ErrorKind, GatewayError
@@ -124,17 +124,5 @@ class GrpcBackendCall(UpstreamHandler):
         self._client.refuse(error, fields)
 
     def _report(self, status: int, reason: str) -> None:
-        request_log, attempts, request = self._client.plane.request_log, self.attempts, self._request
-        if request_log.is_on:
-            ended = EndedRequest(
-                peer=self._client.peer,
-                request_line=request.plan.request_line,
-                status=status,
-                reason=reason,
-                seconds=monotonic() - attempts.started_at,
-                request_id=request.id or b"",
-                target=attempts.lane.target,
-                endpoint=attempts.url,
-                facts=decision_facts(request),
-            )
-            request_log.add(ended)
+        attempts, since = self.attempts, self.attempts.started_at
+        log_request(self._client, self._request, status, reason, since, lane=attempts.lane, endpoint=attempts.url)

@@ -13,10 +13,10 @@ from time import monotonic
 
 from gateway.dataplane.attempts.upstream_attempts import UpstreamHandler
 from gateway.dataplane.context.active_requests import Progress, Stage, progress_of
-from gateway.dataplane.context.decision_log import EndedRequest, decision_facts
 from gateway.dataplane.context.head_reader import Request
 from gateway.dataplane.context.in_process_client import InProcessClient
 from gateway.dataplane.context.interfaces import Client, Handler, Serve
+from gateway.dataplane.context.local_handler import log_request
 from gateway.dataplane.context.local_replies import error_content, error_event, error_status
 from gateway.dataplane.context.outcome import OutcomeRecorder
 from gateway.dataplane.context.reply_fields import reason_fields
@@ -359,16 +359,4 @@ class TranslatingHandler(Handler):
         series.count_error(reason)
         if status:
             series.count_failure(status, seconds)
-        request, request_log = self._request, self._client.plane.request_log
-        if request_log.is_on:
-            ended = EndedRequest(
-                peer=self._client.peer,
-                request_line=request.plan.request_line,
-                status=status,
-                reason=reason,
-                seconds=seconds,
-                request_id=request.id or b"",
-                target=self._lane.target,
-                facts=decision_facts(request),
-            )
-            request_log.add(ended)
+        log_request(self._client, self._request, status, reason, self._started_at, lane=self._lane)
