@@ -6,7 +6,7 @@ import random
 
 from gateway.config.settings import Settings
 from gateway.dataplane.context.arm_selector import ArmSelector, arm_selector_of
-from gateway.dataplane.context.head_reader import VOLATILE_FIELDS, session_of, units_of
+from gateway.dataplane.context.head_reader import fields_of, session_of, split_fields, units_of, volatile_names
 from gateway.dataplane.context.prepared_head import FORWARDED, VIA, forced_by
 from gateway.dataplane.context.server_timing import REQUEST_FIELD
 from gateway.dataplane.context.snapshot import Lane, Snapshot
@@ -96,10 +96,7 @@ class CallPlan:
         named = dict(reversed(fields))  # the first of each name
         self.snapshot = snapshot
         self.path = named[b":path"]
-        self.request_line = (
-            "POST",
-            self.path.decode("latin-1"),
-        )  # for the logs
+        self.request_line = ("POST", self.path.decode("latin-1"))
         self.authority = named.get(b":authority") or named.get(b"host") or b""
         self.rpc = RPCS_BY_PATH.get(self.path)
         self.encoding = named.get(b"grpc-encoding", b"identity")
@@ -286,21 +283,13 @@ class CallReader:
     """Reads calls' fields by one snapshot of the rules, and caches what follows from them."""
 
     def __init__(self, snapshot: Snapshot, settings: Settings) -> None:
-        identity = {snapshot.table.identity.session_header.encode(), snapshot.table.identity.tenant_header.encode()}
-        required = {name.encode() for name in snapshot.headers_used} | snapshot.own_fields
-        self._volatile = (VOLATILE_FIELDS | identity | snapshot.unit_fields) - required | {_TIMEOUT, _REQUEST_ID}
+        self._volatile = volatile_names(snapshot) | {_TIMEOUT, _REQUEST_ID}
         # What a connection may leave out when it compares blocks: no field of the message or the target.
         self.volatile = frozenset(self._volatile - _OF_MESSAGES - {b"host"})
-        self._plans = Memo(lambda key: CallPlan(_fields_of(key), snapshot, settings))
+        self._plans = Memo(lambda key: CallPlan(fields_of(key.split(b"\0")), snapshot, settings))
 
     def __call__(self, block: Block) -> CallHead:
-        steady: list[bytes] = []
-        volatile: list[Field] = []
-        for field in block.fields:
-            if field[0] in self._volatile:
-                volatile.append(field)
-            else:
-                steady += field
+        steady, volatile = split_fields(block.fields, self._volatile)
         return CallHead(self._plans(b"\0".join(steady)), volatile)
 
     def again(self, head: CallHead, block: Block) -> CallHead | None:
@@ -317,9 +306,3 @@ class CallReader:
         if shape is not None:
             shape.note = CallHeadBuilder(self, head, own)
         return CallHead(head.plan, head.volatile + own)
-
-
-def _fields_of(key: bytes) -> list[Field]:
-    """Undo the joining: no field holds a NUL."""
-    parts = key.split(b"\0")
-    return list(zip(parts[::2], parts[1::2], strict=True))

@@ -1,14 +1,14 @@
-"""Reading heads at the price of a lookup.
+"""Reads request heads through a cache.
 
-Requests of one client have the same head but for a few fields: the body's length, ids, traces, credentials. These are
-cut out before the rest is looked up, so that what was planned for one request serves all that are like it. A field that
-a rule asks for is never cut out.
+Requests of one client have the same head but for a few volatile fields: the body's length, ids, traces, credentials.
+These are cut out before the rest is looked up, so that one `PreparedHead` serves all requests with the same rest. A
+field that a rule reads is never cut out.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from time import monotonic
 
 from gateway.config.settings import Settings
@@ -45,6 +45,30 @@ VOLATILE_FIELDS = frozenset(
         b"x-correlation-id",
     }
 )
+
+
+def volatile_names(snapshot: Snapshot) -> frozenset[bytes]:
+    """The fields that are cut out of heads under these rules: those that no rule reads."""
+    identity = {snapshot.table.identity.session_header.encode(), snapshot.table.identity.tenant_header.encode()}
+    required = {name.encode() for name in snapshot.headers_used} | snapshot.own_fields
+    return (VOLATILE_FIELDS | identity | snapshot.unit_fields) - required
+
+
+def split_fields(fields: Iterable[Field], volatile: Collection[bytes]) -> tuple[list[bytes], list[Field]]:
+    """The steady fields, each name followed by its value, to be joined by NULs as a key; and the volatile ones."""
+    steady: list[bytes] = []
+    cut: list[Field] = []
+    for field in fields:
+        if field[0] in volatile:
+            cut.append(field)
+        else:
+            steady += field
+    return steady, cut
+
+
+def fields_of(parts: list[bytes]) -> list[Field]:
+    """The fields in a key that is split at its NULs: no field holds one."""
+    return list(zip(parts[::2], parts[1::2], strict=True))
 
 
 class Request:
@@ -176,13 +200,10 @@ class Reader:
     """Reads heads by one snapshot of the rules."""
 
     def __init__(self, snapshot: Snapshot, settings: Settings) -> None:
-        identity = {snapshot.table.identity.session_header.encode(), snapshot.table.identity.tenant_header.encode()}
-        required = {name.encode() for name in snapshot.headers_used} | snapshot.own_fields
-        names = sorted((VOLATILE_FIELDS | identity | snapshot.unit_fields) - required)
+        self._names = volatile_names(snapshot)
         self._volatile = re.compile(
-            rb"\r\n((?i:%b)):[ \t]*([\t\x20-\x7e\x80-\xff]*)(?=\r\n)" % b"|".join(map(re.escape, names))
+            rb"\r\n((?i:%b)):[ \t]*([\t\x20-\x7e\x80-\xff]*)(?=\r\n)" % b"|".join(map(re.escape, sorted(self._names)))
         )
-        self._names = frozenset(names)
         self._plans = Memo(lambda head: PreparedHead(read_request_head(head), snapshot, settings))
         self._plans_of_fields = Memo(lambda key: PreparedHead(_head_of(key), snapshot, settings))
         self._requests = Memo(self._read)
@@ -199,30 +220,24 @@ class Reader:
 
         Raises: GatewayError(BAD_REQUEST).
         """
-        steady = [method, target]
-        volatile: list[Field] = []
-        for field in fields:
-            if field[0] in self._names:
-                volatile.append(field)
-            else:
-                steady += field
-        try:
-            return Request(self._plans_of_fields(b"\0".join(steady)), volatile)
-        except ValueError as error:
-            raise GatewayError(ErrorKind.BAD_REQUEST, f"malformed request: {error}") from error
+        steady, volatile = split_fields(fields, self._names)
+        return _request(self._plans_of_fields(b"\0".join((method, target, *steady))), volatile)
 
     def _read(self, head: bytes) -> Request:
         # What stands between the volatile fields, then each one's name and value, in turn.
         parts = self._volatile.split(head)
         plan = self._plans(b"".join(parts[::3]))
         volatile = [(name.lower(), value.rstrip()) for name, value in zip(parts[1::3], parts[2::3], strict=True)]
-        try:
-            return Request(plan, volatile)
-        except ValueError as error:
-            raise GatewayError(ErrorKind.BAD_REQUEST, f"malformed request: {error}") from error
+        return _request(plan, volatile)
+
+
+def _request(plan: PreparedHead, volatile: list[Field]) -> Request:
+    try:
+        return Request(plan, volatile)
+    except ValueError as error:
+        raise GatewayError(ErrorKind.BAD_REQUEST, f"malformed request: {error}") from error
 
 
 def _head_of(key: bytes) -> RequestHead:
-    """Undo the joining of method, target and fields: none of them holds a NUL."""
     method, target, *rest = key.split(b"\0")
-    return RequestHead(method, target, list(zip(rest[::2], rest[1::2], strict=True)), False)
+    return RequestHead(method, target, fields_of(rest), False)

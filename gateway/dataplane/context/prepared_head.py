@@ -179,17 +179,21 @@ class PreparedHead:
         """The same for requests whose body names this model."""
         found = self._models.get(model)
         if found is None:
-            found = copy(self)
+            found = self.uncached_copy()
             found.call = replace(self.call, model=model, names_its_model_in_the_body=False)
-            facts = self.facts
-            found.facts = replace(facts, model=model)
-            found.translated, found.calls = {}, {}
-            found._leading = {}
+            found.facts = replace(self.facts, model=model)
             found._decide_early()
             if len(self._models) >= _MAX_MODELS:
                 self._models.clear()
             self._models[model] = found
         return found
+
+    def uncached_copy(self) -> PreparedHead:
+        """A copy without what is cached for this head."""
+        made = copy(self)
+        made._named = None
+        made._models, made._leading, made.translated, made.calls = {}, {}, {}, {}
+        return made
 
     def decoded(self) -> PreparedHead:
         """The same for a body whose Content-Encoding has been undone."""
@@ -205,16 +209,13 @@ class PreparedHead:
     def towards(self, lane: Lane, method: str, path: str, fields: list[Field], api: LlmApi | None) -> PreparedHead:
         """What the gateway asks the lane's engine in the client's stead: another path, other fields, another API.
         Errors keep the client's."""
-        made = copy(self)
+        made = self.uncached_copy()
         target = path.encode("ascii")
         made.head = head = copy(self.head)
         head.method, head.target, head.fields = method, target, fields
         head.length, head.is_http_10, head.expects_continue = 0, False, False  # who reads the reply takes chunks
         made.encoding = None
-        made._named = None
         made.without_body = False
-        made.translated, made.calls = {}, {}
-        made._leading = {}
         call = read_path(path.partition("?")[0]) if lane.engine.spec.protocol.is_v2 else None
         made.call = replace(call or self.call, api=api)
         made.is_inference = made.call.operation in INFERENCE_OPERATIONS

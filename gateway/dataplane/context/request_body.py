@@ -5,11 +5,9 @@ from __future__ import annotations
 import zlib
 
 from gateway.dataplane.context.head_reader import Request
-from gateway.dataplane.context.prepared_head import PreparedHead
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.operations import Operation
 from gateway.protocol.v2_facts import NO_BODY, BodyFacts, read_body_facts
-from gateway.routing.decision import Decision, Undecided
 from gateway.wire.http1.body import LAST_CHUNK, encode_chunk
 
 # wbits of zlib.decompressobj for what V2 clients send: gzip, and deflate in its zlib wrapping.
@@ -53,19 +51,6 @@ def declared_json_bytes(length: bytes | None, size: int) -> int | None:
     return int(length)
 
 
-def decide(plan: PreparedHead, body: RequestBody, max_bytes: int) -> Decision | Undecided:
-    """The rules' answer for a request; NEEDS_BODY while more of it must come.
-
-    Raises: GatewayError where it asks for an arm that it may not have.
-    """
-    decision = plan.decide(None, body.session, body.units)
-    if decision is Undecided.NEEDS_BODY:
-        facts = body.facts(plan.call.operation, max_bytes)
-        if facts is not None:
-            return plan.decide(facts, body.session, body.units)
-    return decision
-
-
 class RequestBody:
     """What has come of a body: first held, then, once it is taken, passed on piece by piece.
 
@@ -91,16 +76,6 @@ class RequestBody:
         self.size = 0
         self.is_complete = False
         self.can_be_sent_again = True
-
-    @property
-    def session(self) -> str | None:
-        """The one that the head names."""
-        return self._request.session
-
-    @property
-    def units(self) -> dict[str, str] | None:
-        """The headers that experiments assign by."""
-        return self._request.units
 
     @property
     def framing_line(self) -> bytes:

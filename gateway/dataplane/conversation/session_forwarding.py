@@ -82,13 +82,11 @@ def _written(
 
 def _with_header(plan: PreparedHead, lane: Lane, field: bytes, session_id: str) -> PreparedHead:
     """The plan of the same request whose session stands in its header."""
-    made = copy(plan)
+    made = plan.uncached_copy()
     made.head = head = copy(plan.head)
     head.fields = [entry for entry in head.fields if entry[0] not in (field, _ENCODING)]
     head.fields.append((field, session_id.encode("utf-8", "replace")))
     made.encoding = None
-    made.translated, made.calls = {}, {}
-    made._leading = {}
     made.lane = lane
     made.lines = made.lines_for(lane.engine)
     made.opening = made.opening_for(lane)

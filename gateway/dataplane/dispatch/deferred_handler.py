@@ -11,7 +11,7 @@ from gateway.dataplane.context.head_reader import Request
 from gateway.dataplane.context.interfaces import Client, Handler, Serve
 from gateway.dataplane.context.local_handler import ErrorHandler
 from gateway.dataplane.context.prepared_head import no_route
-from gateway.dataplane.context.request_body import RequestBody, decide
+from gateway.dataplane.context.request_body import RequestBody
 from gateway.dataplane.context.snapshot import Lane
 from gateway.protocol.errors import GatewayError
 from gateway.routing.decision import Decision, Undecided
@@ -116,9 +116,12 @@ def route_on_body(client: Client, request: Request, body: RequestBody, serve: Se
     Raises: GatewayError.
     """
     plan = request.plan
-    decision = decide(plan, body, client.plane.settings.limits.max_body_bytes)
+    decision = plan.decide(None, request.session, request.units)
     if decision is Undecided.NEEDS_BODY:
-        return None
+        facts = body.facts(plan.call.operation, client.plane.settings.limits.max_body_bytes)
+        if facts is None:
+            return None
+        decision = plan.decide(facts, request.session, request.units)
     if not isinstance(decision, Decision):
         raise no_route(plan.facts)
     return serve(client, request, plan.snapshot.lane_of(decision), decision.session), body.held()
