@@ -11,15 +11,16 @@ from time import monotonic
 from gateway.dataplane.attempts.upstream_attempts import UpstreamAttempts
 from gateway.dataplane.context.active_requests import Progress
 from gateway.dataplane.context.call_head import CallHead, CallTarget
-from gateway.dataplane.grpc.call_capture import CallCapture, start_capture
+from gateway.dataplane.context.local_replies import lines_of
 from gateway.dataplane.grpc.interfaces import CallClient, CallHandler, log_call
 from gateway.dataplane.grpc.message_body import MessageBody, facts_of_call
 from gateway.dataplane.grpc.reply_headers import relayed, request_id_literal, timeout_literal
 from gateway.dataplane.grpc.upstream_call import GrpcFront
+from gateway.dataplane.mirroring.reply_capture import UNMIRRORED, ReplyCapture, start_capture
 from gateway.net.http2_client import Http2ClientConnection
 from gateway.observability.arms import Meter
 from gateway.protocol.errors import ErrorKind, GatewayError
-from gateway.protocol.grpc_status import DEADLINE_EXCEEDED, OK, http_status
+from gateway.protocol.grpc_status import DEADLINE_EXCEEDED, OK, UNKNOWN, http_status
 from gateway.protocol.operations import Operation
 from gateway.sessions.sequence_log import Input, Sent
 from gateway.wire.http2.fields import Block
@@ -77,14 +78,13 @@ class UnaryRelay(GrpcFront, CallHandler):
         self._active_at = started_at
         self._response_bytes = 0
         self._swept_bytes = 0
-        self._capture: CallCapture | None = None  # of a call that is mirrored
+        self._capture: ReplyCapture | None = None  # of a call that is mirrored
 
     def mirror(self) -> None:
         """Capture the call for its route's shadow, where it is of the sample."""
-        lane = self._target.lane
-        if lane.shadow is not None and self.is_inference:
-            started_at = self.attempts.started_at
-            self._capture = start_capture(self._client.plane.tap, self._head, lane, self._request_id, started_at)
+        if self.is_inference:
+            tap, lane = self._client.plane.tap, self._target.lane
+            self._capture = start_capture(tap, lane, self._request_id, self.attempts.started_at)
 
     # Events of the streams
 
@@ -109,7 +109,7 @@ class UnaryRelay(GrpcFront, CallHandler):
                 return
         self._active_at = now
         if self._capture is not None:
-            self._capture.began(block)
+            self._capture.encoding = block.value(b"grpc-encoding") or b"identity"
         attempts.reply_began(self._attempt, reply.http_status, now)
         self._has_begun = True
         self._stream.send_headers(reply.steady, self._id_literal, ended=ended)
@@ -136,7 +136,7 @@ class UnaryRelay(GrpcFront, CallHandler):
                 self._is_over = True
                 self.attempts.abandon("client_gone")
                 if self._capture is not None:
-                    self._capture.dropped("client_gone")
+                    self._capture.drop("client_gone")
                 self._log(self.attempts.status, "client_gone")
         elif stream is self._up:
             self._upstream_reset("call", code, why)
@@ -228,7 +228,7 @@ class UnaryRelay(GrpcFront, CallHandler):
         if size:
             stream.send_data(data)
             if self._capture is not None:
-                self._capture.answered(data)
+                self._capture.add(data)
         if ended:  # without trailers, and so without a status
             self._release()
             what = "the engine's reply ended without a status"
@@ -288,7 +288,7 @@ class UnaryRelay(GrpcFront, CallHandler):
             self._log(http_status, "")
         self._client.call_ended(self._stream)
         if self._capture is not None:
-            self._capture.ended(message, status)
+            self._hand_over(self._capture, UNKNOWN if status is None else status)
 
     def attempts_failed(self, error: GatewayError, status: int) -> None:
         self._is_over = True
@@ -297,7 +297,17 @@ class UnaryRelay(GrpcFront, CallHandler):
         self._log(status, error.kind.value)
         client.call_ended(self._stream)
         if self._capture is not None:
-            self._capture.failed(self._message, error)
+            if error.kind in UNMIRRORED:
+                self._capture.drop("refused")
+            else:
+                self._hand_over(self._capture, error.status.grpc)
+
+    def _hand_over(self, capture: ReplyCapture, status: int) -> None:
+        message, head = self._message, self._head
+        whole = message.message(None) if message.is_complete and message.can_be_sent_again else None
+        request = None if whole is None or len(whole) > capture.max_bytes else (whole,)
+        lines = lines_of((*head.plan.fields, *head.volatile)).decode("latin-1")
+        capture.hand_over(lines, request, status, is_call=True)
 
     def _log(self, status: int, reason: str) -> None:
         client, head, attempts = self._client, self._head, self.attempts

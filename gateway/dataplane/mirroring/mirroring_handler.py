@@ -1,25 +1,24 @@
-"""A REST request that is mirrored: between its client and its handler stands one who copies what passes.
+"""A mirrored REST request: `MirroringHandler` stands between its client and its handler, and copies both bodies.
 
-It is the client of the handler, and the handler of the client. When the reply has ended the copies are handed over;
-whoever waits for the reply has it by then.
+It is the client of the handler, and the handler of the client. The copies go to the shadow process once the reply has
+ended.
 """
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from time import monotonic
 
-from gateway.config.experiment_specs import ShadowSpec
 from gateway.dataplane.context.active_requests import Progress
-from gateway.dataplane.context.capture import CapturedFacts, Copy
+from gateway.dataplane.context.capture import Copy
 from gateway.dataplane.context.head_reader import Request
-from gateway.dataplane.context.interfaces import Client, Handler
+from gateway.dataplane.context.interfaces import Client, Handler, Serve
 from gateway.dataplane.context.local_replies import (
     CHUNKS,
     JSON,
     KEEP_ALIVE_END,
     error_reply,
+    lines_of,
     relayed,
     reply,
     stream_head,
@@ -27,49 +26,40 @@ from gateway.dataplane.context.local_replies import (
 from gateway.dataplane.context.prepared_head import FORWARDED
 from gateway.dataplane.context.server_timing import REQUEST_FIELD
 from gateway.dataplane.context.snapshot import Lane
-from gateway.dataplane.context.tap import Tap
-from gateway.protocol.errors import ErrorKind, GatewayError
+from gateway.dataplane.mirroring.reply_capture import UNMIRRORED, ReplyCapture, start_capture
+from gateway.protocol.errors import GatewayError
 from gateway.wire.http1.head import Field, ResponseHead
 
-# What the gateway refuses so as to be asked less: a candidate would get what limits keep from the route's own engine.
-UNMIRRORED = (ErrorKind.RATE_LIMITED, ErrorKind.OVERLOADED)
-# Told anew for the candidate.
+# Written for the candidate.
 _OWN = frozenset({b"content-length", b"expect", b"host", b"x-request-id", b"x-pointsman-shadow", REQUEST_FIELD})
-# And those that only another proxy may say.
+# And those that only another proxy may send.
 _FOREIGN = _OWN | FORWARDED
-
-Serve = Callable[[Client, Request, Lane, str | None], Handler]
-
-
-def is_drawn(shadow: ShadowSpec, tap: Tap, route: str) -> bool:
-    """Whether this request is of the sample, and can be captured."""
-    return random.random() < shadow.sample and tap.is_open_for(route, shadow.max_in_flight)
 
 
 def mirrored(client: Client, request: Request, lane: Lane, session: str | None, serve: Serve) -> Handler:
     """The handler of a request whose lane has a shadow; `serve` makes the one that answers."""
-    shadow, plan = lane.shadow, request.plan
-    assert shadow is not None
-    if not plan.is_inference or plan.without_body or not is_drawn(shadow, client.plane.tap, lane.target.route):
+    plan = request.plan
+    if not plan.is_inference or plan.without_body:
         return serve(client, request, lane, session)
-    if request.id is None:  # both engines are asked by one
+    capture = start_capture(client.plane.tap, lane, request.id or b"", monotonic())
+    if capture is None:
+        return serve(client, request, lane, session)
+    if request.id is None:  # both engines get the same
         request = request.of(plan)
-        request.id = client.plane.new_request_id()
-    return MirroringHandler(client, request, lane, session, serve)
+        request.id = capture.request_id = client.plane.new_request_id()
+    return MirroringHandler(client, request, lane, session, serve, capture)
 
 
 class MirroringHandler(Handler):
-    """See `seams.Client` and `seams.Handler` for what is asked of it."""
+    """See `interfaces.Client` and `interfaces.Handler`."""
 
     __slots__ = (
-        "_answer",
         "_body",
+        "_capture",
         "_client",
-        "_first_at",
         "_handler",
-        "_lane",
         "_request",
-        "_started_at",
+        "_route",
         "forwarded_for_line",
         "forwarded_proto_line",
         "is_tls",
@@ -77,15 +67,14 @@ class MirroringHandler(Handler):
         "plane",
     )
 
-    def __init__(self, client: Client, request: Request, lane: Lane, session: str | None, serve: Serve) -> None:
-        assert lane.shadow is not None
+    def __init__(
+        self, client: Client, request: Request, lane: Lane, session: str | None, serve: Serve, capture: ReplyCapture
+    ) -> None:
         self._client = client
         self._request = request
-        self._lane = lane
-        self._body = Copy(lane.shadow.max_bytes)
-        self._answer = Copy(lane.shadow.max_bytes)
-        self._started_at = monotonic()
-        self._first_at = 0.0
+        self._route = lane.target.route
+        self._capture = capture
+        self._body = Copy(capture.max_bytes)
         self.plane = client.plane
         self.peer = client.peer
         self.forwarded_for_line = client.forwarded_for_line
@@ -105,7 +94,7 @@ class MirroringHandler(Handler):
         return self._handler.begun
 
     def client_gone(self, reason: str = "client_gone", status: int = 0) -> None:
-        self.plane.tap.drop(self._lane.target.route, "client_gone")
+        self._capture.drop("client_gone")
         self._handler.client_gone(reason, status)
 
     def client_paused(self) -> None:
@@ -131,24 +120,22 @@ class MirroringHandler(Handler):
         return self._client.takes_payload
 
     def relay(self, head: ResponseHead, lane: Lane, added: Sequence[Field], request_id: bytes, data: bytes) -> None:
-        self._first_at = monotonic()
         # Without framing, the copy's body ends with the copy.
         is_framed = head.is_chunked and not self.takes_payload and not self._request.plan.head.is_http_10
         ending = CHUNKS + KEEP_ALIVE_END if is_framed else KEEP_ALIVE_END
-        self._answer.add(relayed(head, lane, added, request_id, ending, data))
+        self._capture.add(relayed(head, lane, added, request_id, ending, data))
         self._client.relay(head, lane, added, request_id, data)
 
     def write(self, data: bytes) -> None:
-        self._answer.add(data)
+        self._capture.add(data)
         self._client.write(data)
 
     def start_stream(self, content_type: str, fields: Sequence[Field], data: bytes) -> None:
-        self._first_at = monotonic()
-        self._answer.add(stream_head(content_type, fields, KEEP_ALIVE_END) + data)
+        self._capture.add(stream_head(content_type, fields, KEEP_ALIVE_END) + data)
         self._client.start_stream(content_type, fields, data)
 
     def write_piece(self, data: bytes, ended: bool = False) -> None:
-        self._answer.add(data)
+        self._capture.add(data)
         self._client.write_piece(data, ended)
 
     def write_at_once(self) -> None:
@@ -169,53 +156,32 @@ class MirroringHandler(Handler):
 
     def respond(self, status: int, body: bytes, fields: Sequence[Field] = (), content_type: str = JSON) -> None:
         self._client.respond(status, body, fields, content_type)
-        self._answer.add(reply(status, body, content_type, fields, KEEP_ALIVE_END, without_body=False))
+        self._capture.add(reply(status, body, content_type, fields, KEEP_ALIVE_END, without_body=False))
         self._hand_over(status)
 
     def refuse(self, error: GatewayError, fields: Sequence[Field] = ()) -> None:
         self._client.refuse(error, fields)
         if error.kind in UNMIRRORED:
-            self.plane.tap.drop(self._lane.target.route, "refused")
+            self._capture.drop("refused")
             return
         status, body, fields = error_reply(error, self._request.plan.api, fields)
-        self._answer.add(reply(status, body, JSON, fields, KEEP_ALIVE_END, without_body=False))
+        self._capture.add(reply(status, body, JSON, fields, KEEP_ALIVE_END, without_body=False))
         self._hand_over(status)
 
     def break_off(self, event: bytes = b"") -> None:
         self._client.break_off(event)
-        self.plane.tap.drop(self._lane.target.route, "broken_off")
-
-    # Handing over
+        self._capture.drop("broken_off")
 
     def _hand_over(self, status: int = 0) -> None:
-        """The reply has ended; its status stands in it where it is not told here."""
-        route, tap, body, answer = self._lane.target.route, self.plane.tap, self._body, self._answer
-        if not (body.is_whole and answer.is_whole):
-            tap.drop(route, "too_long")
-            return
-        now = monotonic()
-        request, target = self._request, self._lane.target
-        facts = CapturedFacts(
-            route=route,
-            engine=target.engine,
-            model=target.model,
-            request_id=(request.id or b"").decode("latin-1"),
-            head=_head(request, route, body.size, _OWN if self.plane.settings.trust_forwarded else _FOREIGN),
-            is_call=False,
-            answer_encoding="",
-            status=status,
-            seconds=now - self._started_at,
-            first_seconds=(self._first_at or now) - self._started_at,
-        )
-        assert self._lane.shadow is not None
-        tap.give(facts, body.pieces, answer.pieces, self._lane.shadow.max_in_flight)
+        request, body = self._request, self._body
+        head = _head(request, self._route, body.size, _OWN if self.plane.settings.trust_forwarded else _FOREIGN)
+        self._capture.hand_over(head, body.pieces if body.is_whole else None, status)
 
 
 def _head(request: Request, route: str, size: int, dropped: frozenset[bytes]) -> str:
-    """The head that a candidate is asked by: the client's but for some fields, and which route's shadow it is."""
+    """The head of the candidate's request: the client's without the `dropped` fields, and the route."""
     head = request.plan.head
     fields = [field for field in (*head.fields, *request.volatile) if field[0] not in dropped]
     fields += [(b"x-request-id", request.id or b""), (b"x-pointsman-shadow", route.encode("latin-1"))]
-    lines = b"".join([b"%b: %b\r\n" % field for field in fields])
     opening = f"{head.method} {head.target.decode('latin-1')} HTTP/1.1\r\nhost: pointsman\r\ncontent-length: {size}\r\n"
-    return f"{opening}{lines.decode('latin-1')}\r\n"
+    return f"{opening}{lines_of(fields).decode('latin-1')}\r\n"

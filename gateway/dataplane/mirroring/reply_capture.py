@@ -1,0 +1,72 @@
+"""The capture of one mirrored request: its reply is copied, and goes to the shadow process with the request."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from time import monotonic
+
+from gateway.dataplane.context.capture import CapturedFacts, Copy
+from gateway.dataplane.context.snapshot import Lane
+from gateway.dataplane.context.tap import Tap
+from gateway.protocol.errors import ErrorKind
+
+# Refusals to reduce load: a candidate would get what limits keep from the route's own engine.
+UNMIRRORED = (ErrorKind.RATE_LIMITED, ErrorKind.OVERLOADED)
+
+
+class ReplyCapture:
+    """Copies a reply of up to `max_bytes`; `encoding` is that of a call's messages."""
+
+    __slots__ = ("_first_at", "_lane", "_reply", "_started_at", "_tap", "encoding", "max_bytes", "request_id")
+
+    def __init__(self, tap: Tap, lane: Lane, request_id: bytes, started_at: float) -> None:
+        assert lane.shadow is not None
+        self._tap = tap
+        self._lane = lane
+        self.request_id = request_id
+        self._started_at = started_at
+        self._first_at = 0.0
+        self.encoding = b""
+        self.max_bytes = lane.shadow.max_bytes
+        self._reply = Copy(self.max_bytes)
+
+    def add(self, data: bytes) -> None:
+        """More of the reply."""
+        if not self._first_at:
+            self._first_at = monotonic()
+        self._reply.add(data)
+
+    def hand_over(self, head: str, request: Sequence[bytes] | None, status: int, *, is_call: bool = False) -> None:
+        """The reply is whole. `head` is the request's as `CapturedFacts` has it, `request` its body or message, None
+        where it is too long; `status` is 0 where it stands in the reply."""
+        if request is None or not self._reply.is_whole:
+            self.drop("too_long")
+            return
+        now, target = monotonic(), self._lane.target
+        facts = CapturedFacts(
+            route=target.route,
+            engine=target.engine,
+            model=target.model,
+            request_id=self.request_id.decode("latin-1"),
+            head=head,
+            is_call=is_call,
+            answer_encoding=self.encoding.decode("latin-1"),
+            status=status,
+            seconds=now - self._started_at,
+            first_seconds=(self._first_at or now) - self._started_at,
+        )
+        assert self._lane.shadow is not None
+        self._tap.give(facts, request, self._reply.pieces, self._lane.shadow.max_in_flight)
+
+    def drop(self, reason: str) -> None:
+        self._tap.drop(self._lane.target.route, reason)
+
+
+def start_capture(tap: Tap, lane: Lane, request_id: bytes, started_at: float) -> ReplyCapture | None:
+    """The capture of a request to this lane; None where it is not sampled, or no capture is taken now."""
+    shadow = lane.shadow
+    if shadow is None or random.random() >= shadow.sample:
+        return None
+    is_open = tap.is_open_for(lane.target.route, shadow.max_in_flight)
+    return ReplyCapture(tap, lane, request_id, started_at) if is_open else None
