@@ -68,17 +68,14 @@ class Connection(Protocol):
     @property
     def peer(self) -> str:
         """Its address."""
-        ...
 
     def live(self) -> list[ActiveRequest]:
         """The requests under way on it."""
-        ...
 
     def sweep(self, now: float) -> None: ...
 
     def drain(self) -> None:
         """Close when idle for a moment, else after the reply."""
-        ...
 
     def abort(self) -> None: ...
 

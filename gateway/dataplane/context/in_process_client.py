@@ -19,25 +19,20 @@ class ReplySink(Protocol):
 
     def reply_started(self, status: int, fields: list[Field]) -> None:
         """The reply's status and end-to-end fields, names in lower case."""
-        ...
 
     def reply_continued(self, data: bytes) -> None:
         """A piece of the body, without framing."""
-        ...
 
     def reply_ended(self) -> None: ...
 
     def refused(self, error: GatewayError, fields: Sequence[Field]) -> None:
         """No engine answers; instead of all of the above."""
-        ...
 
     def reply_broken(self, event: bytes) -> None:
         """The reply ends in its middle; `event` is what the reader of a stream gets as the reason."""
-        ...
 
     def pause_body(self) -> None:
         """No more of the request's body can be taken for now."""
-        ...
 
     def resume_body(self) -> None: ...
 

@@ -27,42 +27,34 @@ class Client(Protocol):
     @property
     def takes_payload(self) -> bool:
         """Whether the body of a relayed reply is handed over without the framing of HTTP/1.1."""
-        ...
 
     @property
     def is_paused(self) -> bool:
         """It reads slower than the reply comes."""
-        ...
 
     # An engine's reply
 
     def relay(self, head: ResponseHead, lane: Lane, added: Sequence[Field], request_id: bytes, data: bytes) -> None:
         """Begin the reply with an engine's head, the lane's fields and those `added`, and the first of the body."""
-        ...
 
     @property
     def write(self) -> Callable[[bytes], None]:
         """Go on with a relayed reply whose head frames its body: straight to the transport."""
-        ...
 
     # A reply of the gateway's own
 
     def start_stream(self, content_type: str, fields: Sequence[Field], data: bytes) -> None:
         """Begin a stream under status 200, with its first piece."""
-        ...
 
     def write_piece(self, data: bytes, ended: bool = False) -> None:
         """Go on with a stream, or with a relayed reply that ends with its connection; `reply_ended` follows the last
         piece."""
-        ...
 
     def write_at_once(self) -> None:
         """The reply comes in small pieces, and its reader waits for each."""
-        ...
 
     def expect_body(self) -> None:
         """The body will be read: a client that waits for leave to send it gets it."""
-        ...
 
     def pause_body(self) -> None: ...
 
@@ -70,20 +62,16 @@ class Client(Protocol):
 
     def reply_ended(self) -> None:
         """The reply is written whole."""
-        ...
 
     def respond(self, status: int, body: bytes, fields: Sequence[Field] = (), content_type: str = JSON) -> None:
         """Answer with a whole reply of the gateway's own; `fields` are further fields."""
-        ...
 
     def refuse(self, error: GatewayError, fields: Sequence[Field] = ()) -> None:
         """Answer with an error."""
-        ...
 
     def break_off(self, event: bytes = b"") -> None:
         """Close in the middle of a reply, so that no client takes it for whole; `event` tells the reader of a stream of
         events why."""
-        ...
 
 
 class Handler(ABC):

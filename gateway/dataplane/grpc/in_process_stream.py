@@ -24,15 +24,12 @@ class MessageSink(Protocol):
 
         Raises: GatewayError where it cannot be understood.
         """
-        ...
 
     def reply_ended(self, code: int, text: str, fields: dict[bytes, bytes]) -> None:
         """The call's status."""
-        ...
 
     def reply_broken(self, error: GatewayError, fields: dict[bytes, bytes]) -> None:
         """The call has ended, and what came was no reply."""
-        ...
 
 
 class InProcessStream(Stream):

@@ -26,15 +26,12 @@ class RequestTaker(Protocol):
 
     def take(self, data: bytes, plain: bytes | None, names: Names) -> None:
         """The next message: `data` has its prefix, `plain` is without it and decompressed, None if not at hand."""
-        ...
 
     def second_model_comes(self, first: Names) -> None:
         """Until now all messages were of one model; `first` are the names in the first of them."""
-        ...
 
     def requests_go_on(self, error: GatewayError | None) -> None:
         """Messages have waited; `error` is that of the next one."""
-        ...
 
 
 class StreamRequests:
