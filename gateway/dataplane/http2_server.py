@@ -8,9 +8,10 @@ from typing import cast
 
 from gateway.dataplane.context.active_requests import ActiveRequest
 from gateway.dataplane.context.data_plane import DataPlane
+from gateway.dataplane.context.reply_fields import reason_fields
 from gateway.dataplane.context.snapshot import Lane
 from gateway.dataplane.grpc.interfaces import CallHandler
-from gateway.dataplane.grpc.reply_headers import send_error
+from gateway.dataplane.grpc.reply_headers import send_status, status_fields
 from gateway.net.http2_transport import Http2Server, Http2Timeouts
 from gateway.protocol.errors import GatewayError
 from gateway.wire.http2.fields import Block
@@ -87,7 +88,8 @@ class Http2ServerConnection(Http2Server):
         begun: bool,
         code: int | None,
     ) -> None:
-        send_error(stream, error, request_id, lane, begun=begun, code=code)
+        fields = status_fields(error.status.grpc if code is None else code, error.message) + reason_fields(error)
+        send_status(stream, fields, request_id, lane, begun=begun)
 
     def live(self) -> list[ActiveRequest]:
         """The calls under way."""

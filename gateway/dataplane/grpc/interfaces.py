@@ -11,7 +11,8 @@ from gateway.dataplane.context.call_head import CallHead, CallTarget
 from gateway.dataplane.context.data_plane import DataPlane
 from gateway.dataplane.context.decision_log import DecisionFacts, EndedRequest
 from gateway.dataplane.context.snapshot import Lane
-from gateway.protocol.errors import GatewayError
+from gateway.net.timer_wheel import Slot
+from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.infer_message_head import Names
 from gateway.wire.grpc import Boundaries, MessageReader
 from gateway.wire.http2.fields import Block
@@ -74,6 +75,57 @@ class CallHandler(ABC):
     @abstractmethod
     def cancel(self, error: GatewayError) -> None:
         """End it with this error, at the engine and for the client."""
+
+
+class ClientCall(CallHandler):
+    """The state of a call that takes messages until it is over; the client may have set a deadline."""
+
+    __slots__ = (
+        "_active_at",
+        "_client",
+        "_has_ended",
+        "_head",
+        "_is_over",
+        "_owed",
+        "_slot",
+        "_started_at",
+        "_stream",
+        "request_id",
+    )
+
+    def __init__(self, client: CallClient, stream: Stream, head: CallHead) -> None:
+        self._client = client
+        self._stream = stream
+        self._head = head
+        self._started_at = self._active_at = monotonic()
+        self.request_id = head.id or client.plane.new_request_id()
+        self._owed = 0  # bytes of messages whose window is not given back
+        self._has_ended = False  # the client sends no more
+        self._is_over = False
+        self._slot: Slot | None = None
+        if head.timeout is not None:
+            self._slot = client.plane.wheel.add(self, self._started_at + head.timeout)
+
+    @abstractmethod
+    def _fail(self, error: GatewayError) -> None:
+        """End an open call with an error."""
+
+    def expired(self) -> None:
+        self._slot = None
+        self._fail(GatewayError(ErrorKind.DEADLINE, "the call's deadline (grpc-timeout) has passed"))
+
+    def cancel(self, error: GatewayError) -> None:
+        self._fail(error)
+
+    def _leave(self) -> bool:
+        """End the call; False where it has ended already."""
+        if self._is_over:
+            return False
+        self._is_over = True
+        if self._slot is not None:
+            self._slot.discard(self)
+            self._slot = None
+        return True
 
 
 class BackendStream(Protocol):

@@ -11,9 +11,8 @@ from time import monotonic
 from gateway.dataplane.context.active_requests import Progress, Stage
 from gateway.dataplane.context.call_head import CallHead
 from gateway.dataplane.context.snapshot import Lane
-from gateway.dataplane.grpc.interfaces import CallClient, CallHandler, log_call
-from gateway.dataplane.grpc.reply_headers import OPENING, TRAILERS_OK, deadline_passed, fell_silent, request_id_literal
-from gateway.net.timer_wheel import Slot
+from gateway.dataplane.grpc.interfaces import CallClient, CallHandler, ClientCall, log_call
+from gateway.dataplane.grpc.reply_headers import OPENING, TRAILERS_OK, fell_silent, request_id_literal
 from gateway.protocol import grpc_services
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.wire.grpc import MessageReader, decompress, framed
@@ -24,41 +23,17 @@ from gateway.wire.http2.stream import Stream
 _OPENING = CachedHeaders(OPENING)
 
 
-class LocalCall(CallHandler):
+class LocalCall(ClientCall):
     """Collects the client's messages for a subclass, which answers. It ends by `_succeed`, by `_fail`, or when its
     client is gone. While the client does not read, it is not read from."""
 
-    __slots__ = (
-        "_active_at",
-        "_client",
-        "_has_begun",
-        "_has_ended",
-        "_head",
-        "_is_over",
-        "_message",
-        "_owed",
-        "_reader",
-        "_request_id",
-        "_slot",
-        "_started_at",
-        "_stream",
-    )
+    __slots__ = ("_has_begun", "_message", "_reader")
 
     def __init__(self, client: CallClient, stream: Stream, head: CallHead) -> None:
-        self._client = client
-        self._stream = stream
-        self._head = head
-        self._started_at = self._active_at = monotonic()
-        self._request_id = head.id or client.plane.new_request_id()
+        super().__init__(client, stream, head)
         self._reader = MessageReader(client.plane.settings.limits.max_body_bytes)
         self._message: bytes | None = None  # of a call that takes one
-        self._owed = 0  # bytes whose window is not given back
         self._has_begun = False
-        self._has_ended = False  # the client sends no more
-        self._is_over = False
-        self._slot: Slot | None = None
-        if head.timeout is not None:
-            self._slot = client.plane.wheel.add(self, self._started_at + head.timeout)
 
     # What a subclass adds
 
@@ -131,18 +106,11 @@ class LocalCall(CallHandler):
         if is_due and now - self._active_at > limit:
             self._fail(fell_silent(limit))
 
-    def expired(self) -> None:
-        self._slot = None
-        self._fail(deadline_passed())
-
     def progress(self) -> Progress | None:
         if self._is_over:
             return None
         stage = Stage.ANSWERING if self._has_begun else Stage.REQUESTED if self._has_ended else Stage.READING
-        return Progress(stage, self._started_at, self._request_id, request_line=self._head.plan.request_line)
-
-    def cancel(self, error: GatewayError) -> None:
-        self._fail(error)
+        return Progress(stage, self._started_at, self.request_id, request_line=self._head.plan.request_line)
 
     def _credit(self) -> None:
         """Give the window of what came back."""
@@ -167,23 +135,13 @@ class LocalCall(CallHandler):
     def _fail(self, error: GatewayError, lane: Lane | None = None) -> None:
         if self._leave():
             self._count(error.status.http, error.kind.value)
-            self._client.call_failed(self._stream, error, self._request_id, lane, begun=self._has_begun, code=None)
+            self._client.call_failed(self._stream, error, self.request_id, lane, begun=self._has_begun, code=None)
             self._client.call_ended(self._stream)
 
     def _begin(self, fields: list[Field] | None) -> None:
         if not self._has_begun:
             self._has_begun = True
-            self._stream.send_headers(_OPENING, literals(fields or []) + request_id_literal(self._request_id))
-
-    def _leave(self) -> bool:
-        """End the call; False where it has ended already."""
-        if self._is_over:
-            return False
-        self._is_over = True
-        if self._slot is not None:
-            self._slot.discard(self)
-            self._slot = None
-        return True
+            self._stream.send_headers(_OPENING, literals(fields or []) + request_id_literal(self.request_id))
 
     def _count(self, status: int, reason: str) -> None:
         """Count and log how it ended; `reason` names the kind of a failure."""
@@ -191,7 +149,7 @@ class LocalCall(CallHandler):
         if reason:
             unrouted.count_error(reason)
         unrouted.count_failure(status, monotonic() - self._started_at)
-        log_call(self._client, self._head, status, reason, self._started_at, self._request_id)
+        log_call(self._client, self._head, status, reason, self._started_at, self.request_id)
 
 
 class RefusedCall(LocalCall):

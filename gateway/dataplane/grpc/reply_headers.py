@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from gateway.dataplane.context.outcome import ENERGY_FIELD
-from gateway.dataplane.context.reply_fields import EVERY_REPLY, reason_fields
+from gateway.dataplane.context.reply_fields import EVERY_REPLY
 from gateway.dataplane.context.snapshot import Lane
 from gateway.protocol.engine_load import read_energy
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.grpc_status import read_message, read_status, write_message, write_timeout
 from gateway.wire.http2.fields import Block, Field
-from gateway.wire.http2.frames import ErrorCode
 from gateway.wire.http2.hpack import CachedHeaders, literal_name, with_value
 from gateway.wire.http2.stream import Stream
 
@@ -63,29 +62,9 @@ def timeout_literal(seconds: float) -> bytes:
     return with_value(_TIMEOUT_NAME, write_timeout(seconds))
 
 
-def error_fields(error: GatewayError, code: int | None = None) -> list[Field]:
-    """The trailers of an error of the gateway's own."""
-    fields = status_fields(error.status.grpc if code is None else code, error.message)
-    return fields + reason_fields(error)
-
-
 def status_fields(code: int, message: str) -> list[Field]:
     """The trailers of a status that is not OK."""
     return [(b"grpc-status", b"%d" % code), (b"grpc-message", write_message(message))]
-
-
-def send_error(
-    stream: Stream,
-    error: GatewayError,
-    request_id: bytes,
-    lane: Lane | None,
-    *,
-    begun: bool,
-    code: int | None = None,
-) -> None:
-    """End a call with an error; `begun`: its first fields are sent. `code` is the gRPC status where it is not that of
-    the error's kind."""
-    send_status(stream, error_fields(error, code), request_id, lane, begun=begun)
 
 
 def send_status(
@@ -102,13 +81,3 @@ def send_status(
 def fell_silent(limit: float) -> GatewayError:
     """The client has sent nothing for `limit` seconds, in the middle of a message."""
     return GatewayError(ErrorKind.REQUEST_TIMEOUT, f"no more of the request's message came for {limit:g} s")
-
-
-def deadline_passed() -> GatewayError:
-    return GatewayError(ErrorKind.DEADLINE, "the call's deadline (grpc-timeout) has passed")
-
-
-def broken_off(what: str, why: str, code: int) -> GatewayError:
-    """An engine has reset a stream."""
-    name = ErrorCode(code).name if code in ErrorCode.__members__.values() else str(code)
-    return GatewayError(ErrorKind.UPSTREAM_RESET, f"the engine broke the {what} off: {why} ({name})")

@@ -12,13 +12,11 @@ from time import monotonic
 from gateway.dataplane.context.active_requests import Progress, Stage
 from gateway.dataplane.context.call_head import CallHead, CallTarget
 from gateway.dataplane.context.decision_log import DecisionFacts
-from gateway.dataplane.grpc.interfaces import BackendStream, CallClient, CallHandler, log_call
-from gateway.dataplane.grpc.reply_headers import RelayedBlock, deadline_passed, fell_silent
+from gateway.dataplane.grpc.interfaces import BackendStream, CallClient, ClientCall, log_call
+from gateway.dataplane.grpc.reply_headers import RelayedBlock, fell_silent, request_id_literal
 from gateway.dataplane.grpc.stream_requests import StreamRequests
 from gateway.dataplane.grpc.stream_responses import StreamResponses
 from gateway.dataplane.grpc.stream_router import Key, StreamRouter
-from gateway.dataplane.grpc.upstream_call import UpstreamFields
-from gateway.net.timer_wheel import Slot
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.grpc_status import OK, http_status
 from gateway.protocol.infer_message_head import Names, renamed
@@ -30,7 +28,7 @@ from gateway.wire.http2.stream import Stream
 OpenBackend = Callable[["StreamCall", CallTarget, str | None], BackendStream]
 
 
-class StreamCall(CallHandler):
+class StreamCall(ClientCall):
     """One client's stream, and a backend for each target of its messages.
 
     A message that no engine gets is answered by an `error_message`, and the stream goes on, unless the client wants
@@ -38,24 +36,14 @@ class StreamCall(CallHandler):
     """
 
     __slots__ = (
-        "_active_at",
         "_backends",
-        "_client",
-        "_has_ended",
-        "_head",
-        "_is_over",
         "_num_backends",
         "_open_backend",
-        "_owed",
         "_requests",
         "_router",
-        "_slot",
-        "_started_at",
-        "_stream",
-        "fields",
         "has_one_request",
+        "passing",
         "plane",
-        "request_id",
         "responses",
     )
 
@@ -68,14 +56,11 @@ class StreamCall(CallHandler):
         decided: tuple[Key, CallTarget, str | None] | None = None,
     ) -> None:
         """`decided`: the call has one request, of this model, target and session."""
+        super().__init__(client, stream, head)
         self.plane = plane = client.plane
-        self._client = client
-        self._stream = stream
-        self._head = head
         self._open_backend = open_backend
-        self._started_at = self._active_at = monotonic()
-        self.request_id = head.id or plane.new_request_id()
-        self.fields = UpstreamFields(client, head, self.request_id, self._started_at)
+        # The call's own fields for engines, encoded
+        self.passing = b"".join((client.passing, head.passing, request_id_literal(self.request_id)))
         limits = plane.settings.limits
         self._router = StreamRouter(head, plane.affinity)
         self.has_one_request = decided is not None  # a response is due, and the engine's time limits apply
@@ -85,12 +70,11 @@ class StreamCall(CallHandler):
         self._backends: dict[CallTarget, BackendStream] = {}
         self._num_backends = 0  # since the start
         self.responses = StreamResponses(stream, self.request_id, self._backends, limits.high_water_bytes)
-        self._owed = 0  # bytes of messages that wait for an engine to take them
-        self._has_ended = False  # the client sends no more
-        self._is_over = False
-        self._slot: Slot | None = None
-        if self.fields.expires_at:
-            self._slot = plane.wheel.add(self, self.fields.expires_at)
+
+    @property
+    def expires_at(self) -> float:
+        """The client's deadline, of `time.monotonic`; 0 where it has none."""
+        return self._started_at + self._head.timeout if self._head.timeout is not None else 0.0
 
     # Events of the client's stream
 
@@ -135,9 +119,6 @@ class StreamCall(CallHandler):
         if is_due and now - self._active_at > limit:
             self._fail(fell_silent(limit))
 
-    def expired(self) -> None:
-        self._fail(deadline_passed())
-
     def progress(self) -> Progress | None:
         if self._is_over:
             return None
@@ -148,9 +129,6 @@ class StreamCall(CallHandler):
         lane, model = (target.lane, self._router.first_model) if target is not None else (None, "")
         url = next((backend.url for backend in self._backends.values() if backend.url), "")
         return Progress(stage, self._started_at, self.request_id, lane, url, model, self._head.plan.request_line)
-
-    def cancel(self, error: GatewayError) -> None:
-        self._fail(error)
 
     def send_only(self, message: bytes, names: Names) -> None:
         """Send the one request of a call that has one; `message` has its prefix."""
@@ -316,9 +294,7 @@ class StreamCall(CallHandler):
         self._client.call_ended(self._stream)
 
     def _close(self, reason: str, status: int = 0) -> None:
-        self._is_over = True
-        if self._slot is not None:
-            self._slot.discard(self)
+        self._leave()
         while self._backends:
             self._backends.popitem()[1].cancel(reason, status)
         self._requests.forget()

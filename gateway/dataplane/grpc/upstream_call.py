@@ -8,14 +8,10 @@ from typing import Any
 
 from gateway.dataplane.attempts.front import Attempt, AttemptFront
 from gateway.dataplane.attempts.upstream_attempts import UpstreamAttempts
-from gateway.dataplane.context.call_head import CallHead, CallTarget
-from gateway.dataplane.grpc.interfaces import CallClient
-from gateway.dataplane.grpc.reply_headers import broken_off, request_id_literal, timeout_literal
 from gateway.net.http2_client import Http2ClientConnection
-from gateway.protocol.errors import GatewayError
-from gateway.upstream.endpoint import Endpoint
+from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.wire.http2.frames import ErrorCode
-from gateway.wire.http2.stream import Stream, StreamReceiver
+from gateway.wire.http2.stream import Stream
 
 
 class GrpcFront(AttemptFront):
@@ -34,12 +30,7 @@ class GrpcFront(AttemptFront):
 
     @abstractmethod
     def _send(self, connection: Http2ClientConnection, now: float) -> None:
-        """Open the attempt's stream on a connection that has room for it, and report that by `_opened`."""
-
-    def _opened(self, up: Stream, now: float) -> None:
-        attempt = self._attempt
-        attempt.sent_on = self._up = up
-        attempt.sent_at = now
+        """Open the attempt's stream on a connection that has room for it, and set what it is sent on."""
 
     def _release(self) -> None:
         """The engine's stream is over."""
@@ -73,31 +64,6 @@ class GrpcFront(AttemptFront):
         """The engine has broken off; `what` names what it was."""
         self._release()
         was_sent = code != ErrorCode.REFUSED_STREAM  # which promises that it is untouched (RFC 9113 section 8.7)
-        self.attempts.failed(broken_off(what, why, code), was_sent=was_sent)
-
-
-class UpstreamFields:
-    """The fields that each engine's stream of one call carries. `expires_at` is the client's deadline, of
-    `time.monotonic`; 0 where it has none."""
-
-    __slots__ = ("_passing", "expires_at")
-
-    def __init__(self, client: CallClient, head: CallHead, request_id: bytes, started_at: float) -> None:
-        self._passing = b"".join((client.passing, head.passing, request_id_literal(request_id)))
-        self.expires_at = started_at + head.timeout if head.timeout is not None else 0.0
-
-    def open(
-        self,
-        connection: Http2ClientConnection,
-        receiver: StreamReceiver,
-        target: CallTarget,
-        endpoint: Endpoint,
-        now: float,
-    ) -> Stream:
-        """Open a stream, and send the call's fields with the time that is left."""
-        stream = connection.open_stream(receiver)
-        passing = self._passing
-        if self.expires_at:
-            passing += timeout_literal(self.expires_at - now)
-        stream.send_headers(target.head(endpoint), passing)
-        return stream
+        name = ErrorCode(code).name if code in ErrorCode.__members__.values() else str(code)
+        error = GatewayError(ErrorKind.UPSTREAM_RESET, f"the engine broke the {what} off: {why} ({name})")
+        self.attempts.failed(error, was_sent=was_sent)

@@ -6,7 +6,7 @@ from time import monotonic
 
 from gateway.dataplane.attempts.upstream_attempts import UpstreamAttempts
 from gateway.dataplane.context.call_head import CallTarget
-from gateway.dataplane.grpc.reply_headers import RelayedBlock, relayed
+from gateway.dataplane.grpc.reply_headers import RelayedBlock, relayed, timeout_literal
 from gateway.dataplane.grpc.stream_call import StreamCall
 from gateway.dataplane.grpc.upstream_call import GrpcFront
 from gateway.net.http2_client import Http2ClientConnection
@@ -202,15 +202,18 @@ class UpstreamStream(GrpcFront):
 
     def _send(self, connection: Http2ClientConnection, now: float) -> None:
         self._was_sent = True
-        up = self._call.fields.open(connection, self, self.target, self._attempt.endpoint, now)
-        self._opened(up, now)
+        call, attempt = self._call, self._attempt
+        attempt.sent_on = self._up = up = connection.open_stream(self)
+        attempt.sent_at = now
+        passing = call.passing + timeout_literal(call.expires_at - now) if call.expires_at else call.passing
+        up.send_headers(self.target.head(attempt.endpoint), passing)
         for framed, _ in self._held:
             up.send_data(framed)
-        if self._held_bytes > self._call.plane.settings.limits.retry_body_bytes:
+        if self._held_bytes > call.plane.settings.limits.retry_body_bytes:
             self._drop_held()
         if self._client_ended:
             up.send_data(b"", True)
-        self._call.backend_drained(self)
+        call.backend_drained(self)
 
     def field(self, name: bytes) -> bytes | None:
         return self._call.field(name)

@@ -61,7 +61,7 @@ class GrpcToRestCall(LocalCall):
         message = self._only_message()
         is_inference = self._rpc.operation is Operation.INFER
         converted = rest_of_infer(message) if is_inference else rest_request(self._rpc.name, message)
-        request = rest_of_call(self._client, self._head, converted, self._request_id)
+        request = rest_of_call(self._client, self._head, converted, self.request_id)
         client = InProcessClient(self._client.plane, self, self._client.peer, is_tls=self._client.is_tls)
         if self._decided is not None and self._serve is not None:
             self._handler = self._serve(client, request, *self._decided)
@@ -121,7 +121,7 @@ class GrpcToRestCall(LocalCall):
         except RpcError as error:  # of an engine, or of the gateway for the fleet
             self._leave()
             named = [field for field in self._fields if field[0] == _REASON]
-            send_status(self._stream, status_fields(error.code, error.message) + named, self._request_id, self._lane)
+            send_status(self._stream, status_fields(error.code, error.message) + named, self.request_id, self._lane)
             self._client.call_ended(self._stream)
         except GatewayError as error:
             self._fail(error, self._lane)
