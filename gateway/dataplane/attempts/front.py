@@ -59,13 +59,13 @@ class AttemptFront(ABC):
 
     # May it be sent again
 
-    @abstractmethod
     def is_replayable(self) -> bool:
         """Whether the whole request is still at hand, as far as it has come."""
+        return False
 
-    @abstractmethod
     def is_idempotent(self, declared: str) -> bool:
         """Whether engines may get it twice; `declared` is the engine's `retry.idempotent`."""
+        return False
 
     def waits_for_client(self) -> bool:
         """Whether the endpoint cannot answer yet, since the client has to send more of the request."""
@@ -120,18 +120,9 @@ class _EndedFront(AttemptFront):
 
     def attempts_failed(self, error: GatewayError, status: int) -> None: ...
 
-    def is_replayable(self) -> bool:
-        return False
+    def field(self, name: bytes) -> bytes | None: ...
 
-    def is_idempotent(self, declared: str) -> bool:
-        return False
-
-    def field(self, name: bytes) -> bytes | None:
-        return None
-
-    @property
-    def is_inference(self) -> bool:
-        return False
+    is_inference = False
 
     def count_failed(self, meter: Meter, error: GatewayError) -> None: ...
 

@@ -227,12 +227,8 @@ class UpstreamStream(GrpcFront):
     def is_replayable(self) -> bool:
         return self._is_held and self.target.endpoint is None  # else it has messages of more than one session
 
-    def is_idempotent(self, declared: str) -> bool:
-        return False  # a message may be of a sequence
-
-    @property
-    def is_inference(self) -> bool:
-        return True
+    # It is not idempotent: a message may be of a sequence.
+    is_inference = True
 
     # Ends
 

@@ -66,9 +66,6 @@ class GrpcBackendCall(UpstreamHandler):
     def is_replayable(self) -> bool:
         return True
 
-    def is_idempotent(self, declared: str) -> bool:
-        return False
-
     def field(self, name: bytes) -> bytes | None:
         return self._request.value(name)
 
