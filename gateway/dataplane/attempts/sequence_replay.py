@@ -27,7 +27,7 @@ from gateway.wire.http1.head import Field
 
 _log = logging.getLogger(__name__)
 
-# How an endpoint fails that may be gone: to tell another one instead does no harm, since that one knows nothing of it.
+# Failures of an endpoint that may be gone: another one can get the inputs, since it has no state of the sequence.
 GONE = frozenset({ErrorKind.UPSTREAM_CONNECT, ErrorKind.UPSTREAM_RESET, ErrorKind.DEADLINE})
 
 
@@ -76,7 +76,7 @@ class SequenceReplay:
         self._spec: ReplaySpec = lane.replay
         self.max_bytes = lane.replay.max_bytes  # of the longest input that is stored
         self._failures: Counter[Endpoint] = Counter()
-        self._is_placed = False  # Redis may name another endpoint by now
+        self._is_placed = False  # Redis may name another endpoint
         self._task: asyncio.Task[None] | None = None
 
     def keep_input(self, *, is_good: bool) -> None:
@@ -152,9 +152,9 @@ class SequenceReplay:
             self._failed(error)
 
     async def _move(self, why: SequenceDisplacedError) -> Endpoint:
-        """Tell another endpoint all inputs.
+        """Replay all inputs at another endpoint.
 
-        Raises: UnkeptError; StoreError; GatewayError where no endpoint is healthy, or has a connection for it.
+        Raises: ReplayUnavailableError; StoreError; GatewayError where no endpoint is healthy, or has a connection.
         """
         engine, sequence = self._lane.engine, self._sequence
         inputs = await self._affinity.inputs.before(sequence, self._spec.patience)
@@ -175,7 +175,7 @@ class SequenceReplay:
                 endpoint.breaker.failed(monotonic())
                 self._failures[endpoint] += 1
                 continue
-            self._is_placed = True  # from here on, Redis may say so
+            self._is_placed = True  # from here on, Redis may have it
             await self._affinity.move(self._lane, sequence, why, endpoint)
             return endpoint
 
@@ -189,7 +189,7 @@ class SequenceReplay:
         return engine.by_session(able, self._sequence.name) if able else None
 
     async def _replay_at(self, engine: Engine, endpoint: Endpoint, inputs: list[Input]) -> None:
-        """Raises: GatewayError; UnkeptError where the endpoint refuses one."""
+        """Raises: GatewayError; ReplayUnavailableError where the endpoint refuses one."""
         fields = [(name, self._front.field(name)) for name in _CREDENTIALS if name not in engine.extra_names]
         credentials = [(name, value) for name, value in fields if value is not None]
         endpoint.in_flight += 1
@@ -209,7 +209,7 @@ class SequenceReplay:
 
 
 async def _send(engine: Engine, endpoint: Endpoint, text: Input, credentials: list[Field]) -> str:
-    """Tell an endpoint an input; why it refused it, empty where it took it.
+    """Send an input to an endpoint; the reason of its refusal, empty where it took the input.
 
     Raises: GatewayError.
     """

@@ -142,7 +142,7 @@ class UpstreamAttempts(Generic[Carrier]):
         return Stage.REQUESTED if attempt.sent_on is not None else Stage.CONNECTING
 
     def timing_fields(self, now: float) -> list[Field]:
-        """The `server-timing` field; none where the client did not ask for it."""
+        """The `server-timing` field; none where the client did not request it."""
         timing, attempt = self.timing, self.attempt
         if timing is None:
             return []

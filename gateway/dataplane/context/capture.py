@@ -1,4 +1,4 @@
-"""A request and the answer that it had, as they go from a worker to the shadow process."""
+"""Captures: requests with their replies, as workers send them to the shadow process."""
 
 from __future__ import annotations
 
@@ -16,12 +16,10 @@ class CapturedFacts:
     """The facts of a request beside its bytes; times are seconds."""
 
     route: str
-    engine: str  # that has answered, or was to
-    model: str | None  # as that engine calls it, where the route says so
+    engine: str  # that answered, or was chosen
+    model: str | None  # the engine's name for it, where the route sets one
     request_id: str
-    head: (
-        str  # Latin-1: of REST the request's line and fields, ready to be sent; of gRPC the call's fields, a line each
-    )
+    head: str  # Latin-1; of REST the request's line and fields, ready to be sent; of gRPC the fields, one a line
     is_call: bool  # by gRPC: request and answer are protobuf messages
     answer_encoding: str  # of gRPC
     status: int  # HTTP's, or gRPC's
@@ -70,7 +68,7 @@ class CaptureReader:
 
 
 class Copy:
-    """What has passed of a request or an answer; once it is longer than `max_bytes`, nothing of it is kept."""
+    """A copy of a body of up to `max_bytes`; of a longer one, nothing is kept."""
 
     __slots__ = ("_max_bytes", "is_whole", "pieces", "size")
 

@@ -1,7 +1,7 @@
-"""Samples of the requests that have ended, with the facts that the rules decided on, for the decision log.
+"""Samples of ended requests with the facts that the rules decided on, for the decision log.
 
-Bodies are not part of it, only what rules may read of them, and values are cut. Without a subscriber there is no
-sampler, and a request costs nothing.
+Of bodies, only the facts that rules may read are reported, and values are cut. A sampler exists only while there is a
+subscriber.
 """
 
 from __future__ import annotations
@@ -23,10 +23,9 @@ from gateway.routing.decision import Facts, Target
 
 Json = dict[str, Any]
 
-# Samples are reported together.
 _FLUSH_SECONDS = 0.25
 _MAX_WAITING = 1000
-# Of a name or a value, and of a request's headers, parameters and inputs: a record of traffic is no copy of it.
+# Bounds of a name or a value, and of a request's headers, parameters and inputs.
 _MAX_TEXT = 256
 _MAX_ITEMS = 32
 
@@ -34,8 +33,7 @@ CUT = "***"
 
 
 class DecisionFacts(NamedTuple):
-    """What the rules knew of a request; `read_body` gives what rules may read of its body, None where the body is gone
-    by then."""
+    """The facts of a request; `read_body` returns those of its body, None where the body is not kept."""
 
     facts: Facts
     session: str | None = None
@@ -62,7 +60,7 @@ UNREAD = ("-", "-")
 
 
 def decision_facts(request: Request, body: RequestBody | None = None) -> DecisionFacts | None:
-    """What the rules knew of a request; None where they did not decide on it."""
+    """The facts of a request; None where the rules did not decide on it."""
     facts: Facts | None = getattr(request.plan, "facts", None)
     if facts is None:
         return None
@@ -89,7 +87,7 @@ _MAX_BODY_BYTES = 16 * 1024 * 1024
 
 
 class DecisionSampler:
-    """Takes a share of the requests, up to a rate a second, and reports them in batches."""
+    """Samples a share of the requests, up to `rate` a second, and reports them in batches."""
 
     def __init__(
         self,
@@ -99,7 +97,7 @@ class DecisionSampler:
         redacted: Collection[str],
         report: Callable[[list[Json], int], None],
     ) -> None:
-        """`redacted` are names of headers and parameters, in lower case, whose values are left out."""
+        """`redacted` are names of headers and parameters, in lower case."""
         self._rate = rate
         self._share = share
         self.with_body_facts = with_body_facts
@@ -119,7 +117,7 @@ class DecisionSampler:
             return
         facts = known.facts
         if not facts.model or facts.operation in FLEET_OPERATIONS:
-            return  # no route decides on it alone
+            return  # no single route decides on it
         if self._share < 1 and random.random() >= self._share:
             return
         if not self._is_allowed():

@@ -1,6 +1,6 @@
-"""Feedback is counted by the worker that has answered the request, whichever worker of any gateway receives it.
+"""Feedback, which is counted by the worker that answered the request.
 
-A worker that does not know the request queries the others, by news where there is Redis, else by the control process.
+Another worker that receives it queries the others: by events where there is Redis, else by the control process.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from gateway.sessions.session import Session
 from gateway.sessions.session_cache import SessionCache
 from gateway.yaml.problems import suggest
 
-# EventBus are heard within milliseconds by all who live.
+# Events reach all live workers within milliseconds.
 _TIMEOUT_SECONDS = 0.5
-# A bound for clients that send feedback on requests that never were.
+# A bound for clients that send feedback on requests that never existed.
 _MAX_QUERIES = 256
-# Ratings that are known when they come again, as of a client that has not heard the answer.
+# Ratings that are recognised when a client sends them again.
 _MAX_RATED = 20_000
 
 
 class FeedbackCollector:
-    """Takes feedback in one worker; `by_control` asks the other workers of this gateway, where it is set."""
+    """Takes feedback in one worker; `by_control` queries the other workers of this gateway, where it is set."""
 
     def __init__(self, arms: Arms, book: SessionCache, news: EventBus | None) -> None:
         self._arms = arms

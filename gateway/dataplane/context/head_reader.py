@@ -89,7 +89,7 @@ class Request:
         """
         self.plan = plan
         self.timing: Timing | None = None
-        # A field that some rule asks for was not cut out: it stands in the plan's head.
+        # A field that a rule reads was not cut out: it stands in the plan's head.
         self.length = plan.head.length
         self.id: bytes | None = plan.head.value(_REQUEST_ID)
         self.json_length: bytes | None = plan.head.value(_JSON_LENGTH)
@@ -139,7 +139,7 @@ class Request:
         return made
 
     def timed(self, since: float = 0.0) -> Request:
-        """The same with a timing of its own where the client asks for one; from now on, or `since`."""
+        """The same with a timing where the client requests one; from now on, or `since`."""
         if not self.plan.wants_timing or self.timing is not None:
             return self
         made = self.of(self.plan)

@@ -70,8 +70,8 @@ class Client(Protocol):
         """Answer with an error."""
 
     def break_off(self, event: bytes = b"") -> None:
-        """Close in the middle of a reply, so that no client takes it for whole; `event` tells the reader of a stream of
-        events why."""
+        """Close in the middle of a reply, so that no client takes it for whole; `event` is the reason, for the reader
+        of a stream of events."""
 
 
 class Handler(ABC):

@@ -1,4 +1,4 @@
-"""The REST front: what a head asks for, and all that can be prepared of the answer before a body is seen."""
+"""A REST head with all that can be decided and prepared before its body comes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from gateway.wire.http1.head import Field, RequestHead
 
 # Written for each hop.
 _REWRITTEN = frozenset({b"content-length", b"expect", b"x-request-id", REQUEST_FIELD})
-# What only another proxy may say: whence a request came, and that it is mirrored, so that engines leave side effects.
+# Accepted from trusted proxies only: where a request comes from, and that it is mirrored.
 FORWARDED = frozenset(
     {b"x-forwarded-for", b"x-forwarded-proto", b"x-forwarded-host", b"forwarded", b"x-pointsman-shadow"}
 )
@@ -40,7 +40,7 @@ VIA = b"1.1 pointsman"
 _ENCODING = b"content-encoding"
 # A bound for clients that invent names.
 _MAX_MODELS = 256
-# What an OpenAI client asks for, even where there is nothing, is answered in its shape.
+# Paths whose errors have the shape of OpenAI's, even where nothing is there.
 _OPENAI_PATHS = "/v1/"
 
 
@@ -162,10 +162,10 @@ class PreparedHead:
     def decide(
         self, body: BodyFacts | None, session: str | None, units: dict[str, str] | None = None
     ) -> Decision | Undecided:
-        """The rules' answer for one request with this head; `session` is the one that it names there, `units` are the
-        headers there that experiments assign by.
+        """The rules' decision for one request with this head; `session` is the head's, `units` are its headers that
+        experiments assign by.
 
-        Raises: GatewayError (FORBIDDEN, BAD_REQUEST) where its body asks for an arm that it may not have.
+        Raises: GatewayError (FORBIDDEN, BAD_REQUEST) where its body forces an arm that it may not have.
         """
         facts = self.facts
         headers = {**facts.headers, **units} if units else facts.headers
@@ -207,13 +207,13 @@ class PreparedHead:
         return made
 
     def towards(self, lane: Lane, method: str, path: str, fields: list[Field], api: LlmApi | None) -> PreparedHead:
-        """What the gateway asks the lane's engine in the client's stead: another path, other fields, another API.
-        Errors keep the client's."""
+        """The head of the gateway's own request to the lane's engine: another path, other fields, another API. Errors
+        keep the client's API."""
         made = self.uncached_copy()
         target = path.encode("ascii")
         made.head = head = copy(self.head)
         head.method, head.target, head.fields = method, target, fields
-        head.length, head.is_http_10, head.expects_continue = 0, False, False  # who reads the reply takes chunks
+        head.length, head.is_http_10, head.expects_continue = 0, False, False  # the reader of the reply takes chunks
         made.encoding = None
         made.without_body = False
         call = read_path(path.partition("?")[0]) if lane.engine.spec.protocol.is_v2 else None
@@ -264,7 +264,7 @@ class PreparedHead:
 
 
 def forced_by(snapshot: Snapshot, value: Callable[[bytes], bytes | None]) -> Forced | None:
-    """The arm that a head asks for; `value` finds a field.
+    """The arm that a head forces; `value` finds a field.
 
     Raises: GatewayError (FORBIDDEN, BAD_REQUEST).
     """
@@ -282,7 +282,7 @@ def no_route(facts: Facts) -> GatewayError:
 
 
 def _headers(fields: list[Field], names: frozenset[str]) -> dict[str, str]:
-    """The fields that some rule asks for, the first of each name."""
+    """The fields that rules read, the first of each name."""
     headers: dict[str, str] = {}
     for name, value in fields:
         text = name.decode("latin-1")

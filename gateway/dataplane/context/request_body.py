@@ -1,4 +1,4 @@
-"""A request's body on its way through: streamed on, and kept only as long as it may be needed once more."""
+"""A request's body: streamed on, and kept only as long as it may be sent again."""
 
 from __future__ import annotations
 
@@ -79,10 +79,10 @@ class RequestBody:
 
     @property
     def framing_line(self) -> bytes:
-        """How the body will be framed, beside a Content-Length that the head has anyway. Asked before `take`."""
+        """How the body will be framed, beside a Content-Length that the head already has. Read before `take`."""
         if self._request.length is not None:
             return b""
-        if self.is_complete:  # its length is known by now, and every engine takes a length
+        if self.is_complete:  # its length is known, and every engine takes a length
             return b"content-length: %d\r\n" % self.size
         return b"transfer-encoding: chunked\r\n"
 
@@ -145,7 +145,7 @@ class RequestBody:
 
     @property
     def may_name_a_sequence(self) -> bool:
-        """Whether sending it twice could advance a sequence twice. Asked only once a try has failed."""
+        """Whether sending it twice could advance a sequence twice. Read only once an attempt has failed."""
         if self._request.plan.head.value(b"content-encoding"):
             return True
         return b'"sequence_id"' in b"".join(self._pieces)

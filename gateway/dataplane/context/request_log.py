@@ -1,4 +1,4 @@
-"""Where a worker reports the requests that have ended: the access log, and samples for the decision log."""
+"""The logs of ended requests in one worker: the access log, and samples for the decision log."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from gateway.observability.access_log import AccessLog, AccessLogEntry
 
 
 class RequestLog:
-    """`is_on`: some log wants the requests that end. `keeps_bodies`: bodies are held until then, for what rules could
-    read of them."""
+    """`is_on`: some log takes ended requests. `keeps_bodies`: bodies are held until then, for the facts that rules may
+    read in them."""
 
     def __init__(self, access_log: AccessLog | None, parameters: Collection[str]) -> None:
         """`parameters` are those that the rules read."""
@@ -30,7 +30,7 @@ class RequestLog:
         self.is_on = access_log is not None or self._sampler is not None
 
     def sample(self, sampler: DecisionSampler | None) -> None:
-        """Report requests that end to this sampler from now on, and to no other; None: to none."""
+        """Report ended requests to this sampler instead of the one before; None: to none."""
         if self._sampler is not None:
             self._sampler.close()
         self._sampler = sampler
@@ -40,7 +40,7 @@ class RequestLog:
         self.is_on = self._access_log is not None or sampler is not None
 
     def use_parameters(self, parameters: Collection[str]) -> None:
-        """The rules read these by now."""
+        """The rules have changed, and read these."""
         self._parameters = parameters
         if self._sampler is not None:
             self._sampler.parameters = parameters

@@ -1,10 +1,9 @@
-"""Where the time of one request went, for a client that wants to know: a request with the field `x-pointsman-timing`
-is answered with one of W3C Server Timing, which browsers and the playground show.
+"""W3C Server Timing of one request, for clients that send the field `x-pointsman-timing`.
 
     server-timing: decide;dur=0.04, wait;dur=0.00, connect;dur=0.31, engine;dur=5.12;desc="http://10.0.0.5:8000"
 
-`decide` holds the rules, and the body that they ask for; `wait` limits and Redis; `retry` tries that failed; `connect`
-the wait for a connection; `engine` the time from there to the reply's first byte. All are milliseconds.
+`decide` is the time of the rules and of the body that they read; `wait` of limits and Redis; `retry` of failed
+attempts; `connect` of the wait for a connection; `engine` from there to the reply's first byte. All are milliseconds.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ FIELD = b"server-timing"
 
 
 class Timing:
-    """When what happened; times are of `time.monotonic`, 0 where it has not happened."""
+    """Times of `time.monotonic`, 0 for what has not happened."""
 
     __slots__ = ("begun_at", "first_requested_at", "recalls_at", "requested_at", "waited")
 
@@ -24,21 +23,21 @@ class Timing:
         self.begun_at = begun_at
         self.recalls_at = 0.0
         self.waited = 0.0  # seconds, for Redis
-        self.first_requested_at = 0.0  # the first try, where there is another
-        self.requested_at = 0.0  # this try, where it waits for a connection
+        self.first_requested_at = 0.0  # the first attempt, where there is another
+        self.requested_at = 0.0  # this attempt, where it waits for a connection
 
     def recalled(self, now: float) -> None:
         """Redis has answered, or has been given up."""
         self.waited += now - self.recalls_at
 
     def failed(self, sent_at: float, now: float) -> None:
-        """A try has failed; `sent_at` is 0 where nothing was sent."""
+        """An attempt has failed; `sent_at` is 0 where nothing was sent."""
         self.first_requested_at = self.first_requested_at or self.requested_at or sent_at or now
         self.requested_at = 0.0
 
     def field(self, limited: float, sent_at: float, now: float, endpoint: str) -> Field:
-        """The field, at the reply's first byte; `limited` are the seconds that limits held it, `endpoint` is told
-        where it is not empty."""
+        """The field, at the reply's first byte; `limited` are the seconds that limits held the request, `endpoint` is
+        left out where it is empty."""
         sent_at = sent_at or now
         requested_at = self.requested_at or sent_at
         first_requested_at = self.first_requested_at or requested_at

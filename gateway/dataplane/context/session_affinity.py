@@ -1,8 +1,8 @@
-"""Where sessions go: to the arm they had first, and to the endpoint they are at.
+"""The affinity of sessions: to the arm that they had first, and to an endpoint.
 
-A session is at home on the endpoint that hashing gives it, the same one for every worker and gateway. It is somewhere
-else where that one cannot take it: then it stays there, and Redis has its place. A sequence of Triton's has a place
-from its first request to its last, and nowhere else.
+A session's home is the endpoint that hashing gives it, the same for every worker and gateway. Where that one cannot
+take it, it stays at another, and Redis stores its place. A Triton sequence has a place from its first request to its
+last.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class SessionAffinity:
         self.book.peek(session, time()).routed = (selector, lane)
 
     def find(self, lane: Lane, session: str, found: Callable[[Lane], None]) -> None:
-        """Ask Redis for a session, and tell its lane, in a later turn of the event loop."""
+        """Look a session up in Redis; `found` gets its lane in a later turn of the event loop."""
 
         def go_on() -> None:
             now = time()
@@ -127,7 +127,7 @@ class SessionAffinity:
         name = lane.engine.name
         await self.inputs.place(sequence, name, endpoint.url, lane.replay)
         self.book.place(self.book.peek(sequence, time()), name, endpoint.url)
-        if not sequence.starts:  # else there was nothing to tell
+        if not sequence.starts:  # else there was nothing to replay
             self.book.counts.sequences_moved[name, left.place, "drained" if left.may_stay else "lost"] += 1
 
     def _lane(self, lane: Lane, session: Session, now: float) -> Lane:
@@ -221,7 +221,7 @@ class SessionAffinity:
 
     @staticmethod
     def _less_busy(engine: Engine, able: Collection[Endpoint], chosen: Endpoint) -> list[Endpoint]:
-        """Those that a new session should go to instead, where its own has too much to do; none where it has not.
+        """The endpoints for a new session whose own is overloaded; none where it is not.
 
         Source: Mirrokni, Thorup and Zadimoghaddam, Consistent Hashing with Bounded Loads (2018).
         """

@@ -1,7 +1,7 @@
-"""What requests are served by: one numbered, immutable compilation of the rules, with the engines it names.
+"""The compiled rules with their engines: numbered, immutable, swapped as a whole.
 
-A request keeps the snapshot that it started with; a new one is swapped in by one assignment. Endpoints whose
-declaration stayed the same carry their state (connections, health, breaker, latency) over.
+A request keeps the snapshot that it started with. Endpoints with an unchanged declaration keep their state
+(connections, health, breaker, latency).
 """
 
 from __future__ import annotations
@@ -33,19 +33,18 @@ Health = Mapping[tuple[str, str], Readiness]
 Models = Mapping[tuple[str, str], frozenset[str]]
 Loads = Mapping[tuple[str, str], Load | None]
 NO_LOADS: Loads = MappingProxyType({})
-# What arms weigh by now, by experiment and arm, where they do not weigh what the rules say
+# Weights of arms that differ from the rules, by experiment and arm
 Weights = Mapping[str, Mapping[str, float]]
 NO_WEIGHTS: Weights = MappingProxyType({})
-# Of experiments whose weights a run has set: its number
+# The number of the run that has set an experiment's weights
 Runs = Mapping[str, int]
 NO_RUNS: Runs = MappingProxyType({})
 
 
 class Lane:
-    """A target of the rules with all that serving it takes: its engine, its counters, what its replies say of it.
+    """A target of the rules with its engine, its counters and the fields of its replies.
 
-    An experiment's arm has one for each bucket of its units as well, which differ in `meter` alone: what becomes of a
-    unit's requests is counted there. `base` is the one that they are made from.
+    An experiment's arm has one lane for each bucket of its units as well, copies of `base` that differ in `meter`.
     """
 
     __slots__ = (
@@ -98,7 +97,7 @@ class Lane:
         return f"<Lane {self.target.route}{arm} to {self.target.engine}>"
 
     def passes(self, call: ApiCall) -> bool:
-        """Whether every request that asks so, and goes this way, goes to the engine as it is, by REST."""
+        """Whether all requests of this kind go to the engine unchanged, by REST."""
         engine, spec = self.engine, self.engine.spec
         if not engine.speaks_rest or not engine.adapter.passes(call) or self.target.resume:
             return False
@@ -159,13 +158,13 @@ class Snapshot:
         units = unit_headers(rules)
         self.unit_fields = frozenset(name.encode() for name in units)
         self.headers_used = used_headers(rules) - units
-        # Where heads name sessions, as far as somebody asks for these; each request tells its own.
+        # The header and the cookie that name sessions, empty where no target needs them.
         needs_session = any(target.needs_session for target in self.table.targets)
         self.session_field = rules.identity.session_header.encode() if needs_session else b""
         cookie = rules.identity.session_cookie if needs_session else None
         self.session_is_own = not self.headers_used & {rules.identity.session_header, "cookie"}
         self.session_lookup = session_lookup(rules.identity)
-        # What a body has in it that names a session; any name may be written with escapes.
+        # Words of a body that names a session; any name may be written with escapes.
         names = [name.encode() for name in rules.identity.session_parameters]
         self.session_words = (*names, b"\\u") if needs_session and names else ()
         self.session_cookie = cookie.encode() if cookie is not None else b""
@@ -174,8 +173,7 @@ class Snapshot:
             before = previous.engines.get(name) if previous else None
             known = {endpoint.url: endpoint for endpoint in before.endpoints} if before else {}
             self.engines[name] = Engine(spec, known, before.prefixes if before else None)
-        # By identity, since the table makes one object for each target: comparing their fields would cost more than
-        # all the rest of the decision.
+        # By identity: comparing the fields of targets would cost more than the rest of the decision.
         self._lanes = {
             id(target): Lane(
                 target, self.engines[target.engine], metrics, settings.name_decision, self._limits_of(target.route)
@@ -207,8 +205,7 @@ class Snapshot:
         return lane.of_bucket(crc32(encoded(decision.unit)) % NUM_BUCKETS)
 
     def set_weights(self, weights: Weights, runs: Runs = NO_RUNS) -> None:
-        """Arms weigh this much from now on; experiments that are not named, as the rules say. Who remembers decisions
-        must forget them."""
+        """Set the weights of arms; experiments without an entry get those of the rules. Cached decisions are void."""
         for name, split in self.table.splits.items():
             split.weigh(weights.get(name), runs.get(name, 0))
         for lane in self._lanes.values():
@@ -231,8 +228,7 @@ class Snapshot:
         return [other for other in self._by_route[lane.target.route] if other is not lane.base]
 
     def set_health(self, health: Health, models: Models, loads: Loads = NO_LOADS) -> None:
-        """Take over what the probes found; what they did not ask stays unknown. `loads` are news: what they do not name
-        stays as it is."""
+        """Take over the probes' findings; endpoints without one become unknown. Loads without a report stay."""
         for engine in self.engines.values():
             for endpoint in engine.endpoints:
                 key = engine.name, endpoint.url

@@ -1,8 +1,7 @@
-"""Where captures leave a worker: a socket to the shadow process, which never keeps anybody waiting.
+"""A worker's socket to the shadow process, which never delays a request.
 
-What the socket has not taken yet is bounded; where there is no room a capture is dropped, and counted. The other side
-tells of each capture that it is done with, by a line with its route: a worker that has as many under way as its route
-may have copies no more, so that a flood costs next to nothing.
+The output that waits for the socket is bounded: captures beyond it are dropped and counted. The shadow process confirms
+each capture that it is done with by a line with the route; a route with too many unconfirmed ones is not captured.
 """
 
 from __future__ import annotations
@@ -24,21 +23,21 @@ _GATHER_SECONDS = 0.002
 
 
 class Tap(asyncio.Protocol):
-    """One worker's; `path` is where the shadow process listens, "" where there is none."""
+    """`path` is the socket on which the shadow process listens, "" where there is none."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, path: str) -> None:
         self._loop = loop
         self._path = path
         self._transport: asyncio.Transport | None = None
         self._connecting: asyncio.Task[None] | None = None
-        self._under_way: Counter[str] = Counter()  # by route: captures that the shadow process has not done with
-        self._partial_line = b""  # a line of it whose end has not come
+        self._under_way: Counter[str] = Counter()  # by route: unconfirmed captures
+        self._partial_line = b""  # a confirmation whose end has not come
         self._gathered: list[bytes] = []
         self._num_gathered_bytes = 0
-        self.counts: Counter[tuple[str, str]] = Counter()  # by route, and CAPTURED or why not
+        self.counts: Counter[tuple[str, str]] = Counter()  # by route, and CAPTURED or the reason of a drop
 
     def open(self) -> None:
-        """Some route is mirrored: have a connection, now and whenever it is lost."""
+        """Connect, and reconnect whenever the connection is lost: some route is mirrored."""
         if self._path and self._connecting is None and self._transport is None:
             self._connecting = self._loop.create_task(self._connect())
 
@@ -50,7 +49,7 @@ class Tap(asyncio.Protocol):
             self._transport.close()
 
     def is_open_for(self, route: str, max_in_flight: int) -> bool:
-        """Whether a request of this route can be captured now; it is counted where not."""
+        """Whether a request of this route can be captured now; counted where not."""
         transport = self._transport
         if transport is None:
             self.drop(route, "no_parity_process")
@@ -63,7 +62,7 @@ class Tap(asyncio.Protocol):
         return False
 
     def give(self, facts: CapturedFacts, request: Sequence[bytes], answer: Sequence[bytes], max_in_flight: int) -> None:
-        """Hand over a capture, where it still may be."""
+        """Send a capture, where the route still may."""
         if self.is_open_for(facts.route, max_in_flight):
             self.counts[facts.route, CAPTURED] += 1
             self._under_way[facts.route] += 1
@@ -77,7 +76,7 @@ class Tap(asyncio.Protocol):
         self.counts[route, reason] += 1
 
     def _write(self) -> None:
-        """Write what was gathered; where the process has died meanwhile it is lost."""
+        """Write what was gathered; it is lost where the process has died meanwhile."""
         if self._transport is not None:
             self._transport.writelines(self._gathered)
         self._gathered = []
@@ -88,7 +87,7 @@ class Tap(asyncio.Protocol):
             try:
                 await self._loop.create_unix_connection(lambda: self, self._path)
                 break
-            except OSError:  # it is not there yet, or not again
+            except OSError:  # the process is not up
                 await asyncio.sleep(_RETRY_SECONDS)
         self._connecting = None
 

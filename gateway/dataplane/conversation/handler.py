@@ -1,8 +1,7 @@
-"""A request of a conversation that the gateway keeps: completed, translated, asked, its answer kept.
+"""A request of a conversation that the gateway keeps: completed with the earlier turns, and stored with its reply.
 
-It is a translation, whatever both sides speak: the messages that an engine is told are not those that the client sent.
-The end of a reply waits until the exchange is written, at most the rule's `patience`, so that a client that has read it
-all may send its next message to any worker.
+It is translated even between equal APIs, since the engine gets more messages than the client sent. The end of the reply
+waits until the turn is stored, at most the rule's `patience`: then any worker can serve the client's next message.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ _log = logging.getLogger(__name__)
 
 _HISTORY = b"x-pointsman-history"
 _NOT_KEPT = "not_kept"  # as errors are counted
-# What of Triton's sequences may stand beside a session's id.
+# Parameters of Triton's sequences that may stand beside a session's id.
 _OF_SEQUENCES = frozenset({"sequence_start", "sequence_end"})
 _CONVERSATION = "conversation"
 
@@ -91,7 +90,7 @@ class ConversationHandler(TranslatingHandler):
         target = self._lane.target
         try:
             is_kept = await self._talk.store(target.engine, target.arm or "")
-        except Exception:  # whatever it is, the client waits for its reply
+        except Exception:  # whatever the failure, the client waits for its reply
             _log.exception("cannot keep an exchange of %r", self._talk)
             is_kept = False
         if not is_kept:
@@ -111,7 +110,7 @@ class ConversationHandler(TranslatingHandler):
 
 
 def _recorded(make_writer: MakeWriter, talk: ConversationTurn) -> MakeWriter:
-    """The same writers, whose events the talk's answer hears."""
+    """The same writers, which record their events in the turn's answer."""
 
     def make(generation: Generation, *, id: str, created: int, model: str) -> ReplyWriter:
         return RecordingWriter(make_writer(generation, id=id, created=created, model=model), talk.answer)
@@ -120,7 +119,7 @@ def _recorded(make_writer: MakeWriter, talk: ConversationTurn) -> MakeWriter:
 
 
 def _read(request: Request, body: bytes) -> tuple[Generation, MakeWriter]:
-    """What the client asks for, without the fields that name its session: no engine has a place for them.
+    """The client's generation without the fields that name its session: engines do not know them.
 
     Raises: GatewayError.
     """
@@ -133,12 +132,12 @@ def _read(request: Request, body: bytes) -> tuple[Generation, MakeWriter]:
 
 
 def _without_conversation(body: bytes) -> bytes:
-    """The body of OpenAI's Responses without the one field that the gateway takes for a session, and engines for one
-    of theirs; as it is where it cannot be read."""
+    """A body of OpenAI's Responses without `conversation`, which would name one of the engine's; unchanged where it
+    cannot be read."""
     try:
         fields = orjson.loads(body)
     except orjson.JSONDecodeError:
-        return body  # whoever reads it says what is wrong
+        return body  # its reader reports the error
     if not isinstance(fields, dict) or fields.pop(_CONVERSATION, None) is None:
         return body
     return orjson.dumps(fields)

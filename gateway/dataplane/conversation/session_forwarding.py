@@ -1,9 +1,8 @@
-"""A request for an engine that holds its sessions' conversations itself: it is told which session this is.
+"""Names the session in requests for engines that hold conversations themselves.
 
-The session's header tells it always, whatever the client told it by. V2's engines read it as a parameter too
-(`session_id`), others where the rules say (`session_field`). With a tenant, the engine is told the id that the
-conversation would have here, so that one tenant's session is never another's; so it is where the session's name is none
-that a field can tell.
+The session's header always has it. V2's engines read it as a parameter too (`session_id`), others where the rules say
+(`session_field`). With a tenant, or where a header cannot hold the session's name, the engine gets the conversation's
+id, so that no tenant reaches another's session.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ _ENCODING = b"content-encoding"
 
 
 def held_by_engine(request: Request, body: bytes, lane: Lane, session: str, field: str | None) -> tuple[Request, bytes]:
-    """The request that tells the session, and its body; `body` is without its Content-Encoding.
+    """The request that names the session, and its body; `body` is without its Content-Encoding.
 
     Raises: GatewayError(BAD_REQUEST) where the body is no JSON object.
     """
@@ -65,8 +64,7 @@ def _fields(body: bytes) -> dict[str, Any]:
 def _written(
     fields: dict[str, Any], request: Request, lane: Lane, session_id: str, field: str | None, names: set[str]
 ) -> bytes:
-    """The body with the session where this engine reads it, and nowhere else. An engine that is asked in another
-    API than its client's has no place for it."""
+    """The body with the session only where this engine reads it; a translated request has no such place."""
     api = request.plan.call.api
     fields = {name: value for name, value in fields.items() if name not in names}
     parameters = {name: value for name, value in fields.get(_PARAMETERS, {}).items() if name not in names}

@@ -190,7 +190,7 @@ class PiecewiseMessage:
 
     @property
     def may_name_a_sequence(self) -> bool:
-        """Whether sending it twice could advance a sequence twice. Asked only once a try has failed."""
+        """Whether sending it twice could advance a sequence twice. Read only once an attempt has failed."""
         return self._is_compressed or b"sequence_id" in self._joined()
 
     def _read_prefix(self) -> None:

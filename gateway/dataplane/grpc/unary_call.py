@@ -104,7 +104,7 @@ class UnaryCall(CallHandler):
     # Deciding
 
     def _decide(self, message: MessageBody) -> None:
-        """Ask the rules, and hand the call over; wait for more of the message where they require it.
+        """Decide by the rules, and hand the call over; wait for more of the message where they need it.
 
         Raises: GatewayError.
         """

@@ -1,7 +1,7 @@
-"""Operations that concern the fleet: answered here, gathered from many endpoints, or sent to all of them.
+"""Operations on the fleet: answered here, gathered from many endpoints, or sent to all of them.
 
-A load balancer in front of Triton sends a `load` to one replica and calls it done. Here each operation says whom it
-concerns, and the answer is one that a client of one Triton can read.
+Unlike a load balancer, which sends a `load` to one replica, each operation reaches all endpoints that it concerns. The
+reply is one that a client of a single Triton reads.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ EXTENSIONS = [
 _CONTROL_TIMEOUT_SECONDS = 600.0
 
 
-# Whom to ask, and with which path: an endpoint, its engine, and the request's target there.
+# A query: the engine, its endpoint, and the request's target there.
 Question = tuple[Engine, Endpoint, bytes]
 
 
@@ -87,7 +87,7 @@ class FleetOperation(LocalHandler):
             answer = refused(failure, self._plan.api)
         self._respond(*answer)
 
-    # UnaryReply here
+    # Answered here
 
     async def _metadata(self, body: bytes) -> AggregatedReply:
         text = {"name": "pointsman", "version": version("pointsman"), "extensions": EXTENSIONS}
@@ -105,7 +105,7 @@ class FleetOperation(LocalHandler):
         return AggregatedReply(200 if is_ready else 400, content_type="text/plain")
 
     async def _feedback(self, body: bytes) -> AggregatedReply:
-        """What a client says of an answer; engines hear nothing of it."""
+        """A client's rating of a reply; engines do not get it."""
         rating = read_rating(body)
         if await self._client.plane.feedback.give(rating, self._plan.snapshot):
             return AggregatedReply(200, b'{"counted":true}')
@@ -149,7 +149,7 @@ class FleetOperation(LocalHandler):
             return agreed(await self._query(questions, body))
         return merged(await self._query_available(questions, body), merge_regions, list)
 
-    # Asking
+    # Queries
 
     def _everywhere(self) -> list[Question]:
         engines = [engine for engine in self._plan.snapshot.engines.values() if _speaks_v2(engine)]
@@ -176,7 +176,7 @@ class FleetOperation(LocalHandler):
         return _once_each(questions)
 
     async def _query(self, questions: list[Question], body: bytes) -> list[HttpReply | GatewayError]:
-        """Ask all at once; who cannot be reached answers by the error."""
+        """Query all at once; the result of one that cannot be reached is the error."""
         return list(await asyncio.gather(*[self._query_one(question, body) for question in questions]))
 
     async def _query_one(self, question: Question, body: bytes) -> HttpReply | GatewayError:
