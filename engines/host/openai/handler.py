@@ -23,7 +23,7 @@ from engines.host.service import Service
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.llm.api_codecs import API_CODECS
 from gateway.protocol.llm.canonical import EngineFailed, Event, Generation, Used
-from gateway.protocol.llm.completions_request import read_requests
+from gateway.protocol.llm.completions import read_requests
 from gateway.protocol.llm.errors import anthropic_error, openai_error
 from gateway.protocol.llm.translation import ReplyWriter
 from gateway.protocol.operations import ApiCall, LlmApi, Operation

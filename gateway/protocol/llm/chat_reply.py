@@ -18,8 +18,7 @@ import orjson
 
 from gateway.protocol.llm.canonical import Event, Finished, Generation, ReasoningDelta, TextDelta, ToolCallDelta
 from gateway.protocol.llm.json_fields import Fields, misunderstood, text_of
-from gateway.protocol.llm.openai_reply_reader import OpenAIReplyReader
-from gateway.protocol.llm.openai_reply_writer import OpenAIReplyWriter, ReplyChoice
+from gateway.protocol.llm.openai_reply import OpenAIReplyReader, OpenAIReplyWriter, ReplyChoice
 
 
 class ChatReplyReader(OpenAIReplyReader):

@@ -7,10 +7,10 @@ import httpx2
 import openai
 
 from gateway.protocol.llm import (
-    messages_reply_writer,
+    messages_reply,
     messages_request_reader,
-    responses_reply_writer,
-    responses_request_reader,
+    responses_reply,
+    responses_request,
 )
 from gateway.protocol.llm.canonical import Event, Generation
 
@@ -39,8 +39,8 @@ class Answering:
         return httpx2.Client(transport=httpx2.MockTransport(self))
 
 
-MESSAGES = (messages_request_reader.read_request, messages_reply_writer.MessagesReplyWriter)
-RESPONSES = (responses_request_reader.read_request, responses_reply_writer.ResponsesReplyWriter)
+MESSAGES = (messages_request_reader.read_request, messages_reply.MessagesReplyWriter)
+RESPONSES = (responses_request.read_request, responses_reply.ResponsesReplyWriter)
 
 
 def anthropic_client(events: Sequence[Event]) -> tuple[anthropic.Anthropic, Answering]:

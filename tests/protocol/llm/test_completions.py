@@ -9,7 +9,7 @@ import pytest
 
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.llm.canonical import Generation, Media, Message, Text, Tool
-from gateway.protocol.llm.completions_request import read_request, write_request
+from gateway.protocol.llm.completions import read_request, write_request
 
 PROMPTS: dict[str, tuple[str, str | Sequence[int]]] = {
     "a text": ('"hi"', "hi"),

@@ -20,7 +20,7 @@ from gateway.protocol.llm.canonical import (
     ToolCallDelta,
     Used,
 )
-from gateway.protocol.llm.completions_reply import (
+from gateway.protocol.llm.completions import (
     CompletionsReplyReader,
     CompletionsReplyWriter,
     from_completions,

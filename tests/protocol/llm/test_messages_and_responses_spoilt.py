@@ -10,14 +10,11 @@ from hypothesis import strategies as st
 
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.llm import (
-    messages_reply_reader,
-    messages_reply_writer,
+    messages_reply,
     messages_request_reader,
     messages_request_writer,
-    responses_reply_reader,
-    responses_reply_writer,
-    responses_request_reader,
-    responses_request_writer,
+    responses_reply,
+    responses_request,
 )
 from gateway.protocol.llm.canonical import Generation
 
@@ -48,7 +45,7 @@ def bodies(tests) -> list[dict]:
 
 REQUESTS = [
     (messages_request_reader.read_request, messages_request_writer.write_request, bodies(test_messages_request)),
-    (responses_request_reader.read_request, responses_request_writer.write_request, bodies(test_responses_request)),
+    (responses_request.read_request, responses_request.write_request, bodies(test_responses_request)),
 ]
 
 
@@ -63,8 +60,8 @@ def test_spoilt_requests(read, write, examples, data):
         assert len(set(lost)) == len(lost)
 
 
-MESSAGES = (messages_reply_reader.MessagesReplyReader, messages_reply_writer.MessagesReplyWriter)
-RESPONSES = (responses_reply_reader.ResponsesReplyReader, responses_reply_writer.ResponsesReplyWriter)
+MESSAGES = (messages_reply.MessagesReplyReader, messages_reply.MessagesReplyWriter)
+RESPONSES = (responses_reply.ResponsesReplyReader, responses_reply.ResponsesReplyWriter)
 REPLIES = [(*MESSAGES, test_messages_reply), (*RESPONSES, test_responses_reply)]
 
 

@@ -17,8 +17,7 @@ from gateway.protocol.llm.canonical import (
     ToolCallDelta,
     Used,
 )
-from gateway.protocol.llm.messages_reply_reader import MessagesReplyReader
-from gateway.protocol.llm.messages_reply_writer import MessagesReplyWriter
+from gateway.protocol.llm.messages_reply import MessagesReplyReader, MessagesReplyWriter
 
 # The examples of Anthropic's documentation ("Streaming Messages"), shortened.
 TEXT = b"""event: message_start

@@ -19,8 +19,7 @@ from gateway.protocol.llm.canonical import (
     ToolCallDelta,
     Used,
 )
-from gateway.protocol.llm.responses_reply_reader import ResponsesReplyReader
-from gateway.protocol.llm.responses_reply_writer import ResponsesReplyWriter
+from gateway.protocol.llm.responses_reply import ResponsesReplyReader, ResponsesReplyWriter
 
 
 def stream_of(*events: dict) -> bytes:

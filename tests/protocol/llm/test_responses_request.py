@@ -6,8 +6,7 @@ import pytest
 
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.llm.canonical import Generation, Media, Message, Reasoning, Text, Tool, ToolCall
-from gateway.protocol.llm.responses_request_reader import read_request
-from gateway.protocol.llm.responses_request_writer import write_request
+from gateway.protocol.llm.responses_request import read_request, write_request
 
 HI = {"type": "message", "role": "user", "content": "Hi"}
 USER = Message("user", (Text("Hi"),))

@@ -10,7 +10,7 @@ from engines.host.openai.reply_events import AnswerReader
 from engines.host.openai.request_builder import infer_request
 from gateway.protocol.conversion.tensors import join_elements, split_elements
 from gateway.protocol.errors import ErrorKind, GatewayError
-from gateway.protocol.llm import chat_request, completions_request
+from gateway.protocol.llm import chat_request, completions
 from gateway.protocol.llm.canonical import Finished, Generation, Started, TextDelta, Used
 
 USER = {"role": "user", "content": "Hi"}
@@ -23,7 +23,7 @@ def chat(**fields: Any) -> Generation:
 
 
 def completion(**fields: Any) -> Generation:
-    return completions_request.read_request(json.dumps({"model": "m", "prompt": "Once", **fields}).encode())
+    return completions.read_request(json.dumps({"model": "m", "prompt": "Once", **fields}).encode())
 
 
 def infer(generation: Generation, adapter: str | None = None) -> InferRequest:
@@ -108,9 +108,9 @@ REFUSED = [
         ErrorKind.BAD_REQUEST,
         "'echo' of a prompt of token",
     ),
-    (lambda: completions_request.read_requests(b"[]"), ErrorKind.BAD_REQUEST, "the body must be a JSON object"),
+    (lambda: completions.read_requests(b"[]"), ErrorKind.BAD_REQUEST, "the body must be a JSON object"),
     (
-        lambda: completions_request.read_requests(b'{"prompt": ["a", "b"], "stream": true}'),
+        lambda: completions.read_requests(b'{"prompt": ["a", "b"], "stream": true}'),
         ErrorKind.BAD_REQUEST,
         "'prompt' holds 2 prompts, of which a stream can tell one",
     ),
@@ -139,7 +139,7 @@ def test_what_has_no_place_is_refused_by_name(send: Any, kind: ErrorKind, error_
 def test_several_prompts_are_several_requests(prompt: Any, prompts: list[Any]) -> None:
     """Each has all that the request says; a list of numbers is one prompt of token ids."""
     body = json.dumps({"model": "m", "prompt": prompt, "n": 2}).encode()
-    read = completions_request.read_requests(body)
+    read = completions.read_requests(body)
     assert [(each.prompt, each.options["n"]) for each in read] == [(each, 2) for each in prompts]
 
 
