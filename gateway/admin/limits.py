@@ -14,7 +14,7 @@ from gateway.admin.engines import CHANGED, Reason
 from gateway.admin.rule_versions import version_json
 from gateway.config.specs import LimitSpec, RulesSpec
 from gateway.observability.exposition import ExpositionState
-from gateway.observability.stats import LimitSnapshot
+from gateway.observability.stats import MAX_SHOWN, LimitSnapshot
 from gateway.rule_versions import editor
 
 _AMOUNTS = ("requests_per_second", "burst", "tokens_per_minute", "concurrency")
@@ -69,6 +69,7 @@ def limits_json(rules: RulesSpec, state: ExpositionState) -> list[dict[str, Any]
 
 
 def _limit_json(spec: LimitSpec, snapshot: LimitSnapshot) -> dict[str, Any]:
+    shown = sorted(snapshot.shown.items(), key=lambda item: -item[1].in_use)
     return {
         "name": spec.name,
         "routes": list(spec.routes),
@@ -80,6 +81,6 @@ def _limit_json(spec: LimitSpec, snapshot: LimitSnapshot) -> dict[str, Any]:
         "waited": snapshot.waited,
         "in_use": snapshot.in_use,
         "accounts": snapshot.accounts,
-        "shared": snapshot.is_shared,
-        "shown": [asdict(account) for account in snapshot.shown],
+        "shared": not snapshot.is_local,
+        "shown": [{"who": who, **asdict(account)} for who, account in shown[:MAX_SHOWN]],
     }

@@ -7,13 +7,13 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from gateway.observability.metrics import LATENCY_BOUNDS, SeriesKey, SeriesSnapshot
+from gateway.observability.metrics import LATENCY_BOUNDS, RequestSeries, SeriesKey
 
 # Long enough that a quiet route has a latency, short enough to show a change.
 _WINDOW_SECONDS = 5.0
 
 Group = TypeVar("Group", bound=Hashable)
-Series = Mapping[SeriesKey, SeriesSnapshot]
+Series = Mapping[SeriesKey, RequestSeries]
 
 
 @dataclass(slots=True)
@@ -25,12 +25,12 @@ class TrafficRates:
     errors: int = 0
     buckets: list[int] = field(default_factory=lambda: [0] * (len(LATENCY_BOUNDS) + 1))
 
-    def add(self, now: SeriesSnapshot, before: SeriesSnapshot | None) -> None:
+    def add(self, now: RequestSeries, before: RequestSeries | None) -> None:
         """Add what a series has counted since; the last counts of a worker that died are missing."""
         self.requests += max(0, _total(now.statuses) - (_total(before.statuses) if before is not None else 0))
         self.errors += max(0, _total(now.errors) - (_total(before.errors) if before is not None else 0))
-        then: Sequence[int] = before.total[0] if before is not None else [0] * len(self.buckets)
-        for index, (count, earlier) in enumerate(zip(now.total[0], then, strict=True)):
+        then: Sequence[int] = before.total.counts if before is not None else [0] * len(self.buckets)
+        for index, (count, earlier) in enumerate(zip(now.total.counts, then, strict=True)):
             self.buckets[index] += max(0, count - earlier)
 
     def to_json(self) -> dict[str, float | None]:

@@ -1,11 +1,10 @@
-"""The socket pair between the control process and one of its children, from both ends.
+"""The socket pair between the control process and one of its children, from the control process' end.
 
 Messages travel as length-prefixed pickles; only a parent and its own child hold the sockets.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import pickle
 import signal
@@ -18,7 +17,7 @@ from gateway.control.messages import Message
 from gateway.net.server import loop_factory
 
 _LENGTH = struct.Struct(">I")
-_READ_BYTES = 1 << 16
+READ_BYTES = 1 << 16
 
 
 def encode(message: Message) -> bytes:
@@ -58,9 +57,6 @@ class ChildProcess:
         self._process: asyncio.subprocess.Process | None = None
         self._writer: asyncio.StreamWriter | None = None
         self.ended: asyncio.Task[int] | None = None
-
-    def __repr__(self) -> str:
-        return f"<ChildProcess {self.pid}>"
 
     @property
     def pid(self) -> int:
@@ -108,67 +104,9 @@ class ChildProcess:
         assert self._process is not None and self._writer is not None
         decoder = MessageDecoder()
         with suppress(OSError):  # the socket of a killed process may be reset
-            while data := await reader.read(_READ_BYTES):
+            while data := await reader.read(READ_BYTES):
                 for message in decoder.feed(data):
                     self._received(self, message)
         status = await self._process.wait()
         self._writer.close()
         return status
-
-
-class ControlledProcess:
-    """The child's end: handles the control process' messages until it is stopped by one, or by a signal."""
-
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.writer = writer
-        self.stopping = asyncio.Event()
-        self._reader = reader
-
-    async def run(self) -> int:
-        """Serve until stopped; returns the exit status."""
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self.stopping.set)
-        reading = loop.create_task(self._read())
-        await self.stopping.wait()
-        reading.cancel()
-        await self.close()
-        return 0
-
-    async def handle(self, message: Message) -> None:
-        """Carry out a message."""
-        raise NotImplementedError
-
-    def control_lost(self) -> None:
-        """The control process has closed its end."""
-        self.stopping.set()
-
-    async def close(self) -> None:
-        """End what runs."""
-        raise NotImplementedError
-
-    def send(self, message: Message) -> None:
-        if not self.writer.is_closing():
-            self.writer.write(encode(message))
-
-    async def _read(self) -> None:
-        decoder = MessageDecoder()
-        with suppress(OSError):
-            while data := await self._reader.read(_READ_BYTES):
-                for message in decoder.feed(data):
-                    await self.handle(message)
-        self.control_lost()
-
-
-def run_child(make: Callable[[asyncio.StreamReader, asyncio.StreamWriter], ControlledProcess], description: str) -> int:
-    """The main function of a child, which `--control-fd` hands its end of the socket pair."""
-    parser = argparse.ArgumentParser(description=f"{description}; `pointsman serve` starts it.")
-    parser.add_argument("--control-fd", type=int, required=True)
-    control = socket.socket(fileno=parser.parse_args().control_fd)
-    control.setblocking(False)
-
-    async def serve() -> int:
-        return await make(*await asyncio.open_connection(sock=control)).run()
-
-    with asyncio.Runner(loop_factory=loop_factory()) as runner:
-        return runner.run(serve())

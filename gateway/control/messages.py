@@ -8,8 +8,6 @@ from typing import Any
 
 from gateway.config.settings import Settings
 from gateway.config.specs import RulesSpec
-from gateway.observability.metrics import CountersSnapshot
-from gateway.observability.stats import LiveRequest
 from gateway.protocol.engine_load import Load, Readiness
 from gateway.protocol.feedback import Rating
 from gateway.redis.address import RedisAddress
@@ -18,22 +16,17 @@ from gateway.shadow.comparison.report import RouteReport
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """The first message to a child. `listener_fds` are inherited listening sockets; a worker without any binds the
-    settings' ports itself, with SO_REUSEPORT. `redis` is None where the gateway has none."""
+    """The first message to a child. `state` is all that was set so far. `listener_fds` are inherited listening sockets;
+    a worker without any binds the settings' ports itself, with SO_REUSEPORT. `redis` is None where the gateway has
+    none."""
 
     settings: Settings
     rules: RulesSpec
     number: int
-    health: Mapping[tuple[str, str], Readiness] = field(default_factory=dict)
-    models: Mapping[tuple[str, str], frozenset[str]] = field(default_factory=dict)
+    state: tuple[Setting, ...] = ()
     listener_fds: tuple[int, ...] = ()
     redis: RedisAddress | None = None
-    drained: frozenset[tuple[str, str]] = frozenset()
-    log_level: str = "info"
-    weights: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    runs: Mapping[str, int] = field(default_factory=dict)
     captures: str = ""  # path of the socket of the shadow process
-    watch: Watch | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,18 +65,6 @@ class SetWeights:
 
 
 @dataclass(frozen=True, slots=True)
-class Drain:
-    """Stop accepting, let requests in flight finish within the settings' limit, and exit."""
-
-
-@dataclass(frozen=True, slots=True)
-class GetCounters:
-    """Reply with `Counters`."""
-
-    token: int
-
-
-@dataclass(frozen=True, slots=True)
 class SetLogLevel:
     """Log from this level on: debug, info, warning or error."""
 
@@ -104,49 +85,10 @@ class Watch:
 
 
 @dataclass(frozen=True, slots=True)
-class ListRequests:
-    """Reply with the oldest requests under way, `limit` at most."""
-
-    token: int
-    limit: int
-
-
-@dataclass(frozen=True, slots=True)
-class CancelRequest:
-    """Cancel the requests with this id; reply with `Cancelled`."""
-
-    token: int
-    id: str
-
-
-@dataclass(frozen=True, slots=True)
-class ActiveRequests:
-    """From a worker: its requests under way."""
-
-    token: int
-    requests: list[LiveRequest]
-
-
-@dataclass(frozen=True, slots=True)
-class Cancelled:
-    """From a worker: how many requests it has cancelled."""
-
-    token: int
-    count: int
-
-
-@dataclass(frozen=True, slots=True)
 class UseReports:
     """To the shadow process: continue these reports of its predecessor, by route."""
 
     reports: Mapping[str, RouteReport]
-
-
-@dataclass(frozen=True, slots=True)
-class GetReports:
-    """To the shadow process: reply with `Reports`."""
-
-    token: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,27 +99,49 @@ class ForgetReport:
 
 
 @dataclass(frozen=True, slots=True)
-class Reports:
-    """From the shadow process: its reports, by route."""
-
-    token: int
-    reports: Mapping[str, RouteReport]
+class Drain:
+    """Stop accepting, let requests in flight finish within the settings' limit, and exit."""
 
 
 @dataclass(frozen=True, slots=True)
-class TakeFeedback:
-    """To a worker: count this rating if you answered the request. From a worker that did not: pass it to the others."""
-
-    token: int
-    rating: Rating
+class GetCounters:
+    """Reply with a `CountersSnapshot`."""
 
 
 @dataclass(frozen=True, slots=True)
-class FeedbackCounted:
-    """The reply to `TakeFeedback`: whether a worker has counted the rating."""
+class ListRequests:
+    """Reply with a list of the oldest requests under way, `limit` at most."""
+
+    limit: int
+
+
+@dataclass(frozen=True, slots=True)
+class CancelRequest:
+    """Cancel the requests with this id; reply with their number."""
+
+    id: str
+
+
+@dataclass(frozen=True, slots=True)
+class GetReports:
+    """To the shadow process: reply with its reports, by route."""
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """A request for a `Reply` with the same token. A `Rating` is to be counted by the worker that answered the rated
+    request; from a worker, by another one. The reply is whether it was counted."""
 
     token: int
-    is_counted: bool
+    request: GetCounters | ListRequests | CancelRequest | GetReports | Rating
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """The result of a `Query`. A worker sends its counters with token 0 before it exits."""
+
+    token: int
+    result: Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,29 +154,16 @@ class Decisions:
 
 @dataclass(frozen=True, slots=True)
 class Serving:
-    """From a worker: it accepts connections."""
-
-    pid: int
-
-
-@dataclass(frozen=True, slots=True)
-class Counters:
-    """From a worker: its counters; `token` is 0 for those that it sends unrequested before it exits."""
-
-    token: int
-    snapshot: CountersSnapshot
+    """From a child: it accepts connections."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerFailed:
-    """From a worker: why it cannot start, or cannot use what it was sent."""
+    """From a child: why it cannot start, or cannot use what it was sent."""
 
     message: str
 
 
-WorkerSetting = UseRules | SetHealth | SetDrained | SetLogLevel | SetWeights | Watch
-WorkerRequest = GetCounters | ListRequests | CancelRequest | TakeFeedback
-WorkerMessage = Start | WorkerSetting | WorkerRequest | Drain | FeedbackCounted
-Answer = Counters | ActiveRequests | Cancelled | FeedbackCounted  # replies that carry a token
-ShadowMessage = UseReports | GetReports | ForgetReport | Reports
-Message = WorkerMessage | Serving | WorkerFailed | Decisions | Answer | ShadowMessage
+# What holds until another one of its kind comes.
+Setting = SetHealth | SetDrained | SetLogLevel | SetWeights | Watch | UseReports
+Message = Start | UseRules | Setting | ForgetReport | Drain | Query | Reply | Decisions | Serving | WorkerFailed

@@ -302,8 +302,8 @@ class Arms:
             found = self._meters[key] = Meter(counts, self.recent), ForcedMeter(counts, self.recent)
         return found[is_forced]
 
-    def counted(self) -> list[ArmCounts]:
-        """All that was counted; it goes on being counted."""
+    def counted(self) -> dict[ArmKey, ArmCounts]:
+        """The counts of all arms, in which counting continues."""
         for meter, _ in self._meters.values():
             meter.flush()
-        return [meter.counts for meter, _ in self._meters.values()]
+        return {key: meter.counts for key, (meter, _) in self._meters.items()}

@@ -3,46 +3,38 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import astuple, dataclass, field
+from operator import attrgetter, itemgetter
 from typing import Any, NamedTuple
 
-from gateway.observability.arm_stats import ArmCounts, ArmKey
-from gateway.observability.metrics import LATENCY_BOUNDS, SeriesKey, SeriesSnapshot, TokensSnapshot
-from gateway.observability.stats import LimitSnapshot, RunFacts, SessionUse, ShadowCounts, StoreUse
+from gateway.observability.arm_stats import ArmKey, Feedback
+from gateway.observability.metrics import LATENCY_BOUNDS, CountersSnapshot
+from gateway.observability.stats import RunFacts, ShadowCounts
 from gateway.protocol import prometheus_text
-from gateway.protocol.engine_load import Load, Readiness
+from gateway.protocol.engine_load import Readiness
 from gateway.protocol.prometheus_text import PrometheusFamily
 
 
-@dataclass(frozen=True, slots=True)
-class ExpositionState:
+@dataclass
+class ExpositionState(CountersSnapshot):
     """The input of a scrape: the sum of the workers' counters, and values of the control process."""
 
-    series: Mapping[SeriesKey, SeriesSnapshot]
-    connections: int
-    health: Mapping[tuple[str, str], Readiness]  # by engine and endpoint
-    breakers_open: Mapping[tuple[str, str], bool]  # of some worker
-    rules_number: int
-    reloads_ok: int
-    reloads_refused: int
-    workers: int
-    worker_restarts: int
-    version: str
-    models: Mapping[tuple[str, str], frozenset[str]] = field(default_factory=dict)
-    loads: Mapping[tuple[str, str], Load] = field(default_factory=dict)
-    drained: frozenset[tuple[str, str]] = frozenset()
-    store: StoreUse | None = None  # None: there is no Redis
-    sessions: SessionUse | None = None  # None: no worker has reported
+    health: Mapping[tuple[str, str], Readiness] = field(default_factory=dict)  # by engine and endpoint
+    models: Mapping[tuple[str, str], frozenset[str]] = field(default_factory=dict)  # the same
+    drained: Collection[tuple[str, str]] = ()
+    rules_number: int = 0
+    reloads_ok: int = 0
+    reloads_refused: int = 0
+    workers: int = 0
+    worker_restarts: int = 0
+    version: str = ""
     redis_restarts: int = 0  # of the embedded one
-    limits: Mapping[str, LimitSnapshot] = field(default_factory=dict)  # by name
-    arms: Mapping[ArmKey, ArmCounts] = field(default_factory=dict)  # of experiments
     runs: Mapping[str, RunFacts] = field(default_factory=dict)  # by experiment
     shadows: Mapping[str, ShadowCounts] = field(default_factory=dict)  # by route
-    descriptors: Mapping[int, tuple[int, int]] = field(default_factory=dict)  # by process id: open, limit
 
 
-Rows = Iterable[tuple[Iterable[str], Any]]  # label values, and a number or a histogram's counts and sum
+Rows = Iterable[tuple[Iterable[str], Any]]  # label values, and a number or a histogram
 RowsOf = Callable[[ExpositionState], Rows]
 
 
@@ -58,7 +50,7 @@ class _Metric(NamedTuple):
         family = PrometheusFamily(name, self.help, self.kind, self.labels)
         for labels, value in self.rows(state):
             if self.kind == "histogram":
-                family.add_histogram(tuple(labels), LATENCY_BOUNDS, *value)
+                family.add_histogram(tuple(labels), LATENCY_BOUNDS, value.counts, value.sum)
             else:
                 family.add(tuple(labels), value)
         return family
@@ -75,74 +67,49 @@ def _families(state: ExpositionState) -> Iterator[PrometheusFamily]:
             yield from (metric.family(state) for metric in metrics)
 
 
-def _labels_of(key: SeriesKey) -> tuple[str, ...]:
-    return key.route, key.arm, key.engine, key.endpoint
-
-
-def _series(value: Callable[[SeriesSnapshot], Any]) -> RowsOf:
-    return lambda state: ((_labels_of(key), value(series)) for key, series in state.series.items())
-
-
-def _counts(values: Callable[[SeriesSnapshot], Mapping[Any, int]]) -> RowsOf:
-    """By a further label."""
+def _each(mapping: str, value: str | Callable[[Any], Any]) -> RowsOf:
+    """The values of a mapping's items, where they are known, by its keys."""
+    value_of = attrgetter(value) if isinstance(value, str) else value
     return lambda state: (
-        ((*_labels_of(key), str(label)), number)
-        for key, series in state.series.items()
-        for label, number in values(series).items()
+        (_labels(key), number)
+        for key, item in getattr(state, mapping).items()
+        if (number := value_of(item)) is not None
     )
 
 
-def _tokens(value: Callable[[TokensSnapshot], Any]) -> RowsOf:
+def _by(mapping: str, name: str) -> RowsOf:
+    """The counts in each of a mapping's items, by its key and one more label."""
     return lambda state: (
-        (_labels_of(key), value(series.tokens)) for key, series in state.series.items() if series.tokens is not None
+        ((*_labels(key), str(label)), number)
+        for key, item in getattr(state, mapping).items()
+        for label, number in getattr(item, name).items()
     )
 
 
-def _limits(value: Callable[[LimitSnapshot], float]) -> RowsOf:
-    return lambda state: (((limit.name,), value(limit)) for limit in state.limits.values())
+def _labels(key: Any) -> tuple[str, ...]:
+    return (str(key),) if isinstance(key, str | int) else astuple(key) if isinstance(key, ArmKey) else key
 
 
-def _arms(value: Callable[[ArmCounts], float]) -> RowsOf:
-    return lambda state: (((arm.key.experiment, arm.key.arm), value(arm)) for arm in state.arms.values())
+def _tokens(name: str) -> RowsOf:
+    return _each("series", lambda series: getattr(series.tokens, name, None))
 
 
-def _feedback(value: Callable[[Any], float]) -> RowsOf:
+def _feedback(value: Callable[[Feedback], float]) -> RowsOf:
     return lambda state: (
-        ((arm.key.experiment, arm.key.arm, name), value(feedback))
-        for arm in state.arms.values()
+        ((*_labels(key), name), value(feedback))
+        for key, arm in state.arms.items()
         for name, feedback in arm.feedback.items()
     )
 
 
-def _shadows(value: Callable[[ShadowCounts], float]) -> RowsOf:
-    return lambda state: (((route,), value(counts)) for route, counts in state.shadows.items())
+def _one(path: str) -> RowsOf:
+    """A metric without labels; `path` leads to its value."""
+    value_of = attrgetter(path)
+    return lambda state: [((), value_of(state))]
 
 
-def _shadow_counts(values: Callable[[ShadowCounts], Mapping[str, int]]) -> RowsOf:
-    return lambda state: (
-        ((route, label), number) for route, counts in state.shadows.items() for label, number in values(counts).items()
-    )
-
-
-def _sessions(value: Callable[[SessionUse], float]) -> RowsOf:
-    return lambda state: [((), value(state.sessions))] if state.sessions is not None else []
-
-
-def _session_counts(values: Callable[[SessionUse], Mapping[Any, int]]) -> RowsOf:
-    return lambda state: values(state.sessions).items() if state.sessions is not None else []
-
-
-def _store(value: Callable[[StoreUse], float]) -> RowsOf:
-    return lambda state: [((), value(state.store))] if state.store is not None else []
-
-
-def _loads(value: Callable[[Load], float | None]) -> RowsOf:
-    return lambda state: ((key, number) for key, load in state.loads.items() if (number := value(load)) is not None)
-
-
-def _one(value: Callable[[ExpositionState], float]) -> RowsOf:
-    """A metric without labels."""
-    return lambda state: [((), value(state))]
+def _session_counts(name: str) -> RowsOf:
+    return lambda state: getattr(state.sessions, name).items()
 
 
 _SERIES = ("route", "arm", "engine", "endpoint")
@@ -164,81 +131,76 @@ def _h(name: str, help: str, rows: RowsOf) -> _Metric:
 
 
 _REQUESTS = (
-    _c("requests", "Requests answered.", (*_SERIES, "status"), _counts(lambda series: series.statuses)),
+    _c("requests", "Requests answered.", (*_SERIES, "status"), _by("series", "statuses")),
     _c(
         "errors",
         "Requests that the gateway failed or refused, or whose client left.",
         (*_SERIES, "reason"),
-        _counts(lambda series: series.errors),
+        _by("series", "errors"),
     ),
-    _c("retries", "Tries after the first one.", _SERIES, _series(lambda series: series.retries)),
-    _c("request_bytes", "Bytes of request bodies.", _SERIES, _series(lambda series: series.request_bytes)),
-    _c("response_bytes", "Bytes of reply bodies.", _SERIES, _series(lambda series: series.response_bytes)),
-    _c("request_messages", "Messages to engines, of ended gRPC streams.", _SERIES, _series(lambda s: s.messages_sent)),
+    _c("retries", "Tries after the first one.", _SERIES, _each("series", "retries")),
+    _c("request_bytes", "Bytes of request bodies.", _SERIES, _each("series", "request_bytes")),
+    _c("response_bytes", "Bytes of reply bodies.", _SERIES, _each("series", "response_bytes")),
+    _c("request_messages", "Messages to engines, of ended gRPC streams.", _SERIES, _each("series", "messages_sent")),
     _c(
         "response_messages",
         "Messages from engines, of ended gRPC streams.",
         _SERIES,
-        _series(lambda series: series.messages_received),
+        _each("series", "messages_received"),
     ),
-    _g("in_flight", "Requests at an endpoint now.", _SERIES, _series(lambda series: series.in_flight)),
-    _h("request_seconds", "From the head of a request to the end of its reply.", _series(lambda s: s.total)),
+    _g("in_flight", "Requests at an endpoint now.", _SERIES, _each("series", "in_flight")),
+    _h("request_seconds", "From the head of a request to the end of its reply.", _each("series", "total")),
     _h(
         "first_byte_seconds",
         "From the head of a request to the first byte of its reply.",
-        _series(lambda s: s.first_byte),
+        _each("series", "first_byte"),
     ),
-    _h("upstream_seconds", "From sending the last try to the end of its reply.", _series(lambda s: s.upstream)),
-    _c("prompt_tokens", "Tokens of prompts, as engines counted them.", _SERIES, _tokens(lambda tokens: tokens.prompt)),
-    _c("cached_tokens", "Tokens of prompts in the engines' caches.", _SERIES, _tokens(lambda tokens: tokens.cached)),
+    _h("upstream_seconds", "From sending the last try to the end of its reply.", _each("series", "upstream")),
+    _c("prompt_tokens", "Tokens of prompts, as engines counted them.", _SERIES, _tokens("prompt")),
+    _c("cached_tokens", "Tokens of prompts in the engines' caches.", _SERIES, _tokens("cached")),
     _c(
         "completion_tokens",
         "Tokens generated; events, for streams of engines that do not count tokens.",
         _SERIES,
-        _tokens(lambda tokens: tokens.completion),
+        _tokens("completion"),
     ),
-    _c(
-        "cancelled_tokens",
-        "Tokens generated for clients that left before the end.",
-        _SERIES,
-        _tokens(lambda tokens: tokens.cancelled),
-    ),
+    _c("cancelled_tokens", "Tokens generated for clients that left before the end.", _SERIES, _tokens("cancelled")),
     _c(
         "resumed_generations",
         "Generations that broke off and continued at another endpoint.",
         _SERIES,
-        _tokens(lambda tokens: tokens.resumed),
+        _tokens("resumed"),
     ),
     _h(
         "first_token_seconds",
         "From the head of a request to the first token of its streamed reply.",
-        _tokens(lambda tokens: tokens.first_token),
+        _tokens("first_token"),
     ),
-    _h("per_token_seconds", "Mean time between the tokens of a streamed reply.", _tokens(lambda t: t.per_token)),
-    _h("cancel_seconds", "From a client's leaving to the engine's notification.", _tokens(lambda tokens: tokens.stop)),
-    _c("limit_admitted", "Requests that a limit admitted.", ("limit",), _limits(lambda limit: limit.admitted)),
-    _c("limit_refused", "Requests that a limit refused.", ("limit",), _limits(lambda limit: limit.refused)),
-    _c("limit_waited", "Requests that waited for Redis first.", ("limit",), _limits(lambda limit: limit.waited)),
-    _g("limit_in_use", "Requests under way that hold a slot.", ("limit",), _limits(lambda limit: limit.in_use)),
-    _g("limit_accounts", "Accounts of a limit in the workers.", ("limit",), _limits(lambda limit: limit.accounts)),
+    _h("per_token_seconds", "Mean time between the tokens of a streamed reply.", _tokens("per_token")),
+    _h("cancel_seconds", "From a client's leaving to the engine's notification.", _tokens("stop")),
+    _c("limit_admitted", "Requests that a limit admitted.", ("limit",), _each("limits", "admitted")),
+    _c("limit_refused", "Requests that a limit refused.", ("limit",), _each("limits", "refused")),
+    _c("limit_waited", "Requests that waited for Redis first.", ("limit",), _each("limits", "waited")),
+    _g("limit_in_use", "Requests under way that hold a slot.", ("limit",), _each("limits", "in_use")),
+    _g("limit_accounts", "Accounts of a limit in the workers.", ("limit",), _each("limits", "accounts")),
     _g(
         "limit_shared",
         "1: Redis decides; 0: some worker uses its own share.",
         ("limit",),
-        _limits(lambda limit: limit.is_shared),
+        _each("limits", lambda limit: not limit.is_local),
     ),
 )
 _ARM_METRICS = (
-    _c("arm_requests", "Inferences counted for experiments.", _ARM, _arms(lambda arm: sum(arm.requests))),
-    _c("arm_errors", "Those that failed.", _ARM, _arms(lambda arm: sum(arm.errors))),
+    _c("arm_requests", "Inferences counted for experiments.", _ARM, _each("arms", lambda arm: sum(arm.requests))),
+    _c("arm_errors", "Those that failed.", _ARM, _each("arms", lambda arm: sum(arm.errors))),
     _c(
         "arm_crossed",
         "Requests answered by another arm's engine after a failover; not counted.",
         _ARM,
-        _arms(lambda arm: arm.crossed),
+        _each("arms", "crossed"),
     ),
-    _c("arm_forced", "Requests with a forced arm; not counted.", _ARM, _arms(lambda arm: arm.forced)),
-    _c("arm_joules", "Energy, where engines report it.", _ARM, _arms(lambda arm: arm.joules)),
+    _c("arm_forced", "Requests with a forced arm; not counted.", _ARM, _each("arms", "forced")),
+    _c("arm_joules", "Energy, where engines report it.", _ARM, _each("arms", "joules")),
     _c("arm_feedback_values", "Values of feedback.", (*_ARM, "name"), _feedback(lambda feedback: sum(feedback.count))),
     _c(
         "arm_feedback_labels",
@@ -254,33 +216,23 @@ _RUN_METRICS = (
         ("experiment", "status"),
         lambda state: (((name, run.status), 1) for name, run in state.runs.items()),
     ),
-    _g(
-        "experiment_step",
-        "The step of the ramp; 0 outside a ramp.",
-        ("experiment",),
-        lambda state: (((name,), run.step) for name, run in state.runs.items()),
-    ),
-    _g(
-        "arm_share",
-        "Share of the experiment's units.",
-        _ARM,
-        lambda state: (((name, arm), share) for name, run in state.runs.items() for arm, share in run.shares.items()),
-    ),
+    _g("experiment_step", "The step of the ramp; 0 outside a ramp.", ("experiment",), _each("runs", "step")),
+    _g("arm_share", "Share of the experiment's units.", _ARM, _by("runs", "shares")),
 )
 _SHADOW_METRICS = (
-    _c("shadow_captured", "Requests copied to be mirrored.", ("route",), _shadows(lambda counts: counts.captured)),
-    _c("shadow_mirrored", "Requests sent to a candidate.", ("route",), _shadows(lambda counts: counts.mirrored)),
+    _c("shadow_captured", "Requests copied to be mirrored.", ("route",), _each("shadows", "captured")),
+    _c("shadow_mirrored", "Requests sent to a candidate.", ("route",), _each("shadows", "mirrored")),
     _c(
         "shadow_outcomes",
         "Mirrored requests by the outcome of the comparison.",
         ("route", "outcome"),
-        _shadow_counts(lambda counts: counts.outcomes),
+        _by("shadows", "outcomes"),
     ),
     _c(
         "shadow_dropped",
         "Sampled requests that were not mirrored, by reason.",
         ("route", "reason"),
-        _shadow_counts(lambda counts: counts.dropped),
+        _by("shadows", "dropped"),
     ),
 )
 _ENDPOINT_METRICS = (
@@ -288,57 +240,44 @@ _ENDPOINT_METRICS = (
         "endpoint_healthy",
         "Whether the endpoint is ready.",
         _PLACE,
-        lambda state: ((key, condition is Readiness.READY) for key, condition in state.health.items()),
+        _each("health", lambda condition: condition is Readiness.READY),
     ),
-    _g(
-        "breaker_open",
-        "Whether a worker's circuit breaker is open.",
-        _PLACE,
-        lambda state: state.breakers_open.items(),
-    ),
+    _g("breaker_open", "Whether a worker's circuit breaker is open.", _PLACE, _each("breakers_open", bool)),
     _g(
         "endpoint_draining",
         "Whether an operator has drained the endpoint.",
         _PLACE,
         lambda state: ((key, key in state.drained) for key in state.breakers_open),
     ),
-    _g("engine_running", "Running requests, as the engine reports.", _PLACE, _loads(lambda load: load.running)),
-    _g("engine_waiting", "Waiting requests, as the engine reports.", _PLACE, _loads(lambda load: load.waiting)),
-    _g("engine_kv_use", "Share of the engine's key-value cache in use.", _PLACE, _loads(lambda load: load.kv_use)),
+    _g("engine_running", "Running requests, as the engine reports.", _PLACE, _each("loads", "running")),
+    _g("engine_waiting", "Waiting requests, as the engine reports.", _PLACE, _each("loads", "waiting")),
+    _g("engine_kv_use", "Share of the engine's key-value cache in use.", _PLACE, _each("loads", "kv_use")),
 )
 _SESSION_METRICS = (
-    _c("sessions_created", "New sessions.", (), _sessions(lambda use: use.created)),
-    _c("sessions_read", "Sessions that workers have read from Redis.", (), _sessions(lambda use: use.read)),
+    _c("sessions_created", "New sessions.", (), _one("sessions.created")),
+    _c("sessions_read", "Sessions that workers have read from Redis.", (), _one("sessions.read")),
     _c(
-        "sessions_unread",
-        "Sessions that continued without Redis, which was late or away.",
-        (),
-        _sessions(lambda use: use.unread),
+        "sessions_unread", "Sessions that continued without Redis, which was late or away.", (), _one("sessions.unread")
     ),
-    _c("sessions_shed", "New sessions sent elsewhere than their overloaded home.", (), _sessions(lambda use: use.shed)),
-    _g("sessions_known", "Sessions in the workers' caches.", (), _sessions(lambda use: use.known)),
+    _c("sessions_shed", "New sessions sent elsewhere than their overloaded home.", (), _one("sessions.shed")),
+    _g("sessions_known", "Sessions in the workers' caches.", (), _one("sessions.known")),
     _c(
         "sessions_moved",
         "Sessions that moved from an endpoint that was drained, unavailable, or removed from the rules.",
         (*_PLACE, "reason"),
-        _session_counts(lambda use: use.moved),
+        _session_counts("moved"),
     ),
-    _c(
-        "sequences_lost",
-        "Sequences that ended with their endpoint.",
-        _PLACE,
-        _session_counts(lambda use: use.sequences_lost),
-    ),
+    _c("sequences_lost", "Sequences that ended with their endpoint.", _PLACE, _session_counts("sequences_lost")),
     _c(
         "sequences_moved",
         "Sequences replayed at another endpoint, since theirs was lost or drained.",
         (*_PLACE, "reason"),
-        _session_counts(lambda use: use.sequences_moved),
+        _session_counts("sequences_moved"),
     ),
 )
 _STORE_METRICS = (
-    _c("redis_calls", "Pipelines sent to Redis.", (), _store(lambda use: use.calls)),
-    _c("redis_seconds", "Total seconds of pipelines with a reply.", (), _store(lambda use: use.seconds)),
+    _c("redis_calls", "Pipelines sent to Redis.", (), _one("store.calls")),
+    _c("redis_seconds", "Total seconds of pipelines with a reply.", (), _one("store.seconds")),
     _c(
         "redis_failures",
         "Failed calls of Redis: late (missed the deadline), failed (unreachable), refused (a wrong type, no memory), "
@@ -346,36 +285,31 @@ _STORE_METRICS = (
         ("reason",),
         lambda state: (((reason,), getattr(state.store, reason)) for reason in _FAILURES),
     ),
-    _c("redis_dropped", "Commands that were never written.", (), _store(lambda use: use.dropped)),
-    _g("redis_available", "Workers for which Redis answers.", (), _store(lambda use: use.available)),
-    _c("redis_restarts", "Restarts of the embedded Redis.", (), _one(lambda state: state.redis_restarts)),
-    _c("news_heard", "Events that workers received from others.", (), _store(lambda use: use.received)),
-    _c("news_gaps", "Times that a worker missed events, and read all state again.", (), _store(lambda use: use.gaps)),
-    _g("news_live", "Workers that receive events.", (), _store(lambda use: use.live)),
+    _c("redis_dropped", "Commands that were never written.", (), _one("store.dropped")),
+    _g("redis_available", "Workers for which Redis answers.", (), _one("store.available")),
+    _c("redis_restarts", "Restarts of the embedded Redis.", (), _one("redis_restarts")),
+    _c("news_heard", "Events that workers received from others.", (), _one("store.received")),
+    _c("news_gaps", "Times that a worker missed events, and read all state again.", (), _one("store.gaps")),
+    _g("news_live", "Workers that receive events.", (), _one("store.live")),
 )
 _PROCESS_METRICS = (
-    _g("connections", "Open client connections.", (), _one(lambda state: state.connections)),
-    _g(
-        "open_fds",
-        "Open file descriptors of a worker.",
-        ("worker",),
-        lambda state: (((str(pid),), used) for pid, (used, _) in state.descriptors.items()),
-    ),
+    _g("connections", "Open client connections.", (), _one("connections")),
+    _g("open_fds", "Open file descriptors of a worker.", ("worker",), _each("descriptors", itemgetter(0))),
     _g(
         "max_fds",
         "Maximum of open file descriptors of a worker.",
         ("worker",),
-        lambda state: (((str(pid),), limit or math.inf) for pid, (_, limit) in state.descriptors.items()),
+        _each("descriptors", lambda numbers: numbers[1] or math.inf),
     ),
-    _g("rules_number", "Number of the rules in force.", (), _one(lambda state: state.rules_number)),
+    _g("rules_number", "Number of the rules in force.", (), _one("rules_number")),
     _c(
         "rules_reloads",
         "Readings of changed rule files.",
         ("result",),
         lambda state: ((("ok",), state.reloads_ok), (("refused",), state.reloads_refused)),
     ),
-    _g("workers", "Workers that serve.", (), _one(lambda state: state.workers)),
-    _c("worker_restarts", "Workers that died and were replaced.", (), _one(lambda state: state.worker_restarts)),
+    _g("workers", "Workers that serve.", (), _one("workers")),
+    _c("worker_restarts", "Workers that died and were replaced.", (), _one("worker_restarts")),
     _g("info", "The version that runs.", ("version",), lambda state: [((state.version,), 1)]),
 )
 _GROUPS: tuple[tuple[Callable[[ExpositionState], bool], tuple[_Metric, ...]], ...] = (

@@ -7,17 +7,15 @@ every worker for a `CountersSnapshot`, adds them up and writes Prometheus' text 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable
-from dataclasses import dataclass, field
-from typing import TypeVar
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
-from gateway.observability.arm_stats import ArmCounts
+from gateway.observability.arm_stats import ArmCounts, ArmKey
 from gateway.observability.arms import Arms
 from gateway.observability.stats import LimitSnapshot, SessionUse, StoreUse
 from gateway.protocol.engine_load import Load
 from gateway.protocol.prometheus_text import Histogram
-
-Key = TypeVar("Key")
 
 # Seconds. From the gateway's own tenth of a millisecond to a long generation.
 LATENCY_BOUNDS = (
@@ -30,8 +28,7 @@ LATENCY_BOUNDS = (
 SHADOW_ARM = "shadow"
 
 
-@dataclass(frozen=True, slots=True)
-class SeriesKey:
+class SeriesKey(NamedTuple):
     """The labels of a series; an empty text where a request never got that far (no route, no endpoint)."""
 
     route: str = ""
@@ -40,6 +37,11 @@ class SeriesKey:
     endpoint: str = ""
 
 
+def _latencies() -> Histogram:
+    return Histogram(LATENCY_BOUNDS)
+
+
+@dataclass(slots=True, eq=False)
 class Tokens:
     """The tokens of one key's generations.
 
@@ -48,33 +50,17 @@ class Tokens:
     `cancelled` are tokens generated for clients that left.
     """
 
-    __slots__ = ("cached", "cancelled", "completion", "first_token", "per_token", "prompt", "resumed", "stop")
-
-    def __init__(self) -> None:
-        self.prompt = 0
-        self.completion = 0
-        self.cached = 0
-        self.cancelled = 0
-        self.resumed = 0
-        self.first_token = Histogram(LATENCY_BOUNDS)
-        self.per_token = Histogram(LATENCY_BOUNDS)
-        self.stop = Histogram(LATENCY_BOUNDS)
+    prompt: int = 0
+    completion: int = 0
+    cached: int = 0
+    cancelled: int = 0
+    resumed: int = 0
+    first_token: Histogram = field(default_factory=_latencies)
+    per_token: Histogram = field(default_factory=_latencies)
+    stop: Histogram = field(default_factory=_latencies)
 
 
-@dataclass(slots=True)
-class TokensSnapshot:
-    """Tokens as plain values."""
-
-    prompt: int
-    completion: int
-    cached: int
-    cancelled: int
-    resumed: int
-    first_token: tuple[list[int], float]
-    per_token: tuple[list[int], float]
-    stop: tuple[list[int], float]
-
-
+@dataclass(slots=True, eq=False)
 class RequestSeries:
     """The requests of one key.
 
@@ -82,36 +68,19 @@ class RequestSeries:
     from the last try's sending to the end of its reply.
     """
 
-    __slots__ = (
-        "errors",
-        "first_byte",
-        "in_flight",
-        "key",
-        "messages_received",
-        "messages_sent",
-        "request_bytes",
-        "response_bytes",
-        "retries",
-        "statuses",
-        "tokens",
-        "total",
-        "upstream",
-    )
-
-    def __init__(self, key: SeriesKey) -> None:
-        self.key = key
-        self.tokens: Tokens | None = None  # where a language model was asked
-        self.statuses: dict[int, int] = {}
-        self.errors: dict[str, int] = {}
-        self.retries = 0
-        self.in_flight = 0
-        self.request_bytes = 0
-        self.response_bytes = 0
-        self.messages_sent = 0  # of streams, to engines
-        self.messages_received = 0
-        self.total = Histogram(LATENCY_BOUNDS)
-        self.first_byte = Histogram(LATENCY_BOUNDS)
-        self.upstream = Histogram(LATENCY_BOUNDS)
+    key: SeriesKey
+    tokens: Tokens | None = None  # of language models
+    statuses: dict[int, int] = field(default_factory=dict)
+    errors: dict[str, int] = field(default_factory=dict)
+    retries: int = 0
+    in_flight: int = 0
+    request_bytes: int = 0
+    response_bytes: int = 0
+    messages_sent: int = 0  # of streams, to engines
+    messages_received: int = 0
+    total: Histogram = field(default_factory=_latencies)
+    first_byte: Histogram = field(default_factory=_latencies)
+    upstream: Histogram = field(default_factory=_latencies)
 
     def count(self, status: int, total: float, first_byte: float, upstream: float) -> None:
         """Count a reply that has ended; times in seconds."""
@@ -142,40 +111,34 @@ class RequestSeries:
         self.errors[reason] = self.errors.get(reason, 0) + 1
 
 
-@dataclass(slots=True)
-class SeriesSnapshot:
-    """A series as plain values: what travels from a worker to the control process."""
-
-    key: SeriesKey
-    statuses: dict[int, int]
-    errors: dict[str, int]
-    retries: int
-    in_flight: int
-    request_bytes: int
-    response_bytes: int
-    messages_sent: int
-    messages_received: int
-    total: tuple[list[int], float]
-    first_byte: tuple[list[int], float]
-    upstream: tuple[list[int], float]
-    tokens: TokensSnapshot | None = None
-
-
-@dataclass(slots=True)
+@dataclass
 class CountersSnapshot:
-    """One worker's counters at one moment."""
+    """One worker's counters at one moment, or the sum of several. The worker counts on in the same objects."""
 
-    series: list[SeriesSnapshot] = field(default_factory=list)
+    series: Mapping[SeriesKey, RequestSeries] = field(default_factory=dict)
     connections: int = 0  # open client connections
-    rules_number: int = 0  # the rules' snapshot in use
-    breakers_open: dict[tuple[str, str], bool] = field(default_factory=dict)  # (engine, endpoint url) -> left out now
-    loads: dict[tuple[str, str], Load] = field(default_factory=dict)  # the same -> what its replies tell of its load
+    breakers_open: Mapping[tuple[str, str], bool] = field(default_factory=dict)  # by engine and endpoint
+    loads: Mapping[tuple[str, str], Load] = field(default_factory=dict)  # the same: as replies report it
     store: StoreUse | None = None  # None: there is no Redis
-    sessions: SessionUse | None = None
-    limits: list[LimitSnapshot] = field(default_factory=list)
-    arms: list[ArmCounts] = field(default_factory=list)  # of experiments, since the worker began
-    captures: dict[tuple[str, str], int] = field(default_factory=dict)  # (route, captured | why not) -> requests
-    descriptors: tuple[int, int] = (0, 0)  # file descriptors: open, and how many may be (0: any number)
+    sessions: SessionUse | None = None  # None: no worker has reported
+    limits: Mapping[str, LimitSnapshot] = field(default_factory=dict)  # by name
+    arms: Mapping[ArmKey, ArmCounts] = field(default_factory=dict)  # of experiments
+    captures: Mapping[tuple[str, str], int] = field(default_factory=dict)  # by route, and "captured" or why not
+    descriptors: Mapping[int, tuple[int, int]] = field(default_factory=dict)  # by process id: open, limit (0: none)
+
+    def totals(self) -> CountersSnapshot:
+        """What remains of it when its worker has ended."""
+        return CountersSnapshot(
+            series={key: replace(series, in_flight=0) for key, series in self.series.items()},
+            store=replace(self.store, available=0, live=0) if self.store is not None else None,
+            sessions=replace(self.sessions, known=0) if self.sessions is not None else None,
+            limits={
+                name: LimitSnapshot(name, limit.admitted, limit.refused, limit.waited)
+                for name, limit in self.limits.items()
+            },
+            arms=self.arms,
+            captures=self.captures,
+        )
 
 
 class Metrics:
@@ -183,100 +146,11 @@ class Metrics:
 
     def __init__(self, num_recent: int = 0) -> None:
         self.arms = Arms(num_recent)
-        self._series: dict[SeriesKey, RequestSeries] = {}
+        self.by_key: dict[SeriesKey, RequestSeries] = {}
         self.unrouted = self.series(SeriesKey())
 
     def series(self, key: SeriesKey) -> RequestSeries:
-        found = self._series.get(key)
+        found = self.by_key.get(key)
         if found is None:
-            found = self._series[key] = RequestSeries(key)
+            found = self.by_key[key] = RequestSeries(key)
         return found
-
-    def snapshot(self) -> list[SeriesSnapshot]:
-        return [_frozen(series) for series in self._series.values()]
-
-
-def _frozen(series: RequestSeries) -> SeriesSnapshot:
-    return SeriesSnapshot(
-        key=series.key,
-        statuses=dict(series.statuses),
-        errors=dict(series.errors),
-        retries=series.retries,
-        in_flight=series.in_flight,
-        request_bytes=series.request_bytes,
-        response_bytes=series.response_bytes,
-        messages_sent=series.messages_sent,
-        messages_received=series.messages_received,
-        total=_copy(series.total),
-        first_byte=_copy(series.first_byte),
-        upstream=_copy(series.upstream),
-        tokens=_frozen_tokens(series.tokens) if series.tokens is not None else None,
-    )
-
-
-def _frozen_tokens(tokens: Tokens) -> TokensSnapshot:
-    return TokensSnapshot(
-        prompt=tokens.prompt,
-        completion=tokens.completion,
-        cached=tokens.cached,
-        cancelled=tokens.cancelled,
-        resumed=tokens.resumed,
-        first_token=_copy(tokens.first_token),
-        per_token=_copy(tokens.per_token),
-        stop=_copy(tokens.stop),
-    )
-
-
-def _copy(histogram: Histogram) -> tuple[list[int], float]:
-    return list(histogram.counts), histogram.sum
-
-
-def add_up(snapshots: Iterable[list[SeriesSnapshot]]) -> dict[SeriesKey, SeriesSnapshot]:
-    """Sum several workers' series by key."""
-    sums: dict[SeriesKey, SeriesSnapshot] = {}
-    for snapshot in snapshots:
-        for series in snapshot:
-            known = sums.get(series.key)
-            sums[series.key] = series if known is None else _sum(known, series)
-    return sums
-
-
-def _sum(one: SeriesSnapshot, other: SeriesSnapshot) -> SeriesSnapshot:
-    return SeriesSnapshot(
-        key=one.key,
-        statuses=_sum_counts(one.statuses, other.statuses),
-        errors=_sum_counts(one.errors, other.errors),
-        retries=one.retries + other.retries,
-        in_flight=one.in_flight + other.in_flight,
-        request_bytes=one.request_bytes + other.request_bytes,
-        response_bytes=one.response_bytes + other.response_bytes,
-        messages_sent=one.messages_sent + other.messages_sent,
-        messages_received=one.messages_received + other.messages_received,
-        total=_sum_histograms(one.total, other.total),
-        first_byte=_sum_histograms(one.first_byte, other.first_byte),
-        upstream=_sum_histograms(one.upstream, other.upstream),
-        tokens=_sum_tokens(one.tokens, other.tokens),
-    )
-
-
-def _sum_tokens(one: TokensSnapshot | None, other: TokensSnapshot | None) -> TokensSnapshot | None:
-    if one is None or other is None:
-        return one or other
-    return TokensSnapshot(
-        prompt=one.prompt + other.prompt,
-        completion=one.completion + other.completion,
-        cached=one.cached + other.cached,
-        cancelled=one.cancelled + other.cancelled,
-        resumed=one.resumed + other.resumed,
-        first_token=_sum_histograms(one.first_token, other.first_token),
-        per_token=_sum_histograms(one.per_token, other.per_token),
-        stop=_sum_histograms(one.stop, other.stop),
-    )
-
-
-def _sum_counts(one: dict[Key, int], other: dict[Key, int]) -> dict[Key, int]:
-    return {key: one.get(key, 0) + other.get(key, 0) for key in one.keys() | other.keys()}
-
-
-def _sum_histograms(one: tuple[list[int], float], other: tuple[list[int], float]) -> tuple[list[int], float]:
-    return [a + b for a, b in zip(one[0], other[0], strict=True)], one[1] + other[1]

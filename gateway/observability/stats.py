@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields, replace
-from typing import Any, TypeVar
-
-T = TypeVar("T")
+from dataclasses import dataclass, field, fields
+from typing import Any
 
 # Accounts shown of each limit: those with the most requests under way, then the last used.
 MAX_SHOWN = 20
@@ -33,7 +30,7 @@ class LiveRequest:
     model: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class StoreUse:
     """The use of Redis by a worker since its start, or by several. `available` and `live` are current: how many of them
     call it, and receive its events."""
@@ -50,13 +47,8 @@ class StoreUse:
     available: int = 0
     live: int = 0
 
-    @property
-    def ended(self) -> StoreUse:
-        """What remains of it when its worker has ended."""
-        return replace(self, available=0, live=0)
 
-
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class SessionUse:
     """The sessions of a worker since its start, or of several; `known` are those in its cache now."""
 
@@ -68,11 +60,6 @@ class SessionUse:
     sequences_lost: Mapping[tuple[str, str], int] = field(default_factory=dict)  # by engine and endpoint
     known: int = 0
     sequences_moved: Mapping[tuple[str, str, str], int] = field(default_factory=dict)  # as `moved`
-
-    @property
-    def ended(self) -> SessionUse:
-        """What remains of it when its worker has ended."""
-        return replace(self, known=0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,20 +81,19 @@ class ShadowCounts:
     dropped: Mapping[str, int] = field(default_factory=dict)  # by reason
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class AccountSnapshot:
     """One key of a limit. `requests` and `tokens` are the workers' remaining allowance, None where not limited."""
 
-    who: str
     in_use: int = 0
     requests: float | None = None
     tokens: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class LimitSnapshot:
-    """One limit. `accounts` is the sum of the workers' numbers of accounts, `shown` are some of them; `is_shared`:
-    Redis decides in all workers."""
+    """One limit. `accounts` is the sum of the workers' numbers of accounts, `shown` are some of them, by key;
+    `is_local`: some worker decides without Redis."""
 
     name: str
     admitted: int = 0
@@ -115,71 +101,30 @@ class LimitSnapshot:
     waited: int = 0
     accounts: int = 0
     in_use: int = 0
-    shown: tuple[AccountSnapshot, ...] = ()
-    is_shared: bool = True
+    shown: Mapping[str, AccountSnapshot] = field(default_factory=dict)
+    is_local: bool = False
 
 
-def without_worker(limit: LimitSnapshot) -> LimitSnapshot:
-    """What remains of it when its worker has ended."""
-    return replace(limit, accounts=0, in_use=0, shown=(), is_shared=True)
-
-
-def add_up_limits(workers: Iterable[Iterable[LimitSnapshot]]) -> dict[str, LimitSnapshot]:
-    """Sum several workers' limits by name."""
-    sums: dict[str, LimitSnapshot] = {}
-    for limits in workers:
-        for limit in limits:
-            current = sums.get(limit.name)
-            sums[limit.name] = limit if current is None else _sum_limits(current, limit)
-    return sums
-
-
-def _sum_limits(one: LimitSnapshot, other: LimitSnapshot) -> LimitSnapshot:
-    return LimitSnapshot(
-        name=one.name,
-        admitted=one.admitted + other.admitted,
-        refused=one.refused + other.refused,
-        waited=one.waited + other.waited,
-        accounts=one.accounts + other.accounts,
-        in_use=one.in_use + other.in_use,
-        shown=_sum_accounts((*one.shown, *other.shown)),
-        is_shared=one.is_shared and other.is_shared,
-    )
-
-
-def _sum_accounts(accounts: Iterable[AccountSnapshot]) -> tuple[AccountSnapshot, ...]:
-    sums: dict[str, AccountSnapshot] = {}
-    for account in accounts:
-        current = sums.get(account.who)
-        if current is not None:
-            account = AccountSnapshot(
-                account.who,
-                current.in_use + account.in_use,
-                _sum_amounts(current.requests, account.requests),
-                _sum_amounts(current.tokens, account.tokens),
-            )
-        sums[account.who] = account
-    return tuple(sorted(sums.values(), key=lambda account: -account.in_use)[:MAX_SHOWN])
-
-
-def _sum_amounts(one: float | None, other: float | None) -> float | None:
-    return other if one is None else one + (other or 0)
-
-
-def total(uses: Iterable[T | None]) -> T | None:
-    """The sum of dataclasses of numbers and of mappings to numbers, field by field; None where there is none."""
-    present = [use for use in uses if use is not None]
-    if not present:
-        return None
-    kind: Any = type(present[0])
-    summed: T = kind(**{field.name: _sum([getattr(use, field.name) for use in present]) for field in fields(kind)})
-    return summed
-
-
-def _sum(values: list[Any]) -> Any:
-    if not isinstance(values[0], Mapping):
-        return sum(values)
-    counted: Counter[Any] = Counter()
-    for value in values:
-        counted.update(value)
-    return dict(counted)
+def add_up(parts: Iterable[Any]) -> Any:
+    """The sum of values of one type, leaf by leaf; None counts as absent. Numbers are added, of truths one suffices;
+    lists, mappings and dataclasses are added by their items. Anything else, frozen dataclasses too, is the first's."""
+    present = [part for part in parts if part is not None]
+    if len(present) < 2:
+        return present[0] if present else None
+    first: Any = present[0]
+    if isinstance(first, bool):
+        return any(present)
+    if isinstance(first, int | float):
+        return sum(present)
+    if isinstance(first, list):
+        return [sum(items) for items in zip(*present, strict=True)]
+    if isinstance(first, Mapping):
+        by_key: dict[Any, list[Any]] = {}
+        for part in present:
+            for key, value in part.items():
+                by_key.setdefault(key, []).append(value)
+        return {key: add_up(values) for key, values in by_key.items()}
+    parameters = getattr(first, "__dataclass_params__", None)
+    if parameters is None or parameters.frozen:
+        return first
+    return type(first)(**{each.name: add_up([getattr(part, each.name) for part in present]) for each in fields(first)})

@@ -77,15 +77,16 @@ def histogram_samples(
         yield MetricSample(count, {**labels, "le": bound}, "_bucket")
 
 
+@dataclass(slots=True)
 class Histogram:
     """Counts of values by bucket; the last count is of the values above every bound."""
 
-    __slots__ = ("bounds", "counts", "sum")
+    bounds: Sequence[float]
+    counts: list[int] = field(default_factory=list)
+    sum: float = 0.0
 
-    def __init__(self, bounds: Sequence[float]) -> None:
-        self.bounds = bounds
-        self.counts = [0] * (len(bounds) + 1)
-        self.sum = 0.0
+    def __post_init__(self) -> None:
+        self.counts = self.counts or [0] * (len(self.bounds) + 1)
 
     def observe(self, value: float) -> None:
         self.counts[bisect_left(self.bounds, value)] += 1

@@ -84,10 +84,6 @@ class ShadowComparator:
         self._shadows = shadows(rules)
         self._places = places
 
-    def forget(self, route: str) -> None:
-        """Reset a route's report."""
-        self.reports.pop(route, None)
-
     def take(self, capture: Capture, done: Callable[[str], None]) -> None:
         """Compare a worker's capture; `done` is called with the route when that has ended."""
         route, model = capture.facts.route, capture.facts.model

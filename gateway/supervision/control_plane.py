@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from importlib.metadata import version
 from typing import Any
 
@@ -13,6 +14,7 @@ from gateway.admin.control_plane import DrainedSince, InferencePort
 from gateway.admin.event_feed import Feed
 from gateway.config.settings import Settings
 from gateway.config.specs import RulesSpec
+from gateway.control.messages import SetDrained, SetLogLevel
 from gateway.observability.exposition import ExpositionState
 from gateway.observability.logs import log_level, set_log_level
 from gateway.observability.stats import LiveRequest
@@ -60,9 +62,9 @@ class GatewayControlPlane:
         address = self._redis.address
         self.store = Store(address) if address is not None else None
         self._prober = Prober(self._health_changed)
-        self.workers = WorkerPool(settings, book.rules, self._prober.health, ports, worker_command, address)
+        self.workers = WorkerPool(settings, book.rules, ports, worker_command, address)
         self.workers.number = book.number
-        self.shadows = ShadowSupervisor(settings, self.workers.tally)
+        self.shadows = ShadowSupervisor(settings, book.rules, self.workers.counters)
         self.workers.captures = self.shadows.socket_path
         self._replicas = Replicas(
             address,
@@ -85,11 +87,10 @@ class GatewayControlPlane:
         )
         folder = data_dir_of(settings)
         self.audit_log: AuditLog = RedisLog(self.store) if self.store is not None else AuditFile(folder)
-        self._decisions: DecisionFeed = DecisionFeed(
-            lambda watch: self.workers.watch(watch, self._decisions.receive),
-            workers=settings.workers,
-            redacted=tuple(name.lower() for name in settings.redact),
+        self._decisions = DecisionFeed(
+            self.workers.set, workers=settings.workers, redacted=tuple(name.lower() for name in settings.redact)
         )
+        self.workers.on_decisions = self._decisions.receive
         self.recordings = Recordings(folder / "recordings" if folder is not None else None, self._decisions)
         self._tail = FeedSubscription(self._publish_decisions, _TAIL_RATE)
         self.feed.on_decisions_wanted(self._watch_tail)
@@ -150,13 +151,13 @@ class GatewayControlPlane:
             _log.info("rules %d are in force (%s)", number, rules.digest[:12])
 
     def _health_changed(self, findings: Findings) -> None:
-        self.workers.set_health(findings)
-        self.shadows.set_health(findings)
+        for pool in (self.workers, self.shadows.pool):
+            pool.set_health(findings)
         self._replicas.conditions_changed(findings.conditions)
 
     def _drained_changed(self, drained: Collection[tuple[str, str]]) -> None:
-        self.workers.set_drained(frozenset(drained))
-        self.shadows.set_drained(frozenset(drained))
+        for pool in (self.workers, self.shadows.pool):
+            pool.set(SetDrained(frozenset(drained)))
 
     def _watch_tail(self, is_wanted: bool) -> None:
         if is_wanted:
@@ -189,34 +190,26 @@ class GatewayControlPlane:
 
     def set_log_level(self, level: str) -> None:
         set_log_level(level)
-        self.workers.set_log_level(level)
+        self.workers.set(SetLogLevel(level))
 
     async def count(self) -> None:
         await asyncio.gather(self.workers.count(), self.shadows.count())
 
     async def exposition(self) -> ExpositionState:
         await self.count()
-        tally, book = self.workers.tally, self._book
+        total, book = self.workers.counters.total(), self._book
         return ExpositionState(
-            series=tally.series(),
-            connections=tally.connections,
-            descriptors=tally.descriptors(),
+            **vars(replace(total, loads={**total.loads, **self._prober.loads})),
             health=self._prober.health,
             models=self._prober.models,
-            loads={**tally.loads(), **self._prober.loads},
-            breakers_open=tally.breakers_open(),
-            limits=tally.limits(),
+            drained=self.drained,
             rules_number=book.number,
             reloads_ok=book.readings_ok,
             reloads_refused=book.readings_refused,
             workers=self.workers.num_serving,
             worker_restarts=self.workers.restarts,
             version=version("pointsman"),
-            drained=frozenset(self.drained),
-            store=tally.store(),
-            sessions=tally.sessions(),
-            arms=tally.arms(),
+            redis_restarts=self._redis.restarts,
             runs=self.experiments.facts(),
             shadows=self.shadows.counts(),
-            redis_restarts=self._redis.restarts,
         )

@@ -9,6 +9,7 @@ from typing import Protocol
 
 from gateway.config.settings import Settings
 from gateway.config.specs import RulesSpec
+from gateway.control.messages import SetWeights
 from gateway.experiments.controller import ExperimentController, GatewayActions, RulesNotWritten
 from gateway.experiments.coordination import LocalCoordination
 from gateway.experiments.redis_coordination import RedisCoordination
@@ -38,7 +39,7 @@ def make_experiments(
     """Experiments are coordinated through Redis; without it they are this gateway's, stored in its data folder."""
     actions = GatewayActions(
         _counter(workers),
-        workers.set_weights,
+        lambda weights, runs: workers.set(SetWeights(weights, runs)),
         _writer(change),
         replicas.experiment_changed,
         lambda: _in_flight(workers, rules()),
@@ -54,7 +55,7 @@ def make_experiments(
 def _counter(workers: WorkerPool) -> Callable[[], Awaitable[Mapping[ArmKey, ArmCounts]]]:
     async def count() -> Mapping[ArmKey, ArmCounts]:
         await workers.count()
-        return workers.tally.arms()
+        return workers.counters.arms()
 
     return count
 
@@ -63,7 +64,7 @@ def _in_flight(workers: WorkerPool, rules: RulesSpec) -> Mapping[ArmKey, int]:
     """Requests in flight by arm: all that is seen of an engine that hangs."""
     experiments = {route.name: route.experiment for route in rules.routes if route.experiment is not None}
     found: Counter[ArmKey] = Counter()
-    for key, series in workers.tally.series().items():
+    for key, series in workers.counters.series().items():
         if key.route in experiments and key.arm:
             found[ArmKey(experiments[key.route], key.arm)] += series.in_flight
     return found

@@ -17,28 +17,17 @@ from time import monotonic
 from typing import Any
 
 from gateway.config.settings import ListenerTls, Settings
-from gateway.control.channel import ControlledProcess, run_child
+from gateway.control.child import ControlledProcess, run_child
 from gateway.control.messages import (
-    ActiveRequests,
-    Cancelled,
     CancelRequest,
-    Counters,
     Decisions,
-    Drain,
-    FeedbackCounted,
     GetCounters,
     ListRequests,
     Message,
-    Serving,
-    SetDrained,
-    SetHealth,
-    SetLogLevel,
-    SetWeights,
+    Query,
+    Reply,
     Start,
-    TakeFeedback,
-    UseRules,
     Watch,
-    WorkerFailed,
 )
 from gateway.dataplane.context.active_requests import cancel_requests, list_requests
 from gateway.dataplane.context.data_plane import DataPlane
@@ -46,7 +35,7 @@ from gateway.dataplane.context.decision_log import DecisionSampler
 from gateway.dataplane.context.worker_counters import counters_of
 from gateway.dataplane.listener import ProtocolDetector
 from gateway.events.event_bus import EventBus
-from gateway.observability.logs import set_log_level, set_up_logging
+from gateway.observability.logs import set_up_logging
 from gateway.protocol.feedback import Rating
 from gateway.redis.bounded_client import Store
 
@@ -69,55 +58,75 @@ class Worker(ControlledProcess):
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         super().__init__(reader, writer)
-        self._plane: DataPlane | None = None
         self._servers: list[asyncio.Server] = []
         self._ratings: dict[int, asyncio.Future[bool]] = {}  # passed to other workers, by token
         self._last_token = 0
 
+    async def start(self, start: Start) -> None:
+        set_up_logging(start.settings.log_format)
+        store, events = _redis(start)
+        plane = DataPlane(start.settings, start.rules, start.number, {}, store, events, start.captures)
+        for setting in start.state:
+            self.apply(plane, setting)
+        plane.feedback.by_control = self._pass_rating
+        tls = listener_tls(start.settings.tls) if start.settings.tls else None
+        loop = asyncio.get_running_loop()
+        self._servers = [
+            await loop.create_server(lambda: ProtocolDetector(plane), sock=listener, ssl=tls, backlog=_BACKLOG)
+            for listener in listeners(start)
+        ]
+        if store is not None and events is not None:
+            await store.open()
+            events.start()
+        self.plane = plane
+        # What is loaded by now stays loaded: exempt it from every later collection.
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(_GC_THRESHOLD, 20, 50)
+
     def control_lost(self) -> None:
-        if self._plane is None:
+        if self.plane is None:
             self.stopping.set()
         elif not self.stopping.is_set():
-            self._plane.listen_alone()
-            number = self._plane.snapshot.number
+            self.plane.listen_alone()
+            number = self.plane.snapshot.number
             _log.error("the control process is gone; worker %d serves on with rules %d", os.getpid(), number)
 
-    async def handle(self, message: Message) -> None:
-        if isinstance(message, Start):
-            await self._start(message)
-        elif self._plane is None:
-            self.send(WorkerFailed(f"{type(message).__name__} came before Start"))
-        elif isinstance(message, UseRules):
-            self._use_rules(self._plane, message)
-        elif isinstance(message, SetHealth):
-            self._plane.set_health(message.health, message.models, message.loads)
-        elif isinstance(message, SetDrained):
-            self._plane.set_drained(message.endpoints)
-        elif isinstance(message, SetLogLevel):
-            set_log_level(message.level)
-        elif isinstance(message, ListRequests):
-            requests = list_requests(self._plane.connections, os.getpid(), monotonic(), message.limit)
-            self.send(ActiveRequests(message.token, requests))
-        elif isinstance(message, CancelRequest):
-            self.send(Cancelled(message.token, cancel_requests(self._plane.connections, os.getpid(), message.id)))
-        elif isinstance(message, SetWeights):
-            self._plane.set_weights(message.weights, message.runs)
-        elif isinstance(message, TakeFeedback):
-            self.send(FeedbackCounted(message.token, _count_rating(self._plane, message.rating)))
-        elif isinstance(message, FeedbackCounted):
-            counted = self._ratings.pop(message.token, None)
-            if counted is not None and not counted.done():
-                counted.set_result(message.is_counted)
-        elif isinstance(message, Watch):
-            self._watch(self._plane, message)
-        elif isinstance(message, GetCounters):
-            self.send(Counters(message.token, counters_of(self._plane)))
-        elif isinstance(message, Drain):
-            self.stopping.set()
+    def answer(self, plane: DataPlane, request: Any) -> Any:
+        match request:
+            case GetCounters():
+                return counters_of(plane)
+            case ListRequests(limit):
+                return list_requests(plane.connections, os.getpid(), monotonic(), limit)
+            case CancelRequest(id):
+                return cancel_requests(plane.connections, os.getpid(), id)
+            case Rating():
+                with suppress(ValueError):  # too many names
+                    return plane.feedback.take(request)
+        return False
+
+    def apply(self, plane: DataPlane, message: Message) -> None:
+        match message:
+            case Watch(rate):
+                sampler = None
+                if rate > 0:
+                    sampler = DecisionSampler(
+                        rate, message.share, message.with_body_facts, message.redacted, self._report
+                    )
+                plane.request_log.sample(sampler)
+            case Reply(token, is_counted):
+                counted = self._ratings.pop(token, None)
+                if counted is not None and not counted.done():
+                    counted.set_result(is_counted)
+            case _:
+                super().apply(plane, message)
+
+    def _report(self, decisions: list[dict[str, Any]], skipped: int) -> None:
+        self.send(Decisions(decisions, skipped))
 
     async def close(self) -> None:
         """Stop accepting; let what is in flight end, within the limit."""
-        plane = self._plane
+        plane = self.plane
         if plane is None:
             return
         for server in self._servers:
@@ -133,7 +142,7 @@ class Worker(ControlledProcess):
             await plane.news.close()
         if plane.store is not None:
             await plane.store.close()
-        self.send(Counters(0, counters_of(plane)))
+        self.send(Reply(0, counters_of(plane)))
         with suppress(OSError, TimeoutError):  # the control process may be gone
             await asyncio.wait_for(self.writer.drain(), 1.0)
 
@@ -143,67 +152,13 @@ class Worker(ControlledProcess):
             return False
         self._last_token = token = self._last_token + 1
         counted = self._ratings[token] = asyncio.get_running_loop().create_future()
-        self.send(TakeFeedback(token, rating))
+        self.send(Query(token, rating))
         try:
             return await asyncio.wait_for(counted, _FEEDBACK_SECONDS)
         except TimeoutError:
             return False
         finally:
             self._ratings.pop(token, None)
-
-    async def _start(self, start: Start) -> None:
-        set_up_logging(start.settings.log_format)
-        set_log_level(start.log_level)
-        store, events = _redis(start)
-        try:
-            plane = DataPlane(start.settings, start.rules, start.number, start.health, store, events, start.captures)
-            plane.set_health(start.health, start.models)
-            plane.set_drained(start.drained)
-            plane.set_weights(start.weights, start.runs)
-            if start.watch is not None:
-                self._watch(plane, start.watch)
-            plane.feedback.by_control = self._pass_rating
-            tls = listener_tls(start.settings.tls) if start.settings.tls else None
-            loop = asyncio.get_running_loop()
-            servers = [
-                await loop.create_server(lambda: ProtocolDetector(plane), sock=listener, ssl=tls, backlog=_BACKLOG)
-                for listener in listeners(start)
-            ]
-        except (OSError, ValueError) as error:
-            self.send(WorkerFailed(f"cannot serve: {error}"))
-            return
-        if store is not None and events is not None:
-            await store.open()
-            events.start()
-        self._plane, self._servers = plane, servers
-        # What is loaded by now stays loaded: exempt it from every later collection.
-        gc.collect()
-        gc.freeze()
-        gc.set_threshold(_GC_THRESHOLD, 20, 50)
-        self.send(Serving(os.getpid()))
-
-    def _watch(self, plane: DataPlane, watch: Watch) -> None:
-        def report(decisions: list[dict[str, Any]], skipped: int) -> None:
-            self.send(Decisions(decisions, skipped))
-
-        sampler = None
-        if watch.rate > 0:
-            sampler = DecisionSampler(watch.rate, watch.share, watch.with_body_facts, watch.redacted, report)
-        plane.request_log.sample(sampler)
-
-    def _use_rules(self, plane: DataPlane, message: UseRules) -> None:
-        try:
-            plane.use_rules(message.rules, message.number)
-        except (OSError, ValueError) as error:  # a certificate file that can no longer be read
-            _log.error("rules %d are not used: %s", message.number, error)
-            self.send(WorkerFailed(f"rules {message.number} are not used: {error}"))
-
-
-def _count_rating(plane: DataPlane, rating: Rating) -> bool:
-    try:
-        return plane.feedback.take(rating)
-    except ValueError:  # too many names
-        return False
 
 
 def _redis(start: Start) -> tuple[Store | None, EventBus | None]:

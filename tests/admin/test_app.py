@@ -23,7 +23,7 @@ from gateway.config.specs import (
 from gateway.experiments.controller import ExperimentController
 from gateway.experiments.coordination import LocalCoordination
 from gateway.observability.exposition import ExpositionState
-from gateway.observability.metrics import Metrics, SeriesKey, add_up
+from gateway.observability.metrics import Metrics, SeriesKey
 from gateway.observability.stats import AccountSnapshot, LimitSnapshot, LiveRequest, SessionUse
 from gateway.protocol.engine_load import Load, Readiness
 from gateway.rule_versions.version import Version
@@ -104,7 +104,7 @@ class State:
         other.count_failure(503, 0.001)
         other.count_error("overloaded")
         return ExpositionState(
-            series=add_up([metrics.snapshot()]),
+            series=metrics.by_key,
             connections=7,
             health={("cuda", "http://a:1"): Readiness.READY, ("mac", "http://c:1"): Readiness.DOWN},
             breakers_open={("mac", "http://c:1"): True},
@@ -120,7 +120,7 @@ class State:
                 moved={("cuda", "http://b:1", "drained"): 3, ("cuda", "http://b:1", "unavailable"): 1},
                 sequences_lost={("cuda", "http://b:1"): 2},
             ),
-            limits={"keys": LimitSnapshot("keys", 5, 2, 1, 1, 3, (AccountSnapshot("key sha256:ab", 3, 1.0),), False)},
+            limits={"keys": LimitSnapshot("keys", 5, 2, 1, 1, 3, {"key sha256:ab": AccountSnapshot(3, 1.0)}, True)},
         )
 
 

@@ -1,9 +1,11 @@
 """Rates and latencies of late."""
 
+from copy import deepcopy
+
 import pytest
 
 from gateway.admin.traffic_rates import Traffic, quantile
-from gateway.observability.metrics import LATENCY_BOUNDS, Metrics, RequestSeries, SeriesKey, add_up
+from gateway.observability.metrics import LATENCY_BOUNDS, Metrics, RequestSeries, SeriesKey
 
 
 def buckets(**counts: int) -> list[int]:
@@ -39,7 +41,7 @@ def test_rates_are_of_the_window() -> None:
         return metrics.series(SeriesKey(route, "", "it", endpoint))
 
     def look(now: float) -> None:
-        traffic.look(add_up([metrics.snapshot()]), now)
+        traffic.look(deepcopy(metrics.by_key), now)
 
     traffic = Traffic(window_seconds=5)
     for _ in range(100):
@@ -66,6 +68,6 @@ def test_a_worker_that_died_counts_nothing_back() -> None:
         metrics.series(key).count(200, 0.1, 0.1, 0.1)
     fewer.series(key).count(200, 0.1, 0.1, 0.1)
     traffic = Traffic()
-    traffic.look(add_up([metrics.snapshot()]), 0.0)
-    traffic.look(add_up([fewer.snapshot()]), 1.0)
+    traffic.look(deepcopy(metrics.by_key), 0.0)
+    traffic.look(deepcopy(fewer.by_key), 1.0)
     assert traffic.rates(lambda key: key.route)["a"].to_json() == {"rate": 0.0, "errors": 0.0, "p50": None, "p95": None}

@@ -29,7 +29,7 @@ FORCING = f"forcing: {{keys: {HASHED}}}\n"
 
 def arm(plane: DataPlane, name: str) -> ArmCounts:
     """What is counted of an arm; nothing where nobody has asked it."""
-    counted = {counts.key: counts for counts in plane.metrics.arms.counted()}
+    counted = plane.metrics.arms.counted()
     return counted.get(ArmKey("x", name), ArmCounts(ArmKey("x", name)))
 
 

@@ -195,7 +195,7 @@ class Stage:
     def errors(self) -> dict[str, int]:
         """All counted errors by reason."""
         found: dict[str, int] = {}
-        for series in self.plane.metrics.snapshot():
+        for series in self.plane.metrics.by_key.values():
             for reason, number in series.errors.items():
                 found[reason] = found.get(reason, 0) + number
         return found
@@ -239,7 +239,7 @@ async def stage(
         engines = [*snapshot.engines.values(), *plane.snapshot.engines.values()]
         endpoints = [endpoint for engine in engines for endpoint in engine.endpoints]
         assert [endpoint.in_flight for endpoint in endpoints] == [0] * len(endpoints)
-        assert all(series.in_flight == 0 for series in plane.metrics.snapshot())
+        assert all(series.in_flight == 0 for series in plane.metrics.by_key.values())
         plane.wheel.rest()
         assert "0 deadlines" in repr(plane.wheel)
         assert not held_of_limits(plane)

@@ -106,7 +106,7 @@ def test_tokens_are_counted_however_they_are_cut(tmp_path: Path, size: int) -> N
         async with stage(text, tmp_path) as it:
             _, _, body, is_whole = await ask(it, CHAT, asked(CHAT))
             assert (body, is_whole) == (said, True)
-            [tokens] = [series.tokens for series in it.plane.metrics.snapshot() if series.tokens]
+            [tokens] = [series.tokens for series in it.plane.metrics.by_key.values() if series.tokens]
             assert (tokens.prompt, tokens.completion) == (3, 2)
         engine.stop()
 

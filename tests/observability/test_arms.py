@@ -14,7 +14,7 @@ ID = b"r-1"
 
 
 def counts_of(arms: Arms) -> ArmCounts:
-    (counts,) = arms.counted()
+    (counts,) = arms.counted().values()
     return counts
 
 

@@ -7,7 +7,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from gateway.observability.exposition import ExpositionState, render
-from gateway.observability.metrics import LATENCY_BOUNDS, Metrics, SeriesKey, add_up
+from gateway.observability.metrics import LATENCY_BOUNDS, Metrics, SeriesKey
 from gateway.observability.stats import SessionUse, StoreUse
 from gateway.protocol.engine_load import Load, Readiness
 
@@ -54,7 +54,7 @@ def busy() -> ExpositionState:
     series.count_error("overloaded")
     series.retries, series.in_flight, series.request_bytes, series.response_bytes = 1, 2, 300, 4000
     series.messages_sent, series.messages_received = 5, 60
-    return replace(QUIET, series=add_up([metrics.snapshot()]))
+    return replace(QUIET, series=metrics.by_key)
 
 
 def scrape(state: ExpositionState) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
@@ -171,7 +171,7 @@ def test_names_are_escaped() -> None:
     odd = 'a "b" \\ c\nd'
     metrics = Metrics()
     metrics.series(SeriesKey(odd)).count_failure(404, 0.001)
-    told = scrape(replace(QUIET, series=add_up([metrics.snapshot()])))
+    told = scrape(replace(QUIET, series=metrics.by_key))
     labels = {"route": odd, "arm": "", "engine": "", "endpoint": "", "status": "404"}
     assert told["pointsman_requests_total", frozenset(labels.items())] == 1
 
@@ -196,7 +196,7 @@ def test_arms_of_experiments_are_told() -> None:
     meter.rated("thumb", 1.0, "up")
     meter.crossed()
     metrics.arms.meter("x", "new", is_forced=True).answered(b"r", 200, 1, 0.1)
-    told = scrape(replace(QUIET, arms={counts.key: counts for counts in metrics.arms.counted()}))
+    told = scrape(replace(QUIET, arms=metrics.arms.counted()))
     labels = {"experiment": "x", "arm": "new"}
     for name in ("requests", "errors", "crossed", "forced"):
         assert told[f"pointsman_arm_{name}_total", frozenset(labels.items())] == 1

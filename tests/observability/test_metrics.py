@@ -2,7 +2,8 @@
 
 import pytest
 
-from gateway.observability.metrics import LATENCY_BOUNDS, Metrics, SeriesKey, add_up
+from gateway.observability.metrics import LATENCY_BOUNDS, Metrics, SeriesKey
+from gateway.observability.stats import add_up
 from gateway.protocol.prometheus_text import Histogram
 
 KEY = SeriesKey("all", "candidate", "triton", "http://e0:8000")
@@ -39,12 +40,12 @@ def test_what_is_counted() -> None:
     series.count_failure(503, 2.0)
     series.count_error("deadline")
     series.count_error("deadline")
-    unrouted, told = metrics.snapshot()
+    unrouted, told = metrics.by_key.values()
     assert (unrouted.key, unrouted.statuses) == (SeriesKey(), {})
     assert (told.key, told.statuses, told.errors) == (KEY, {200: 1, 503: 2}, {"deadline": 2})
-    assert (sum(told.total[0]), told.total[1]) == (3, pytest.approx(2.6))
-    assert (sum(told.first_byte[0]), told.first_byte[1]) == (2, pytest.approx(0.4))
-    assert (sum(told.upstream[0]), told.upstream[1]) == (2, pytest.approx(0.2))
+    assert (sum(told.total.counts), told.total.sum) == (3, pytest.approx(2.6))
+    assert (sum(told.first_byte.counts), told.first_byte.sum) == (2, pytest.approx(0.4))
+    assert (sum(told.upstream.counts), told.upstream.sum) == (2, pytest.approx(0.2))
 
 
 def test_a_key_has_one_series() -> None:
@@ -52,19 +53,6 @@ def test_a_key_has_one_series() -> None:
     metrics = Metrics()
     assert metrics.series(KEY) is metrics.series(SeriesKey("all", "candidate", "triton", "http://e0:8000"))
     assert metrics.series(SeriesKey()) is metrics.unrouted
-
-
-def test_a_snapshot_stays_as_it_is() -> None:
-    """What was told to the control process does not change while requests are counted on."""
-    metrics = Metrics()
-    series = metrics.series(KEY)
-    series.count(200, 0.1, 0.1, 0.1)
-    before, expected = metrics.snapshot(), metrics.snapshot()
-    series.count(200, 0.1, 0.1, 0.1)
-    series.count_error("deadline")
-    series.in_flight += 1
-    assert before == expected
-    assert metrics.snapshot() != expected
 
 
 def test_workers_add_up() -> None:
@@ -81,12 +69,12 @@ def test_workers_add_up() -> None:
         series.messages_sent += 3
         series.messages_received += 4
     other.series(SeriesKey("other")).count(200, 1.0, 1.0, 1.0)
-    sums = add_up([one.snapshot(), other.snapshot()])
+    sums = add_up([one.by_key, other.by_key])
     both = sums[KEY]
     assert sums.keys() == {SeriesKey(), KEY, SeriesKey("other")}
     assert (both.statuses, both.errors) == ({200: 2, 404: 1}, {"client_gone": 3})
     assert (both.retries, both.in_flight, both.request_bytes, both.response_bytes) == (3, 6, 30, 300)
     assert (both.messages_sent, both.messages_received) == (9, 12)
-    assert (sum(both.total[0]), both.total[1]) == (3, pytest.approx(0.3))
+    assert (sum(both.total.counts), both.total.sum) == (3, pytest.approx(0.3))
     assert sums[SeriesKey("other")].statuses == {200: 1}
-    assert add_up([]) == {}
+    assert add_up([]) is None

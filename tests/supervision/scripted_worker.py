@@ -10,7 +10,6 @@ It serves no port. The modes are what a worker may be like:
     stubborn    serves, but does not drain
 """
 
-import os
 import signal
 import socket
 import sys
@@ -18,10 +17,11 @@ from pathlib import Path
 
 from gateway.control.channel import MessageDecoder, encode
 from gateway.control.messages import (
-    Counters,
     Drain,
     GetCounters,
     Message,
+    Query,
+    Reply,
     Serving,
     SetHealth,
     SetLogLevel,
@@ -38,7 +38,7 @@ def counted() -> CountersSnapshot:
     series = metrics.series(SeriesKey("all", "", "it", "http://127.0.0.1:1"))
     series.count(200, 0.1, 0.1, 0.1)
     series.in_flight = 1
-    return CountersSnapshot(series=metrics.snapshot(), connections=1)
+    return CountersSnapshot(metrics.by_key, connections=1)
 
 
 def note(notes: Path, line: str) -> None:
@@ -48,18 +48,14 @@ def note(notes: Path, line: str) -> None:
 
 def obey(message: Message, mode: str, notes: Path, control: socket.socket) -> None:
     if isinstance(message, Start):
-        served = [name for models in message.models.values() for name in models]
-        health = sorted(state.value for state in message.health.values())
-        note(notes, " ".join([f"start {message.number} {health}", *served]))
-        if message.weights:
-            note(notes, f"weights {dict(message.weights)}")
-        if message.log_level != "info":
-            note(notes, f"level {message.log_level}")
+        note(notes, f"start {message.number}")
+        for setting in message.state:
+            obey(setting, mode, notes, control)
         starts = notes.read_text().count("start ")
         if mode == "dies" or (mode == "once" and starts in (2, 3)):
             sys.exit(3)
         if mode != "slow":
-            control.sendall(encode(Serving(os.getpid())))
+            control.sendall(encode(Serving()))
     elif isinstance(message, SetHealth):
         health = sorted(state.value for state in message.health.values())
         models = (
@@ -73,8 +69,8 @@ def obey(message: Message, mode: str, notes: Path, control: socket.socket) -> No
         note(notes, f"weights {dict(message.weights)}")
     elif isinstance(message, UseRules):
         note(notes, f"rules {message.number}")
-    elif isinstance(message, GetCounters) and mode != "silent":
-        control.sendall(encode(Counters(message.token, counted())))
+    elif isinstance(message, Query) and isinstance(message.request, GetCounters) and mode != "silent":
+        control.sendall(encode(Reply(message.token, counted())))
     elif isinstance(message, Drain):
         note(notes, "drain")
         if mode != "stubborn":

@@ -12,7 +12,7 @@ import pytest
 
 from gateway.config.settings import Settings
 from gateway.control.channel import ChildProcess
-from gateway.control.messages import Counters, Message
+from gateway.control.messages import Message, Reply, SetLogLevel, SetWeights
 from gateway.protocol.engine_load import Load, Readiness
 from gateway.supervision import worker_pool
 from gateway.supervision.ports import ReservedPort
@@ -28,7 +28,7 @@ async def force_of(mode: str, folder: Path, workers: int = 1, hang_timeout: floa
     """Workers of one mode; what they hear is in `notes` in the folder."""
     port = ReservedPort("127.0.0.1", 0, "--http-port")
     settings = Settings(workers=workers, drain_timeout=0.1, hang_timeout=hang_timeout)
-    force = WorkerPool(settings, any_rules(folder), {}, [port], scripted(mode, folder / "notes"))
+    force = WorkerPool(settings, any_rules(folder), [port], scripted(mode, folder / "notes"))
     try:
         yield force
     finally:
@@ -82,7 +82,7 @@ def test_a_worker_that_nobody_hears_is_not_left_behind(tmp_path: Path, monkeypat
     report = WorkerPool._received
 
     def fail(self: WorkerPool, worker: ChildProcess, message: Message) -> None:
-        if isinstance(message, Counters):
+        if isinstance(message, Reply):
             raise RuntimeError("a fault of ours")
         report(self, worker, message)
 
@@ -108,8 +108,8 @@ def test_a_new_worker_knows_what_the_others_know(tmp_path: Path) -> None:
         async with force_of("good", tmp_path) as force:
             await force.start()
             force.use_rules(any_rules(tmp_path), 2)
-            force.set_weights({"x": {"a": 1.0}}, {"x": 1})
-            force.set_weights({"x": {"a": 1.0}}, {"x": 1})  # nothing new
+            force.set(SetWeights({"x": {"a": 1.0}}, {"x": 1}))
+            force.set(SetWeights({"x": {"a": 1.0}}, {"x": 1}))  # nothing new
             it = ("it", "http://127.0.0.1:1")
             force.set_health(Findings({it: Readiness.DOWN}, {it: frozenset({"llama"})}, {it: Load(1)}))
             await until(lambda: "weights" in (tmp_path / "notes").read_text())
@@ -117,9 +117,10 @@ def test_a_new_worker_knows_what_the_others_know(tmp_path: Path) -> None:
             await until(lambda: force.restarts == 1 and force.num_serving == 1)
 
     asyncio.run(scene())
-    told = [line for line in (tmp_path / "notes").read_text().splitlines() if not line.startswith("health")]
+    told = (tmp_path / "notes").read_text().splitlines()
     weights = "weights {'x': {'a': 1.0}}"
-    assert told == ["start 1 []", "rules 2", weights, "start 2 ['down'] llama", weights]
+    health = "health ['down'] models ['llama'] loads "
+    assert told == ["start 1", "rules 2", weights, f"{health}[1]", "start 2", weights, f"{health}[]"]
 
 
 def test_counts_outlive_a_worker(tmp_path: Path) -> None:
@@ -129,20 +130,20 @@ def test_counts_outlive_a_worker(tmp_path: Path) -> None:
         async with force_of("good", tmp_path) as force:
             await force.start()
             await force.count()
-            assert [(series.statuses, series.in_flight) for series in force.tally.series().values()][-1] == (
+            assert [(series.statuses, series.in_flight) for series in force.counters.series().values()][-1] == (
                 {200: 1},
                 1,
             )
-            assert force.tally.connections == 1
+            assert force.counters.total().connections == 1
             kill_worker(force)
             await until(lambda: force.restarts == 1 and force.num_serving == 1)
-            assert [(series.statuses, series.in_flight) for series in force.tally.series().values()][-1] == (
+            assert [(series.statuses, series.in_flight) for series in force.counters.series().values()][-1] == (
                 {200: 1},
                 0,
             )
-            assert force.tally.connections == 0
+            assert force.counters.total().connections == 0
             await force.count()
-            assert [series.statuses for series in force.tally.series().values()][-1] == {200: 2}
+            assert [series.statuses for series in force.counters.series().values()][-1] == {200: 2}
 
     asyncio.run(scene())
 
@@ -156,7 +157,7 @@ def test_a_silent_worker_holds_no_scrape_up(tmp_path: Path, monkeypatch: pytest.
             await force.start()
             async with asyncio.timeout(DEADLINE_SECONDS):
                 await force.count()
-            assert force.tally.series() == {}
+            assert force.counters.series() == {}
 
     asyncio.run(scene())
 
@@ -227,11 +228,11 @@ def test_the_logs_level_outlives_a_worker(tmp_path: Path) -> None:
     async def scene() -> list[str]:
         async with force_of("good", tmp_path) as force:
             await force.start()
-            force.set_log_level("debug")
+            force.set(SetLogLevel("debug"))
             notes = tmp_path / "notes"
             await until(lambda: notes.read_text().count("level debug") == 1)
             kill_worker(force)
             await until(lambda: force.restarts == 1 and force.num_serving == 1)
             return notes.read_text().splitlines()
 
-    assert asyncio.run(scene())[-2:] == ["start 1 []", "level debug"]
+    assert asyncio.run(scene())[-2:] == ["start 1", "level debug"]

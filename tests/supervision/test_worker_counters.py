@@ -4,7 +4,7 @@ from gateway.control.channel import ChildProcess
 from gateway.observability.arm_stats import ArmKey
 from gateway.observability.metrics import CountersSnapshot, Metrics, SeriesKey
 from gateway.observability.stats import AccountSnapshot, LimitSnapshot, SessionUse, StoreUse
-from gateway.supervision.worker_counters import Tally
+from gateway.supervision.worker_counters import WorkerCounters
 
 KEY = SeriesKey("all", "", "it", "http://a:1")
 
@@ -19,51 +19,50 @@ def snapshot(requests: int, in_flight: int = 0, connections: int = 0, is_open: b
     for _ in range(requests):
         series.count(200, 0.5, 0.25, 0.25)
     series.in_flight = in_flight
-    return CountersSnapshot(metrics.snapshot(), connections, 1, {("it", "http://a:1"): is_open})
+    return CountersSnapshot(metrics.by_key, connections, {("it", "http://a:1"): is_open})
 
 
 def test_totals_never_go_back() -> None:
     """Whatever workers die in whatever order, the sum is of all that was heard of them."""
-    tally, one, other = Tally(), worker(), worker()
+    tally, one, other = WorkerCounters(), worker(), worker()
     tally.take(one, snapshot(3, in_flight=2, connections=4))
     tally.take(other, snapshot(5, in_flight=1, connections=1))
     tally.take(one, snapshot(4, in_flight=2, connections=4))  # newer, in place of the first
-    assert (tally.series()[KEY].statuses, tally.series()[KEY].in_flight, tally.connections) == ({200: 9}, 3, 5)
+    assert (tally.series()[KEY].statuses, tally.series()[KEY].in_flight, tally.total().connections) == ({200: 9}, 3, 5)
     tally.retire(one)
-    assert (tally.series()[KEY].statuses, tally.series()[KEY].in_flight, tally.connections) == ({200: 9}, 1, 1)
+    assert (tally.series()[KEY].statuses, tally.series()[KEY].in_flight, tally.total().connections) == ({200: 9}, 1, 1)
     tally.retire(other)
     tally.retire(other)  # once is enough
-    assert (tally.series()[KEY].statuses, tally.series()[KEY].in_flight, tally.connections) == ({200: 9}, 0, 0)
-    assert tally.series()[KEY].total[1] == 4.5
-    assert repr(tally) == "<Tally of 0 workers>"
+    assert (tally.series()[KEY].statuses, tally.series()[KEY].in_flight, tally.total().connections) == ({200: 9}, 0, 0)
+    assert tally.series()[KEY].total.sum == 4.5
 
 
 def test_a_breaker_is_open_where_some_worker_says_so() -> None:
     """Each worker has breakers of its own; the sum tells of the worst."""
-    tally = Tally()
+    tally = WorkerCounters()
     tally.take(worker(), snapshot(0))
-    assert tally.breakers_open() == {("it", "http://a:1"): False}
+    assert tally.total().breakers_open == {("it", "http://a:1"): False}
     tally.take(worker(), snapshot(0, is_open=True))
     tally.take(worker(), snapshot(0))
-    assert tally.breakers_open() == {("it", "http://a:1"): True}
+    assert tally.total().breakers_open == {("it", "http://a:1"): True}
 
 
 def test_the_use_of_redis_is_summed() -> None:
     """Calls of dead workers stay in the sum; only the living find Redis answering."""
-    tally, one, other = Tally(), worker(), worker()
-    assert tally.store() is None
+    tally, one, other = WorkerCounters(), worker(), worker()
+    assert tally.total().store is None
     tally.take(one, CountersSnapshot(store=StoreUse(calls=3, late=1, seconds=0.5, available=1, live=1)))
     tally.take(other, CountersSnapshot(store=StoreUse(calls=4, available=1)))
-    assert tally.store() == StoreUse(calls=7, late=1, seconds=0.5, available=2, live=1)
+    assert tally.total().store == StoreUse(calls=7, late=1, seconds=0.5, available=2, live=1)
     tally.retire(one)
-    assert tally.store() == StoreUse(calls=7, late=1, seconds=0.5, available=1, live=0)
+    assert tally.total().store == StoreUse(calls=7, late=1, seconds=0.5, available=1, live=0)
     tally.retire(other)
-    assert tally.store() == StoreUse(calls=7, late=1, seconds=0.5)
+    assert tally.total().store == StoreUse(calls=7, late=1, seconds=0.5)
 
 
 def test_sessions_are_summed_by_where_they_were() -> None:
     """What workers counted of sessions adds up, endpoint by endpoint, and stays when one of them is gone."""
-    tally = Tally()
+    tally = WorkerCounters()
     one, other = worker(), worker()
     left = ("gpu", "http://a", "drained")
     tally.take(one, CountersSnapshot(sessions=SessionUse(created=3, moved={left: 2}, known=5)))
@@ -71,26 +70,26 @@ def test_sessions_are_summed_by_where_they_were() -> None:
         other, CountersSnapshot(sessions=SessionUse(moved={left: 1}, sequences_lost={("gpu", "http://b"): 1}, known=4))
     )
     lost = {("gpu", "http://b"): 1}
-    assert tally.sessions() == SessionUse(created=3, moved={left: 3}, sequences_lost=lost, known=9)
+    assert tally.total().sessions == SessionUse(created=3, moved={left: 3}, sequences_lost=lost, known=9)
     tally.retire(one)
-    assert tally.sessions() == SessionUse(created=3, moved={left: 3}, sequences_lost=lost, known=4)
+    assert tally.total().sessions == SessionUse(created=3, moved={left: 3}, sequences_lost=lost, known=4)
 
 
 def test_what_limits_have_counted_outlives_a_worker() -> None:
     """What it had under way does not; who is known to several workers is one."""
-    tally, one, other = Tally(), worker(), worker()
-    tally.take(one, CountersSnapshot(limits=[LimitSnapshot("l", 5, 1, 2, 1, 3, (AccountSnapshot("a", 3, 2.0),))]))
+    tally, one, other = WorkerCounters(), worker(), worker()
+    tally.take(one, CountersSnapshot(limits={"l": LimitSnapshot("l", 5, 1, 2, 1, 3, {"a": AccountSnapshot(3, 2.0)})}))
     tally.take(
-        other, CountersSnapshot(limits=[LimitSnapshot("l", 7, 1, 0, 1, 1, (AccountSnapshot("a", 1, 1.0),), False)])
+        other, CountersSnapshot(limits={"l": LimitSnapshot("l", 7, 1, 0, 1, 1, {"a": AccountSnapshot(1, 1.0)}, True)})
     )
-    assert tally.limits() == {"l": LimitSnapshot("l", 12, 2, 2, 2, 4, (AccountSnapshot("a", 4, 3.0),), False)}
+    assert tally.total().limits == {"l": LimitSnapshot("l", 12, 2, 2, 2, 4, {"a": AccountSnapshot(4, 3.0)}, True)}
     tally.retire(other)
-    assert tally.limits() == {"l": LimitSnapshot("l", 12, 2, 2, 1, 3, (AccountSnapshot("a", 3, 2.0),), True)}
+    assert tally.total().limits == {"l": LimitSnapshot("l", 12, 2, 2, 1, 3, {"a": AccountSnapshot(3, 2.0)}, False)}
 
 
 def test_arms_of_all_workers_are_one() -> None:
     """Those of the dead ones stay."""
-    tally, one, other = Tally(), worker(), worker()
+    tally, one, other = WorkerCounters(), worker(), worker()
     for each, number in ((one, 3), (other, 4)):
         metrics = Metrics()
         for _ in range(number):

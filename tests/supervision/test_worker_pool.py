@@ -34,7 +34,7 @@ def test_workers_share_a_port(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, w
 
     async def scene() -> None:
         port = ReservedPort("127.0.0.1", 0, "--http-port")
-        force = WorkerPool(Settings(workers=2, drain_timeout=5.0), any_rules(tmp_path), {}, [port])
+        force = WorkerPool(Settings(workers=2, drain_timeout=5.0), any_rules(tmp_path), [port])
         try:
             await force.start()
             assert force.num_serving == 2
@@ -44,7 +44,7 @@ def test_workers_share_a_port(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, w
                     assert answer.status_code == 200
             await force.count()
             statuses: Counter[int] = Counter()
-            for series in force.tally.series().values():
+            for series in force.counters.series().values():
                 statuses.update(series.statuses)
             assert statuses == {200: 20}
             assert await force.drain()
@@ -65,7 +65,7 @@ def test_a_worker_that_cannot_start_is_told(tmp_path: Path) -> None:
 
         port = ReservedPort("127.0.0.1", 0, "--http-port")
         settings = Settings(tls=ListenerTls("/nowhere/cert.pem", "/nowhere/key.pem"))
-        force = WorkerPool(settings, any_rules(tmp_path), {}, [port])
+        force = WorkerPool(settings, any_rules(tmp_path), [port])
         with pytest.raises(StartError, match=r"cannot serve: .*No such file"):
             await force.start()
         await force.close()

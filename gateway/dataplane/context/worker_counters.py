@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import asdict
 from heapq import nlargest
 
@@ -18,9 +19,8 @@ def counters_of(plane: DataPlane) -> CountersSnapshot:
     """The counters of a worker, and the state of its endpoints, limits, sessions and Redis."""
     endpoints = [(name, endpoint) for name, engine in plane.snapshot.engines.items() for endpoint in engine.endpoints]
     return CountersSnapshot(
-        series=plane.metrics.snapshot(),
+        series=plane.metrics.by_key,
         connections=len(plane.connections),
-        rules_number=plane.snapshot.number,
         breakers_open={(name, endpoint.url): not endpoint.breaker.is_closed for name, endpoint in endpoints},
         loads={
             (name, endpoint.url): endpoint.load
@@ -31,8 +31,8 @@ def counters_of(plane: DataPlane) -> CountersSnapshot:
         arms=plane.metrics.arms.counted(),
         store=_store_use(plane),
         sessions=_session_use(plane),
-        captures=dict(plane.tap.counts),
-        descriptors=(descriptors.num_open(), descriptors.limit()),
+        captures=plane.tap.counts,
+        descriptors={os.getpid(): (descriptors.num_open(), descriptors.limit())},
     )
 
 
@@ -44,9 +44,9 @@ def _session_use(plane: DataPlane) -> SessionUse:
         unread=counts.unread,
         created=counts.created,
         shed=counts.shed,
-        moved=dict(counts.moved),
-        sequences_lost=dict(counts.sequences_lost),
-        sequences_moved=dict(counts.sequences_moved),
+        moved=counts.moved,
+        sequences_lost=counts.sequences_lost,
+        sequences_moved=counts.sequences_moved,
         known=book.num_sessions,
     )
 
@@ -60,9 +60,9 @@ def _store_use(plane: DataPlane) -> StoreUse | None:
     )
 
 
-def limits_of(limiter: Limiter) -> list[LimitSnapshot]:
-    """All limits in force."""
-    return [_limit(limit, limiter.is_shared) for limit in limiter.limits]
+def limits_of(limiter: Limiter) -> dict[str, LimitSnapshot]:
+    """All limits in force, by name."""
+    return {limit.spec.name: _limit(limit, limiter.is_shared) for limit in limiter.limits}
 
 
 def _limit(limit: Limit, is_shared: bool) -> LimitSnapshot:
@@ -76,8 +76,8 @@ def _limit(limit: Limit, is_shared: bool) -> LimitSnapshot:
         waited=counts.waited,
         accounts=len(accounts),
         in_use=sum(map(_in_use, accounts)),
-        shown=tuple(_account(account) for account in shown),
-        is_shared=is_shared,
+        shown={account.shown: _account(account) for account in shown},
+        is_local=not is_shared,
     )
 
 
@@ -87,7 +87,6 @@ def _in_use(account: Account) -> int:
 
 def _account(account: Account) -> AccountSnapshot:
     return AccountSnapshot(
-        account.shown,
         _in_use(account),
         account.requests.available if account.requests is not None else None,
         account.tokens.available if account.tokens is not None else None,

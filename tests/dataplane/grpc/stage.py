@@ -90,13 +90,13 @@ class GrpcStage(Stage):
     def in_flight(self) -> int:
         """Tries counted on endpoints, and in the counters: both must agree."""
         counted = sum(endpoint.in_flight for endpoint in self.endpoints())
-        assert counted == sum(series.in_flight for series in self.plane.metrics.snapshot())
+        assert counted == sum(series.in_flight for series in self.plane.metrics.by_key.values())
         return counted
 
     def requests(self) -> dict[int, int]:
         """All counted requests by status."""
         found: dict[int, int] = {}
-        for series in self.plane.metrics.snapshot():
+        for series in self.plane.metrics.by_key.values():
             for status, number in series.statuses.items():
                 found[status] = found.get(status, 0) + number
         return found
@@ -157,7 +157,7 @@ def left_behind(plane: DataPlane, engines: Any) -> list[str]:
             found += [f"{endpoint.pool!r}"] if endpoint.pool is not None and endpoint.pool.num_busy else []
             streams = endpoint.streams
             found += [f"{streams!r}"] if streams is not None and not is_at_rest(streams) else []
-    found += [f"{series.key} counts {series.in_flight}" for series in plane.metrics.snapshot() if series.in_flight]
+    found += [f"{series.key} counts {series.in_flight}" for series in plane.metrics.by_key.values() if series.in_flight]
     plane.wheel.rest()
     found += held_of_limits(plane)
     found += [] if "0 deadlines" in repr(plane.wheel) else [repr(plane.wheel)]

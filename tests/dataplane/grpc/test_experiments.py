@@ -180,7 +180,7 @@ def test_messages_of_a_stream_count_each(tmp_path: Path, keys: str) -> None:
         await call.over()
         await until(lambda: total(it, "requests") == 12)
         assert total(it, "errors") == 0
-        streams = len(it.plane.metrics.snapshot())
+        streams = len(it.plane.metrics.by_key.values())
         assert streams <= 4
 
     scene(tmp_path, play, stream_answer, keys=keys)
@@ -192,7 +192,7 @@ def test_a_stream_that_goes_on_counts_already(tmp_path: Path) -> None:
 
     async def play(it: GrpcStage, client: GrpcClient, old: GrpcEngine, new: GrpcEngine) -> None:
         def messages() -> tuple[int, int, dict[int, int]] | None:
-            found = [series for series in it.plane.metrics.snapshot() if series.messages_sent]
+            found = [series for series in it.plane.metrics.by_key.values() if series.messages_sent]
             return (found[0].messages_sent, found[0].messages_received, found[0].statuses) if found else None
 
         call = client.call(STREAM)
@@ -208,7 +208,7 @@ def test_a_stream_that_goes_on_counts_already(tmp_path: Path) -> None:
         await until(lambda: total(it, "requests") == 30)
         assert total(it, "errors") == 10
         assert sum(filled(arm(it.plane, name).requests) for name in ("old", "new")) == 1
-        assert total(it, "request_bytes") == sum(series.request_bytes for series in it.plane.metrics.snapshot())
+        assert total(it, "request_bytes") == sum(series.request_bytes for series in it.plane.metrics.by_key.values())
         assert messages() == (30, 30, {200: 1})
 
     scene(tmp_path, play, every_third_fails, keys="unit: request")
@@ -257,7 +257,7 @@ def test_what_was_sent_last_counts_though_the_client_leaves(tmp_path: Path) -> N
         await until(lambda: total(it, "requests") == 2)
         before = total(it, "request_bytes")
         await call.send(*[request()] * 10)
-        await until(lambda: sum(series.messages_sent for series in it.plane.metrics.snapshot()) == 13)
+        await until(lambda: sum(series.messages_sent for series in it.plane.metrics.by_key.values()) == 13)
         call.reset()
         await until(lambda: "client_gone" in arm(it.plane, "old").kinds | arm(it.plane, "new").kinds)
         assert total(it, "request_bytes") == before / 3 * 13

@@ -1,0 +1,138 @@
+"""A child of the control process, from the child's end: it carries out messages until one, or a signal, stops it."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import signal
+import socket
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from gateway.config.specs import RulesSpec
+from gateway.control.channel import READ_BYTES, MessageDecoder, encode, loop_factory
+from gateway.control.messages import (
+    Drain,
+    Message,
+    Query,
+    Reply,
+    Serving,
+    SetDrained,
+    SetHealth,
+    SetLogLevel,
+    SetWeights,
+    Start,
+    UseRules,
+    WorkerFailed,
+)
+from gateway.dataplane.context.data_plane import DataPlane
+from gateway.observability.logs import set_log_level
+
+_log = logging.getLogger(__name__)
+
+
+class ControlledProcess:
+    """A data plane that a control process directs; `plane` is None until it serves."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.plane: DataPlane | None = None
+        self.writer = writer
+        self.stopping = asyncio.Event()
+        self._reader = reader
+
+    async def run(self) -> int:
+        """Serve until stopped; returns the exit status."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self.stopping.set)
+        reading = loop.create_task(self._read())
+        await self.stopping.wait()
+        reading.cancel()
+        await self.close()
+        return 0
+
+    async def start(self, start: Start) -> None:
+        """Set `plane`, and serve.
+
+        Raises: OSError, ValueError.
+        """
+        raise NotImplementedError
+
+    def use_rules(self, plane: DataPlane, rules: RulesSpec, number: int) -> None:
+        """Raises: OSError, ValueError where their files cannot be used."""
+        plane.use_rules(rules, number)
+
+    def answer(self, plane: DataPlane, request: Any) -> Any:
+        """The result of a query."""
+        raise NotImplementedError
+
+    def apply(self, plane: DataPlane, message: Message) -> None:
+        """Carry out a message that has no reply."""
+        match message:
+            case UseRules(rules, number):
+                try:
+                    self.use_rules(plane, rules, number)
+                except (OSError, ValueError) as error:  # a certificate file that can no longer be read
+                    _log.error("rules %d are not used: %s", number, error)
+                    self.send(WorkerFailed(f"rules {number} are not used: {error}"))
+            case SetHealth(health, models, loads):
+                plane.set_health(health, models, loads)
+            case SetDrained(endpoints):
+                plane.set_drained(endpoints)
+            case SetWeights(weights, runs):
+                plane.set_weights(weights, runs)
+            case SetLogLevel(level):
+                set_log_level(level)
+
+    def control_lost(self) -> None:
+        """The control process has closed its end."""
+        self.stopping.set()
+
+    async def close(self) -> None:
+        """End what runs."""
+        raise NotImplementedError
+
+    def send(self, message: Message) -> None:
+        if not self.writer.is_closing():
+            self.writer.write(encode(message))
+
+    async def _read(self) -> None:
+        decoder = MessageDecoder()
+        with suppress(OSError):
+            while data := await self._reader.read(READ_BYTES):
+                for message in decoder.feed(data):
+                    await self._handle(message)
+        self.control_lost()
+
+    async def _handle(self, message: Message) -> None:
+        match message:
+            case Start():
+                try:
+                    await self.start(message)
+                    self.send(Serving())
+                except (OSError, ValueError) as error:
+                    self.send(WorkerFailed(f"cannot serve: {error}"))
+            case Drain():
+                self.stopping.set()
+            case _ if self.plane is None:
+                self.send(WorkerFailed(f"{type(message).__name__} came before Start"))
+            case Query(token, request):
+                self.send(Reply(token, self.answer(self.plane, request)))
+            case _:
+                self.apply(self.plane, message)
+
+
+def run_child(make: Callable[[asyncio.StreamReader, asyncio.StreamWriter], ControlledProcess], description: str) -> int:
+    """The main function of a child, which `--control-fd` hands its end of the socket pair."""
+    parser = argparse.ArgumentParser(description=f"{description}; `pointsman serve` starts it.")
+    parser.add_argument("--control-fd", type=int, required=True)
+    control = socket.socket(fileno=parser.parse_args().control_fd)
+    control.setblocking(False)
+
+    async def serve() -> int:
+        return await make(*await asyncio.open_connection(sock=control)).run()
+
+    with asyncio.Runner(loop_factory=loop_factory()) as runner:
+        return runner.run(serve())
