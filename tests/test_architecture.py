@@ -32,9 +32,9 @@ FLOORS = {
     "gateway.control": 6,
     "gateway.experiments": 6,  # judges by statistics, shares by redis; rules are written by who hands that in
     "gateway.worker": 7,
-    "gateway.admin": 7,
+    "gateway.supervision": 7,
     "gateway.shadow": 7,
-    "gateway.supervision": 8,
+    "gateway.admin": 8,
     "gateway.demo": 8,
     "gateway.service": 8,
     "gateway.cli": 9,

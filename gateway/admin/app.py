@@ -16,7 +16,6 @@ from starlette.types import Scope
 
 from gateway.admin.audit import AuditFile, AuditLog, AuditMiddleware, add_audit
 from gateway.admin.auth import Access, AuthMiddleware, Operator, Viewer
-from gateway.admin.control_plane import ControlPlane
 from gateway.admin.engines import add_engines
 from gateway.admin.errors import add_errors
 from gateway.admin.event_feed import Feed, add_events
@@ -33,6 +32,7 @@ from gateway.admin.sessions import add_sessions
 from gateway.admin.shadows import add_shadows
 from gateway.observability.exposition import render
 from gateway.protocol import prometheus_text
+from gateway.supervision.control_plane import ControlPlane
 
 Json = dict[str, Any]
 
@@ -129,14 +129,14 @@ def _add_requests(app: FastAPI, control: ControlPlane) -> None:
         _: Viewer, limit: Annotated[int, Query(ge=1, le=10_000, description="Number of the oldest requests.")] = 100
     ) -> Json:
         """The requests under way in all workers, the oldest first: the stage of each, and what it waits for."""
-        return {"requests": [asdict(request) for request in await control.requests(limit)]}
+        return {"requests": [asdict(request) for request in await control.workers.requests(limit)]}
 
     @app.delete("/requests/{id:session}", tags=["requests"], responses={404: {"description": "no such request"}})
     async def cancel_request(
         _: Operator, id: Annotated[str, PathParameter(description="As the list shows it.")]
     ) -> Json:
         """Cancel a request: its engine is notified at once, and its client gets status 499 or CANCELLED."""
-        count = await control.cancel_request(id)
+        count = await control.workers.cancel_request(id)
         if not count:
             raise HTTPException(404, f"there is no request {id!r} under way")
         return {"id": id, "cancelled": count}

@@ -11,9 +11,9 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 from starlette.routing import Match
 
-from gateway.admin.control_plane import ControlPlane
 from gateway.redis.bounded_client import Store
 from gateway.redis.command import Command, StoreError
+from gateway.supervision.control_plane import ControlPlane
 
 Json = dict[str, Any]
 T = TypeVar("T")

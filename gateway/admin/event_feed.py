@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager, suppress
 from time import monotonic
 from typing import Annotated, Any
@@ -20,11 +20,12 @@ from fastapi.responses import StreamingResponse
 
 from gateway.admin.api_keys import Caller
 from gateway.admin.auth import Access, Viewer
-from gateway.admin.control_plane import ControlPlane
 from gateway.admin.engines import engines_json
 from gateway.admin.traffic_rates import Traffic, TrafficRates
 from gateway.config.specs import RouteSpec, RulesSpec
 from gateway.observability.metrics import SHADOW_ARM
+from gateway.supervision.control_plane import ControlPlane
+from gateway.supervision.decision_feed import FeedSubscription
 
 Json = dict[str, Any]
 
@@ -34,6 +35,8 @@ _SECONDS = 1.0
 # Events that are queued for a slow subscriber.
 _MAX_QUEUED = 256
 _DECISION = "decision"
+# Decisions a second of each worker, which people read.
+_TAIL_RATE = 10.0
 # A comment in a silence keeps proxies from closing the connection.
 _COMMENT_SECONDS = 10.0
 _COMMENT = b": still here\n\n"
@@ -57,9 +60,6 @@ class Subscriber:
         self._queue: deque[bytes] = deque(maxlen=_MAX_QUEUED)
         self._changed = asyncio.Event()
         self._is_closed = False
-
-    def __repr__(self) -> str:
-        return f"<Subscriber {len(self._queue)} queued>"
 
     def put(self, event: bytes) -> None:
         self._queue.append(event)
@@ -90,15 +90,12 @@ class Feed:
         self._subscribers: set[Subscriber] = set()
         self._publishing: asyncio.Task[None] | None = None
         self._fleet = b""  # the last fleet event, for new subscribers
-        self._decision_callbacks: list[Callable[[bool], None]] = []
+        self._tail = FeedSubscription(self._publish_decisions, _TAIL_RATE)
         self._is_closed = False
-
-    def __repr__(self) -> str:
-        return f"<Feed {len(self._subscribers)} subscribers>"
-
-    def on_decisions_wanted(self, callback: Callable[[bool], None]) -> None:
-        """Call this with True when the first subscriber wants decisions, with False when the last one has left."""
-        self._decision_callbacks.append(callback)
+        control.experiments.on_tick(
+            lambda experiments: self.publish("experiment", {"experiments": experiments}),
+            lambda: bool(self._subscribers),
+        )
 
     def publish(self, kind: str, data: Json) -> None:
         """Publish an event; decisions go only to subscribers that want them."""
@@ -108,9 +105,9 @@ class Feed:
             for subscriber in subscribers:
                 subscriber.put(event)
 
-    @property
-    def has_subscribers(self) -> bool:
-        return bool(self._subscribers)
+    def _publish_decisions(self, decisions: list[Json], skipped: int) -> None:
+        for decision in decisions:
+            self.publish(_DECISION, decision)
 
     @contextmanager
     def subscription(self, *, wants_decisions: bool = False) -> Iterator[Subscriber]:
@@ -122,7 +119,7 @@ class Feed:
             subscriber.put(self._fleet)
         self._subscribers.add(subscriber)
         if wants_decisions and self._num_wanting == 1:
-            self._decisions_wanted(True)
+            self._control.decisions.add(self._tail)
         if self._publishing is None and not self._is_closed:
             self._publishing = asyncio.get_running_loop().create_task(self._publish_fleet())
         try:
@@ -130,7 +127,7 @@ class Feed:
         finally:
             self._subscribers.discard(subscriber)
             if wants_decisions and not self._num_wanting:
-                self._decisions_wanted(False)
+                self._control.decisions.remove(self._tail)
             if not self._subscribers:
                 self._stop()
 
@@ -145,10 +142,6 @@ class Feed:
     def _num_wanting(self) -> int:
         return sum(subscriber.wants_decisions for subscriber in self._subscribers)
 
-    def _decisions_wanted(self, is_wanted: bool) -> None:
-        for callback in self._decision_callbacks:
-            callback(is_wanted)
-
     def _stop(self) -> None:
         if self._publishing is not None:
             self._publishing.cancel()
@@ -157,14 +150,14 @@ class Feed:
 
     async def _publish_fleet(self) -> None:
         """Each second, while there are subscribers."""
-        manager = self._control.rule_manager
-        traffic, number = Traffic(), manager.number
+        book = self._control.book
+        traffic, number = Traffic(), book.number
         due = monotonic()
         while True:
             try:
-                if manager.number != number:
-                    number = manager.number
-                    self.publish("rules", {"number": number, "digest": manager.rules.digest})
+                if book.number != number:
+                    number = book.number
+                    self.publish("rules", {"number": number, "digest": book.rules.digest})
                 self._fleet = _event("fleet", await self._fleet_json(traffic))
                 for subscriber in self._subscribers:
                     subscriber.put(self._fleet)
@@ -174,7 +167,7 @@ class Feed:
             await asyncio.sleep(due - monotonic())
 
     async def _fleet_json(self, traffic: Traffic) -> Json:
-        rules = self._control.rule_manager.rules
+        rules = self._control.book.rules
         state = await self._control.exposition()
         traffic.look(state.series, monotonic())
         by_engine = traffic.rates(lambda key: key.engine)

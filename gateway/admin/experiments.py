@@ -12,7 +12,6 @@ from pydantic import BaseModel, Field
 
 from gateway.admin.api_keys import Caller
 from gateway.admin.auth import Admin, Operator, Viewer
-from gateway.admin.control_plane import ControlPlane
 from gateway.admin.errors import query_redis, redis_reply, store_of
 from gateway.config.experiment_specs import ExperimentSpec
 from gateway.events.event_bus import SENDER_ADMIN, publish_command
@@ -24,6 +23,7 @@ from gateway.protocol.sequence import bounded
 from gateway.redis.command import Command, StoreError
 from gateway.routing.assignment import arm_token
 from gateway.sessions.session import arm_field, session_key
+from gateway.supervision.control_plane import ControlPlane
 
 Json = dict[str, Any]
 T = TypeVar("T")
@@ -171,7 +171,7 @@ def _add_commands(app: FastAPI, control: ControlPlane) -> None:
     @app.post(f"{_PATH}/force", tags=["experiments"], responses=_ERRORS)
     async def force(name: str, body: ForceRequest, caller: Operator) -> Json:
         """Assign a session to an arm instead of its hash's, while the arm has a share."""
-        spec = control.rule_manager.rules.experiments.get(name)
+        spec = control.book.rules.experiments.get(name)
         if spec is None:
             raise _unknown(control, name)
         await _force(control, spec, body)
@@ -201,7 +201,7 @@ async def _or_not_found(control: ControlPlane, call: Awaitable[T], name: str) ->
 
 
 def _unknown(control: ControlPlane, name: str) -> HTTPException:
-    known = ", ".join(control.rule_manager.rules.experiments) or "none"
+    known = ", ".join(control.book.rules.experiments) or "none"
     return HTTPException(404, f"there is no experiment '{name}'; there are {known}")
 
 
@@ -215,7 +215,7 @@ async def _force(control: ControlPlane, spec: ExperimentSpec, body: ForceRequest
             409, f"experiment '{spec.name}' has unit '{spec.unit}': only sessions keep an arm of their own"
         )
     key, field = session_key(body.unit), arm_field(spec.name)
-    ttl = max(1, int(control.rule_manager.rules.identity.session_ttl))
+    ttl = max(1, int(control.book.rules.identity.session_ttl))
     if body.arm is None:
         change: Command = ("HDEL", key, field)
     else:
@@ -229,7 +229,7 @@ async def _force(control: ControlPlane, spec: ExperimentSpec, body: ForceRequest
 async def _traffic(control: ControlPlane) -> Traffic:
     """Requests and errors of arms since the workers started, over all runs."""
     state = await control.exposition()
-    experiments = {route.name: route.experiment for route in control.rule_manager.rules.routes}
+    experiments = {route.name: route.experiment for route in control.book.rules.routes}
     requests: Counter[tuple[str, str]] = Counter()
     errors: Counter[tuple[str, str]] = Counter()
     for key, series in state.series.items():

@@ -9,13 +9,13 @@ from fastapi import FastAPI, HTTPException
 from pydantic import BaseModel, ConfigDict, Field
 
 from gateway.admin.auth import Admin, Viewer
-from gateway.admin.control_plane import ControlPlane
 from gateway.admin.engines import CHANGED, Reason
 from gateway.admin.rule_versions import version_json
 from gateway.config.specs import LimitSpec, RulesSpec
 from gateway.observability.exposition import ExpositionState
 from gateway.observability.stats import MAX_SHOWN, LimitSnapshot
 from gateway.rule_versions import editor
+from gateway.supervision.control_plane import ControlPlane
 
 _AMOUNTS = ("requests_per_second", "burst", "tokens_per_minute", "concurrency")
 
@@ -37,18 +37,18 @@ class Amounts(BaseModel):
 
 def add_limits(app: FastAPI, control: ControlPlane) -> None:
     """Add `/limits`."""
-    manager = control.rule_manager
+    book, manager = control.book, control.rule_manager
 
     @app.get("/limits", tags=["limits"])
     async def list_limits(_: Viewer) -> dict[str, Any]:
         """Every limit with its use."""
-        return {"limits": limits_json(manager.rules, await control.exposition())}
+        return {"limits": limits_json(book.rules, await control.exposition())}
 
     @app.put("/limits/{name}", tags=["limits"], responses=CHANGED)
     async def set_limit(name: str, amounts: Amounts, caller: Admin) -> dict[str, Any]:
         """Change some of a limit's amounts, as a new version of the rules; null removes an amount."""
-        if not any(limit.name == name for limit in manager.rules.limits):
-            known = ", ".join(limit.name for limit in manager.rules.limits) or "none"
+        if not any(limit.name == name for limit in book.rules.limits):
+            known = ", ".join(limit.name for limit in book.rules.limits) or "none"
             raise HTTPException(404, f"there is no limit '{name}'; there are {known}")
         changes = {field: getattr(amounts, field) for field in amounts.model_fields_set - {"reason"}}
         if not changes:

@@ -15,12 +15,12 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
 
 from gateway.admin.auth import Operator, Viewer
-from gateway.admin.control_plane import ControlPlane
 from gateway.config.specs import EndpointSpec, EngineSpec, RulesSpec
 from gateway.protocol.errors import GatewayError
 from gateway.protocol.operations import Operation
 from gateway.routing.decision import Facts
 from gateway.routing.table import Table
+from gateway.supervision.control_plane import ControlPlane
 from gateway.upstream.endpoint import Endpoint, endpoint_tls
 from gateway.upstream.endpoint_client import HttpReply, fetch
 from gateway.upstream.engine import extra_fields
@@ -159,7 +159,7 @@ def add_models(app: FastAPI, control: ControlPlane) -> None:
     async def show_models(_: Viewer) -> Json:
         """Every model of the engines, and the endpoints where it is ready. V2 engines are queried now; for others this
         is the last result of the probes."""
-        engines = control.rule_manager.rules.engines
+        engines = control.book.rules.engines
         outcomes = await list_models(places_of(engine for engine in engines.values() if engine.protocol.is_v2))
         index = _index_of(engines, outcomes, (await control.exposition()).models)
         unanswered = [
@@ -173,12 +173,12 @@ def add_models(app: FastAPI, control: ControlPlane) -> None:
     async def load(name: str, body: ModelControlRequest, _: Operator) -> JSONResponse:
         """Load a model at all endpoints at the same time. Endpoints that succeeded stay loaded even without a
         quorum."""
-        return await _control(control.rule_manager.rules, name, "load", body)
+        return await _control(control.book.rules, name, "load", body)
 
     @app.post("/models/{name:session}/unload", tags=["models"], responses=_ERRORS)
     async def unload(name: str, body: ModelControlRequest, _: Operator) -> JSONResponse:
         """Unload a model at all endpoints at the same time."""
-        return await _control(control.rule_manager.rules, name, "unload", body)
+        return await _control(control.book.rules, name, "unload", body)
 
 
 # By model, then by engine and URL: its versions.

@@ -17,8 +17,9 @@ from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, Field
 
 from gateway.admin.auth import Operator
-from gateway.admin.control_plane import ControlPlane, InferencePort
 from gateway.protocol.operations import INFERENCE_OPERATIONS, Operation, read_path
+from gateway.supervision.control_plane import ControlPlane
+from gateway.supervision.ports import InferencePort
 
 Json = dict[str, Any]
 

@@ -12,11 +12,11 @@ from fastapi.responses import FileResponse, JSONResponse
 from pydantic import BaseModel, Field
 
 from gateway.admin.auth import Operator, Viewer
-from gateway.admin.control_plane import ControlPlane
 from gateway.admin.rule_trials import rules_of
 from gateway.admin.rule_versions import Files, Number, check_may_bring
 from gateway.dry_run.recording import NAME, NoRecordingError, Recording, RecordingError
 from gateway.dry_run.replay import RecordingSpoiltError, Replay, read_facts
+from gateway.supervision.control_plane import ControlPlane
 
 Json = dict[str, Any]
 
@@ -45,7 +45,7 @@ class DryRunRequest(BaseModel):
 
 def add_recordings(app: FastAPI, control: ControlPlane) -> None:
     """Add `/recordings` and `/rules/replay`."""
-    manager = control.rule_manager
+    book = control.book
     app.add_exception_handler(RecordingError, _conflict)
     app.add_exception_handler(NoRecordingError, _not_found)
 
@@ -59,8 +59,8 @@ def add_recordings(app: FastAPI, control: ControlPlane) -> None:
             share=body.sample,
             seconds=body.seconds,
             max_facts=body.max_facts,
-            rules=manager.rules,
-            number=manager.in_force.number,
+            rules=book.rules,
+            number=book.in_force.number,
         )
         return _recording_json(made)
 
@@ -96,10 +96,10 @@ def add_recordings(app: FastAPI, control: ControlPlane) -> None:
         check_may_bring(caller, body.files)
         if body.files is not None and body.version is not None:
             raise HTTPException(400, "say which rules: 'files', or a 'version'; not both")
-        files = manager.texts_of(body.version) if body.version is not None else body.files
-        candidate = await rules_of(manager, files)
+        files = book.texts_of(body.version) if body.version is not None else body.files
+        candidate = await rules_of(book, files)
         path = control.recordings.path(body.recording)
-        dry_run = Replay(candidate, manager.rules if body.against_rules_in_force else None)
+        dry_run = Replay(candidate, book.rules if body.against_rules_in_force else None)
         try:
             return await asyncio.to_thread(_replay, dry_run, path)
         except RecordingSpoiltError as error:

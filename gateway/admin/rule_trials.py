@@ -10,7 +10,6 @@ from fastapi import FastAPI, HTTPException
 from pydantic import BaseModel, Field
 
 from gateway.admin.auth import Viewer
-from gateway.admin.control_plane import ControlPlane, RuleControl
 from gateway.admin.redaction import redacted_condition
 from gateway.admin.rule_versions import Files, check_may_bring
 from gateway.config.specs import RequestSpec, RulesSpec, TensorSpec
@@ -21,6 +20,8 @@ from gateway.routing.decision import Decision, Target
 from gateway.routing.explain import Assignment, Check, Explanation, explain
 from gateway.routing.table import Table
 from gateway.rule_versions.version import RulesRefused
+from gateway.supervision.control_plane import ControlPlane
+from gateway.supervision.rulebook import Rulebook
 from gateway.yaml.problems import suggest
 
 Json = dict[str, Any]
@@ -68,7 +69,7 @@ def add_rule_trials(app: FastAPI, control: ControlPlane) -> None:
         """The route of a request and the checks of each route, by the rules in force or by candidate `files`, which
         require role admin. Nothing is sent."""
         check_may_bring(caller, body.files)
-        rules = await rules_of(control.rule_manager, body.files)
+        rules = await rules_of(control.book, body.files)
         table = Table(rules)
         try:
             facts = facts_of(_spec(body), table.identity)
@@ -77,14 +78,14 @@ def add_rule_trials(app: FastAPI, control: ControlPlane) -> None:
         return explanation_json(explain(table, facts, random.random), body.model, rules)
 
 
-async def rules_of(manager: RuleControl, files: Files | None) -> RulesSpec:
+async def rules_of(book: Rulebook, files: Files | None) -> RulesSpec:
     """The rules in force, or those of candidate files.
 
     Raises: RulesRefused.
     """
     if files is None:
-        return manager.rules
-    loaded = await manager.judge(files)
+        return book.rules
+    loaded = await book.judge(files)
     if loaded.rules is None:
         raise RulesRefused(loaded.problems)
     return loaded.rules

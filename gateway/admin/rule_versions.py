@@ -11,9 +11,10 @@ from pydantic import BaseModel, Field
 
 from gateway.admin.api_keys import Caller, Role
 from gateway.admin.auth import Admin, Viewer
-from gateway.admin.control_plane import ControlPlane, RuleControl
 from gateway.admin.redaction import redacted_text
 from gateway.rule_versions.version import EditError, NoSuchVersion, RulesRefused, Version, diff_texts
+from gateway.supervision.control_plane import ControlPlane
+from gateway.supervision.rulebook import Rulebook
 from gateway.yaml.problems import Problem
 
 Json = dict[str, Any]
@@ -55,7 +56,7 @@ REFUSED: dict[int | str, dict[str, Any]] = {
 
 def add_rule_versions(app: FastAPI, control: ControlPlane) -> None:
     """Add `/rules/...`."""
-    manager = control.rule_manager
+    book, manager = control.book, control.rule_manager
     app.add_exception_handler(RulesRefused, _refused)
     app.add_exception_handler(EditError, _not_edited)
     app.add_exception_handler(NoSuchVersion, _not_found)
@@ -63,14 +64,14 @@ def add_rule_versions(app: FastAPI, control: ControlPlane) -> None:
     @app.get("/rules/versions", tags=["rules"])
     async def list_versions(_: Viewer) -> Json:
         """Every stored version, the latest first, with author, time and reason."""
-        versions = [version_json(version) for version in reversed(manager.versions())]
-        return {"in_force": manager.in_force.number, "shared": manager.is_shared, "versions": versions}
+        versions = [version_json(version) for version in reversed(book.versions())]
+        return {"in_force": book.in_force.number, "shared": manager.is_shared, "versions": versions}
 
     @app.get("/rules/versions/{number}", tags=["rules"], responses={404: REFUSED[404]})
     async def show_version(number: Annotated[int, Field(ge=1, le=2**53)], caller: Viewer) -> Json:
         """A version with its files as they are written: `${VAR}` stays, so no secret of the environment is shown.
         Secrets in the files themselves are shown to admins only."""
-        return {**version_json(manager.version(number)), "texts": _readable(caller, manager.texts_of(number))}
+        return {**version_json(book.version(number)), "texts": _readable(caller, book.texts_of(number))}
 
     @app.get("/rules/diff", tags=["rules"], responses={404: REFUSED[404]})
     async def diff(
@@ -79,9 +80,9 @@ def add_rule_versions(app: FastAPI, control: ControlPlane) -> None:
         to: Annotated[Number | None, Query(description="Default: the version in force.")] = None,
     ) -> Json:
         """A unified diff of two versions, file by file."""
-        later = to if to is not None else manager.in_force.number
-        earlier = from_ if from_ is not None else _before(manager, later)
-        before, after = (_readable(caller, manager.texts_of(number)) for number in (earlier, later))
+        later = to if to is not None else book.in_force.number
+        earlier = from_ if from_ is not None else _before(book, later)
+        before, after = (_readable(caller, book.texts_of(number)) for number in (earlier, later))
         files = diff_texts(before, after, str(earlier), str(later))
         return {"from": earlier, "to": later, "files": files, "diff": "".join(each["diff"] for each in files)}
 
@@ -90,10 +91,10 @@ def add_rule_versions(app: FastAPI, control: ControlPlane) -> None:
         """Findings in candidate files, and their differences from those in force. Since the files may name variables
         and files of this host, this requires the same role as activating them."""
         try:
-            loaded = await manager.judge(candidate.files)
+            loaded = await book.judge(candidate.files)
         except RulesRefused as error:
             return {"ok": False, "problems": problems_json(error.problems), "diff": "", "files": []}
-        files = diff_texts(manager.texts, loaded.texts, "in force", "candidate")
+        files = diff_texts(book.texts, loaded.texts, "in force", "candidate")
         return {
             "ok": loaded.rules is not None,
             "problems": problems_json(loaded.problems),
@@ -122,7 +123,7 @@ def add_rule_versions(app: FastAPI, control: ControlPlane) -> None:
     async def export(caller: Viewer) -> Json:
         """The files in force, to write to the gateway's disk. `cut`: secrets are redacted, since the caller is not an
         admin."""
-        version, texts = manager.in_force, manager.texts
+        version, texts = book.in_force, book.texts
         files = _readable(caller, texts)
         return {
             "version": version_json(version),
@@ -180,9 +181,9 @@ def problems_json(problems: Sequence[Problem]) -> list[Json]:
     ]
 
 
-def _before(manager: RuleControl, number: int) -> int:
+def _before(book: Rulebook, number: int) -> int:
     """The previous version's number; `number` where there is none."""
-    earlier = [version.number for version in manager.versions() if version.number < number]
+    earlier = [version.number for version in book.versions() if version.number < number]
     return earlier[-1] if earlier else number
 
 

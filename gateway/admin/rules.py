@@ -8,39 +8,39 @@ from typing import Any
 from fastapi import FastAPI
 
 from gateway.admin.auth import Viewer
-from gateway.admin.control_plane import ControlPlane
 from gateway.admin.redaction import redacted_condition
 from gateway.admin.rule_versions import version_json
 from gateway.config.specs import MatchSpec, RulesSpec
+from gateway.supervision.control_plane import ControlPlane
 
 Json = dict[str, Any]
 
 
 def add_rules(app: FastAPI, control: ControlPlane) -> None:
     """Add `/rules` and `/routes`."""
-    manager = control.rule_manager
+    book, manager = control.book, control.rule_manager
 
     @app.get("/rules", tags=["rules"])
     async def show_rules(_: Viewer) -> Json:
         """The rules in force, the findings of the last reading of their files, and the rules of other gateways."""
         return {
-            "number": manager.number,
-            "version": version_json(manager.in_force),
+            "number": book.number,
+            "version": version_json(book.in_force),
             "shared": manager.is_shared,
-            "digest": manager.rules.digest,
-            "files": list(manager.files),
+            "digest": book.rules.digest,
+            "files": list(book.files),
             "problems": list(manager.problems),
             "replicas": [
                 {"name": replica.name, "digest": replica.digest, "number": replica.number}
-                for replica in manager.replicas
+                for replica in control.replicas.known
             ],
-            "routes": routes_json(manager.rules),
+            "routes": routes_json(book.rules),
         }
 
     @app.get("/routes", tags=["rules"])
     async def list_routes(_: Viewer) -> Json:
         """The routes in the order in which they are tried, with their conditions and targets."""
-        return {"routes": routes_json(manager.rules)}
+        return {"routes": routes_json(book.rules)}
 
 
 def routes_json(rules: RulesSpec) -> list[Json]:

@@ -13,7 +13,6 @@ from fastapi import FastAPI, HTTPException, Query, Response
 from pydantic import BaseModel
 
 from gateway.admin.auth import Operator, Viewer
-from gateway.admin.control_plane import ControlPlane
 from gateway.admin.errors import REDIS_SECONDS, query_redis, redis_reply, store_of
 from gateway.conversations.store import Conversation, StoredConversation, list_conversations
 from gateway.conversations.turns import openai_message
@@ -22,6 +21,7 @@ from gateway.events.event_types import SessionMoved
 from gateway.protocol.sequence import bounded
 from gateway.routing.assignment import arm_of_token
 from gateway.sessions.session import Session, flat, place_field, session_key
+from gateway.supervision.control_plane import ControlPlane
 
 Json = dict[str, Any]
 
@@ -48,7 +48,7 @@ def add_sessions(app: FastAPI, control: ControlPlane) -> None:
     @app.post("/sessions/{session:session}/move", tags=["sessions"])
     async def move_session(session: str, move: Move, _: Operator) -> Json:
         """Have a session continue at another endpoint, while that one is available."""
-        rules = control.rule_manager.rules
+        rules = control.book.rules
         engine = rules.engines.get(move.engine)
         if engine is None:
             raise HTTPException(404, f"there is no engine '{move.engine}'; there are {', '.join(rules.engines)}")

@@ -8,8 +8,8 @@ from fastapi import FastAPI, HTTPException, Response
 from fastapi.responses import HTMLResponse
 
 from gateway.admin.auth import Operator, Viewer
-from gateway.admin.control_plane import ControlPlane
 from gateway.admin.shadow_report_html import page_of
+from gateway.supervision.control_plane import ControlPlane
 
 Json = dict[str, Any]
 

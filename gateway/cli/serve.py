@@ -297,12 +297,12 @@ def _tls(cert: Path | None, key: Path | None, client_ca: Path | None) -> Listene
 def _run(settings: Settings, paths: list[Path], ready_file: Path | None) -> int:
     from gateway.admin.auth import AccessError
     from gateway.cli.check import print_problems, summarize
+    from gateway.cli.supervisor import Addresses, Supervisor
     from gateway.config.rules import load_rules
     from gateway.dry_run.rule_tests import tested
     from gateway.net.server import loop_factory
     from gateway.observability.logs import set_up_logging
     from gateway.supervision.ports import PortError
-    from gateway.supervision.supervisor import Addresses, Supervisor
     from gateway.supervision.worker_pool import StartError
 
     set_up_logging(settings.log_format)

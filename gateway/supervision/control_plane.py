@@ -4,26 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import secrets
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from importlib.metadata import version
-from typing import Any
 
-from gateway.admin.audit import AuditFile, AuditLog, RedisLog
-from gateway.admin.control_plane import DrainedSince, InferencePort
-from gateway.admin.event_feed import Feed
 from gateway.config.settings import Settings
 from gateway.config.specs import RulesSpec
-from gateway.control.messages import SetDrained, SetLogLevel
+from gateway.control.messages import SetDrained, SetLogLevel, SetWeights
+from gateway.experiments.controller import ExperimentController, GatewayActions, RulesNotWritten
+from gateway.experiments.coordination import LocalCoordination
+from gateway.experiments.redis_coordination import RedisCoordination
+from gateway.observability.arm_stats import ArmCounts, ArmKey
 from gateway.observability.exposition import ExpositionState
 from gateway.observability.logs import log_level, set_log_level
-from gateway.observability.stats import LiveRequest
 from gateway.redis.bounded_client import Store
-from gateway.supervision.decision_feed import DecisionFeed, FeedSubscription
-from gateway.supervision.experiment_wiring import make_experiments
-from gateway.supervision.ports import ReservedPort
+from gateway.rule_versions.editor import RuleTexts, set_weights
+from gateway.rule_versions.version import EditError, RulesRefused
+from gateway.supervision.decision_feed import DecisionFeed
+from gateway.supervision.drains import DrainedSince
+from gateway.supervision.ports import InferencePort, ReservedPort
 from gateway.supervision.recordings import Recordings
-from gateway.supervision.redis_setup import RedisHome, data_dir_of
+from gateway.supervision.redis_setup import data_dir_of, redis_of
 from gateway.supervision.replicas import ReplicaListeners, Replicas
 from gateway.supervision.rule_manager import RuleManager
 from gateway.supervision.rulebook import Rulebook
@@ -37,36 +40,29 @@ _log = logging.getLogger("pointsman")
 _COUNT_SECONDS = 5.0
 # How long readiness waits for the first probes; an engine that does not answer by then is not healthy yet.
 _FIRST_PROBES_SECONDS = 2.0
-# Decisions a second of each worker in the live tail, which people read.
-_TAIL_RATE = 10.0
 
 
-class GatewayControlPlane:
+class ControlPlane:
     """Owns the workers, the prober, the rules, the experiments and the shadow process of one gateway."""
 
     def __init__(
-        self,
-        settings: Settings,
-        book: Rulebook,
-        ports: Sequence[ReservedPort],
-        inference: InferencePort,
-        worker_command: Sequence[str],
+        self, settings: Settings, book: Rulebook, ports: Sequence[ReservedPort], worker_command: Sequence[str]
     ) -> None:
         """`book` is open.
 
         Raises: ValueError where the settings name no valid Redis.
         """
-        self.inference = inference
-        self._book = book
-        self._redis = RedisHome(settings)
-        address = self._redis.address
+        self.inference = InferencePort.of(settings, ports[0].port)
+        self.book = book
+        self._settings = settings
+        address, self._embedded_redis = redis_of(settings)
         self.store = Store(address) if address is not None else None
         self._prober = Prober(self._health_changed)
         self.workers = WorkerPool(settings, book.rules, ports, worker_command, address)
         self.workers.number = book.number
         self.shadows = ShadowSupervisor(settings, book.rules, self.workers.counters)
         self.workers.captures = self.shadows.socket_path
-        self._replicas = Replicas(
+        self.replicas = Replicas(
             address,
             ReplicaListeners(
                 rules_changed=book.reload,
@@ -76,24 +72,14 @@ class GatewayControlPlane:
                 experiment_changed=lambda: self.experiments.wake(),
             ),
         )
-        self.rule_manager = RuleManager(book, self._replicas, self.store, self._use_rules, self.workers.count)
-        self.experiments = make_experiments(
-            settings, self.workers, self._replicas, self.store, self.rule_manager.change, lambda: book.rules
-        )
-        self.feed = Feed(self)
-        self.experiments.on_tick(
-            lambda experiments: self.feed.publish("experiment", {"experiments": experiments}),
-            lambda: self.feed.has_subscribers,
-        )
-        folder = data_dir_of(settings)
-        self.audit_log: AuditLog = RedisLog(self.store) if self.store is not None else AuditFile(folder)
-        self._decisions = DecisionFeed(
+        self.rule_manager = RuleManager(book, self.replicas, self.store, self._use_rules, self.workers.count)
+        self.experiments = self._make_experiments()
+        self.decisions = DecisionFeed(
             self.workers.set, workers=settings.workers, redacted=tuple(name.lower() for name in settings.redact)
         )
-        self.workers.on_decisions = self._decisions.receive
-        self.recordings = Recordings(folder / "recordings" if folder is not None else None, self._decisions)
-        self._tail = FeedSubscription(self._publish_decisions, _TAIL_RATE)
-        self.feed.on_decisions_wanted(self._watch_tail)
+        self.workers.on_decisions = self.decisions.receive
+        folder = data_dir_of(settings)
+        self.recordings = Recordings(folder / "recordings" if folder is not None else None, self.decisions)
         self._tasks: list[asyncio.Task[None]] = []
 
     # Running
@@ -103,11 +89,12 @@ class GatewayControlPlane:
 
         Raises: StartError.
         """
-        self._prober.use(self._book.rules.engines)
-        await self._redis.start()
+        self._prober.use(self.book.rules.engines)
+        if self._embedded_redis is not None and not await self._embedded_redis.start():
+            _log.warning("the embedded Redis does not answer yet; requests are served without it until it does")
         await self.rule_manager.join()
-        await self.experiments.open(self._book.rules)
-        self.shadows.use_rules(self._book.rules, self._book.number)
+        await self.experiments.open(self.book.rules)
+        self.shadows.use_rules(self.book.rules, self.book.number)
         await asyncio.gather(self.shadows.ready(), self.workers.start())
         self.experiments.start()
         await self._prober.first_round(_FIRST_PROBES_SECONDS)
@@ -124,16 +111,16 @@ class GatewayControlPlane:
             task.cancel()
         self.recordings.close()
         await self.workers.close()
-        self.feed.close()
 
     async def close(self) -> None:
         """Stop the rest, after the admin server."""
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        for part in (self._prober, self.shadows, self.experiments, self._replicas):
+        for part in (self._prober, self.shadows, self.experiments, self.replicas):
             await part.close()
         if self.store is not None:
             await self.store.close()
-        await self._redis.close()
+        if self._embedded_redis is not None:
+            await self._embedded_redis.close()
 
     async def _keep_counting(self) -> None:
         while True:
@@ -153,36 +140,60 @@ class GatewayControlPlane:
     def _health_changed(self, findings: Findings) -> None:
         for pool in (self.workers, self.shadows.pool):
             pool.set_health(findings)
-        self._replicas.conditions_changed(findings.conditions)
+        self.replicas.conditions_changed(findings.conditions)
 
     def _drained_changed(self, drained: Collection[tuple[str, str]]) -> None:
         for pool in (self.workers, self.shadows.pool):
             pool.set(SetDrained(frozenset(drained)))
 
-    def _watch_tail(self, is_wanted: bool) -> None:
-        if is_wanted:
-            self._decisions.add(self._tail)
-        else:
-            self._decisions.remove(self._tail)
+    # Experiments
 
-    def _publish_decisions(self, decisions: list[dict[str, Any]], skipped: int) -> None:
-        for decision in decisions:
-            self.feed.publish("decision", decision)
+    def _make_experiments(self) -> ExperimentController:
+        """Experiments are coordinated through Redis; without it they are this gateway's, stored in its data folder."""
+        tick = self._settings.experiment_tick
+        actions = GatewayActions(
+            self._arm_counts,
+            lambda weights, runs: self.workers.set(SetWeights(weights, runs)),
+            self._write_weights,
+            self.replicas.experiment_changed,
+            self._arms_in_flight,
+        )
+        if self.store is not None:
+            name = f"{self.replicas.name}:{secrets.token_hex(2)}"
+            return ExperimentController(RedisCoordination(self.store, name, tick=tick), actions, tick=tick)
+        folder = data_dir_of(self._settings)
+        local = LocalCoordination(folder / "experiments" if folder is not None else None)
+        return ExperimentController(local, actions, tick=tick)
+
+    async def _arm_counts(self) -> Mapping[ArmKey, ArmCounts]:
+        await self.workers.count()
+        return self.workers.counters.arms()
+
+    def _arms_in_flight(self) -> Mapping[ArmKey, int]:
+        """Requests in flight by arm: all that is seen of an engine that hangs."""
+        experiments = {route.name: route.experiment for route in self.book.rules.routes}
+        found: Counter[ArmKey] = Counter()
+        for key, series in self.workers.counters.series().items():
+            experiment = experiments.get(key.route)
+            if experiment is not None and key.arm:
+                found[ArmKey(experiment, key.arm)] += series.in_flight
+        return found
+
+    async def _write_weights(self, experiment: str, weights: Mapping[str, float], author: str, reason: str) -> None:
+        def edit(texts: RuleTexts) -> None:
+            set_weights(texts, experiment, weights)
+
+        try:
+            await self.rule_manager.change(edit, author, reason, "experiment")
+        except (EditError, RulesRefused) as error:
+            raise RulesNotWritten(str(error)) from error
 
     # What the admin API reads and does
 
     @property
     def drained(self) -> Mapping[tuple[str, str], DrainedSince]:
-        return self._replicas.drained
-
-    async def drain(self, engine: str, url: str, is_draining: bool, by: str) -> bool:
-        return await self._replicas.drain((engine, url), is_draining, by)
-
-    async def requests(self, limit: int) -> list[LiveRequest]:
-        return await self.workers.requests(limit)
-
-    async def cancel_request(self, id: str) -> int:
-        return await self.workers.cancel_request(id)
+        """By engine and URL; the rules need not name the endpoint any more."""
+        return self.replicas.drained
 
     @property
     def log_level(self) -> str:
@@ -193,11 +204,13 @@ class GatewayControlPlane:
         self.workers.set(SetLogLevel(level))
 
     async def count(self) -> None:
+        """Bring all counters and reports up to date, as far as the workers answer in time."""
         await asyncio.gather(self.workers.count(), self.shadows.count())
 
     async def exposition(self) -> ExpositionState:
+        """All counters, as recent as the workers answer."""
         await self.count()
-        total, book = self.workers.counters.total(), self._book
+        total, book = self.workers.counters.total(), self.book
         return ExpositionState(
             **vars(replace(total, loads={**total.loads, **self._prober.loads})),
             health=self._prober.health,
@@ -209,7 +222,7 @@ class GatewayControlPlane:
             workers=self.workers.num_serving,
             worker_restarts=self.workers.restarts,
             version=version("pointsman"),
-            redis_restarts=self._redis.restarts,
+            redis_restarts=self._embedded_redis.restarts if self._embedded_redis is not None else 0,
             runs=self.experiments.facts(),
             shadows=self.shadows.counts(),
         )

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from gateway.admin.control_plane import DrainedSince
 from gateway.events.event_types import EndpointDrained
 from gateway.redis.command import Command
 
@@ -19,15 +19,20 @@ KEY = "pointsman:1:drained"
 Key = tuple[str, str]  # engine name, endpoint url
 
 
+@dataclass(frozen=True, slots=True)
+class DrainedSince:
+    """When an endpoint was drained, in seconds since 1970, and by whom."""
+
+    since: float
+    by: str
+
+
 class Drains:
     """The drained endpoints, as one replica knows them."""
 
     def __init__(self) -> None:
         self._drained: dict[Key, DrainedSince] = {}
         self._unwritten: dict[Key, DrainedSince | None] = {}
-
-    def __repr__(self) -> str:
-        return f"<Drains: {len(self._drained)} endpoints, {len(self._unwritten)} changes to write>"
 
     @property
     def drained(self) -> Mapping[Key, DrainedSince]:

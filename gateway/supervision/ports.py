@@ -5,12 +5,32 @@ from __future__ import annotations
 import errno
 import socket
 import sys
+from dataclasses import dataclass
 
+from gateway.config.settings import Settings
 from gateway.net import sockets
 
 # Linux spreads connections over all sockets that listen on a port with SO_REUSEPORT; elsewhere one of them gets all,
 # so there the workers share a single socket.
 WORKERS_BIND = sys.platform == "linux"
+# The address by which this host reaches a port that listens on every address.
+_LOOPBACKS = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}
+
+
+@dataclass(frozen=True, slots=True)
+class InferencePort:
+    """This gateway's own inference port, as its host reaches it."""
+
+    url: str
+    requires_certificates: bool = False  # of its clients
+
+    @classmethod
+    def of(cls, settings: Settings, port: int) -> InferencePort:
+        """The port that is open by these settings."""
+        host = _LOOPBACKS.get(settings.host, settings.host)
+        scheme = "http" if settings.tls is None else "https"
+        bracketed = f"[{host}]" if ":" in host else host
+        return cls(f"{scheme}://{bracketed}:{port}", settings.tls is not None and settings.tls.client_ca is not None)
 
 
 class PortError(Exception):

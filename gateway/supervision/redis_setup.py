@@ -15,37 +15,24 @@ from gateway.redis.embedded import EmbeddedRedis
 _log = logging.getLogger("pointsman")
 
 
-class RedisHome:
-    """`address` is None where there is no Redis. Without an embedded server that cannot run, the gateway serves without
-    Redis and logs a warning."""
+def redis_of(settings: Settings) -> tuple[RedisAddress | None, EmbeddedRedis | None]:
+    """The address, and the server to run. Without an embedded server that cannot run, the gateway serves without Redis
+    and logs a warning.
 
-    def __init__(self, settings: Settings) -> None:
-        """Raises: ValueError where the URL is invalid."""
-        self.embedded: EmbeddedRedis | None = None
-        self.address: RedisAddress | None = None
-        if settings.redis == "embedded":
-            self.embedded = _embedded(settings)
-            self.address = self.embedded.address if self.embedded is not None else None
-        elif settings.redis != "off":
-            self.address = read_address(settings.redis)
-
-    def __repr__(self) -> str:
-        return f"<RedisHome {self.embedded or self.address or 'off'}>"
-
-    @property
-    def restarts(self) -> int:
-        """Restarts of the embedded server."""
-        return self.embedded.restarts if self.embedded is not None else 0
-
-    async def start(self) -> None:
-        """Start the embedded server, and wait a moment for its first answer."""
-        if self.embedded is not None and not await self.embedded.start():
-            _log.warning("the embedded Redis does not answer yet; requests are served without it until it does")
-
-    async def close(self) -> None:
-        """Stop the embedded server."""
-        if self.embedded is not None:
-            await self.embedded.close()
+    Raises: ValueError where the URL is invalid.
+    """
+    if settings.redis == "off":
+        return None, None
+    if settings.redis != "embedded":
+        return read_address(settings.redis), None
+    try:
+        program = find_server()
+        folder = ServerFolder.make(settings.data_dir or default_data_dir())
+    except EmbeddedError as error:
+        _log.warning("serving without Redis, so sessions and drained endpoints are known to single workers: %s", error)
+        return None, None
+    server = EmbeddedRedis(folder, program, max_memory_bytes=settings.redis_memory_bytes)
+    return server.address, server
 
 
 def data_dir_of(settings: Settings) -> Path | None:
@@ -64,13 +51,3 @@ def versions_dir(settings: Settings, rule_paths: Sequence[Path]) -> Path | None:
     folder = data_dir_of(settings)
     names = "\n".join(str(path.absolute()) for path in rule_paths)
     return folder / "versions" / sha256(names.encode(errors="replace")).hexdigest()[:16] if folder is not None else None
-
-
-def _embedded(settings: Settings) -> EmbeddedRedis | None:
-    try:
-        program = find_server()
-        folder = ServerFolder.make(settings.data_dir or default_data_dir())
-    except EmbeddedError as error:
-        _log.warning("serving without Redis, so sessions and drained endpoints are known to single workers: %s", error)
-        return None
-    return EmbeddedRedis(folder, program, max_memory_bytes=settings.redis_memory_bytes)

@@ -17,14 +17,13 @@ from dataclasses import dataclass
 from time import time
 from typing import Any
 
-from gateway.admin.control_plane import DrainedSince, Replica
 from gateway.events.event_bus import EventBus
 from gateway.events.event_types import ConditionChanged, EndpointDrained, ExperimentChanged, RulesActivated
 from gateway.protocol.engine_load import Readiness
 from gateway.redis.address import RedisAddress
 from gateway.redis.bounded_client import Store, end
 from gateway.redis.command import Script, StoreError
-from gateway.supervision.drains import Drains, Key
+from gateway.supervision.drains import DrainedSince, Drains, Key
 
 _log = logging.getLogger("pointsman")
 
@@ -51,6 +50,16 @@ _BEAT = Script(
     return redis.call('HGETALL', KEYS[1])
     """
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Replica:
+    """A gateway that shares its Redis with others: its name and the rules that it has in force."""
+
+    name: str
+    digest: str
+    number: int
+    base: str = ""  # digest of its rule files, which its rules may differ from
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,9 +90,6 @@ class Replicas:
         self._refused = ""  # why drained endpoints could not be written or read, last time
         self._heartbeats: asyncio.Task[None] | None = None
         self._is_due = asyncio.Event()
-
-    def __repr__(self) -> str:
-        return f"<Replicas: {self.name} and {len(self._others)} others, {self._drains!r}>"
 
     # What is known
 

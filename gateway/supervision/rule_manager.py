@@ -6,13 +6,11 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
-from gateway.admin.control_plane import Replica
-from gateway.config.rules import LoadedRules
 from gateway.config.specs import RulesSpec
 from gateway.redis.bounded_client import Store
 from gateway.rule_versions.editor import Edit
 from gateway.rule_versions.version import Version
-from gateway.supervision.replicas import Replicas
+from gateway.supervision.replicas import Replica, Replicas
 from gateway.supervision.rule_distribution import RuleSharing
 from gateway.supervision.rulebook import Rulebook
 
@@ -39,53 +37,17 @@ class RuleManager:
         self._sync_due = asyncio.Event()  # another gateway may have rules for this one
         self._announced = (0, "")  # the version that the replicas know, and its base
 
-    # What the admin API reads
-
-    @property
-    def rules(self) -> RulesSpec:
-        return self._book.rules
-
-    @property
-    def number(self) -> int:
-        return self._book.number
-
-    @property
-    def files(self) -> Sequence[str]:
-        return self._book.files
-
-    @property
-    def texts(self) -> dict[str, str]:
-        return self._book.texts
-
     @property
     def problems(self) -> Sequence[str]:
+        """Findings of the last reading of the rule files, a line each, and differences to other gateways."""
         shared = [self._sharing.problem] if self._sharing.problem is not None else []
-        foreign = [each for each in self.replicas if each.base != self._book.base and not each.follows_its_files]
+        foreign = [other for other in self._replicas.known if other.base not in (self._book.base, "", other.digest)]
         return [*self._book.problems, *shared, *map(_foreign_rules, foreign)]
 
     @property
-    def replicas(self) -> Sequence[Replica]:
-        return self._replicas.known
-
-    @property
-    def in_force(self) -> Version:
-        return self._book.in_force
-
-    @property
     def is_shared(self) -> bool:
+        """Whether the gateways that share its Redis know what was put in force here."""
         return self._sharing.is_shared
-
-    def versions(self) -> Sequence[Version]:
-        return self._book.versions()
-
-    def version(self, number: int) -> Version:
-        return self._book.version(number)
-
-    def texts_of(self, number: int) -> dict[str, str]:
-        return self._book.texts_of(number)
-
-    async def judge(self, files: Mapping[str, str]) -> LoadedRules:
-        return await self._book.judge(files)
 
     # Decisions of this gateway
 

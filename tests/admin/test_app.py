@@ -7,7 +7,6 @@ import pytest
 from fastapi.testclient import TestClient
 
 from gateway.admin.app import make_app
-from gateway.admin.control_plane import DrainedSince, Replica
 from gateway.config.experiment_specs import ArmSpec, ExperimentSpec
 from gateway.config.specs import (
     EndpointSpec,
@@ -27,6 +26,9 @@ from gateway.observability.metrics import Metrics, SeriesKey
 from gateway.observability.stats import AccountSnapshot, LimitSnapshot, LiveRequest, SessionUse
 from gateway.protocol.engine_load import Load, Readiness
 from gateway.rule_versions.version import Version
+from gateway.supervision.decision_feed import DecisionFeed
+from gateway.supervision.drains import DrainedSince
+from gateway.supervision.replicas import Replica
 from tests.experiments.making import Workforce
 
 RULES = RulesSpec(
@@ -65,13 +67,17 @@ class State:
     is_shared = True
     files: Sequence[str] = ["rules.yaml"]
     problems: Sequence[str] = ["rules.yaml:1:1: warning: w"]
-    replicas: Sequence[Replica] = [Replica("here:1", "d1", 3), Replica("there:2", "d0", 7)]
+    known: Sequence[Replica] = [Replica("here:1", "d1", 3), Replica("there:2", "d0", 7)]
 
     @property
     def rule_manager(self) -> "State":
         return self
 
+    book = replicas = workers = rule_manager
+
     def __init__(self) -> None:
+        self.watched: list[float] = []
+        self.decisions = DecisionFeed(lambda watch: self.watched.append(watch.rate), workers=1)
         self.drained = {
             ("cuda", "http://b:1"): DrainedSince(17.5, "me"),
             ("old", "http://gone:1"): DrainedSince(1.0, "me"),
@@ -79,8 +85,8 @@ class State:
         self.experiments = experiments_of(RULES)
         self.wishes: list[tuple[str, str, bool, str]] = []
 
-    async def drain(self, engine: str, url: str, is_draining: bool, by: str) -> bool:
-        self.wishes.append((engine, url, is_draining, by))
+    async def drain(self, key: tuple[str, str], is_draining: bool, by: str) -> bool:
+        self.wishes.append((*key, is_draining, by))
         return True
 
     log_level = "info"

@@ -105,15 +105,15 @@ def test_decisions_are_told_to_who_asks_for_them() -> None:
     """And whoever makes them hears whether anybody does."""
 
     async def play() -> None:
-        feed, wanted = Feed(State()), []
-        feed.on_decisions_wanted(wanted.append)
+        state = State()
+        feed = Feed(state)
         with feed.subscription() as deaf:
             with feed.subscription(wants_decisions=True) as one, feed.subscription(wants_decisions=True):
-                assert wanted == [True]
+                assert state.watched == [10.0]
                 feed.publish("decision", {"route": "a"})
                 feed.publish("experiment", {"experiments": []})
                 assert without_fleet(await one.next(5)) == ["decision", "experiment"]
-            assert wanted == [True, False]
+            assert state.watched == [10.0, 0.0]
             assert without_fleet(await deaf.next(5)) == ["experiment"]
 
     asyncio.run(play())

@@ -1,6 +1,6 @@
 """Explain by the admin API, and what versions tell, from a rulebook without a gateway around it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +14,7 @@ from gateway.admin.keyring import Keyring
 from gateway.admin.rule_trials import add_rule_trials
 from gateway.admin.rule_versions import add_rule_versions
 from gateway.admin.rules import routes_json
-from gateway.config.rules import LoadedRules, load_rules, load_texts
-from gateway.config.specs import RulesSpec
+from gateway.config.rules import load_rules, load_texts
 from gateway.rule_versions.version import Version
 from gateway.supervision.rulebook import Rulebook
 from tests.admin.test_auth import bearer, write_keys
@@ -51,30 +50,6 @@ class State:
     @property
     def rule_manager(self) -> "State":
         return self
-
-    @property
-    def rules(self) -> RulesSpec:
-        return self.book.rules
-
-    def versions(self) -> Sequence[Version]:
-        return self.book.versions()
-
-    def version(self, number: int) -> Version:
-        return self.book.version(number)
-
-    def texts_of(self, number: int) -> dict[str, str]:
-        return self.book.texts_of(number)
-
-    @property
-    def in_force(self) -> Version:
-        return self.book.in_force
-
-    @property
-    def texts(self) -> dict[str, str]:
-        return self.book.texts
-
-    async def judge(self, files: Mapping[str, str]) -> LoadedRules:
-        return await self.book.judge(files)
 
     async def activate(
         self, files: Mapping[str, str] | int, author: str, reason: str = "", source: str = "api"

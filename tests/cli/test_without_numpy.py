@@ -55,4 +55,4 @@ def test_commands_run_without_numpy(arguments: tuple[str, ...], text: str, tmp_p
 
 def test_servers_start_without_numpy() -> None:
     """What `serve` loads, in the control process and in its workers, and the engines' command line."""
-    run("import", "gateway.supervision.supervisor", "gateway.worker.process", "gateway.admin.app", "engines.cli.app")
+    run("import", "gateway.cli.supervisor", "gateway.worker.process", "gateway.admin.app", "engines.cli.app")

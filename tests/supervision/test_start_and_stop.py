@@ -16,8 +16,8 @@ from pathlib import Path
 import httpx
 import pytest
 
+from gateway.cli.supervisor import Supervisor
 from gateway.config.settings import Settings
-from gateway.supervision.supervisor import Supervisor
 from tests.supervision.stage import RULES, loaded, rule_file, scripted
 from tests.support.canned_engine import CannedEngine
 from tests.support.servers import GatewayProcess

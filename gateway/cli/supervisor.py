@@ -12,15 +12,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gateway.admin.app import make_app
+from gateway.admin.audit import AuditFile, RedisLog
 from gateway.admin.auth import Access
-from gateway.admin.control_plane import InferencePort
+from gateway.admin.event_feed import Feed
 from gateway.admin.server import AdminServer, admin_server
 from gateway.config.rules import LoadedRules
 from gateway.config.settings import Settings
 from gateway.net import descriptors
-from gateway.supervision.control_plane import GatewayControlPlane
+from gateway.supervision.control_plane import ControlPlane
 from gateway.supervision.ports import PortError, ReservedPort, listen
-from gateway.supervision.redis_setup import versions_dir
+from gateway.supervision.redis_setup import data_dir_of, versions_dir
 from gateway.supervision.rulebook import Rulebook
 from gateway.supervision.worker_pool import COMMAND, StartError, WorkerPool
 
@@ -39,7 +40,7 @@ class Addresses:
 
 
 class Supervisor:
-    """Owns the ports, the admin server, the signals and the ready file around a `GatewayControlPlane`."""
+    """Owns the ports, the admin server, the signals and the ready file around a `ControlPlane`."""
 
     def __init__(
         self,
@@ -73,9 +74,10 @@ class Supervisor:
         admin = listen(settings.admin_host, settings.admin_port, "--admin-port")
         http_port, grpc_port = ports[0].port, ports[-1].port
         addresses = Addresses(settings.host, http_port, grpc_port, settings.admin_host, admin.getsockname()[1])
-        inference = InferencePort.of(settings, http_port)
-        control = GatewayControlPlane(settings, self._book, ports, inference, self._worker_command)
-        server = admin_server(make_app(control, access, control.audit_log, control.feed))
+        control = ControlPlane(settings, self._book, ports, self._worker_command)
+        feed = Feed(control)
+        log = RedisLog(control.store) if control.store is not None else AuditFile(data_dir_of(settings))
+        server = admin_server(make_app(control, access, log, feed))
         serving_admin = loop.create_task(server.serve([admin]))
         try:
             starting = loop.create_task(self._start(control, server, serving_admin))
@@ -91,6 +93,7 @@ class Supervisor:
         finally:
             self._remove_ready_file()
             await control.stop_workers()
+            feed.close()
             server.stop()
             await asyncio.gather(serving_admin, return_exceptions=True)
             await control.close()
@@ -114,9 +117,7 @@ class Supervisor:
             loop.add_signal_handler(number, self._stop_signals.put_nowait, number)
         loop.add_signal_handler(signal.SIGHUP, self._book.reload)
 
-    async def _start(
-        self, control: GatewayControlPlane, server: AdminServer, serving_admin: asyncio.Task[None]
-    ) -> None:
+    async def _start(self, control: ControlPlane, server: AdminServer, serving_admin: asyncio.Task[None]) -> None:
         """Return once the gateway and its admin API serve.
 
         Raises: StartError.
