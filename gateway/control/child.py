@@ -17,7 +17,7 @@ from gateway.control.messages import (
     Drain,
     Message,
     Query,
-    Reply,
+    QueryReply,
     Serving,
     SetDrained,
     SetHealth,
@@ -119,7 +119,7 @@ class ControlledProcess:
             case _ if self.plane is None:
                 self.send(WorkerFailed(f"{type(message).__name__} came before Start"))
             case Query(token, request):
-                self.send(Reply(token, self.answer(self.plane, request)))
+                self.send(QueryReply(token, self.answer(self.plane, request)))
             case _:
                 self.apply(self.plane, message)
 

@@ -129,15 +129,15 @@ class GetReports:
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """A request for a `Reply` with the same token. A `Rating` is to be counted by the worker that answered the rated
-    request; from a worker, by another one. The reply is whether it was counted."""
+    """A request for a `QueryReply` with the same token. A `Rating` is to be counted by the worker that answered the
+    rated request; from a worker, by another one. The reply is whether it was counted."""
 
     token: int
     request: GetCounters | ListRequests | CancelRequest | GetReports | Rating
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class QueryReply:
     """The result of a `Query`. A worker sends its counters with token 0 before it exits."""
 
     token: int
@@ -166,4 +166,4 @@ class WorkerFailed:
 
 # What holds until another one of its kind comes.
 Setting = SetHealth | SetDrained | SetLogLevel | SetWeights | Watch | UseReports
-Message = Start | UseRules | Setting | ForgetReport | Drain | Query | Reply | Decisions | Serving | WorkerFailed
+Message = Start | UseRules | Setting | ForgetReport | Drain | Query | QueryReply | Decisions | Serving | WorkerFailed

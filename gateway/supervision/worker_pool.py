@@ -21,7 +21,7 @@ from gateway.control.messages import (
     ListRequests,
     Message,
     Query,
-    Reply,
+    QueryReply,
     Serving,
     SetHealth,
     Setting,
@@ -283,7 +283,7 @@ class WorkerPool:
         serving = self._serving.get(worker)
         self._unanswered_since.pop(worker, None)
         match message:
-            case Reply(token, result):
+            case QueryReply(token, result):
                 # the counters of one that was given up are retired
                 if isinstance(result, CountersSnapshot) and worker in self._workers:
                     self.counters.take(worker, result)
@@ -308,4 +308,4 @@ class WorkerPool:
         """Offer a rating that a worker cannot count to all workers."""
         is_counted = any(await self.query(query.request))
         if worker in self._workers:
-            worker.send(Reply(query.token, is_counted))
+            worker.send(QueryReply(query.token, is_counted))

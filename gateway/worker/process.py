@@ -25,7 +25,7 @@ from gateway.control.messages import (
     ListRequests,
     Message,
     Query,
-    Reply,
+    QueryReply,
     Start,
     Watch,
 )
@@ -114,7 +114,7 @@ class Worker(ControlledProcess):
                         rate, message.share, message.with_body_facts, message.redacted, self._report
                     )
                 plane.request_log.sample(sampler)
-            case Reply(token, is_counted):
+            case QueryReply(token, is_counted):
                 counted = self._ratings.pop(token, None)
                 if counted is not None and not counted.done():
                     counted.set_result(is_counted)
@@ -142,7 +142,7 @@ class Worker(ControlledProcess):
             await plane.news.close()
         if plane.store is not None:
             await plane.store.close()
-        self.send(Reply(0, counters_of(plane)))
+        self.send(QueryReply(0, counters_of(plane)))
         with suppress(OSError, TimeoutError):  # the control process may be gone
             await asyncio.wait_for(self.writer.drain(), 1.0)
 

@@ -21,7 +21,7 @@ from gateway.control.messages import (
     GetCounters,
     Message,
     Query,
-    Reply,
+    QueryReply,
     Serving,
     SetHealth,
     SetLogLevel,
@@ -70,7 +70,7 @@ def obey(message: Message, mode: str, notes: Path, control: socket.socket) -> No
     elif isinstance(message, UseRules):
         note(notes, f"rules {message.number}")
     elif isinstance(message, Query) and isinstance(message.request, GetCounters) and mode != "silent":
-        control.sendall(encode(Reply(message.token, counted())))
+        control.sendall(encode(QueryReply(message.token, counted())))
     elif isinstance(message, Drain):
         note(notes, "drain")
         if mode != "stubborn":

@@ -12,7 +12,7 @@ import pytest
 
 from gateway.config.settings import Settings
 from gateway.control.channel import ChildProcess
-from gateway.control.messages import Message, Reply, SetLogLevel, SetWeights
+from gateway.control.messages import Message, QueryReply, SetLogLevel, SetWeights
 from gateway.protocol.engine_load import Load, Readiness
 from gateway.supervision import worker_pool
 from gateway.supervision.ports import ReservedPort
@@ -82,7 +82,7 @@ def test_a_worker_that_nobody_hears_is_not_left_behind(tmp_path: Path, monkeypat
     report = WorkerPool._received
 
     def fail(self: WorkerPool, worker: ChildProcess, message: Message) -> None:
-        if isinstance(message, Reply):
+        if isinstance(message, QueryReply):
             raise RuntimeError("a fault of ours")
         report(self, worker, message)
 
