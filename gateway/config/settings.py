@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +55,11 @@ class Settings:
     # seconds (a starved machine) may recover; half a minute is too long.
     hang_timeout: float = 30.0
     access_log: bool = False
-    log_format: str = "text"  # text | json
+    log_format: Literal["text", "json"] = "text"
     tls: ListenerTls | None = None
     limits: Limits = field(default_factory=Limits)
     # Whether /v2/health/ready requires a healthy endpoint behind every route (all) or behind at least one (any).
-    ready_when: str = "all"  # all | any
+    ready_when: Literal["all", "any"] = "all"
     name_decision: bool = True  # x-pointsman-route, -engine and -arm on each reply
     trust_forwarded: bool = False  # keep incoming x-forwarded-* (behind another proxy) instead of replacing them
     # embedded, off, or a URL (gateway.redis.address), which may contain a password: never shown in a repr
