@@ -20,6 +20,7 @@ from gateway.cli import (
     service,
     shadow,
 )
+from gateway.cli.admin_client import GatewayTyper
 from gateway.cli.check import check
 from gateway.cli.engine_commands import CONTEXT, PROGRAMS, doctor, program
 from gateway.cli.explain import explain
@@ -28,7 +29,7 @@ from gateway.cli.up import up
 
 P = ParamSpec("P")
 
-app = typer.Typer(
+app = GatewayTyper(
     name="pointsman",
     help="One inference URL in front of every engine. Start with `pointsman up` for a demo, or write a rules file and "
     "run `pointsman serve --rules FILE`.",

@@ -2,32 +2,33 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from functools import wraps
 from typing import Annotated, Any
+from urllib.parse import quote
 
 import typer
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-Admin = Annotated[
-    str,
-    typer.Option(
-        metavar="URL",
-        envvar="POINTSMAN_ADMIN",
-        help="The admin address of a running gateway, as `pointsman serve` prints it.",
-    ),
-]
-Key = Annotated[
-    str,
-    typer.Option(
-        metavar="KEY",
-        envvar="POINTSMAN_ADMIN_KEY",
-        help="A key of the admin API, where it requires one (`pointsman keys add`). Prefer the variable: other users "
-        "can see the options of a process.",
-        show_default=False,
-    ),
-]
-ADMIN = "http://127.0.0.1:8002"
+Command = Callable[..., Any]
+
+_ADMIN = typer.Option(
+    metavar="URL",
+    envvar="POINTSMAN_ADMIN",
+    help="The admin address of a running gateway, as `pointsman serve` prints it.",
+)
+_KEY = typer.Option(
+    metavar="KEY",
+    envvar="POINTSMAN_ADMIN_KEY",
+    help="A key of the admin API, where it requires one (`pointsman keys add`). Prefer the variable: other users can "
+    "see the options of a process.",
+    show_default=False,
+)
+_OPTIONS = (("admin", "http://127.0.0.1:8002", _ADMIN), ("key", "", _KEY))
 
 _TIMEOUT_SECONDS = 10.0
 
@@ -38,46 +39,92 @@ Row = tuple[str | Text, ...]
 _PIPE_COLUMNS = 400
 
 
-def get_json(admin: str, path: str, *, key: str = "", timeout: float = _TIMEOUT_SECONDS) -> Any:
-    """The JSON of GET `path`. After an error the command prints one line and exits with 1."""
-    return call(admin, "GET", path, key=key, timeout=timeout)
+class Gateway:
+    """The admin API of a running gateway. After an error its methods print one line and exit with 1. The parts of a
+    path are quoted."""
 
+    def __init__(self, admin: str, key: str) -> None:
+        self._admin = admin
+        self._key = key
 
-def call(
-    admin: str, method: str, path: str, body: Any = None, *, key: str = "", timeout: float = _TIMEOUT_SECONDS
-) -> Any:
-    """The same for any method, with a JSON body."""
-    return reply(admin, method, path, body, key=key, timeout=timeout).json()
+    def get(self, *path: str, **options: Any) -> Any:
+        """The JSON of GET."""
+        return self.call("GET", *path, **options)
 
+    def call(self, method: str, *path: str, **options: Any) -> Any:
+        """The JSON of any method."""
+        return self.reply(method, *path, **options).json()
 
-def reply(
-    admin: str,
-    method: str,
-    path: str,
-    body: Any = None,
-    *,
-    key: str = "",
-    timeout: float = _TIMEOUT_SECONDS,
-    accepted: tuple[int, ...] = (),
-) -> Any:
-    """The same as an httpx.Response; a status in `accepted` is no error."""
-    import httpx
+    def reply(
+        self,
+        method: str,
+        *path: str,
+        body: Any = None,
+        query: Mapping[str, Any] | None = None,
+        timeout: float = _TIMEOUT_SECONDS,
+        accepted: tuple[int, ...] = (),
+    ) -> Any:
+        """The reply as an httpx.Response, to a JSON body; a status in `accepted` is no error."""
+        import httpx
 
-    url = f"{admin.rstrip('/')}/{path.lstrip('/')}"
-    headers = {"authorization": f"Bearer {key}"} if key else {}
-    try:
-        answer = httpx.request(method, url, json=body, headers=headers, timeout=timeout, trust_env=False)
+        url = "/".join([self._admin.rstrip("/"), *(quote(part, safe="") for part in path)])
+        headers = {"authorization": f"Bearer {self._key}"} if self._key else {}
+        with httpx.Client(timeout=timeout, trust_env=False) as client:
+            try:
+                answer = client.request(method, url, json=body, params=query, headers=headers)
+            except (httpx.HTTPError, httpx.InvalidURL, UnicodeError, ValueError) as error:
+                raise self._absent(str(error) or type(error).__name__) from error
         if answer.is_success or answer.status_code in accepted:
             return answer
-    except (httpx.HTTPError, httpx.InvalidURL, UnicodeError, ValueError) as error:
-        raise no_gateway(admin, str(error) or type(error).__name__) from error
-    raise refused(_reason(answer))
+        raise refused(_reason(answer))
+
+    def items(self, what: str) -> list[dict[str, Any]]:
+        """The gateway's list of `what`."""
+        answer = self.reply("GET", what)
+        try:
+            items: list[dict[str, Any]] = answer.json()[what]
+        except (ValueError, KeyError, TypeError) as error:
+            raise self._absent(f"/{what} is answered with something else") from error
+        return items
+
+    def _absent(self, reason: str) -> typer.Exit:
+        text = f"No gateway answers at {self._admin} ({reason}). Name the admin port of a running one: --admin URL"
+        typer.echo(text, err=True)
+        return typer.Exit(1)
 
 
-def no_gateway(admin: str, reason: str) -> typer.Exit:
-    """Print that no gateway answers there."""
-    typer.echo(f"No gateway answers at {admin} ({reason}). Name the admin port of a running one: --admin URL", err=True)
-    return typer.Exit(1)
+class GatewayTyper(typer.Typer):
+    """Gives a command whose first parameter is `gateway` the options --admin and --key, which name it."""
+
+    def command(self, *names: Any, **options: Any) -> Callable[[Command], Command]:  # type: ignore[override]
+        return _registration(super().command(*names, **options))
+
+    def callback(self, **options: Any) -> Callable[[Command], Command]:  # type: ignore[override]
+        return _registration(super().callback(**options))
+
+
+def _registration(register: Callable[[Command], Command]) -> Callable[[Command], Command]:
+    def registered(command: Command) -> Command:
+        register(_at_gateway(command))
+        return command
+
+    return registered
+
+
+def _at_gateway(command: Command) -> Command:
+    first, *parameters = inspect.signature(command, eval_str=True).parameters.values()
+    if first.name != "gateway":
+        return command
+
+    @wraps(command)
+    def run(admin: str, key: str, **options: Any) -> Any:
+        return command(Gateway(admin, key), **options)
+
+    for name, default, option in _OPTIONS:
+        kind = Annotated[str, option]
+        parameters.append(inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind))
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    return run
 
 
 def refused(reason: str) -> typer.Exit:
@@ -124,3 +171,8 @@ def print_table(columns: tuple[str, ...], rows: list[Row], empty: str) -> None:
     for row in rows:
         table.add_row(*(cell if isinstance(cell, Text) else Text(_escaped(cell)) for cell in row))
     output.print(table)
+
+
+def moment(seconds: float) -> str:
+    """A time since 1970, in seconds."""
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")

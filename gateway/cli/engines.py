@@ -5,30 +5,29 @@ from __future__ import annotations
 import getpass
 import json
 from typing import Annotated, Any
-from urllib.parse import quote
 
 import typer
 from rich.text import Text
 
-from gateway.cli.admin_client import ADMIN, Admin, Key, Row, call, get_json, no_gateway, print_table, reply
+from gateway.cli.admin_client import Gateway, GatewayTyper, Row, print_table
 from gateway.cli.operator_commands import Reason
 
 # Loading a model at all endpoints can take minutes.
 _LOAD_SECONDS = 660.0
 
-endpoints = typer.Typer(
+endpoints = GatewayTyper(
     help="Add, remove or weight an engine's endpoints. Each change is a version of the rules, which can be rolled back."
 )
 
 _COLOURS = {"ready": "green", "unready": "yellow", "down": "red"}
 
 
-def engines(admin: Admin = ADMIN, key: Key = "") -> int:
+def engines(gateway: Gateway) -> int:
     """Show the engines of a running gateway: endpoints, health, reported load and models."""
     where = ("engine", "endpoint", "weight")
     columns = (*where, "condition", "breaker", "in flight", "its load", "requests", "errors", "models")
     rows: list[Row] = []
-    for engine in _listed(admin, key, "engines"):
+    for engine in gateway.items("engines"):
         for endpoint in engine["endpoints"]:
             condition = endpoint["condition"]
             health = Text(condition, style=_COLOURS.get(condition, "dim"))
@@ -44,19 +43,17 @@ def engines(admin: Admin = ADMIN, key: Key = "") -> int:
 
 
 def drain(
+    gateway: Gateway,
     engine: Annotated[str, typer.Argument(help="The engine, as the rules name it.")],
     url: Annotated[str, typer.Argument(help="Its endpoint, as `pointsman engines` shows it.")],
     undo: Annotated[bool, typer.Option("--undo", help="Send it new work again.")] = False,
-    admin: Admin = ADMIN,
-    key: Key = "",
 ) -> int:
     """Drain an endpoint of a running gateway: it gets no new work, sessions move, requests under way end there.
 
     With Redis this holds at all replicas, and after restarts; without it, at this gateway until it stops.
     """
     body = {"url": url, "by": f"{getpass.getuser()} by the command line"}
-    path = f"engines/{quote(engine, safe='')}/endpoints/{'undrain' if undo else 'drain'}"
-    result = call(admin, "POST", path, body, key=key)
+    result = gateway.call("POST", "engines", engine, "endpoints", "undrain" if undo else "drain", body=body)
     where = "at every replica" if result["shared"] else "at this gateway alone, since Redis is not there"
     typer.echo(f"{url} of {engine} {'gets new work again' if undo else 'gets no new work'}, {where}.")
     return 0
@@ -70,19 +67,9 @@ def _load(load: dict[str, Any] | None) -> str:
     return f"{load['running']:g} run, {load['waiting']:g} wait{kv_use}"
 
 
-def _listed(admin: str, key: str, what: str) -> list[dict[str, Any]]:
-    """The gateway's list of `what`. After an error the command prints one line and exits with 1."""
-    answer = reply(admin, "GET", what, key=key, timeout=5.0)
-    try:
-        listed: list[dict[str, Any]] = answer.json()[what]
-    except (ValueError, KeyError, TypeError) as error:
-        raise no_gateway(admin, f"/{what} is answered with something else") from error
-    return listed
-
-
-def models(admin: Admin = ADMIN, key: Key = "") -> int:
+def models(gateway: Gateway) -> int:
     """Show every model of the engines, and the endpoints where it is ready."""
-    result = get_json(admin, "models", key=key, timeout=30.0)
+    result = gateway.get("models", timeout=30.0)
     rows: list[Row] = []
     for model in result["models"]:
         for engine in model["engines"]:
@@ -102,35 +89,31 @@ Quorum = Annotated[str, typer.Option(metavar="all|majority|N", help="How many en
 
 
 def load(
+    gateway: Gateway,
     model: Model,
     engine: Engine = "",
     quorum: Quorum = "all",
     parameter: Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help="A parameter of V2's load.")] = None,
     reason: Reason = "",
-    admin: Admin = ADMIN,
-    key: Key = "",
 ) -> int:
     """Load a model at all endpoints at once, and show the results. Exit code: 1 below the quorum."""
-    return _control("load", model, engine, quorum, parameter or [], reason, admin, key)
+    return _control(gateway, "load", model, engine, quorum, parameter or [], reason)
 
 
-def unload(
-    model: Model, engine: Engine = "", quorum: Quorum = "all", reason: Reason = "", admin: Admin = ADMIN, key: Key = ""
-) -> int:
+def unload(gateway: Gateway, model: Model, engine: Engine = "", quorum: Quorum = "all", reason: Reason = "") -> int:
     """Unload a model at all endpoints at once, and show the results. Exit code: 1 below the quorum."""
-    return _control("unload", model, engine, quorum, [], reason, admin, key)
+    return _control(gateway, "unload", model, engine, quorum, [], reason)
 
 
 def _control(
-    verb: str, model: str, engine: str, quorum: str, parameters: list[str], reason: str, admin: str, key: str
+    gateway: Gateway, verb: str, model: str, engine: str, quorum: str, parameters: list[str], reason: str
 ) -> int:
     body: dict[str, Any] = {"quorum": int(quorum) if quorum.isdigit() else quorum, "reason": reason}
     if engine:
         body["engine"] = engine
     if parameters:
         body["parameters"] = dict(map(_parameter, parameters))
-    path = f"models/{quote(model, safe='')}/{verb}"
-    answer = reply(admin, "POST", path, body, key=key, timeout=_LOAD_SECONDS, accepted=(409,))
+    answer = gateway.reply("POST", "models", model, verb, body=body, timeout=_LOAD_SECONDS, accepted=(409,))
     result = answer.json()
     rows: list[Row] = []
     for each in result.get("endpoints", ()):
@@ -161,42 +144,36 @@ Url = Annotated[str, typer.Argument(help="http://host:port, or grpc://host:port 
 
 @endpoints.command("add")
 def add_endpoint(
+    gateway: Gateway,
     engine: EngineName,
     url: Url,
     grpc: Annotated[str, typer.Option(metavar="HOST:PORT", help="Its gRPC address, where it has both.")] = "",
     weight: Annotated[float | None, typer.Option(min=0, help="Its share of the work, relative to the others.")] = None,
     reason: Reason = "",
-    admin: Admin = ADMIN,
-    key: Key = "",
 ) -> None:
     """Add an endpoint; it gets work once it is ready."""
     body = {"url": url, "grpc": grpc or None, "weight": weight, "reason": reason}
-    result = call(admin, "POST", _endpoints(engine), body, key=key)
+    result = gateway.call("POST", "engines", engine, "endpoints", body=body)
     typer.echo(f"{url} is added to {engine}: rules {result['version']['number']}.")
 
 
 @endpoints.command("remove")
-def remove_endpoint(engine: EngineName, url: Url, reason: Reason = "", admin: Admin = ADMIN, key: Key = "") -> None:
+def remove_endpoint(gateway: Gateway, engine: EngineName, url: Url, reason: Reason = "") -> None:
     """Remove an endpoint; requests under way end there."""
-    path = f"{_endpoints(engine)}?url={quote(url, safe='')}&reason={quote(reason, safe='')}"
-    result = call(admin, "DELETE", path, key=key)
+    query = {"url": url, "reason": reason}
+    result = gateway.reply("DELETE", "engines", engine, "endpoints", query=query).json()
     typer.echo(f"{url} is removed from {engine}: rules {result['version']['number']}.")
 
 
 @endpoints.command("weight")
 def weigh_endpoint(
+    gateway: Gateway,
     engine: EngineName,
     url: Url,
     weight: Annotated[float, typer.Argument(min=0, help="Relative to the others; 0: as if drained.")],
     reason: Reason = "",
-    admin: Admin = ADMIN,
-    key: Key = "",
 ) -> None:
     """Set an endpoint's share of its engine's work."""
     body = {"url": url, "weight": weight, "reason": reason}
-    result = call(admin, "POST", f"{_endpoints(engine)}/weight", body, key=key)
+    result = gateway.call("POST", "engines", engine, "endpoints", "weight", body=body)
     typer.echo(f"{url} of {engine} has weight {weight:g}: rules {result['version']['number']}.")
-
-
-def _endpoints(engine: str) -> str:
-    return f"engines/{quote(engine, safe='')}/endpoints"

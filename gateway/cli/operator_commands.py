@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
-from urllib.parse import quote
 
 import typer
 from rich.text import Text
 
-from gateway.cli.admin_client import ADMIN, Admin, Key, Row, call, get_json, print_table
+from gateway.cli.admin_client import Gateway, GatewayTyper, Row, moment, print_table
 
 Reason = Annotated[str, typer.Option("--reason", help="The reason, for the audit and the versions of the rules.")]
 
 
 def requests(
+    gateway: Gateway,
     limit: Annotated[int, typer.Option(min=1, max=10_000, help="Number of the oldest requests.")] = 50,
-    admin: Admin = ADMIN,
-    key: Key = "",
 ) -> int:
     """Show the requests under way, the oldest first, and what each waits for.
 
@@ -26,59 +23,57 @@ def requests(
     the reply; answering: the end of the reply.
     """
     columns = ("id", "age", "stage", "protocol", "path", "model", "route", "arm", "engine", "endpoint", "peer")
-    result = get_json(admin, f"requests?limit={limit}", key=key)["requests"]
+    result = gateway.get("requests", query={"limit": limit})["requests"]
     rows: list[Row] = [(each["id"], f"{each['age']:.1f} s", *[each[name] for name in columns[2:]]) for each in result]
     print_table(columns, rows, "No request is under way.")
     return 0
 
 
 def cancel(
+    gateway: Gateway,
     id: Annotated[str, typer.Argument(help="The request, as `pointsman requests` shows it, or its x-request-id.")],
-    admin: Admin = ADMIN,
-    key: Key = "",
 ) -> int:
     """Cancel a request: its engine is notified at once, and its client gets status 499 or CANCELLED."""
-    result = call(admin, "DELETE", f"requests/{quote(id, safe='')}", key=key)
+    result = gateway.call("DELETE", "requests", id)
     number = result["cancelled"]
     typer.echo(f"{id} is cancelled{'' if number == 1 else f' ({number} requests)'}.")
     return 0
 
 
 def audit(
+    gateway: Gateway,
     limit: Annotated[int, typer.Option(min=1, max=1000, help="Number of the latest calls.")] = 50,
-    admin: Admin = ADMIN,
-    key: Key = "",
 ) -> int:
     """Show the calls of the admin API that can change something, the latest first."""
     rows: list[Row] = []
-    for each in get_json(admin, f"audit?limit={limit}", key=key)["audit"]:
-        when = datetime.fromtimestamp(each["time"], UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    for each in gateway.get("audit", query={"limit": limit})["audit"]:
         query = "".join(f" {name}={value}" for name, value in each["query"].items())
         body = "" if each["body"] is None else json.dumps(each["body"], ensure_ascii=False)
         status = Text(str(each["status"]), style="green" if each["status"] < 400 else "red")
-        rows.append((when, each["name"], each["role"], each["method"], each["path"] + query, status, body))
+        rows.append(
+            (moment(each["time"]), each["name"], each["role"], each["method"], each["path"] + query, status, body)
+        )
     print_table(("when", "who", "role", "method", "what", "status", "body"), rows, "Nothing has been changed yet.")
     return 0
 
 
 def log_level(
+    gateway: Gateway,
     level: Annotated[
         Literal["debug", "info", "warning", "error"] | None, typer.Argument(help="The new level; none: show it.")
     ] = None,
     reason: Reason = "",
-    admin: Admin = ADMIN,
-    key: Key = "",
 ) -> int:
     """Show or set the log level of a running gateway, until it ends."""
     if level is None:
-        result = get_json(admin, "log-level", key=key)
+        result = gateway.get("log-level")
     else:
-        result = call(admin, "PUT", "log-level", {"level": level, "reason": reason}, key=key)
+        result = gateway.call("PUT", "log-level", body={"level": level, "reason": reason})
     typer.echo(result["level"])
     return 0
 
 
-limits = typer.Typer(help="Show limits, or change their amounts, as a new version of the rules.")
+limits = GatewayTyper(help="Show limits, or change their amounts, as a new version of the rules.")
 
 _AMOUNTS = {
     "requests_per_second": "{:g} requests/s",
@@ -89,12 +84,12 @@ _AMOUNTS = {
 
 
 @limits.callback(invoke_without_command=True)
-def show_limits(context: typer.Context, admin: Admin = ADMIN, key: Key = "") -> None:
+def show_limits(gateway: Gateway, context: typer.Context) -> None:
     """Show limits, or change their amounts, as a new version of the rules."""
     if context.invoked_subcommand is not None:
         return
     rows: list[Row] = []
-    for limit in get_json(admin, "limits", key=key)["limits"]:
+    for limit in gateway.get("limits")["limits"]:
         allowed = ", ".join(text.format(limit[name]) for name, text in _AMOUNTS.items() if name in limit)
         per = f"per {', '.join(limit['per'])}" if limit["per"] else "all together"
         counts = (str(limit[name]) for name in ("admitted", "refused", "waited", "accounts"))
@@ -105,6 +100,7 @@ def show_limits(context: typer.Context, admin: Admin = ADMIN, key: Key = "") -> 
 
 @limits.command("set")
 def set_limit(
+    gateway: Gateway,
     name: Annotated[str, typer.Argument(help="The limit, as the rules name it.")],
     requests_per_second: Annotated[float | None, typer.Option(help="Requests a second.")] = None,
     burst: Annotated[int | None, typer.Option(min=1, help="Requests at once.")] = None,
@@ -115,8 +111,6 @@ def set_limit(
         list[str] | None, typer.Option(metavar="AMOUNT", help="Remove this amount; may be repeated.")
     ] = None,
     reason: Reason = "",
-    admin: Admin = ADMIN,
-    key: Key = "",
 ) -> None:
     """Change a limit's amounts; the others stay. The change applies at once, in all workers."""
     given = {
@@ -131,5 +125,5 @@ def set_limit(
         if field not in given:
             raise typer.BadParameter(f"{field!r} is no amount of a limit: {', '.join(given)}")
         changes[field] = None
-    result = call(admin, "PUT", f"limits/{quote(name, safe='')}", changes | {"reason": reason}, key=key)
+    result = gateway.call("PUT", "limits", name, body=changes | {"reason": reason})
     typer.echo(f"Limit {name} is changed: rules {result['version']['number']}.")

@@ -6,17 +6,16 @@ import sys
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any
-from urllib.parse import quote
 
 import typer
 
-from gateway.cli.admin_client import ADMIN, Admin, Key, Row, call, console, get_json, print_table, reply
+from gateway.cli.admin_client import Gateway, GatewayTyper, Row, console, print_table
 from gateway.cli.check import print_problems, summarize
 from gateway.config import value_parsers
 from gateway.config.rules import load_rules
 from gateway.config.specs import RulesSpec
 
-app = typer.Typer(help="Record the traffic of a running gateway, to try other rules on it.")
+app = GatewayTyper(help="Record the traffic of a running gateway, to try other rules on it.")
 
 Name = Annotated[str, typer.Argument(help="A recording, as `pointsman recordings list` shows it.")]
 
@@ -29,7 +28,7 @@ def _share(text: str) -> float:
 
 
 @app.command("list")
-def listed(admin: Admin = ADMIN, key: Key = "") -> None:
+def listed(gateway: Gateway) -> None:
     """List recordings, the latest first."""
     rows: list[Row] = [
         (
@@ -41,40 +40,39 @@ def listed(admin: Admin = ADMIN, key: Key = "") -> None:
             str(each["skipped"]),
             each["ended"] or "it runs",
         )
-        for each in get_json(admin, "recordings", key=key)["recordings"]
+        for each in gateway.get("recordings")["recordings"]
     ]
     print_table(("recording", "since", "by", "share", "facts", "skipped", "ended"), rows, "There is no recording.")
 
 
 @app.command()
 def start(
+    gateway: Gateway,
     name: Annotated[str | None, typer.Argument(help="Its name; by default its time.")] = None,
     sample: Annotated[
         float, typer.Option(parser=_share, metavar="SHARE", help="Share of the requests, as 1% or 0.01.")
     ] = 0.01,
     seconds: Annotated[float, typer.Option(help="Duration.")] = 60.0,
     max_facts: Annotated[int, typer.Option(help="It ends at this number of facts.", min=1)] = 10_000,
-    admin: Admin = ADMIN,
-    key: Key = "",
 ) -> None:
     """Record the facts that rules match of a sample of requests, and the decisions: no bodies, and only the headers
     that the rules use."""
     body = {"name": name, "sample": sample, "seconds": seconds, "max_facts": max_facts}
-    made = call(admin, "POST", "recordings", body, key=key)
+    made = gateway.call("POST", "recordings", body=body)
     typer.echo(f"Recording {made['name']} takes {sample:.2%} of the requests for {seconds:g} s, {max_facts} at most.")
 
 
 @app.command()
-def stop(name: Name, admin: Admin = ADMIN, key: Key = "") -> None:
+def stop(gateway: Gateway, name: Name) -> None:
     """Stop a recording that runs, or delete one that has ended."""
-    result = call(admin, "DELETE", f"recordings/{quote(name, safe='')}", key=key)
+    result = gateway.call("DELETE", "recordings", name)
     typer.echo(f"Recording {name} is {'deleted' if result['deleted'] else 'stopped'}.")
 
 
 @app.command()
-def fetch(name: Name, admin: Admin = ADMIN, key: Key = "") -> None:
+def fetch(gateway: Gateway, name: Name) -> None:
     """Write a recording to standard output, for `pointsman replay`."""
-    answer = reply(admin, "GET", f"recordings/{quote(name, safe='')}/file", key=key, timeout=60.0)
+    answer = gateway.reply("GET", "recordings", name, "file", timeout=60.0)
     sys.stdout.buffer.write(answer.content)
 
 

@@ -11,20 +11,20 @@ from typing import Annotated, Any
 import typer
 from rich.syntax import Syntax
 
-from gateway.cli.admin_client import ADMIN, Admin, Key, Row, call, console, get_json, print_table, refused, reply
+from gateway.cli.admin_client import Gateway, GatewayTyper, Row, console, print_table, refused
 from gateway.cli.check import RulePaths
 from gateway.cli.recordings import print_report
 
-app = typer.Typer(help="Versions of the rules of a running gateway: list, compare, activate, roll back, export.")
+app = GatewayTyper(help="Versions of the rules of a running gateway: list, compare, activate, roll back, export.")
 
 Number = Annotated[int | None, typer.Argument(help="A version's number; by default the one in force.", min=1)]
 Reason = Annotated[str, typer.Option(help="The reason, for the history of versions.")]
 
 
 @app.command("list")
-def versions(admin: Admin = ADMIN, key: Key = "") -> None:
+def versions(gateway: Gateway) -> None:
     """List the stored versions, the latest first."""
-    result = get_json(admin, "rules/versions", key=key)
+    result = gateway.get("rules", "versions")
     rows: list[Row] = [
         (
             str(each["number"]) + (" *" if each["number"] == result["in_force"] else ""),
@@ -40,31 +40,30 @@ def versions(admin: Admin = ADMIN, key: Key = "") -> None:
 
 
 @app.command()
-def show(number: Number = None, admin: Admin = ADMIN, key: Key = "") -> None:
+def show(gateway: Gateway, number: Number = None) -> None:
     """Show the files of a version, as they are written."""
-    wanted = number if number is not None else get_json(admin, "rules/versions", key=key)["in_force"]
-    for name, text in get_json(admin, f"rules/versions/{wanted}", key=key)["texts"].items():
+    wanted = number if number is not None else gateway.get("rules", "versions")["in_force"]
+    for name, text in gateway.get("rules", "versions", str(wanted))["texts"].items():
         typer.echo(f"# --- {name}")
         typer.echo(text, nl=not text.endswith("\n"))
 
 
 @app.command()
 def diff(
+    gateway: Gateway,
     from_: Annotated[int | None, typer.Argument(metavar="FROM", help="By default the previous one.", min=1)] = None,
     to: Number = None,
-    admin: Admin = ADMIN,
-    key: Key = "",
 ) -> None:
     """Show how a version differs from another: FROM from the one in force, or from TO."""
-    query = "&".join(f"{name}={value}" for name, value in (("from", from_), ("to", to)) if value is not None)
-    _print_diff(get_json(admin, f"rules/diff?{query}", key=key)["diff"])
+    query = {name: value for name, value in (("from", from_), ("to", to)) if value is not None}
+    _print_diff(gateway.get("rules", "diff", query=query)["diff"])
 
 
 @app.command()
-def validate(paths: RulePaths, admin: Admin = ADMIN, key: Key = "") -> None:
+def validate(gateway: Gateway, paths: RulePaths) -> None:
     """Validate rule files at a running gateway, and show their differences from those in force. Exit code: 0 if they
     are valid, else 1."""
-    result = call(admin, "POST", "rules/validate", {"files": _texts(paths)}, key=key)
+    result = gateway.call("POST", "rules", "validate", body={"files": _texts(paths)})
     _print_problems(result["problems"])
     _print_diff(result["diff"])
     typer.echo("These rules can be activated." if result["ok"] else "Refused.")
@@ -73,14 +72,13 @@ def validate(paths: RulePaths, admin: Admin = ADMIN, key: Key = "") -> None:
 
 @app.command()
 def activate(
+    gateway: Gateway,
     paths: Annotated[
         list[Path] | None,
         typer.Argument(metavar="PATH", help="All rule files, or their directories.", show_default=False),
     ] = None,
     version: Annotated[int | None, typer.Option(help="An earlier version instead of files.", min=1)] = None,
     reason: Reason = "",
-    admin: Admin = ADMIN,
-    key: Key = "",
 ) -> None:
     """Put rule files, or an earlier version, in force. The files on the gateway's disk do not change: `pointsman rules
     export` writes what is in force, and until then a change of those files supersedes it."""
@@ -88,24 +86,24 @@ def activate(
         raise typer.BadParameter("name rule files, or say --version NUMBER; one of them")
     body: dict[str, Any] = {"reason": reason}
     body |= {"files": _texts(paths)} if paths else {"version": version}
-    _print_result(reply(admin, "POST", "rules/activate", body, key=key, timeout=60.0, accepted=(422,)))
+    _print_result(gateway.reply("POST", "rules", "activate", body=body, timeout=60.0, accepted=(422,)))
 
 
 @app.command()
-def rollback(reason: Reason = "", admin: Admin = ADMIN, key: Key = "") -> None:
+def rollback(gateway: Gateway, reason: Reason = "") -> None:
     """Put the previous version in force; repeated, the one before that."""
-    _print_result(reply(admin, "POST", "rules/rollback", {"reason": reason}, key=key, timeout=60.0, accepted=(422,)))
+    body = {"reason": reason}
+    _print_result(gateway.reply("POST", "rules", "rollback", body=body, timeout=60.0, accepted=(422,)))
 
 
 @app.command()
 def export(
+    gateway: Gateway,
     folder: Annotated[Path | None, typer.Argument(help="The folder to write to; by default standard output.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite existing files.")] = False,
-    admin: Admin = ADMIN,
-    key: Key = "",
 ) -> None:
     """Write the rule files in force, for the gateway's disk."""
-    result = get_json(admin, "rules/export", key=key)
+    result = gateway.get("rules", "export")
     files: dict[str, str] = result["files"]
     if result.get("cut") and folder is not None:
         raise refused("these files have secrets in them, which only a key of role admin may export")
@@ -132,11 +130,10 @@ def export(
 
 @app.command("replay")
 def try_out(
+    gateway: Gateway,
     name: Annotated[str, typer.Argument(help="A recording of the gateway.")],
     paths: Annotated[list[Path] | None, typer.Argument(metavar="PATH", help="The candidate's rule files.")] = None,
     version: Annotated[int | None, typer.Option(help="A version instead of files.", min=1)] = None,
-    admin: Admin = ADMIN,
-    key: Key = "",
 ) -> None:
     """Show how other rules would route a gateway's recorded requests, compared with those in force."""
     body: dict[str, Any] = {"recording": name}
@@ -144,7 +141,7 @@ def try_out(
         body["files"] = _texts(paths)
     if version is not None:
         body["version"] = version
-    print_report(call(admin, "POST", "rules/replay", body, key=key, timeout=300.0))
+    print_report(gateway.call("POST", "rules", "replay", body=body, timeout=300.0))
 
 
 def _texts(paths: Iterable[Path]) -> dict[str, str]:

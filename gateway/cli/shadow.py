@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from typing import Annotated, Any
-from urllib.parse import quote
 
 import typer
 from rich.text import Text
 
-from gateway.cli.admin_client import ADMIN, Admin, Key, Row, call, get_json, print_table, reply
+from gateway.cli.admin_client import Gateway, GatewayTyper, Row, print_table
 
-app = typer.Typer(help="Show how the candidates of mirrored routes compare with the routes' own engines.")
+app = GatewayTyper(help="Show how the candidates of mirrored routes compare with the routes' own engines.")
 
 Route = Annotated[str, typer.Argument(help="A route with a 'shadow', as the rules name it.")]
 
@@ -21,7 +20,7 @@ _WORST_SHOWN = 5
 
 
 @app.command("list")
-def list_all(admin: Admin = ADMIN, key: Key = "") -> None:
+def list_all(gateway: Gateway) -> None:
     """List mirrored routes and the agreement of their candidates."""
     columns = ("route", "candidate", "sample", "captured", "mirrored", "compared", "agree", "failed", "dropped")
     rows: list[Row] = [
@@ -36,33 +35,31 @@ def list_all(admin: Admin = ADMIN, key: Key = "") -> None:
             str(each["candidate_failed"] + each["primary_failed"] + each["both_failed"]),
             str(sum(each["dropped"].values())),
         )
-        for each in get_json(admin, "shadows", key=key)["shadows"]
+        for each in gateway.get("shadows")["shadows"]
     ]
     print_table(columns, rows, "No route has a shadow.")
 
 
 @app.command()
 def report(
+    gateway: Gateway,
     route: Route,
     as_json: Annotated[bool, typer.Option("--json", help="Write the whole report to stdout as JSON.")] = False,
     html: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write the report as a self-contained page with plots.")
     ] = None,
-    admin: Admin = ADMIN,
-    key: Key = "",
 ) -> None:
     """Show a route's report: agreement, distances, and the requests that differ most."""
-    path = f"shadows/{quote(route, safe='')}"
     if html is not None:
         try:
-            html.write_text(reply(admin, "GET", f"{path}/report", key=key).text, encoding="utf-8")
+            html.write_text(gateway.reply("GET", "shadows", route, "report").text, encoding="utf-8")
         except OSError as error:
             typer.echo(f"{html} cannot be written: {error.strerror}", err=True)
             raise typer.Exit(1) from error
         typer.echo(f"{html} is written.", err=True)
     if html is not None and not as_json:
         return
-    result = get_json(admin, path, key=key)
+    result = gateway.get("shadows", route)
     if as_json:
         typer.echo(json.dumps(result, indent=2))
     else:
@@ -70,9 +67,9 @@ def report(
 
 
 @app.command()
-def reset(route: Route, admin: Admin = ADMIN, key: Key = "") -> None:
+def reset(gateway: Gateway, route: Route) -> None:
     """Reset a route's report."""
-    call(admin, "DELETE", f"shadows/{quote(route, safe='')}", key=key)
+    gateway.call("DELETE", "shadows", route)
     typer.echo(f"The report of {route} begins anew.")
 
 
