@@ -10,12 +10,10 @@ import asyncio
 import logging
 import os
 from collections import deque
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from threading import Lock
 from time import time
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Any
 
 import orjson
 from fastapi import FastAPI, Query
@@ -43,34 +41,6 @@ _WRITE_SECONDS = 0.5
 _READING = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
-@dataclass(frozen=True, slots=True)
-class AuditEntry:
-    """One call. `time` is in seconds since 1970."""
-
-    time: float
-    name: str
-    role: str
-    peer: str
-    method: str
-    path: str
-    query: Mapping[str, str]
-    body: Any
-    status: int
-
-
-class AuditLog(Protocol):
-    """Where entries are stored."""
-
-    async def write(self, line: bytes) -> None: ...
-
-    async def last(self, count: int) -> list[bytes]:
-        """The last entries, the newest first.
-
-        Raises: HTTPException where they cannot be read.
-        """
-        ...
-
-
 class RedisLog:
     """A stream that all gateways of a Redis share. Entries are queued while Redis is away."""
 
@@ -81,6 +51,7 @@ class RedisLog:
         self._store.enqueue(("XADD", _KEY, "MAXLEN", "~", _MAX_ENTRIES, "*", "entry", line))
 
     async def last(self, count: int) -> list[bytes]:
+        """The last entries, the newest first."""
         await self._store.flush(_WRITE_SECONDS)
         (entries,) = await query_redis(self._store, ("XREVRANGE", _KEY, "+", "-", "COUNT", count))
         return [fields[b"entry"] for _, fields in entries if b"entry" in fields]
@@ -94,9 +65,6 @@ class AuditFile:
         self._max_bytes = max_bytes
         self._recent: deque[bytes] = deque(maxlen=_MAX_IN_MEMORY)
         self._lock = Lock()
-
-    def __repr__(self) -> str:
-        return f"<AuditFile {self._path or 'in memory'}>"
 
     async def write(self, line: bytes) -> None:
         """Append an entry.
@@ -142,6 +110,9 @@ def _is_complete(line: bytes) -> bool:
         return False
 
 
+AuditLog = RedisLog | AuditFile
+
+
 class AuditMiddleware:
     """Writes an entry for each call; it runs behind `AuthMiddleware`, which identifies the caller."""
 
@@ -153,66 +124,57 @@ class AuditMiddleware:
         if scope["type"] != "http" or scope["method"] in _READING:
             await self._app(scope, receive, send)
             return
-        call = _Call(scope, receive, send, self._log)
+        body, num_bytes, is_written = bytearray(), 0, False
+
+        async def received() -> Message:
+            nonlocal num_bytes
+            message = await receive()
+            if message["type"] == "http.request":
+                piece = message.get("body", b"")
+                num_bytes += len(piece)
+                body.extend(piece[: _MAX_BODY_BYTES - len(body)])
+            return message
+
+        async def sent(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                await ended(message["status"])
+            await send(message)
+
+        async def ended(status: int) -> None:
+            """Write the entry, once, before the reply is sent."""
+            nonlocal is_written
+            if not is_written:
+                is_written = True
+                shown = redacted_body(bytes(body), num_bytes <= _MAX_BODY_BYTES)
+                await self._write(scope, {**_entry(scope), "body": shown, "status": status})
+
         try:
-            await self._app(scope, call.receive, call.send)
+            await self._app(scope, received, sent)
         finally:  # a call without a reply has an entry, too
-            await call.ended(500)
+            await ended(500)
 
-
-class _Call:
-    """A call under way: its body as it is read, and its entry, written once, before the reply is sent."""
-
-    def __init__(self, scope: Scope, receive: Receive, send: Send, log: AuditLog) -> None:
-        self._scope = scope
-        self._receive = receive
-        self._send = send
-        self._log = log
-        self._body = bytearray()
-        self._num_bytes = 0
-        self._is_written = False
-
-    async def receive(self) -> Message:
-        message = await self._receive()
-        if message["type"] == "http.request":
-            body = message.get("body", b"")
-            self._num_bytes += len(body)
-            self._body += body[: _MAX_BODY_BYTES - len(self._body)]
-        return message
-
-    async def send(self, message: Message) -> None:
-        if message["type"] == "http.response.start":
-            await self.ended(message["status"])
-        await self._send(message)
-
-    async def ended(self, status: int) -> None:
-        if self._is_written:
-            return
-        self._is_written = True
+    async def _write(self, scope: Scope, entry: Json) -> None:
         try:
-            await asyncio.wait_for(self._log.write(orjson.dumps(asdict(self._entry(status)))), _WRITE_SECONDS)
+            await asyncio.wait_for(self._log.write(orjson.dumps(entry)), _WRITE_SECONDS)
         except (OSError, TimeoutError) as error:
             reason = str(error) or type(error).__name__
-            _log.error("a call is not in the audit: %s %s: %s", self._scope["method"], self._scope["path"], reason)
+            _log.error("a call is not in the audit: %s %s: %s", scope["method"], scope["path"], reason)
         except Exception:  # the call has been carried out, so its caller gets its reply
-            _log.exception(
-                "a call could not be written to the audit: %s %s", self._scope["method"], self._scope["path"]
-            )
+            _log.exception("a call could not be written to the audit: %s %s", scope["method"], scope["path"])
 
-    def _entry(self, status: int) -> AuditEntry:
-        scope = self._scope
-        caller: Caller = scope.get("state", {}).get("caller") or ANONYMOUS
-        return AuditEntry(
-            time=time(),
-            name=caller.name,
-            role=caller.role.name,
-            peer=scope["client"][0] if scope.get("client") else "",
-            method=scope["method"],
-            path=scope["path"],
-            query=redacted_query(scope.get("query_string", b"")),
-            body=redacted_body(bytes(self._body), self._num_bytes <= _MAX_BODY_BYTES),
-            status=status,
-        )
+
+def _entry(scope: Scope) -> Json:
+    """One call. `time` is in seconds since 1970."""
+    caller: Caller = scope.get("state", {}).get("caller") or ANONYMOUS
+    return {
+        "time": time(),
+        "name": caller.name,
+        "role": caller.role.name,
+        "peer": scope["client"][0] if scope.get("client") else "",
+        "method": scope["method"],
+        "path": scope["path"],
+        "query": redacted_query(scope.get("query_string", b"")),
+    }
 
 
 def add_audit(app: FastAPI, log: AuditLog) -> None:

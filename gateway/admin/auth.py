@@ -10,12 +10,12 @@ An endpoint names the role that it requires: `caller: Operator`.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable
 from ipaddress import ip_address
-from typing import Annotated, Any
+from typing import Annotated
 
-import orjson
 from fastapi import Depends, HTTPException, Request, Security
+from fastapi.responses import JSONResponse
 from fastapi.security import HTTPBearer
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -40,51 +40,26 @@ _BEARER = HTTPBearer(
 )
 
 
-def viewer(request: Request, _: Annotated[object, Security(_BEARER)] = None) -> Caller:
-    """A caller who may read.
+def _requires(role: Role) -> Callable[..., Caller]:
+    """The dependency of an endpoint for callers of a role. Raises: HTTPException."""
 
-    Raises: HTTPException.
-    """
-    return _at_least(request, Role.viewer)
+    def caller(request: Request, _: Annotated[object, Security(_BEARER)] = None) -> Caller:
+        caller: Caller | None = getattr(request.state, "caller", None)
+        if caller is None:
+            raise HTTPException(401, "this needs a key", {"www-authenticate": "Bearer"})
+        if caller.role < role:
+            raise HTTPException(403, f"this needs a key of role {role.name}; {caller.name!r} is {caller.role.name}")
+        return caller
 
-
-def operator(request: Request, _: Annotated[object, Security(_BEARER)] = None) -> Caller:
-    """A caller who may run the fleet: drain, load, move, ramp, cancel.
-
-    Raises: HTTPException.
-    """
-    return _at_least(request, Role.operator)
-
-
-def admin(request: Request, _: Annotated[object, Security(_BEARER)] = None) -> Caller:
-    """A caller who may change what is declared (rules, endpoints, limits) and read the audit.
-
-    Raises: HTTPException.
-    """
-    return _at_least(request, Role.admin)
-
-
-Viewer = Annotated[Caller, Depends(viewer)]
-Operator = Annotated[Caller, Depends(operator)]
-Admin = Annotated[Caller, Depends(admin)]
-
-
-def _at_least(request: Request, role: Role) -> Caller:
-    caller: Caller | None = getattr(request.state, "caller", None)
-    if caller is None:
-        raise HTTPException(401, "this needs a key", {"www-authenticate": "Bearer"})
-    if caller.role < role:
-        raise HTTPException(403, f"this needs a key of role {role.name}; {caller.name!r} is {caller.role.name}")
     return caller
 
 
-class RefusedError(Exception):
-    """A call that is refused before it reaches an endpoint."""
-
-    def __init__(self, status: int, detail: str, headers: Mapping[str, str] | None = None) -> None:
-        super().__init__(detail)
-        self.status = status
-        self.headers = headers or {}
+# A viewer reads. An operator runs the fleet: drains, loads, moves, ramps, cancels. An admin changes what is declared
+# (rules, endpoints, limits) and reads the audit.
+viewer, operator, admin = map(_requires, Role)
+Viewer = Annotated[Caller, Depends(viewer)]
+Operator = Annotated[Caller, Depends(operator)]
+Admin = Annotated[Caller, Depends(admin)]
 
 
 class AccessError(Exception):
@@ -101,9 +76,6 @@ class Access:
         self.keyring = keyring
         self._hosts = frozenset(map(str.lower, hosts))
         self._open = _OPEN | ({_METRICS} if has_open_metrics else frozenset())
-
-    def __repr__(self) -> str:
-        return f"<Access {self.keyring or 'of this host'}>"
 
     @classmethod
     def of(cls, settings: Settings) -> Access:
@@ -128,7 +100,7 @@ class Access:
     async def admit(self, path: str, headers: Headers, peer: str) -> Caller | None:
         """The caller; None at an open path.
 
-        Raises: RefusedError.
+        Raises: HTTPException.
         """
         if self.keyring is None:
             self._refuse_foreign(headers)
@@ -142,25 +114,25 @@ class Access:
         match = _HOST.fullmatch(host)
         name = (match[1] or match[2]) if match is not None else ""
         if name.lower() not in self._hosts and not is_loopback(name):
-            raise RefusedError(
+            raise HTTPException(
                 403, f"this admin API has no keys, so it answers to names of this host alone, and {host!r} is none"
             )
         origin = headers.get("origin")
         if origin is not None and origin.rpartition("//")[2] != host:
-            raise RefusedError(403, "a web page elsewhere may not ask for this")
+            raise HTTPException(403, "a web page elsewhere may not ask for this")
 
     async def _caller(self, keyring: Keyring, headers: Headers, peer: str) -> Caller:
         scheme, _, key = headers.get("authorization", "").partition(" ")
         if scheme.lower() != "bearer" or not key.strip():
-            raise RefusedError(401, "this needs a key: Authorization: Bearer KEY", {"www-authenticate": "Bearer"})
+            raise HTTPException(401, "this needs a key: Authorization: Bearer KEY", {"www-authenticate": "Bearer"})
         try:
             caller = await keyring.caller(key.strip(), peer)
         except TooManyAttemptsError as error:
-            raise RefusedError(429, str(error), {"retry-after": f"{error.seconds + 1:.0f}"}) from error
+            raise HTTPException(429, str(error), {"retry-after": f"{error.seconds + 1:.0f}"}) from error
         except KeysError as error:  # its lines quote the file, so they go to the log only
-            raise RefusedError(503, "the keys file cannot be used now; the gateway's log says why") from error
+            raise HTTPException(503, "the keys file cannot be used now; the gateway's log says why") from error
         if caller is None:
-            raise RefusedError(401, "this key is not known here", {"www-authenticate": 'Bearer error="invalid_token"'})
+            raise HTTPException(401, "this key is not known here", {"www-authenticate": 'Bearer error="invalid_token"'})
         return caller
 
 
@@ -178,8 +150,9 @@ class AuthMiddleware:
         peer = scope["client"][0] if scope.get("client") else ""
         try:
             caller = await self._access.admit(scope["path"], Headers(scope=scope), peer)
-        except RefusedError as refused:
-            await _reply(send, refused.status, {"detail": str(refused)}, refused.headers)
+        except HTTPException as refused:
+            reply = JSONResponse({"detail": refused.detail}, refused.status_code, refused.headers)
+            await reply(scope, receive, send)
             return
         scope.setdefault("state", {})["caller"] = caller
         await self._app(scope, _bounded(receive), send)
@@ -198,14 +171,6 @@ def _bounded(receive: Receive) -> Receive:
         return message
 
     return received
-
-
-async def _reply(send: Send, status: int, body: Any, headers: Mapping[str, str]) -> None:
-    text = orjson.dumps(body)
-    fields = {"content-type": "application/json", "content-length": str(len(text)), **headers}
-    raw = [(name.encode(), value.encode("latin-1")) for name, value in fields.items()]
-    await send({"type": "http.response.start", "status": status, "headers": raw})
-    await send({"type": "http.response.body", "body": text})
 
 
 def is_loopback(host: str) -> bool:

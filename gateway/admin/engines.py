@@ -88,7 +88,7 @@ def add_engines(app: FastAPI, control: ControlPlane) -> None:
     @app.post(path, tags=["engines"], responses=CHANGED)
     async def add_endpoint(name: str, body: NewEndpoint, caller: Admin) -> Json:
         """Add an endpoint to an engine: it is probed, and gets work once it is ready."""
-        _check_endpoint(book.rules, name)
+        check_endpoint(book.rules, name)
         edit = partial(editor.add_endpoint, engine=name, url=body.url, grpc=body.grpc or None, weight=body.weight)
         made = await manager.change(edit, caller.name, body.reason or f"{body.url} is added to engine '{name}'")
         return {"engine": name, "url": body.url, "version": version_json(made)}
@@ -98,7 +98,7 @@ def add_engines(app: FastAPI, control: ControlPlane) -> None:
         name: str, url: Annotated[str, Query(max_length=1000)], caller: Admin, reason: Reason = ""
     ) -> Json:
         """Remove an endpoint from an engine: it gets no new work, and requests under way end there."""
-        _check_endpoint(book.rules, name, url.rstrip("/"))
+        check_endpoint(book.rules, name, url.rstrip("/"))
         edit = partial(editor.remove_endpoint, engine=name, url=url)
         made = await manager.change(edit, caller.name, reason or f"{url} is removed from engine '{name}'")
         return {"engine": name, "url": url, "version": version_json(made)}
@@ -106,7 +106,7 @@ def add_engines(app: FastAPI, control: ControlPlane) -> None:
     @app.post(f"{path}/weight", tags=["engines"], responses=CHANGED)
     async def set_weight(name: str, body: EndpointWeight, caller: Admin) -> Json:
         """Set an endpoint's share of its engine's work."""
-        _check_endpoint(book.rules, name, body.url.rstrip("/"))
+        check_endpoint(book.rules, name, body.url.rstrip("/"))
         edit = partial(editor.set_endpoint_weight, engine=name, url=body.url, weight=body.weight)
         reason = body.reason or f"{body.url} of engine '{name}' has weight {body.weight:g}"
         made = await manager.change(edit, caller.name, reason)
@@ -116,13 +116,13 @@ def add_engines(app: FastAPI, control: ControlPlane) -> None:
 async def _drain(control: ControlPlane, name: str, body: DrainRequest, caller: Caller, *, is_draining: bool) -> Json:
     # An endpoint that the rules no longer name may still be drained, and can be put in use again.
     if is_draining or (name, body.url) not in control.drained:
-        _check_endpoint(control.book.rules, name, body.url)
+        check_endpoint(control.book.rules, name, body.url)
     by = body.by if caller == ANONYMOUS else caller.name
     is_shared = await control.replicas.drain((name, body.url), is_draining, by)
     return {"engine": name, "url": body.url, "draining": is_draining, "shared": is_shared}
 
 
-def _check_endpoint(rules: RulesSpec, name: str, url: str | None = None) -> None:
+def check_endpoint(rules: RulesSpec, name: str, url: str | None = None) -> None:
     """Raises: HTTPException where there is no such engine, or it has no such endpoint."""
     engine = rules.engines.get(name)
     if engine is None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
-from typing import Any, TypeVar
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
 
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
@@ -11,12 +12,14 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 from starlette.routing import Match
 
+from gateway.dry_run.recording import NoRecordingError, RecordingError
 from gateway.redis.bounded_client import Store
 from gateway.redis.command import Command, StoreError
+from gateway.rule_versions.version import EditError, NoSuchVersion, RulesRefused
 from gateway.supervision.control_plane import ControlPlane
+from gateway.yaml.problems import Problem
 
 Json = dict[str, Any]
-T = TypeVar("T")
 
 # An operator waits longer for Redis than a request.
 REDIS_SECONDS = 2.0
@@ -44,11 +47,24 @@ _WITH_NAME = {"404": "there is no resource of this name"}
 _VALIDATION = {"422": "a field is missing, unknown or invalid"}
 
 
+# The statuses of errors that endpoints pass on.
+_STATUSES: dict[type[Exception], int] = {
+    EditError: 409,
+    NoRecordingError: 404,
+    NoSuchVersion: 404,
+    RecordingError: 409,
+    StoreError: 503,  # the gateway's fault, not the caller's
+}
+
+
 def add_errors(app: FastAPI) -> None:
     """Give all errors one form; called once all endpoints are added."""
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _refused)
+    app.add_exception_handler(RulesRefused, _rules_refused)
     app.add_exception_handler(Exception, _failed)
+    for kind, status in _STATUSES.items():
+        app.add_exception_handler(kind, partial(_passed_on, status))
     describe = app.openapi
 
     def described() -> Json:
@@ -81,6 +97,15 @@ async def _refused(request: Request, error: Exception) -> Response:
 def _methods(request: Request) -> set[str]:
     routes = [route for route in request.app.routes if route.matches(request.scope)[0] is not Match.NONE]
     return {method for route in routes for method in getattr(route, "methods", None) or ()}
+
+
+async def _rules_refused(_: Request, error: Exception) -> Response:
+    assert isinstance(error, RulesRefused)
+    return JSONResponse({"detail": str(error), "problems": problems_json(error.problems)}, 422)
+
+
+async def _passed_on(status: int, _: Request, error: Exception) -> Response:
+    return JSONResponse({"detail": str(error)}, status)
 
 
 async def _failed(_: Request, error: Exception) -> Response:
@@ -122,6 +147,19 @@ def _describe(operation: Json) -> None:
             response["content"] = {"application/json": {"schema": {"$ref": f"#/components/schemas/{_REFUSAL}"}}}
 
 
+def problems_json(problems: Sequence[Problem]) -> list[Json]:
+    return [
+        {
+            "file": problem.location.file,
+            "line": problem.location.line,
+            "column": problem.location.column,
+            "severity": problem.severity.value,
+            "message": problem.message,
+        }
+        for problem in problems
+    ]
+
+
 def store_of(control: ControlPlane, contents: str) -> Store:
     """Raises: HTTPException, which names the `contents` that a gateway without Redis does not store."""
     if control.store is None:
@@ -129,23 +167,12 @@ def store_of(control: ControlPlane, contents: str) -> Store:
     return control.store
 
 
-async def redis_reply(call: Awaitable[T]) -> T:
-    """The result of a call of Redis; a failure is the gateway's fault, not the caller's.
-
-    Raises: HTTPException.
-    """
-    try:
-        return await call
-    except StoreError as error:
-        raise HTTPException(503, str(error)) from error
-
-
 async def query_redis(store: Store, *commands: Command) -> list[Any]:
     """Redis' replies to commands.
 
-    Raises: HTTPException where Redis does not answer or refuses one.
+    Raises: StoreError; HTTPException where Redis refuses one.
     """
-    replies = await redis_reply(store.call(commands, REDIS_SECONDS))
+    replies = await store.call(commands, REDIS_SECONDS)
     for reply in replies:
         if isinstance(reply, Exception):
             raise HTTPException(503, f"Redis refuses: {reply}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from functools import partial
 from typing import Annotated, Any, TypeVar
 
 from fastapi import FastAPI, HTTPException, Query
@@ -12,7 +13,7 @@ from pydantic import BaseModel, Field
 
 from gateway.admin.api_keys import Caller
 from gateway.admin.auth import Admin, Operator, Viewer
-from gateway.admin.errors import query_redis, redis_reply, store_of
+from gateway.admin.errors import query_redis, store_of
 from gateway.config.experiment_specs import ExperimentSpec
 from gateway.events.event_bus import SENDER_ADMIN, publish_command
 from gateway.events.event_types import SessionMoved
@@ -28,7 +29,7 @@ from gateway.supervision.control_plane import ControlPlane
 Json = dict[str, Any]
 T = TypeVar("T")
 Traffic = tuple[Counter[tuple[str, str]], Counter[tuple[str, str]]]  # requests and errors, by experiment and arm
-Change = Callable[[ExperimentState, RunState, float], RunState]
+Change = Callable[..., RunState]  # of the spec, the run, the time, the author and the reason
 
 _PATH = "/experiments/{name}"
 # An experiment's own decisions are searched among this number of the newest ones.
@@ -98,74 +99,55 @@ def add_experiments(app: FastAPI, control: ControlPlane) -> None:
     @app.get("/decisions", tags=["experiments"], responses={503: _ERRORS[503]})
     async def list_decisions(_: Viewer, limit: Annotated[int, Query(ge=1, le=1000)] = 100) -> Json:
         """The decisions on all experiments, the newest first: time, author, reason and figures."""
-        return {"decisions": list(await redis_reply(experiments.decisions(limit)))}
+        return {"decisions": list(await experiments.decisions(limit))}
 
 
 def _add_commands(app: FastAPI, control: ControlPlane) -> None:
-    def command(name: str, caller: Caller, reason: str, action: str, change: Change) -> Awaitable[Json]:
-        return _carried_out(control, name, control.experiments.command(name, action, change, caller.name, reason))
+    def command(name: str, caller: Caller, body: CommandReason | None, action: str, change: Change) -> Awaitable[Json]:
+        reason = body.reason if body else ""
+
+        def changed(state: ExperimentState, run: RunState, now: float) -> RunState:
+            return change(state.spec, run, now, caller.name, reason)
+
+        return _carried_out(control, name, control.experiments.command(name, action, changed, caller.name, reason))
 
     @app.post(f"{_PATH}/start", tags=["experiments"], responses=_ERRORS)
     async def start(name: str, caller: Operator, body: StepRequest | None = None) -> Json:
         """Begin the ramp, at its first step or at another one; or the bandit."""
-        by, reason, step = caller.name, body.reason if body else "", (body.step if body else None) or 1
-
-        def change(state: ExperimentState, run: RunState, now: float) -> RunState:
-            return runs.start(state.spec, run, now, by, reason, step)
-
-        return await command(name, caller, reason, "started", change)
+        step = (body.step if body else None) or 1
+        return await command(name, caller, body, "started", partial(runs.start, step=step))
 
     @app.post(f"{_PATH}/ramp", tags=["experiments"], responses=_ERRORS)
     async def ramp(name: str, caller: Operator, body: StepRequest | None = None) -> Json:
         """Go to a step, forward or back, and continue from there; without a step: continue after a hold."""
-        by, reason, step = caller.name, body.reason if body else "", body.step if body else None
-
-        def change(state: ExperimentState, run: RunState, now: float) -> RunState:
-            if step is None:
-                return runs.resume(run, now, by, reason)
-            return runs.go_to(state.spec, run, now, by, reason, step)
-
-        return await command(name, caller, reason, "resumed" if step is None else "stepped", change)
+        step = body.step if body else None
+        if step is None:
+            return await command(name, caller, body, "resumed", lambda spec, *run: runs.resume(*run))
+        return await command(name, caller, body, "stepped", partial(runs.go_to, step=step))
 
     @app.post(f"{_PATH}/hold", tags=["experiments"], responses=_ERRORS)
     async def hold(name: str, caller: Operator, body: CommandReason | None = None) -> Json:
         """Stay at this step until the next command; a guardrail still ends the run."""
-        reason = body.reason if body else ""
-        return await command(
-            name, caller, reason, "held", lambda state, run, now: runs.hold(run, now, caller.name, reason)
-        )
+        return await command(name, caller, body, "held", lambda spec, *run: runs.hold(*run))
 
     @app.post(f"{_PATH}/stop", tags=["experiments"], responses=_ERRORS)
     async def stop(name: str, caller: Operator, body: CommandReason | None = None) -> Json:
         """End the run: the rules' weights apply."""
-        reason = body.reason if body else ""
-        return await command(
-            name, caller, reason, "stopped", lambda state, run, now: runs.stop(run, now, caller.name, reason)
-        )
+        return await command(name, caller, body, "stopped", lambda spec, *run: runs.stop(*run))
 
     @app.post(f"{_PATH}/promote", tags=["experiments"], responses=_ERRORS)
     async def promote(name: str, body: PromoteRequest, caller: Admin) -> Json:
         """End the run: one arm gets all units, and the rules are changed to say so."""
-
-        def change(state: ExperimentState, run: RunState, now: float) -> RunState:
-            return runs.promote(state.spec, run, now, caller.name, body.reason, body.arm)
-
-        return await command(name, caller, body.reason, "promoted", change)
+        return await command(name, caller, body, "promoted", partial(runs.promote, arm=body.arm))
 
     @app.post(f"{_PATH}/rollback", tags=["experiments"], responses=_ERRORS)
     async def rollback(name: str, caller: Operator, body: CommandReason | None = None) -> Json:
         """End the run: the control gets all units, and the rules are changed to say so. While Redis is away, the other
         gateways follow later."""
-        reason = body.reason if body else ""
-
-        def change(state: ExperimentState, run: RunState, now: float) -> RunState:
-            return runs.roll_back(state.spec, run, now, caller.name, reason)
-
         try:
-            return await command(name, caller, reason, "rolled_back", change)
-        except HTTPException as error:
-            if error.status_code != 503:
-                raise
+            return await command(name, caller, body, "rolled_back", runs.roll_back)
+        except StoreError:
+            reason = body.reason if body else ""
             return await _carried_out(control, name, control.experiments.roll_back_anyway(name, caller.name, reason))
 
     @app.post(f"{_PATH}/force", tags=["experiments"], responses=_ERRORS)
@@ -176,7 +158,7 @@ def _add_commands(app: FastAPI, control: ControlPlane) -> None:
             raise _unknown(control, name)
         await _force(control, spec, body)
         figures = {"unit": body.unit, "arm": body.arm}
-        await redis_reply(control.experiments.record(name, "forced", caller.name, body.reason, figures))
+        await control.experiments.record(name, "forced", caller.name, body.reason, figures)
         return {"experiment": name, "unit": body.unit, "arm": body.arm}
 
 
@@ -188,8 +170,6 @@ async def _carried_out(control: ControlPlane, name: str, call: Awaitable[Json]) 
         raise _unknown(control, name) from error
     except CommandRefused as error:
         raise HTTPException(409, f"experiment '{name}': {error}") from error
-    except StoreError as error:
-        raise HTTPException(503, str(error)) from error
 
 
 async def _or_not_found(control: ControlPlane, call: Awaitable[T], name: str) -> T:

@@ -67,9 +67,6 @@ class Keyring:
         self._hashing = asyncio.Semaphore(_MAX_HASHING)
         self._problem: KeysError | None = None
 
-    def __repr__(self) -> str:
-        return f"<Keyring {self._path}: {len(self._entries)} keys>"
-
     async def caller(self, key: str, peer: str) -> Caller | None:
         """The key's owner; None where it is unknown.
 
@@ -85,12 +82,12 @@ class Keyring:
         entry = self._entries.get(id_of(key) or "")
         id = entry.id if entry is not None else ""
         self._attempts.check(peer, id, monotonic())
-        is_right = entry is not None and await self._is_right(entry, key)
-        if (
-            entry is not None and is_right and self._entries.get(entry.id) is entry
-        ):  # it may have been removed meanwhile
-            self._proven[digest] = entry
-            return _caller(entry)
+        if entry is not None:
+            async with self._hashing:
+                is_right = await asyncio.to_thread(entry.hash.matches, key)
+            if is_right and self._entries.get(entry.id) is entry:  # it may have been removed meanwhile
+                self._proven[digest] = entry
+                return _caller(entry)
         self._attempts.count(peer, id, monotonic())
         _log.warning("a wrong key of the admin API came from %s", peer)
         return None
@@ -128,10 +125,6 @@ class Keyring:
         except OSError:
             return None
         return status.st_ino, status.st_mtime_ns, status.st_size
-
-    async def _is_right(self, entry: KeyEntry, key: str) -> bool:
-        async with self._hashing:
-            return await asyncio.to_thread(entry.hash.matches, key)
 
 
 def _caller(entry: KeyEntry) -> Caller:

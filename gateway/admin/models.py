@@ -15,6 +15,7 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
 
 from gateway.admin.auth import Operator, Viewer
+from gateway.admin.engines import check_endpoint
 from gateway.config.specs import EndpointSpec, EngineSpec, RulesSpec
 from gateway.protocol.errors import GatewayError
 from gateway.protocol.operations import Operation
@@ -79,37 +80,23 @@ def places_of(engines: Iterable[EngineSpec], model: str = "") -> list[ModelPlace
     return [ModelPlace(engine, endpoint, model) for engine in engines for endpoint in engine.endpoints]
 
 
-async def list_models(places: Sequence[ModelPlace]) -> list[EndpointOutcome]:
-    """The repository index of each."""
-    return await _call_all(places, [b"/v2/repository/index"] * len(places), b"{}", _LIST_SECONDS)
-
-
-async def control_model(places: Sequence[ModelPlace], verb: str, parameters: Json | None) -> list[EndpointOutcome]:
-    """Load or unload the model at each, under its name there."""
-    targets = [f"/v2/repository/models/{quote(place.model, safe='')}/{verb}".encode("ascii") for place in places]
-    body = orjson.dumps({"parameters": parameters}) if parameters else b"{}"
-    return await _call_all(places, targets, body, _CONTROL_SECONDS)
-
-
 async def _call_all(
-    places: Sequence[ModelPlace], targets: Sequence[bytes], body: bytes, seconds: float
+    places: Sequence[ModelPlace], verb: str, body: bytes = b"{}", seconds: float = _CONTROL_SECONDS
 ) -> list[EndpointOutcome]:
+    """Load or unload the model at each, under its name there; or query the repository's `index` of each."""
     slots = asyncio.Semaphore(_MAX_CALLS)
 
-    async def call(place: ModelPlace, target: bytes) -> EndpointOutcome:
+    async def call(place: ModelPlace) -> EndpointOutcome:
+        model = f"models/{quote(place.model, safe='')}/" if place.model else ""
         async with slots:
-            return await _call(place, target, body, seconds)
+            since = monotonic()
+            try:
+                reply = await _fetch(place, f"/v2/repository/{model}{verb}".encode("ascii"), body, seconds)
+            except (GatewayError, OSError) as error:  # OSError: a certificate file
+                return EndpointOutcome(place, monotonic() - since, failure=str(error))
+            return EndpointOutcome(place, monotonic() - since, reply.status, reply.body)
 
-    return list(await asyncio.gather(*[call(place, target) for place, target in zip(places, targets, strict=True)]))
-
-
-async def _call(place: ModelPlace, target: bytes, body: bytes, seconds: float) -> EndpointOutcome:
-    since = monotonic()
-    try:
-        reply = await _fetch(place, target, body, seconds)
-    except (GatewayError, OSError) as error:  # OSError: a certificate file
-        return EndpointOutcome(place, monotonic() - since, failure=str(error))
-    return EndpointOutcome(place, monotonic() - since, reply.status, reply.body)
+    return list(await asyncio.gather(*map(call, places)))
 
 
 async def _fetch(place: ModelPlace, target: bytes, body: bytes, seconds: float) -> HttpReply:
@@ -160,7 +147,8 @@ def add_models(app: FastAPI, control: ControlPlane) -> None:
         """Every model of the engines, and the endpoints where it is ready. V2 engines are queried now; for others this
         is the last result of the probes."""
         engines = control.book.rules.engines
-        outcomes = await list_models(places_of(engine for engine in engines.values() if engine.protocol.is_v2))
+        places = places_of(engine for engine in engines.values() if engine.protocol.is_v2)
+        outcomes = await _call_all(places, "index", seconds=_LIST_SECONDS)
         index = _index_of(engines, outcomes, (await control.exposition()).models)
         unanswered = [
             {"engine": outcome.place.engine.name, "url": outcome.place.endpoint.url, "detail": outcome.detail}
@@ -253,7 +241,8 @@ def _place_json(url: str, versions: list[Json] | None) -> Json:
 async def _control(rules: RulesSpec, name: str, verb: str, body: ModelControlRequest) -> JSONResponse:
     places = await _places(rules, name, body.engine)
     needed = _needed(body.quorum, len(places))
-    outcomes = await control_model(places, verb, body.parameters)
+    parameters = orjson.dumps({"parameters": body.parameters}) if body.parameters else b"{}"
+    outcomes = await _call_all(places, verb, parameters)
     succeeded = sum(outcome.is_good for outcome in outcomes)
     result = {
         "model": name,
@@ -282,8 +271,7 @@ def _outcome_json(outcome: EndpointOutcome) -> Json:
 async def _places(rules: RulesSpec, name: str, engine: str | None) -> list[ModelPlace]:
     """Raises: HTTPException where there is none."""
     if engine is not None:
-        if engine not in rules.engines:
-            raise HTTPException(404, f"there is no engine '{engine}'; there are {', '.join(rules.engines) or 'none'}")
+        check_endpoint(rules, engine)
         targets = [(rules.engines[engine], name)]
     else:
         table = await asyncio.to_thread(Table, rules)  # takes a moment for thousands of routes

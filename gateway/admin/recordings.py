@@ -7,14 +7,14 @@ from dataclasses import asdict
 from pathlib import Path as FilePath
 from typing import Annotated, Any
 
-from fastapi import FastAPI, HTTPException, Path, Query, Request, Response
-from fastapi.responses import FileResponse, JSONResponse
+from fastapi import FastAPI, HTTPException, Path, Query
+from fastapi.responses import FileResponse
 from pydantic import BaseModel, Field
 
 from gateway.admin.auth import Operator, Viewer
 from gateway.admin.rule_trials import rules_of
 from gateway.admin.rule_versions import Files, Number, check_may_bring
-from gateway.dry_run.recording import NAME, NoRecordingError, Recording, RecordingError
+from gateway.dry_run.recording import NAME, Recording
 from gateway.dry_run.replay import RecordingSpoiltError, Replay, read_facts
 from gateway.supervision.control_plane import ControlPlane
 
@@ -46,8 +46,6 @@ class DryRunRequest(BaseModel):
 def add_recordings(app: FastAPI, control: ControlPlane) -> None:
     """Add `/recordings` and `/rules/replay`."""
     book = control.book
-    app.add_exception_handler(RecordingError, _conflict)
-    app.add_exception_handler(NoRecordingError, _not_found)
 
     @app.post("/recordings", tags=["recordings"], responses=_CONFLICT)
     async def start(body: RecordingRequest, caller: Operator) -> Json:
@@ -122,11 +120,3 @@ def _replay(replay: Replay, path: FilePath) -> Json:
 
 def _recording_json(recording: Recording) -> Json:
     return {**asdict(recording), "headers": list(recording.headers)}
-
-
-async def _conflict(_: Request, error: Exception) -> Response:
-    return JSONResponse({"detail": str(error)}, 409)
-
-
-async def _not_found(_: Request, error: Exception) -> Response:
-    return JSONResponse({"detail": str(error)}, 404)

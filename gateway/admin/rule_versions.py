@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Annotated, Any
 
-from fastapi import FastAPI, HTTPException, Query, Request, Response
-from fastapi.responses import JSONResponse
+from fastapi import FastAPI, HTTPException, Query
 from pydantic import BaseModel, Field
 
 from gateway.admin.api_keys import Caller, Role
 from gateway.admin.auth import Admin, Viewer
+from gateway.admin.errors import problems_json
 from gateway.admin.redaction import redacted_text
-from gateway.rule_versions.version import EditError, NoSuchVersion, RulesRefused, Version, diff_texts
+from gateway.rule_versions.version import RulesRefused, Version, diff_texts
 from gateway.supervision.control_plane import ControlPlane
 from gateway.supervision.rulebook import Rulebook
-from gateway.yaml.problems import Problem
 
 Json = dict[str, Any]
 
@@ -57,9 +56,6 @@ REFUSED: dict[int | str, dict[str, Any]] = {
 def add_rule_versions(app: FastAPI, control: ControlPlane) -> None:
     """Add `/rules/...`."""
     book, manager = control.book, control.rule_manager
-    app.add_exception_handler(RulesRefused, _refused)
-    app.add_exception_handler(EditError, _not_edited)
-    app.add_exception_handler(NoSuchVersion, _not_found)
 
     @app.get("/rules/versions", tags=["rules"])
     async def list_versions(_: Viewer) -> Json:
@@ -168,33 +164,7 @@ def version_json(version: Version) -> Json:
     }
 
 
-def problems_json(problems: Sequence[Problem]) -> list[Json]:
-    return [
-        {
-            "file": problem.location.file,
-            "line": problem.location.line,
-            "column": problem.location.column,
-            "severity": problem.severity.value,
-            "message": problem.message,
-        }
-        for problem in problems
-    ]
-
-
 def _before(book: Rulebook, number: int) -> int:
     """The previous version's number; `number` where there is none."""
     earlier = [version.number for version in book.versions() if version.number < number]
     return earlier[-1] if earlier else number
-
-
-async def _refused(_: Request, error: Exception) -> Response:
-    assert isinstance(error, RulesRefused)
-    return JSONResponse({"detail": str(error), "problems": problems_json(error.problems)}, 422)
-
-
-async def _not_edited(_: Request, error: Exception) -> Response:
-    return JSONResponse({"detail": str(error)}, 409)
-
-
-async def _not_found(_: Request, error: Exception) -> Response:
-    return JSONResponse({"detail": str(error)}, 404)

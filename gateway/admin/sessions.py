@@ -13,7 +13,8 @@ from fastapi import FastAPI, HTTPException, Query, Response
 from pydantic import BaseModel
 
 from gateway.admin.auth import Operator, Viewer
-from gateway.admin.errors import REDIS_SECONDS, query_redis, redis_reply, store_of
+from gateway.admin.engines import check_endpoint
+from gateway.admin.errors import REDIS_SECONDS, query_redis, store_of
 from gateway.conversations.store import Conversation, StoredConversation, list_conversations
 from gateway.conversations.turns import openai_message
 from gateway.events.event_bus import SENDER_ADMIN, publish_command
@@ -49,12 +50,7 @@ def add_sessions(app: FastAPI, control: ControlPlane) -> None:
     async def move_session(session: str, move: Move, _: Operator) -> Json:
         """Have a session continue at another endpoint, while that one is available."""
         rules = control.book.rules
-        engine = rules.engines.get(move.engine)
-        if engine is None:
-            raise HTTPException(404, f"there is no engine '{move.engine}'; there are {', '.join(rules.engines)}")
-        urls = [endpoint.url for endpoint in engine.endpoints]
-        if move.url not in urls:
-            raise HTTPException(404, f"engine '{move.engine}' has no endpoint {move.url}; it has {', '.join(urls)}")
+        check_endpoint(rules, move.engine, move.url)
         key = session_key(session)
         ttl = max(1, int(rules.identity.session_ttl))
         place = ("HSET", key, place_field(move.engine), move.url)
@@ -77,7 +73,7 @@ def add_sessions(app: FastAPI, control: ControlPlane) -> None:
     ) -> Json:
         """A page of conversations, and the `cursor` of the next one; null on the last page."""
         store = store_of(control, "conversations")
-        page, following = await redis_reply(list_conversations(store, cursor, limit, patience=REDIS_SECONDS))
+        page, following = await list_conversations(store, cursor, limit, patience=REDIS_SECONDS)
         return {"conversations": page, "cursor": following or None}
 
     @app.get("/conversations/{session:session}/export", tags=["conversations"])
@@ -97,7 +93,7 @@ def add_sessions(app: FastAPI, control: ControlPlane) -> None:
     @app.delete("/conversations/{session:session}", tags=["conversations"])
     async def delete_conversation(session: str, _: Operator, tenant: Tenant = "") -> Json:
         """Delete the conversation; replies that are under way in it are not stored."""
-        if not await redis_reply(_conversation(control, session, tenant).delete()):
+        if not await _conversation(control, session, tenant).delete():
             raise _no_conversation(session, tenant)
         return {"session": session, "tenant": tenant, "deleted": True}
 
@@ -140,7 +136,7 @@ def _conversation(control: ControlPlane, session: str, tenant: str) -> Conversat
 
 
 async def _stored(control: ControlPlane, session: str, tenant: str) -> StoredConversation:
-    stored = await redis_reply(_conversation(control, session, tenant).whole())
+    stored = await _conversation(control, session, tenant).whole()
     if stored is None:
         raise _no_conversation(session, tenant)
     return stored

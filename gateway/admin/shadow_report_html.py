@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from html import escape
+from pathlib import Path
 from typing import Any
 
 from gateway.admin.plots import figure, histogram, stacked_bar
@@ -35,43 +36,7 @@ _OF_TEXTS = [
 ]
 _QUANTILES = ("least", "mean", "p50", "p90", "p99", "most")
 
-_STYLE = """
-:root { color-scheme: light dark;
-  --ink: light-dark(#1c2430, #e6e9ee); --soft: light-dark(#5b6675, #9aa5b4); --line: light-dark(#d9dee5, #333c48);
-  --ground: light-dark(#fbfcfd, #12161c); --panel: light-dark(#ffffff, #1a2029);
-  --one: light-dark(#2563a8, #6ba5e7); --other: light-dark(#c2641d, #eb9c5c);
-  --good: light-dark(#2e7d4f, #58b983); --bad: light-dark(#c98a04, #e5b63f); --worse: light-dark(#b3372f, #e8746b);
-  --odd: light-dark(#7a5aa6, #b194dd); --none: light-dark(#8c96a3, #6b7684); }
-* { box-sizing: border-box; }
-body { margin: 0; background: var(--ground); color: var(--ink); font: 15px/1.5 system-ui, sans-serif; }
-main { max-width: 1200px; margin: 0 auto; padding: 24px 16px 64px; }
-h1 { font-size: 26px; margin: 0 0 4px; overflow-wrap: anywhere; }
-h2 { font-size: 18px; margin: 0 0 8px; overflow-wrap: anywhere; }
-h2 small, dt, figcaption { color: var(--soft); font-weight: normal; font-size: 13px; }
-section { background: var(--panel); border: 1px solid var(--line); border-radius: 8px; padding: 16px;
-  margin-top: 16px; }
-.tiles { display: flex; flex-wrap: wrap; gap: 12px; margin: 16px 0; }
-.tiles div { background: var(--panel); border: 1px solid var(--line); border-radius: 8px; padding: 8px 16px; }
-dd { margin: 0; font-size: 20px; font-variant-numeric: tabular-nums; }
-svg { width: 100%; height: auto; display: block; }
-svg text { fill: var(--soft); font: 14px system-ui, sans-serif; }
-svg .axis { stroke: var(--line); }
-.legend { display: flex; flex-wrap: wrap; gap: 4px 16px; list-style: none; padding: 0; margin: 8px 0 0; }
-.legend i { display: inline-block; width: 10px; height: 10px; border-radius: 2px; margin-right: 6px; }
-.one { fill: var(--one); } .other { fill: var(--other); }
-.good { fill: var(--good); background: var(--good); } .bad { fill: var(--bad); background: var(--bad); }
-.worse { fill: var(--worse); background: var(--worse); } .odd { fill: var(--odd); background: var(--odd); }
-.none { fill: var(--none); background: var(--none); }
-.plots { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 340px), 1fr)); gap: 16px; }
-figure { margin: 0; }
-.wide { overflow-x: auto; }
-table { border-collapse: collapse; font-size: 13px; font-variant-numeric: tabular-nums; margin: 8px 0; }
-th, td { text-align: right; padding: 4px 10px; border-bottom: 1px solid var(--line); vertical-align: top; }
-th { font-weight: 500; color: var(--soft); } th:first-child, .texts th, .texts td { text-align: left; }
-td, th:first-child { white-space: nowrap; } .texts td { white-space: normal; }
-pre { margin: 4px 0; padding: 6px 8px; background: var(--ground); border-radius: 4px; white-space: pre-wrap;
-  overflow-wrap: anywhere; max-width: 60ch; font-size: 12px; }
-"""
+_STYLE = Path(__file__).with_name("shadow_report.css")
 
 
 def page_of(report: Json) -> str:
@@ -86,15 +51,19 @@ def page_of(report: Json) -> str:
         _latency(report["latency"]),
         *(_output(name, each, _OF_TENSORS, "tensor") for name, each in report["tensors"].items()),
         *(_output(name, each, _OF_TEXTS, "text") for name, each in report["texts"].items()),
-        _worst(report["worst"]),
-        _failures(report["failures"]),
+        _entries(
+            "Which differ most",
+            ("request", "when", "model", "request", "difference"),
+            map(_worst, report["worst"]),
+        ),
+        _entries("Last failures", ("request", "when", "who", "why"), map(_failure, report["failures"])),
         _counted("Not mirrored", "reason", report["dropped"]),
         _counted("Statuses (primary/candidate)", "statuses", report["statuses"]),
     ]
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{escape(title)}</title><style>{_STYLE}</style></head><body><main>{''.join(parts)}</main></body></html>"
+        f"<title>{escape(title)}</title><style>{_STYLE.read_text()}</style></head><body><main>{''.join(parts)}</main></body></html>"
     )
 
 
@@ -179,19 +148,19 @@ def _quantiles(rows: Iterable[tuple[str, Json]], unit: str) -> str:
     return f'<div class="wide"><table><thead><tr><th>{unit}</th>{head}</tr></thead><tbody>{body}</tbody></table></div>'
 
 
-def _worst(entries: Sequence[Json]) -> str:
-    if not entries:
-        return ""
-    rows = "".join(
-        f"<tr><td>{escape(entry['request_id'])}</td><td>{_time(entry['time'])}</td><td>{escape(entry['model'])}</td>"
-        f"<td>{_inputs(entry)}</td><td>{'<br>'.join(_difference(each) for each in entry['outputs'])}</td></tr>"
-        for entry in entries
+def _entries(title: str, head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table of requests; its cells are HTML."""
+    body = "".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in row)}</tr>" for row in rows)
+    names = "".join(f"<th>{name}</th>" for name in head)
+    return body and (
+        f'<section><h2>{title}</h2><div class="wide"><table class="texts"><thead><tr>{names}</tr></thead>'
+        f"<tbody>{body}</tbody></table></div></section>"
     )
-    head = "<tr><th>request</th><th>when</th><th>model</th><th>request</th><th>difference</th></tr>"
-    return (
-        f'<section><h2>Which differ most</h2><div class="wide"><table class="texts"><thead>{head}</thead>'
-        f"<tbody>{rows}</tbody></table></div></section>"
-    )
+
+
+def _worst(entry: Json) -> Sequence[str]:
+    differences = "<br>".join(_difference(each) for each in entry["outputs"])
+    return escape(entry["request_id"]), _time(entry["time"]), escape(entry["model"]), _inputs(entry), differences
 
 
 def _inputs(entry: Json) -> str:
@@ -222,19 +191,9 @@ def _difference(each: Json) -> str:
     return name + escape("; ".join(notes)) + around
 
 
-def _failures(entries: Sequence[Json]) -> str:
-    if not entries:
-        return ""
-    rows = "".join(
-        f"<tr><td>{escape(entry['request_id'])}</td><td>{_time(entry['time'])}</td>"
-        f"<td>{escape(entry['outcome'].replace('_', ' '))}</td><td>{escape(entry['reason'])}</td></tr>"
-        for entry in entries
-    )
-    head = "<tr><th>request</th><th>when</th><th>who</th><th>why</th></tr>"
-    return (
-        f'<section><h2>Last failures</h2><div class="wide"><table class="texts"><thead>{head}</thead>'
-        f"<tbody>{rows}</tbody></table></div></section>"
-    )
+def _failure(entry: Json) -> Sequence[str]:
+    who, why = escape(entry["outcome"].replace("_", " ")), escape(entry["reason"])
+    return escape(entry["request_id"]), _time(entry["time"]), who, why
 
 
 def _counted(title: str, what: str, counts: Mapping[str, int]) -> str:

@@ -10,6 +10,7 @@ from fastapi.testclient import TestClient
 
 from gateway.admin.api_keys import Role
 from gateway.admin.auth import Access, AuthMiddleware
+from gateway.admin.errors import add_errors
 from gateway.admin.keyring import Keyring
 from gateway.admin.rule_trials import add_rule_trials
 from gateway.admin.rule_versions import add_rule_versions
@@ -75,6 +76,7 @@ def serving(book: Rulebook, access: Access) -> TestClient:
     app.add_middleware(AuthMiddleware, access=access)
     add_rule_versions(app, State(book))
     add_rule_trials(app, State(book))
+    add_errors(app)
     return TestClient(app, "http://localhost:8002")
 
 
