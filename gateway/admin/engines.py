@@ -73,7 +73,7 @@ def add_engines(app: FastAPI, control: ControlPlane) -> None:
     @app.get("/engines", tags=["engines"])
     async def list_engines(_: Viewer) -> Json:
         """Every engine with its endpoints: health, load, traffic, drains. Credentials are never shown."""
-        return {"engines": engines_json(book.rules, await control.exposition(), control.drained)}
+        return {"engines": engines_json(book.rules, await control.exposition(), control.replicas.drained)}
 
     @app.post(f"{path}/drain", tags=["engines"])
     async def drain(name: str, body: DrainRequest, caller: Operator) -> Json:
@@ -115,7 +115,7 @@ def add_engines(app: FastAPI, control: ControlPlane) -> None:
 
 async def _drain(control: ControlPlane, name: str, body: DrainRequest, caller: Caller, *, is_draining: bool) -> Json:
     # An endpoint that the rules no longer name may still be drained, and can be put in use again.
-    if is_draining or (name, body.url) not in control.drained:
+    if is_draining or (name, body.url) not in control.replicas.drained:
         check_endpoint(control.book.rules, name, body.url)
     by = body.by if caller == ANONYMOUS else caller.name
     is_shared = await control.replicas.drain((name, body.url), is_draining, by)

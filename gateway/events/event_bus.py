@@ -84,10 +84,6 @@ class EventBus:
         self.received = 0
         self.gaps = 0
 
-    def __repr__(self) -> str:
-        state = "live" if self.is_live else "not live"
-        return f"<EventBus by {self._store.address}: {state}, {self.received} received, {self.gaps} gaps>"
-
     def subscribe(self, kind: type[T], callback: Callable[[T], None]) -> None:
         """Call `callback`, which must not block, with each event of a kind from another process."""
         self._subscribers.setdefault(kind, []).append(callback)

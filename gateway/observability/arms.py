@@ -36,9 +36,6 @@ class RecentAnswers:
         self._young: dict[bytes, Meter] = {}
         self._old: dict[bytes, Meter] = {}
 
-    def __repr__(self) -> str:
-        return f"<RecentAnswers {len(self._young) + len(self._old)} requests>"
-
     def put(self, request_id: bytes, meter: Meter) -> None:
         if len(request_id) > _MAX_ID_BYTES:
             return
@@ -73,9 +70,6 @@ class Meter:
         self._times = 0.0  # seconds that these took
         self._turn = 0
         self._all = [Meter(counts, recent, number) for number in range(NUM_BUCKETS)] if bucket is None else []
-
-    def __repr__(self) -> str:
-        return f"<Meter of {self.counts.key}, bucket {self.bucket}>"
 
     def of_bucket(self, bucket: int) -> Meter:
         """That of some units alone."""
@@ -290,9 +284,6 @@ class Arms:
         """`num_recent` requests are remembered, for feedback."""
         self.recent = RecentAnswers(num_recent)
         self._meters: dict[ArmKey, tuple[Meter, ForcedMeter]] = {}
-
-    def __repr__(self) -> str:
-        return f"<Arms {len(self._meters)}, {self.recent!r}>"
 
     def meter(self, experiment: str, arm: str, *, is_forced: bool = False) -> Meter:
         key = ArmKey(experiment, arm)

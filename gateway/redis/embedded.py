@@ -51,11 +51,6 @@ class EmbeddedRedis:
         self._closing = asyncio.Event()
         self.restarts = 0
 
-    def __repr__(self) -> str:
-        process = self._process
-        state = f"pid {process.pid}" if process is not None else "somebody else's" if self._lock is None else "down"
-        return f"<EmbeddedRedis {self.address}: {state}, {self.restarts} restarts>"
-
     @property
     def pid(self) -> int | None:
         """The server's process id, while this process runs it."""

@@ -9,7 +9,6 @@ import os
 import plistlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol
 
 from gateway.service.definition import MARK, NUM_FILES, ServiceDefinition
 
@@ -19,38 +18,9 @@ _SYSTEMD_SPECIAL = str.maketrans({"\\": "\\\\", '"': '\\"', "%": "%%"})
 _SYSTEMD_FILES = 65_536
 
 
-class Manager(Protocol):
-    """Keeps a service running. `starts` and `stops` are commands in order; `stops` may fail: it may not run."""
-
-    def path(self, definition: ServiceDefinition) -> Path: ...
-
-    def text(self, definition: ServiceDefinition) -> bytes: ...
-
-    def environment_file(self, definition: ServiceDefinition) -> Path:
-        """The file of its variables, readable by its user alone; that of a daemon in a folder of root."""
-        ...
-
-    def starts(self, definition: ServiceDefinition) -> list[Command]: ...
-
-    def stops(self, definition: ServiceDefinition) -> list[Command]: ...
-
-    def removed(self, definition: ServiceDefinition) -> list[Command]:
-        """Commands to run after the file is removed."""
-        ...
-
-    def status(self, definition: ServiceDefinition) -> Command: ...
-
-    def log(self, definition: ServiceDefinition) -> Path | None:
-        """Its log file, which its user must own; None: it has none."""
-        ...
-
-    def hints(self, definition: ServiceDefinition) -> list[str]:
-        """The next steps for the user."""
-        ...
-
-
 class Launchd:
-    """macOS. `root` is where the system's folders are."""
+    """macOS. `root` is where the system's folders are. `starts` and `stops` are commands in order; `stops` may fail:
+    the service may not run. `removed` are commands for after the removal of its file."""
 
     def __init__(self, root: Path = Path("/")) -> None:
         self._root = root
@@ -60,6 +30,7 @@ class Launchd:
         return self._base(definition) / "Library" / folder / f"{_label(definition)}.plist"
 
     def environment_file(self, definition: ServiceDefinition) -> Path:
+        """The file of its variables, readable by its user alone; that of a daemon in a folder of root."""
         return self._base(definition) / "Library" / "Application Support" / "pointsman" / f"{definition.name}.env"
 
     def _base(self, definition: ServiceDefinition) -> Path:
@@ -107,7 +78,8 @@ class Launchd:
     def status(self, definition: ServiceDefinition) -> Command:
         return ("launchctl", "print", f"{_domain(definition)}/{_label(definition)}")
 
-    def log(self, definition: ServiceDefinition) -> Path | None:
+    def log(self, definition: ServiceDefinition) -> Path:
+        """Its log file, which its user must own."""
         return self._base(definition) / "Library" / "Logs" / "pointsman" / f"{definition.name}.log"
 
     def hints(self, definition: ServiceDefinition) -> list[str]:
@@ -131,7 +103,7 @@ class Launchd:
 
 
 class Systemd:
-    """Linux. `root` is where the system's folders are."""
+    """Linux; as `Launchd`."""
 
     def __init__(self, root: Path = Path("/")) -> None:
         self._root = root
@@ -190,8 +162,8 @@ class Systemd:
     def status(self, definition: ServiceDefinition) -> Command:
         return (*_systemctl(definition), "status", "--no-pager", _unit(definition))
 
-    def log(self, definition: ServiceDefinition) -> Path | None:
-        return None
+    def log(self, definition: ServiceDefinition) -> None:
+        """Its log is the journal."""
 
     def hints(self, definition: ServiceDefinition) -> list[str]:
         user = " --user" if definition.user is None else ""
@@ -199,6 +171,9 @@ class Systemd:
         if definition.user is None:
             hints.append("it ends when you log out, unless: loginctl enable-linger")
         return hints
+
+
+Manager = Launchd | Systemd
 
 
 def _label(definition: ServiceDefinition) -> str:

@@ -76,9 +76,6 @@ class ShadowComparator:
         self._plane = plane
         self.use(rules, places)
 
-    def __repr__(self) -> str:
-        return f"<ShadowComparator {len(self._shadows)} routes, {len(self._tasks)} in flight>"
-
     def use(self, rules: RulesSpec, places: Mapping[Key, int]) -> None:
         """Compare by these rules from now on; `places` are those of the plane's targets."""
         self._shadows = shadows(rules)

@@ -23,7 +23,6 @@ from gateway.redis.bounded_client import Store
 from gateway.rule_versions.editor import RuleTexts, set_weights
 from gateway.rule_versions.version import EditError, RulesRefused
 from gateway.supervision.decision_feed import DecisionFeed
-from gateway.supervision.drains import DrainedSince
 from gateway.supervision.ports import InferencePort, ReservedPort
 from gateway.supervision.recordings import Recordings
 from gateway.supervision.redis_setup import data_dir_of, redis_of
@@ -191,11 +190,6 @@ class ControlPlane:
     # What the admin API reads and does
 
     @property
-    def drained(self) -> Mapping[tuple[str, str], DrainedSince]:
-        """By engine and URL; the rules need not name the endpoint any more."""
-        return self.replicas.drained
-
-    @property
     def log_level(self) -> str:
         return log_level()
 
@@ -215,7 +209,7 @@ class ControlPlane:
             **vars(replace(total, loads={**total.loads, **self._prober.loads})),
             health=self._prober.health,
             models=self._prober.models,
-            drained=self.drained,
+            drained=self.replicas.drained,
             rules_number=book.number,
             reloads_ok=book.readings_ok,
             reloads_refused=book.readings_refused,

@@ -39,9 +39,6 @@ class DecisionFeed:
         self._subscriptions: list[FeedSubscription] = []
         self._current = OFF  # what the workers report
 
-    def __repr__(self) -> str:
-        return f"<DecisionFeed {len(self._subscriptions)} subscriptions>"
-
     def add(self, subscription: FeedSubscription) -> None:
         subscription.allowance, subscription.seen_at = subscription.rate * self._workers, monotonic()
         self._subscriptions.append(subscription)

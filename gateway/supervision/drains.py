@@ -31,12 +31,8 @@ class Drains:
     """The drained endpoints, as one replica knows them."""
 
     def __init__(self) -> None:
-        self._drained: dict[Key, DrainedSince] = {}
+        self.drained: dict[Key, DrainedSince] = {}
         self._unwritten: dict[Key, DrainedSince | None] = {}
-
-    @property
-    def drained(self) -> Mapping[Key, DrainedSince]:
-        return self._drained
 
     def decide(self, key: Key, drained: DrainedSince | None) -> None:
         """A decision of an operator at this replica."""
@@ -67,7 +63,7 @@ class Drains:
                 del self._unwritten[key]
         if not isinstance(reply, dict):  # a wrong type in Redis: keep what is known
             return
-        self._drained = _read(reply)
+        self.drained = _read(reply)
         for key, drained in self._unwritten.items():
             self._set(key, drained)
 
@@ -77,9 +73,9 @@ class Drains:
 
     def _set(self, key: Key, drained: DrainedSince | None) -> None:
         if drained is None:
-            self._drained.pop(key, None)
+            self.drained.pop(key, None)
         else:
-            self._drained[key] = drained
+            self.drained[key] = drained
 
 
 def _read(reply: dict[Any, Any]) -> dict[Key, DrainedSince]:

@@ -12,7 +12,8 @@ import os
 import re
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from time import strftime, time
 from typing import Any, TextIO
@@ -34,12 +35,12 @@ _MAX_RECORDINGS = 50
 _MAX_RUNNING = 4
 
 
+@dataclass(slots=True)
 class _Running:
-    def __init__(self, recording: Recording, file: TextIO) -> None:
-        self.recording = recording
-        self.file = file
-        self.subscription: FeedSubscription | None = None
-        self.timer: asyncio.TimerHandle | None = None
+    recording: Recording
+    file: TextIO
+    subscription: FeedSubscription
+    timer: asyncio.TimerHandle
 
 
 class Recordings:
@@ -49,9 +50,6 @@ class Recordings:
         self._folder = folder
         self._feed = feed
         self._running: dict[str, _Running] = {}
-
-    def __repr__(self) -> str:
-        return f"<Recordings in {self._folder}: {len(self._running)} run>"
 
     def start(
         self, name: str | None, by: str, *, share: float, seconds: float, max_facts: int, rules: RulesSpec, number: int
@@ -76,13 +74,11 @@ class Recordings:
             raise RecordingError(f"there is a recording {name!r} already") from None
         except OSError as error:
             raise RecordingError(f"{path} cannot be written: {error.strerror}") from error
-        running = self._running[name] = _Running(made, file)
         file.write(json.dumps({"recording": 1, **asdict(made)}) + "\n")
-        running.subscription = FeedSubscription(
-            lambda decisions, skipped: self._take(name, decisions, skipped), _RATE, share, True
-        )
-        self._feed.add(running.subscription)
-        running.timer = asyncio.get_running_loop().call_later(seconds, self._end, name, "its time is over")
+        subscription = FeedSubscription(partial(self._take, name), _RATE, share, with_body_facts=True)
+        timer = asyncio.get_running_loop().call_later(seconds, self._end, name, "its time is over")
+        self._running[name] = _Running(made, file, subscription, timer)
+        self._feed.add(subscription)
         return made
 
     def all(self) -> Sequence[Recording]:
@@ -92,8 +88,7 @@ class Recordings:
 
     def get(self, name: str) -> Recording:
         """Raises: NoRecordingError."""
-        running = self._running.get(name)
-        found = running.recording if running is not None else self._read(self.path(name))
+        found = self._read(self.path(name))
         if found is None:
             raise NoRecordingError(f"recording {name!r} cannot be read")
         return found
@@ -157,10 +152,8 @@ class Recordings:
 
     def _end(self, name: str, why: str) -> None:
         running = self._running.pop(name)
-        if running.timer is not None:
-            running.timer.cancel()
-        if running.subscription is not None:
-            self._feed.remove(running.subscription)
+        running.timer.cancel()
+        self._feed.remove(running.subscription)
         ended = replace(running.recording, ended=why)
         try:
             running.file.write(json.dumps({"end": why, "facts": ended.facts, "skipped": ended.skipped}) + "\n")

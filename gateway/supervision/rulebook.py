@@ -43,15 +43,12 @@ class Rulebook:
         self._one_at_a_time = asyncio.Lock()
         self._loaded: LoadedRules | None = None
         self._version: Version | None = None
-        self._base = ""  # digest of the files on disk, when they were last good
-        self._base_files: tuple[str, ...] = ()
+        self.base = ""  # digest of the files on disk, when they were last good
+        self.base_files: tuple[str, ...] = ()
         self.superseded_base: str | None = None  # of a version that was in force before the start
         self.problems: list[str] = []
         self.readings_ok = 0
         self.readings_refused = 0
-
-    def __repr__(self) -> str:
-        return f"<Rulebook {self.number}: {self.readings_ok} taken, {self.readings_refused} refused>"
 
     @property
     def rules(self) -> RulesSpec:
@@ -66,15 +63,6 @@ class Rulebook:
     @property
     def number(self) -> int:
         return self._version.number if self._version is not None else 0
-
-    @property
-    def base(self) -> str:
-        """Digest of the files on disk, as they were when they were last good."""
-        return self._base
-
-    @property
-    def base_files(self) -> Sequence[str]:
-        return self._base_files
 
     @property
     def files(self) -> list[str]:
@@ -101,17 +89,17 @@ class Rulebook:
         Raises: NoSuchVersion.
         """
         version = self._store.get(number)
-        return placed(self._store.texts(number), version.base_files, self._base_files)
+        return placed(self._store.texts(number), version.base_files, self.base_files)
 
     # What is on disk
 
     def open(self, loaded: LoadedRules) -> None:
         """Start with the rules of the files, or with the version of them that was in force when the gateway stopped."""
         assert loaded.rules is not None
-        self._base, self._base_files = loaded.rules.digest, tuple(map(str, loaded.files))
+        self.base, self.base_files = loaded.rules.digest, tuple(map(str, loaded.files))
         self.problems = [str(problem) for problem in loaded.problems]
         latest = self._store.latest
-        if latest is not None and self._base in (latest.base, latest.digest):
+        if latest is not None and self.base in (latest.base, latest.digest):
             restored = self._restored(latest, loaded)
             if restored is not None:
                 self._loaded = restored
@@ -160,7 +148,7 @@ class Rulebook:
         async with self._one_at_a_time:
             if isinstance(files, int):
                 return await self._activate(self.texts_of(files), author, reason, source, of=files)
-            return await self._activate(named(files, self._base_files), author, reason, source)
+            return await self._activate(named(files, self.base_files), author, reason, source)
 
     async def change(self, edit: Edit, author: str, reason: str = "", source: str = "api") -> Version:
         """Put the edited files in force.
@@ -191,7 +179,7 @@ class Rulebook:
         Raises: RulesRefused.
         """
         async with self._one_at_a_time:
-            if version.base != self._base or self._version is not instead_of:
+            if version.base != self.base or self._version is not instead_of:
                 return False
             before = self.number
             same = [each.number for each in self._store.versions if each.digest == version.digest]
@@ -205,7 +193,7 @@ class Rulebook:
 
         Raises: RulesRefused where their names are invalid.
         """
-        return await asyncio.to_thread(judge_texts, named(files, self._base_files))
+        return await asyncio.to_thread(judge_texts, named(files, self.base_files))
 
     # Under the lock
 
@@ -242,15 +230,15 @@ class Rulebook:
             return False
         self.readings_ok += 1
         assert self._loaded is not None
-        before, self._base = self._base, loaded.rules.digest
-        self._base_files = tuple(map(str, loaded.files))
-        if self._base in (before, self.rules.digest):
-            if self._base == self.rules.digest:
+        before, self.base = self.base, loaded.rules.digest
+        self.base_files = tuple(map(str, loaded.files))
+        if self.base in (before, self.rules.digest):
+            if self.base == self.rules.digest:
                 self._loaded = loaded
             self.problems = [str(problem) for problem in self._loaded.problems]
             self._version = self._rebased(self.in_force, self._loaded)
             _log.info("the rules have not changed; rules %d stay in force", self.number)
-            return self._base != before
+            return self.base != before
         self.problems = [str(problem) for problem in loaded.problems]
         self._enter(loaded, _FILES, "they have changed" + self._superseded(self._version), "files")
         return True
@@ -267,7 +255,7 @@ class Rulebook:
         assert loaded.rules is not None
         names = tuple(loaded.texts)
         digest = loaded.rules.digest
-        made = Version(0, time(), author, reason, source, digest, self._base, names, self._base_files, of, is_return)
+        made = Version(0, time(), author, reason, source, digest, self.base, names, self.base_files, of, is_return)
         self._version = self._store.add(made, loaded.texts)
         self._loaded = loaded
 
@@ -287,9 +275,9 @@ class Rulebook:
         return restored
 
     def _rebased(self, version: Version, loaded: LoadedRules) -> Version:
-        if (version.base, version.base_files) == (self._base, self._base_files):
+        if (version.base, version.base_files) == (self.base, self.base_files):
             return version
-        return self._store.rebase(version.number, self._base, self._base_files, loaded.texts)
+        return self._store.rebase(version.number, self.base, self.base_files, loaded.texts)
 
     def _superseded(self, version: Version | None) -> str:
         """What a change of the files supersedes, for the log and the version's reason."""

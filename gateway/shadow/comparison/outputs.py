@@ -18,7 +18,7 @@ from gateway.protocol.llm.canonical import EngineFailed, Event, Finished, Reason
 from gateway.protocol.llm.embeddings import read_reply
 from gateway.protocol.operations import OF_V2, ApiCall, LlmApi, Operation
 from gateway.shadow.comparison.reply import ComparedReply
-from gateway.shadow.comparison.tensors import ComparedTensor, tensor_of, tensor_of_raw
+from gateway.shadow.comparison.tensors import ComparedTensor, tensor_of_raw
 
 # Fields of generate's replies that are no outputs.
 _NOT_OUTPUTS = ("id", "model_name", "model_version", "parameters", "sequence_id", "sequence_start", "sequence_end")
@@ -82,7 +82,9 @@ def _inference(message: bytes) -> ParsedOutputs:
 
 def _embeddings(body: bytes) -> ParsedOutputs:
     vectors = [np.frombuffer(vector, "<f4") for vector in read_reply(body).vectors]
-    return ParsedOutputs({f"embedding[{place}]": tensor_of("FP32", vector) for place, vector in enumerate(vectors)})
+    return ParsedOutputs(
+        {f"embedding[{place}]": ComparedTensor("FP32", vector) for place, vector in enumerate(vectors)}
+    )
 
 
 # Texts
@@ -145,7 +147,7 @@ def _generated(reply: ComparedReply) -> ParsedOutputs:
             raise GatewayError(ErrorKind.UPSTREAM_PROTOCOL, f"the engine says: {fields['error']}")
         for name, value in fields.items():
             _sort(name, value, texts, numbers)
-    tensors = {name: tensor_of("FP64", np.asarray(values, np.float64)) for name, values in numbers.items()}
+    tensors = {name: ComparedTensor("FP64", np.asarray(values, np.float64)) for name, values in numbers.items()}
     return ParsedOutputs(tensors, texts)
 
 

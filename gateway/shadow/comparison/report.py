@@ -29,6 +29,7 @@ _BINS_PER_DECADE = 10
 _ZERO = -1000  # the bin of zeros
 _LEAST, _MOST = -300, 300
 _SHARES = 20  # bins from 0 to 1
+_LATENCIES = ("primary", "candidate", "primary_first", "candidate_first")
 
 
 @dataclass(slots=True)
@@ -176,10 +177,7 @@ class RouteReport:
     dropped: Counter[str] = field(default_factory=Counter)  # by reason
     statuses: Counter[str] = field(default_factory=Counter)  # "primary/candidate", such as "200/503"
     primaries: Counter[str] = field(default_factory=Counter)  # engines
-    primary_seconds: Distribution = field(default_factory=Distribution)
-    candidate_seconds: Distribution = field(default_factory=Distribution)
-    primary_first_seconds: Distribution = field(default_factory=Distribution)
-    candidate_first_seconds: Distribution = field(default_factory=Distribution)
+    latency: dict[str, Distribution] = field(default_factory=lambda: {name: Distribution() for name in _LATENCIES})
     tensors: dict[str, TensorReport] = field(default_factory=dict)
     texts: dict[str, TextReport] = field(default_factory=dict)
     outputs_left_out: int = 0  # beyond the bound
@@ -207,20 +205,21 @@ class RouteReport:
         _count(self.primaries, engine)
         _count(self.statuses, statuses)
         if seconds is not None:
-            self.primary_seconds.add(seconds[0])
-            self.candidate_seconds.add(seconds[1])
-            self.primary_first_seconds.add(seconds[2])
-            self.candidate_first_seconds.add(seconds[3])
+            for name, value in zip(_LATENCIES, seconds, strict=True):
+                self.latency[name].add(value)
 
     def add(self, verdict: Verdict, facts: Json, now: float) -> None:
         """Add a comparison; `facts` describe the request, in the entry of one that differs."""
         outcome = verdict.outcome.value
         self.updated = now
         self.outcomes[outcome] += 1
-        for difference in verdict.tensors:
-            self._add_tensor(difference)
-        for found in verdict.texts:
-            self._add_text(found)
+        pairs: list[tuple[Any, Any, Any]] = [(self.tensors, TensorReport, found) for found in verdict.tensors]
+        pairs += [(self.texts, TextReport, found) for found in verdict.texts]
+        for reports, kind, found in pairs:
+            if found.name in reports or len(reports) < _MAX_OUTPUTS:
+                reports.setdefault(found.name, kind()).add(found)
+            else:
+                self.outputs_left_out += 1
         if outcome == "differing":
             badness = verdict.badness
             entry = facts | {"badness": number(badness), "outputs": _outputs(verdict)}
@@ -230,18 +229,6 @@ class RouteReport:
         elif outcome != "agreeing":
             self.failures.insert(0, facts | {"outcome": outcome, "reason": verdict.reason})
             del self.failures[MAX_WORST:]
-
-    def _add_tensor(self, found: TensorDifference) -> None:
-        if found.name in self.tensors or len(self.tensors) < _MAX_OUTPUTS:
-            self.tensors.setdefault(found.name, TensorReport()).add(found)
-        else:
-            self.outputs_left_out += 1
-
-    def _add_text(self, found: TextDifference) -> None:
-        if found.name in self.texts or len(self.texts) < _MAX_OUTPUTS:
-            self.texts.setdefault(found.name, TextReport()).add(found)
-        else:
-            self.outputs_left_out += 1
 
     def to_json(self) -> Json:
         """The report without the workers' counts."""
@@ -262,12 +249,7 @@ class RouteReport:
             **outcomes,
             "dropped": dict(self.dropped),
             "statuses": dict(self.statuses),
-            "latency": {
-                "primary": self.primary_seconds.to_json(),
-                "candidate": self.candidate_seconds.to_json(),
-                "primary_first": self.primary_first_seconds.to_json(),
-                "candidate_first": self.candidate_first_seconds.to_json(),
-            },
+            "latency": {name: each.to_json() for name, each in self.latency.items()},
             "tensors": {name: _output_json(each) for name, each in self.tensors.items()},
             "texts": {name: _output_json(each) for name, each in self.texts.items()},
             "outputs_left_out": self.outputs_left_out,
@@ -297,15 +279,11 @@ def _output_json(report: TensorReport | TextReport) -> Json:
 def _outputs(verdict: Verdict) -> list[Json]:
     """The outputs of a request that differ."""
     differing: list[Json] = []
-    for difference in verdict.tensors:
-        if not difference.agrees:
-            fields = {name: getattr(difference, name) for name in difference.__slots__}
+    outputs: list[Any] = [*verdict.tensors, *verdict.texts]
+    for each in outputs:
+        if not each.agrees:
+            fields = {name: getattr(each, name) for name in each.__slots__ if name != "around" or any(each.around)}
             differing.append(
                 {name: number(value) if isinstance(value, float) else value for name, value in fields.items()}
             )
-    differing += [
-        {name: getattr(text, name) for name in text.__slots__ if name != "around" or any(text.around)}
-        for text in verdict.texts
-        if not text.agrees
-    ]
     return differing[:_MAX_OUTPUTS_SHOWN]

@@ -72,10 +72,6 @@ def tensor_of_raw(datatype: str, shape: tuple[int, ...], raw: bytes) -> Compared
     return ComparedTensor(datatype, values.reshape(shape))
 
 
-def tensor_of(datatype: str, values: Array) -> ComparedTensor:
-    return ComparedTensor(datatype, values)
-
-
 def compare(
     name: str, primary: ComparedTensor | None, candidate: ComparedTensor | None, spec: ShadowSpec
 ) -> TensorDifference:
