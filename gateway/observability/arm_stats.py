@@ -1,8 +1,8 @@
-"""What the data plane has counted of an experiment's arms, as plain values: all that statistics are made of.
+"""Counts of an experiment's arms, as plain values: the input of statistics.
 
-Units (sessions, users) fall by a hash into `NUM_BUCKETS` buckets, the same in every worker and gateway: all of a unit's
-requests count in one. Buckets are independent of each other where a unit's requests are not, so what statistics need
-to know of the spread stands between the buckets, at the price of one list per count.
+Units (sessions, users) fall by a hash into `NUM_BUCKETS` buckets, the same in every worker and gateway: all requests of
+a unit count in one. Buckets are independent of each other, while the requests of a unit are not: the variance between
+the buckets is that of the statistics.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ def _floats() -> list[float]:
 
 @dataclass(slots=True)
 class LatencyStats:
-    """One kind of latency: sums by bucket, and how often which bin was met."""
+    """One kind of latency: sums by bucket, and counts by bin."""
 
     count: list[int] = field(default_factory=_ints)
     seconds: list[float] = field(default_factory=_floats)
-    bins: dict[int, int] = field(default_factory=dict)  # bin -> how many
+    bins: dict[int, int] = field(default_factory=dict)
 
     def add(self, bucket: int, seconds: float) -> None:
-        """One more was met, of a unit in this bucket."""
+        """Count a latency of a unit in this bucket."""
         self.count[bucket] += 1
         self.seconds[bucket] += seconds
         number = bin_of(seconds)
@@ -56,7 +56,7 @@ class LatencyStats:
 
 @dataclass(slots=True)
 class Feedback:
-    """What clients said under one name: its values, by bucket, and its labels."""
+    """Feedback of one name: its values, by bucket, and its labels."""
 
     count: list[int] = field(default_factory=_ints)  # of values
     total: list[float] = field(default_factory=_floats)
@@ -74,18 +74,18 @@ class ArmKey:
 
 @dataclass(slots=True)
 class ArmCounts:
-    """All of one arm, since the worker (or whoever added workers up) began to count. Only inferences count, only where
-    the arm was drawn: forced requests, and units that the experiment has not got, do not.
+    """All counts of one arm. Only inferences count, and only where the arm was drawn: forced requests, and units that
+    the experiment does not have, do not.
 
-    Lists have a number for each bucket. `latency` is of requests that were answered well, from the request's head to
-    the end of its reply; `first_token` and `per_token` are of streamed generations.
+    Lists have a number for each bucket. `latency` is of successful requests, from the head to the end of the reply;
+    `first_token` and `per_token` are of streamed generations.
     """
 
     key: ArmKey
     requests: list[int] = field(default_factory=_ints)
-    errors: list[int] = field(default_factory=_ints)  # 5xx, gRPC's like, and replies that broke off
-    kinds: dict[str, int] = field(default_factory=dict)  # of errors: reason or status -> how many
-    request_bytes: list[float] = field(default_factory=_floats)  # the covariate: how much was asked
+    errors: list[int] = field(default_factory=_ints)  # 5xx, gRPC's equivalents, and replies that broke off
+    kinds: dict[str, int] = field(default_factory=dict)  # of errors, by reason or status
+    request_bytes: list[float] = field(default_factory=_floats)  # the covariate
     latency: LatencyStats = field(default_factory=LatencyStats)
     first_token: LatencyStats = field(default_factory=LatencyStats)
     per_token: LatencyStats = field(default_factory=LatencyStats)
@@ -93,8 +93,8 @@ class ArmCounts:
     output_tokens: list[int] = field(default_factory=_ints)
     generations: list[int] = field(default_factory=_ints)  # requests whose tokens were counted
     feedback: dict[str, Feedback] = field(default_factory=dict)  # by name
-    units: list[int] = field(default_factory=_ints)  # first exposures, as far as they are known: of new sessions
+    units: list[int] = field(default_factory=_ints)  # first exposures: of new sessions
     crossed: int = 0  # requests that another arm's engine answered, by failover: not counted above
-    forced: int = 0  # requests whose arm somebody chose: not counted above
-    joules: float = 0.0  # energy, where engines tell it
-    joules_requests: int = 0  # requests of which they told it
+    forced: int = 0  # requests with a forced arm: not counted above
+    joules: float = 0.0  # energy, where engines report it
+    joules_requests: int = 0  # requests for which they report it

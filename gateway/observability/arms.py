@@ -1,7 +1,7 @@
-"""What a worker counts of experiments' arms: on the hot path, so plain lists and dicts.
+"""Counts of experiments' arms in a worker: on the hot path, so plain lists and dicts.
 
-Each bucket of an arm's units has a `Meter` of its own, and whoever serves a request holds that of its unit. Requests
-that are no unit's count into one bucket after the other: they are independent of each other.
+Each bucket of an arm's units has a `Meter`, and the handler of a request holds that of its unit. Requests without a
+unit are independent of each other: they count into one bucket after the other.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from gateway.protocol.grpc_status import OK
 
 # gRPC's statuses that are a server's fault, as 5xx are: UNKNOWN, DEADLINE_EXCEEDED, INTERNAL, UNAVAILABLE, DATA_LOSS.
 _RPC_FAILURES = frozenset({2, 4, 13, 14, 15})
-# Failures that say nothing of an arm: what limits refuse, what operators end, and what our own Redis lacks.
+# Failures that say nothing about an arm: refused by limits, cancelled by operators, without a history in Redis.
 _NOT_THE_ARMS = frozenset({ErrorKind.RATE_LIMITED, ErrorKind.HISTORY_MISSING, ErrorKind.CANCELLED})
 # What `bin_of` does, on the hot path.
 _PER_BIN = 20.0
 
-# Who invents names or labels must not fill the memory.
+# Clients choose names and labels; these bound the memory.
 MAX_FEEDBACK_NAMES = 20
 MAX_LABELS = 50
-# A longer one is not remembered: nobody would send it again.
+# A longer id is not stored.
 _MAX_ID_BYTES = 128
 
 
 class RecentAnswers:
-    """The requests that arms have answered of late, by their ids: at most `size`, at least half as many."""
+    """The requests that arms have answered last, by their ids: at most `size`, at least half as many."""
 
     __slots__ = ("_half", "_old", "_young")
 
@@ -50,11 +50,11 @@ class RecentAnswers:
 
 
 class Meter:
-    """Counts what becomes of the requests of one bucket of an arm's units; bucket None: of requests that are no unit's,
-    which go to the others in turn.
+    """Counts the outcomes of requests of one bucket of an arm's units; bucket None: of requests without a unit, which
+    go to the other buckets in turn.
 
-    What each request changes stands in the meter itself, and is moved to `counts` when somebody asks for these: a
-    request touches one object. `recent` remembers requests, for feedback.
+    A request changes the meter's own attributes, which `flush` moves to `counts`: a request touches one object.
+    `recent` stores requests, for feedback.
     """
 
     __slots__ = ("_all", "_latency_bins", "_recent", "_size", "_timed", "_times", "_total", "_turn", "bucket", "counts")
@@ -72,20 +72,18 @@ class Meter:
         self._all = [Meter(counts, recent, number) for number in range(NUM_BUCKETS)] if bucket is None else []
 
     def of_bucket(self, bucket: int) -> Meter:
-        """That of some units alone."""
         return self._all[bucket]
 
     def _next(self) -> Meter:
-        """That of the next bucket, for a request of no unit."""
+        """The meter of the next bucket, for a request without a unit."""
         self._turn = turn = (self._turn + 1) % NUM_BUCKETS
         return self._all[turn]
 
     def of_stream(self) -> Meter:
-        """That of all messages of a stream: they are not independent of each other."""
+        """The meter of all messages of a stream: they are not independent of each other."""
         return self._next() if self._all else self
 
     def flush(self) -> None:
-        """Move what requests have changed to the counts."""
         for meter in self._all:
             meter.flush()
         bucket, counts = self.bucket, self.counts
@@ -99,8 +97,8 @@ class Meter:
         self._times = 0.0
 
     def answered(self, request_id: bytes, status: int, size: int, seconds: float) -> None:
-        """An engine has answered with this HTTP status; `size` is that of the request's body, `seconds` run from its
-        head to the end of the reply."""
+        """An engine has answered with this HTTP status; `size` is the length of the request's body, `seconds` run from
+        its head to the end of the reply."""
         meter = self._next() if self._all else self
         meter._total += 1
         meter._size += size
@@ -117,7 +115,7 @@ class Meter:
         self._recent.put(request_id, meter)
 
     def answered_rpc(self, request_id: bytes, code: int | None, size: int, seconds: float) -> None:
-        """The same with a gRPC status; None: it told none, which is a failure."""
+        """The same with a gRPC status; None: there was none, which is a failure."""
         if code == OK:
             self.answered(request_id, 200, size, seconds)
         elif is_fault(code):
@@ -128,8 +126,8 @@ class Meter:
     def streamed(
         self, request_id: bytes, num_answered: int, num_failed: int, kind: str, size: int, seconds: float | None
     ) -> None:
-        """Messages of one stream, which are of one unit; `kind` is what became of those that failed. `seconds` are
-        known where it was one message."""
+        """Messages of one stream, which have one unit; `kind` is that of the failures. `seconds` are known where it was
+        one message."""
         meter = self.of_stream()
         meter._total += num_answered + num_failed
         meter._size += size
@@ -143,15 +141,14 @@ class Meter:
         self._recent.put(request_id, meter)
 
     def failed(self, request_id: bytes, error: ErrorKind, is_fault: bool, size: int) -> None:
-        """The gateway answered, since no engine did, or not to the end; `is_fault`: by a 5xx, which it tells or would
-        have told."""
+        """No engine answered completely, and the gateway did; `is_fault`: with a 5xx."""
         if is_the_arms(error, is_fault):
             self._fail(request_id, error.value, size)
         else:
             self.kept_out(error.value)
 
     def kept_out(self, reason: str) -> None:
-        """It says nothing of the arm: its client has left, or was refused."""
+        """The request says nothing about the arm: its client has left, or was refused."""
         self.counts.kinds[reason] = self.counts.kinds.get(reason, 0) + 1
 
     def _fail(self, request_id: bytes, kind: str, size: int) -> None:
@@ -168,13 +165,13 @@ class Meter:
         counts.kinds[kind] = counts.kinds.get(kind, 0) + number
 
     def _bucket(self) -> int:
-        """Where something counts that is no request."""
+        """The bucket of what is no request."""
         bucket = self._next().bucket if self.bucket is None else self.bucket
         assert bucket is not None
         return bucket
 
     def generated(self, prompt: int, output: int, first_token: float | None, per_token: float | None) -> None:
-        """An answer's tokens; times in seconds, of streamed ones."""
+        """The tokens of a reply; times in seconds, of streamed ones."""
         counts = self.counts
         bucket = self._bucket()
         counts.generations[bucket] += 1
@@ -186,21 +183,19 @@ class Meter:
             counts.per_token.add(bucket, per_token)
 
     def used_energy(self, joules: float) -> None:
-        """Its engine says what it took."""
         self.counts.joules += joules
         self.counts.joules_requests += 1
 
     def crossed(self) -> None:
-        """Another arm's engine has answered in the end: whose that is, nobody can say."""
+        """Another arm's engine has answered."""
         self.counts.crossed += 1
 
     def exposed(self) -> None:
         """A unit has the arm from now on."""
-        bucket = self._bucket()
-        self.counts.units[bucket] += 1
+        self.counts.units[self._bucket()] += 1
 
     def rated(self, name: str, value: float | None, label: str | None) -> None:
-        """A client says how good an answer was.
+        """Count feedback.
 
         Raises: ValueError where there are too many names, or labels.
         """
@@ -223,7 +218,7 @@ class Meter:
 
 
 def is_the_arms(error: ErrorKind, is_fault: bool) -> bool:
-    """Whether a failure says something of the arm; `is_fault`: it is told by a 5xx."""
+    """Whether a failure says something about the arm; `is_fault`: its status is a 5xx."""
     return is_fault and error not in _NOT_THE_ARMS
 
 
@@ -233,68 +228,32 @@ def is_fault(code: int | None) -> bool:
 
 
 def kind_of(code: int | None) -> str:
-    """What a failure with this gRPC status is counted as; None: a reply had none."""
+    """The kind of a failure with this gRPC status; None: a reply had none."""
     return ErrorKind.UPSTREAM_PROTOCOL.value if code is None else f"grpc_{code}"
 
 
-class ForcedMeter(Meter):
-    """Counts requests whose arm somebody chose: only that they were."""
-
-    __slots__ = ()
-
-    def of_bucket(self, bucket: int) -> Meter:
-        return self
-
-    def of_stream(self) -> Meter:
-        return self
-
-    def answered(self, request_id: bytes, status: int, size: int, seconds: float) -> None:
-        self.counts.forced += 1
-
-    def streamed(
-        self, request_id: bytes, num_answered: int, num_failed: int, kind: str, size: int, seconds: float | None
-    ) -> None:
-        self.counts.forced += num_answered + num_failed
-
-    def _fail(self, request_id: bytes, kind: str, size: int) -> None:
-        self.counts.forced += 1
-
-    def kept_out(self, reason: str) -> None:
-        """It is not the arm's."""
-
-    def generated(self, prompt: int, output: int, first_token: float | None, per_token: float | None) -> None:
-        """It is not the arm's."""
-
-    def used_energy(self, joules: float) -> None:
-        """It is not the arm's."""
-
-    def crossed(self) -> None:
-        """It is not the arm's."""
-
-    def exposed(self) -> None:
-        """It is not the arm's."""
-
-
 class Arms:
-    """All arms of one worker; what they have counted outlives the rules."""
+    """All arms of one worker; their counts outlive the rules."""
 
     __slots__ = ("_meters", "recent")
 
     def __init__(self, num_recent: int) -> None:
-        """`num_recent` requests are remembered, for feedback."""
+        """`num_recent` requests are stored, for feedback."""
         self.recent = RecentAnswers(num_recent)
-        self._meters: dict[ArmKey, tuple[Meter, ForcedMeter]] = {}
+        self._meters: dict[ArmKey, tuple[Meter, Meter]] = {}  # the second one of requests with a forced arm
 
     def meter(self, experiment: str, arm: str, *, is_forced: bool = False) -> Meter:
         key = ArmKey(experiment, arm)
         found = self._meters.get(key)
         if found is None:
-            counts = ArmCounts(key)
-            found = self._meters[key] = Meter(counts, self.recent), ForcedMeter(counts, self.recent)
+            found = Meter(ArmCounts(key), self.recent), Meter(ArmCounts(key), RecentAnswers(0))
+            self._meters[key] = found
         return found[is_forced]
 
     def counted(self) -> dict[ArmKey, ArmCounts]:
-        """The counts of all arms, in which counting continues."""
-        for meter, _ in self._meters.values():
+        """The counts of all arms, in which counting continues. Of requests with a forced arm it is their number."""
+        for meter, forced in self._meters.values():
             meter.flush()
+            forced.flush()
+            meter.counts.forced = sum(forced.counts.requests)
         return {key: meter.counts for key, (meter, _) in self._meters.items()}
