@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping
 from functools import partial
 from typing import Annotated, Any
@@ -34,6 +34,9 @@ CHANGED: dict[int | str, dict[str, Any]] = {
     409: {"description": "the rule files, as they are written, cannot be edited so"},
     422: REFUSED[422],
 }
+
+
+_COUNTS = ("in_flight", "requests", "errors", "sessions_moved", "sequences_lost")
 
 
 class DrainRequest(BaseModel):
@@ -90,7 +93,8 @@ def add_engines(app: FastAPI, control: ControlPlane) -> None:
         """Add an endpoint to an engine: it is probed, and gets work once it is ready."""
         check_endpoint(book.rules, name)
         edit = partial(editor.add_endpoint, engine=name, url=body.url, grpc=body.grpc or None, weight=body.weight)
-        made = await manager.change(edit, caller.name, body.reason or f"{body.url} is added to engine '{name}'")
+        reason = body.reason or f"{body.url} is added to engine '{name}'"
+        made = await manager.use(book.change(edit, caller.name, reason))
         return {"engine": name, "url": body.url, "version": version_json(made)}
 
     @app.delete(path, tags=["engines"], responses=CHANGED)
@@ -100,7 +104,8 @@ def add_engines(app: FastAPI, control: ControlPlane) -> None:
         """Remove an endpoint from an engine: it gets no new work, and requests under way end there."""
         check_endpoint(book.rules, name, url.rstrip("/"))
         edit = partial(editor.remove_endpoint, engine=name, url=url)
-        made = await manager.change(edit, caller.name, reason or f"{url} is removed from engine '{name}'")
+        reason = reason or f"{url} is removed from engine '{name}'"
+        made = await manager.use(book.change(edit, caller.name, reason))
         return {"engine": name, "url": url, "version": version_json(made)}
 
     @app.post(f"{path}/weight", tags=["engines"], responses=CHANGED)
@@ -109,7 +114,7 @@ def add_engines(app: FastAPI, control: ControlPlane) -> None:
         check_endpoint(book.rules, name, body.url.rstrip("/"))
         edit = partial(editor.set_endpoint_weight, engine=name, url=body.url, weight=body.weight)
         reason = body.reason or f"{body.url} of engine '{name}' has weight {body.weight:g}"
-        made = await manager.change(edit, caller.name, reason)
+        made = await manager.use(book.change(edit, caller.name, reason))
         return {"engine": name, "url": body.url, "weight": body.weight, "version": version_json(made)}
 
 
@@ -136,20 +141,17 @@ def engines_json(
     rules: RulesSpec, state: ExpositionState, drained: Mapping[tuple[str, str], DrainedSince]
 ) -> list[Json]:
     """Every engine with its endpoints, without credentials."""
-    requests: Counter[tuple[str, str]] = Counter()
-    errors: Counter[tuple[str, str]] = Counter()
-    in_flight: Counter[tuple[str, str]] = Counter()
+    counts: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
     for key, series in state.series.items():
-        place = (key.engine, key.endpoint)
-        requests[place] += sum(series.statuses.values())
-        errors[place] += sum(series.errors.values())
-        in_flight[place] += series.in_flight
-    moved: Counter[tuple[str, str]] = Counter()
-    lost: Mapping[tuple[str, str], int] = {}
+        count = counts[key.engine, key.endpoint]
+        count["requests"] += sum(series.statuses.values())
+        count["errors"] += sum(series.errors.values())
+        count["in_flight"] += series.in_flight
     if state.sessions is not None:
         for (engine_name, url, _), number in state.sessions.moved.items():
-            moved[engine_name, url] += number
-        lost = state.sessions.sequences_lost
+            counts[engine_name, url]["sessions_moved"] += number
+        for place, number in state.sessions.sequences_lost.items():
+            counts[place]["sequences_lost"] += number
 
     def endpoint_json(place: tuple[str, str], grpc: str | None, weight: float) -> Json:
         condition, since, load = state.health.get(place), drained.get(place), state.loads.get(place)
@@ -160,11 +162,7 @@ def engines_json(
             "condition": condition.value if condition is not None else "unknown",
             "draining": {"since": since.since, "by": since.by} if since is not None else None,
             "breaker_open": state.breakers_open.get(place, False),
-            "in_flight": in_flight[place],
-            "requests": requests[place],
-            "errors": errors[place],
-            "sessions_moved": moved[place],
-            "sequences_lost": lost.get(place, 0),
+            **{name: counts[place][name] for name in _COUNTS},
             "models": sorted(state.models.get(place, ())),
             "load": {"running": load.running, "waiting": load.waiting, "kv_use": load.kv_use}
             if load is not None

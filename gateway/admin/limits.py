@@ -37,7 +37,7 @@ class Amounts(BaseModel):
 
 def add_limits(app: FastAPI, control: ControlPlane) -> None:
     """Add `/limits`."""
-    book, manager = control.book, control.rule_manager
+    book = control.book
 
     @app.get("/limits", tags=["limits"])
     async def list_limits(_: Viewer) -> dict[str, Any]:
@@ -59,7 +59,8 @@ def add_limits(app: FastAPI, control: ControlPlane) -> None:
                 editor.set_limit(texts, name, field, value)
 
         summary = ", ".join(f"{field} {value}" for field, value in sorted(changes.items()))
-        made = await manager.change(edit, caller.name, amounts.reason or f"limit '{name}': {summary}")
+        reason = amounts.reason or f"limit '{name}': {summary}"
+        made = await control.rule_manager.use(book.change(edit, caller.name, reason))
         return {"name": name, "version": version_json(made)}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Annotated, Any
 
 from fastapi import FastAPI, HTTPException, Query
@@ -106,13 +107,13 @@ def add_rule_versions(app: FastAPI, control: ControlPlane) -> None:
             raise HTTPException(400, "say which rules: 'files', or a 'version'; one of them")
         files = activation.files if activation.files is not None else activation.version
         assert files is not None
-        made = await manager.activate(files, caller.name, activation.reason)
+        made = await manager.use(book.activate(files, caller.name, activation.reason))
         return {"version": version_json(made), "shared": manager.is_shared}
 
     @app.post("/rules/rollback", tags=["rules"], responses=REFUSED)
     async def roll_back(body: RollbackRequest, caller: Admin) -> Json:
         """Put the previous version in force; repeated, the one before that."""
-        made = await manager.roll_back(caller.name, body.reason)
+        made = await manager.use(book.roll_back(caller.name, body.reason))
         return {"version": version_json(made), "shared": manager.is_shared}
 
     @app.get("/rules/export", tags=["rules"])
@@ -150,18 +151,9 @@ def check_may_bring(caller: Caller, files: Mapping[str, str] | None) -> None:
 
 
 def version_json(version: Version) -> Json:
-    return {
-        "number": version.number,
-        "time": version.time,
-        "author": version.author,
-        "reason": version.reason,
-        "source": version.source,
-        "digest": version.digest,
-        "base": version.base,
-        "files": list(version.files),
-        "exported": version.is_exported,
-        "of": version.of,
-    }
+    fields = asdict(version)
+    del fields["base_files"], fields["is_return"]
+    return {**fields, "exported": version.is_exported}
 
 
 def _before(book: Rulebook, number: int) -> int:

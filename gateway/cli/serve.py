@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import logging
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import fields
@@ -195,7 +194,7 @@ def _tls(cert: Path | None, key: Path | None, client_ca: Path | None) -> Listene
 def _run(settings: Settings, paths: list[Path], ready_file: Path | None) -> int:
     from gateway.admin.auth import AccessError
     from gateway.cli.check import print_problems, summarize
-    from gateway.cli.supervisor import Addresses, Supervisor
+    from gateway.cli.supervisor import Supervisor
     from gateway.config.rules import load_rules
     from gateway.dry_run.rule_tests import tested
     from gateway.net.server import loop_factory
@@ -205,16 +204,7 @@ def _run(settings: Settings, paths: list[Path], ready_file: Path | None) -> int:
 
     set_up_logging(settings.log_format)
 
-    def ready(addresses: Addresses) -> None:
-        scheme = "https" if settings.tls else "http"
-        log = logging.getLogger("pointsman")
-        log.info("%s", summarize(loaded))
-        log.info("inference  %s://%s:%d/v2", scheme, _in_url(addresses.host), addresses.http_port)
-        log.info("gRPC       %s:%d", _in_url(addresses.host), addresses.grpc_port)
-        log.info("page       http://%s:%d/", _in_url(addresses.admin_host), addresses.admin_port)
-        log.info("metrics    http://%s:%d/metrics", _in_url(addresses.admin_host), addresses.admin_port)
-
-    supervisor = Supervisor(settings, paths, ready_file=ready_file, ready=ready)
+    supervisor = Supervisor(settings, paths, ready_file=ready_file)
     loaded = tested(load_rules(paths))
     if loaded.problems:
         print_problems(loaded)
@@ -227,7 +217,3 @@ def _run(settings: Settings, paths: list[Path], ready_file: Path | None) -> int:
     except (AccessError, PortError, StartError, OSError) as error:
         print(f"pointsman: {error}", file=sys.stderr)
         return 1
-
-
-def _in_url(host: str) -> str:
-    return f"[{host}]" if ":" in host else host

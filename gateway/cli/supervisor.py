@@ -7,8 +7,7 @@ import json
 import logging
 import os
 import signal
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 
 from gateway.admin.app import make_app
@@ -16,6 +15,7 @@ from gateway.admin.audit import AuditFile, RedisLog
 from gateway.admin.auth import Access
 from gateway.admin.event_feed import Feed
 from gateway.admin.server import AdminServer, admin_server
+from gateway.cli.check import summarize
 from gateway.config.rules import LoadedRules
 from gateway.config.settings import Settings
 from gateway.net import descriptors
@@ -28,17 +28,6 @@ from gateway.supervision.worker_pool import COMMAND, StartError, WorkerPool
 _log = logging.getLogger("pointsman")
 
 
-@dataclass(frozen=True, slots=True)
-class Addresses:
-    """Where the gateway can be reached, once it serves."""
-
-    host: str
-    http_port: int
-    grpc_port: int
-    admin_host: str
-    admin_port: int
-
-
 class Supervisor:
     """Owns the ports, the admin server, the signals and the ready file around a `ControlPlane`."""
 
@@ -48,14 +37,12 @@ class Supervisor:
         rule_paths: Sequence[Path],
         *,
         ready_file: Path | None = None,
-        ready: Callable[[Addresses], None] = lambda addresses: None,
         worker_command: Sequence[str] = COMMAND,
     ) -> None:
         """Made before the rules are loaded: a change of their files meanwhile is noticed."""
         self._settings = settings
         self._book = Rulebook(rule_paths, versions_dir(settings, rule_paths))
         self._ready_file = ready_file
-        self._ready = ready
         self._worker_command = worker_command
         self._stop_signals: asyncio.Queue[signal.Signals] = asyncio.Queue()
 
@@ -72,8 +59,7 @@ class Supervisor:
         self._remove_ready_file()  # a crashed predecessor may have left one
         ports = self._reserve_ports()
         admin = listen(settings.admin_host, settings.admin_port, "--admin-port")
-        http_port, grpc_port = ports[0].port, ports[-1].port
-        addresses = Addresses(settings.host, http_port, grpc_port, settings.admin_host, admin.getsockname()[1])
+        admin_port = admin.getsockname()[1]
         control = ControlPlane(settings, self._book, ports, self._worker_command)
         feed = Feed(control)
         log = RedisLog(control.store) if control.store is not None else AuditFile(data_dir_of(settings))
@@ -86,7 +72,8 @@ class Supervisor:
             if starting.done():
                 starting.result()
                 control.run()
-                self._announce(addresses)
+                _log.info("%s", summarize(loaded))
+                self._announce(ports[0].port, ports[-1].port, admin_port)
             starting.cancel()
             await stopping
             return await self._drain(control.workers)
@@ -143,16 +130,15 @@ class Supervisor:
         again.cancel()
         return 0 if draining.result() else 1
 
-    def _announce(self, addresses: Addresses) -> None:
+    def _announce(self, http_port: int, grpc_port: int, admin_port: int) -> None:
         """Log the addresses, then write the ready file: its reader may read the log."""
-        self._ready(addresses)
+        host, admin_host = _in_url(self._settings.host), _in_url(self._settings.admin_host)
+        _log.info("inference  %s://%s:%d/v2", "https" if self._settings.tls else "http", host, http_port)
+        _log.info("gRPC       %s:%d", host, grpc_port)
+        _log.info("page       http://%s:%d/", admin_host, admin_port)
+        _log.info("metrics    http://%s:%d/metrics", admin_host, admin_port)
         if self._ready_file is not None:
-            content = {
-                "http": addresses.http_port,
-                "grpc": addresses.grpc_port,
-                "admin": addresses.admin_port,
-                "pid": os.getpid(),
-            }
+            content = {"http": http_port, "grpc": grpc_port, "admin": admin_port, "pid": os.getpid()}
             partial = self._ready_file.with_name(self._ready_file.name + ".partial")
             partial.write_text(json.dumps(content) + "\n")
             partial.rename(self._ready_file)
@@ -160,3 +146,7 @@ class Supervisor:
     def _remove_ready_file(self) -> None:
         if self._ready_file is not None:
             self._ready_file.unlink(missing_ok=True)
+
+
+def _in_url(host: str) -> str:
+    return f"[{host}]" if ":" in host else host

@@ -10,14 +10,13 @@ import pickle
 import signal
 import socket
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
 
 from gateway.control.messages import Message
 from gateway.net.server import loop_factory
 
 _LENGTH = struct.Struct(">I")
-READ_BYTES = 1 << 16
 
 
 def encode(message: Message) -> bytes:
@@ -26,23 +25,12 @@ def encode(message: Message) -> bytes:
     return _LENGTH.pack(len(body)) + body
 
 
-class MessageDecoder:
-    """Splits a byte stream into messages."""
-
-    def __init__(self) -> None:
-        self._buffer = bytearray()
-
-    def feed(self, data: bytes) -> list[Message]:
-        self._buffer += data
-        messages: list[Message] = []
-        while len(self._buffer) >= _LENGTH.size:
-            (length,) = _LENGTH.unpack_from(self._buffer)
-            end = _LENGTH.size + length
-            if len(self._buffer) < end:
-                break
-            messages.append(pickle.loads(bytes(self._buffer[_LENGTH.size : end])))
-            del self._buffer[:end]
-        return messages
+async def read_messages(reader: asyncio.StreamReader) -> AsyncIterator[Message]:
+    """The messages of the other end, until it closes."""
+    with suppress(OSError, asyncio.IncompleteReadError):  # the socket of a killed process may be reset
+        while True:
+            (length,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))
+            yield pickle.loads(await reader.readexactly(length))
 
 
 class ChildProcess:
@@ -102,11 +90,8 @@ class ChildProcess:
 
     async def _read(self, reader: asyncio.StreamReader) -> int:
         assert self._process is not None and self._writer is not None
-        decoder = MessageDecoder()
-        with suppress(OSError):  # the socket of a killed process may be reset
-            while data := await reader.read(READ_BYTES):
-                for message in decoder.feed(data):
-                    self._received(self, message)
+        async for message in read_messages(reader):
+            self._received(self, message)
         status = await self._process.wait()
         self._writer.close()
         return status

@@ -8,11 +8,10 @@ import logging
 import signal
 import socket
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any
 
 from gateway.config.specs import RulesSpec
-from gateway.control.channel import READ_BYTES, MessageDecoder, encode, loop_factory
+from gateway.control.channel import encode, loop_factory, read_messages
 from gateway.control.messages import (
     Drain,
     Message,
@@ -99,11 +98,8 @@ class ControlledProcess:
             self.writer.write(encode(message))
 
     async def _read(self) -> None:
-        decoder = MessageDecoder()
-        with suppress(OSError):
-            while data := await self._reader.read(READ_BYTES):
-                for message in decoder.feed(data):
-                    await self._handle(message)
+        async for message in read_messages(self._reader):
+            await self._handle(message)
         self.control_lost()
 
     async def _handle(self, message: Message) -> None:

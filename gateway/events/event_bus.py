@@ -51,21 +51,17 @@ _ADD = Script(
 
 @dataclass(frozen=True, slots=True)
 class StreamEntry:
-    """One entry of the stream."""
-
-    id: bytes
-    number: int
-    sender: bytes
-    kind: bytes
-    body: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class Position:
-    """The entry that was read last; before the first one 0-0 and 0."""
+    """One entry of the stream; a foreign one has number 0."""
 
     id: bytes = b"0-0"
     number: int = 0
+    sender: bytes = b""
+    kind: bytes = b""
+    body: bytes = b""
+
+
+# The position before the first entry.
+_START = StreamEntry()
 
 
 class EventBus:
@@ -77,7 +73,7 @@ class EventBus:
         self.sender = secrets.token_hex(6)  # a process does not receive its own events
         self._subscribers: dict[type, list[Callable[[Any], None]]] = {}
         self._gap_callbacks: list[Callable[[], None]] = []
-        self._position: Position | None = None
+        self._position: StreamEntry | None = None  # the entry that was read last
         self._following: asyncio.Task[None] | None = None
         self._level = logging.DEBUG if is_quiet else logging.INFO
         self.is_live = False  # whether events are received now
@@ -137,7 +133,7 @@ class EventBus:
                 if entry.number != self._position.number + 1:
                     await self._restart(client)
                     break
-                self._position = Position(entry.id, entry.number)
+                self._position = entry
                 self._dispatch(entry)
 
     async def _restart(self, client: Any) -> None:
@@ -147,7 +143,7 @@ class EventBus:
         """
         last = await _read(client, ("XREVRANGE", STREAM, "+", "-", "COUNT", 1))
         is_first = self._position is None
-        self._position = Position(last[0].id, last[0].number) if last else Position()
+        self._position = last[0] if last else _START
         if not is_first:
             self.gaps += 1
             _log.log(self._level, "news were missed: what they are about is read again")
@@ -170,20 +166,20 @@ def publish_command(sender: str, item: Item) -> Command:
     return _ADD.command([STREAM], [_MAX_ENTRIES, sender, *write_item(item)])
 
 
-def _entry_at(position: Position) -> Command:
+def _entry_at(position: StreamEntry) -> Command:
     """The entry at a position; the first of all where nothing has been read."""
     if not position.number:
         return ("XRANGE", STREAM, "-", "+", "COUNT", 1)
     return ("XRANGE", STREAM, position.id, position.id)
 
 
-def _entries_after(position: Position) -> Command:
+def _entries_after(position: StreamEntry) -> Command:
     """The following entries; it waits for one where there is none."""
     block = int(BLOCK_SECONDS * 1000)
     return ("XREAD", "COUNT", _MAX_READ, "BLOCK", block, "STREAMS", STREAM, position.id)
 
 
-def _continues(position: Position, entries: Sequence[StreamEntry]) -> bool:
+def _continues(position: StreamEntry, entries: Sequence[StreamEntry]) -> bool:
     """Whether the stream is the one that was read up to a position, by the reply to `_entry_at`."""
     if not position.number:
         return not entries or entries[0].number == 1
@@ -199,8 +195,7 @@ async def _read(client: Any, command: Command) -> list[StreamEntry]:
 
 
 def _entries(reply: Any) -> list[StreamEntry]:
-    """The entries of a reply to XRANGE, XREVRANGE or XREAD, however the protocol's version nests them. A foreign entry
-    has number 0."""
+    """The entries of a reply to XRANGE, XREVRANGE or XREAD, however the protocol's version nests them."""
     if isinstance(reply, dict):
         return [entry for part in reply.values() for entry in _entries(part)]
     if isinstance(reply, list):
@@ -211,4 +206,4 @@ def _entries(reply: Any) -> list[StreamEntry]:
     try:
         return [StreamEntry(id, int(fields[b"n"]), fields[b"from"], fields[b"kind"], fields[b"body"])]
     except (KeyError, TypeError, ValueError):
-        return [StreamEntry(id, 0, b"", b"", b"")]
+        return [StreamEntry(id)]

@@ -183,7 +183,7 @@ class ControlPlane:
             set_weights(texts, experiment, weights)
 
         try:
-            await self.rule_manager.change(edit, author, reason, "experiment")
+            await self.rule_manager.use(self.book.change(edit, author, reason, "experiment"))
         except (EditError, RulesRefused) as error:
             raise RulesNotWritten(str(error)) from error
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 from gateway.config.specs import RulesSpec
 from gateway.redis.bounded_client import Store
-from gateway.rule_versions.editor import Edit
 from gateway.rule_versions.version import Version
 from gateway.supervision.replicas import Replica, Replicas
 from gateway.supervision.rule_distribution import RuleSharing
@@ -49,36 +48,13 @@ class RuleManager:
         """Whether the gateways that share its Redis know what was put in force here."""
         return self._sharing.is_shared
 
-    # Decisions of this gateway
+    async def use(self, change: Awaitable[Version]) -> Version:
+        """Carry out a change of the rulebook, use it in all parts, and have the other gateways use it.
 
-    async def activate(
-        self, files: Mapping[str, str] | int, author: str, reason: str = "", source: str = "api"
-    ) -> Version:
-        """Put these files, or those of a version, in force.
-
-        Raises: RulesRefused, NoSuchVersion.
+        Raises: EditError, NoSuchVersion, RulesRefused.
         """
         await self._take_shared()
-        return await self._decided(await self._book.activate(files, author, reason, source))
-
-    async def change(self, edit: Edit, author: str, reason: str = "", source: str = "api") -> Version:
-        """Put the edited files in force.
-
-        Raises: EditError, RulesRefused.
-        """
-        await self._take_shared()
-        return await self._decided(await self._book.change(edit, author, reason, source))
-
-    async def roll_back(self, author: str, reason: str = "") -> Version:
-        """Put the previous version in force.
-
-        Raises: NoSuchVersion, RulesRefused.
-        """
-        await self._take_shared()
-        return await self._decided(await self._book.roll_back(author, reason))
-
-    async def _decided(self, version: Version) -> Version:
-        """Use what was put in force here, and have the other gateways use it."""
+        version = await change
         if self._book.in_force is version and version.number != self._announced[0]:
             self._sharing.decided()
         self._use_book()

@@ -134,21 +134,15 @@ class Rulebook:
 
     # What operators and experiments put in force
 
-    async def activate(
-        self,
-        files: Mapping[str, str] | int,
-        author: str,
-        reason: str = "",
-        source: str = "api",
-    ) -> Version:
+    async def activate(self, files: Mapping[str, str] | int, author: str, reason: str = "") -> Version:
         """Put these files, or those of a version, in force, unless they are already.
 
         Raises: RulesRefused, NoSuchVersion.
         """
         async with self._one_at_a_time:
             if isinstance(files, int):
-                return await self._activate(self.texts_of(files), author, reason, source, of=files)
-            return await self._activate(named(files, self.base_files), author, reason, source)
+                return await self._activate(self.texts_of(files), author, reason, of=files)
+            return await self._activate(named(files, self.base_files), author, reason)
 
     async def change(self, edit: Edit, author: str, reason: str = "", source: str = "api") -> Version:
         """Put the edited files in force.
@@ -170,7 +164,7 @@ class Rulebook:
             if to is None:
                 raise NoSuchVersion(f"there is nothing before version {self.number} that says something else")
             why = f"back to {to}" + (f": {reason}" if reason else "")
-            return await self._activate(self.texts_of(to.number), author, why, "api", of=to.number, is_return=True)
+            return await self._activate(self.texts_of(to.number), author, why, of=to.number, is_return=True)
 
     async def take_over(self, version: Version, texts: Mapping[str, str], instead_of: Version) -> bool:
         """Put in force what another gateway has in force instead of the same files, unless the rules have changed
@@ -202,7 +196,7 @@ class Rulebook:
         texts: Mapping[str, str],
         author: str,
         reason: str,
-        source: str,
+        source: str = "api",
         *,
         of: int | None = None,
         is_return: bool = False,

@@ -1,6 +1,6 @@
 """Explain by the admin API, and what versions tell, from a rulebook without a gateway around it."""
 
-from collections.abc import Mapping
+from collections.abc import Awaitable
 from pathlib import Path
 from typing import Any
 
@@ -52,13 +52,8 @@ class State:
     def rule_manager(self) -> "State":
         return self
 
-    async def activate(
-        self, files: Mapping[str, str] | int, author: str, reason: str = "", source: str = "api"
-    ) -> Version:
-        return await self.book.activate(files, author, reason, source)
-
-    async def roll_back(self, author: str, reason: str = "") -> Version:
-        return await self.book.roll_back(author, reason)
+    async def use(self, change: Awaitable[Version]) -> Version:
+        return await change
 
 
 @pytest.fixture

@@ -10,12 +10,13 @@ It serves no port. The modes are what a worker may be like:
     stubborn    serves, but does not drain
 """
 
+import pickle
 import signal
 import socket
 import sys
 from pathlib import Path
 
-from gateway.control.channel import MessageDecoder, encode
+from gateway.control.channel import encode
 from gateway.control.messages import (
     Drain,
     GetCounters,
@@ -81,10 +82,9 @@ def main() -> None:
     mode, notes, _, descriptor = sys.argv[1:]
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     control = socket.socket(fileno=int(descriptor))
-    decoder = MessageDecoder()
-    while data := control.recv(1 << 16):
-        for message in decoder.feed(data):
-            obey(message, mode, Path(notes), control)
+    received = control.makefile("rb")
+    while head := received.read(4):
+        obey(pickle.loads(received.read(int.from_bytes(head, "big"))), mode, Path(notes), control)
 
 
 if __name__ == "__main__":
