@@ -193,5 +193,4 @@ _ENTRY: Record[KeyEntry] = Record("a key", KeyEntry, _FIELDS, required=tuple(_FI
 
 
 def entry_fields(entry: KeyEntry) -> Mapping[str, str]:
-    """An entry as the file writes it."""
     return {"name": entry.name, "role": entry.role.name, "id": entry.id, "hash": str(entry.hash)}

@@ -164,7 +164,6 @@ class AuditMiddleware:
 
 
 def _entry(scope: Scope) -> Json:
-    """One call. `time` is in seconds since 1970."""
     caller: Caller = scope.get("state", {}).get("caller") or ANONYMOUS
     return {
         "time": time(),

@@ -69,7 +69,6 @@ class EndpointWeight(_Edit):
 
 
 def add_engines(app: FastAPI, control: ControlPlane) -> None:
-    """Add `/engines`."""
     path = "/engines/{name}/endpoints"
     book, manager = control.book, control.rule_manager
 

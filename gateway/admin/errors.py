@@ -81,7 +81,6 @@ async def _invalid(_: Request, error: Exception) -> Response:
 
 
 def _sentence(error: Json) -> str:
-    """The field and what is wrong with it."""
     where = ".".join(str(part) for part in error.get("loc", ()))
     return f"{where}: {error.get('msg', 'is wrong')}"
 

@@ -193,7 +193,6 @@ class Feed:
 
 
 def engines_of(route: RouteSpec, rules: RulesSpec) -> list[str]:
-    """The engines that a route's requests may go to."""
     if route.experiment is not None and route.experiment in rules.experiments:
         return sorted({arm.engine for arm in rules.experiments[route.experiment].arms})
     return [route.engine] if route.engine is not None else []
@@ -214,8 +213,6 @@ def _event(kind: str, data: Json) -> bytes:
 
 
 class EventStream(StreamingResponse):
-    """Server-sent events."""
-
     media_type = "text/event-stream"
 
 

@@ -67,7 +67,6 @@ class ForceRequest(CommandReason):
 
 
 def add_experiments(app: FastAPI, control: ControlPlane) -> None:
-    """Add `/experiments` and `/decisions`."""
     _add_commands(app, control)
     experiments = control.experiments
 

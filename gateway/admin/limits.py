@@ -36,7 +36,6 @@ class Amounts(BaseModel):
 
 
 def add_limits(app: FastAPI, control: ControlPlane) -> None:
-    """Add `/limits`."""
     book = control.book
 
     @app.get("/limits", tags=["limits"])

@@ -76,7 +76,6 @@ class EndpointOutcome:
 
 
 def places_of(engines: Iterable[EngineSpec], model: str = "") -> list[ModelPlace]:
-    """All endpoints of these engines."""
     return [ModelPlace(engine, endpoint, model) for engine in engines for endpoint in engine.endpoints]
 
 

@@ -147,7 +147,6 @@ async def _bounded(response: httpx.Response) -> AsyncIterator[bytes]:
 
 
 async def _lines(client: httpx.AsyncClient, response: httpx.Response, started: float) -> AsyncIterator[bytes]:
-    """A reply as lines of JSON."""
     begun = _whereabouts(response) | {"status": response.status_code, "headers": dict(response.headers)}
     yield orjson.dumps(begun | {"seconds": monotonic() - started}) + b"\n"
     try:

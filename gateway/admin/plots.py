@@ -60,15 +60,12 @@ def histogram(rows: Sequence[tuple[str, Bins, str]], label: str, unit: str = "",
 
 
 def figure(value: Any) -> str:
-    """A number in a table; None as a dash."""
     if value is None:
         return "-"
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 class _Axis:
-    """Maps values to places."""
-
     def __init__(self, all_bins: Sequence[Bins], is_share: bool) -> None:
         self._is_share = is_share
         edges = [edge for bins in all_bins for each in bins for edge in (each["from"], each["to"]) if edge > 0]

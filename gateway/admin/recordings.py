@@ -44,7 +44,6 @@ class DryRunRequest(BaseModel):
 
 
 def add_recordings(app: FastAPI, control: ControlPlane) -> None:
-    """Add `/recordings` and `/rules/replay`."""
     book = control.book
 
     @app.post("/recordings", tags=["recordings"], responses=_CONFLICT)

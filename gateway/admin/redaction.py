@@ -41,7 +41,6 @@ def redacted_body(body: bytes, is_complete: bool) -> Json:
 
 
 def redacted_query(query: bytes) -> dict[str, str]:
-    """A call's query."""
     pairs = parse_qsl(query.decode("latin-1"), keep_blank_values=True)
     fields: dict[str, str] = redacted(dict(pairs[:_MAX_ITEMS]))
     return fields

@@ -55,7 +55,6 @@ REFUSED: dict[int | str, dict[str, Any]] = {
 
 
 def add_rule_versions(app: FastAPI, control: ControlPlane) -> None:
-    """Add `/rules/...`."""
     book, manager = control.book, control.rule_manager
 
     @app.get("/rules/versions", tags=["rules"])

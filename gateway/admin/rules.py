@@ -17,7 +17,6 @@ Json = dict[str, Any]
 
 
 def add_rules(app: FastAPI, control: ControlPlane) -> None:
-    """Add `/rules` and `/routes`."""
     book, manager = control.book, control.rule_manager
 
     @app.get("/rules", tags=["rules"])
@@ -61,7 +60,6 @@ def routes_json(rules: RulesSpec) -> list[Json]:
 
 
 def _match(match: MatchSpec) -> Json:
-    """The conditions that are set."""
     conditions: Json = {name: getattr(match, name) for name in MatchSpec.__slots__ if getattr(match, name)}
     for part in conditions.keys() & {"header", "parameter"}:
         conditions[part] = {name: redacted_condition(name, expected) for name, expected in conditions[part].items()}

@@ -89,5 +89,4 @@ for _name in PROGRAMS:
 
 
 def main() -> None:
-    """Run the command that the arguments name."""
     app()

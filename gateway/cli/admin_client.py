@@ -79,7 +79,6 @@ class Gateway:
         raise refused(_reason(answer))
 
     def items(self, what: str) -> list[dict[str, Any]]:
-        """The gateway's list of `what`."""
         answer = self.reply("GET", what)
         try:
             items: list[dict[str, Any]] = answer.json()[what]
@@ -128,7 +127,6 @@ def _at_gateway(command: Command) -> Command:
 
 
 def refused(reason: str) -> typer.Exit:
-    """Print the reason of a refusal."""
     typer.echo(f"Refused: {reason}", err=True)
     return typer.Exit(1)
 

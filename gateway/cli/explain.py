@@ -105,7 +105,6 @@ def explain(
 
 
 def print_explanation(explanation: Explanation, facts: Facts, table: Table, console: Console) -> None:
-    """Print the routes in order, the assignment of the arm, and the target."""
     width = max((len(step.route) for step in explanation.steps), default=0)
     for step in explanation.steps:
         console.print(_step(step, width))
@@ -194,7 +193,6 @@ def _outcome(explanation: Explanation, facts: Facts, table: Table) -> Text:
 
 
 def _limits(explanation: Explanation, facts: Facts, rules: RulesSpec) -> Iterable[Text]:
-    """The limits that apply to the request."""
     decision = explanation.decision
     if not isinstance(decision, Decision) or facts.operation not in INFERENCE_OPERATIONS:
         return

@@ -20,7 +20,6 @@ _LENGTH = struct.Struct(">I")
 
 
 def encode(message: Message) -> bytes:
-    """Frame a message for the socket pair."""
     body = pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL)
     return _LENGTH.pack(len(body)) + body
 

@@ -64,7 +64,6 @@ class ControlledProcess:
         plane.use_rules(rules, number)
 
     def answer(self, plane: DataPlane, request: Any) -> Any:
-        """The result of a query."""
         raise NotImplementedError
 
     def apply(self, plane: DataPlane, message: Message) -> None:

@@ -162,7 +162,6 @@ class EventBus:
 
 
 def publish_command(sender: str, item: Item) -> Command:
-    """The command that publishes an event."""
     return _ADD.command([STREAM], [_MAX_ENTRIES, sender, *write_item(item)])
 
 
@@ -174,7 +173,6 @@ def _entry_at(position: StreamEntry) -> Command:
 
 
 def _entries_after(position: StreamEntry) -> Command:
-    """The following entries; it waits for one where there is none."""
     block = int(BLOCK_SECONDS * 1000)
     return ("XREAD", "COUNT", _MAX_READ, "BLOCK", block, "STREAMS", STREAM, position.id)
 

@@ -64,8 +64,6 @@ class FeedbackGiven:
 
 @dataclass(frozen=True, slots=True)
 class FeedbackTaken:
-    """The feedback is counted."""
-
     token: str
 
 
@@ -99,7 +97,6 @@ _NAMES: Mapping[type, str] = {kind: name for name, kind in KINDS.items()}
 
 
 def write_item(item: Item) -> tuple[str, str]:
-    """The kind's name and the JSON of an event."""
     return _NAMES[type(item)], json.dumps(asdict(item), separators=(",", ":"))
 
 

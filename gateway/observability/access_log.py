@@ -49,7 +49,6 @@ class AccessLog:
             self._flush_handle = asyncio.get_running_loop().call_later(_FLUSH_SECONDS, self.flush)
 
     def flush(self) -> None:
-        """Write what is collected."""
         if self._flush_handle is not None:
             self._flush_handle.cancel()
             self._flush_handle = None

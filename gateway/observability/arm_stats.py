@@ -66,8 +66,6 @@ class Feedback:
 
 @dataclass(frozen=True, slots=True)
 class ArmKey:
-    """An arm of an experiment."""
-
     experiment: str
     arm: str
 

@@ -57,7 +57,6 @@ class _Metric(NamedTuple):
 
 
 def render(state: ExpositionState) -> bytes:
-    """The text of one scrape."""
     return prometheus_text.write(_families(state))
 
 
@@ -103,7 +102,6 @@ def _feedback(value: Callable[[Feedback], float]) -> RowsOf:
 
 
 def _one(path: str) -> RowsOf:
-    """A metric without labels; `path` leads to its value."""
     value_of = attrgetter(path)
     return lambda state: [((), value_of(state))]
 

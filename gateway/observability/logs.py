@@ -53,6 +53,5 @@ def set_log_level(level: str) -> None:
 
 
 def log_level() -> str:
-    """The log level of this process."""
     number = logging.getLogger().getEffectiveLevel()
     return next((name for name, known in LEVELS.items() if known >= number), "error")

@@ -103,7 +103,6 @@ class RequestSeries:
         return self.tokens
 
     def count_failure(self, status: int, total: float) -> None:
-        """Count a reply of the gateway itself."""
         self.statuses[status] = self.statuses.get(status, 0) + 1
         self.total.observe(total)
 

@@ -91,7 +91,6 @@ class Store:
 
     @property
     def is_available(self) -> bool:
-        """Whether calls are sent: the breaker is closed."""
         return self._breaker.is_closed
 
     @property

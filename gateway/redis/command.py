@@ -33,5 +33,4 @@ _SCRIPTS: dict[str, Script] = {}  # by digest, of this process
 
 
 def in_full(command: Command) -> Command:
-    """A script's call with its text."""
     return ("EVAL", _SCRIPTS[command[1]].text, *command[2:])

@@ -55,7 +55,6 @@ def shadow_rules(rules: RulesSpec) -> tuple[RulesSpec, dict[Key, int]]:
 
 
 def shadows(rules: RulesSpec) -> dict[str, ShadowSpec]:
-    """By route."""
     return {route.name: route.shadow for route in rules.routes if route.shadow is not None}
 
 
@@ -77,7 +76,6 @@ class ShadowComparator:
         self.use(rules, places)
 
     def use(self, rules: RulesSpec, places: Mapping[Key, int]) -> None:
-        """Compare by these rules from now on; `places` are those of the plane's targets."""
         self._shadows = shadows(rules)
         self._places = places
 

@@ -64,8 +64,6 @@ class Replica:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaListeners:
-    """Callbacks for events of other replicas."""
-
     rules_changed: Callable[[], None]
     rules_shared: Callable[[], None]  # a replica with the same files may have other rules in force
     condition_changed: Callable[[Key], None]
@@ -136,7 +134,6 @@ class Replicas:
     # Events to the others
 
     def rules_activated(self, digest: str, number: int, base: str) -> None:
-        """Publish the rules of this replica."""
         self._rules = (digest, number, base)
         self._is_due.set()
         if self._events is not None:

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from time import time
+from typing import Any
 
 from gateway.config.rule_files import RuleFiles, digest_of, files_of
 from gateway.config.rules import LoadedRules, load_rules, load_texts
@@ -114,7 +115,6 @@ class Rulebook:
         self._enter(loaded, _FILES, reason, "files")
 
     def reload(self) -> None:
-        """Have the files read again, changed or not."""
         self._reload_due.set()
 
     async def next(self) -> RulesSpec:
@@ -192,15 +192,9 @@ class Rulebook:
     # Under the lock
 
     async def _activate(
-        self,
-        texts: Mapping[str, str],
-        author: str,
-        reason: str,
-        source: str = "api",
-        *,
-        of: int | None = None,
-        is_return: bool = False,
+        self, texts: Mapping[str, str], author: str, reason: str, source: str = "api", **origin: Any
     ) -> Version:
+        """`origin` are further fields of the version."""
         if digest_of(file.content for file in files_of(texts)) == self.rules.digest:
             _log.info("what %s activates is in force already, as version %d", author, self.number)
             return self.in_force
@@ -209,7 +203,7 @@ class Rulebook:
             _log.warning("rules of %s are refused; rules %d stay in force", author, self.number)
             raise RulesRefused(loaded.problems)
         self.problems = [str(problem) for problem in loaded.problems]
-        self._enter(loaded, author, reason, source, of, is_return)
+        self._enter(loaded, author, reason, source, **origin)
         _log.info("%s is in force now", self.in_force)
         return self.in_force
 
@@ -237,19 +231,11 @@ class Rulebook:
         self._enter(loaded, _FILES, "they have changed" + self._superseded(self._version), "files")
         return True
 
-    def _enter(
-        self,
-        loaded: LoadedRules,
-        author: str,
-        reason: str,
-        source: str,
-        of: int | None = None,
-        is_return: bool = False,
-    ) -> None:
+    def _enter(self, loaded: LoadedRules, author: str, reason: str, source: str, **origin: Any) -> None:
         assert loaded.rules is not None
         names = tuple(loaded.texts)
         digest = loaded.rules.digest
-        made = Version(0, time(), author, reason, source, digest, self.base, names, self.base_files, of, is_return)
+        made = Version(0, time(), author, reason, source, digest, self.base, names, self.base_files, **origin)
         self._version = self._store.add(made, loaded.texts)
         self._loaded = loaded
 
@@ -296,7 +282,6 @@ def judge_files(paths: Sequence[Path]) -> LoadedRules:
 
 
 def judge_texts(texts: Mapping[str, str]) -> LoadedRules:
-    """Load and check texts by the names of their files."""
     return _checked(load_texts(texts))
 
 

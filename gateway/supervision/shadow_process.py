@@ -59,7 +59,6 @@ class ShadowSupervisor:
 
     @property
     def socket_path(self) -> str:
-        """Where workers send captures."""
         return str(self._folder / "captures")
 
     # The process

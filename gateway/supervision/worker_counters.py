@@ -36,7 +36,6 @@ class WorkerCounters:
         return self._sum("series")
 
     def arms(self) -> Mapping[ArmKey, ArmCounts]:
-        """By arm of the experiments."""
         return self._sum("arms")
 
     def captures(self) -> Counter[tuple[str, str]]:

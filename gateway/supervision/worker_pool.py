@@ -189,7 +189,6 @@ class WorkerPool:
         return not late
 
     def kill(self) -> None:
-        """Stop at once."""
         self._is_stopping = True
         for supervisor in self._supervisors:
             supervisor.cancel()

@@ -192,7 +192,6 @@ def listeners(start: Start) -> list[socket.socket]:
 
 
 def bind(settings: Settings, port: int) -> socket.socket:
-    """A listening socket that shares its port with those of the other workers."""
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

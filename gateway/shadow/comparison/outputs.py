@@ -63,7 +63,6 @@ def read_outputs(reply: ComparedReply, call: ApiCall) -> ParsedOutputs:
 
 
 def _inference(message: bytes) -> ParsedOutputs:
-    """Of a serialised ModelInferResponse."""
     outputs = ParsedOutputs()
     response, data = read_response(message)
     for output, raw in zip(response.outputs, data, strict=True):
@@ -91,7 +90,6 @@ def _embeddings(body: bytes) -> ParsedOutputs:
 
 
 def _generation(reply: ComparedReply, api: LlmApi) -> ParsedOutputs:
-    """Of OpenAI's API, or Anthropic's."""
     reader = API_CODECS[api].reply_reader()
     events = [*reader.feed(reply.body), *reader.end()] if reply.is_stream else reader.whole(reply.status, reply.body)
     texts: dict[str, GeneratedText] = {}

@@ -31,7 +31,6 @@ class ComparedReply:
 
     @property
     def is_good(self) -> bool:
-        """Whether the engine succeeded."""
         return not self.failure and self.status == (0 if self.is_call else 200)
 
     @property

@@ -96,8 +96,6 @@ def _shares() -> Distribution:
 
 @dataclass(slots=True)
 class TensorReport:
-    """One output that is a tensor."""
-
     compared: int = 0
     agreeing: int = 0
     problems: Counter[str] = field(default_factory=Counter)  # why outputs could not be compared
@@ -131,8 +129,6 @@ class TensorReport:
 
 @dataclass(slots=True)
 class TextReport:
-    """One output that is text."""
-
     compared: int = 0
     agreeing: int = 0
     equal: int = 0  # by the text alone
@@ -196,7 +192,6 @@ class RouteReport:
         return measure == (shadow.engine, shadow.model, shadow.tolerance, shadow.top_k)
 
     def drop(self, reason: str) -> None:
-        """Count a capture that is not compared."""
         _count(self.dropped, reason)
 
     def answered(self, engine: str, statuses: str, seconds: tuple[float, float, float, float] | None) -> None:

@@ -19,8 +19,6 @@ _LEAST_EXCERPT = 200
 
 
 class ComparisonOutcome(Enum):
-    """The outcome of a comparison."""
-
     AGREES = "agreeing"
     DIFFERS = "differing"
     PRIMARY_FAILED = "primary_failed"
@@ -47,7 +45,6 @@ class Verdict:
 
 
 def judge(primary: ComparedReply, candidate: ComparedReply, call: ApiCall, spec: ShadowSpec) -> Verdict:
-    """Compare two replies to one call."""
     own, own_failure = _parsed(primary, call, spec.excerpts)
     other, other_failure = _parsed(candidate, call, spec.excerpts)
     if own is None and other is None:

@@ -14,7 +14,7 @@ import pytest
 from gateway.config.experiment_specs import ShadowSpec, ToleranceSpec
 from gateway.shadow.comparison.outputs import GeneratedText
 from gateway.shadow.comparison.report import MAX_WORST, Distribution, RouteReport
-from gateway.shadow.comparison.tensors import compare, tensor_of
+from gateway.shadow.comparison.tensors import ComparedTensor, compare
 from gateway.shadow.comparison.texts import compare as compare_texts
 from gateway.shadow.comparison.verdict import ComparisonOutcome, Verdict
 
@@ -23,7 +23,7 @@ SPEC = ShadowSpec("new")
 
 def differing(by: float, name: str = "y") -> Verdict:
     one, other = np.array([1.0], np.float32), np.array([1.0 + by], np.float32)
-    found = compare(name, tensor_of("FP32", one), tensor_of("FP32", other), SPEC)
+    found = compare(name, ComparedTensor("FP32", one), ComparedTensor("FP32", other), SPEC)
     return Verdict(ComparisonOutcome.AGREES if found.agrees else ComparisonOutcome.DIFFERS, (found,))
 
 

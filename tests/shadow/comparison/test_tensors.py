@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 from gateway.config.experiment_specs import ShadowSpec, ToleranceSpec
-from gateway.shadow.comparison.tensors import ComparedTensor, compare, tensor_of, tensor_of_raw
+from gateway.shadow.comparison.tensors import ComparedTensor, compare, tensor_of_raw
 
 SPEC = ShadowSpec("new", top_k=2, tolerance=ToleranceSpec(absolute=0.01, relative=0.01))
 
 
 def fp32(*values: object) -> ComparedTensor:
-    return tensor_of("FP32", np.array(values, np.float32))
+    return ComparedTensor("FP32", np.array(values, np.float32))
 
 
 RAW = [
@@ -87,8 +87,8 @@ def test_without_tolerance_equal_is_equal() -> None:
 
 def test_integers_of_64_bits_are_exact() -> None:
     """Their difference is right where no float holds them."""
-    big = tensor_of("INT64", np.array([2**62, -(2**63)]))
-    other = tensor_of("INT64", np.array([2**62 + 1, 2**63 - 1]))
+    big = ComparedTensor("INT64", np.array([2**62, -(2**63)]))
+    other = ComparedTensor("INT64", np.array([2**62 + 1, 2**63 - 1]))
     found = compare("y", big, other, SPEC)
     assert found.max_absolute == float(2**64 - 1)
     assert found.mean_absolute == (1 + float(2**64 - 1)) / 2
@@ -119,7 +119,7 @@ PROBLEMS = [
     (fp32(1), None, "only the primary has it"),
     (None, fp32(1), "only the candidate has it"),
     (fp32(1, 2), fp32([1, 2]), "shape [2] became [1, 2]"),
-    (fp32(1), tensor_of("FP16", np.array([1], np.float16)), "FP32 became FP16"),
+    (fp32(1), ComparedTensor("FP16", np.array([1], np.float16)), "FP32 became FP16"),
 ]
 
 
@@ -148,7 +148,7 @@ def test_equal_values_are_one_place() -> None:
 
 def test_one_element_has_no_rank() -> None:
     """Neither has a scalar, nor a row with NaN."""
-    for tensor in (fp32([1], [2]), tensor_of("FP32", np.float32(3).reshape(())), fp32([nan, 1])):
+    for tensor in (fp32([1], [2]), ComparedTensor("FP32", np.float32(3).reshape(())), fp32([nan, 1])):
         found = compare("y", tensor, tensor, SPEC)
         assert (found.argmax, found.top_k) == (None, None)
         assert found.agrees
@@ -159,13 +159,13 @@ def test_the_cosine_is_of_the_angle() -> None:
     assert compare("y", fp32(3, 4), fp32(6, 8), SPEC).cosine == pytest.approx(1.0)
     assert compare("y", fp32(1, 0), fp32(0, 1), SPEC).cosine == pytest.approx(0.0)
     assert compare("y", fp32(0, 0), fp32(0, 1), SPEC).cosine is None
-    large = tensor_of("FP64", np.array([1e300, 1e300]))
+    large = ComparedTensor("FP64", np.array([1e300, 1e300]))
     assert compare("y", large, large, SPEC).cosine == pytest.approx(1.0)
 
 
 def test_nothing_agrees_with_nothing() -> None:
     """An output without elements has no error."""
-    empty = tensor_of("FP32", np.zeros((0, 4), np.float32))
+    empty = ComparedTensor("FP32", np.zeros((0, 4), np.float32))
     assert compare("y", empty, empty, SPEC).agrees
 
 
@@ -175,7 +175,7 @@ def test_the_slow_way_says_the_same() -> None:
     for _ in range(50):
         a = rng.normal(size=(3, 5)).astype(np.float32)
         b = (a + rng.normal(size=a.shape) * 10 ** rng.uniform(-4, 0)).astype(np.float32)
-        found = compare("y", tensor_of("FP32", a), tensor_of("FP32", b), SPEC)
+        found = compare("y", ComparedTensor("FP32", a), ComparedTensor("FP32", b), SPEC)
         pairs = [(float(x), float(y)) for x, y in zip(a.ravel(), b.ravel(), strict=True)]
         errors = [abs(x - y) for x, y in pairs]
         relative = [abs(x - y) / max(abs(x), abs(y)) for x, y in pairs]
