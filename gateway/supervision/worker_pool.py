@@ -48,6 +48,8 @@ _PAUSE_SECONDS = 0.1, 5.0
 _WELL_AFTER_SECONDS = 30.0
 # How long a scrape waits for a worker; a busier one is represented by its last counters.
 _ANSWER_SECONDS = 0.5
+# How long a command of an operator does: without a reply its result is unknown.
+_COMMAND_SECONDS = 5.0
 _KILL_MARGIN_SECONDS = 5.0
 
 
@@ -152,9 +154,9 @@ class WorkerPool:
 
     async def cancel_request(self, id: str) -> int:
         """Cancel the requests with this id; returns how many there were."""
-        return sum(await self.query(CancelRequest(id)))
+        return sum(await self.query(CancelRequest(id), _COMMAND_SECONDS))
 
-    async def query(self, request: Any) -> list[Any]:
+    async def query(self, request: Any, timeout: float | None = None) -> list[Any]:
         """The workers' replies, as far as they come in time."""
         self._token += 1
         loop = asyncio.get_running_loop()
@@ -163,7 +165,7 @@ class WorkerPool:
         self._replies |= waiting
         self.send(Query(self._token, request))
         if waiting:
-            await asyncio.wait(waiting.values(), timeout=_ANSWER_SECONDS)
+            await asyncio.wait(waiting.values(), timeout=timeout or _ANSWER_SECONDS)
         for key in waiting:
             self._replies.pop(key, None)
         return [reply.result() for reply in waiting.values() if reply.done()]

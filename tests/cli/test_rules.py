@@ -118,7 +118,7 @@ def test_replay_without_a_gateway_says_what_is_wrong(tmp_path: Path) -> None:
 def test_files_of_one_name_are_not_exported_over_each_other(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Not even with --force: nobody is asked which one he means."""
     files = {"a/rules.yaml": "a", "b/rules.yaml": "b"}
-    monkeypatch.setattr("gateway.cli.rules.get_json", lambda *_, **__: {"files": files})
+    monkeypatch.setattr("gateway.cli.admin_client.Gateway.get", lambda *_, **__: {"files": files})
     result = CliRunner().invoke(app, ["rules", "export", str(tmp_path / "out"), "--force"])
     assert result.exit_code == 1 and "have one name" in result.output
     assert not (tmp_path / "out").exists()
