@@ -7,20 +7,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import redis
-import redis.asyncio
-from redis.asyncio.cluster import ClusterNode as AsyncClusterNode
-from redis.asyncio.cluster import RedisCluster as AsyncRedisCluster
-from redis.asyncio.retry import Retry as AsyncRetry
-from redis.asyncio.sentinel import Sentinel as AsyncSentinel
-from redis.backoff import NoBackoff
-from redis.cluster import ClusterNode, RedisCluster
+import redis.asyncio.cluster
+import redis.asyncio.retry
+import redis.asyncio.sentinel
+import redis.backoff
+import redis.cluster
+import redis.retry
+import redis.sentinel
 from redis.exceptions import NoScriptError, RedisError, ResponseError
-from redis.retry import Retry
-from redis.sentinel import Sentinel
 
 from gateway.redis.address import RedisAddress, RedisTopology
 from gateway.redis.command import Command, StoreError, in_full
@@ -35,47 +32,37 @@ except ImportError:  # redis-py 5 and 6 have none
 _NOT_SERVING = ("BUSY", "CLUSTERDOWN", "LOADING", "MASTERDOWN", "READONLY", "TRYAGAIN")
 
 
-@dataclass(frozen=True, slots=True)
-class _Kind:
-    """The classes of one of redis-py's two families of clients, which have few type hints."""
-
-    one: Any
-    cluster: Any
-    node: Any
-    sentinel: Any
-    retry: Any
-
-
-_ASYNC = _Kind(redis.asyncio.Redis, AsyncRedisCluster, AsyncClusterNode, AsyncSentinel, AsyncRetry)
-_BLOCKING = _Kind(redis.Redis, RedisCluster, ClusterNode, Sentinel, Retry)
-
-
 def connect_async(
     address: RedisAddress, *, timeout: float = 1.0, connect_timeout: float = 1.0, max_connections: int = 4
 ) -> Any:
     """An asyncio client with replies as bytes; `timeout` is in seconds, for one reply. Close it with `aclose`."""
-    return _client(_ASYNC, address, timeout, connect_timeout, max_connections)
+    return _client(redis.asyncio, address, timeout, connect_timeout, max_connections)
 
 
 def connect(
     address: RedisAddress, *, timeout: float = 1.0, connect_timeout: float = 1.0, max_connections: int = 4
 ) -> Any:
     """A blocking client, which threads may share. Close it with `close`."""
-    return _client(_BLOCKING, address, timeout, connect_timeout, max_connections)
+    return _client(redis, address, timeout, connect_timeout, max_connections)
 
 
-def _client(kind: _Kind, address: RedisAddress, timeout: float, connect_timeout: float, max_connections: int) -> Any:
+def _client(family: Any, address: RedisAddress, timeout: float, connect_timeout: float, max_connections: int) -> Any:
+    """A client of one of redis-py's two families of modules, which have the same names and few type hints."""
     options = _options(address, timeout, connect_timeout)
-    options["retry"] = kind.retry(NoBackoff(), 0)
+    options["retry"] = family.retry.Retry(redis.backoff.NoBackoff(), 0)
     match address.layout:
         case RedisTopology.CLUSTER:
-            nodes = [kind.node(host, port) for host, port in address.hosts]
-            return kind.cluster(startup_nodes=nodes, max_connections=max_connections, **options)
+            nodes = [family.cluster.ClusterNode(host, port) for host, port in address.hosts]
+            return family.cluster.RedisCluster(startup_nodes=nodes, max_connections=max_connections, **options)
         case RedisTopology.SENTINEL:
-            sentinel = kind.sentinel(address.hosts, sentinel_kwargs=_sentinel_options(address, options), **options)
+            # Connections to Sentinels differ from those to the master in their user only.
+            login = {"username": address.sentinel_user, "password": address.sentinel_password}
+            sentinel = family.sentinel.Sentinel(address.hosts, sentinel_kwargs={**options, **login}, **options)
             return sentinel.master_for(address.service, db=address.db)
         case RedisTopology.ONE:
-            return kind.one(**options, **_place(address), max_connections=max_connections)
+            host, port = address.hosts[0] if address.hosts else ("", 0)
+            place = {"unix_socket_path": address.socket} if address.socket else {"host": host, "port": port}
+            return family.Redis(**options, **place, db=address.db, max_connections=max_connections)
 
 
 def _options(address: RedisAddress, timeout: float, connect_timeout: float) -> dict[str, Any]:
@@ -99,18 +86,6 @@ def _options(address: RedisAddress, timeout: float, connect_timeout: float) -> d
             "ssl_check_hostname": tls.verify,
         }
     return options
-
-
-def _sentinel_options(address: RedisAddress, options: dict[str, Any]) -> dict[str, Any]:
-    """Connections to Sentinels differ from those to the master in their user only."""
-    return {**options, "username": address.sentinel_user, "password": address.sentinel_password}
-
-
-def _place(address: RedisAddress) -> dict[str, Any]:
-    if address.socket is not None:
-        return {"unix_socket_path": address.socket, "db": address.db}
-    host, port = address.hosts[0]
-    return {"host": host, "port": port, "db": address.db}
 
 
 class RedisClient:
