@@ -14,7 +14,6 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
 
 from gateway.control.messages import Message
-from gateway.net.server import loop_factory
 
 _LENGTH = struct.Struct(">I")
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from gateway.config.specs import RulesSpec
-from gateway.control.channel import encode, loop_factory, read_messages
+from gateway.control.channel import encode, read_messages
 from gateway.control.messages import (
     Drain,
     Message,
@@ -27,6 +27,7 @@ from gateway.control.messages import (
     WorkerFailed,
 )
 from gateway.dataplane.context.data_plane import DataPlane
+from gateway.net.server import loop_factory
 from gateway.observability.logs import set_log_level
 
 _log = logging.getLogger(__name__)
