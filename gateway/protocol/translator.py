@@ -6,7 +6,7 @@ A translator is made for one request and is pure; `dataplane.translation` carrie
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.operations import LlmApi, Operation
@@ -128,22 +128,3 @@ class WholeTranslator:
 def in_rest(body: RestBody) -> Reply:
     """The reply that a V2 REST client reads, with its tensors where they stand."""
     return Reply(200, body.data, JSON if body.head_bytes is None else BINARY, body.head_bytes)
-
-
-@runtime_checkable
-class Resumable(Protocol):
-    """A translator whose generation can go on elsewhere."""
-
-    @property
-    def can_resume(self) -> bool: ...
-
-    def resume(self) -> EngineRequest:
-        """The request for the rest of the generation.
-
-        Raises: GatewayError where the engine has no place for it.
-        """
-        ...
-
-    def seam(self) -> bytes:
-        """The event that marks where another engine has taken over."""
-        ...

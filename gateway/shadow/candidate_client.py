@@ -9,7 +9,7 @@ from time import monotonic
 from gateway.dataplane.context.call_head import CallHead, CallPlan
 from gateway.dataplane.context.capture import Capture
 from gateway.dataplane.context.data_plane import DataPlane
-from gateway.dataplane.context.in_process_client import InProcessClient
+from gateway.dataplane.context.in_process_client import InProcessClient, ReplySink
 from gateway.dataplane.context.interfaces import Handler
 from gateway.dataplane.context.local_replies import error_content, error_status
 from gateway.dataplane.context.snapshot import Lane
@@ -89,7 +89,7 @@ class _CandidateCall:
             self.reply.set_result(self.failed(reason))
 
 
-class _RestCall(_CandidateCall):
+class _RestCall(_CandidateCall, ReplySink):
     """By REST; it is the sink of the reply."""
 
     def __init__(self, plane: DataPlane, lane: Lane, capture: Capture) -> None:
@@ -131,12 +131,6 @@ class _RestCall(_CandidateCall):
 
     def reply_broken(self, event: bytes) -> None:
         self._fail("the candidate broke its reply off")
-
-    def pause_body(self) -> None:
-        """The request is complete."""
-
-    def resume_body(self) -> None:
-        """The request is complete."""
 
 
 class _GrpcCall(_CandidateCall):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Protocol
 
 from gateway.dataplane.context.data_plane import DataPlane
 from gateway.dataplane.context.interfaces import Client
@@ -14,27 +14,35 @@ from gateway.protocol.errors import GatewayError
 from gateway.wire.http1.head import Field, ResponseHead
 
 
-class ReplySink(Protocol):
+class ReplySink(ABC):
     """Receives the reply. It ends by `reply_ended`, `refused` or `reply_broken`, once."""
 
+    __slots__ = ()
+
+    @abstractmethod
     def reply_started(self, status: int, fields: list[Field]) -> None:
         """The reply's status and end-to-end fields, names in lower case."""
 
+    @abstractmethod
     def reply_continued(self, data: bytes) -> None:
         """A piece of the body, without framing."""
 
+    @abstractmethod
     def reply_ended(self) -> None: ...
 
+    @abstractmethod
     def refused(self, error: GatewayError, fields: Sequence[Field]) -> None:
         """No engine answers; instead of all of the above."""
 
+    @abstractmethod
     def reply_broken(self, event: bytes) -> None:
         """The reply ends in its middle; `event` is what the reader of a stream gets as the reason."""
 
-    def pause_body(self) -> None:
-        """No more of the request's body can be taken for now."""
+    def pause_body(self) -> None:  # noqa: B027
+        """No more of the request's body can be taken for now; nothing to do where it is whole."""
 
-    def resume_body(self) -> None: ...
+    def resume_body(self) -> None:  # noqa: B027
+        """The body is taken again."""
 
 
 class InProcessClient:

@@ -23,7 +23,7 @@ from gateway.dataplane.context.interfaces import Client, Serve
 from gateway.dataplane.context.snapshot import Lane
 from gateway.dataplane.translation.engine_codec_lookup import find_side, known_side
 from gateway.dataplane.translation.translation import TranslatingHandler
-from gateway.dataplane.translation.translator_factory import read_generation, translator_of, turn_generation
+from gateway.dataplane.translation.translator_factory import read_generation, translator_of
 from gateway.protocol.errors import ErrorKind
 from gateway.protocol.llm.api_codecs import MakeWriter
 from gateway.protocol.llm.canonical import Generation
@@ -55,7 +55,7 @@ class ConversationHandler(TranslatingHandler):
         conversation = Conversation(store, str(session), tenant, patience=spec.patience) if store is not None else None
         self._talk = ConversationTurn(conversation, spec)
         self._is_keeping = False  # the engine has answered
-        super().__init__(client, request, lane, session, self._make_completed, backend, turn_generation)
+        super().__init__(client, request, lane, session, self._make_completed, backend)
 
     async def _make_completed(self, request: Request, body: bytes, lane: Lane) -> Translator:
         """The translator of the completed request.

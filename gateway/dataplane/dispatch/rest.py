@@ -51,7 +51,6 @@ from gateway.dataplane.rest.fleet_operations import FleetOperation
 from gateway.dataplane.translation.grpc_backend import GrpcBackendCall
 from gateway.dataplane.translation.model_description import ModelDescriptionHandler
 from gateway.dataplane.translation.translation import TranslatingHandler
-from gateway.dataplane.translation.translator_factory import turn_generation
 from gateway.dataplane.translation.translators import translator_for
 from gateway.protocol.errors import GatewayError
 from gateway.protocol.operations import INFERENCE_OPERATIONS, OF_TEXT, OF_V2, LlmApi, Operation
@@ -207,7 +206,7 @@ def _serve_request(client: Client, request: Request, lane: Lane, session: str | 
         return backend(client, request, lane, session)
     if call.operation not in INFERENCE_OPERATIONS:
         return ModelDescriptionHandler(client, request, lane)
-    return TranslatingHandler(client, request, lane, session, translator_for(call, lane), backend, turn_generation)
+    return TranslatingHandler(client, request, lane, session, translator_for(call, lane), backend)
 
 
 def _backend(lane: Lane) -> Serve:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from gateway.dataplane.context.active_requests import Progress
 from gateway.dataplane.context.call_head import CallHead
 from gateway.dataplane.context.head_reader import Request
-from gateway.dataplane.context.in_process_client import InProcessClient
+from gateway.dataplane.context.in_process_client import InProcessClient, ReplySink
 from gateway.dataplane.context.interfaces import Handler, Serve
 from gateway.dataplane.context.local_handler import ErrorHandler
 from gateway.dataplane.context.prepared_head import PreparedHead
@@ -33,7 +33,7 @@ _OUR_FIELDS = b"x-pointsman-"
 _REASON = b"x-pointsman-reason"
 
 
-class GrpcToRestCall(LocalCall):
+class GrpcToRestCall(LocalCall, ReplySink):
     """Collects and converts the message, then the reply. `serve` makes the handler for the `decided` lane and session;
     a call without these is about the fleet."""
 
@@ -134,12 +134,6 @@ class GrpcToRestCall(LocalCall):
 
     def reply_broken(self, event: bytes) -> None:
         self._fail(GatewayError(ErrorKind.UPSTREAM_RESET, "the engine broke its reply off"), self._lane)
-
-    def pause_body(self) -> None:
-        """The request is whole."""
-
-    def resume_body(self) -> None:
-        """The request is whole."""
 
     def _converted(self, body: bytes) -> bytes:
         if self._rpc.operation is not Operation.INFER:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from gateway.dataplane.attempts.upstream_attempts import UpstreamHandler
 from gateway.dataplane.context.call_head import CallHead, CallTarget
-from gateway.dataplane.context.in_process_client import InProcessClient
+from gateway.dataplane.context.in_process_client import InProcessClient, ReplySink
 from gateway.dataplane.context.interfaces import Handler, Serve
 from gateway.dataplane.context.snapshot import Lane
 from gateway.dataplane.conversation.session_forwarding import session_of
@@ -180,7 +180,7 @@ class RestBackendStream:
             self.done()
 
 
-class _Exchange:
+class _Exchange(ReplySink):
     """One message: converted, sent by `infer`, or by `generate_stream` where the model is decoupled, and the reply
     converted back. It is the sink of that reply."""
 
@@ -336,12 +336,6 @@ class _Exchange:
             self._owner.done()  # its last event has the reason
         else:
             self._owner.fail("the engine broke its reply off", UNAVAILABLE, self._names)
-
-    def pause_body(self) -> None:
-        """The request is whole."""
-
-    def resume_body(self) -> None:
-        """The request is whole."""
 
     def _respond(self, event: bytes) -> None:
         text = generate_error(event)

@@ -9,7 +9,7 @@ from time import monotonic
 from gateway.dataplane.context.active_requests import Progress
 from gateway.dataplane.context.decision_log import UNREAD, EndedRequest
 from gateway.dataplane.context.head_reader import Request
-from gateway.dataplane.context.in_process_client import InProcessClient
+from gateway.dataplane.context.in_process_client import InProcessClient, ReplySink
 from gateway.dataplane.context.interfaces import Client, Handler
 from gateway.dataplane.context.local_replies import body_too_long, error_event, error_reply
 from gateway.dataplane.context.reply_fields import EVERY_REPLY
@@ -27,7 +27,7 @@ _EVENTS = b"text/event-stream"
 _REWRITTEN = (b"host", b"cookie", b"te", b"expect")
 
 
-class RestStream(CallHandler):
+class RestStream(CallHandler, ReplySink):
     """Passes one request from the stream to a handler, and the reply back. `handler_for` makes the handler."""
 
     __slots__ = (

@@ -10,36 +10,50 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from time import monotonic
+from typing import cast
 
 from gateway.dataplane.attempts.upstream_attempts import UpstreamHandler
 from gateway.dataplane.context.active_requests import Progress, Stage, progress_of
 from gateway.dataplane.context.head_reader import Request
-from gateway.dataplane.context.in_process_client import InProcessClient
+from gateway.dataplane.context.in_process_client import InProcessClient, ReplySink
 from gateway.dataplane.context.interfaces import Client, Handler, Serve
 from gateway.dataplane.context.local_handler import log_request
 from gateway.dataplane.context.local_replies import error_content, error_event, error_status
 from gateway.dataplane.context.outcome import OutcomeRecorder
+from gateway.dataplane.context.prepared_head import PreparedHead
 from gateway.dataplane.context.reply_fields import reason_fields
 from gateway.dataplane.context.request_body import decoded
 from gateway.dataplane.context.snapshot import Lane
+from gateway.dataplane.translation.engine_codec_lookup import find_side, known_side
 from gateway.dataplane.translation.reply_writer import HEAD_BYTES, TranslatedReply
 from gateway.dataplane.translation.resume_policy import ResumePolicy
-from gateway.dataplane.translation.upstream_request import request_towards
 from gateway.protocol.errors import ErrorKind, GatewayError
-from gateway.protocol.translator import EngineRequest, Reply, Resumable, Translator
+from gateway.protocol.llm.translation import GenerationTranslator
+from gateway.protocol.translator import EngineRequest, Reply, Translator
 from gateway.wire.http1.head import Field
 
 _log = logging.getLogger(__name__)
 
 _EVENTS = b"text/event-stream"
+_LENGTH = b"content-length"
+_API_KEY = b"x-api-key"
+_REQUEST_ID = b"x-request-id"
+_AUTHORIZATION = b"authorization"
+# What tells of the body, or of the reply, as the client has it.
+_OF_THE_CLIENT = frozenset(
+    {
+        *(_LENGTH, _API_KEY, b"accept", b"accept-encoding", b"content-encoding", b"content-type", b"expect"),
+        *(b"inference-header-content-length", b"anthropic-version", b"anthropic-beta"),
+        _REQUEST_ID,
+    }
+)
+_MAX_REMEMBERED = 1024
 
 # Makes the translator of a request from its body; a coroutine where the engine must be asked about the model first.
 Make = Callable[[Request, bytes, Lane], Translator | Awaitable[Translator]]
-# Lets a translator ask another lane's engine from now on; told too is the model's version.
-Turn = Callable[[Translator, Lane, str], Awaitable[None]]
 
 
-class TranslatingHandler(Handler):
+class TranslatingHandler(Handler, ReplySink):
     """One request, translated both ways."""
 
     __slots__ = (
@@ -62,11 +76,10 @@ class TranslatingHandler(Handler):
         "_streams_any_type",
         "_task",
         "_translator",
-        "_turn",
     )
 
     def __init__(
-        self, client: Client, request: Request, lane: Lane, session: str | None, make: Make, backend: Serve, turn: Turn
+        self, client: Client, request: Request, lane: Lane, session: str | None, make: Make, backend: Serve
     ) -> None:
         self._client = client
         if request.id is None:
@@ -77,14 +90,13 @@ class TranslatingHandler(Handler):
         self._session = session
         self._make = make
         self._backend = backend
-        self._turn = turn
         self._reply = TranslatedReply(client, request.plan)
         self._resume_policy = ResumePolicy(request.plan.snapshot)
         self._rest = InProcessClient.of(client, self)
         self._started_at = monotonic()
         self._outcome = OutcomeRecorder(lane, request.plan.is_inference, request.id or b"", self._started_at)
         self._pieces: list[bytes] = []
-        self._translator: Translator | None = None
+        self._translator: Translator = cast(Translator, None)  # set before the engine is asked
         self._handler: Handler | None = None
         self._task: asyncio.Task[None] | None = None
         # The engine's reply
@@ -110,16 +122,13 @@ class TranslatingHandler(Handler):
         try:
             body = decoded(self._request, body, self._client.plane.settings.limits.max_body_bytes)
             made = self._make(self._request, body, self._lane)
-            if isinstance(made, Awaitable):
-                self._task = asyncio.get_running_loop().create_task(self._begin_later(made))
-                return
-            engine_request = self._begin(made)
-        except GatewayError as error:
-            self._refuse(error)
-        except Exception:
-            self._refuse(self._unforeseen())
+        except Exception as error:
+            self._refuse(self._reported(error))
+            return
+        if isinstance(made, Awaitable):
+            self._task = asyncio.get_running_loop().create_task(self._begin_later(made))
         else:
-            self._send(engine_request)
+            self._begin(made)
 
     def client_gone(self, reason: str = "client_gone", status: int = 0) -> None:
         self._reply.is_over = True
@@ -155,22 +164,25 @@ class TranslatingHandler(Handler):
 
     async def _begin_later(self, making: Awaitable[Translator]) -> None:
         try:
-            engine_request = self._begin(await making)
-        except GatewayError as error:
-            self._refuse(error)
-        except Exception:
-            self._refuse(self._unforeseen())
+            translator = await making
+        except Exception as error:
+            self._refuse(self._reported(error))
         else:
             self._task = None
-            self._send(engine_request)
+            self._begin(translator)
 
-    def _begin(self, translator: Translator) -> EngineRequest:
+    def _begin(self, translator: Translator) -> None:
         self._translator = translator
-        return translator.request()
+        try:
+            engine_request = translator.request()
+        except Exception as error:
+            self._refuse(self._reported(error))
+        else:
+            self._send(engine_request)
 
     def _send(self, engine_request: EngineRequest) -> None:
         lane = self._lane.unmeasured  # it is measured here, whatever becomes of this handler
-        request = request_towards(self._request, lane, engine_request)
+        request = _request_towards(self._request, lane, engine_request)
         self._streams_any_type = engine_request.streams_any_type
         self._reply.dropped = engine_request.dropped
         self._status, self._answer, self._is_streaming = 0, [], False
@@ -185,7 +197,6 @@ class TranslatingHandler(Handler):
         self._status = status
         self._reply.fields = list(fields)
         self._outcome.reply_started(fields)
-        assert self._translator is not None
         if status == 200 and self._translator.streams:
             content_type = next((value for name, value in fields if name == b"content-type"), b"")
             self._is_streaming = self._streams_any_type or content_type.startswith(_EVENTS)
@@ -196,14 +207,10 @@ class TranslatingHandler(Handler):
         if not self._is_streaming:
             self._answer.append(data)
             return
-        assert self._translator is not None
         try:
             text = self._translator.feed(data)
-        except GatewayError as error:
-            self._stop_engine(error)
-            return
-        except Exception:
-            self._stop_engine(self._unforeseen())
+        except Exception as error:
+            self._stop_engine(self._reported(error))
             return
         if text:
             self._reply.write(text)
@@ -213,7 +220,6 @@ class TranslatingHandler(Handler):
         if self._reply.is_over:
             return
         translator = self._translator
-        assert translator is not None
         try:
             if self._is_streaming:
                 events = translator.end()
@@ -226,12 +232,12 @@ class TranslatingHandler(Handler):
                 reply = translator.whole(self._whole())
                 self._outcome.answered(self._status)
                 self._respond(reply)
-        except GatewayError as error:
-            event = error_event(error, self._request.plan.api)
-            if error.kind is not ErrorKind.UPSTREAM_RESET or not self._resumes(broken, event):
-                self._fail(error)
-        except Exception:
-            self._fail(self._unforeseen())
+        except Exception as error:
+            known = self._reported(error)
+            event = error_event(known, self._request.plan.api)
+            if known.kind is not ErrorKind.UPSTREAM_RESET or not self._resumes(broken, event):
+                self._lane.series(None).count_error(known.kind.value)  # the engine has counted its answer as such
+                self._end_badly(known, event)
 
     def refused(self, error: GatewayError, fields: Sequence[Field]) -> None:
         broken = self._leave_handler()
@@ -247,12 +253,6 @@ class TranslatingHandler(Handler):
         error = GatewayError(ErrorKind.UPSTREAM_RESET, "the engine's reply broke off")
         self._end_badly(error, event or error_event(error, self._request.plan.api))
 
-    def pause_body(self) -> None:
-        """The request is whole."""
-
-    def resume_body(self) -> None:
-        """The request is whole."""
-
     def _whole(self) -> Reply:
         text = dict(self._reply.fields)
         head_bytes = text.get(HEAD_BYTES, b"")
@@ -266,7 +266,7 @@ class TranslatingHandler(Handler):
     def _resumes(self, broken: Handler | None, event: bytes) -> bool:
         """Whether the generation goes on elsewhere; `event` tells why it does not, should that turn out later."""
         translator = self._translator
-        if not self.begun or not isinstance(translator, Resumable) or not translator.can_resume:
+        if not self.begun or not isinstance(translator, GenerationTranslator) or not translator.can_resume:
             return False
         lane = self._resume_policy.next_lane(self._lane, broken if isinstance(broken, UpstreamHandler) else None)
         if lane is None:
@@ -279,29 +279,26 @@ class TranslatingHandler(Handler):
             self._task = asyncio.get_running_loop().create_task(self._resume_later(translator, event))
         return True
 
-    async def _resume_later(self, translator: Resumable, event: bytes) -> None:
+    async def _resume_later(self, translator: GenerationTranslator, event: bytes) -> None:
         """Go on at another engine, which may speak another API."""
+        generation, version = translator.generation, self._request.plan.call.version or ""
         try:
-            assert self._translator is not None
-            await self._turn(self._translator, self._lane, self._request.plan.call.version or "")
+            side = known_side(self._lane, generation, version) or await find_side(self._lane, generation, version)
+        except Exception as error:
+            self._end_badly(self._reported(error), event)
+        else:
             self._task = None
+            translator.side = side
             self._resume(translator, event)
-        except GatewayError as error:
-            self._end_badly(error, event)
-        except Exception:
-            self._end_badly(self._unforeseen(), event)
 
-    def _resume(self, translator: Resumable, event: bytes) -> None:
+    def _resume(self, translator: GenerationTranslator, event: bytes) -> None:
         try:
             engine_request = translator.resume()
-        except GatewayError as error:
-            self._end_badly(error, event)
-            return
-        except Exception:
-            self._end_badly(self._unforeseen(), event)
-            return
-        self._reply.write(translator.seam())
-        self._send(engine_request)
+        except Exception as error:
+            self._end_badly(self._reported(error), event)
+        else:
+            self._reply.write(translator.seam())
+            self._send(engine_request)
 
     # Ends
 
@@ -331,11 +328,6 @@ class TranslatingHandler(Handler):
             handler.client_gone(error.kind.value)
         self._end_badly(error, error_event(error, self._request.plan.api))
 
-    def _fail(self, error: GatewayError) -> None:
-        """The engine has answered, and has counted it as such, but nobody can tell the client what."""
-        self._lane.series(None).count_error(error.kind.value)
-        self._end_badly(error, error_event(error, self._request.plan.api))
-
     def _refuse(self, error: GatewayError) -> None:
         """The engine is not asked."""
         if self._reply.is_over:
@@ -348,9 +340,11 @@ class TranslatingHandler(Handler):
         fields = [*self._lane.reply_fields, *reason_fields(error), (b"x-request-id", self._request.id or b"")]
         self._client.respond(status, error_content(error, api), fields)
 
-    def _unforeseen(self) -> GatewayError:
-        """What the client is told of an exception that nobody expected."""
-        _log.exception("cannot translate %s", self._request.plan)
+    def _reported(self, error: Exception) -> GatewayError:
+        """The error as the client gets it: one that is none of the gateway's is logged."""
+        if isinstance(error, GatewayError):
+            return error
+        _log.error("cannot translate %s", self._request.plan, exc_info=error)
         return GatewayError(ErrorKind.INTERNAL, "the gateway failed to translate; its log says why")
 
     def _count(self, reason: str, status: int) -> None:
@@ -360,3 +354,36 @@ class TranslatingHandler(Handler):
         if status:
             series.count_failure(status, seconds)
         log_request(self._client, self._request, status, reason, self._started_at, lane=self._lane)
+
+
+def _request_towards(request: Request, lane: Lane, engine_request: EngineRequest) -> Request:
+    """What the lane's engine is asked for a client's request, with the client's own fields as far as they still hold.
+
+    Anthropic's clients tell their key in a field of its own: engines read it where all others do.
+    """
+    volatile = [field for field in request.volatile if field[0] not in _OF_THE_CLIENT]
+    head = request.plan.head
+    key = next((value for name, value in request.volatile if name == _API_KEY), None) or head.value(_API_KEY)
+    if key and head.value(_AUTHORIZATION) is None and all(name != _AUTHORIZATION for name, _ in volatile):
+        volatile.append((_AUTHORIZATION, b"Bearer " + key))
+    volatile.append((_LENGTH, b"%d" % len(engine_request.body)))
+    if request.id is not None:
+        volatile.append((_REQUEST_ID, request.id))
+    made = Request(_plan_towards(request.plan, lane, engine_request), volatile)
+    made.timing = request.timing
+    return made
+
+
+def _plan_towards(plan: PreparedHead, lane: Lane, engine_request: EngineRequest) -> PreparedHead:
+    known = plan.translated
+    key = (id(lane), engine_request.method, engine_request.path, engine_request.content_type, engine_request.fields)
+    found = known.get(key)
+    if found is None:
+        fields: list[Field] = [field for field in plan.head.fields if field[0] not in _OF_THE_CLIENT]
+        if engine_request.body or engine_request.method == "POST":
+            fields.append((b"content-type", engine_request.content_type.encode("latin-1")))
+        fields += engine_request.fields
+        if len(known) >= _MAX_REMEMBERED:
+            known.clear()
+        found = known[key] = plan.towards(lane, engine_request.method, engine_request.path, fields, engine_request.api)
+    return found

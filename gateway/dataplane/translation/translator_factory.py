@@ -108,13 +108,3 @@ async def _embedding(embeddings: EmbeddingsRequest, lane: Lane) -> Translator:
     signature = signature_of(await find_metadata(lane, embeddings.model, ""))
     drop = lane.engine.spec.unsupported == "drop"
     return EmbeddingByInfer(embeddings, signature, model=lane.target.model or embeddings.model, drop=drop)
-
-
-async def turn_generation(translator: Translator, lane: Lane, version: str) -> None:
-    """Let the engine of another lane go on with a generation.
-
-    Raises: GatewayError where it cannot be asked for text.
-    """
-    assert isinstance(translator, GenerationTranslator)
-    generation = translator.generation
-    translator.side = known_side(lane, generation, version) or await find_side(lane, generation, version)
