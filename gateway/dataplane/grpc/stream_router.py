@@ -9,7 +9,7 @@ from gateway.dataplane.context.call_head import CallHead, CallTarget
 from gateway.dataplane.context.prepared_head import no_route
 from gateway.dataplane.context.session_affinity import SessionAffinity
 from gateway.dataplane.context.snapshot import Lane
-from gateway.dataplane.translation.model_metadata import is_decoupled
+from gateway.dataplane.translation.model_description import is_decoupled
 from gateway.protocol.conversion.control_errors import RpcError
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.infer_message_head import Names, facts_or_none

@@ -20,7 +20,7 @@ from gateway.dataplane.conversation.session_forwarding import session_of
 from gateway.dataplane.grpc.interfaces import CallClient
 from gateway.dataplane.grpc.stream_call import StreamCall
 from gateway.dataplane.protocol_bridge.grpc_to_rest import json_bytes_of, rest_of_call, rest_of_infer
-from gateway.dataplane.translation.model_metadata import is_decoupled, query_metadata
+from gateway.dataplane.translation.model_description import is_decoupled, query_metadata
 from gateway.protocol.conversion.control_errors import RpcError, rpc_error
 from gateway.protocol.conversion.generate import (
     generate_error,

@@ -22,7 +22,7 @@ from gateway.dataplane.grpc.stream_call import StreamCall
 from gateway.dataplane.grpc.unary_relay import UnaryRelay
 from gateway.dataplane.grpc.upstream_stream import UpstreamStream
 from gateway.dataplane.protocol_bridge.rest_to_grpc_reply import RestToGrpcReply
-from gateway.dataplane.translation.model_metadata import query_metadata
+from gateway.dataplane.translation.model_description import query_metadata
 from gateway.observability.arms import Meter
 from gateway.protocol.conversion.control import rpc_request
 from gateway.protocol.conversion.control_errors import RpcError, rest_error

@@ -8,8 +8,7 @@ from typing import Any
 
 from gateway.config.specs import EngineSpec
 from gateway.dataplane.context.snapshot import Lane
-from gateway.dataplane.translation.model_description import TtlCache
-from gateway.dataplane.translation.model_metadata import query_config, query_metadata
+from gateway.dataplane.translation.model_description import TtlCache, query_config, query_metadata
 from gateway.protocol.conversion.control import json_of_response
 from gateway.protocol.conversion.control_errors import RpcError, rest_error
 from gateway.protocol.errors import ErrorKind, GatewayError

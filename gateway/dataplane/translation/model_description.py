@@ -1,4 +1,5 @@
-"""What an engine that does not speak V2 says of a model, as V2 would say it; asked, and remembered for a moment."""
+"""The metadata and configuration of engines' models, queried and cached for a moment: of engines that do not speak V2,
+as V2 has them."""
 
 from __future__ import annotations
 
@@ -16,13 +17,17 @@ from gateway.dataplane.context.local_handler import LocalHandler
 from gateway.dataplane.context.local_replies import error_content
 from gateway.dataplane.context.reply_fields import reason_fields
 from gateway.dataplane.context.snapshot import Lane
+from gateway.protocol.conversion.control import response_of_json, rpc_response
+from gateway.protocol.conversion.control_errors import RpcError
 from gateway.protocol.conversion.errors import read_error
 from gateway.protocol.engine_protocols import EngineProtocol
 from gateway.protocol.errors import ErrorKind, GatewayError
+from gateway.protocol.grpc_methods import RPCS
 from gateway.protocol.grpc_status import http_status
 from gateway.protocol.llm.embeddings_v2 import embeddings_metadata
 from gateway.protocol.llm.infer_text import openai_config, openai_metadata
-from gateway.protocol.operations import LlmApi, Operation
+from gateway.protocol.operations import LlmApi, Operation, model_path
+from gateway.protocol.protobuf import message, parse
 from gateway.protocol.tfserving.model_info import (
     ModelPath,
     Signatures,
@@ -39,14 +44,13 @@ from gateway.protocol.tfserving.rpcs import metadata_call, status_call
 from gateway.protocol.torchserve.translator import ModelTranslator
 from gateway.protocol.torchserve.translator import metadata_of as torchserve_metadata
 from gateway.protocol.translator import Reply, V2Request
+from gateway.upstream.endpoint import Endpoint
 from gateway.upstream.endpoint_client import HttpReply, call_unary, fetch
 from gateway.upstream.engine import Engine
 from gateway.upstream.probe import read_models
 
-# Whoever asks has a request that waits for the answer.
+# A request waits for the answer.
 _TIMEOUT_SECONDS = 10.0
-
-
 # A model that is loaded anew with other tensors is known by then.
 _REMEMBERED_SECONDS = 10.0
 _MAX_REMEMBERED = 1024
@@ -93,24 +97,32 @@ async def describe(lane: Lane, model: str, version: str) -> Description:
 
     Raises: GatewayError (NOT_FOUND where the engine has no such model, UPSTREAM_... where no answer comes).
     """
-    known = _known.get(lane, model, version)
-    if known is not None:
-        return known
-    description = await DESCRIBERS[lane.engine.spec.protocol](lane.engine, model, version)
-    _known.put(lane, description, model, version)
+    description = _known.get(lane, model, version)
+    if description is None:
+        description = await DESCRIBERS[lane.engine.spec.protocol](lane.engine, model, version)
+        _known.put(lane, description, model, version)
     return description
 
 
-async def fetch_from(engine: Engine, path: str, method: str = "GET") -> HttpReply:
+def _choose(engine: Engine) -> Endpoint:
+    endpoint = engine.choose(None, monotonic())
+    if endpoint is None:
+        raise GatewayError(ErrorKind.NO_HEALTHY_ENDPOINT, "no endpoint is healthy")
+    return endpoint
+
+
+def _timeout(engine: Engine) -> float:
+    return min(engine.spec.timeout or _TIMEOUT_SECONDS, _TIMEOUT_SECONDS)
+
+
+async def fetch_from(engine: Engine, path: str, method: str = "GET", endpoint: Endpoint | None = None) -> HttpReply:
     """What some endpoint of an engine answers.
 
     Raises: GatewayError.
     """
-    endpoint = engine.choose(None, monotonic())
-    if endpoint is None:
-        raise GatewayError(ErrorKind.NO_HEALTHY_ENDPOINT, "no endpoint is healthy")
-    timeout = min(engine.spec.timeout or _TIMEOUT_SECONDS, _TIMEOUT_SECONDS)
-    return await fetch(endpoint, method, path.encode("ascii"), b"", fields=engine.extra_fields, timeout=timeout)
+    target = path.encode("ascii")
+    endpoint = endpoint or _choose(engine)
+    return await fetch(endpoint, method, target, b"", fields=engine.extra_fields, timeout=_timeout(engine))
 
 
 async def _openai(engine: Engine, model: str, version: str) -> Description:
@@ -125,21 +137,15 @@ async def _openai(engine: Engine, model: str, version: str) -> Description:
     return Description(metadata, config, is_ready=fetched.is_good or fetched.status == 404)
 
 
-async def call_engine(engine: Engine, path: str, message: bytes) -> bytes:
+async def _call_service(engine: Engine, path: str, message: bytes) -> bytes:
     """What some endpoint of an engine answers to a call of its own service.
 
     Raises: GatewayError.
     """
-    endpoint = engine.choose(None, monotonic())
-    if endpoint is None or endpoint.streams is None:
+    endpoint = _choose(engine)
+    if endpoint.streams is None:
         raise GatewayError(ErrorKind.NO_HEALTHY_ENDPOINT, "no endpoint is healthy")
-    answered = await call_unary(
-        endpoint,
-        path,
-        message,
-        fields=engine.extra_fields,
-        timeout=min(engine.spec.timeout or _TIMEOUT_SECONDS, _TIMEOUT_SECONDS),
-    )
+    answered = await call_unary(endpoint, path, message, fields=engine.extra_fields, timeout=_timeout(engine))
     if not answered.is_good:
         kind = ErrorKind.NOT_FOUND if http_status(answered.status) == 404 else ErrorKind.UPSTREAM_PROTOCOL
         raise GatewayError(kind, answered.text)
@@ -149,7 +155,7 @@ async def call_engine(engine: Engine, path: str, message: bytes) -> bytes:
 async def _tfserving_by_grpc(engine: Engine, path_: ModelPath, model: str) -> Description:
     calls = [metadata_call(path_), status_call(path_)]
     content, status = await asyncio.gather(
-        *[call_engine(engine, call.path.decode("ascii"), call.message) for call in calls]
+        *[_call_service(engine, call.path.decode("ascii"), call.message) for call in calls]
     )
     signatures, versions = read_signatures_message(content), read_versions_message(status)
     metadata = metadata_of(model, signatures, versions)
@@ -209,6 +215,67 @@ DESCRIBERS: dict[EngineProtocol, Callable[[Engine, str, str], Awaitable[Descript
     EngineProtocol.TFSERVING: _tfserving,
     EngineProtocol.TORCHSERVE: _torchserve,
 }
+
+
+_messages = TtlCache[bytes]()  # serialised responses, by RPC, model and version
+
+
+async def query_metadata(lane: Lane, model: str, version: str) -> bytes:
+    """A serialised ModelMetadataResponse; `model` as the client names it.
+
+    Raises: RpcError where the engine refuses, GatewayError where no answer comes.
+    """
+    return await _cached("ModelMetadata", lane, model, version)
+
+
+async def query_config(lane: Lane, model: str, version: str) -> bytes:
+    """A serialised ModelConfigResponse; `model` as the client names it.
+
+    Raises: as `query_metadata`.
+    """
+    return await _cached("ModelConfig", lane, model, version)
+
+
+async def is_decoupled(lane: Lane, model: str, version: str) -> bool:
+    """Whether a request may have any number of responses. MLServer has no such flag, and answers each REST
+    request once.
+
+    Raises: as `query_metadata`.
+    """
+    if not lane.engine.spec.protocol.traits.reports_decoupled:
+        return False
+    answer = await query_config(lane, model, version)
+    try:
+        config = parse("inference.ModelConfigResponse", answer).config
+    except ValueError as error:
+        raise GatewayError(ErrorKind.UPSTREAM_PROTOCOL, f"the model's config cannot be read: {error}") from error
+    return bool(config.model_transaction_policy.decoupled)
+
+
+async def _cached(rpc: str, lane: Lane, model: str, version: str) -> bytes:
+    cached = _messages.get(lane, rpc, model, version)
+    if cached is None:
+        cached = await _query(rpc, lane, lane.target.model or model, version)
+        _messages.put(lane, cached, rpc, model, version)
+    return cached
+
+
+async def _query(rpc: str, lane: Lane, model: str, version: str) -> bytes:
+    engine = lane.engine
+    if not engine.spec.protocol.is_v2:
+        description = await describe(lane, model, version)
+        return response_of_json(rpc, description.config if rpc == "ModelConfig" else description.metadata)
+    endpoint = _choose(engine)
+    if endpoint.streams is not None:
+        request = message(f"inference.{rpc}Request")(name=model, version=version).SerializeToString()
+        path, fields = RPCS[rpc].path, engine.extra_fields
+        answered = await call_unary(endpoint, path, request, fields=fields, timeout=_timeout(engine))
+        if not answered.is_good:
+            raise RpcError(answered.status, answered.text)
+        return answered.message
+    path = model_path(model, version) + ("/config" if rpc == "ModelConfig" else "")
+    fetched = await fetch_from(engine, path, endpoint=endpoint)
+    return rpc_response(rpc, fetched.status, fetched.body)
 
 
 class ModelDescriptionHandler(LocalHandler):
