@@ -84,30 +84,25 @@ class JaxBackend(BatchedBackend):
         """Run each bucket of the batch once, if no other axis is open."""
         if any(tensor.dims is not None and -1 in tensor.dims for tensor in self._signature.inputs):
             return
-        rows, limit = 1, max(self._signature.max_batch_size, 1)
-        while True:
-            batch = (min(rows, limit),) if self._signature.max_batch_size else ()
+        limit = max(self._signature.max_batch_size, 1)
+        for rows in (*(1 << bit for bit in range((limit - 1).bit_length())), limit):
+            batch = (rows,) if self._signature.max_batch_size else ()
             self._run(
                 {
                     tensor.name: np.zeros((*batch, *(tensor.dims or (1,))), numpy_datatype(tensor.datatype))
                     for tensor in self._signature.inputs
                 }
             )
-            if rows >= limit:
-                return
-            rows *= 2
 
     def _padded(self, inputs: Mapping[str, Array]) -> Mapping[str, Array]:
+        signature = self._signature
+        first_axis = 1 if signature.max_batch_size else 0
         return {
-            name: fill(array, self._signature.input_by_name[name].dims or (), self._fillers[name], self._batch_axes)
+            name: fill(array, signature.input_by_name[name].dims or (), self._fillers[name], first_axis)
             if name in self._fillers
             else array
             for name, array in inputs.items()
         }
-
-    @property
-    def _batch_axes(self) -> int:
-        return 1 if self._signature.max_batch_size else 0
 
     def _run(self, inputs: dict[str, Array]) -> dict[str, Array]:
         values = {name: self._value(name, array) for name, array in inputs.items()}

@@ -5,11 +5,9 @@ Source: Triton server `classification.cc`, and InferResponseCompleteCommon in `g
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Sequence
 from heapq import nlargest
 from math import prod
-from typing import Any
 
 from engines.core.errors import invalid
 from engines.core.messages import SharedMemory, TensorData
@@ -30,18 +28,15 @@ def classify(output: TensorData, num_classes: int, *, has_batches: bool, labels:
     num_values = prod(output.shape[1:] if batch_size else output.shape)
     texts: list[bytes] = []
     for start in range(0, max(1, batch_size) * num_values, num_values or 1):
-        texts += _best(values[start : start + num_values], num_classes, labels)
+        row = values[start : start + num_values]
+        best = nlargest(num_classes, range(len(row)), key=row.__getitem__)
+        texts += [_class(row[index], index, labels) for index in best]
     num_best = min(num_classes, num_values)
     shape = (batch_size, num_best) if batch_size else (num_best,)
     return TensorData(output.name, "BYTES", shape, join_elements(texts))
 
 
-def _best(values: array[Any], num_classes: int, labels: Sequence[str]) -> list[bytes]:
-    best = nlargest(num_classes, range(len(values)), key=values.__getitem__)
-    return [_class(values[index], index, labels).encode("utf-8", "surrogateescape") for index in best]
-
-
-def _class(value: float, index: int, labels: Sequence[str]) -> str:
+def _class(value: float, index: int, labels: Sequence[str]) -> bytes:
     number = f"{value:f}" if isinstance(value, float) else str(value)
     label = labels[index] if index < len(labels) else ""
-    return f"{number}:{index}:{label}" if label else f"{number}:{index}"
+    return (f"{number}:{index}:{label}" if label else f"{number}:{index}").encode("utf-8", "surrogateescape")

@@ -111,12 +111,9 @@ def devices_of(ct: Any, compiled: Path, units: str) -> dict[str, float]:
                 usage = plan.get_compute_device_usage_for_mlprogram_operation(operation)
                 cost = plan.get_estimated_cost_for_mlprogram_operation(operation)
                 if usage is not None and cost is not None:
-                    shares[_device_name(usage.preferred_compute_device)] += cost.weight
+                    device = type(usage.preferred_compute_device).__name__
+                    shares[device.removeprefix("ML").removesuffix("ComputeDevice")] += cost.weight
         return {name: round(share, 4) for name, share in shares.items()}
     except Exception as error:
         _log.info("no compute plan for %s: %s", units, error)
         return {}
-
-
-def _device_name(device: Any) -> str:
-    return type(device).__name__.removeprefix("ML").removesuffix("ComputeDevice")

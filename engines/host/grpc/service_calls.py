@@ -37,18 +37,19 @@ class TaskCall(UnaryCall):
 
     def run(self, work: Coroutine[Any, Any, None]) -> None:
         """Run a task whose error fails the call."""
-        self._task = self.front.loop.create_task(self._guarded(work))
+
+        async def guarded() -> None:
+            try:
+                await work
+            except Exception as error:
+                self.fail(error)
+
+        self._task = self.front.loop.create_task(guarded())
 
     def respond(self, message: bytes) -> None:
         if not self.is_over:
             self.write([message])
             self.succeed()
-
-    async def _guarded(self, work: Coroutine[Any, Any, None]) -> None:
-        try:
-            await work
-        except Exception as error:
-            self.fail(error)
 
 
 class ControlCall(TaskCall):

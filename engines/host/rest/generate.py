@@ -6,15 +6,15 @@ Source: Triton server `http_server.cc` (GenerateRequestClass); the generate exte
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import prod
 from typing import Any
 
 from engines.core.errors import EngineError, internal, invalid
 from engines.core.messages import InferRequest, InferResponse, Scalar, SharedMemory, TensorData
 from engines.host.model import HostedModel
 from engines.host.rest.requests import read_scalar
-from engines.host.rest.responses import write_scalar
-from engines.host.rest.triton_json import has, json_of_output, members, raw_of_flat_json, read_json, string
-from gateway.protocol.conversion import triton_json
+from engines.host.rest.responses import write_scalar, write_text
+from engines.host.rest.triton_json import has, json_of_output, members, raw_of_json, read_json, string
 from gateway.protocol.conversion.generate import filled
 from gateway.protocol.protobuf import Message
 
@@ -54,17 +54,18 @@ def write_generate(model: HostedModel, id: str, response: InferResponse) -> byte
 
     Raises: EngineError for an output that JSON does not hold.
     """
-    values: dict[bytes, bytes] = {}
+    values: dict[str, bytes] = {}
     reserved = (("id", id), ("model_name", model.name), ("model_version", model.version))
     for name, text in reserved:
         if text:
-            values[_bytes(name)] = triton_json.text(_bytes(text))
+            values[name] = write_text(text)
     for name, value in response.parameters.items():
-        values.setdefault(_bytes(name), write_scalar(value))
+        values.setdefault(name, write_scalar(value))
     for output in response.outputs:
-        if _bytes(output.name) not in values:
-            values[_bytes(output.name)] = _flat(output)
-    return b"{" + b",".join([b"%b:%b" % (triton_json.text(name), values[name]) for name in sorted(values)]) + b"}"
+        if output.name not in values:
+            values[output.name] = _flat(output)
+    names = sorted(values, key=lambda name: name.encode("utf-8", "surrogateescape"))
+    return b"{" + b",".join([b"%b:%b" % (write_text(name), values[name]) for name in names]) + b"}"
 
 
 def _add_field(
@@ -80,14 +81,15 @@ def _add_field(
     if key in inputs:
         raise invalid(f"[request id: <id_unknown>] input '{key}' already exists in request")
     datatype, open_shape = declared[key]
-    count = len(value) if isinstance(value, list) else 1
+    data = value if isinstance(value, list) else [value]
+    count = len(data)
     if datatype == "BYTES":
-        raw = raw_of_flat_json(key, datatype, value, count)
+        raw = raw_of_json(key, datatype, data, count)
     shape = filled(open_shape, count)
     if shape is None:
         raise invalid(f"The schema can not convert input '{key}' to tensor with proper shape")
     if datatype != "BYTES":
-        raw = raw_of_flat_json(key, datatype, value, count)
+        raw = raw_of_json(key, datatype, data, count)
     inputs[key] = TensorData(key, datatype, tuple(shape), raw)
 
 
@@ -97,11 +99,4 @@ def _flat(output: TensorData) -> bytes:
     if isinstance(data, SharedMemory):
         raise internal(f"non-JSON output response type is requested for '{output.name}'")
     written = json_of_output(output.name, output.datatype, output.shape, data)
-    count = 1
-    for axis in output.shape:
-        count *= axis
-    return written[1:-1] if count == 1 else written
-
-
-def _bytes(text: str) -> bytes:
-    return text.encode("utf-8", "surrogateescape")
+    return written[1:-1] if prod(output.shape) == 1 else written

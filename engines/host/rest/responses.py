@@ -5,7 +5,7 @@ Source: Triton server `http_server.cc` (InferRequestClass::FinalizeResponse).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -31,16 +31,17 @@ class RestResponseWriter:
 
     def __init__(self, model: HostedModel) -> None:
         self.model = model
-        self._named = b'"model_name":%b,"model_version":%b' % (_text(model.name), _text(model.version))
+        self._named = b'"model_name":%b,"model_version":%b' % (write_text(model.name), write_text(model.version))
 
     def write(self, id: str, response: InferResponse, forms: Forms) -> ResponseBody:
         """Raises: EngineError for classes of what has none, and for what JSON has no form for."""
         parts: list[bytes] = [b"{"]
         if id:
-            parts.append(b'"id":%b,' % _text(id))
+            parts.append(b'"id":%b,' % write_text(id))
         parts.append(self._named)
         if response.parameters:
-            parts.append(b',"parameters":' + write_parameters(response.parameters))
+            written = [b"%b:%b" % (write_text(name), write_scalar(each)) for name, each in response.parameters.items()]
+            parts.append(b',"parameters":{%b}' % b",".join(written))
         parts.append(b',"outputs":[')
         raws: list[Raw] = []
         separator = b""
@@ -71,22 +72,15 @@ class RestResponseWriter:
         return classify(output, num_classes, has_batches=model.has_batches, labels=model.labels(output.name))
 
 
-def write_parameters(parameters: Mapping[str, Scalar]) -> bytes:
-    """The JSON object of a response's parameters."""
-    return (
-        b"{" + b",".join([b"%b:%b" % (_text(name), write_scalar(value)) for name, value in parameters.items()]) + b"}"
-    )
-
-
 def write_scalar(value: Scalar) -> bytes:
     if isinstance(value, str):
-        return _text(value)
+        return write_text(value)
     if isinstance(value, float):
         return triton_json.floats([value])[1:-1]
     return orjson.dumps(value)
 
 
-def _text(value: str) -> bytes:
+def write_text(value: str) -> bytes:
     return triton_json.text(value.encode("utf-8", "surrogateescape"))
 
 
@@ -94,4 +88,4 @@ def _text(value: str) -> bytes:
 def _declared(name: str, datatype: str, shape: tuple[int, ...]) -> bytes:
     """An output's object up to its data."""
     axes = b",".join([b"%d" % axis for axis in shape])
-    return b'{"name":%b,"datatype":%b,"shape":[%b]' % (_text(name), _text(datatype), axes)
+    return b'{"name":%b,"datatype":%b,"shape":[%b]' % (write_text(name), write_text(datatype), axes)

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from engines.core.errors import EngineError, internal, invalid
 from engines.core.messages import Raw
 from gateway.protocol.conversion import triton_json
-from gateway.protocol.conversion.tensors import CODES, flatten, json_of_raw, raw_of_elements, split_elements
+from gateway.protocol.conversion.tensors import CODES, flatten, json_of_raw, raw_of_elements
 from gateway.protocol.datatypes import ELEMENT_BYTES
 
 T = TypeVar("T")
@@ -99,11 +99,6 @@ def raw_of_json(name: str, datatype: str, data: list[Any], count: int) -> bytes:
     return _raw_of_any(name, datatype, elements, count)
 
 
-def raw_of_flat_json(name: str, datatype: str, data: Any, count: int) -> bytes:
-    """The raw form of a generate request's value, which may be a single element without an array."""
-    return raw_of_json(name, datatype, data if isinstance(data, list) else [data], count)
-
-
 def json_of_output(name: str, datatype: str, shape: tuple[int, ...], raw: Raw) -> bytes:
     """The JSON array of an output's values.
 
@@ -113,20 +108,10 @@ def json_of_output(name: str, datatype: str, shape: tuple[int, ...], raw: Raw) -
         raise invalid(
             f"sending {datatype} data via JSON is not supported. Please use the binary data format for output"
         )
-    count = prod(shape)
     try:
-        if datatype == "BYTES":
-            return _json_of_texts(raw, count)
-        return json_of_raw(datatype, raw, count)
+        return json_of_raw(datatype, raw, prod(shape))
     except ValueError:
         raise internal(f"output tensor shape does not match size of output for '{name}'") from None
-
-
-def _json_of_texts(raw: Raw, count: int) -> bytes:
-    """Like Triton, ignores bytes after the last element."""
-    if count and not raw:
-        raise ValueError("it has no elements")
-    return b"[" + b",".join(map(triton_json.text, split_elements(raw, count))) + b"]"
 
 
 def _raw_of_any(name: str, datatype: str, elements: list[Any], count: int) -> bytes:
