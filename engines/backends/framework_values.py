@@ -25,10 +25,7 @@ def name_of_datatype(datatype: str) -> str:
 
 
 def decoded(name: str, array: Array) -> list[str]:
-    """The elements of an input of strings.
-
-    Raises: EngineError for one that is not UTF-8.
-    """
+    """The elements of an input of strings. Raises: EngineError for one that is not UTF-8."""
     try:
         return [element.decode() for element in array.reshape(-1)]
     except UnicodeDecodeError as error:

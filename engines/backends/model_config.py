@@ -208,10 +208,7 @@ def _fill(tensors: Any, declared: Sequence[FileTensor], max_batch_size: int) -> 
 
 
 def default_max_batch_size(options: Mapping[str, str]) -> int:
-    """--backend-config=NAME,default-max-batch-size=N.
-
-    Raises: EngineError if it is not a number.
-    """
+    """--backend-config=NAME,default-max-batch-size=N. Raises: EngineError if it is not a number."""
     value = options.get("default-max-batch-size", str(DEFAULT_MAX_BATCH_SIZE))
     if not value.isdecimal():
         raise invalid(f"backend-config default-max-batch-size is '{value}', and has to be a whole number")

@@ -13,10 +13,7 @@ from engines.core.errors import EngineError, ErrorCode, internal, unavailable
 
 
 def library(module: str, extra: str) -> Any:
-    """Import a framework's module.
-
-    Raises: EngineError, which names the pip extra that installs it.
-    """
+    """Import a framework's module. Raises: EngineError, which names the pip extra that installs it."""
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
@@ -49,10 +46,7 @@ def instance_file(spec: InstanceSpec, *names: str) -> Path:
 
 
 def python_module(path: Path, name: str) -> Any:
-    """Import a Python file; it can import the files beside it.
-
-    Raises: whatever the file raises.
-    """
+    """Import a Python file; it can import the files beside it. Raises: whatever the file raises."""
     directory = str(path.parent)
     if directory not in sys.path:
         sys.path.insert(0, directory)

@@ -58,7 +58,6 @@ class HeaderForward:
         return self._regex is not None and self._regex.search(name.decode("latin-1")) is not None
 
     def parameters(self, fields: Sequence[tuple[bytes, bytes]]) -> dict[str, str]:
-        """The forwarded fields, by name."""
         return {
             name.decode("latin-1"): value.decode("utf-8", "replace") for name, value in fields if self.matches(name)
         }

@@ -68,10 +68,7 @@ class CustomMetrics:
         return number
 
     def metric(self, family: int, labels: Mapping[str, str], buckets: tuple[float, ...] | None) -> int:
-        """Return the number of a metric; the same labels are the same metric.
-
-        Raises: EngineError.
-        """
+        """Return the number of a metric; the same labels are the same metric. Raises: EngineError."""
         parent = self._families.get(family)
         if parent is None:
             raise internal("Could not add a metric. Its family has been invalidated.")

@@ -42,7 +42,6 @@ class LogSettings:
     log_file: str = ""
 
     def passes(self, record: logging.LogRecord) -> bool:
-        """Whether a line is written."""
         if record.levelno >= logging.ERROR:
             return self.log_error
         if record.levelno >= logging.WARNING:
@@ -76,10 +75,7 @@ class LogSettings:
             setattr(settings[name], choice, getattr(self, name))
 
     def install(self) -> None:
-        """Write the host's log to the file, or to stderr.
-
-        Raises: OSError where the file cannot be opened.
-        """
+        """Write the host's log to the file, or to stderr. Raises: OSError where the file cannot be opened."""
         handler: logging.Handler
         handler = logging.FileHandler(self.log_file) if self.log_file else logging.StreamHandler(sys.stderr)
         handler.setFormatter(_Formatter(self))

@@ -73,10 +73,7 @@ def check_single_response(model: HostedModel, request: InferRequest) -> None:
 
 
 def single_response(response: InferResponse | None, num_responses: int) -> InferResponse:
-    """The only response of an infer.
-
-    Raises: EngineError where there is not exactly one, or where it is an error.
-    """
+    """The only response of an infer. Raises: EngineError where there is not exactly one, or where it is an error."""
     if response is None or num_responses != 1:
         raise internal(f"expected a single response, got {num_responses}")
     if response.error is not None:

@@ -56,10 +56,7 @@ class RequestCheck:
         self._is_plain = not any(rule.is_shape or rule.is_opaque for rule in self._rules.values())
 
     def __call__(self, request: InferRequest) -> int:
-        """The batch size of a request; 1 where the model does not batch.
-
-        Raises: EngineError, INVALID_ARG.
-        """
+        """The batch size of a request; 1 where the model does not batch. Raises: EngineError, INVALID_ARG."""
         batch_size = self._batch_size(request)
         return self._explain(request) if batch_size is None else batch_size
 

@@ -62,18 +62,12 @@ _GRPC_PREFIX = "triton-grpc-protocol-"
 
 
 def http_restrictions(options: Iterable[str]) -> Restrictions:
-    """Parse `--http-restricted-api`.
-
-    Raises: ValueError.
-    """
+    """Parse `--http-restricted-api`. Raises: ValueError."""
     return _read(options, "http-restricted-api", "", "api")
 
 
 def grpc_restrictions(options: Iterable[str]) -> Restrictions:
-    """Parse `--grpc-restricted-protocol`; the header's name gets Triton's prefix.
-
-    Raises: ValueError.
-    """
+    """Parse `--grpc-restricted-protocol`; the header's name gets Triton's prefix. Raises: ValueError."""
     return _read(options, "grpc-restricted-protocol", _GRPC_PREFIX, "protocol")
 
 

@@ -82,10 +82,7 @@ class Service:
             call.fail(error)
 
     async def rpc(self, name: str, request: Message) -> Message:
-        """Answer a control RPC: from its request message its response message.
-
-        Raises: EngineError.
-        """
+        """Answer a control RPC: from its request message its response message. Raises: EngineError."""
         _log.debug("%s: %s", name, request)
         if not self.is_serving:
             if name == "ServerReady":
@@ -101,10 +98,7 @@ class Service:
         return response
 
     def metadata(self, name: str, version: str) -> Message:
-        """A ModelMetadataResponse.
-
-        Raises: EngineError.
-        """
+        """A ModelMetadataResponse. Raises: EngineError."""
         response = message("inference.ModelMetadataResponse")()
         model_metadata(self, message("inference.ModelMetadataRequest")(name=name, version=version), response)
         return response
@@ -123,10 +117,7 @@ def server_ready(service: Service, request: Message, response: Message) -> None:
 
 
 def model_ready(service: Service, request: Message, response: Message) -> None:
-    """Whether a version is ready; an unknown model is not.
-
-    Raises: EngineError where the version is no number.
-    """
+    """Whether a version is ready; an unknown model is not. Raises: EngineError where the version is no number."""
     version = read_version(request.version)
     try:
         service.model(request.name, version)
@@ -141,10 +132,7 @@ def server_metadata(service: Service, request: Message, response: Message) -> No
 
 
 def model_metadata(service: Service, request: Message, response: Message) -> None:
-    """A model's tensors and ready versions.
-
-    Raises: EngineError for an unknown model.
-    """
+    """A model's tensors and ready versions. Raises: EngineError for an unknown model."""
     version = read_version(request.version)
     config = service.model(request.name, version).config
     response.name, response.platform = request.name, config.platform or config.backend
@@ -190,10 +178,7 @@ def repository_index(service: Service, request: Message, response: Message) -> N
 
 
 async def repository_model_load(service: Service, request: Message, response: Message) -> None:
-    """Load a model, with the configuration and the files of the request, if any.
-
-    Raises: EngineError.
-    """
+    """Load a model, with the configuration and the files of the request, if any. Raises: EngineError."""
     _check_repository(request)
     config: str | None = None
     files: dict[str, bytes] = {}
@@ -263,10 +248,7 @@ def cuda_unregister(service: Service, request: Message, response: Message) -> No
 
 
 def trace_setting(service: Service, request: Message, response: Message) -> None:
-    """Apply settings, if any, and answer with all in force for a model or for the host.
-
-    Raises: EngineError.
-    """
+    """Apply settings, if any, and answer with all in force for a model or for the host. Raises: EngineError."""
     model = request.model_name
     if model:
         try:

@@ -75,10 +75,7 @@ class SharedMemoryRegions:
 
 
 def object_size(key: str) -> int:
-    """The size of a POSIX shared memory object in bytes.
-
-    Raises: EngineError where it cannot be opened.
-    """
+    """The size of a POSIX shared memory object in bytes. Raises: EngineError where it cannot be opened."""
     import _posixshmem  # type: ignore[import-not-found]  # of multiprocessing.shared_memory: opens objects by name, on a Mac too
 
     try:

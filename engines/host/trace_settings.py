@@ -142,10 +142,7 @@ def _number(name: str, text: str, least: int, most: int) -> int:
 
 
 def read_trace_options(options: Sequence[str]) -> TraceSettings:
-    """Parse `--trace-config`: `<mode>,<setting>=<value>`, or `<setting>=<value>` for all modes.
-
-    Raises: ValueError.
-    """
+    """Parse `--trace-config`: `<mode>,<setting>=<value>`, or `<setting>=<value>` for all modes. Raises: ValueError."""
     fields: dict[str, Any] = {}
     levels: list[str] = []
     others: dict[str, dict[str, str]] = {mode: {} for mode in MODES}

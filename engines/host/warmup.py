@@ -35,18 +35,12 @@ class WarmupSample:
 
 
 def samples(config: Any, directory: Path) -> list[WarmupSample]:
-    """The warm-up samples of the model in `directory`.
-
-    Raises: EngineError, INVALID_ARG.
-    """
+    """The warm-up samples of the model in `directory`. Raises: EngineError, INVALID_ARG."""
     return [_sample(config, warmup, directory) for warmup in config.model_warmup if warmup.batch_size]
 
 
 async def warm_up(instances: Sequence[Instance], samples: Sequence[WarmupSample]) -> None:
-    """Run the samples on all instances at the same time.
-
-    Raises: EngineError, INVALID_ARG where one fails.
-    """
+    """Run the samples on all instances at the same time. Raises: EngineError, INVALID_ARG where one fails."""
     if samples:
         await asyncio.gather(*(_warm_up(instance, samples) for instance in instances))
 

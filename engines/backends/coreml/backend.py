@@ -133,10 +133,7 @@ class CoreMLBackend(BatchedBackend):
 
 
 def on_a_mac() -> Any:
-    """Import coremltools.
-
-    Raises: EngineError if this is not a Mac, or it is not installed.
-    """
+    """Import coremltools. Raises: EngineError if this is not a Mac, or it is not installed."""
     if sys.platform != "darwin":
         raise EngineError(
             ErrorCode.UNSUPPORTED,
@@ -160,10 +157,7 @@ def _configured_units(parameters: Parameters, kind: str) -> str:
 
 
 def _check(signature: ModelSignature, described: Sequence[packages.Package], model: str) -> None:
-    """Compare the configuration's names with each package's.
-
-    Raises: EngineError.
-    """
+    """Compare the configuration's names with each package's. Raises: EngineError."""
     for package in described:
         for what, wanted, provided in (
             ("input", signature.input_by_name, package.inputs),

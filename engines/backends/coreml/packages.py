@@ -156,10 +156,7 @@ def buckets_of(packages: Sequence[Package], *, batches: bool) -> list[Bucket]:
 
 
 def matching_buckets(buckets: Sequence[Bucket], shapes: Mapping[str, Shape]) -> list[Bucket]:
-    """The buckets of these shapes, the batch axis aside.
-
-    Raises: EngineError if there are none.
-    """
+    """The buckets of these shapes, the batch axis aside. Raises: EngineError if there are none."""
 
     def without_batch(shapes: Mapping[str, Shape], bucket: Bucket) -> dict[str, Shape]:
         return {name: shape[1:] if bucket.rows else shape for name, shape in shapes.items()}

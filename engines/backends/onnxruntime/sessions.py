@@ -113,10 +113,7 @@ def file_tensors(path: Path, default_max_batch_size: int) -> FileTensors:
 
 
 def check(config: Any, session: Any) -> None:
-    """Compare a configuration with the model.
-
-    Raises: EngineError with Triton's text where they differ.
-    """
+    """Compare a configuration with the model. Raises: EngineError with Triton's text where they differ."""
     signature, model = ModelSignature.of(config), config.name
     inputs = {tensor.name: tensor for tensor in tensors(session.get_inputs())}
     defaults = {tensor.name: tensor for tensor in tensors(session.get_overridable_initializers())}

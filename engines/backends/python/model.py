@@ -49,10 +49,7 @@ def import_model(config: Any, version_directory: Path) -> Any:
 
 
 def complete_version(config: Any, version_directory: Path) -> None:
-    """Let the model complete its configuration.
-
-    Raises: EngineError, and whatever the model raises.
-    """
+    """Let the model complete its configuration. Raises: EngineError, and whatever the model raises."""
     module = import_model(config, version_directory)
     complete = getattr(module.TritonPythonModel, "auto_complete_config", None)
     if complete is None:

@@ -173,7 +173,6 @@ class ResponseIterator:
         return _response(answer)
 
     def cancel(self) -> None:
-        """Cancel the inference."""
         self._is_over = True
         if close := getattr(self._answers, "close", None):
             close()

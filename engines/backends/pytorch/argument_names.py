@@ -31,10 +31,7 @@ class Arguments:
 
 
 def input_positions(names: Sequence[str], arguments: Arguments, model: str) -> dict[str, int]:
-    """The argument of each input, by index.
-
-    Raises: EngineError if there are more or fewer inputs than arguments.
-    """
+    """The argument of each input, by index. Raises: EngineError if there are more or fewer inputs than arguments."""
     indices = {alias: index for index, aliases in enumerate(arguments.names) for alias in aliases}
     if all(name in indices for name in names):
         positions = {name: indices[name] for name in names}
@@ -56,10 +53,7 @@ def input_positions(names: Sequence[str], arguments: Arguments, model: str) -> d
 
 
 def outputs_of(result: Any, names: Sequence[str]) -> dict[str, Any]:
-    """Find the outputs in a model's result.
-
-    Raises: EngineError if one is missing.
-    """
+    """Find the outputs in a model's result. Raises: EngineError if one is missing."""
     if isinstance(result, Mapping) and all(name in result for name in names):
         return {name: result[name] for name in names}
     if any(name == "RESULT" or name.startswith("RESULT[") for name in names):

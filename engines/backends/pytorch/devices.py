@@ -103,10 +103,7 @@ def to_torch(torch: Any, name: str, array: Array, datatype: str, device: Any) ->
 
 
 def to_array(torch: Any, value: Any) -> Array:
-    """An output as an array.
-
-    Raises: TypeError if it is neither a tensor nor a list of strings.
-    """
+    """An output as an array. Raises: TypeError if it is neither a tensor nor a list of strings."""
     if isinstance(value, torch.Tensor):
         tensor = value.detach()
         if tensor.dtype == torch.bfloat16:

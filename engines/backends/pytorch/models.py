@@ -37,10 +37,7 @@ class TorchModel:
 def load(
     torch: Any, path: Path, device: Any, *, name: str, method: str = "forward", keep_device: bool = False
 ) -> TorchModel:
-    """Load a model onto a device. `keep_device` (KIND_MODEL) leaves it on its own device.
-
-    Raises: EngineError.
-    """
+    """Load a model onto a device. `keep_device` (KIND_MODEL) leaves it on its own device. Raises: EngineError."""
     try:
         if path.suffix == ".py":
             return _eager(torch, path, device, name, method, keep_device)
@@ -159,10 +156,7 @@ def _paths(torch: Any, in_spec: Any, plain_names: list[str] | None = None) -> tu
 
 
 def compiled(torch: Any, model: TorchModel, options: dict[str, Any]) -> TorchModel:
-    """The model, compiled at the first run of each shape.
-
-    Raises: EngineError for forms that cannot be compiled.
-    """
+    """The model, compiled at the first run of each shape. Raises: EngineError for forms that cannot be compiled."""
     if model.form not in ("eager", "torch.export"):
         raise invalid(f"TORCH_COMPILE is for eager and exported models; this one is {model.form}")
     _log.info("compiling with %s", json.dumps(options))

@@ -47,7 +47,6 @@ class GrpcFront:
         self.restrictions = service.restrictions["grpc"]
 
     def writer(self, model: HostedModel) -> GrpcResponseWriter:
-        """The writer of a model's responses."""
         key = (model.name, model.version)
         writer = self._writers.get(key)
         if writer is None or writer.model is not model:  # the model was loaded again

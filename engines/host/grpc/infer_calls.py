@@ -139,7 +139,6 @@ class StreamInferCall(BaseCall):
             self._end_if_done()
 
     def send(self, message: list[Raw]) -> None:
-        """Write a message, unless the call is over."""
         if not self.is_over:
             try:
                 self.write(message)

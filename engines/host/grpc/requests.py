@@ -58,10 +58,7 @@ def read_parameters(parameters: Message) -> RequestParameters:
 
 
 def read_shared_memory(tensor: Message, regions: SharedMemoryRegions) -> SharedMemory | None:
-    """The shared memory of a tensor's data, if any.
-
-    Raises: EngineError.
-    """
+    """The shared memory of a tensor's data, if any. Raises: EngineError."""
     parameters = tensor.parameters
     if not parameters:
         return None
@@ -84,10 +81,7 @@ def read_shared_memory(tensor: Message, regions: SharedMemoryRegions) -> SharedM
 
 
 def read_num_classes(output: Message) -> int:
-    """The number of classes to return for an output; 0 for its values.
-
-    Raises: EngineError(INVALID_ARG).
-    """
+    """The number of classes to return for an output; 0 for its values. Raises: EngineError(INVALID_ARG)."""
     if "classification" not in output.parameters:
         return 0
     parameter = output.parameters["classification"]
@@ -100,7 +94,6 @@ def read_num_classes(output: Message) -> int:
 
 
 def _of_tensor(tensor: Message, name: str, kind: str) -> Any:
-    """The value of a tensor's parameter, None where it is missing."""
     if name not in tensor.parameters:
         return None
     parameter = tensor.parameters[name]
@@ -148,10 +141,7 @@ class InferMessage:
     def infer_request(
         self, regions: SharedMemoryRegions, forwarded: Mapping[str, str], trace: Mapping[str, str], version: str
     ) -> InferRequest:
-        """The inference; `version` has digits only.
-
-        Raises: EngineError.
-        """
+        """The inference; `version` has digits only. Raises: EngineError."""
         common = self._common
         if common is None:
             common, inputs = self._read(regions)
@@ -231,10 +221,7 @@ class RequestReader:
         self._layouts: Layouts = Layouts()
 
     def __call__(self, data: bytes, at: int, end: int) -> InferMessage:
-        """Parse the message in `data[at:end]`.
-
-        Raises: EngineError(INTERNAL) for an invalid message.
-        """
+        """Parse the message in `data[at:end]`. Raises: EngineError(INTERNAL) for an invalid message."""
         layouts = self._layouts
         layout = layouts.find(data, at, end)
         if layout is not None:

@@ -19,10 +19,7 @@ _WEIGHT = re.compile(rb"\s*(\d*\.?\d+)")
 
 
 def is_compressed(encoding: bytes | None) -> bool:
-    """Whether a content-encoding is a compression.
-
-    Raises: UnknownEncodingError.
-    """
+    """Whether a content-encoding is a compression. Raises: UnknownEncodingError."""
     if encoding is None or encoding in (b"", b"identity"):
         return False
     if encoding not in _WBITS:

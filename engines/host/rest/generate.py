@@ -22,10 +22,7 @@ _PARAMETERS = "parameters"
 
 
 def read_generate(body: bytes, metadata: Message, model: str, version: str, trace: Mapping[str, str]) -> InferRequest:
-    """The inference of a generate body; `metadata` is the model's ModelMetadataResponse.
-
-    Raises: EngineError.
-    """
+    """The inference of a generate body; `metadata` is the model's ModelMetadataResponse. Raises: EngineError."""
     content = read_json(body)
     id = string(content["id"], "Unable to parse 'id'") if has(content, "id") else ""
     declared = {tensor.name: (tensor.datatype, tuple(tensor.shape)) for tensor in metadata.inputs}

@@ -80,7 +80,6 @@ class Inference:
             answers.call.cancel()  # where it is not over
 
     async def _begin(self, exchange: Exchange, model_name: str, version: str) -> tuple[HostedModel, ResponseQueue]:
-        """Start the call of a generate."""
         service, headers = self.service, exchange.headers
         version = read_version(version)
         model = service.model(model_name, version)
@@ -115,10 +114,7 @@ def _written(model: HostedModel, id: str, response: InferResponse) -> tuple[byte
 
 
 def _head_bytes(header: bytes | None, size: int) -> int:
-    """The number of bytes of JSON at the start of a body; without a header, all.
-
-    Raises: EngineError(INVALID_ARG).
-    """
+    """The number of bytes of JSON at the start of a body; without a header, all. Raises: EngineError(INVALID_ARG)."""
     if header is None:
         return size
     match = _NUMBER.match(header)
@@ -156,7 +152,6 @@ class Infer:
         inference.service.infer(self._call)
 
     def cancel(self) -> None:
-        """Its client has gone."""
         if self._call is not None:
             self._call.cancel()
 

@@ -52,10 +52,7 @@ _FIELDS: dict[str, tuple[str, Callable[[Any, str], Any]]] = {
 
 
 def read_parameters(content: Any) -> RequestParameters:
-    """The parameters of a request; the caller must not change them.
-
-    Raises: EngineError.
-    """
+    """The parameters of a request; the caller must not change them. Raises: EngineError."""
     if not has(content, "parameters"):
         return _NONE
     read = RequestParameters({})

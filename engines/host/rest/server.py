@@ -207,7 +207,6 @@ class HttpConnection(Http1Server):
     # Called while a request is answered
 
     def send_reply(self, status: int, body: Sequence[bytes | memoryview], fields: Fields) -> None:
-        """Send a complete reply."""
         if self._transport.is_closing():
             return
         size = sum(map(len, body))

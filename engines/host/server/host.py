@@ -99,10 +99,7 @@ class Host:
         return Ports(**{"http": 0, "grpc": 0, "metrics": 0, **self._ports})
 
     async def start(self) -> None:
-        """Load the models, then listen, as Triton does; a port in use fails before that.
-
-        Raises: StartError.
-        """
+        """Load the models, then listen, as Triton does; a port in use fails before that. Raises: StartError."""
         settings = self._settings
         for name, address in (("http", settings.http), ("grpc", settings.grpc), ("metrics", settings.metrics)):
             if address is not None:

@@ -113,10 +113,7 @@ def _settle_memory() -> None:
 
 
 def _write_ready(path: Path, ports: Ports) -> None:
-    """Write the ready file under another name and rename it, so that readers see it complete.
-
-    Raises: StartError.
-    """
+    """Write the ready file under another name and rename it, so that readers see it complete. Raises: StartError."""
     aside = path.with_name(f"{path.name}.{os.getpid()}")
     content = {"http": ports.http, "grpc": ports.grpc, "metrics": ports.metrics, "pid": os.getpid()}
     try:
