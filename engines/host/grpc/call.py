@@ -22,8 +22,7 @@ from engines.host.grpc.replies import (
     status_of,
 )
 from engines.host.grpc.requests import RequestReader
-from engines.host.grpc.responses import GrpcResponseWriter, framed
-from engines.host.model import HostedModel
+from engines.host.grpc.responses import framed
 from engines.host.service import Service
 from gateway.protocol.grpc_status import read_timeout
 from gateway.wire.grpc import PREFIX, PREFIX_BYTES, decompress
@@ -43,15 +42,7 @@ class GrpcFront:
         self.read_head = HeadReader(forward, limits.compression_level)
         self.read_request = RequestReader()
         self.volatile = frozenset(name for name in VOLATILE if not forward.matches(name))
-        self._writers: dict[tuple[str, str], GrpcResponseWriter] = {}
         self.restrictions = service.restrictions["grpc"]
-
-    def writer(self, model: HostedModel) -> GrpcResponseWriter:
-        key = (model.name, model.version)
-        writer = self._writers.get(key)
-        if writer is None or writer.model is not model:  # the model was loaded again
-            writer = self._writers[key] = GrpcResponseWriter(model)
-        return writer
 
 
 class CallOwner(Protocol):

@@ -17,7 +17,7 @@ from engines.host.grpc.call import BaseCall, CallOwner, UnaryCall
 from engines.host.grpc.call_head import Head
 from engines.host.grpc.replies import UNAVAILABLE, StatusError
 from engines.host.grpc.requests import InferMessage
-from engines.host.grpc.responses import empty_final, streamed
+from engines.host.grpc.responses import empty_final, streamed, write_infer
 from engines.host.model import HostedModel
 from engines.host.request_fields import check_single_response, read_version, single_response
 from gateway.protocol.conversion.stream import stream_error
@@ -69,7 +69,7 @@ class InferCall(UnaryCall):
     def _send(self) -> None:
         response = single_response(self._response, self._num_responses)
         message = self._message
-        self.write(self.front.writer(self._model).write(message.id, response, message.classes))
+        self.write(write_infer(self._model, message.id, response, message.classes))
         self.succeed()
 
 
@@ -226,7 +226,7 @@ class OrderedResponse:
         error = response.error
         if error is None:
             try:
-                pieces = stream.front.writer(self._model).write(message.id, response, message.classes)
+                pieces = write_infer(self._model, message.id, response, message.classes)
             except EngineError as failure:
                 error = failure
             else:

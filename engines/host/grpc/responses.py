@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import cast
 
 from engines.core.errors import invalid
-from engines.core.messages import InferResponse, Raw, Scalar, SharedMemory, TensorData
+from engines.core.messages import InferResponse, Raw, Scalar, SharedMemory
 from engines.host.classification import classify
 from engines.host.model import HostedModel
 from gateway.protocol.conversion.parameters import set_for_reply
@@ -33,44 +33,36 @@ _ID_TAG, _STREAM_RESPONSE_TAG = b"\x1a", b"\x12"
 Classes = Mapping[str, int]
 
 
-class GrpcResponseWriter:
-    """Writes the responses of one model version."""
+def write_infer(model: HostedModel, id: str, response: InferResponse, classes: Classes) -> list[Raw]:
+    """A serialised ModelInferResponse, in pieces.
 
-    def __init__(self, model: HostedModel) -> None:
-        self.model = model
-        self._head: bytes = message(_RESPONSE)(model_name=model.name, model_version=model.version).SerializeToString()
+    Raises: EngineError(INVALID_ARG) for classes of what has none, and for a message that gRPC cannot send.
+    """
+    outputs = response.outputs
+    if classes:
+        outputs = tuple([classify(output, classes.get(output.name, 0), model) for output in outputs])
+    pieces: list[Raw] = [_head(model.name, model.version)]
+    if id:
+        encoded = id.encode("utf-8", "replace")
+        pieces.append(_ID_TAG + write_varint(len(encoded)) + encoded)
+    if response.parameters:
+        pieces.append(_parameters(response.parameters))
+    pieces += [_declared(output.name, output.datatype, output.shape) for output in outputs]
+    for output in outputs:
+        data = output.data
+        if isinstance(data, SharedMemory):
+            pieces.append(_raw_head(0))
+            continue
+        if type(data) is not bytes:
+            data = memoryview(data).cast("B")
+        pieces += (_raw_head(len(data)), data)
+    return pieces
 
-    def write(self, id: str, response: InferResponse, classes: Classes) -> list[Raw]:
-        """A serialised ModelInferResponse, in pieces.
 
-        Raises: EngineError(INVALID_ARG) for classes of what has none, and for a message that gRPC cannot send.
-        """
-        outputs = response.outputs
-        if classes:
-            outputs = tuple([self._classified(output, classes) for output in outputs])
-        pieces: list[Raw] = [self._head]
-        if id:
-            encoded = id.encode("utf-8", "replace")
-            pieces.append(_ID_TAG + write_varint(len(encoded)) + encoded)
-        if response.parameters:
-            pieces.append(_parameters(response.parameters))
-        pieces += [_declared(output.name, output.datatype, output.shape) for output in outputs]
-        for output in outputs:
-            data = output.data
-            if isinstance(data, SharedMemory):
-                pieces.append(_raw_head(0))
-                continue
-            if type(data) is not bytes:
-                data = memoryview(data).cast("B")
-            pieces += (_raw_head(len(data)), data)
-        return pieces
-
-    def _classified(self, output: TensorData, classes: Classes) -> TensorData:
-        number = classes.get(output.name, 0)
-        if not number:
-            return output
-        model = self.model
-        return classify(output, number, has_batches=model.has_batches, labels=model.labels(output.name))
+@lru_cache(maxsize=2048)
+def _head(model: str, version: str) -> bytes:
+    data: bytes = message(_RESPONSE)(model_name=model, model_version=version).SerializeToString()
+    return data
 
 
 def framed(pieces: Sequence[Raw], compression: tuple[bytes, int] | None = None) -> list[bytes]:

@@ -20,7 +20,7 @@ from engines.host.response_queue import ResponseQueue
 from engines.host.rest.compression import compress, decompress, is_compressed, preferred
 from engines.host.rest.generate import read_generate, write_generate
 from engines.host.rest.requests import read_infer, read_raw_infer
-from engines.host.rest.responses import RestResponseWriter
+from engines.host.rest.responses import write_infer
 from engines.host.service import Service
 from gateway.protocol.conversion.sse import event_of
 
@@ -45,7 +45,6 @@ class Inference:
         self.service = service
         self.limits = limits
         self.forward = limits.forwards("rest")
-        self._writers: dict[tuple[str, str], RestResponseWriter] = {}
 
     async def generate(self, exchange: Exchange, model_name: str, version: str) -> None:
         """Answer with one response. Raises: EngineError, before anything is sent."""
@@ -93,13 +92,6 @@ class Inference:
         if answers.responses and (error := answers.responses[0].error) is not None:  # it was never queued
             raise error
         return model, answers
-
-    def writer(self, model: HostedModel) -> RestResponseWriter:
-        key = (model.name, model.version)
-        match = self._writers.get(key)
-        if match is None or match.model is not model:  # the model was loaded again
-            match = self._writers[key] = RestResponseWriter(model)
-        return match
 
 
 def _written(model: HostedModel, id: str, response: InferResponse) -> tuple[bytes, bool]:
@@ -193,7 +185,7 @@ class Infer:
         call, model = self._call, self._model
         assert call is not None
         response = single_response(self._response, self._num_responses)
-        pieces, head_bytes = self._inference.writer(model).write(call.request.id, response, self._forms)
+        pieces, head_bytes = write_infer(model, call.request.id, response, self._forms)
         fields: Fields = _IN_JSON if head_bytes is None else (_BINARY, (_HEAD_LENGTH, b"%d" % head_bytes))
         encoding = self._headers.get(b"accept-encoding")
         if encoding is not None and (compression := preferred(encoding)):

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import NamedTuple
 
 import orjson
 
-from engines.core.messages import InferResponse, Raw, Scalar, SharedMemory, TensorData
+from engines.core.messages import InferResponse, Raw, Scalar, SharedMemory
 from engines.host.classification import classify
 from engines.host.model import HostedModel
 from engines.host.rest.requests import Forms
@@ -19,57 +18,46 @@ from engines.host.rest.triton_json import json_of_output
 from gateway.protocol.conversion import triton_json
 
 
-class ResponseBody(NamedTuple):
-    """JSON, and raw tensors behind it; `head_bytes` is the length of the JSON where there are any."""
+def write_infer(model: HostedModel, id: str, response: InferResponse, forms: Forms) -> tuple[Sequence[Raw], int | None]:
+    """The JSON, and raw tensors behind it; the length of the JSON where there are any.
 
-    pieces: Sequence[Raw]
-    head_bytes: int | None
+    Raises: EngineError for classes of what has none, and for what JSON has no form for.
+    """
+    parts: list[bytes] = [b"{"]
+    if id:
+        parts.append(b'"id":%b,' % write_text(id))
+    parts.append(_named(model.name, model.version))
+    if response.parameters:
+        written = [b"%b:%b" % (write_text(name), write_scalar(each)) for name, each in response.parameters.items()]
+        parts.append(b',"parameters":{%b}' % b",".join(written))
+    parts.append(b',"outputs":[')
+    raws: list[Raw] = []
+    separator = b""
+    for output in response.outputs:
+        if forms.classes and (num_classes := forms.classes.get(output.name, 0)):
+            output = classify(output, num_classes, model)
+        parts += (separator, _declared(output.name, output.datatype, output.shape))
+        separator = b","
+        data = output.data
+        if isinstance(data, SharedMemory):
+            parts.append(b"}")
+        elif forms.binary(output.name):
+            if type(data) is not bytes:
+                data = memoryview(data).cast("B")
+            raws.append(data)
+            parts.append(b',"parameters":{"binary_data_size":%d}}' % len(data))
+        else:
+            parts += (b',"data":', json_of_output(output.name, output.datatype, output.shape, data), b"}")
+    parts.append(b"]}")
+    head = b"".join(parts)
+    if not any(raws):
+        return (head,), None
+    return (head, *raws), len(head)
 
 
-class RestResponseWriter:
-    """Writes the answers of one model version."""
-
-    def __init__(self, model: HostedModel) -> None:
-        self.model = model
-        self._named = b'"model_name":%b,"model_version":%b' % (write_text(model.name), write_text(model.version))
-
-    def write(self, id: str, response: InferResponse, forms: Forms) -> ResponseBody:
-        """Raises: EngineError for classes of what has none, and for what JSON has no form for."""
-        parts: list[bytes] = [b"{"]
-        if id:
-            parts.append(b'"id":%b,' % write_text(id))
-        parts.append(self._named)
-        if response.parameters:
-            written = [b"%b:%b" % (write_text(name), write_scalar(each)) for name, each in response.parameters.items()]
-            parts.append(b',"parameters":{%b}' % b",".join(written))
-        parts.append(b',"outputs":[')
-        raws: list[Raw] = []
-        separator = b""
-        for output in response.outputs:
-            num_classes = forms.classes.get(output.name, 0) if forms.classes else 0
-            if num_classes:
-                output = self._classified(output, num_classes)
-            parts += (separator, _declared(output.name, output.datatype, output.shape))
-            separator = b","
-            data = output.data
-            if isinstance(data, SharedMemory):
-                parts.append(b"}")
-            elif forms.binary(output.name):
-                if type(data) is not bytes:
-                    data = memoryview(data).cast("B")
-                raws.append(data)
-                parts.append(b',"parameters":{"binary_data_size":%d}}' % len(data))
-            else:
-                parts += (b',"data":', json_of_output(output.name, output.datatype, output.shape, data), b"}")
-        parts.append(b"]}")
-        head = b"".join(parts)
-        if not any(raws):
-            return ResponseBody((head,), None)
-        return ResponseBody((head, *raws), len(head))
-
-    def _classified(self, output: TensorData, num_classes: int) -> TensorData:
-        model = self.model
-        return classify(output, num_classes, has_batches=model.has_batches, labels=model.labels(output.name))
+@lru_cache(maxsize=2048)
+def _named(model: str, version: str) -> bytes:
+    return b'"model_name":%b,"model_version":%b' % (write_text(model), write_text(version))
 
 
 def write_scalar(value: Scalar) -> bytes:

@@ -1,6 +1,7 @@
 """The classification extension, as Triton writes classes."""
 
 from array import array
+from types import SimpleNamespace
 
 import pytest
 
@@ -10,9 +11,13 @@ from engines.host.classification import classify
 from gateway.protocol.conversion.tensors import split_elements
 
 
+def model(has_batches, labels=()):
+    return SimpleNamespace(has_batches=has_batches, labels=lambda output: labels)
+
+
 def reported(datatype, code, shape, values, num_classes, **options):
     tensor = TensorData("scores", datatype, shape, array(code, values).tobytes())
-    result = classify(tensor, num_classes, **options)
+    result = classify(tensor, num_classes, model(**options))
     assert (result.name, result.datatype) == ("scores", "BYTES")
     count = result.shape[0] * result.shape[1] if len(result.shape) == 2 else result.shape[0]
     return result.shape, [each.decode() for each in split_elements(result.data, count)]
@@ -56,4 +61,4 @@ def test_the_best_classes_of_each_batch_element(datatype, code, shape, values, n
 def test_what_cannot_be_compared_has_no_classes(datatype):
     """Triton's text names the datatype."""
     with pytest.raises(EngineError, match=f"unsupported type '{datatype}'"):
-        classify(TensorData("x", datatype, (1,), b"\0\0"), 1, has_batches=False)
+        classify(TensorData("x", datatype, (1,), b"\0\0"), 1, model(False))

@@ -8,13 +8,12 @@ import pytest
 
 from engines.core.errors import EngineError
 from engines.core.messages import InferResponse, SharedMemory, TensorData
-from engines.host.grpc.responses import GrpcResponseWriter, empty_final, framed, streamed
+from engines.host.grpc.responses import empty_final, framed, streamed, write_infer
 from gateway.protocol.conversion.stream import stream_error
 from gateway.protocol.protobuf import message, parse
 from tests.engines.host.fake_service import FakeService
 
 MODEL = FakeService().models["classifier"]
-WRITER = GrpcResponseWriter(MODEL)
 
 
 def parsed(pieces):
@@ -36,12 +35,12 @@ def test_outputs_and_their_data():
     wanted.outputs.add(name="x", datatype="INT32", shape=[1, 300])
     wanted.outputs.add(name="s", datatype="FP32", shape=[2])
     wanted.outputs.add(name="t", datatype="BYTES")
-    assert parsed(WRITER.write("é", InferResponse(outputs), {})) == wanted
+    assert parsed(write_infer(MODEL, "é", InferResponse(outputs), {})) == wanted
 
 
 def test_parameters_of_each_type():
     """As InferParameter has them."""
-    written = WRITER.write("", InferResponse((), {"b": True, "i": -1, "d": 0.5, "s": "x"}), {})
+    written = write_infer(MODEL, "", InferResponse((), {"b": True, "i": -1, "d": 0.5, "s": "x"}), {})
     wanted = expected()
     wanted.parameters["b"].bool_param = True
     wanted.parameters["i"].int64_param = -1
@@ -53,12 +52,12 @@ def test_parameters_of_each_type():
 def test_classes_stand_in_for_values():
     """With the model's labels, by batch element."""
     scores = TensorData("probabilities", "FP32", (1, 4), struct.pack("<4f", 0.1, 0.2, 0.3, 0.9))
-    result = parsed(WRITER.write("", InferResponse((scores,)), {"probabilities": 1}))
+    result = parsed(write_infer(MODEL, "", InferResponse((scores,)), {"probabilities": 1}))
     assert result.outputs[0].datatype == "BYTES"
     assert list(result.outputs[0].shape) == [1, 1]
     assert result.raw_output_contents[0][4:] == b"0.900000:3:locomotive"
     with pytest.raises(EngineError, match="unsupported type 'BYTES'"):
-        WRITER.write("", InferResponse((TensorData("probabilities", "BYTES", (1,), b""),)), {"probabilities": 1})
+        write_infer(MODEL, "", InferResponse((TensorData("probabilities", "BYTES", (1,), b""),)), {"probabilities": 1})
 
 
 @pytest.mark.parametrize("is_final", [True, False])
@@ -66,7 +65,8 @@ def test_a_streamed_response_reports_whether_it_is_the_last(is_final):
     """`triton_final_response`, whatever other parameters there are."""
     response = InferResponse((), {"own": 1})
     result = parse(
-        "inference.ModelStreamInferResponse", b"".join(streamed(WRITER.write("7", response, {}), is_final=is_final))
+        "inference.ModelStreamInferResponse",
+        b"".join(streamed(write_infer(MODEL, "7", response, {}), is_final=is_final)),
     )
     assert result.error_message == ""
     assert result.infer_response.parameters["triton_final_response"].bool_param is is_final

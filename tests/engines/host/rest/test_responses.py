@@ -9,12 +9,11 @@ from engines.core.errors import EngineError
 from engines.core.messages import InferResponse, SharedMemory, TensorData
 from engines.host.rest.generate import read_generate, write_generate
 from engines.host.rest.requests import ALL_IN_BINARY, ALL_IN_JSON, Forms
-from engines.host.rest.responses import RestResponseWriter
+from engines.host.rest.responses import write_infer
 from gateway.protocol.conversion.tensors import join_elements
 from tests.engines.host.fake_service import FakeService
 
 MODELS = FakeService().models
-WRITER = RestResponseWriter(MODELS["adder"])
 NAMED = b'"model_name":"adder","model_version":"1"'
 SUM = TensorData("sum", "INT32", (1, 2), struct.pack("<2i", 11, -22))
 
@@ -25,8 +24,8 @@ class Body(NamedTuple):
 
 
 def written(*outputs, id="", forms=ALL_IN_JSON, **parameters):
-    body = WRITER.write(id, InferResponse(outputs, parameters), forms)
-    return Body(b"".join(body.pieces), body.head_bytes)
+    pieces, head_bytes = write_infer(MODELS["adder"], id, InferResponse(outputs, parameters), forms)
+    return Body(b"".join(pieces), head_bytes)
 
 
 def test_json():
