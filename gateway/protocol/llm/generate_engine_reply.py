@@ -36,7 +36,8 @@ class GenerateReplyReader:
         self._flavour = flavour
         self._output = flavour.text_output
         self._sse = SseReader()
-        self._echo = _echo(generation)
+        has_echo = generation.options.get("echo") and isinstance(generation.prompt, str)
+        self._echo = generation.prompt if has_echo else ""
         self._is_simple = not flavour.cumulative and generation.options.get("n", 1) == 1
         self._has_reason = {"return_finish_reason", "finish_reason"} <= flavour.inputs | flavour.outputs
         self._begun = self._goes_on = self._failed = False
@@ -62,7 +63,10 @@ class GenerateReplyReader:
         if self._failed or self._sse.num_waiting or (self._has_reason and not is_whole):
             return []
         events: list[Event] = [] if self._begun else [Started()]
-        reason = self._reason_at_end()
+        # By the tokens, where the engine tells no reason.
+        limit = self._generation.options.get("max_tokens")
+        is_full = isinstance(limit, int) and len(self._ended) == 1 and self._completion_tokens >= limit > 0
+        reason = "length" if is_full else "stop"
         events += [Finished(reason, index) for index, ended in (self._ended or {0: False}).items() if not ended]
         if self._prompt_tokens or self._completion_tokens:
             events.append(Used(self._prompt_tokens, self._completion_tokens))
@@ -93,7 +97,10 @@ class GenerateReplyReader:
             self._read_choices(text, reply, events)
         reasons = reply.get("finish_reason")
         if reasons not in _GOES_ON:
-            self._finish_choices(reasons, reply, events)
+            reasons = _listed(reasons)
+            fields = zip_longest(reasons, _listed(reply.get("stop_reason")))
+            for index, (reason, ended_by) in enumerate(fields, _first_choice(reasons, reply)):
+                self._finish(reason, ended_by, index, events)
         tokens = reply.get("num_output_tokens")
         if tokens is not None:
             self._completion_tokens += tokens if type(tokens) is int else _sum(tokens)
@@ -109,19 +116,14 @@ class GenerateReplyReader:
         for index, (piece, fields) in enumerate(zip_longest(texts, _listed(logprobs)), _first_choice(texts, reply)):
             self._add(piece, index, fields, events)
 
-    def _finish_choices(self, reasons: Any, reply: Mapping[str, Any], events: list[Event]) -> None:
-        reasons = _listed(reasons)
-        fields = zip_longest(reasons, _listed(reply.get("stop_reason")))
-        for index, (reason, ended_by) in enumerate(fields, _first_choice(reasons, reply)):
-            self._finish(reason, ended_by, index, events)
-
     def _add(self, text: Any, index: int, logprobs: Any, events: list[Event]) -> None:
         if text is None:
             text = ""
         elif type(text) is not str:
             raise misunderstood(f"'{self._output}' is no text")
         if self._flavour.cumulative:
-            text = self._since(text, index)
+            before, self._before[index] = self._before.get(index, ""), text
+            text = text[len(before) :]  # even where it begins otherwise: what was told stays told
         if index not in self._ended:
             self._ended[index] = False
             text = self._echo + text
@@ -129,22 +131,11 @@ class GenerateReplyReader:
             read = None if logprobs is None else read_logprobs(logprobs, self._generation.options.get("logprobs", 0))
             events.append(TextDelta(text, index, read))
 
-    def _since(self, text: str, index: int) -> str:
-        """What is new in a text that is told from its begin."""
-        before, self._before[index] = self._before.get(index, ""), text
-        return text[len(before) :]  # even where it begins otherwise: what was told stays told
-
     def _finish(self, reason: Any, ended_by: Any, index: int, events: list[Event]) -> None:
         if reason not in _GOES_ON and not self._ended.get(index):
             self._ended[index] = True
             is_text = isinstance(ended_by, str) and ended_by not in _GOES_ON and not ended_by.isdecimal()
             events.append(Finished(_REASONS.get(str(reason), "stop"), index, ended_by if is_text else None))
-
-    def _reason_at_end(self) -> str:
-        """By the tokens, where the engine tells no reason."""
-        limit = self._generation.options.get("max_tokens")
-        is_full = isinstance(limit, int) and len(self._ended) == 1 and self._completion_tokens >= limit > 0
-        return "length" if is_full else "stop"
 
 
 def _parsed(body: bytes) -> dict[str, Any]:
@@ -172,10 +163,6 @@ def _first_choice(values: Sequence[Any], reply: Mapping[str, Any]) -> int:
     """TensorRT-LLM tells choices one by one."""
     index = reply.get("sequence_index", 0) if len(values) == 1 else 0
     return index if type(index) is int and index >= 0 else 0
-
-
-def _echo(generation: Generation) -> str:
-    return generation.prompt if generation.options.get("echo") and isinstance(generation.prompt, str) else ""
 
 
 def _without_prompt(text: Any, prompt: str) -> Any:

@@ -21,9 +21,6 @@ from gateway.protocol.llm.sampling_fields import OPTIONS, SAMPLING_FIELDS, accep
 DEFAULT_MAX_TOKENS = 16
 DEFAULT_CHAT_MAX_TOKENS = 1024
 
-# Our reader puts the prompt before the text itself; what a template makes of messages is nobody's to read.
-_BY_US = frozenset({"echo"})
-
 # Fields of SamplingParams that arrive as they were meant: its token ids of `logit_bias` would stay texts, and of
 # `prompt_logprobs` the backend tells nothing. `lora_name` is the backend's own.
 _SAMPLING = frozenset({"lora_name", *(field.name for field in SAMPLING_FIELDS if field.in_vllm_backend)})
@@ -42,25 +39,23 @@ _WORDS = {
 
 
 def write_request(
-    generation: Generation, *, model: str, flavour: Flavour, drop: bool = False, default_max_tokens: int | None = None
+    generation: Generation, *, model: str, flavour: Flavour, drop: bool = False
 ) -> tuple[str, bytes, list[str]]:
     """The end of the path (`generate` or `generate_stream`), the body, and the names of what was dropped.
 
     A chat is asked by its `prompt`, as a template rendered it; its messages may stay beside it, for their images.
-    `default_max_tokens` is sent where a backend must be told a limit, or has one of 16, and the client gave none.
     Raises: GatewayError(UNSUPPORTED) for what the engine has no place for.
     """
     body: dict[str, Any] = {"id": generation.id} if generation.id else {}
     body[flavour.text_input] = _prompt(generation, model)
-    known = _known(flavour) - (_BY_US if generation.messages else frozenset())
+    # Our reader puts the prompt before the text itself; nobody reads what a template makes of messages.
+    known = _known(flavour) - ({"echo"} if generation.messages else set())
     fields, lost = accepted_by(_fields_of(generation), known, engine=_WORDS[flavour.kind], drop=drop)
     if images := fields.pop("image", None):
         body[flavour.image_input] = images
-    for name in _BY_US:
-        fields.pop(name, None)
+    fields.pop("echo", None)
     if flavour.kind is not Kind.PLAIN and "max_tokens" not in fields:
-        fallback = DEFAULT_CHAT_MAX_TOKENS if generation.messages else DEFAULT_MAX_TOKENS
-        fields["max_tokens"] = fallback if default_max_tokens is None else default_max_tokens
+        fields["max_tokens"] = DEFAULT_CHAT_MAX_TOKENS if generation.messages else DEFAULT_MAX_TOKENS
     if flavour.stream_input:
         body[flavour.stream_input] = generation.stream
     if "exclude_input_in_output" in flavour.inputs:
@@ -94,16 +89,11 @@ def _fields_of(generation: Generation) -> dict[str, Any]:
             if isinstance(part, Media):
                 fields.setdefault(part.kind, []).append(part.url)
     if "image" in fields:
-        fields["image"] = [_base64(url) for url in fields["image"]]
+        images = [split_data_url(url) for url in fields["image"]]
+        if None in images:
+            raise unsupported("a V2 engine takes an image by its bytes: send it as a base64 'data:' URL")
+        fields["image"] = [image[1] for image in images if image]
     return fields
-
-
-def _base64(url: str) -> str:
-    """The base64 of a `data:` URL."""
-    split = split_data_url(url)
-    if split is None:
-        raise unsupported("a V2 engine takes an image by its bytes: send it as a base64 'data:' URL")
-    return split[1]
 
 
 def _known(flavour: Flavour) -> frozenset[str]:
@@ -111,10 +101,10 @@ def _known(flavour: Flavour) -> frozenset[str]:
     match flavour.kind:
         case Kind.VLLM:
             logprobs = {"logprobs"} if "return_logprobs" in flavour.inputs else set()
-            return _SAMPLING | _BY_US | images | logprobs | {"response_format"}
+            return _SAMPLING | images | logprobs | {"response_format", "echo"}
         case Kind.TRTLLM:
             guides = {"response_format"} if "guided_decoding_guide_type" in flavour.inputs else set()
-            return frozenset(flavour.places) | _BY_US | guides
+            return frozenset(flavour.places) | guides | {"echo"}
         case Kind.PLAIN:
             return frozenset(OPTIONS) | images
 

@@ -66,7 +66,9 @@ def flavour_of(metadata: Mapping[str, Any], config: Mapping[str, Any] | None = N
     inputs is that of an engine that tells none: taken as PLAIN by the generate extension's names.
     Raises: GatewayError(UNSUPPORTED) where no tensor is text.
     """
-    inputs, outputs = _datatypes(metadata, "inputs"), _datatypes(metadata, "outputs")
+    inputs, outputs = (
+        {tensor["name"]: tensor["datatype"] for tensor in metadata.get(side) or ()} for side in ("inputs", "outputs")
+    )
     if not inputs:
         return Flavour(Kind.PLAIN)
     name = metadata.get("name", "")
@@ -81,6 +83,7 @@ def flavour_of(metadata: Mapping[str, Any], config: Mapping[str, Any] | None = N
         if option.tensors and (place := _first(inputs, option.tensors, _DATATYPES[option.type]))
     }
     of_llm_api = _OF_LLM_API in inputs
+    accumulates = ((config or {}).get("parameters") or {}).get("accumulate_tokens") or {}
     return Flavour(
         kind,
         text_input,
@@ -90,7 +93,7 @@ def flavour_of(metadata: Mapping[str, Any], config: Mapping[str, Any] | None = N
         frozenset(outputs),
         stream_input=_first(inputs, ("stream", "streaming"), _FLAGS),
         image_input=_first(inputs, _IMAGES, _TEXTS),
-        cumulative=of_llm_api or _parameter(config, "accumulate_tokens"),
+        cumulative=of_llm_api or str(accumulates.get("string_value", "")).lower() in ("true", "1"),
         repeats_prompt=kind is Kind.TRTLLM and not of_llm_api and "exclude_input_in_output" not in inputs,
     )
 
@@ -101,10 +104,6 @@ def _kind(inputs: Mapping[str, str]) -> Kind:
     if _OF_LLM_API in inputs or ("max_tokens" in inputs and ("stop_words" in inputs or "end_id" in inputs)):
         return Kind.TRTLLM
     return Kind.PLAIN
-
-
-def _datatypes(metadata: Mapping[str, Any], side: str) -> dict[str, str]:
-    return {tensor["name"]: tensor["datatype"] for tensor in metadata.get(side) or ()}
 
 
 def _text_tensor(tensors: Mapping[str, str], names: Sequence[str], otherwise: str) -> str:
@@ -118,9 +117,3 @@ def _text_tensor(tensors: Mapping[str, str], names: Sequence[str], otherwise: st
 
 def _first(tensors: Mapping[str, str], names: Sequence[str], datatypes: frozenset[str]) -> str:
     return next((name for name in names if tensors.get(name) in datatypes), "")
-
-
-def _parameter(config: Mapping[str, Any] | None, name: str) -> bool:
-    """Whether a parameter of a model's configuration is set: {name: {string_value}}."""
-    value = ((config or {}).get("parameters") or {}).get(name) or {}
-    return str(value.get("string_value", "")).lower() in ("true", "1")

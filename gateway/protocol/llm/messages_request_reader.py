@@ -23,6 +23,7 @@ from gateway.protocol.llm.json_fields import (
     required,
     texts,
 )
+from gateway.protocol.llm.openai_options import read_tool, with_others
 from gateway.protocol.llm.sampling_fields import SAMPLING_FIELDS
 from gateway.protocol.operations import LlmApi
 
@@ -34,6 +35,11 @@ REDACTED = "redacted_thinking:"
 _SAME_NAME = [(field.name, field.type.json_type) for field in SAMPLING_FIELDS if LlmApi.MESSAGES in field.apis]
 _TOOL_FIELDS = {"name", "description", "input_schema", "type", "strict", "cache_control", "eager_input_streaming"}
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
+_READ_ELSEWHERE = {
+    *(name for name, _ in _SAME_NAME),
+    *("model", "messages", "system", "tools", "stream", "cache_control"),
+    *("stop_sequences", "metadata", "thinking", "output_config", "tool_choice"),
+}
 _WITHOUT_EFFECT = {"service_tier": ("auto", "standard_only"), "speed": ("standard",)}
 
 
@@ -53,16 +59,12 @@ def read_request(body: bytes) -> Generation:
     if not tools and options.get("tool_choice") in ("auto", "none"):
         del options["tool_choice"]
     stream = bool(optional(given, "stream", bool))
-    for name in ("model", "messages", "system", "tools", "stream", "cache_control"):
-        given.pop(name, None)
-    for name, value in given.items():
-        if value is not None and value not in _WITHOUT_EFFECT.get(name, ()):
-            options.setdefault(name, value)
+    options = with_others(options, given, _READ_ELSEWHERE, _WITHOUT_EFFECT)
     return Generation(model, None, tuple(messages), tools, options, stream, include_usage=stream)
 
 
 def _options(given: Fields) -> dict[str, Any]:
-    """The options among these fields, by their canonical names; they are taken out of `given`."""
+    """The options among these fields, by their canonical names."""
     options: dict[str, Any] = {}
     for name, kind in _SAME_NAME:
         if optional(given, name, kind) is not None:
@@ -77,10 +79,7 @@ def _options(given: Fields) -> dict[str, Any]:
         options["metadata"] = metadata
     options |= _thinking(optional(given, "thinking", dict))
     options |= _output(optional(given, "output_config", dict) or {})
-    options |= _tool_choice(optional(given, "tool_choice", dict))
-    for name in (*options, "stop_sequences", "metadata", "thinking", "output_config", "tool_choice"):
-        given.pop(name, None)
-    return options
+    return options | _tool_choice(optional(given, "tool_choice", dict))
 
 
 def _thinking(thinking: Fields | None) -> dict[str, Any]:
@@ -139,16 +138,7 @@ def _tool(tool: Fields, where: str) -> Tool:
             f"'{where}' is a '{kind}', a tool of Anthropic's own; engines here take tools with an 'input_schema' alone"
         )
         raise bad_request(what)
-    name = required(tool, "name", str, where)
-    for field, value in tool.items():
-        if value and field not in _TOOL_FIELDS and value != ["direct"]:
-            raise bad_request(f"'{where}.{field}' (of tool '{name}') cannot be told to an engine; leave it out")
-    return Tool(
-        name,
-        optional(tool, "description", str, where) or "",
-        required(tool, "input_schema", dict, where),
-        optional(tool, "strict", bool, where),
-    )
+    return read_tool(tool, where, _TOOL_FIELDS, required(tool, "input_schema", dict, where))
 
 
 def _system(system: Any) -> list[Message]:

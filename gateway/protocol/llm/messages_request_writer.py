@@ -40,6 +40,7 @@ _KNOWN = {
     *("stop", "user", "tool_choice", "parallel_tool_calls"),
     *("thinking_tokens", "reasoning_effort", "response_format"),
 }
+_SYSTEM = ("system", "developer")
 _CHOICES = {"auto": "auto", "required": "any", "none": "none"}
 _EFFORTS = {"minimal": "low"}
 
@@ -53,10 +54,9 @@ def write_request(generation: Generation, *, model: str, drop: bool) -> tuple[by
     """
     options, lost = accepted_by(_requested_options(generation), _KNOWN, engine=ENGINE, drop=drop)
     body: dict[str, Any] = {"model": model}
-    system = [part.text for message in generation.messages if _is_system(message) for part in _system_parts(message)]
+    system = [block for message in generation.messages if message.role in _SYSTEM for block in _texts(message)]
     if system:
-        blocks: list[dict[str, Any]] = [{"type": "text", "text": text} for text in system]
-        body["system"] = system[0] if len(system) == 1 else blocks
+        body["system"] = system[0]["text"] if len(system) == 1 else system
     body["messages"] = _turns(generation)
     budget = options.get("thinking_tokens") or 0
     body["max_tokens"] = options.get("max_tokens", DEFAULT_MAX_TOKENS + budget)
@@ -128,12 +128,8 @@ def _tool_choice(options: Mapping[str, Any]) -> dict[str, Any]:
     return {"tool_choice": choice} if choice else {}
 
 
-def _is_system(message: Message) -> bool:
-    return message.role in ("system", "developer")
-
-
-def _system_parts(message: Message) -> list[Text]:
-    return [part for part in message.parts if isinstance(part, Text) and part.text]
+def _texts(message: Message) -> list[dict[str, Any]]:
+    return [_block(part) for part in message.parts if isinstance(part, Text) and part.text]
 
 
 def _turns(generation: Generation) -> list[dict[str, Any]]:
@@ -144,7 +140,7 @@ def _turns(generation: Generation) -> list[dict[str, Any]]:
         raise unsupported(f"a prompt of token ids cannot be told to {ENGINE}; send text")
     turns: list[dict[str, Any]] = []
     for message in generation.messages:
-        if _is_system(message):
+        if message.role in _SYSTEM:
             continue
         role = "assistant" if message.role == "assistant" else "user"
         blocks = _blocks(message)
@@ -162,21 +158,14 @@ def _turns(generation: Generation) -> list[dict[str, Any]]:
 
 
 def _blocks(message: Message) -> list[dict[str, Any]]:
-    if message.role == "tool":
-        return [_result(message)]
-    blocks = [_block(part) for part in message.parts if not (isinstance(part, Text) and not part.text)]
-    return blocks + [_tool_use(call) for call in message.tool_calls]
-
-
-def _result(message: Message) -> dict[str, Any]:
-    parts = message.parts
-    has_failed = parts[:1] == (FAILED_RESULT,)
-    blocks = [_block(part) for part in parts[has_failed:] if not (isinstance(part, Text) and not part.text)]
-    result: dict[str, Any] = {"type": "tool_result", "tool_use_id": message.tool_call_id}
-    result["content"] = blocks[0]["text"] if len(blocks) == 1 and blocks[0]["type"] == "text" else blocks or ""
-    if has_failed:
-        result["is_error"] = True
-    return result
+    has_failed = message.role == "tool" and message.parts[:1] == (FAILED_RESULT,)
+    parts = message.parts[has_failed:]
+    blocks = [_block(part) for part in parts if not isinstance(part, Text) or part.text]
+    if message.role != "tool":
+        return blocks + [_tool_use(call) for call in message.tool_calls]
+    content = blocks[0]["text"] if len(blocks) == 1 and blocks[0]["type"] == "text" else blocks or ""
+    result = {"type": "tool_result", "tool_use_id": message.tool_call_id, "content": content}
+    return [result | ({"is_error": True} if has_failed else {})]
 
 
 def _tool_use(call: ToolCall) -> dict[str, Any]:

@@ -6,6 +6,7 @@ Sources: OpenAI API reference; vLLM's "extra parameters", SGLang's and llama.cpp
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import orjson
@@ -153,12 +154,27 @@ def read_tools(given: Fields) -> tuple[Tool, ...]:
 
 
 def _tool(function: Fields, where: str) -> Tool:
-    return Tool(
-        required(function, "name", str, where),
-        optional(function, "description", str, where) or "",
-        optional(function, "parameters", dict, where) or {},
-        optional(function, "strict", bool, where),
-    )
+    return read_tool(function, where, function, optional(function, "parameters", dict, where) or {})
+
+
+def read_tool(tool: Fields, where: str, known: Collection[str], parameters: Fields) -> Tool:
+    """A tool, all of whose fields that say something must be known."""
+    name = required(tool, "name", str, where)
+    for field, value in tool.items():
+        if value and field not in known and value != ["direct"]:
+            raise bad_request(f"'{where}.{field}' (of tool '{name}') cannot be told to an engine; leave it out")
+    description = optional(tool, "description", str, where) or ""
+    return Tool(name, description, parameters, optional(tool, "strict", bool, where))
+
+
+def with_others(
+    options: dict[str, Any], given: Fields, read: Collection[str], idle: Mapping[str, Collection[Any]]
+) -> dict[str, Any]:
+    """The options with all other fields, by their own names, that say something."""
+    for name, value in given.items():
+        if name not in read and value is not None and value not in idle.get(name, ()):
+            options.setdefault(name, value)
+    return options
 
 
 def written_tool(tool: Tool) -> Fields:

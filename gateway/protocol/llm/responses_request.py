@@ -40,7 +40,7 @@ from gateway.protocol.llm.json_fields import (
     required,
     texts,
 )
-from gateway.protocol.llm.openai_options import written_thinking
+from gateway.protocol.llm.openai_options import read_tool, with_others, written_thinking
 from gateway.protocol.llm.sampling_fields import OPTIONS, SAMPLING_FIELDS, accepted_by
 from gateway.protocol.operations import LlmApi
 
@@ -57,25 +57,23 @@ def read_input(given: Any) -> list[Message]:
     for where, item in objects(given, "input"):
         kind = item.get("type") or "message"
         if kind == "message":
-            _message(item, where, messages)
+            role = required(item, "role", str, where)
+            if role not in _ROLES:
+                raise bad_request(f"'{where}.role' must be one of {', '.join(_ROLES)}, not '{role}'")
+            _append(Message(role, _parts(item.get("content"), f"{where}.content")), messages)
         elif kind == "reasoning":
             _append(Message("assistant", (_reasoning(item, where),)), messages)
         elif kind == "function_call":
-            _call(item, where, messages)
+            call = ToolCall(*(required(item, name, str, where) for name in ("call_id", "name", "arguments")))
+            _append(Message("assistant", (), (call,)), messages)
         elif kind == "function_call_output":
-            messages.append(Message("tool", _output(item, where), (), required(item, "call_id", str, where)))
+            parts = _parts(item.get("output"), f"{where}.output")
+            messages.append(Message("tool", parts, (), required(item, "call_id", str, where)))
         elif kind == "item_reference":
             raise bad_request(f"'{where}' is a reference: this gateway keeps no responses; send the item itself")
         else:
             raise bad_request(f"'{where}' is a '{kind}' item, which engines here cannot be given")
     return messages
-
-
-def _message(item: Fields, where: str, messages: list[Message]) -> None:
-    role = required(item, "role", str, where)
-    if role not in _ROLES:
-        raise bad_request(f"'{where}.role' must be one of {', '.join(_ROLES)}, not '{role}'")
-    _append(Message(role, _parts(item.get("content"), f"{where}.content")), messages)
 
 
 def _append(message: Message, messages: list[Message]) -> None:
@@ -89,20 +87,11 @@ def _append(message: Message, messages: list[Message]) -> None:
         messages.append(message)
 
 
-def _call(item: Fields, where: str, messages: list[Message]) -> None:
-    call = ToolCall(*(required(item, name, str, where) for name in ("call_id", "name", "arguments")))
-    _append(Message("assistant", (), (call,)), messages)
-
-
 def _reasoning(item: Fields, where: str) -> Reasoning:
     """What the model thought, in full where the item has it, else in summary."""
     name = "content" if item.get("content") else "summary"
     parts = [required(part, "text", str, path) for path, part in objects(item.get(name) or [], f"{where}.{name}")]
     return Reasoning("\n\n".join(parts), optional(item, "encrypted_content", str, where) or "")
-
-
-def _output(item: Fields, where: str) -> tuple[Part, ...]:
-    return _parts(item.get("output"), f"{where}.output")
 
 
 def _parts(content: Any, where: str) -> tuple[Part, ...]:
@@ -114,40 +103,30 @@ def _parts(content: Any, where: str) -> tuple[Part, ...]:
 
 
 def _read_part(part: Fields, where: str) -> Part:
-    match required(part, "type", str, where):
+    kind = required(part, "type", str, where)
+    if kind in ("input_image", "input_file") and part.get("file_id") is not None:
+        raise bad_request(f"'{where}.file_id': this gateway keeps no files; send the file itself")
+    match kind:
         case "input_text" | "output_text" | "text":
             return Text(required(part, "text", str, where))
         case "refusal":
             return Text(required(part, "refusal", str, where))
         case "input_image":
-            _refuse_file_id(part, where)
             detail = optional(part, "detail", str, where)
             parsed = {} if detail in (None, "auto") else {"detail": detail}
             return Media("image", required(part, "image_url", str, where), parsed)
         case "input_file":
-            return _file(part, where)
+            name, url = optional(part, "filename", str, where), optional(part, "file_url", str, where)
+            if url is None:
+                url = required(part, "file_data", str, where)
+                url = url if url.startswith("data:") else data_url("application/octet-stream", url)
+            return Media("file", url, {"filename": name} if name else {})
         case "input_audio":
             audio = required(part, "input_audio", dict, where)
             form, path = required(audio, "format", str, f"{where}.input_audio"), f"{where}.input_audio"
             return Media("audio", data_url(f"audio/{form}", required(audio, "data", str, path)), {"format": form})
-        case kind:
+        case _:
             raise bad_request(f"'{where}' is a part of type '{kind}', which engines here cannot be given")
-
-
-def _file(part: Fields, where: str) -> Media:
-    _refuse_file_id(part, where)
-    name = optional(part, "filename", str, where)
-    url = optional(part, "file_url", str, where)
-    if url is None:
-        url = required(part, "file_data", str, where)
-        if not url.startswith("data:"):
-            url = data_url("application/octet-stream", url)
-    return Media("file", url, {"filename": name} if name else {})
-
-
-def _refuse_file_id(part: Fields, where: str) -> None:
-    if part.get("file_id") is not None:
-        raise bad_request(f"'{where}.file_id': this gateway keeps no files; send the file itself")
 
 
 _KEPT_NOWHERE = {
@@ -216,11 +195,7 @@ def _options(given: Fields) -> dict[str, Any]:
     choice = given.get("tool_choice")
     if choice is not None and (given.get("tools") or choice not in ("auto", "none")):
         options["tool_choice"] = _tool_choice(choice)
-    for name, value in given.items():
-        if name in _READ_ELSEWHERE or value is None or value in _WITHOUT_EFFECT.get(name, ()):
-            continue
-        options.setdefault(name, value)
-    return options
+    return with_others(options, given, _READ_ELSEWHERE, _WITHOUT_EFFECT)
 
 
 def _text(text: Fields) -> dict[str, Any]:
@@ -280,13 +255,7 @@ def _tool(tool: Fields, where: str) -> Tool:
     kind = required(tool, "type", str, where)
     if kind != "function":
         raise bad_request(f"'{where}' is of type '{kind}', which engines here do not run; they take functions alone")
-    name = required(tool, "name", str, where)
-    for field, value in tool.items():
-        if value and field not in _TOOL_FIELDS and value != ["direct"]:
-            raise bad_request(f"'{where}.{field}' (of tool '{name}') cannot be told to an engine; leave it out")
-    description = optional(tool, "description", str, where) or ""
-    parameters = optional(tool, "parameters", dict, where) or {}
-    return Tool(name, description, parameters, optional(tool, "strict", bool, where))
+    return read_tool(tool, where, _TOOL_FIELDS, optional(tool, "parameters", dict, where) or {})
 
 
 ENGINE = "an OpenAI responses engine"

@@ -164,10 +164,6 @@ def fields_of(api: LlmApi) -> frozenset[str]:
     return frozenset(field.name for field in SAMPLING_FIELDS if api in field.apis)
 
 
-def of_type(*types: FieldType) -> frozenset[str]:
-    return frozenset(field.name for field in SAMPLING_FIELDS if field.type in types)
-
-
 def accepted_by(
     options: Mapping[str, Any], known: Collection[str], *, engine: str, drop: bool = False
 ) -> tuple[dict[str, Any], list[str]]:

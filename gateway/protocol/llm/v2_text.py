@@ -21,21 +21,16 @@ from gateway.protocol.llm.canonical import (
     Generation,
     Media,
     Message,
-    Part,
     Text,
     TextDelta,
     Used,
     data_url,
 )
-from gateway.protocol.llm.sampling_fields import SAMPLING_FIELDS, FieldType, of_type
+from gateway.protocol.llm.sampling_fields import OPTIONS, SAMPLING_FIELDS, FieldType
 
 _OPTION_OF = {tensor: field.name for field in SAMPLING_FIELDS for tensor in field.tensors} | {
     "max_new_tokens": "max_tokens",
 }
-_WHOLE = of_type(FieldType.INTEGER)
-_NUMBERS = of_type(FieldType.NUMBER)
-_TEXTS = of_type(FieldType.TEXTS)
-_JSON = of_type(FieldType.TOKEN_IDS, FieldType.MAP, FieldType.OBJECT)
 _IDLE = {"n": 1, "best_of": 1, "beam_width": 1}  # what a backend does anyway
 
 # A flag of the request -> the outputs that it adds to the reply.
@@ -58,8 +53,8 @@ _IMAGE_TYPES = {"iVBOR": "png", "/9j/": "jpeg", "R0lGOD": "gif", "UklGR": "webp"
 class TextRequest(Generation):
     """A V2 client's request, and what its reply must have beside the text.
 
-    `told` are the outputs that were named, else the text and what flags add to it. `before` stands before the text of
-    each choice: the prompt, where the client did not want it left out. `form`: how an infer's outputs travel.
+    `outputs_named`: else the text and what flags add to it. `before` stands before the text of each choice: the prompt,
+    where the client did not want it left out. `form`: how an infer's outputs travel.
     """
 
     outputs_named: frozenset[str] = frozenset({"text_output"})
@@ -82,12 +77,14 @@ def text_request(
     images = _texts("image", left.pop("image", []))
     left.pop("stream", None)  # the path says it, as of Triton
     leaves_out_prompt = rest_bodies.flag(_only(left.pop("exclude_input_in_output", True)), "exclude_input_in_output")
-    flagged = {output for name, adds in _OUTPUT_FLAGS.items() if _is_set(left, name) for output in adds}
+    flags = [name for name in _OUTPUT_FLAGS if name in left and rest_bodies.flag(_only(left[name]), name)]
+    flagged = {output for name in flags for output in _OUTPUT_FLAGS[name]}
     outputs_named = outputs or frozenset({"text_output", *flagged})
     options = _options(left)
     if outputs_named & _NEED_LOGPROBS:
         options.setdefault("logprobs", 0)
-    parts: list[Part] = [Media("image", _data_url(image)) for image in images]
+    kinds = [next((kind for begin, kind in _IMAGE_TYPES.items() if image.startswith(begin)), "png") for image in images]
+    parts = [Media("image", data_url(f"image/{kind}", image)) for kind, image in zip(kinds, images, strict=True)]
     return TextRequest(
         model,
         prompt=None if images else prompt,
@@ -132,12 +129,13 @@ def _options(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def _value(option: str, name: str, value: Any) -> Any:
-    if option in _TEXTS:
-        return [text for text in _texts(name, value) if text]
-    if option in _JSON and isinstance(value, str):
-        return _json(name, value)  # a parameter, which is a scalar
-    if option in _WHOLE or option in _NUMBERS:
-        return _number(name, _only(value), is_whole=option in _WHOLE)
+    match OPTIONS[option].type if option in OPTIONS else None:
+        case FieldType.TEXTS:
+            return [text for text in _texts(name, value) if text]
+        case FieldType.INTEGER | FieldType.NUMBER as kind:
+            return _number(name, _only(value), is_whole=kind is FieldType.INTEGER)
+        case FieldType.TOKEN_IDS | FieldType.MAP | FieldType.OBJECT if isinstance(value, str):
+            return _json(name, value)  # a parameter, which is a scalar
     return value
 
 
@@ -192,10 +190,6 @@ def _only(value: Any) -> Any:
     return value
 
 
-def _is_set(fields: Mapping[str, Any], name: str) -> bool:
-    return name in fields and rest_bodies.flag(_only(fields[name]), name)
-
-
 def _response_format(name: str, text: Any) -> dict[str, Any]:
     """OpenAI's form of vLLM's guide: a JSON text, or the object itself."""
     guide = _json(name, text) if isinstance(text, str) else text
@@ -219,11 +213,6 @@ def _guide(kind: Any, guide: Any) -> dict[str, Any]:
 
 def _schema_format(schema: Any) -> dict[str, Any]:
     return {"type": "json_schema", "json_schema": {"name": "schema", "schema": schema}}
-
-
-def _data_url(image: str) -> str:
-    kind = next((kind for begin, kind in _IMAGE_TYPES.items() if image.startswith(begin)), "png")
-    return data_url(f"image/{kind}", image)
 
 
 # More choices than this are no request: each event of theirs is an array.

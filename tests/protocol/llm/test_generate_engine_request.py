@@ -162,7 +162,6 @@ def test_without_a_limit_a_backend_gets_one(model: dict[str, Any]) -> None:
     chat = Generation("x", prompt="<u>Hi<a>", messages=(Message("user", (Text("Hi"),)),))
     assert limit(Generation("x", prompt="Hi")) == 16
     assert limit(chat) == 1024
-    assert limit(chat, default_max_tokens=99) == 99
 
 
 def test_images_go_beside_the_prompt() -> None:
