@@ -134,12 +134,9 @@ def path(text: str) -> str:
     return text
 
 
-def status(text: str) -> int:
-    """The status of a failed request."""
-    found = values.integer(text)
-    if not 400 <= found <= 599:
-        raise ValueError(f"{text} is not the status of a failure: 400 to 599")
-    return found
+status = values.checked(
+    values.integer, lambda found: 400 <= found <= 599, "{text} is not the status of a failure: 400 to 599"
+)
 
 
 def truth_in_json(text: str) -> str:
@@ -186,20 +183,18 @@ def hashed_key(text: str) -> str:
     return text.lower()
 
 
-def share_of_units(text: str) -> float:
-    """A share of units, 0 to 1."""
-    value = share(text)
-    if not 0 <= value <= 1:
-        raise ValueError(f"{text} is out of range: a share is from 0 to 1, or from 0% to 100%")
-    return value
+share_of_units = values.checked(
+    share,
+    lambda found: 0 <= found <= 1,
+    "{text} is out of range: a share is from 0 to 1, or from 0% to 100%",
+)
 
-
-def sample(text: str) -> float:
-    """A share of requests: all of them, or fewer, but not none."""
-    value = share(text)
-    if not 0 < value <= 1:
-        raise ValueError(f"a sample of {text} is out of range: more than 0, and 1 (or 100%) at the most")
-    return value
+# A share of requests: all of them, or fewer, but not none
+sample = values.checked(
+    share,
+    lambda found: 0 < found <= 1,
+    "a sample of {text} is out of range: more than 0, and 1 (or 100%) at the most",
+)
 
 
 def part(text: str) -> float:
@@ -213,12 +208,8 @@ def part(text: str) -> float:
     return value
 
 
-def alpha(text: str) -> float:
-    """A chance of error, up to one half."""
-    value = share(text)
-    if not 0 < value <= 0.5:
-        raise ValueError(f"{text} is out of range: more than 0, up to 0.5")
-    return value
+# A chance of error
+alpha = values.checked(share, lambda found: 0 < found <= 0.5, "{text} is out of range: more than 0, up to 0.5")
 
 
 _DEVIATION = re.compile(r"(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,2})?", re.ASCII)

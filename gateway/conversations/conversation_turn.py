@@ -84,7 +84,8 @@ class ConversationTurn:
         if self._spec.system == "request":
             done = replace(done, system=())
         self._completed = done
-        self._check_form()
+        for message in (*done.system, *done.new):  # refuse what cannot be stored before an engine spends time on it
+            written_message(without_reasoning(message))
         self._check_room()
         return replace(request, prompt=None, messages=done.messages)
 
@@ -109,11 +110,6 @@ class ConversationTurn:
             return history
         first = num_dropped(history.turns, history.sizes, history.system_bytes, self._spec)
         return replace(history, turns=history.turns[first:], sizes=history.sizes[first:]) if first else history
-
-    def _check_form(self) -> None:
-        """Check that the question can be stored before an engine spends time on it."""
-        for message in (*self._completed.system, *self._completed.new):
-            written_message(without_reasoning(message))
 
     def _check_room(self) -> None:
         """Refuse a request that does not fit if nothing may be dropped; the answer's length is unknown."""

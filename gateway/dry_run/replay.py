@@ -113,7 +113,8 @@ class Replay:
     def take(self, fact: Fact) -> None:
         """Decide one."""
         self._tests["facts"] += 1
-        throw = _throw(fact.id)
+        # The same number for the same request, so that chance is the same for both rules
+        throw = int.from_bytes(blake2b(fact.id.encode(), digest_size=6).digest(), "big") / 2**48
         started = perf_counter_ns()
         after = self._decide(self._candidate, fact, throw)
         self._nanoseconds.append(perf_counter_ns() - started)
@@ -123,10 +124,13 @@ class Replay:
             return
         if after.route is None and before.route is not None:
             self._tests["lost"] += 1
+        is_chance = self._against is None and after.by_chance  # another choice than the recorded one is no change
+        may_be_engine = is_chance and before.engine in after.engines
+        may_be_arm = is_chance and before.experiment == after.experiment
         changed = [
             self._note("route", before.route, after.route, fact),
-            not self._may_be(before, after) and self._note("engine", before.engine, after.engine, fact),
-            not self._by_chance(before, after) and self._note("arm", _arm(before), _arm(after), fact),
+            not may_be_engine and self._note("engine", before.engine, after.engine, fact),
+            not may_be_arm and self._note("arm", _arm(before), _arm(after), fact),
         ]
         self._tests["changed"] += any(changed)
 
@@ -161,13 +165,6 @@ class Replay:
         except ValueError:
             return None
 
-    def _may_be(self, before: RoutingOutcome, after: RoutingOutcome) -> bool:
-        """Whether only chance has chosen another engine than the one that was recorded."""
-        return self._against is None and after.by_chance and before.engine in after.engines
-
-    def _by_chance(self, before: RoutingOutcome, after: RoutingOutcome) -> bool:
-        return self._against is None and after.by_chance and before.experiment == after.experiment
-
     def _note(self, what: str, before: str | None, after: str | None, fact: Fact) -> bool:
         if before == after:
             return False
@@ -195,11 +192,6 @@ def _fields_of(fact: Fact) -> Json:
         "header": dict(facts.headers),
         "session": facts.session,
     }
-
-
-def _throw(id: str) -> float:
-    """The same number for the same request, so that chance is the same for both rules."""
-    return int.from_bytes(blake2b(id.encode(), digest_size=6).digest(), "big") / 2**48
 
 
 def _microseconds(times: list[int], quantile: float) -> float | None:

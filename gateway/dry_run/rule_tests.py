@@ -54,7 +54,8 @@ def _difference(test: RuleTestSpec, outcome: RoutingOutcome, facts: Facts, table
     if outcome.by_chance and expect.needs_arm:
         return _by_chance(test, outcome)
     if expect.arm not in (None, outcome.arm):
-        return "arm", f"arm is {_named(outcome.arm)}, not {expect.arm!r}"
+        arm = repr(outcome.arm) if outcome.arm is not None else "none, since the experiment has not got its unit"
+        return "arm", f"arm is {arm}, not {expect.arm!r}"
     if expect.engine is not None and expect.engine not in outcome.engines:
         return "engine", f"engine is {' and '.join(map(repr, sorted(outcome.engines)))}, not {expect.engine!r}"
     if expect.model is not None and expect.model not in outcome.models:
@@ -85,10 +86,6 @@ def _reason(wanted: str | None, facts: Facts, table: Table) -> str:
             actual = "is missing" if check.actual is None else f"is {check.actual}"
             return f": {check.key} {actual}, wanted {check.expected}"
     return ""
-
-
-def _named(arm: str | None) -> str:
-    return repr(arm) if arm is not None else "none, since the experiment has not got its unit"
 
 
 def _place(test: RuleTestSpec, key: str) -> Location:

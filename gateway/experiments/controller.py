@@ -240,20 +240,13 @@ class ExperimentController:
 
     def _apply(self) -> None:
         """Send the active shares to the workers."""
-        weights = {
-            name: dict(experiment.state.shares)
-            for name, experiment in self._experiments.items()
-            if experiment.state is not None and experiment.run
-        }
-        runs = {name: self._experiments[name].run for name in weights}
+        active = {name: state for name, each in self._experiments.items() if (state := each.active) is not None}
+        weights = {name: dict(state.shares) for name, state in active.items() if state.shares}
+        runs = {name: active[name].run for name in weights}
         if (weights, runs) != self._weights:
             self._weights = weights, runs
             self._actions.set_weights(weights, runs)
-        self._applied = {
-            name: experiment.state.turn
-            for name, experiment in self._experiments.items()
-            if experiment.state is not None and experiment.is_in_force
-        }
+        self._applied = {name: state.turn for name, state in active.items()}
 
     def _changed(self, name: str) -> None:
         self._apply()
@@ -265,12 +258,8 @@ class ExperimentController:
     async def _write_rules(self) -> None:
         """Write the final weights of ended runs to this gateway's rules."""
         for experiment in list(self._experiments.values()):
-            state = experiment.state
-            if (
-                state is None
-                or not experiment.is_in_force
-                or state.status not in (RunStatus.FINISHED, RunStatus.ROLLED_BACK)
-            ):
+            state = experiment.active
+            if state is None or state.status not in (RunStatus.FINISHED, RunStatus.ROLLED_BACK):
                 continue
             if self._has_tried(experiment.name, state.revision) or are_same(weights_of(experiment.spec), state.shares):
                 continue
@@ -311,9 +300,9 @@ class ExperimentController:
             for _ in range(3):  # concurrent changes
                 shared = await self._coordination.beat(self._report)
                 self._adopt(shared)
-                if experiment.state is None or not experiment.is_in_force:
+                if experiment.active is None:
                     raise runs.CommandRefused("its rules have just changed: ask again in a moment")
-                state = change(experiment, experiment.state, shared.now)
+                state = change(experiment, experiment.active, shared.now)
                 if await self._lead.commit(experiment, state, action, shared.now, by_operator=True):
                     _log.info("experiment '%s': %s by %s%s", name, action, by, f" ({reason})" if reason else "")
                     return self.experiment_json(name)
@@ -340,9 +329,9 @@ class ExperimentController:
     def facts(self) -> dict[str, RunFacts]:
         """The active state of each experiment, as far as loaded."""
         return {
-            name: RunFacts(experiment.state.status.value, experiment.state.step, experiment.state.in_force)
+            name: RunFacts(state.status.value, state.step, state.in_force)
             for name, experiment in self._experiments.items()
-            if experiment.state is not None and experiment.is_in_force
+            if (state := experiment.active) is not None
         }
 
     def experiments_json(self) -> list[Json]:

@@ -76,33 +76,31 @@ class ExperimentState:
             self.declared = declared
 
     @property
-    def is_in_force(self) -> bool:
-        """Whether the run belongs to these rules: another gateway may already have newer ones."""
-        return self.state is not None and self.state.fingerprint == self.declared.fingerprint
+    def active(self) -> RunState | None:
+        """The state of the run if it belongs to these rules: another gateway may already have newer ones."""
+        is_current = self.state is not None and self.state.fingerprint == self.declared.fingerprint
+        return self.state if is_current else None
 
     @property
     def run(self) -> int:
         """The number of the run whose shares are active; 0 if the rules' weights are."""
-        return self.state.run if self.state is not None and self.is_in_force and self.state.shares else 0
+        return self.active.run if self.active is not None and self.active.shares else 0
 
     @property
     def is_live(self) -> bool:
-        return self.is_in_force and self.state is not None and self.state.status.is_live
+        return self.active is not None and self.active.status.is_live
 
     def adopt(self, state: RunState) -> None:
         """Set the state after a decision of any gateway."""
         before, self.state = self.state, state
         if before is None or before.run != state.run:
-            self._forget_evidence()
+            self.evidence, self.series, self.evaluation = Evidence(self.name), TimeSeries(), None
+            self.tail, self.stored_periods = [], set()
+            self.has_read = self.has_reported_mismatch = False
         if before is None or (before.run, before.turn) != (state.run, state.turn):
             self._fuse.begin_step()
             self._own_fuse.begin_step()
         self.evidence.begin(state.turn, state.in_force)
-
-    def _forget_evidence(self) -> None:
-        self.evidence, self.series, self.evaluation = Evidence(self.name), TimeSeries(), None
-        self.tail, self.stored_periods = [], set()
-        self.has_read = self.has_reported_mismatch = False
 
     def restore(self, evidence: Evidence, series: TimeSeries) -> None:
         """Continue with an earlier leader's evidence."""

@@ -84,7 +84,7 @@ class Leader:
     async def _lead(self, experiment: ExperimentState, shared: CoordinationState, is_tick: bool) -> None:
         await self._put_back(experiment, shared.states.get(experiment.name))
         await self._follow_rules(experiment, shared.now)
-        if experiment.state is None or not experiment.is_in_force:
+        if experiment.active is None:
             return
         if not experiment.has_read:
             await self._restore(experiment)
@@ -147,7 +147,7 @@ class Leader:
         if state is None:
             begun = runs.begin(experiment.spec, None, fresh, now)
             await self.commit(experiment, begun, "started" if begun.status.is_live else None, now)
-        elif not experiment.is_in_force:
+        elif experiment.active is None:
             ended = replace(state, by="rules", reason="the rules of the experiment have changed")
             begun = runs.begin(experiment.spec, state, fresh, now)
             is_put = await self.commit(experiment, begun, "stopped" if state.status.is_live else None, now, ended)
@@ -253,6 +253,7 @@ class Leader:
             return
         experiment.bandit_updated_at = now
         update = update_shares(experiment.spec, bandit, state, experiment.evidence, now)
-        if update.shares is not None:
-            moved = runs.changed(state, RunStatus.RUNNING, now, "the bandit", update.reason, update.shares)
+        if update is not None:
+            shares, reason = update
+            moved = runs.changed(state, RunStatus.RUNNING, now, "the bandit", reason, shares)
             await self.commit(experiment, moved, "moved", now)

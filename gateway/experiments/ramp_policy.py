@@ -18,28 +18,20 @@ _LEAST_MOVE = 0.02
 _PARTS = 8
 
 
-@dataclass(frozen=True, slots=True)
-class BanditUpdate:
-    """New shares of a bandit; None: no change."""
-
-    shares: Shares | None
-    reason: str = ""
-
-
 def is_due(bandit: BanditSpec, state: RunState, now: float, bandit_updated_at: float) -> bool:
     return state.status is RunStatus.RUNNING and now - max(bandit_updated_at, state.since) >= bandit.every
 
 
 def update_shares(
     spec: ExperimentSpec, bandit: BanditSpec, state: RunState, evidence: Evidence, now: float
-) -> BanditUpdate:
-    """The shares that the arms should have now; equal ones without evidence."""
+) -> tuple[Shares, str] | None:
+    """The shares that the arms should have now, and why; equal ones without evidence. None: no change."""
     evidence.cut(now, bandit.half_life / _PARTS)
     beliefs = {}
     for arm in spec.arms:
         estimate = belief(bandit.metric, evidence.aged(arm.name, now), bandit.half_life)
         if estimate is None:
-            return BanditUpdate(None)
+            return None
         beliefs[arm.name] = estimate
     goal = _goal(spec, bandit)
     shares = thompson(beliefs, bandit.min_share, bandit.max_share, goal)
@@ -47,10 +39,10 @@ def update_shares(
     first = max(shares, key=lambda arm: shares[arm])
     shares[first] = round(shares[first] + 1.0 - sum(shares.values()), 6)
     if all(abs(shares[arm] - state.in_force.get(arm, 0.0)) < _LEAST_MOVE for arm in shares):
-        return BanditUpdate(None)
+        return None
     chances = best_chances(beliefs, goal)
     summary = ", ".join(f"'{arm}' {chance:.1%} ({beliefs[arm].mean:.4g})" for arm, chance in chances.items())
-    return BanditUpdate(shares, f"chances to have the best {bandit.metric}: {summary}")
+    return shares, f"chances to have the best {bandit.metric}: {summary}"
 
 
 def _goal(spec: ExperimentSpec, bandit: BanditSpec) -> str:

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from enum import StrEnum
 from hashlib import sha256
 
-from gateway.config.experiment_specs import ExperimentSpec, RampSpec
+from gateway.config.experiment_specs import ExperimentSpec
 from gateway.config.specs import EngineSpec
 
 Shares = Mapping[str, float]  # by arm; they sum to 1
@@ -94,14 +94,12 @@ def fingerprint(spec: ExperimentSpec, engines: Mapping[str, EngineSpec]) -> str:
         (arm.name, arm.engine, arm.model, engines[arm.engine].protocol.value if arm.engine in engines else "")
         for arm in spec.arms
     ]
+    guardrails = [
+        {name: value for name, value in asdict(each).items() if name != "location"} for each in spec.guardrails
+    ]
     split = (spec.unit, spec.salt, spec.control_arm.name, spec.layer, spec.share)
-    verdict = (spec.metric, spec.goal, spec.alpha, [_without_place(each) for each in spec.guardrails])
+    verdict = (spec.metric, spec.goal, spec.alpha, guardrails)
     return sha256(repr((arms, split, verdict, spec.ramp, spec.bandit)).encode()).hexdigest()[:16]
-
-
-def _without_place(guardrail: object) -> dict[str, object]:
-    data = asdict(guardrail)  # type: ignore[call-overload]
-    return {name: value for name, value in data.items() if name != "location"}
 
 
 class CommandRefused(Exception):  # noqa: N818
@@ -138,7 +136,9 @@ def start(spec: ExperimentSpec, state: RunState, now: float, by: str, reason: st
 
 def go_to(spec: ExperimentSpec, state: RunState, now: float, by: str, reason: str, step: int) -> RunState:
     """Go to a step of the ramp, forward or back, and continue from there."""
-    ramp = ramp_of(spec)
+    ramp = spec.ramp
+    if ramp is None:
+        raise CommandRefused("its rules have no 'ramp': its weights are changed in the rules")
     if not state.status.is_live:
         raise CommandRefused(f"it is {state.status}: start it first")
     if not 1 <= step <= len(ramp.steps):
@@ -196,9 +196,3 @@ def begin(spec: ExperimentSpec, before: RunState | None, fresh: RunState, now: f
         return fresh
     begun = start(spec, fresh, now, "rules", "the rules start it")
     return replace(begun, revision=fresh.revision)
-
-
-def ramp_of(spec: ExperimentSpec) -> RampSpec:
-    if spec.ramp is None:
-        raise CommandRefused("its rules have no 'ramp': its weights are changed in the rules")
-    return spec.ramp

@@ -21,7 +21,7 @@ def experiment_json(experiment: ExperimentState) -> Json:
     spec, state = experiment.spec, experiment.state
     evaluation = experiment.evaluation or Evaluation({}, {}, None)
     counts = experiment.evidence.totals()
-    in_force = state.in_force if state is not None and experiment.is_in_force else experiment.declared.fresh().weights
+    in_force = (experiment.active or experiment.declared.fresh()).in_force
     return {
         "name": spec.name,
         "unit": spec.unit,

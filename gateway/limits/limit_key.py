@@ -66,11 +66,7 @@ def _reader(part: str, identity: IdentitySpec) -> Callable[[LimitedRequest], byt
     if part == "session":
         header = identity.session_header.encode()
         return lambda request: (request.session or read_name(request.field(header) or b"")).encode()
-    name = identity.tenant_header if part == "tenant" else part.removeprefix("header:")
-    return _field_reader(name.encode("ascii"))
-
-
-def _field_reader(name: bytes) -> Callable[[LimitedRequest], bytes]:
+    name = (identity.tenant_header if part == "tenant" else part.removeprefix("header:")).encode("ascii")
     return lambda request: _bounded(request.field(name) or b"")
 
 

@@ -96,7 +96,8 @@ def explain(table: Table, facts: Facts, chance: Callable[[], float]) -> Explanat
         if winner is not None:
             steps.append(Step(route.name, RouteVerdict.SKIPPED))
             continue
-        head, body = _check_head(route, facts), _check_body(route, facts)
+        conditions = route.head if route.model is None else (route.model, *route.head)
+        head, body = tuple(_check(condition, facts) for condition in conditions), _check_body(route, facts)
         if _all(head) and body and facts.operation in INFERENCE_OPERATIONS:
             in_head = False
         if _all(head) and _all(body):
@@ -110,11 +111,6 @@ def explain(table: Table, facts: Facts, chance: Callable[[], float]) -> Explanat
     if targets:
         return Explanation(tuple(steps), decision, targets=targets)
     return Explanation(tuple(steps), decision, _assignment(winner, facts, decision))
-
-
-def _check_head(route: Route, facts: Facts) -> tuple[Check, ...]:
-    model = () if route.model is None else (route.model,)
-    return tuple(_check(condition, facts) for condition in model + route.head)
 
 
 def _check_body(route: Route, facts: Facts) -> tuple[Check, ...]:

@@ -106,7 +106,7 @@ class Route:
         """Whether the head determines the route, and the arm by a unit in the head or by chance."""
         if self.split is None or self.body or self._needs_body_for_arm:
             return False
-        return self.by_session or not self._unit_parameters
+        return self.by_session or self._unit is None or not self._unit.parameters
 
     @property
     def by_session(self) -> bool:
@@ -122,10 +122,6 @@ class Route:
     def unit_header(self) -> str | None:
         """The header with the unit; None if the unit is a session or there is none."""
         return self._unit.header if self._unit is not None and not self.by_session else None
-
-    @property
-    def _unit_parameters(self) -> tuple[str, ...]:
-        return self._unit.parameters if self._unit is not None else ()
 
     def unit_of(self, facts: Facts) -> str | None:
         """The unit of a request for this route's experiment, if it has one."""

@@ -85,14 +85,10 @@ class SessionUnitLookup(Lookup):
         if match is None:
             return None
         text = bounded(match[1])
-        return _sequence(text, model, parameters) if match[0] == _SEQUENCE_ID else text
-
-
-def _sequence(text: str, model: str, parameters: Mapping[str, Scalar]) -> Sequence:
-    """The sequence parameters of a request; flags are true unless false or 0."""
-    return Sequence(
-        text, bounded(model), starts=bool(parameters.get("sequence_start")), ends=bool(parameters.get("sequence_end"))
-    )
+        if match[0] != _SEQUENCE_ID:
+            return text
+        starts, ends = bool(parameters.get("sequence_start")), bool(parameters.get("sequence_end"))
+        return Sequence(text, bounded(model), starts=starts, ends=ends)
 
 
 def session_lookup(identity: IdentitySpec) -> SessionUnitLookup:

@@ -36,24 +36,8 @@ def set_weights(texts: RuleTexts, experiment: str, weights: Mapping[str, float])
     """Set weights of an experiment's arms; others keep theirs."""
     for arm, weight in weights.items():
         file, text, found = _named(texts, "experiments", experiment)
-        arms, at = _arm(text, found, experiment, arm)
-        texts[file] = set_entry(text, arms.children[at], "weight", weight, f"the weight of arm '{arm}'")
-
-
-def set_experiment_field(texts: RuleTexts, experiment: str, field: str, value: str | float | None) -> None:
-    """Give an experiment another value of a simple field, such as `share` or `control`; None takes the field out."""
-    file, text, found = _named(texts, "experiments", experiment)
-    what = f"'{field}' of experiment '{experiment}'"
-    texts[file] = (
-        remove_entry(text, found, field, what) if value is None else set_entry(text, found, field, value, what)
-    )
-
-
-def remove_experiment_arm(texts: RuleTexts, experiment: str, arm: str) -> None:
-    """Take an arm out of its experiment."""
-    file, text, found = _named(texts, "experiments", experiment)
-    arms, at = _arm(text, found, experiment, arm)
-    texts[file] = remove_item(text, arms, at, f"arm '{arm}'")
+        one = _arm(text, found, experiment, arm)
+        texts[file] = set_entry(text, one, "weight", weight, f"the weight of arm '{arm}'")
 
 
 def add_endpoint(texts: RuleTexts, engine: str, url: str, grpc: str | None = None, weight: float | None = None) -> None:
@@ -143,15 +127,13 @@ def _list_of(text: str, owner: Span, field: str, what: str) -> Span:
     return found
 
 
-def _arm(text: str, experiment: Span, name: str, arm: str) -> tuple[Span, int]:
-    """The list of an experiment's arms, and the arm's index there."""
-    arms = _list_of(text, experiment, "arms", f"experiment '{name}'")
-    names = [its.value if (its := one.get("name")) is not None else "" for one in arms.children]
-    if arm not in names:
-        raise EditError(f"experiment '{name}' has no arm '{arm}'{suggest(arm, filter(None, names))}")
-    at = names.index(arm)
-    check_own(text, arms.children[at], f"arm '{arm}'")
-    return arms, at
+def _arm(text: str, experiment: Span, name: str, arm: str) -> Span:
+    arms = _list_of(text, experiment, "arms", f"experiment '{name}'").children
+    named = {its.value: one for one in arms if (its := one.get("name")) is not None}
+    if arm not in named:
+        raise EditError(f"experiment '{name}' has no arm '{arm}'{suggest(arm, named)}")
+    check_own(text, named[arm], f"arm '{arm}'")
+    return named[arm]
 
 
 def _endpoints(text: str, engine: Span, name: str) -> Span:

@@ -52,7 +52,10 @@ def belief(metric: str, periods: Sequence[tuple[float, ArmCounts]], half_life: f
     variance yet.
     """
     series = [series_of(metric, counts) for _, counts in periods]
-    faded = [_faded(each, 0.5 ** (age / half_life)) for each, (age, _) in zip(series, periods, strict=True)]
+    faded = []
+    for each, (age, _) in zip(series, periods, strict=True):
+        by = 0.5 ** (age / half_life)
+        faded.append(Series([by * total for total in each.totals], [by * count for count in each.counts]))
     if is_rate(metric, [counts for _, counts in periods]):
         effect = design_effect(series)
         hits = sum(sum(each.totals) for each in faded) / effect
@@ -128,7 +131,3 @@ def _summed(points: Sequence[float], density: Sequence[float]) -> list[float]:
     for (one, two), (low, high) in zip(pairwise(points), pairwise(density), strict=True):
         sums.append(sums[-1] + (two - one) * (low + high) / 2)
     return sums
-
-
-def _faded(series: Series, by: float) -> Series:
-    return Series([by * total for total in series.totals], [by * count for count in series.counts])

@@ -84,7 +84,8 @@ def difference_of(of: Means, alpha: float, one_sided: bool = False) -> Interval:
     estimate, error, degrees = of.contrast()
     if not is_normal(of) or not 0 < error < inf:
         return Interval(estimate)
-    return _around(estimate, error * _factor(of.num, degrees, alpha, one_sided))
+    width = error * _factor(of.num, degrees, alpha, one_sided)
+    return Interval(estimate, estimate - width, estimate + width) if isfinite(width) else Interval(estimate)
 
 
 def ratio_of(of: Means, alpha: float, one_sided: bool = False) -> Interval | None:
@@ -117,7 +118,3 @@ def p_value_of(of: Means) -> float:
 
 def _factor(num: float, degrees: float, alpha: float, one_sided: bool) -> float:
     return student((one_sided_boundary if one_sided else boundary)(num, alpha), degrees)
-
-
-def _around(estimate: float, width: float) -> Interval:
-    return Interval(estimate, estimate - width, estimate + width) if isfinite(width) else Interval(estimate)

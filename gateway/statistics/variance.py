@@ -66,7 +66,7 @@ def neighbours(pairs: Sequence[Pair]) -> list[Pair]:
     for pair in pairs:
         if rest is not None and _are_alike(rest, pair):
             pair = _joined(rest, pair)
-        rest = None if _is_enough(pair) else pair
+        rest = None if all(sum(series.counts) >= LEAST_IN_A_PERIOD for series in pair) else pair
         if rest is None:
             periods.append(pair)
     if rest is not None and periods and _are_alike(periods[-1], rest):
@@ -178,10 +178,6 @@ def _without_prompts(mean: Mean, sizes: Mean, slope: float, middle: float) -> Me
         variance=mean.variance * after / before if before else mean.variance,
         errors=errors,
     )
-
-
-def _is_enough(pair: Pair) -> bool:
-    return all(sum(series.counts) >= LEAST_IN_A_PERIOD for series in pair)
 
 
 def _are_alike(one: Pair, other: Pair) -> bool:

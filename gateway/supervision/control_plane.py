@@ -14,8 +14,7 @@ from gateway.config.settings import Settings
 from gateway.config.specs import RulesSpec
 from gateway.control.messages import SetDrained, SetLogLevel, SetWeights
 from gateway.experiments.controller import ExperimentController, GatewayActions, RulesNotWritten
-from gateway.experiments.coordination import LocalCoordination
-from gateway.experiments.redis_coordination import RedisCoordination
+from gateway.experiments.coordination import LocalCoordination, RedisCoordination
 from gateway.observability.arm_stats import ArmCounts, ArmKey
 from gateway.observability.exposition import ExpositionState
 from gateway.observability.logs import log_level, set_log_level

@@ -163,18 +163,16 @@ class Record(Generic[T]):
             return None
         errors_before = reading.num_errors
         found = {key: self._read_entry(key, node, reading) for key in node.entries}
-        for key in self._missing(node):
-            reading.error(node.location, f"{self.what} needs {key!r}")
+        # A misspelt key is one finding, at the key
+        misspelt = {nearest(key, self.fields) for key in node.entries if key not in self.fields}
+        for key in self.required:
+            if key not in node.entries and key not in misspelt:
+                reading.error(node.location, f"{self.what} needs {key!r}")
         if reading.num_errors > errors_before or any(value is None for value in found.values()):
             return None
         if self.has_location:
             given = {"location": node.location} | given
         return self.make(**found, **given)
-
-    def _missing(self, node: Map) -> list[str]:
-        """Required keys that are missing and not misspelt: a misspelt key is one finding, at the key."""
-        misspelt = {nearest(key, self.fields) for key in node.entries if key not in self.fields}
-        return [key for key in self.required if key not in node.entries and key not in misspelt]
 
     def _read_entry(self, key: str, node: Map, reading: Reading) -> Any:
         entry = node.entries[key]

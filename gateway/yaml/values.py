@@ -9,6 +9,7 @@ from typing import NamedTuple, TypeVar
 
 from gateway.yaml.problems import suggest
 
+T = TypeVar("T")
 Number = TypeVar("Number", int, float)
 Member = TypeVar("Member", bound=Enum)
 
@@ -60,40 +61,32 @@ def boolean(text: str) -> bool:
     return text.lower() == "true"
 
 
-def at_least(minimum: Number, parse: Callable[[str], Number]) -> Callable[[str], Number]:
-    """Let a number pass from `minimum` up."""
+def checked(parse: Callable[[str], T], is_right: Callable[[T], bool], message: str) -> Callable[[str], T]:
+    """Let a value pass that is right; otherwise the message, with `{text}`, is the error."""
 
-    def checked(text: str) -> Number:
+    def read(text: str) -> T:
         value = parse(text)
-        if value < minimum:
-            raise ValueError(f"{text} is too small: at least {minimum:g}")
+        if not is_right(value):
+            raise ValueError(message.format(text=text))
         return value
 
-    return checked
+    return read
+
+
+def at_least(minimum: Number, parse: Callable[[str], Number]) -> Callable[[str], Number]:
+    """Let a number pass from `minimum` up."""
+    return checked(parse, lambda value: value >= minimum, f"{{text}} is too small: at least {minimum:g}")
 
 
 def between(minimum: Number, maximum: Number, parse: Callable[[str], Number]) -> Callable[[str], Number]:
     """Let a number pass from `minimum` to `maximum`."""
-
-    def checked(text: str) -> Number:
-        value = parse(text)
-        if not minimum <= value <= maximum:
-            raise ValueError(f"{text} is out of range: {minimum:.15g} to {maximum:.15g}")
-        return value
-
-    return checked
+    message = f"{{text}} is out of range: {minimum:.15g} to {maximum:.15g}"
+    return checked(parse, lambda value: minimum <= value <= maximum, message)
 
 
 def above_zero(parse: Callable[[str], float]) -> Callable[[str], float]:
     """Let a number pass that is more than zero."""
-
-    def checked(text: str) -> float:
-        value = parse(text)
-        if value <= 0:
-            raise ValueError(f"{text} is too small: more than 0")
-        return value
-
-    return checked
+    return checked(parse, lambda value: value > 0, "{text} is too small: more than 0")
 
 
 def one_of(known: Iterable[str], what: str = "value") -> Callable[[str], str]:

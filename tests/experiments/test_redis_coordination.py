@@ -13,8 +13,7 @@ import pytest
 from gateway.config.experiment_specs import ExperimentSpec
 from gateway.experiments import runs
 from gateway.experiments.controller import ExperimentController
-from gateway.experiments.coordination import MAX_DECISIONS
-from gateway.experiments.redis_coordination import RedisCoordination
+from gateway.experiments.coordination import MAX_DECISIONS, RedisCoordination
 from gateway.experiments.runs import RunState, RunStatus, weights_of
 from gateway.redis.command import StoreError
 from tests.experiments.making import RAMP, Engine, Workforce, experiment, rules
