@@ -136,7 +136,7 @@ def _assignment(assignment: Assignment) -> Json:
         "layer": assignment.layer,
         "place": assignment.place,
         "draws": [
-            {"arm": stretch.arm, "share": stretch.share, "intervals": stretch.intervals}
+            {"arm": stretch.name, "share": stretch.share, "intervals": stretch.intervals}
             for stretch in assignment.arm_spans
         ],
     }

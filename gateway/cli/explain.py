@@ -160,10 +160,10 @@ def _assignment(assignment: Assignment) -> Iterable[Text]:
     for part in assignment.parts:
         yield _stretch(part.name, part.share, part.spans, None)
     if assignment.arm is not None:
-        width = max(len(stretch.arm) for stretch in assignment.arm_spans)
+        width = max(len(stretch.name) for stretch in assignment.arm_spans)
         for stretch in assignment.arm_spans:
-            is_chosen = stretch.arm == assignment.arm
-            yield _stretch(stretch.arm.ljust(width), stretch.share, stretch.spans, is_chosen)
+            is_chosen = stretch.name == assignment.arm
+            yield _stretch(stretch.name.ljust(width), stretch.share, stretch.spans, is_chosen)
 
 
 def _stretch(name: str, share: float, spans: Iterable[Span], is_chosen: bool | None) -> Text:

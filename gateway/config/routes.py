@@ -1,12 +1,25 @@
-"""The `routes:`, `limits:` and `identity:` sections: which requests go where, how many, and what identifies them."""
+"""The `routes:`, `limits:`, `identity:` and `tests:` sections."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from gateway.config.experiment_specs import ShadowSpec
 from gateway.config.sessions import read_session
-from gateway.config.specs import IdentitySpec, InputMatch, LimitSpec, MatchSpec, RouteSpec
+from gateway.config.specs import (
+    ExpectSpec,
+    IdentitySpec,
+    InputMatch,
+    LimitSpec,
+    MatchSpec,
+    RequestSpec,
+    RouteSpec,
+    RuleTestSpec,
+    TensorSpec,
+)
 from gateway.yaml import values
-from gateway.yaml.nodes import Node
+from gateway.yaml.nodes import Map, Node
+from gateway.yaml.problems import suggest
 from gateway.yaml.readers import Reading, list_of, one_or_many, record_of
 
 _INPUT = record_of("an input", InputMatch, shape=list_of("a shape", values.at_least(-1, values.integer)))
@@ -67,3 +80,35 @@ def read_limit(node: Node, reading: Reading) -> LimitSpec | None:
     if len(set(limit.per)) < len(limit.per):
         reading.error(node.location, f"limit {limit.name!r} names something twice in 'per'")
     return limit
+
+
+_REQUEST = record_of(
+    "a request",
+    RequestSpec,
+    input=one_or_many(record_of("an input", TensorSpec, shape=list_of("a shape", values.at_least(0, values.integer)))),
+)
+_EXPECT = record_of("what is expected", ExpectSpec)
+_TEST = record_of("a test", RuleTestSpec, given=("places",), request=_REQUEST, expect=_EXPECT)
+
+
+def read_test(node: Node, reading: Reading) -> RuleTestSpec | None:
+    """Read one test."""
+    expect = node.entries["expect"].node if isinstance(node, Map) and "expect" in node.entries else None
+    places = {key: entry.node.location for key, entry in expect.entries.items()} if isinstance(expect, Map) else {}
+    test = _TEST.read(node, reading, places=places)
+    if test is None:
+        return None
+    if test.expect == ExpectSpec():
+        reading.error(node.location, f"test {test.name!r} expects nothing: {', '.join(_EXPECT.fields)}")
+    elif test.expect.no_route and test.expect != ExpectSpec(no_route=True):
+        reading.error(node.location, f"test {test.name!r} expects no route, and something of one")
+    return test
+
+
+def check_tests(tests: Iterable[RuleTestSpec], reading: Reading) -> None:
+    """Every name that a test expects is declared; being expected is no use of it."""
+    for test in tests:
+        for kind in ("route", "engine", "experiment"):
+            name, declared = getattr(test.expect, kind), reading.declared.get(kind, {})
+            if name is not None and name not in declared:
+                reading.error(test.places[kind], f"unknown {kind} {name!r}{suggest(name, declared)}")

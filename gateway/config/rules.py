@@ -16,9 +16,8 @@ from typing import Any, TypeVar
 from gateway.config.engines import read_engine
 from gateway.config.experiments import check_layers, read_experiment, read_forcing, read_layer
 from gateway.config.globs import all_covered, is_exact
-from gateway.config.routes import read_identity, read_limit, read_route
+from gateway.config.routes import check_tests, read_identity, read_limit, read_route, read_test
 from gateway.config.rule_files import RuleFile, digest_of, files_of, read_files
-from gateway.config.rule_tests import check_tests, read_test
 from gateway.config.sessions import check_sessions
 from gateway.config.specs import (
     InputMatch,

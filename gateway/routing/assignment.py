@@ -17,7 +17,7 @@ from typing import NamedTuple
 from gateway.config.experiment_specs import ExperimentSpec, ForcingSpec
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.v2_facts import BodyFacts
-from gateway.routing.layout import NUM_POSITIONS, REST, IntervalLayout, Membership, Positions, Span
+from gateway.routing.layout import NUM_POSITIONS, REST, IntervalLayout, Membership, Positions, UnitSpans
 from gateway.yaml.problems import suggest
 
 
@@ -85,20 +85,6 @@ class Forcing:
             message = f"{at}: experiment {name!r} has no arm {arm!r}{suggest(arm, arms)}"
             raise GatewayError(ErrorKind.BAD_REQUEST, message)
         return Forced(name, arm)
-
-
-@dataclass(frozen=True, slots=True)
-class ArmSpans:
-    """The positions of one arm."""
-
-    arm: str
-    share: float  # of the experiment's units
-    spans: tuple[Span, ...]
-
-    @property
-    def intervals(self) -> tuple[tuple[float, float], ...]:
-        """The same as numbers from 0 to 1."""
-        return tuple((start / NUM_POSITIONS, end / NUM_POSITIONS) for start, end in self.spans)
 
 
 class Split:
@@ -173,12 +159,12 @@ class Split:
         """The unit's position in [0, 1)."""
         return self._positions.of(encoded(unit)) / NUM_POSITIONS
 
-    def arm_spans(self) -> tuple[ArmSpans, ...]:
+    def arm_spans(self) -> tuple[UnitSpans, ...]:
         """All arms' intervals, in the order of the arms."""
         spans = {index: tuple(spans) for index, spans in zip(self._arms, self._layout.spans, strict=False)}
         spans[self.control] = self._layout.rest()
         return tuple(
-            ArmSpans(arm.name, self.shares[arm.name], spans[index]) for index, arm in enumerate(self.spec.arms)
+            UnitSpans(arm.name, self.shares[arm.name], spans[index]) for index, arm in enumerate(self.spec.arms)
         )
 
 

@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from gateway.protocol.operations import FLEET_OPERATIONS, INFERENCE_OPERATIONS
-from gateway.routing.assignment import ArmSpans, encoded
+from gateway.routing.assignment import encoded
 from gateway.routing.decision import NO_BODY, Decision, Facts, Target, Undecided
-from gateway.routing.layout import LayerPart
+from gateway.routing.layout import UnitSpans
 from gateway.routing.matchers import Condition, Subject
 from gateway.routing.route import Route
 from gateway.routing.table import Table
@@ -61,10 +61,10 @@ class Assignment:
     unit_kind: str  # session | request | header:NAME | parameter:NAME
     unit: str | None  # None: by chance, this request alone
     arm: str | None  # None: outside the experiment
-    arm_spans: tuple[ArmSpans, ...]
+    arm_spans: tuple[UnitSpans, ...]
     position: float | None = None  # in the experiment
     layer: str | None = None
-    parts: tuple[LayerPart, ...] = ()
+    parts: tuple[UnitSpans, ...] = ()
     place: float | None = None  # in the layer, or in the share
     is_forced: bool = False
 

@@ -155,12 +155,17 @@ class Positions:
 
 
 @dataclass(frozen=True, slots=True)
-class LayerPart:
-    """One part of the units, for explanations."""
+class UnitSpans:
+    """The positions of one part of the units: an arm, or an experiment of a layer."""
 
     name: str
     share: float
     spans: tuple[Span, ...]
+
+    @property
+    def intervals(self) -> tuple[tuple[float, float], ...]:
+        """The same as numbers from 0 to 1."""
+        return tuple((start / NUM_POSITIONS, end / NUM_POSITIONS) for start, end in self.spans)
 
 
 class Membership:
@@ -186,10 +191,10 @@ class Membership:
     def position(self, unit: bytes) -> float:
         return self._positions.of(unit) / NUM_POSITIONS
 
-    def parts(self) -> tuple[LayerPart, ...]:
+    def parts(self) -> tuple[UnitSpans, ...]:
         """All parts with their spans."""
         return tuple(
-            LayerPart(name, share, tuple(spans))
+            UnitSpans(name, share, tuple(spans))
             for (name, share), spans in zip(self._parts, self._layout.spans, strict=True)
         )
 

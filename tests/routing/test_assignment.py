@@ -59,7 +59,7 @@ def test_an_assignment_is_the_same_on_every_machine() -> None:
     """Literal positions: a change of the hash, of its input or of a library would move every user, and fails here."""
     one = split({"control": 90, "candidate": 10}, salt="2024-launch")
     assert one.position("user-1") == pytest.approx(POSITION, abs=1e-12)
-    assert [(stretch.arm, stretch.share, stretch.intervals) for stretch in one.arm_spans()] == [
+    assert [(stretch.name, stretch.share, stretch.intervals) for stretch in one.arm_spans()] == [
         ("control", 0.9, ((0.1, 1.0),)),
         ("candidate", 0.1, ((0.0, 0.1),)),
     ]
@@ -111,7 +111,7 @@ def test_the_control_has_the_rest_wherever_it_stands() -> None:
     named = Split(ExperimentSpec("x", arms, control="old", salt="s"))
     first = split({"old": 80, "new": 20})
     assert [arm(named, unit) for unit in FEW_UNITS] == [arm(first, unit) for unit in FEW_UNITS]
-    assert [stretch.arm for stretch in named.arm_spans()] == ["new", "old"]
+    assert [stretch.name for stretch in named.arm_spans()] == ["new", "old"]
 
 
 @given(weights, st.floats(0.1, 10))

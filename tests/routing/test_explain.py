@@ -56,7 +56,7 @@ def test_an_arm_is_told_with_its_intervals() -> None:
     assignment = explanation.assignment
     assert assignment is not None
     assert (assignment.experiment, assignment.unit_kind, assignment.unit) == ("x", "session", "s1")
-    assert [(each.arm, each.share, each.intervals) for each in assignment.arm_spans] == [
+    assert [(each.name, each.share, each.intervals) for each in assignment.arm_spans] == [
         ("cpu", 0.75, ((0.25, 1.0),)),
         ("gpu", 0.25, ((0.0, 0.25),)),
     ]
