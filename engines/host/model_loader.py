@@ -20,7 +20,7 @@ from engines.host.tracing import Tracer
 from engines.host.warmup import samples, warm_up
 from engines.repository import Repository
 from engines.repository.states import ModelSpec
-from engines.scheduling.cache import cached, is_cached
+from engines.scheduling.cache import CachedScheduler, is_cached
 from engines.scheduling.ensemble import Ensemble
 from engines.scheduling.factory import scheduler_for
 from engines.scheduling.interfaces import Instance, RequestScheduler
@@ -182,16 +182,19 @@ class Loader:
             self._models.discard(model)
             await stop()
 
+        cache = self.cache if is_cached(config) else None
+        if cache is not None:
+            scheduler = CachedScheduler(config, str(spec.version), scheduler, cache, self._clock, statistics)
         model = HostedModel(
             spec,
             config,
-            cached(config, str(spec.version), scheduler, self.cache, self._clock, statistics),
+            scheduler,
             statistics=statistics,
             tracer=self._tracer,
             now_ns=self._clock.now_ns,
             finish=finish,
             pids=pids,
-            is_cached=self.cache is not None and is_cached(config),
+            is_cached=cache is not None,
             is_ensemble=is_ensemble,
         )
         self._models.add(model)

@@ -20,11 +20,7 @@ from engines.runner.process import run  # noqa: E402  imported from the path abo
 
 def main(arguments: list[str]) -> int:
     lifeline, limit_bytes, *channels = arguments
-    descriptors = []
-    for channel in channels:
-        incoming, outgoing, received, sent = map(int, channel.split(","))
-        descriptors.append((incoming, outgoing, received, sent))
-    return run(int(lifeline), int(limit_bytes), descriptors)
+    return run(int(lifeline), int(limit_bytes), [[*map(int, channel.split(","))] for channel in channels])
 
 
 if __name__ == "__main__":

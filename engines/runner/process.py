@@ -28,8 +28,8 @@ _PR_SET_PDEATHSIG = 1
 _F_SETSIG = 10  # of fcntl(2): the signal of a descriptor with O_ASYNC
 # The time of a process to end after its model is finalized.
 LAST_SECONDS = 5.0
-# One for each instance: the pipes from the host and to it, the arena that it reads, the arena that it writes.
-Descriptors = tuple[int, int, int, int]
+# Of an instance: the pipes from the host and to it, the arena that it reads, the arena that it writes.
+Descriptors = Sequence[int]
 # The logger whose lines go to the host.
 LOGGER = "engines"
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from engines.core.calls import InferenceCall
@@ -87,11 +88,11 @@ class DynamicBatcher:
                 self._order.join(call)
             self._pool.run(held, (call,))
             return
-        waiting = Waiting(call, self._clock.now_ns(), self._cancelled)
+        waiting = Waiting(call, self._clock.now_ns())
         if not self._queue.add(waiting):
             call.fail(unavailable(tag(call) + "Exceeds maximum queue size"))
             return
-        call.on_cancel = waiting.cancel
+        call.on_cancel = partial(self._cancelled, waiting)
         self._queued_rows += call.batch_size
         if waiting.deadline_ns:
             self._rejection.set(waiting.deadline_ns + 1)

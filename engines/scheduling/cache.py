@@ -89,36 +89,25 @@ class CacheStatistics(Protocol):
         """The cache lacked the response and has stored it now; both together took `took_ns`."""
 
 
-def cached(
-    config: Any,
-    version: str,
-    scheduler: RequestScheduler,
-    cache: ResponseCache | None,
-    clock: Clock,
-    statistics: CacheStatistics,
-) -> RequestScheduler:
-    """The scheduler of a version of a model or ensemble, behind the cache if the model uses it."""
-    if cache is None or not is_cached(config):
-        return scheduler
-    return CachedScheduler(scheduler, cache, version, clock, statistics, config.dynamic_batching.preserve_ordering)
-
-
 class CachedScheduler:
+    """The scheduler of a version of a model or ensemble, behind the cache."""
+
     def __init__(
         self,
+        config: Any,
+        version: str,
         scheduler: RequestScheduler,
         cache: ResponseCache,
-        version: str,
         clock: Clock,
         statistics: CacheStatistics,
-        preserve_ordering: bool = False,
     ) -> None:
         self._scheduler = scheduler
         self._cache = cache
         self._version = version
         self._clock = clock
         self._statistics = statistics
-        self._order = Order() if preserve_ordering else None  # responses of the cache keep the order too
+        # Responses of the cache keep the order too.
+        self._order = Order() if config.dynamic_batching.preserve_ordering else None
         self._num_looked_up = 0
 
     @property

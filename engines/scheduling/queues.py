@@ -6,7 +6,7 @@ Source: Triton core `scheduler_utils.cc` (PriorityQueue), model_config.proto (Mo
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -100,18 +100,14 @@ REJECT = 0  # ModelQueuePolicy.TimeoutAction; the other is DELAY
 class Waiting:
     """A call in a queue. `deadline_ns` is 0 without a timeout."""
 
-    __slots__ = ("_on_cancel", "call", "deadline_ns", "queue", "shapes", "since_ns")
+    __slots__ = ("call", "deadline_ns", "queue", "shapes", "since_ns")
 
-    def __init__(self, call: InferenceCall, since_ns: int, on_cancel: Callable[[Waiting], None]) -> None:
+    def __init__(self, call: InferenceCall, since_ns: int) -> None:
         self.call = call
         self.since_ns = since_ns
         self.deadline_ns = 0
         self.shapes: Shapes | None = None  # once they have been looked at
         self.queue: PolicyQueue | None = None
-        self._on_cancel = on_cancel
-
-    def cancel(self) -> None:
-        self._on_cancel(self)
 
 
 class PolicyQueue:

@@ -81,12 +81,6 @@ class RateLimiter:
         self._quotas.append(quota)
         return quota
 
-    def fits(self, demand: Demand) -> bool:
-        return all(
-            self._in_use.get(resource, 0) + count <= self._limits[resource]
-            for resource, count in demand.resources.items()
-        )
-
     def acquire(self, quota: Quota) -> bool:
         """Grant the quota its resources, or queue it."""
         if not quota.demand.resources:
@@ -134,10 +128,11 @@ class RateLimiter:
         """The first waiting quota whose resources are free and not reserved by one before it."""
         reserved: set[Resource] = set()
         for quota in sorted(self._waiting, key=Quota.turn):
-            wanted = quota.demand.resources.keys()
-            if (only is None or quota is only) and not wanted & reserved and self.fits(quota.demand):
+            wanted = quota.demand.resources
+            fits = all(self._in_use.get(each, 0) + count <= self._limits[each] for each, count in wanted.items())
+            if (only is None or quota is only) and fits and not wanted.keys() & reserved:
                 return quota
-            reserved |= wanted
+            reserved |= wanted.keys()
         return None
 
     def _limits_with(self, quotas: list[Quota]) -> dict[Resource, int]:

@@ -185,26 +185,12 @@ class OldestBatcher(SlotBatcher):
         slot.is_in_flight = True
         if call.request.sequence_end:
             self._sequences.release(slot, was_ended=True)
-        call.through(partial(_Step, self, slot))
+        call.through(lambda sink: partial(self._pass_on, slot, sink))
         self._batcher.submit(call)
 
-    def answered(self, slot: Slot) -> None:
-        """The request of a slot that was in flight is over."""
-        slot.is_in_flight = False
-        self.arrived(slot)
-
-
-class _Step:
-    """The sink of a request in flight."""
-
-    __slots__ = ("_batcher", "_sink", "_slot")
-
-    def __init__(self, batcher: OldestBatcher, slot: Slot, sink: Sink) -> None:
-        self._batcher = batcher
-        self._slot = slot
-        self._sink = sink
-
-    def __call__(self, response: InferResponse | None, is_final: bool) -> None:
-        self._sink(response, is_final)
+    def _pass_on(self, slot: Slot, sink: Sink, response: InferResponse | None, is_final: bool) -> None:
+        """Pass on a response of the request in flight."""
+        sink(response, is_final)
         if is_final:
-            self._batcher.answered(self._slot)
+            slot.is_in_flight = False
+            self.arrived(slot)

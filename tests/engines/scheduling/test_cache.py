@@ -7,7 +7,7 @@ import pytest
 from engines.core.calls import InferenceCall
 from engines.core.errors import invalid
 from engines.core.messages import InferRequest, InferResponse, SharedMemory, TensorData, WantedOutput
-from engines.scheduling.cache import CachedScheduler, ResponseCache, cached, is_cached, key_of
+from engines.scheduling.cache import CachedScheduler, ResponseCache, is_cached, key_of
 from engines.scheduling.cache_stores import ENTRY_BYTES, LocalStore, RedisStore, decode, encode
 from engines.scheduling.factory import scheduler_for
 from tests.engines.scheduling.stage import CANCELLED, MS, FakeInstance, HandClock, S, SchedulerClient, answer_of, config
@@ -181,8 +181,7 @@ class Cached:
         model = config(f"name: 'm' max_batch_size: 8 response_cache {{ enable: true }} {more}")
         inner = scheduler_for(model, self.instances, self.clock)
         store = RedisStore(redis, self.clock, redis.spawn) if redis else LocalStore(1 << 20)
-        self.scheduler = cached(model, "1", inner, ResponseCache(store), self.clock, self.statistics)
-        assert isinstance(self.scheduler, CachedScheduler)
+        self.scheduler = CachedScheduler(model, "1", inner, ResponseCache(store), self.clock, self.statistics)
         self.client = SchedulerClient(self.scheduler.submit, self.clock)
 
     def submit(self, id: str, data: bytes) -> InferenceCall:
@@ -213,14 +212,6 @@ def test_errors_are_not_kept():
     stage.instances[1].answer()
     assert stage.client.outcomes() == ["INTERNAL: crashed", "answered"]
     assert stage.statistics.log == [("miss", "b", 0)]
-
-
-def test_a_model_without_the_cache_keeps_its_scheduler():
-    """Its calls have no overhead."""
-    clock = HandClock()
-    inner = scheduler_for(config(""), [], clock)
-    assert cached(config(""), "1", inner, ResponseCache(LocalStore(1)), clock, RecordedStatistics()) is inner
-    assert cached(config("response_cache { enable: true }"), "1", inner, None, clock, RecordedStatistics()) is inner
 
 
 def test_answers_of_the_cache_stand_in_line():
