@@ -62,9 +62,7 @@ def analyze(
     input_file: Annotated[
         Path | None,
         option(
-            _LOAD,
-            "Requests to send: a V2 inference request or a list of them, instead of random ones.",
-            metavar="JSON",
+            _LOAD, "Requests to send: a V2 inference request or a list of them, instead of random ones.", metavar="JSON"
         ),
     ] = None,
     warmup_seconds: Annotated[float, option(_LOAD, "Seconds of load before the measurement.", min=0.0)] = 1.0,

@@ -33,15 +33,13 @@ def convert(
         ),
     ] = None,
     batch: Annotated[
-        str | None,
-        typer.Option(metavar="SIZES", help="The batch sizes to convert for.", show_default="1,4,16"),
+        str | None, typer.Option(metavar="SIZES", help="The batch sizes to convert for.", show_default="1,4,16")
     ] = None,
     precision: Annotated[str, typer.Option(help="The datatype to compute in: fp16 or fp32.")] = "fp16",
     enumerated: Annotated[
         bool,
         typer.Option(
-            "--enumerated",
-            help="One package for all batch sizes: smaller, but less often run on the Neural Engine.",
+            "--enumerated", help="One package for all batch sizes: smaller, but less often run on the Neural Engine."
         ),
     ] = False,
     fallback: Annotated[

@@ -22,8 +22,7 @@ def doctor(
     rules: Annotated[
         list[Path] | None,
         typer.Option(
-            metavar="PATH",
-            help="Connect to each engine of this rule file or directory; may be given several times.",
+            metavar="PATH", help="Connect to each engine of this rule file or directory; may be given several times."
         ),
     ] = None,
     endpoint: Annotated[

@@ -64,11 +64,7 @@ def host(
     ] = "",
     disable_auto_complete_config: Annotated[
         bool,
-        option(
-            _REPOSITORY,
-            "Do not complete configurations from the models' files.",
-            "--disable-auto-complete-config",
-        ),
+        option(_REPOSITORY, "Do not complete configurations from the models' files.", "--disable-auto-complete-config"),
     ] = False,
     strict_readiness: Annotated[
         Flag, _flag(_REPOSITORY, "/v2/health/ready requires every model; if false, only the server.")

@@ -12,12 +12,7 @@ from engines.cli.options import ENGINE, MEMORY, SERVER, option, port_option
 
 _STORE, _ANSWERS, _LOGGING = "Stored blocks", "Answers", "Logging"
 
-llm = typer.Typer(
-    name="llm",
-    invoke_without_command=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-)
+llm = typer.Typer(name="llm", invoke_without_command=True, add_completion=False, pretty_exceptions_enable=False)
 
 
 @llm.callback()
@@ -67,10 +62,7 @@ def serve(
     max_context: Annotated[
         int | None,
         option(
-            MEMORY,
-            "Tokens of a prompt with its answer.",
-            min=1,
-            show_default="the model's, as far as memory holds one",
+            MEMORY, "Tokens of a prompt with its answer.", min=1, show_default="the model's, as far as memory holds one"
         ),
     ] = None,
     quantize: options.Quantize = "none",
@@ -103,8 +95,7 @@ def serve(
         ),
     ] = None,
     kv_deadline: Annotated[
-        str,
-        option(_STORE, "A request waits this long for blocks, but no longer than computing takes.", metavar="TIME"),
+        str, option(_STORE, "A request waits this long for blocks, but no longer than computing takes.", metavar="TIME")
     ] = "1s",
     kv_fetch: Annotated[
         Literal["auto", "always"], option(_STORE, "auto: read blocks where measured to be faster than computing.")
@@ -119,8 +110,7 @@ def serve(
         ),
     ] = None,
     deterministic: Annotated[
-        bool,
-        option(_ANSWERS, "Greedy text does not depend on other requests; costs throughput.", "--deterministic"),
+        bool, option(_ANSWERS, "Greedy text does not depend on other requests; costs throughput.", "--deterministic")
     ] = False,
     log_info: Annotated[bool, option(_LOGGING, "Also log lines of the host.", "--log-info")] = False,
     log_file: options.LogFile = "",

@@ -46,10 +46,7 @@ def bench(
     memory_gb: Annotated[
         float | None,
         option(
-            MEMORY,
-            "For weights, cache and workspace together.",
-            min=0.001,
-            show_default="what the largest batch needs",
+            MEMORY, "For weights, cache and workspace together.", min=0.001, show_default="what the largest batch needs"
         ),
     ] = None,
     deterministic: Annotated[bool, option(ENGINE, "Measure the cost of determinism.", "--deterministic")] = False,

@@ -69,17 +69,7 @@ def table(points: Sequence[Figures]) -> Table:
     """A row for each batch size, in 80 columns."""
     title = "so many at a time: medians over the rounds, latencies in ms"
     result = Table(title=title, title_justify="left", title_style="bold", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for head in (
-        "",
-        "tokens/s",
-        "least..most",
-        "prompt/s",
-        "first",
-        "p95",
-        "token",
-        "p95",
-        "bandwidth",
-    ):
+    for head in ("", "tokens/s", "least..most", "prompt/s", "first", "p95", "token", "p95", "bandwidth"):
         result.add_column(head, justify="right", no_wrap=True)
     for point in points:
         rates = (point.lowest_tokens_per_second, point.highest_tokens_per_second)

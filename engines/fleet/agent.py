@@ -69,7 +69,7 @@ class AgentContext:
     address: str
     is_free: Callable[[int], bool]
     reallot: Callable[[Agent], None]  # allot other ports: one is in use
-    changed: Callable[[Agent], None]  # its state, process or ports have changed
+    changed: Callable[[], None]  # its state, process or ports have changed
     cgroups: Cgroups | None = None
 
 
@@ -236,7 +236,7 @@ class Agent:
     def _become(self, state: AgentState) -> None:
         self.state = state
         self.since = asyncio.get_running_loop().time()
-        self._around.changed(self)
+        self._around.changed()
 
     def _report_end(self, pause: float) -> None:
         in_a_row = self._backoff.failures

@@ -76,11 +76,7 @@ class _Agent:
 _HOST = Record(
     "a host", dict[str, Any], {"model_repository": _texts, "options": _texts}, required=("model_repository",)
 )
-_BACKOFF = Record(
-    "backoff",
-    BackoffSpec,
-    {"first": _positive_span, "longest": _positive_span, "well_after": _span},
-)
+_BACKOFF = Record("backoff", BackoffSpec, {"first": _positive_span, "longest": _positive_span, "well_after": _span})
 _AGENT = Record(
     "an agent",
     dict[str, Any],

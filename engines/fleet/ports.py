@@ -15,10 +15,7 @@ class NoFreePortError(Exception):
 
 
 def allot(
-    agents: Iterable[AgentSpec],
-    port_range: tuple[int, int],
-    is_free: IsFree,
-    previous: Mapping[str, Mapping[str, int]],
+    agents: Iterable[AgentSpec], port_range: tuple[int, int], is_free: IsFree, previous: Mapping[str, Mapping[str, int]]
 ) -> dict[str, dict[str, int]]:
     """Ports for each agent, by the agent's name and the port's name. An agent keeps its port in `previous` where that
     is free; `is_free` need not consider the ports allotted here. Raises: NoFreePortError."""

@@ -63,14 +63,7 @@ def read_state(path: Path) -> dict[str, SavedState]:
     """The state file of an earlier fleet; empty where it is missing or unreadable."""
     try:
         agents = json.loads(path.read_text())["agents"]
-        return {
-            str(name): SavedState(
-                int(agent["pid"]),
-                str(agent["started"]),
-                {str(port): int(number) for port, number in agent["ports"].items()},
-            )
-            for name, agent in agents.items()
-        }
+        return {name: SavedState(**agent) for name, agent in agents.items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return {}
 

@@ -41,12 +41,7 @@ class Supervisor:
     """Owns the agents, their ports, the directory and the rule file."""
 
     def __init__(
-        self,
-        path: Path,
-        fleet: FleetSpec,
-        *,
-        rules: Path | None = None,
-        ready_file: Path | None = None,
+        self, path: Path, fleet: FleetSpec, *, rules: Path | None = None, ready_file: Path | None = None
     ) -> None:
         """`fleet` is the content of the file at `path`; `rules` overrides its rule file."""
         self._path = path
@@ -146,9 +141,7 @@ class Supervisor:
         previous = {name: agent.ports for name, agent in self.agents.items()}
         before, self.fleet = self.fleet, fleet
         try:
-            ports = self._allot(
-                previous, mine={port for agent in self.agents.values() for port in agent.ports.values()}
-            )
+            ports = self._allot(previous)
         except NoFreePortError as error:
             self.fleet = before
             _log.error("%s; nothing is changed", error)
@@ -164,7 +157,7 @@ class Supervisor:
             else:
                 self.agents[spec.name] = running[spec.name]
         self._was_ready = False
-        self._agent_changed(None)
+        self._agent_changed()
         gone = [name for name in leaving if name not in specs]
         names = (", ".join(each) or "none" for each in (arriving, gone))
         _log.info("the file is taken over: started %s; stopped %s", *names)
@@ -197,18 +190,17 @@ class Supervisor:
 
     def _reallot(self, agent: Agent) -> None:
         """Allot other ports to an agent whose ports are in use; without free ones it keeps them, and fails to start."""
-        name = agent.spec.name
-        others = {other: one.ports for other, one in self.agents.items() if other != name}
-        held = {port for ports in others.values() for port in ports.values()}
+        name, first_to_last = agent.spec.name, self.fleet.port_range
+        held = {port for one in self.agents.values() if one is not agent for port in one.ports.values()}
         try:
-            agent.ports = allot(
-                [agent.spec], self.fleet.port_range, lambda port: port not in held and self._is_free(port), {}
-            )[name]
+            agent.ports = allot([agent.spec], first_to_last, lambda port: port not in held and self._is_free(port), {})[
+                name
+            ]
         except NoFreePortError as error:
             _log.error("%s: %s", name, error)
         self._register({one.spec.name: one.ports for one in self.agents.values()})
 
-    def _agent_changed(self, agent: Agent | None) -> None:
+    def _agent_changed(self) -> None:
         self._save()
         all_ready = all(one.state is AgentState.READY for one in self.agents.values())
         if all_ready and not self._was_ready and len(self.agents) == len(self.fleet.agents):
@@ -241,19 +233,14 @@ class Supervisor:
     def _adapted(self, fleet: FleetSpec) -> FleetSpec:
         return fleet if self._rules is None else replace(fleet, rules=self._rules)
 
-    def _allot(
-        self, previous: Mapping[str, Mapping[str, int]], mine: set[int] | None = None
-    ) -> dict[str, dict[str, int]]:
-        """Allot ports to the fleet's agents; those in `mine` are in use by agents of this fleet."""
+    def _allot(self, previous: Mapping[str, Mapping[str, int]]) -> dict[str, dict[str, int]]:
+        """Allot ports to the fleet's agents; an agent may keep the ones that it uses now."""
         names = {spec.name for spec in self.fleet.agents}
-        reusable = {port for name, ports in previous.items() if name in names for port in ports.values()} & (
-            mine or set()
-        )
-        held = (mine or set()) - reusable
+        used = {port: name for name, agent in self.agents.items() for port in agent.ports.values()}
         return allot(
             self.fleet.agents,
             self.fleet.port_range,
-            lambda port: port in reusable or (port not in held and self._is_free(port)),
+            lambda port: used[port] in names if port in used else self._is_free(port),
             previous,
         )
 

@@ -263,10 +263,7 @@ class ExecutionRequest:
     def _keep_state(self, instance: RunningInstance, outputs: dict[str, Array]) -> Any:
         names = instance.states.outputs.keys() & outputs.keys()
         instance.states.keep(
-            self.state_key,
-            {name: outputs[name] for name in names},
-            sequence=self.sequence_id,
-            is_end=self.sequence_end,
+            self.state_key, {name: outputs[name] for name in names}, sequence=self.sequence_id, is_end=self.sequence_end
         )
         return [(name, array) for name, array in outputs.items() if name in instance.signature.outputs]
 
