@@ -32,6 +32,7 @@ from gateway.protocol.conversion.infer import (
     rest_of_infer_request,
     rest_of_infer_response,
 )
+from gateway.protocol.conversion.parameters import FINAL_RESPONSE_FLAG
 from gateway.protocol.conversion.sse import SseReader
 from gateway.protocol.conversion.stream import read_stream_response
 from gateway.protocol.errors import GatewayError
@@ -362,7 +363,7 @@ GENERATES = {
 @pytest.mark.parametrize("model, body", GENERATES.values(), ids=GENERATES)
 def test_a_generate_gets_the_same_from_grpc(model: str, body: bytes, engine: Engine) -> None:
     """The bodies are equal, byte by byte."""
-    sent = infer_request_of_generate(body, engine.metadata(model), model, "", streams=False)
+    sent = infer_request_of_generate(body, engine.metadata(model), model, "")
     direct = body_of(engine.post(model, "generate", RestBody(body)))
     assert generate_of_infer_response(engine.infer(sent)) == direct.data
 
@@ -383,7 +384,7 @@ def test_a_generate_that_triton_refuses_is_refused(model: str, body: bytes, engi
     """Before it is sent on."""
     assert engine.post(model, "generate", RestBody(body)).status in (400, 500)
     with pytest.raises(GatewayError) as caught:
-        infer_request_of_generate(body, engine.metadata(model), model, "", streams=False)
+        infer_request_of_generate(body, engine.metadata(model), model, "")
     assert caught.value.status.http == 400
 
 
@@ -399,8 +400,9 @@ STREAMS = {
 @pytest.mark.parametrize("model, body", STREAMS.values(), ids=STREAMS)
 def test_a_generate_stream_gets_the_same_from_grpc(model: str, body: bytes, engine: Engine) -> None:
     """The events are equal, byte by byte, and the last message says that it is the last."""
-    sent = infer_request_of_generate(body, engine.metadata(model), model, "", streams=True)
-    parts = [read_stream_response(data) for data in engine.stream(iter([sent]))]
+    made = parse("inference.ModelInferRequest", infer_request_of_generate(body, engine.metadata(model), model, ""))
+    made.parameters[FINAL_RESPONSE_FLAG].bool_param = True
+    parts = [read_stream_response(data) for data in engine.stream(iter([made.SerializeToString()]))]
     events = [
         sse_of_error(part.error) if part.error else sse_of_infer_response(part.infer_response)
         for part in parts

@@ -306,9 +306,7 @@ class _Exchange(ReplySink):
         self._handler = None
         owner, body = self._owner, b"".join(self._body)
         if self._status != 200:
-            for event in SseReader().feed(body):  # Triton reports the failure of a first response in an event
-                body = event
-            error = rpc_error(self._status, body)
+            error = rpc_error(self._status, body)  # Triton reports the failure of a first response in an event
             owner.fail(error.message, error.code, self._names)
             return
         if self._events is not None:

@@ -176,24 +176,21 @@ class RestToGrpcHandler(Handler):
         streams = call.operation is Operation.GENERATE_STREAM
         try:
             metadata = await query_metadata(self._lane, model, version)
-            message = infer_request_of_generate(body, metadata, model, version, streams=False)
+            message = infer_request_of_generate(body, metadata, model, version)
         except RpcError as error:
-            self._task = None
             self._count("", rest_error(error.code, error.message).status)
-            self._reply.refuse_status(error.code, error.message)
+            self._reply.end_with_status(error.code, error.message, {})
             return
         except GatewayError as error:
-            self._task = None
             self._refuse(error)
             return
         except Exception:
-            self._task = None
             _log.exception("cannot convert %s", self._plan)
-            self._refuse(
-                GatewayError(ErrorKind.INTERNAL, "the gateway failed to convert the request; its log says why")
-            )
+            what = "the gateway failed to convert the request; its log says why"
+            self._refuse(GatewayError(ErrorKind.INTERNAL, what))
             return
-        self._task = None
+        finally:
+            self._task = None
         self._reply.rpc = "ModelStreamInfer"
         if streams:
             self._client.write_at_once()

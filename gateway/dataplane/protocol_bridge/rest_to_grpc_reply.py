@@ -75,8 +75,10 @@ class RestToGrpcReply:
         part = read_stream_response(stream_response(message) if is_bare_response(message) else message)
         if part.is_empty:
             return
-        if part.error:
-            self._take_error(part.error)
+        if part.error and self.begun:
+            self._write_event(sse_of_error(part.error), {})
+        elif part.error:  # the first failure is the reply's status, written when the call has ended
+            self._errors.append(part.error)
         elif self._plan.call.operation is Operation.GENERATE:
             self._answers.append(part.infer_response)
         elif not self._errors:
@@ -90,7 +92,7 @@ class RestToGrpcReply:
         if self.is_over:
             return
         if code != OK:
-            self._end_with_status(code, text, fields)
+            self.end_with_status(code, text, fields)
         elif self._plan.call.operation is Operation.GENERATE_STREAM:
             self._end_events(fields)
         else:
@@ -127,16 +129,6 @@ class RestToGrpcReply:
         else:
             self.refuse(error, {})
 
-    def refuse_status(self, code: int, text: str) -> None:
-        """Answer with the gRPC status of an engine that refuses a query about its model."""
-        self._end_with_status(code, text, {})
-
-    def _take_error(self, text: str) -> None:
-        if self.begun:
-            self._write_event(sse_of_error(text), {})
-        else:  # the first failure is the reply's status, written when the call has ended
-            self._errors.append(text)
-
     def _answer(self, fields: dict[bytes, bytes]) -> None:
         operation = self._plan.call.operation
         if len(self._answers) + len(self._errors) != 1:
@@ -161,7 +153,8 @@ class RestToGrpcReply:
             reply = rest_response(self.rpc, answer)
             self._respond(reply.status, reply.body, fields)
 
-    def _end_with_status(self, code: int, text: str, fields: dict[bytes, bytes]) -> None:
+    def end_with_status(self, code: int, text: str, fields: dict[bytes, bytes]) -> None:
+        """Answer with the gRPC status of an engine."""
         kind = _KINDS.get(fields.get(_REASON, b""))
         if self.begun:
             self._write_event(sse_of_error(text), fields)

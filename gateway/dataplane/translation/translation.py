@@ -23,13 +23,14 @@ from gateway.dataplane.context.outcome import OutcomeRecorder
 from gateway.dataplane.context.prepared_head import PreparedHead
 from gateway.dataplane.context.reply_fields import reason_fields
 from gateway.dataplane.context.request_body import decoded
-from gateway.dataplane.context.snapshot import Lane
+from gateway.dataplane.context.snapshot import Lane, Snapshot
 from gateway.dataplane.translation.engine_codec_lookup import find_side, known_side
 from gateway.dataplane.translation.reply_writer import HEAD_BYTES, TranslatedReply
-from gateway.dataplane.translation.resume_policy import ResumePolicy
+from gateway.protocol.engine_load import Readiness
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.llm.translation import GenerationTranslator
 from gateway.protocol.translator import EngineRequest, Reply, Translator
+from gateway.upstream.endpoint import Endpoint
 from gateway.wire.http1.head import Field
 
 _log = logging.getLogger(__name__)
@@ -91,7 +92,7 @@ class TranslatingHandler(Handler, ReplySink):
         self._make = make
         self._backend = backend
         self._reply = TranslatedReply(client, request.plan)
-        self._resume_policy = ResumePolicy(request.plan.snapshot)
+        self._resume_policy = _ResumePolicy(request.plan.snapshot)
         self._rest = InProcessClient.of(client, self)
         self._started_at = monotonic()
         self._outcome = OutcomeRecorder(lane, request.plan.is_inference, request.id or b"", self._started_at)
@@ -354,6 +355,50 @@ class TranslatingHandler(Handler, ReplySink):
         if status:
             series.count_failure(status, seconds)
         log_request(self._client, self._request, status, reason, self._started_at, lane=self._lane)
+
+
+# How often one generation goes on elsewhere.
+_MAX_RESUMED = 3
+
+
+class _ResumePolicy:
+    """Collects the endpoints that broke one generation off."""
+
+    __slots__ = ("_left", "_num_resumed", "_snapshot")
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self._snapshot = snapshot
+        self._left: tuple[Endpoint, ...] = ()
+        self._num_resumed = 0
+
+    def next_lane(self, lane: Lane, broken: UpstreamHandler | None) -> Lane | None:
+        """Another endpoint's lane: of the same engine, else of another arm's; the only one there is, where it may serve
+        again; None where the generation ends. `broken` is the request that did not come to its end."""
+        if self._num_resumed == _MAX_RESUMED or not lane.target.resume:
+            return None
+        if broken is not None and broken.attempts.endpoint is not None:
+            self._left = (*self._left, broken.attempts.endpoint)
+        found = self._lane_with_others(lane)
+        if found is not None:
+            self._num_resumed += 1
+            found.series(None).count_tokens().resumed += 1
+        return found
+
+    def apply(self, handler: Handler) -> None:
+        """Have the rest of the generation avoid these endpoints."""
+        if isinstance(handler, UpstreamHandler):
+            if self._num_resumed:
+                handler.attempts.resume()
+            if self._left:
+                handler.attempts.tried = self._left
+
+    def _lane_with_others(self, lane: Lane) -> Lane | None:
+        for other in (lane, *self._snapshot.lanes_beside(lane)):
+            left = [endpoint for endpoint in other.engine.endpoints if endpoint not in self._left]
+            if any(endpoint.condition is not Readiness.DOWN for endpoint in left):
+                return other
+        self._left = ()
+        return lane if lane.engine.endpoints[0].condition is not Readiness.DOWN else None
 
 
 def _request_towards(request: Request, lane: Lane, engine_request: EngineRequest) -> Request:

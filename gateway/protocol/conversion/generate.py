@@ -18,7 +18,6 @@ from gateway.protocol.conversion import raw_contents, rest_bodies, triton_json
 from gateway.protocol.conversion.errors import about, error_json, refusing, unsupported
 from gateway.protocol.conversion.messages import read_response, read_tensors, refuse_output_options
 from gateway.protocol.conversion.parameters import (
-    FINAL_RESPONSE_FLAG,
     IS_FINAL,
     json_of,
     json_of_request,
@@ -60,8 +59,8 @@ class Tensors(NamedTuple):
 # REST to gRPC
 
 
-def infer_request_of_generate(body: bytes, metadata: bytes, model: str, version: str, *, streams: bool) -> bytes:
-    """A serialised ModelInferRequest of a generate body; one that `streams` asks to be told of its last response.
+def infer_request_of_generate(body: bytes, metadata: bytes, model: str, version: str) -> bytes:
+    """A serialised ModelInferRequest of a generate body.
 
     `metadata` is a serialised ModelMetadataResponse. gRPC reads `sequence_id`, `priority` and `timeout` as the
     request's own; to Triton's generate they are parameters like any other.
@@ -87,8 +86,6 @@ def infer_request_of_generate(body: bytes, metadata: bytes, model: str, version:
                     raise ValueError(f"input '{key}' stands beside the parameters and in them")
                 else:
                     raws[key] = _add_tensor(request.inputs, key, known[key], value)
-        if streams:
-            request.parameters[FINAL_RESPONSE_FLAG].bool_param = True
         return raw_contents.joined(request.SerializeToString(), raw_contents.INPUT_TAG, raws.values())
 
 

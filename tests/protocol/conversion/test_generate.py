@@ -71,15 +71,9 @@ REQUESTS = {
 @pytest.mark.parametrize("body, text", REQUESTS.values(), ids=REQUESTS)
 def test_a_generate_as_a_grpc_request(body: bytes, text: str) -> None:
     """A key is an input where the metadata has one of its name; the shape comes from there."""
-    sent = infer_request_of_generate(body, METADATA, "m", "1", streams=False)
+    sent = infer_request_of_generate(body, METADATA, "m", "1")
     expected = serialised(REQUEST, f'model_name: "m" model_version: "1" {text}')
     assert parse(REQUEST, sent) == parse(REQUEST, expected)
-
-
-def test_a_stream_is_asked_for_its_end() -> None:
-    """Triton then tells the last response of a decoupled model."""
-    sent = parse(REQUEST, infer_request_of_generate(b'{"n":1}', METADATA, "m", "", streams=True))
-    assert sent.parameters["triton_enable_empty_final_response"].bool_param is True
 
 
 BAD_BODIES = [
@@ -104,7 +98,7 @@ BAD_BODIES = [
 def test_a_generate_that_does_not_fit_is_refused(body: bytes, sentence: str) -> None:
     """The sentence names the key."""
     with pytest.raises(GatewayError, match=sentence) as caught:
-        infer_request_of_generate(body, METADATA, "m", "", streams=False)
+        infer_request_of_generate(body, METADATA, "m", "")
     assert caught.value.kind is ErrorKind.BAD_REQUEST
 
 
@@ -112,7 +106,7 @@ def test_an_input_cannot_have_the_name_of_the_parameters() -> None:
     """Triton refuses the request of such a model, if it has parameters."""
     metadata = serialised("inference.ModelMetadataResponse", 'inputs {name: "parameters" datatype: "INT32" shape: 1}')
     with pytest.raises(GatewayError, match="'parameters' is also the name of an input"):
-        infer_request_of_generate(b'{"parameters":{}}', metadata, "m", "", streams=False)
+        infer_request_of_generate(b'{"parameters":{}}', metadata, "m", "")
 
 
 # gRPC response, REST reply
@@ -288,5 +282,5 @@ def test_an_error_is_told_from_a_reply(body: bytes, text: str | None) -> None:
 def test_malformed_metadata_is_the_engines_fault() -> None:
     """It comes from the engine, not from the client."""
     with pytest.raises(GatewayError) as caught:
-        infer_request_of_generate(b"{}", b"\xff", "m", "", streams=False)
+        infer_request_of_generate(b"{}", b"\xff", "m", "")
     assert caught.value.kind is ErrorKind.UPSTREAM_PROTOCOL

@@ -39,7 +39,7 @@ contents = st.fixed_dictionaries(
 @given(contents)
 def test_a_generate_goes_by_grpc_and_back(content: dict[str, Any]) -> None:
     """Inputs, parameters and id are the same, but that one element is no array, and that an id is a parameter too."""
-    sent = infer_request_of_generate(json.dumps(content).encode(), METADATA, "m", "", streams=True)
+    sent = infer_request_of_generate(json.dumps(content).encode(), METADATA, "m", "")
     came = json.loads(generate_of_infer_request(sent, METADATA).data)
     came.get("parameters", {}).pop("id", None)
     assert repr(flat(came)) == repr(flat(content))
@@ -53,7 +53,7 @@ def flat(content: dict[str, Any]) -> dict[str, Any]:
 
 
 CONVERSIONS = {
-    "infer_request_of_generate": lambda data: infer_request_of_generate(data, METADATA, "m", "", streams=False),
+    "infer_request_of_generate": lambda data: infer_request_of_generate(data, METADATA, "m", ""),
     "infer_response_of_generate": lambda data: infer_response_of_generate(data, METADATA),
     "infer_response_of_generate without metadata": lambda data: infer_response_of_generate(data, b""),
     "generate_of_infer_request": lambda data: generate_of_infer_request(data, METADATA),
