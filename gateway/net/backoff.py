@@ -6,10 +6,8 @@ import math
 
 
 class Backoff:
-    """Pauses that double with each failure in a row, from `first` to `longest` seconds. It never gives up.
-
-    A run of at least `healthy_after` seconds counts as healthy: the pause after it is the first one again.
-    """
+    """Pauses that double with each failure in a row, from `first` to `longest` seconds. It never gives up. A run of at
+    least `healthy_after` seconds counts as healthy: the pause after it is the first one again."""
 
     __slots__ = ("_first", "_healthy_after", "_longest", "failures")
 

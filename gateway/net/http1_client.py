@@ -35,11 +35,8 @@ class ReplyReceiver(Protocol):
 
 
 class Http1ClientConnection(asyncio.Protocol):
-    """Serves one request at a time.
-
-    The receiver gets a chunked reply with its framing, ready to be relayed, unless it `wants_payload`. The connection
-    returns to its pool before the receiver gets the end of the reply.
-    """
+    """Serves one request at a time. The receiver gets a chunked reply with its framing, ready to be relayed, unless it
+    `wants_payload`. The connection returns to its pool before the receiver gets the end of the reply."""
 
     __slots__ = (
         "_buffer",

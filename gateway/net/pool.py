@@ -45,11 +45,8 @@ class PoolLimits(Protocol):
 
 
 class Pool(ABC, Generic[AnyConnection]):
-    """A queue of waiters, and the connection attempts made for them.
-
-    An attempt serves those first in the queue when it succeeds and fails them when it does not, so no waiter depends on
-    an attempt that is over.
-    """
+    """A queue of waiters, and the connection attempts made for them. An attempt serves those first in the queue when it
+    succeeds and fails them when it does not, so no waiter depends on an attempt that is over."""
 
     __slots__ = (
         "_connections",
@@ -95,10 +92,8 @@ class Pool(ABC, Generic[AnyConnection]):
 
     @abstractmethod
     def acquire(self, waiter: Waiter[AnyConnection]) -> AnyConnection | None:
-        """A connection with room for a request; None: the waiter is queued until there is one.
-
-        Raises: GatewayError(OVERLOADED) when the queue is full.
-        """
+        """A connection with room for a request; None: the waiter is queued until there is one. Raises:
+        GatewayError(OVERLOADED) when the queue is full."""
 
     def forget(self, waiter: Waiter[AnyConnection]) -> None:
         """Remove a waiter from the queue, if it is there."""
@@ -168,10 +163,8 @@ async def connect(
     tls: ssl.SSLContext | None,
     server_name: str | None,
 ) -> None:
-    """Connect a protocol; `timeout` is in seconds, 0 for none.
-
-    Raises: OSError, which includes TLS errors and timeouts; UnicodeError for a name that cannot be resolved.
-    """
+    """Connect a protocol; `timeout` is in seconds, 0 for none. Raises: OSError, which includes TLS errors and timeouts;
+    UnicodeError for a name that cannot be resolved."""
     loop = asyncio.get_running_loop()
     async with asyncio.timeout(timeout or None):
         await loop.create_connection(lambda: protocol, host, port, ssl=tls, server_hostname=server_name)

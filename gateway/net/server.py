@@ -43,17 +43,12 @@ class ConnectionServer(ABC):
     def new_connection(self) -> asyncio.Protocol: ...
 
     async def start(self, host: str, port: int, *, tls: ssl.SSLContext | None = None) -> int:
-        """Listen; port 0 is a free one. Returns the port.
-
-        Raises: OSError where the address is taken.
-        """
+        """Listen; port 0 is a free one. Returns the port. Raises: OSError where the address is taken."""
         return await self.serve(bind(host, port), tls=tls)
 
     async def serve(self, listener: socket.socket, *, tls: ssl.SSLContext | None = None) -> int:
-        """Listen on a bound socket, which belongs to this server from now on. Returns the port.
-
-        Raises: OSError where another process listens on the address by now.
-        """
+        """Listen on a bound socket, which belongs to this server from now on. Returns the port. Raises: OSError where
+        another process listens on the address by now."""
         listener.listen(BACKLOG)
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(self.new_connection, sock=listener, backlog=BACKLOG, ssl=tls)

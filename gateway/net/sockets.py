@@ -34,10 +34,8 @@ BACKLOG = 2048
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """A bound socket that does not listen yet, of IPv4 where the name has both; port 0 is a free one.
-
-    Raises: OSError where the address is taken, or is not of this machine.
-    """
+    """A bound socket that does not listen yet, of IPv4 where the name has both; port 0 is a free one. Raises: OSError
+    where the address is taken, or is not of this machine."""
     addresses = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     family, kind, protocol, _, address = min(addresses, key=lambda each: each[0] != socket.AF_INET)
     bound = socket.socket(family, kind, protocol)

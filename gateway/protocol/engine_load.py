@@ -78,9 +78,7 @@ _ORCA_NAMES = {
 
 def read_metrics(text: bytes) -> Load | None:
     """The load in a server's metrics, requests summed over all label sets (models, ranks); None where none is told.
-
-    Lines that are not understood are passed over. Source: Prometheus' text format 0.0.4.
-    """
+    Lines that are not understood are passed over. Source: Prometheus' text format 0.0.4."""
     return _load(_samples(text))
 
 

@@ -26,10 +26,8 @@ WriteTarget = Callable[[ApiCall, bytes, str | None, bytes], bytes]
 
 @dataclass(frozen=True, slots=True)
 class GrpcCheck:
-    """A method to call with an empty message. `is_ready` judges the status and the message of its reply.
-
-    Raises: GatewayError of `is_ready` where the message is malformed.
-    """
+    """A method to call with an empty message. `is_ready` judges the status and the message of its reply. Raises:
+    GatewayError of `is_ready` where the message is malformed."""
 
     path: str
     is_ready: Callable[[int, bytes], bool]
@@ -37,10 +35,8 @@ class GrpcCheck:
 
 @dataclass(frozen=True, slots=True)
 class ProtocolTraits:
-    """What one protocol can do, and how its servers report that they are ready.
-
-    `ready_paths` and `models_path` may begin with `{base}`, the engine's base path.
-    """
+    """What one protocol can do, and how its servers report that they are ready. `ready_paths` and `models_path` may
+    begin with `{base}`, the engine's base path."""
 
     ready_paths: tuple[str, ...]  # to GET: the first, or where it is not there the next
     ready_below: int = 300  # the lowest status that means "not ready"

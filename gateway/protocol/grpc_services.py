@@ -31,10 +31,8 @@ SERVICES = frozenset({"", SERVICE, HEALTH_SERVICE})
 
 
 def read_service(message: bytes) -> str:
-    """The service that a HealthCheckRequest asks about.
-
-    Raises: GatewayError(BAD_REQUEST) where the message is malformed.
-    """
+    """The service that a HealthCheckRequest asks about. Raises: GatewayError(BAD_REQUEST) where the message is
+    malformed."""
     name = b""
     for number, _, value in fields(message):
         if number == 1 and isinstance(value, bytes):
@@ -67,10 +65,8 @@ _NOT_FOUND = 5
 
 
 def answer(package: str, request: bytes) -> bytes:
-    """The serialised ServerReflectionResponse to one serialised ServerReflectionRequest, both of one of PACKAGES.
-
-    What cannot be found, or understood, is an error inside the response: the stream goes on.
-    """
+    """The serialised ServerReflectionResponse to one serialised ServerReflectionRequest, both of one of PACKAGES. What
+    cannot be found, or understood, is an error inside the response: the stream goes on."""
     response = protobuf.message(f"{package}.ServerReflectionResponse")()
     try:
         reflection_request = protobuf.parse(f"{package}.ServerReflectionRequest", request)
@@ -111,10 +107,7 @@ def _answer(reflection_request: Message, response: Message) -> None:
 
 
 def _file_of(symbol: str) -> Any:
-    """The file that declares a service, method, message, field or enum.
-
-    Raises: KeyError.
-    """
+    """The file that declares a service, method, message, field or enum. Raises: KeyError."""
     pool = protobuf.pool()
     try:
         return pool.FindFileContainingSymbol(symbol)

@@ -71,10 +71,8 @@ class NamesReader:
         return Names(self._model, self._version, b"", self._spans)
 
     def feed(self, data: bytes) -> None:
-        """Read on.
-
-        Raises: GatewayError(BAD_REQUEST) where it is no protobuf message, or names somebody else too late.
-        """
+        """Read on. Raises: GatewayError(BAD_REQUEST) where it is no protobuf message, or names somebody else too
+        late."""
         if self._skip >= len(data):
             self._skip -= len(data)
             self._at += len(data)
@@ -98,10 +96,8 @@ class NamesReader:
             raise malformed()
 
     def _read_field(self, data: bytes, start: int) -> int:
-        """Returns where the field ends, which may lie behind what there is.
-
-        Raises: IndexError where its head or, of a name, its text is not there yet.
-        """
+        """Returns where the field ends, which may lie behind what there is. Raises: IndexError where its head or, of a
+        name, its text is not there yet."""
         tag, at = read_tag(data, start)
         kind = tag & 7
         if kind in (START_GROUP, END_GROUP):
@@ -142,10 +138,8 @@ class NamesReader:
 
 
 def read_names(data: bytes, at: int, end: int) -> Names:
-    """Read a whole message, which stands in `data` from `at` to `end`; spans count from `at`.
-
-    Raises: GatewayError(BAD_REQUEST) where it is no protobuf message.
-    """
+    """Read a whole message, which stands in `data` from `at` to `end`; spans count from `at`. Raises:
+    GatewayError(BAD_REQUEST) where it is no protobuf message."""
     begin = at
     model = version = request_id = b""
     spans: tuple[tuple[int, int], ...] = ()
@@ -195,10 +189,8 @@ def renamed(message: bytes, names: Names, model: bytes) -> bytes:
 
 
 def read_body_facts(message: bytes) -> BodyFacts:
-    """What rules may ask of a ModelInferRequest: its parameters, and what its inputs say of themselves.
-
-    Raises: GatewayError(BAD_REQUEST) where it is malformed.
-    """
+    """What rules may ask of a ModelInferRequest: its parameters, and what its inputs say of themselves. Raises:
+    GatewayError(BAD_REQUEST) where it is malformed."""
     parameters: dict[str, Scalar] = {}
     inputs: list[tuple[str, str, tuple[int, ...], int | None]] = []
     raw: list[int] = []

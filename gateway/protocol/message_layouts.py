@@ -42,10 +42,8 @@ class Layouts:
         return f"<Layouts of {len(self._known)} sizes>"
 
     def read_names(self, data: bytes, at: int, end: int) -> Names:
-        """As `message_head.read_names`, with the same result.
-
-        Raises: GatewayError(BAD_REQUEST) where it is no protobuf message.
-        """
+        """As `message_head.read_names`, with the same result. Raises: GatewayError(BAD_REQUEST) where it is no protobuf
+        message."""
         known = self._known.get(end - at)
         if known is not None:
             found = known.pattern.fullmatch(data, at, end)
@@ -116,10 +114,8 @@ def is_error(message: bytes) -> bool:
 
 
 def response_names(message: bytes) -> Names:
-    """Whom a response answers; an error tells the request's id at most.
-
-    Raises: GatewayError(BAD_REQUEST) where it is no protobuf message.
-    """
+    """Whom a response answers; an error tells the request's id at most. Raises: GatewayError(BAD_REQUEST) where it is
+    no protobuf message."""
     found = Names(b"", b"", b"", ())
     for number, _, value in fields(message):
         if number == 2 and isinstance(value, bytes):

@@ -20,10 +20,8 @@ Field = tuple[int, int, int | bytes]  # number, wire type, value
 
 
 def fields(message: bytes) -> Iterator[Field]:
-    """The fields of a message, in their order; of fixed numbers and groups, the bytes.
-
-    Raises: GatewayError(BAD_REQUEST) where it is malformed.
-    """
+    """The fields of a message, in their order; of fixed numbers and groups, the bytes. Raises:
+    GatewayError(BAD_REQUEST) where it is malformed."""
     at, end = 0, len(message)
     try:
         while at < end:
@@ -47,10 +45,8 @@ def fields(message: bytes) -> Iterator[Field]:
 
 
 def read_tag(data: bytes, at: int) -> tuple[int, int]:
-    """A field's number and wire type together, and where they end.
-
-    Raises: IndexError where the data ends first; GatewayError where no field has such a tag.
-    """
+    """A field's number and wire type together, and where they end. Raises: IndexError where the data ends first;
+    GatewayError where no field has such a tag."""
     tag, stop = read_varint(data, at)
     if not 8 <= tag <= _MAX_TAG or stop - at > _MAX_TAG_BYTES:
         raise malformed()
@@ -58,10 +54,8 @@ def read_tag(data: bytes, at: int) -> tuple[int, int]:
 
 
 def read_varint(data: bytes, at: int) -> tuple[int, int]:
-    """A number of 64 bits and where it ends.
-
-    Raises: IndexError where the data ends first; GatewayError where it is longer than ten bytes.
-    """
+    """A number of 64 bits and where it ends. Raises: IndexError where the data ends first; GatewayError where it is
+    longer than ten bytes."""
     number = shift = 0
     while True:
         byte = data[at]
@@ -84,10 +78,7 @@ def write_varint(number: int) -> bytes:
 
 
 def skip(data: bytes, at: int, tag: int) -> int:
-    """Where the value behind a tag ends, which may lie behind what there is.
-
-    Raises: as `read_tag`.
-    """
+    """Where the value behind a tag ends, which may lie behind what there is. Raises: as `read_tag`."""
     kind = tag & 7
     if kind == VARINT:
         return read_varint(data, at)[1]

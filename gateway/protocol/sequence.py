@@ -6,10 +6,8 @@ import hashlib
 
 
 class Sequence(str):
-    """The id of a Triton sequence, with the model it is of and which end of it a request is.
-
-    It is a session to all who only ask where it goes; `name` tells it from a session with the same text.
-    """
+    """The id of a Triton sequence, with the model it is of and which end of it a request is. It is a session to all who
+    only ask where it goes; `name` tells it from a session with the same text."""
 
     model: str
     starts: bool

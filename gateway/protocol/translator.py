@@ -76,34 +76,24 @@ class Reply:
 
 
 class Translator(Protocol):
-    """The translation of one request.
-
-    An engine that answers with status 200 and an event stream to a client that wants one is translated piece by piece
-    (`feed`, then `end` or `failed`), every other reply whole.
-    """
+    """The translation of one request. An engine that answers with status 200 and an event stream to a client that wants
+    one is translated piece by piece (`feed`, then `end` or `failed`), every other reply whole."""
 
     streams: bool  # whether the client wants a stream of events
 
     def request(self) -> EngineRequest:
-        """What the engine is asked.
-
-        Raises: GatewayError where the request is malformed (BAD_REQUEST) or the engine has no place for what it says
-        (UNSUPPORTED).
-        """
+        """What the engine is asked. Raises: GatewayError where the request is malformed (BAD_REQUEST) or the engine has
+        no place for what it says (UNSUPPORTED)."""
         ...
 
     def whole(self, reply: Reply) -> Reply:
-        """The client's reply for a whole reply of the engine's, an error too.
-
-        Raises: GatewayError(UPSTREAM_PROTOCOL) where it cannot be understood.
-        """
+        """The client's reply for a whole reply of the engine's, an error too. Raises: GatewayError(UPSTREAM_PROTOCOL)
+        where it cannot be understood."""
         ...
 
     def feed(self, data: bytes) -> bytes:
-        """What the client gets for these bytes of the engine's stream; nothing where they complete no event.
-
-        Raises: GatewayError(UPSTREAM_PROTOCOL).
-        """
+        """What the client gets for these bytes of the engine's stream; nothing where they complete no event. Raises:
+        GatewayError(UPSTREAM_PROTOCOL)."""
         ...
 
     def end(self) -> bytes:

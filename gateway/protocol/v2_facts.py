@@ -51,10 +51,8 @@ _SIZE_PARAMETERS = ("binary_data_size", "shared_memory_byte_size")
 
 
 def read_body_facts(operation: Operation, body: bytes) -> BodyFacts:
-    """Read an inference's JSON; NO_BODY for other operations and for an empty JSON (a raw binary request).
-
-    Raises: GatewayError (BAD_REQUEST) where the JSON, or a field that rules could ask for, is malformed.
-    """
+    """Read an inference's JSON; NO_BODY for other operations and for an empty JSON (a raw binary request). Raises:
+    GatewayError (BAD_REQUEST) where the JSON, or a field that rules could ask for, is malformed."""
     if operation not in INFERENCE_OPERATIONS or not body:
         return NO_BODY
     try:

@@ -29,11 +29,8 @@ def too_long(size: int, limit: int) -> GatewayError:
 
 
 def decompress(message: bytes, encoding: bytes, limit: int) -> bytes:
-    """A compressed message's content.
-
-    Raises: GatewayError where the encoding is unknown (UNSUPPORTED), the content is malformed (BAD_REQUEST) or longer
-    than `limit` bytes (BODY_TOO_LARGE).
-    """
+    """A compressed message's content. Raises: GatewayError where the encoding is unknown (UNSUPPORTED), the content is
+    malformed (BAD_REQUEST) or longer than `limit` bytes (BODY_TOO_LARGE)."""
     wbits = _DECOMPRESS_WBITS.get(encoding)
     if wbits is None:
         raise GatewayError(ErrorKind.UNSUPPORTED, f"grpc-encoding {encoding.decode('latin-1')!r}: gzip or deflate")
@@ -70,10 +67,8 @@ class MessageReader:
         self.is_between_messages = True
 
     def feed(self, data: bytes) -> list[tuple[bool, bytes]]:
-        """The messages that are complete, each with whether it is compressed.
-
-        Raises: GatewayError (BODY_TOO_LARGE, BAD_REQUEST).
-        """
+        """The messages that are complete, each with whether it is compressed. Raises: GatewayError (BODY_TOO_LARGE,
+        BAD_REQUEST)."""
         if self._size:
             self._pieces.append(data)
             self._size += len(data)

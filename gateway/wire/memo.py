@@ -12,11 +12,8 @@ _LONGEST_KEY = 4096
 
 
 class Memo(Generic[Value]):
-    """`read`, cached by its argument, in bounded memory.
-
-    Two generations: when the young one is full it becomes the old one, from which entries in use move back. What `read`
-    raises is raised and not cached; it must not return None.
-    """
+    """`read`, cached by its argument, in bounded memory. Two generations: when the young one is full it becomes the old
+    one, from which entries in use move back. What `read` raises is raised and not cached; it must not return None."""
 
     __slots__ = ("_old", "_read", "_size", "_young")
 

@@ -148,10 +148,7 @@ class GrpcToRestCall(LocalCall, ReplySink):
 
 
 def rest_of_infer(message: bytes) -> RestRequest:
-    """The REST request for a serialised ModelInferRequest.
-
-    Raises: GatewayError.
-    """
+    """The REST request for a serialised ModelInferRequest. Raises: GatewayError."""
     names = read_names(message, 0, len(message))
     if not names.model:  # Triton's gRPC error; a path cannot be without a name
         raise GatewayError(ErrorKind.NOT_FOUND, "Request for unknown model: '' is not found")
@@ -162,10 +159,8 @@ def rest_of_infer(message: bytes) -> RestRequest:
 
 
 def json_bytes_of(fields: list[Field]) -> int | None:
-    """Where the JSON of a REST reply with these fields ends; None where all of its body is JSON.
-
-    Raises: GatewayError(UPSTREAM_PROTOCOL).
-    """
+    """Where the JSON of a REST reply with these fields ends; None where all of its body is JSON. Raises:
+    GatewayError(UPSTREAM_PROTOCOL)."""
     length = dict(fields).get(_JSON_LENGTH)
     if length is None:
         return None

@@ -28,10 +28,8 @@ _flavours = TtlCache[Flavour]()
 
 
 def known_side(lane: Lane, generation: Generation, version: str) -> EngineSide | None:
-    """How the lane's engine is asked; None where it must be asked about the model first (`find_side`).
-
-    Raises: GatewayError(UNSUPPORTED) where it cannot be asked for text at all.
-    """
+    """How the lane's engine is asked; None where it must be asked about the model first (`find_side`). Raises:
+    GatewayError(UNSUPPORTED) where it cannot be asked for text at all."""
     spec = lane.engine.spec
     model = lane.target.model or generation.model
     if spec.protocol.traits.has_dialects:
@@ -44,10 +42,7 @@ def known_side(lane: Lane, generation: Generation, version: str) -> EngineSide |
 
 
 async def find_side(lane: Lane, generation: Generation, version: str) -> EngineSide:
-    """The same, once a V2 engine has told about the model.
-
-    Raises: GatewayError.
-    """
+    """The same, once a V2 engine has told about the model. Raises: GatewayError."""
     model = lane.target.model or generation.model
     metadata = await find_metadata(lane, generation.model, version)
     flavour = flavour_of(metadata)
@@ -58,10 +53,7 @@ async def find_side(lane: Lane, generation: Generation, version: str) -> EngineS
 
 
 async def find_metadata(lane: Lane, model: str, version: str) -> dict[str, Any]:
-    """What a V2 engine says of a model, which is named as the client does.
-
-    Raises: GatewayError.
-    """
+    """What a V2 engine says of a model, which is named as the client does. Raises: GatewayError."""
     try:
         metadata = await query_metadata(lane, model, version)
     except RpcError as error:

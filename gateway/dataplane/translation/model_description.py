@@ -93,10 +93,8 @@ _known = TtlCache[Description]()
 
 
 async def describe(lane: Lane, model: str, version: str) -> Description:
-    """The description of a model by its name at the engine.
-
-    Raises: GatewayError (NOT_FOUND where the engine has no such model, UPSTREAM_... where no answer comes).
-    """
+    """The description of a model by its name at the engine. Raises: GatewayError (NOT_FOUND where the engine has no
+    such model, UPSTREAM_... where no answer comes)."""
     description = _known.get(lane, model, version)
     if description is None:
         description = await DESCRIBERS[lane.engine.spec.protocol](lane.engine, model, version)
@@ -116,10 +114,7 @@ def _timeout(engine: Engine) -> float:
 
 
 async def fetch_from(engine: Engine, path: str, method: str = "GET", endpoint: Endpoint | None = None) -> HttpReply:
-    """What some endpoint of an engine answers.
-
-    Raises: GatewayError.
-    """
+    """What some endpoint of an engine answers. Raises: GatewayError."""
     target = path.encode("ascii")
     endpoint = endpoint or _choose(engine)
     return await fetch(endpoint, method, target, b"", fields=engine.extra_fields, timeout=_timeout(engine))
@@ -138,10 +133,7 @@ async def _openai(engine: Engine, model: str, version: str) -> Description:
 
 
 async def _call_service(engine: Engine, path: str, message: bytes) -> bytes:
-    """What some endpoint of an engine answers to a call of its own service.
-
-    Raises: GatewayError.
-    """
+    """What some endpoint of an engine answers to a call of its own service. Raises: GatewayError."""
     endpoint = _choose(engine)
     if endpoint.streams is None:
         raise GatewayError(ErrorKind.NO_HEALTHY_ENDPOINT, "no endpoint is healthy")
@@ -221,27 +213,19 @@ _messages = TtlCache[bytes]()  # serialised responses, by RPC, model and version
 
 
 async def query_metadata(lane: Lane, model: str, version: str) -> bytes:
-    """A serialised ModelMetadataResponse; `model` as the client names it.
-
-    Raises: RpcError where the engine refuses, GatewayError where no answer comes.
-    """
+    """A serialised ModelMetadataResponse; `model` as the client names it. Raises: RpcError where the engine refuses,
+    GatewayError where no answer comes."""
     return await _cached("ModelMetadata", lane, model, version)
 
 
 async def query_config(lane: Lane, model: str, version: str) -> bytes:
-    """A serialised ModelConfigResponse; `model` as the client names it.
-
-    Raises: as `query_metadata`.
-    """
+    """A serialised ModelConfigResponse; `model` as the client names it. Raises: as `query_metadata`."""
     return await _cached("ModelConfig", lane, model, version)
 
 
 async def is_decoupled(lane: Lane, model: str, version: str) -> bool:
-    """Whether a request may have any number of responses. MLServer has no such flag, and answers each REST
-    request once.
-
-    Raises: as `query_metadata`.
-    """
+    """Whether a request may have any number of responses. MLServer has no such flag, and answers each REST request
+    once. Raises: as `query_metadata`."""
     if not lane.engine.spec.protocol.traits.reports_decoupled:
         return False
     answer = await query_config(lane, model, version)

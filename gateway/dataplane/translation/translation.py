@@ -403,9 +403,7 @@ class _ResumePolicy:
 
 def _request_towards(request: Request, lane: Lane, engine_request: EngineRequest) -> Request:
     """What the lane's engine is asked for a client's request, with the client's own fields as far as they still hold.
-
-    Anthropic's clients tell their key in a field of its own: engines read it where all others do.
-    """
+    Anthropic's clients tell their key in a field of its own: engines read it where all others do."""
     volatile = [field for field in request.volatile if field[0] not in _OF_THE_CLIENT]
     head = request.plan.head
     key = next((value for name, value in request.volatile if name == _API_KEY), None) or head.value(_API_KEY)

@@ -26,10 +26,8 @@ _TEXT_INPUT = "text_input"
 
 
 def make_generation(request: Request, body: bytes, lane: Lane) -> Translator | Awaitable[Translator]:
-    """The translator of a request for text.
-
-    Raises: GatewayError where the request is malformed or the engine cannot be asked for it.
-    """
+    """The translator of a request for text. Raises: GatewayError where the request is malformed or the engine cannot be
+    asked for it."""
     if request.plan.call.api is LlmApi.INFER and _embeds(request, body, lane):
         return _by_embedding(request, body, lane)
     generation, make_writer = read_generation(request, body)
@@ -59,10 +57,8 @@ def translator_of(
 
 
 def read_generation(request: Request, body: bytes) -> tuple[Generation, MakeWriter]:
-    """What a client asks for, and who writes its reply.
-
-    Raises: GatewayError where the body is malformed or says what no engine can be told.
-    """
+    """What a client asks for, and who writes its reply. Raises: GatewayError where the body is malformed or says what
+    no engine can be told."""
     call = request.plan.call
     model = call.model or ""
     if call.api is LlmApi.GENERATE:
@@ -93,10 +89,7 @@ def _by_embedding(request: Request, body: bytes, lane: Lane) -> Translator:
 
 
 def make_embedding(request: Request, body: bytes, lane: Lane) -> Translator | Awaitable[Translator]:
-    """The translator of an OpenAI client's request for embeddings, for a V2 engine.
-
-    Raises: GatewayError.
-    """
+    """The translator of an OpenAI client's request for embeddings, for a V2 engine. Raises: GatewayError."""
     spec = lane.engine.spec
     if not spec.protocol.is_v2:
         what = f"engine '{spec.name}' has no embeddings: its dialects are {', '.join(spec.dialects)}"

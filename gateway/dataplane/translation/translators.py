@@ -22,10 +22,8 @@ from gateway.protocol.translator import Translator, V2Request
 
 
 def make_tfserving(request: Request, body: bytes, lane: Lane) -> Translator | Awaitable[Translator]:
-    """The translator of an inference for a TF Serving.
-
-    Raises: GatewayError where the request is malformed or such engines have no place for it.
-    """
+    """The translator of an inference for a TF Serving. Raises: GatewayError where the request is malformed or such
+    engines have no place for it."""
     _check_operation(request, lane)
     operation = request.plan.call.operation
     if operation is not Operation.INFER:
@@ -39,10 +37,7 @@ def make_tfserving(request: Request, body: bytes, lane: Lane) -> Translator | Aw
 
 
 def make_torchserve(request: Request, body: bytes, lane: Lane) -> Translator:
-    """The translator of an inference or a generation for a TorchServe.
-
-    Raises: GatewayError, as `make_tfserving`.
-    """
+    """The translator of an inference or a generation for a TorchServe. Raises: GatewayError, as `make_tfserving`."""
     _check_operation(request, lane)
     make = torchserve_translator if lane.engine.speaks_rest else TorchServeCallTranslator
     return make(_v2_request(request, body, lane), Envelope(lane.engine.spec.envelope))
@@ -82,10 +77,7 @@ def make_mlserver(request: Request, body: bytes, lane: Lane) -> Translator:
 
 
 def make_infer_stream(request: Request, body: bytes, lane: Lane) -> Translator:
-    """The translator of MLServer's infer_stream for an engine that has generate_stream.
-
-    Raises: GatewayError.
-    """
+    """The translator of MLServer's infer_stream for an engine that has generate_stream. Raises: GatewayError."""
     spec = lane.engine.spec
     if not spec.protocol.is_v2:
         what = f"engine '{spec.name}' speaks {spec.protocol.value}, which has no infer_stream: ask generate_stream"

@@ -54,10 +54,8 @@ def rest_request(rpc: str, message: bytes) -> RestRequest:
 
 
 def rpc_response(rpc: str, status: int, body: bytes) -> bytes:
-    """The serialised response message that says what a REST reply says.
-
-    Raises: RpcError where the reply is a refusal, GatewayError(UPSTREAM_PROTOCOL) where it cannot be understood.
-    """
+    """The serialised response message that says what a REST reply says. Raises: RpcError where the reply is a refusal,
+    GatewayError(UPSTREAM_PROTOCOL) where it cannot be understood."""
     control = CONTROLS[rpc]
     made = _new(f"{rpc}Response")
     if control.health and status in (200, 400):
@@ -73,10 +71,8 @@ def rpc_response(rpc: str, status: int, body: bytes) -> bytes:
 
 
 def response_of_json(rpc: str, value: Any) -> bytes:
-    """The serialised response message of a REST reply's JSON.
-
-    Raises: GatewayError(UPSTREAM_PROTOCOL) where it cannot be understood.
-    """
+    """The serialised response message of a REST reply's JSON. Raises: GatewayError(UPSTREAM_PROTOCOL) where it cannot
+    be understood."""
     made = _new(f"{rpc}Response")
     try:
         CONTROLS[rpc].reply.read(made, value)
@@ -86,28 +82,20 @@ def response_of_json(rpc: str, value: Any) -> bytes:
 
 
 def json_of_response(rpc: str, message: bytes) -> Any:
-    """The JSON of the REST reply for a serialised response message, in Triton's own form.
-
-    Raises: GatewayError(UPSTREAM_PROTOCOL) where the message is malformed.
-    """
+    """The JSON of the REST reply for a serialised response message, in Triton's own form. Raises:
+    GatewayError(UPSTREAM_PROTOCOL) where the message is malformed."""
     return CONTROLS[rpc].reply.write(_parsed(rpc, message))
 
 
 def rpc_request(method: str, target: str, body: bytes) -> tuple[str, bytes]:
-    """The RPC, and its serialised request message, that ask what a REST request asks.
-
-    Raises: as `read_request`.
-    """
+    """The RPC, and its serialised request message, that ask what a REST request asks. Raises: as `read_request`."""
     rpc, made = read_request(method, target, body)
     return rpc, _serialised(made)
 
 
 def read_request(method: str, target: str, body: bytes) -> tuple[str, Message]:
-    """The RPC and its request message that ask what a REST request asks.
-
-    Raises: GatewayError: NOT_FOUND where no control RPC has such a path, METHOD_NOT_ALLOWED, BAD_REQUEST where the body
-    is malformed.
-    """
+    """The RPC and its request message that ask what a REST request asks. Raises: GatewayError: NOT_FOUND where no
+    control RPC has such a path, METHOD_NOT_ALLOWED, BAD_REQUEST where the body is malformed."""
     control, fields = _find(target.partition("?")[0])
     if control is None:
         raise GatewayError(ErrorKind.NOT_FOUND, "Not Found")
@@ -126,10 +114,8 @@ def read_request(method: str, target: str, body: bytes) -> tuple[str, Message]:
 
 
 def rest_response(rpc: str, message: bytes) -> Reply:
-    """The REST reply, in Triton's own form, that says what a serialised response message says.
-
-    Raises: GatewayError(UPSTREAM_PROTOCOL) where the message is malformed.
-    """
+    """The REST reply, in Triton's own form, that says what a serialised response message says. Raises:
+    GatewayError(UPSTREAM_PROTOCOL) where the message is malformed."""
     return write_reply(rpc, _parsed(rpc, message))
 
 

@@ -28,10 +28,8 @@ _LEFT_AS_TEXTS = {
 
 
 def read_fields(message: Message, fields: Json) -> None:
-    """Set a message's fields from a JSON object of their names; what the schema does not know is left out.
-
-    Raises: ValueError where a value does not fit its field.
-    """
+    """Set a message's fields from a JSON object of their names; what the schema does not know is left out. Raises:
+    ValueError where a value does not fit its field."""
     from google.protobuf.json_format import ParseDict, ParseError
 
     if not isinstance(fields, dict):

@@ -59,10 +59,8 @@ _GET, _POST, _BOTH = ("GET",), ("POST",), ("GET", "POST")
 
 
 class ControlRpc:
-    """One RPC as REST. Of two verbs the first goes without a body; None is written as an empty body.
-
-    `health`: the reply is no more than its status, and this field of the response.
-    """
+    """One RPC as REST. Of two verbs the first goes without a body; None is written as an empty body. `health`: the
+    reply is no more than its status, and this field of the response."""
 
     def __init__(
         self,

@@ -178,10 +178,8 @@ def infer_response_of_generate(body: bytes, metadata: bytes, *, id: str = "", mo
 
 
 def generate_error(body: bytes) -> str | None:
-    """The text of the error that a reply or an event is; None where it is none.
-
-    Raises: GatewayError(UPSTREAM_PROTOCOL) where it is no JSON object.
-    """
+    """The text of the error that a reply or an event is; None where it is none. Raises: GatewayError(UPSTREAM_PROTOCOL)
+    where it is no JSON object."""
     with refusing(ErrorKind.UPSTREAM_PROTOCOL):
         error = rest_bodies.read_object(body).get("error") if b'"error"' in body else None
     return error if isinstance(error, str) else None

@@ -57,9 +57,7 @@ class WantedOutputs:
 
 def rest_of_infer_request(message: bytes) -> RestBody:
     """The REST body of a serialised ModelInferRequest: every tensor binary, and every output asked for in binary.
-
-    Raises: GatewayError, BAD_REQUEST where the request is malformed, UNSUPPORTED where REST would read it otherwise.
-    """
+    Raises: GatewayError, BAD_REQUEST where the request is malformed, UNSUPPORTED where REST would read it otherwise."""
     with refusing(ErrorKind.BAD_REQUEST):
         request, data = read_request(message)
         head: dict[str, Any] = {"id": request.id} if request.id else {}
@@ -76,9 +74,7 @@ def rest_of_infer_request(message: bytes) -> RestBody:
 
 def infer_response_of_rest(body: bytes, head_bytes: int | None) -> bytes:
     """A serialised ModelInferResponse of a REST reply: raw contents of every output, empty for one in shared memory.
-
-    Raises: GatewayError(UPSTREAM_PROTOCOL) where the reply is malformed.
-    """
+    Raises: GatewayError(UPSTREAM_PROTOCOL) where the reply is malformed."""
     with refusing(ErrorKind.UPSTREAM_PROTOCOL):
         reply, tail = rest_bodies.cut(body, head_bytes)
         response = message("inference.ModelInferResponse")()

@@ -17,9 +17,7 @@ SHARED_MEMORY = "shared_memory_region"
 
 def read_request(message: bytes) -> tuple[Message, list[Raw | None]]:
     """A ModelInferRequest without its raw contents, and of each input the data; None where it is in shared memory.
-
-    Raises: ValueError where it is malformed, or an input has no data or has it twice.
-    """
+    Raises: ValueError where it is malformed, or an input has no data or has it twice."""
     rest, raws = raw_contents.split(message, raw_contents.INPUT_TAG)
     request = parse("inference.ModelInferRequest", rest)
     left = iter(raws)
@@ -45,10 +43,8 @@ def read_request(message: bytes) -> tuple[Message, list[Raw | None]]:
 
 
 def read_tensors(message: bytes, engine: str) -> tuple[Message, list[RawTensor]]:
-    """As `read_request`, with the inputs as tensors, for an `engine` that reads no shared memory.
-
-    Raises: ValueError as that; GatewayError(UNSUPPORTED) where an input is in shared memory.
-    """
+    """As `read_request`, with the inputs as tensors, for an `engine` that reads no shared memory. Raises: ValueError as
+    that; GatewayError(UNSUPPORTED) where an input is in shared memory."""
     request, data = read_request(message)
     tensors: list[RawTensor] = []
     for tensor, raw in zip(request.inputs, data, strict=True):
@@ -68,9 +64,7 @@ def refuse_output_options(request: Message, engine: str) -> None:
 
 def read_response(message: bytes) -> tuple[Message, list[Raw]]:
     """A ModelInferResponse without its raw contents, and of each output the data; empty where it is in shared memory.
-
-    Raises: ValueError where it is malformed, or raw contents and outputs do not match.
-    """
+    Raises: ValueError where it is malformed, or raw contents and outputs do not match."""
     rest, raws = raw_contents.split(message, raw_contents.OUTPUT_TAG)
     response = parse("inference.ModelInferResponse", rest)
     if not raws:

@@ -36,10 +36,7 @@ _MAX_INT64, _MAX_UINT64 = 2**63 - 1, 2**64 - 1
 
 
 def json_of(parameters: Mapping[str, Message], leave_out: Iterable[str] = ()) -> dict[str, Any]:
-    """A map of InferParameters as an object for `triton_json.write`.
-
-    Raises: ValueError where one has no value.
-    """
+    """A map of InferParameters as an object for `triton_json.write`. Raises: ValueError where one has no value."""
     values = {}
     for name, parameter in parameters.items():
         if name in leave_out:
@@ -52,10 +49,8 @@ def json_of(parameters: Mapping[str, Message], leave_out: Iterable[str] = ()) ->
 
 
 def json_of_request(parameters: Mapping[str, Message]) -> dict[str, Any]:
-    """The same of a ModelInferRequest's; what it asks of its own stream stays behind.
-
-    Raises: GatewayError(UNSUPPORTED) where REST would take one for its own.
-    """
+    """The same of a ModelInferRequest's; what it asks of its own stream stays behind. Raises: GatewayError(UNSUPPORTED)
+    where REST would take one for its own."""
     if BINARY_DATA_OUTPUT in parameters:
         raise unsupported(f"parameter '{BINARY_DATA_OUTPUT}' is REST's own, and the engine is asked by REST")
     values = json_of(parameters, (FINAL_RESPONSE_FLAG,))
@@ -66,10 +61,7 @@ def json_of_request(parameters: Mapping[str, Message]) -> dict[str, Any]:
 
 
 def set_for_request(parameter: Message, name: str, value: Any) -> None:
-    """Set what a client wrote.
-
-    Raises: ValueError where it is neither a number nor a boolean nor a string.
-    """
+    """Set what a client wrote. Raises: ValueError where it is neither a number nor a boolean nor a string."""
     match value:
         case bool():
             parameter.bool_param = value
@@ -90,10 +82,8 @@ def set_for_request(parameter: Message, name: str, value: Any) -> None:
 
 
 def set_for_reply(parameter: Message, name: str, value: Any) -> None:
-    """Set what an engine wrote; what gRPC has no type for becomes the text of its JSON.
-
-    Raises: ValueError where it is beyond even that.
-    """
+    """Set what an engine wrote; what gRPC has no type for becomes the text of its JSON. Raises: ValueError where it is
+    beyond even that."""
     match value:
         case bool():
             parameter.bool_param = value

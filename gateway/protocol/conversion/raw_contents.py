@@ -20,10 +20,7 @@ OUTPUT_TAG = 0x32  # field 6, bytes
 
 
 def split(message: Raw, raw_tag: int) -> tuple[bytes, list[memoryview]]:
-    """The message without its raw tensors, and these.
-
-    Raises: ValueError where it is no protobuf message.
-    """
+    """The message without its raw tensors, and these. Raises: ValueError where it is no protobuf message."""
     view, end = memoryview(message), len(message)
     data = cast(bytes, message)  # both give numbers by their index
     rest: list[memoryview] = []

@@ -12,10 +12,8 @@ MAX_EVENT_BYTES = 64 * 1024 * 1024
 
 
 class SseReader:
-    """Splits a stream that may be cut anywhere into the data of its events.
-
-    A line ends with LF or CRLF. Of an event only `data` counts; the lines of one are joined with LF.
-    """
+    """Splits a stream that may be cut anywhere into the data of its events. A line ends with LF or CRLF. Of an event
+    only `data` counts; the lines of one are joined with LF."""
 
     def __init__(self, max_event_bytes: int = MAX_EVENT_BYTES) -> None:
         self._max_event_bytes = max_event_bytes
@@ -29,10 +27,8 @@ class SseReader:
         return len(self._line) + self._num_bytes
 
     def feed(self, data: bytes) -> list[bytes]:
-        """The events that end in these bytes.
-
-        Raises: GatewayError(UPSTREAM_PROTOCOL) where one is longer than the limit.
-        """
+        """The events that end in these bytes. Raises: GatewayError(UPSTREAM_PROTOCOL) where one is longer than the
+        limit."""
         events: list[bytes] = []
         at = 0
         while (stop := data.find(b"\n", at)) >= 0:

@@ -52,10 +52,8 @@ def stream_error(text: str, id: str = "", model: str = "", version: str = "", *,
 
 
 def read_stream_response(data: bytes) -> StreamPart:
-    """A serialised ModelStreamInferResponse, taken apart.
-
-    Raises: GatewayError(UPSTREAM_PROTOCOL) where it is malformed.
-    """
+    """A serialised ModelStreamInferResponse, taken apart. Raises: GatewayError(UPSTREAM_PROTOCOL) where it is
+    malformed."""
     with refusing(ErrorKind.UPSTREAM_PROTOCOL):
         rest, responses = raw_contents.split(data, _RESPONSE_TAG)
         part = parse("inference.ModelStreamInferResponse", rest)

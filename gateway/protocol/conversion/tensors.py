@@ -63,10 +63,8 @@ class RawTensor:
 
 
 def element_count(shape: Sequence[int]) -> int:
-    """How many elements a shape has; one where it has no axes.
-
-    Raises: ValueError where they are more than Triton counts.
-    """
+    """How many elements a shape has; one where it has no axes. Raises: ValueError where they are more than Triton
+    counts."""
     count = 1
     for axis in shape:
         count *= axis
@@ -102,10 +100,8 @@ def _flatten_mixed(elements: list[Any]) -> list[Any]:
 
 
 def raw_of_elements(datatype: str, elements: list[Any]) -> bytes:
-    """The raw form of values as JSON has them.
-
-    Raises: ValueError where one of them is not of the datatype, or the datatype is unknown.
-    """
+    """The raw form of values as JSON has them. Raises: ValueError where one of them is not of the datatype, or the
+    datatype is unknown."""
     try:
         match datatype:
             case "BYTES":
@@ -128,10 +124,8 @@ def raw_of_elements(datatype: str, elements: list[Any]) -> bytes:
 
 
 def json_of_raw(datatype: str, raw: Raw, count: int) -> bytes:
-    """The JSON array of a tensor's elements.
-
-    Raises: ValueError where the datatype has no form in JSON, or the data is not that of `count` elements.
-    """
+    """The JSON array of a tensor's elements. Raises: ValueError where the datatype has no form in JSON, or the data is
+    not that of `count` elements."""
     if datatype in ("FP16", "BF16"):
         raise ValueError(
             f"sending {datatype} data via JSON is not supported. Please use the binary data format for output"
@@ -178,10 +172,8 @@ def numbers(datatype: str, raw: Raw) -> array[Any]:
 
 
 def nested(elements: list[Any], shape: Sequence[int]) -> Any:
-    """The elements as nested lists of this shape; the only one where it has no axis.
-
-    Raises: ValueError where a shape without elements has too many lists.
-    """
+    """The elements as nested lists of this shape; the only one where it has no axis. Raises: ValueError where a shape
+    without elements has too many lists."""
     if not shape:
         return elements[0]
     if 0 in shape:
@@ -195,10 +187,7 @@ def nested(elements: list[Any], shape: Sequence[int]) -> Any:
 
 
 def unnested(data: Any) -> tuple[list[int], list[Any]]:
-    """The shape of nested lists, and their elements.
-
-    Raises: ValueError where the lists differ in length or depth.
-    """
+    """The shape of nested lists, and their elements. Raises: ValueError where the lists differ in length or depth."""
     shape: list[int] = []
     elements = [data]
     while elements and type(elements[0]) is list:
@@ -218,10 +207,7 @@ def inferred_datatype(elements: list[Any]) -> str | None:
 
 
 def raw_of_contents(datatype: str, contents: Message) -> bytes:
-    """The raw form of an InferTensorContents.
-
-    Raises: ValueError where another datatype's values stand in it.
-    """
+    """The raw form of an InferTensorContents. Raises: ValueError where another datatype's values stand in it."""
     field, code = CONTENTS.get(datatype, ("", ""))
     for descriptor, _ in contents.ListFields():
         if descriptor.name != field:
@@ -247,10 +233,7 @@ def read_array(code: str, raw: Raw) -> array[Any]:
 
 
 def split_elements(raw: Raw, count: int) -> list[bytes]:
-    """The elements of BYTES in its raw form.
-
-    Raises: ValueError where they are not `count`.
-    """
+    """The elements of BYTES in its raw form. Raises: ValueError where they are not `count`."""
     elements: list[bytes] = []
     at, end, data = 0, len(raw), bytes(raw)
     while at < end and len(elements) < count:

@@ -39,10 +39,7 @@ _LARGEST_POWER, _SMALLEST_POWER = 20, -6
 
 
 def read(body: bytes) -> Any:
-    """The value of a JSON text.
-
-    Raises: ValueError where it is none.
-    """
+    """The value of a JSON text. Raises: ValueError where it is none."""
     try:
         return orjson.loads(body)
     except orjson.JSONDecodeError as error:

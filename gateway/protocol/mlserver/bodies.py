@@ -82,10 +82,8 @@ def generate_of_inference(data: bytes, *, is_text: bool = False) -> bytes:
 
 
 def json_infer_request(message: bytes) -> bytes:
-    """Infer's JSON of a serialised ModelInferRequest, with no tensor in binary.
-
-    Raises: GatewayError, BAD_REQUEST where it is malformed, UNSUPPORTED for what JSON, or MLServer, has no place for.
-    """
+    """Infer's JSON of a serialised ModelInferRequest, with no tensor in binary. Raises: GatewayError, BAD_REQUEST where
+    it is malformed, UNSUPPORTED for what JSON, or MLServer, has no place for."""
     with refusing(ErrorKind.BAD_REQUEST):
         request, tensors = read_tensors(message, "MLServer")
         made: dict[str, Any] = {"id": request.id} if request.id else {}

@@ -106,11 +106,8 @@ _PARAMETERS = ("sequence_id", "sequence_start", "sequence_end", "triton_final_re
 
 
 def generate_of_inference_request(body: bytes) -> bytes:
-    """The generate request of infer's JSON.
-
-    Raises: GatewayError, BAD_REQUEST where it is malformed, UNSUPPORTED where an input has the name of a member that
-    means something else.
-    """
+    """The generate request of infer's JSON. Raises: GatewayError, BAD_REQUEST where it is malformed, UNSUPPORTED where
+    an input has the name of a member that means something else."""
     with refusing(ErrorKind.BAD_REQUEST):
         content = read_object(body)
         members = {
@@ -130,10 +127,8 @@ def generate_of_inference_request(body: bytes) -> bytes:
 
 
 def inference_of_event(data: bytes) -> bytes:
-    """An infer response of an event of generate_stream: an output for each of its keys. An error stays one.
-
-    Raises: GatewayError(UPSTREAM_PROTOCOL) where it is malformed.
-    """
+    """An infer response of an event of generate_stream: an output for each of its keys. An error stays one. Raises:
+    GatewayError(UPSTREAM_PROTOCOL) where it is malformed."""
     with refusing(ErrorKind.UPSTREAM_PROTOCOL):
         content = read_object(data)
         if "error" in content:

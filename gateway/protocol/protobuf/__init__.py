@@ -30,10 +30,7 @@ SERVICES = (
 
 @cache
 def message(name: str) -> MessageClass:
-    """The class of a message, by its full name.
-
-    Raises: KeyError where no service has such a message.
-    """
+    """The class of a message, by its full name. Raises: KeyError where no service has such a message."""
     from google.protobuf.message_factory import GetMessageClass
 
     return GetMessageClass(pool().FindMessageTypeByName(name))
@@ -54,10 +51,7 @@ def pool() -> DescriptorPool:
 
 
 def parse(name: str, data: bytes) -> Message:
-    """A message read from its serialised form.
-
-    Raises: ValueError where it is malformed.
-    """
+    """A message read from its serialised form. Raises: ValueError where it is malformed."""
     return read_message(message(name), data)
 
 

@@ -30,10 +30,7 @@ class TextSchema:
         self._classes: dict[str, MessageClass] = {}
 
     def message(self, name: str) -> MessageClass:
-        """The class of a message.
-
-        Raises: KeyError.
-        """
+        """The class of a message. Raises: KeyError."""
         from google.protobuf.message_factory import GetMessageClass
 
         found = self._classes.get(name)
@@ -42,10 +39,7 @@ class TextSchema:
         return found
 
     def parse(self, name: str, data: bytes) -> Message:
-        """A message read from its serialised form.
-
-        Raises: ValueError where it is malformed.
-        """
+        """A message read from its serialised form. Raises: ValueError where it is malformed."""
         return read_message(self.message(name), data)
 
     @cached_property

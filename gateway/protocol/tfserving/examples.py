@@ -36,20 +36,15 @@ _MAX_INT64 = 2**63 - 1
 
 
 def write_body(requested: TFServingRequest) -> bytes:
-    """The request's JSON.
-
-    Raises: ValueError where the tensors are no examples, GatewayError(UNSUPPORTED) where no feature holds their data.
-    """
+    """The request's JSON. Raises: ValueError where the tensors are no examples, GatewayError(UNSUPPORTED) where no
+    feature holds their data."""
     body: dict[str, Any] = {"signature_name": requested.signature_name} if requested.signature_name else {}
     body["examples"] = rows(tuple([_feature(tensor) for tensor in requested.tensors]))
     return orjson.dumps(body)
 
 
 def fill_examples(examples: Message, requested: TFServingRequest) -> None:
-    """Set an ExampleList.
-
-    Raises: as `write_body`.
-    """
+    """Set an ExampleList. Raises: as `write_body`."""
     columns = [_column(_feature(tensor)) for tensor in requested.tensors]
     for at in range(batch_size(requested.tensors)):
         features = examples.examples.add().features.feature
@@ -60,10 +55,7 @@ def fill_examples(examples: Message, requested: TFServingRequest) -> None:
 
 
 def read_regressions(content: Any) -> list[RawTensor]:
-    """The output of regress's JSON.
-
-    Raises: ValueError.
-    """
+    """The output of regress's JSON. Raises: ValueError."""
     found = _results(content)
     if any(isinstance(value, list) for value in found):
         raise ValueError("'results' must be numbers")
@@ -71,10 +63,7 @@ def read_regressions(content: Any) -> list[RawTensor]:
 
 
 def read_classifications(content: Any) -> list[RawTensor]:
-    """The outputs of classify's JSON.
-
-    Raises: ValueError.
-    """
+    """The outputs of classify's JSON. Raises: ValueError."""
     found = []
     for classes in _results(content):
         if not isinstance(classes, list) or not all(isinstance(pair, list) and len(pair) == 2 for pair in classes):
@@ -92,10 +81,8 @@ def regressions_of(response: Message) -> list[RawTensor]:
 
 
 def classifications_of(response: Message) -> list[RawTensor]:
-    """The outputs of a ClassificationResponse.
-
-    Raises: ValueError where examples differ in how many classes they have.
-    """
+    """The outputs of a ClassificationResponse. Raises: ValueError where examples differ in how many classes they
+    have."""
     found = response.result.classifications
     sizes = {len(each.classes) for each in found}
     if len(sizes) > 1:

@@ -51,10 +51,7 @@ class TFServingRequest:
     dropped: tuple[str, ...] = ()
 
     def knowing(self, signatures: Signatures) -> TFServingRequest:
-        """The same, with the signature that it uses.
-
-        Raises: GatewayError(BAD_REQUEST) where it is not as that says.
-        """
+        """The same, with the signature that it uses. Raises: GatewayError(BAD_REQUEST) where it is not as that says."""
         known = replace(self, signature=signatures.find(self.signature_name))
         with refusing(ErrorKind.BAD_REQUEST):
             _check_signature(known)

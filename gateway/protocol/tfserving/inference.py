@@ -25,21 +25,16 @@ class Inference:
     requested: TFServingRequest
 
     def rest_request(self) -> EngineRequest:
-        """What TF Serving is asked by REST.
-
-        Raises: GatewayError, BAD_REQUEST where the tensors cannot be told, UNSUPPORTED where no feature holds them.
-        """
+        """What TF Serving is asked by REST. Raises: GatewayError, BAD_REQUEST where the tensors cannot be told,
+        UNSUPPORTED where no feature holds them."""
         write = predict.write_body if self.requested.method is Method.PREDICT else examples.write_body
         with refusing(ErrorKind.BAD_REQUEST):
             path = f"{self.requested.target.path}:{self.requested.method.value}"
             return EngineRequest(path, write(self.requested), dropped=self.requested.dropped)
 
     def response_of_rest(self, body: bytes) -> bytes:
-        """The serialised ModelInferResponse of a reply with status 200.
-
-        Raises: GatewayError, UPSTREAM_PROTOCOL where the reply cannot be understood, BAD_REQUEST where an output that
-        the request wants is not in it.
-        """
+        """The serialised ModelInferResponse of a reply with status 200. Raises: GatewayError, UPSTREAM_PROTOCOL where
+        the reply cannot be understood, BAD_REQUEST where an output that the request wants is not in it."""
         with refusing(ErrorKind.UPSTREAM_PROTOCOL):
             content = triton_json.read(body)
             match self.requested.method:
@@ -52,18 +47,12 @@ class Inference:
             return self._response(self.requested.target.version, outputs)
 
     def call(self) -> EngineCall:
-        """What TF Serving is asked by gRPC.
-
-        Raises: as `rest_request`.
-        """
+        """What TF Serving is asked by gRPC. Raises: as `rest_request`."""
         with refusing(ErrorKind.BAD_REQUEST):
             return infer_call(self.requested)
 
     def response_of_call(self, data: bytes) -> bytes:
-        """The serialised ModelInferResponse of the reply to `call`.
-
-        Raises: as `response_of_rest`.
-        """
+        """The serialised ModelInferResponse of the reply to `call`. Raises: as `response_of_rest`."""
         with refusing(ErrorKind.UPSTREAM_PROTOCOL):
             version, outputs = read_infer(data, self.requested)
             return self._response(version or self.requested.target.version, outputs)
@@ -101,10 +90,8 @@ def inference(
 
 
 class InferTranslation(WholeTranslator):
-    """A client of V2's REST, and TF Serving's REST: a `Translator`.
-
-    Predict can be read for certain only with its signature: `know` what `metadata_path` of the target answers.
-    """
+    """A client of V2's REST, and TF Serving's REST: a `Translator`. Predict can be read for certain only with its
+    signature: `know` what `metadata_path` of the target answers."""
 
     def __init__(self, request: V2Request) -> None:
         """Raises: as `inference`."""
@@ -112,10 +99,8 @@ class InferTranslation(WholeTranslator):
         self.inference = inference(message, model=request.model, version=request.version, drop=request.drop)
 
     def know(self, signatures: Signatures) -> None:
-        """Take what the engine tells of the target.
-
-        Raises: GatewayError(BAD_REQUEST) where the request is not as its signature says.
-        """
+        """Take what the engine tells of the target. Raises: GatewayError(BAD_REQUEST) where the request is not as its
+        signature says."""
         self.inference = Inference(self.inference.requested.knowing(signatures))
 
     def request(self) -> EngineRequest:
@@ -127,10 +112,8 @@ class InferTranslation(WholeTranslator):
         return self._reply_of(self.inference.response_of_rest(reply.body))
 
     def _reply_of(self, response: bytes) -> Reply:
-        """The client's reply for a serialised ModelInferResponse.
-
-        Raises: GatewayError(BAD_REQUEST) where the client wants in JSON what only binary data holds.
-        """
+        """The client's reply for a serialised ModelInferResponse. Raises: GatewayError(BAD_REQUEST) where the client
+        wants in JSON what only binary data holds."""
         return in_rest(rest_of_infer_response(response, self._wanted))
 
 

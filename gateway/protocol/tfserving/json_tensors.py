@@ -30,10 +30,8 @@ _FRACTIONS = frozenset({"FP16", "BF16", "FP32", "FP64"})
 
 
 def value(tensor: RawTensor) -> Any:
-    """A tensor as nested lists for `orjson.dumps`; itself where it has no axis.
-
-    Raises: ValueError where its data is not that of its shape.
-    """
+    """A tensor as nested lists for `orjson.dumps`; itself where it has no axis. Raises: ValueError where its data is
+    not that of its shape."""
     check_data(tensor)
     if tensor.datatype == "BYTES":
         return nested(list(_texts(tensor)), tensor.shape)

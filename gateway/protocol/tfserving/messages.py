@@ -70,10 +70,7 @@ def of_name(name: str) -> str:
 
 
 def number_of(datatype: str) -> int:
-    """The number of a V2 datatype.
-
-    Raises: ValueError where TensorFlow has none.
-    """
+    """The number of a V2 datatype. Raises: ValueError where TensorFlow has none."""
     number = _NUMBERS.get(datatype)
     if number is None:
         raise ValueError(f"its datatype is {datatype!r}, which TensorFlow does not have")

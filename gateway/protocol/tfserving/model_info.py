@@ -45,10 +45,8 @@ class ModelPath:
 
 
 def target(model: str, version: str = "", label: str = "") -> ModelPath:
-    """The model that a V2 request means. `model` is the name at the engine, with or without `:label`.
-
-    Raises: GatewayError(BAD_REQUEST) where it names no model, several versions, or one that is too large.
-    """
+    """The model that a V2 request means. `model` is the name at the engine, with or without `:label`. Raises:
+    GatewayError(BAD_REQUEST) where it names no model, several versions, or one that is too large."""
     name, _, own = model.partition(":")
     numeric = version.isascii() and version.isdigit()
     labels = {found for found in (own, label, "" if numeric else version) if found}
@@ -114,10 +112,7 @@ class Signatures:
 
 
 def read_signatures(body: bytes) -> Signatures:
-    """What `GET /v1/models/M/metadata` answers.
-
-    Raises: GatewayError(UPSTREAM_PROTOCOL).
-    """
+    """What `GET /v1/models/M/metadata` answers. Raises: GatewayError(UPSTREAM_PROTOCOL)."""
     with refusing(ErrorKind.UPSTREAM_PROTOCOL):
         content = triton_json.read(body)
         try:
@@ -129,10 +124,7 @@ def read_signatures(body: bytes) -> Signatures:
 
 
 def read_signatures_message(message: bytes) -> Signatures:
-    """What PredictionService.GetModelMetadata answers.
-
-    Raises: GatewayError(UPSTREAM_PROTOCOL).
-    """
+    """What PredictionService.GetModelMetadata answers. Raises: GatewayError(UPSTREAM_PROTOCOL)."""
     with refusing(ErrorKind.UPSTREAM_PROTOCOL):
         content = parse("GetModelMetadataResponse", message)
         version = content.model_spec.version.value if content.model_spec.HasField("version") else ""
@@ -141,10 +133,8 @@ def read_signatures_message(message: bytes) -> Signatures:
 
 
 def read_versions(body: bytes) -> list[str]:
-    """The versions that can be asked, of what `GET /v1/models/M` answers; newest first.
-
-    Raises: GatewayError(UPSTREAM_PROTOCOL).
-    """
+    """The versions that can be asked, of what `GET /v1/models/M` answers; newest first. Raises:
+    GatewayError(UPSTREAM_PROTOCOL)."""
     with refusing(ErrorKind.UPSTREAM_PROTOCOL):
         content = triton_json.read(body)
         try:
@@ -156,10 +146,7 @@ def read_versions(body: bytes) -> list[str]:
 
 
 def read_versions_message(message: bytes) -> list[str]:
-    """The same of what ModelService.GetModelStatus answers.
-
-    Raises: GatewayError(UPSTREAM_PROTOCOL).
-    """
+    """The same of what ModelService.GetModelStatus answers. Raises: GatewayError(UPSTREAM_PROTOCOL)."""
     with refusing(ErrorKind.UPSTREAM_PROTOCOL):
         statuses = parse("GetModelStatusResponse", message).model_version_status
         found = [each.version for each in statuses if each.state == _AVAILABLE_STATE]

@@ -20,10 +20,7 @@ _UNNAMED = "output_0"
 
 
 def write_body(requested: TFServingRequest) -> bytes:
-    """The request's JSON.
-
-    Raises: ValueError where the tensors cannot be told in it.
-    """
+    """The request's JSON. Raises: ValueError where the tensors cannot be told in it."""
     body: dict[str, Any] = {"signature_name": requested.signature_name} if requested.signature_name else {}
     if not requested.by_rows:
         body["inputs"] = columns(requested.tensors)
@@ -53,10 +50,7 @@ def rows(tensors: tuple[RawTensor, ...]) -> list[dict[str, Any]]:
 
 
 def batch_size(tensors: tuple[RawTensor, ...]) -> int:
-    """The size of the first axis, which the tensors share.
-
-    Raises: ValueError.
-    """
+    """The size of the first axis, which the tensors share. Raises: ValueError."""
     for tensor in tensors:
         if not tensor.shape:
             raise ValueError(f"input '{tensor.name}' has no axis, and rows are along the first")
@@ -68,10 +62,7 @@ def batch_size(tensors: tuple[RawTensor, ...]) -> int:
 
 
 def read_body(content: Any, requested: TFServingRequest) -> list[RawTensor]:
-    """The outputs that a reply tells.
-
-    Raises: ValueError where they are not those of the signature.
-    """
+    """The outputs that a reply tells. Raises: ValueError where they are not those of the signature."""
     if isinstance(content, dict) and "outputs" in content:
         outputs = content["outputs"]
         by_name = outputs if _is_named(outputs) else {_only_name(requested): outputs}

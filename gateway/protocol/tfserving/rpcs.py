@@ -51,10 +51,7 @@ _MAX_REPEATED_BYTES = 1 << 28
 
 
 def fill(proto: Message, tensor: RawTensor) -> None:
-    """Set a TensorProto.
-
-    Raises: ValueError where the tensor's data is not that of its shape.
-    """
+    """Set a TensorProto. Raises: ValueError where the tensor's data is not that of its shape."""
     check_data(tensor)
     proto.dtype = number_of(tensor.datatype)
     proto.tensor_shape.SetInParent()
@@ -67,10 +64,8 @@ def fill(proto: Message, tensor: RawTensor) -> None:
 
 
 def read(name: str, data: Raw) -> RawTensor:
-    """The tensor of a serialised TensorProto.
-
-    Raises: ValueError where it is malformed, or of a datatype that V2 does not have.
-    """
+    """The tensor of a serialised TensorProto. Raises: ValueError where it is malformed, or of a datatype that V2 does
+    not have."""
     rest, contents = raw_contents.split(data, _CONTENT_TAG)
     rest, floats = raw_contents.split(rest, _FLOAT_TAG)
     rest, doubles = raw_contents.split(rest, _DOUBLE_TAG)
@@ -172,10 +167,8 @@ def status_call(target: ModelPath) -> EngineCall:
 
 
 def infer_call(requested: TFServingRequest) -> EngineCall:
-    """Asks for an inference.
-
-    Raises: ValueError where the tensors cannot be told, GatewayError(UNSUPPORTED) where no feature holds them.
-    """
+    """Asks for an inference. Raises: ValueError where the tensors cannot be told, GatewayError(UNSUPPORTED) where no
+    feature holds them."""
     match requested.method:
         case Method.PREDICT:
             request = message("PredictRequest")(output_filter=requested.wanted)
@@ -196,10 +189,8 @@ def infer_call(requested: TFServingRequest) -> EngineCall:
 
 
 def read_infer(data: bytes, requested: TFServingRequest) -> tuple[str, list[RawTensor]]:
-    """The version that answered, empty where it is not told, and its outputs.
-
-    Raises: ValueError where the reply is malformed.
-    """
+    """The version that answered, empty where it is not told, and its outputs. Raises: ValueError where the reply is
+    malformed."""
     match requested.method:
         case Method.PREDICT:
             rest, entries = raw_contents.split(data, _OUTPUTS_TAG)

@@ -47,10 +47,8 @@ class ObjectReader:
         self._decode = json.JSONDecoder().raw_decode
 
     def feed(self, text: str) -> list[dict[str, Any] | str]:
-        """The objects that are whole by now, or the text.
-
-        Raises: GatewayError(UPSTREAM_PROTOCOL) where an object is longer than the limit.
-        """
+        """The objects that are whole by now, or the text. Raises: GatewayError(UPSTREAM_PROTOCOL) where an object is
+        longer than the limit."""
         if self._is_text:
             return [text] if text else []
         left = (self._left + text).lstrip(_SPACE)
@@ -86,10 +84,8 @@ _TEXT, _PREDICTIONS = "text", "predictions"
 
 
 class TorchServeGenerateTranslator:
-    """One generate, or with `streams` one generate_stream, whose every piece of text becomes an event.
-
-    TorchServe names no content type for a stream: whatever it answers with status 200 is one to a client that wants it.
-    """
+    """One generate, or with `streams` one generate_stream, whose every piece of text becomes an event. TorchServe names
+    no content type for a stream: whatever it answers with status 200 is one to a client that wants it."""
 
     def __init__(self, request: V2Request, envelope: Envelope) -> None:
         self.streams = request.operation is Operation.GENERATE_STREAM
@@ -101,11 +97,8 @@ class TorchServeGenerateTranslator:
         self._objects: ObjectReader | None = None
 
     def request(self) -> EngineRequest:
-        """What TorchServe is asked.
-
-        Raises: GatewayError, BAD_REQUEST where the body is malformed, UNSUPPORTED where TorchServe has no place for
-        what it says.
-        """
+        """What TorchServe is asked. Raises: GatewayError, BAD_REQUEST where the body is malformed, UNSUPPORTED where
+        TorchServe has no place for what it says."""
         with refusing(ErrorKind.BAD_REQUEST):
             content = rest_bodies.read_object(self._request.body)
             if "id" in content:

@@ -26,10 +26,7 @@ Write = Callable[[bytes], Any]  # an element of BYTES as a value of JSON
 
 
 def as_text(element: bytes) -> str:
-    """An element of BYTES as a string.
-
-    Raises: ValueError where it is not UTF-8.
-    """
+    """An element of BYTES as a string. Raises: ValueError where it is not UTF-8."""
     try:
         return element.decode()
     except UnicodeDecodeError:
@@ -45,10 +42,8 @@ def as_text_or_base64(element: bytes) -> Any:
 
 
 def json_value(tensor: RawTensor, write: Write = as_text) -> Any:
-    """The tensor's values as nested lists, a scalar as itself.
-
-    Raises: ValueError where it has no elements, its data is not that of its shape, or JSON has no form for it.
-    """
+    """The tensor's values as nested lists, a scalar as itself. Raises: ValueError where it has no elements, its data is
+    not that of its shape, or JSON has no form for it."""
     if 0 in tensor.shape:
         raise ValueError("it has no elements")
     if tensor.datatype == "BYTES":
@@ -59,10 +54,8 @@ def json_value(tensor: RawTensor, write: Write = as_text) -> Any:
 
 
 def tensor_of(name: str, value: Any) -> RawTensor | None:
-    """A tensor of a JSON value: of numbers, texts or booleans, in lists of equal lengths.
-
-    A value by itself has shape [1]. None where it is no tensor: mixed, ragged, empty, with null or objects in it.
-    """
+    """A tensor of a JSON value: of numbers, texts or booleans, in lists of equal lengths. A value by itself has shape
+    [1]. None where it is no tensor: mixed, ragged, empty, with null or objects in it."""
     try:
         shape, elements = unnested(value)
         datatype = inferred_datatype(elements)

@@ -52,10 +52,8 @@ _ABSENT = object()
 def infer_response(
     sent: TorchServeRequest, body: bytes, content_type: str = "", *, model: str, version: str = ""
 ) -> bytes:
-    """A serialised ModelInferResponse of an answer. `model` and `version` are as the client calls them.
-
-    Raises: GatewayError(UPSTREAM_PROTOCOL) where it is malformed, or has no output that the client wants.
-    """
+    """A serialised ModelInferResponse of an answer. `model` and `version` are as the client calls them. Raises:
+    GatewayError(UPSTREAM_PROTOCOL) where it is malformed, or has no output that the client wants."""
     value = _json(body, content_type)
     with refusing(ErrorKind.UPSTREAM_PROTOCOL):
         if sent.envelope is Envelope.KSERVEV2 and isinstance(value, dict) and isinstance(value.get("outputs"), list):

@@ -88,10 +88,8 @@ def predictions_path(model: str, version: str = "") -> str:
 
 
 def sequence_fields(parameters: Mapping[str, Any], *, drop: bool = False) -> tuple[tuple[Field, ...], tuple[str, ...]]:
-    """The header fields of a sequence, and the names of the parameters that have no meaning.
-
-    Raises: GatewayError(UNSUPPORTED) that names these, where they are not to be dropped.
-    """
+    """The header fields of a sequence, and the names of the parameters that have no meaning. Raises:
+    GatewayError(UNSUPPORTED) that names these, where they are not to be dropped."""
     lost = tuple(sorted(parameters.keys() - set(SEQUENCE)))
     if lost and not drop:
         names = ", ".join(f"'{name}'" for name in lost)
@@ -109,10 +107,8 @@ def sequence_fields(parameters: Mapping[str, Any], *, drop: bool = False) -> tup
 
 
 def in_instances(tensors: list[RawTensor], envelope: Envelope) -> bytes:
-    """The body for the envelopes `json` and `kserve`: {"instances": [...]}, one for each row.
-
-    Raises: ValueError where the inputs have no rows, or not equally many.
-    """
+    """The body for the envelopes `json` and `kserve`: {"instances": [...]}, one for each row. Raises: ValueError where
+    the inputs have no rows, or not equally many."""
     as_value = as_text_or_base64 if envelope is Envelope.JSON else as_text
     columns: dict[str, list[Any]] = {}
     for tensor in tensors:
@@ -130,10 +126,7 @@ def in_instances(tensors: list[RawTensor], envelope: Envelope) -> bytes:
 
 
 def in_kservev2(tensors: list[RawTensor], id: str) -> bytes:
-    """The body for the envelope `kservev2`.
-
-    Raises: ValueError where it would not read all of an input.
-    """
+    """The body for the envelope `kservev2`. Raises: ValueError where it would not read all of an input."""
     inputs: list[dict[str, Any]] = []
     for tensor in tensors:
         with about(f"input '{tensor.name}'"):
@@ -188,10 +181,7 @@ def _multipart(parts: tuple[RequestPart, ...]) -> tuple[bytes, str]:
 
 
 def read_envelope(parameters: dict[str, Any], default: Envelope) -> Envelope:
-    """The envelope that the request names, which is taken out of its parameters.
-
-    Raises: ValueError.
-    """
+    """The envelope that the request names, which is taken out of its parameters. Raises: ValueError."""
     value = parameters.pop("envelope", default.value)
     try:
         return Envelope(value)

@@ -42,10 +42,8 @@ _DATA = "data"  # where handlers look first; TorchServe's own clients call a bod
 
 
 def torchserve_translator(request: V2Request, envelope: Envelope = Envelope.BODY) -> Translator:
-    """The translation of a request for TorchServe's REST.
-
-    Raises: GatewayError(UNSUPPORTED) for an operation that TorchServe has nothing like.
-    """
+    """The translation of a request for TorchServe's REST. Raises: GatewayError(UNSUPPORTED) for an operation that
+    TorchServe has nothing like."""
     match request.operation:
         case Operation.INFER:
             return TorchServeInferTranslator(request, envelope)
@@ -130,11 +128,8 @@ def metadata_of(model: str, version: str = "") -> dict[str, Any]:
 
 
 def predictions_request(sent: TorchServeRequest, model: str, version: str = "") -> bytes:
-    """A serialised PredictionsRequest.
-
-    Raises: GatewayError(UNSUPPORTED) where the envelope does not work over gRPC, or it is of a sequence: one call has
-    no place for that.
-    """
+    """A serialised PredictionsRequest. Raises: GatewayError(UNSUPPORTED) where the envelope does not work over gRPC, or
+    it is of a sequence: one call has no place for that."""
     if sent.envelope is Envelope.JSON:
         raise unsupported("TorchServe's json envelope reads no request that came by gRPC; give the engine a REST port")
     if sent.fields:
@@ -147,10 +142,8 @@ def predictions_request(sent: TorchServeRequest, model: str, version: str = "") 
 
 
 def prediction(data: bytes) -> Message:
-    """A PredictionResponse; only a failed one has a status other than 0.
-
-    Raises: GatewayError(UPSTREAM_PROTOCOL) where it is malformed.
-    """
+    """A PredictionResponse; only a failed one has a status other than 0. Raises: GatewayError(UPSTREAM_PROTOCOL) where
+    it is malformed."""
     try:
         return _schema.parse("PredictionResponse", data)
     except ValueError:

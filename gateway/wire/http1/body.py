@@ -51,9 +51,7 @@ class ChunkedDecoder:
 
     def takes_plain_chunk(self, data: bytes) -> bool:
         """Whether data is exactly one chunk, neither long nor the last: then it is read, and may be relayed unchanged.
-
-        Recognises less than `takes_whole`, in a third of the time: this is the form of a token of a stream.
-        """
+        Recognises less than `takes_whole`, in a third of the time: this is the form of a token of a stream."""
         if not self._is_between:
             return False
         line_end = data.find(b"\r\n", 0, 5)
@@ -84,10 +82,8 @@ class ChunkedDecoder:
         self.has_ended = True
 
     def feed(self, data: bytes) -> bytes:
-        """Read on; returns the data of the chunks. What follows the body is kept in `tail`.
-
-        Raises: ValueError that says what is malformed.
-        """
+        """Read on; returns the data of the chunks. What follows the body is kept in `tail`. Raises: ValueError that
+        says what is malformed."""
         if self.takes_plain_chunk(data):
             return payload_of(data)
         pieces: list[bytes] = []
@@ -169,10 +165,7 @@ class BodyReader:
         self.rest = b""
 
     def feed(self, data: bytes) -> bytes:
-        """The bytes of `data` that belong to the body.
-
-        Raises: ValueError that says what is malformed.
-        """
+        """The bytes of `data` that belong to the body. Raises: ValueError that says what is malformed."""
         decoder = self._decoder
         if decoder is not None:
             data = decoder.feed(data)

@@ -63,10 +63,8 @@ class _Head:
 
 
 class RequestHead(_Head):
-    """A request's head: field names in lower case, end-to-end fields only.
-
-    `length` is the body's; None: it is chunked. A reply to an `is_http_10` request must not be chunked.
-    """
+    """A request's head: field names in lower case, end-to-end fields only. `length` is the body's; None: it is chunked.
+    A reply to an `is_http_10` request must not be chunked."""
 
     __slots__ = ("expects_continue", "is_http_10", "keep_alive", "length", "method", "target")
 
@@ -112,10 +110,8 @@ class ResponseHead(_Head):
 
 
 def read_request_head(head: bytes) -> RequestHead:
-    """Read a whole head, from the request line to the empty line.
-
-    Raises: GatewayError(BAD_REQUEST) that names what is wrong.
-    """
+    """Read a whole head, from the request line to the empty line. Raises: GatewayError(BAD_REQUEST) that names what is
+    wrong."""
     collected = _Collected()
     parser = httptools.HttpRequestParser(collected)
     try:
@@ -129,10 +125,8 @@ def read_request_head(head: bytes) -> RequestHead:
 
 
 def read_response_head(head: bytes) -> ResponseHead:
-    """Read a whole head, from the status line to the empty line.
-
-    Raises: GatewayError(UPSTREAM_PROTOCOL) that names what is wrong.
-    """
+    """Read a whole head, from the status line to the empty line. Raises: GatewayError(UPSTREAM_PROTOCOL) that names
+    what is wrong."""
     collected = _Collected()
     parser = httptools.HttpResponseParser(collected)
     try:
@@ -169,10 +163,8 @@ def _feed(parser: httptools.HttpRequestParser | httptools.HttpResponseParser, he
 
 
 def _sort_out(fields: list[Field]) -> tuple[dict[bytes, bytes], list[Field], frozenset[bytes]]:
-    """Split fields into those that decide how this connection goes on, and those that go on to the next hop.
-
-    Returns: the special fields by name, the end-to-end fields, and what the Connection field lists.
-    """
+    """Split fields into those that decide how this connection goes on, and those that go on to the next hop. Returns:
+    the special fields by name, the end-to-end fields, and what the Connection field lists."""
     named: dict[bytes, bytes] = {}
     kept: list[Field] = []
     connection: frozenset[bytes] = frozenset()
@@ -212,10 +204,7 @@ def _framing(named: dict[bytes, bytes]) -> tuple[int | None, bool]:
 
 
 def read_length(value: bytes) -> int:
-    """A Content-Length.
-
-    Raises: ValueError where it is anything but digits.
-    """
+    """A Content-Length. Raises: ValueError where it is anything but digits."""
     if not value or len(value) > 18 or not _DIGITS.issuperset(value):
         raise ValueError("Content-Length is not a number")
     return int(value)

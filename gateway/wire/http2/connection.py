@@ -57,10 +57,7 @@ class FrameReader:
         self._block_ends = False
 
     def read(self, data: bytes) -> None:
-        """Read what came, cut anywhere.
-
-        Raises: Http2Error: the connection is over.
-        """
+        """Read what came, cut anywhere. Raises: Http2Error: the connection is over."""
         if self._buffer:
             data = self._buffer + data
             self._buffer = b""

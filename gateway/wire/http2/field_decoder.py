@@ -110,11 +110,8 @@ class FieldDecoder:
         return f"<FieldDecoder {self._table!r}, {known} blocks known>"
 
     def decode(self, block: bytes) -> Block:
-        """Decode a whole block.
-
-        Raises: Http2Error(COMPRESSION_ERROR), or ENHANCE_YOUR_CALM where the fields are too long: later blocks could
-        not be decoded.
-        """
+        """Decode a whole block. Raises: Http2Error(COMPRESSION_ERROR), or ENHANCE_YOUR_CALM where the fields are too
+        long: later blocks could not be decoded."""
         found = self._young.get(block)
         if found is not None:
             return found

@@ -75,9 +75,7 @@ _decode_huffman = Memo(decode_huffman)
 
 class FieldTable:
     """The table of one connection, as its peer's encoder has made it by the blocks that were read, in their order.
-
-    `has_changed`: the last block has changed it.
-    """
+    `has_changed`: the last block has changed it."""
 
     __slots__ = ("_max_size", "_places", "_size", "has_changed")
 

@@ -17,10 +17,7 @@ _WITHOUT_BODY = (b"204", b"304")
 
 
 def take_data(state: ConnectionState, stream_id: int, data: bytes, size: int, ended: bool) -> None:
-    """Some of a body; `size` counts the padding too.
-
-    Raises: Http2Error.
-    """
+    """Some of a body; `size` counts the padding too. Raises: Http2Error."""
     if not stream_id:
         raise Http2Error(ErrorCode.PROTOCOL_ERROR, "DATA on stream 0")
     state.owed += size
@@ -65,10 +62,7 @@ def return_window(state: ConnectionState) -> None:
 
 
 def take_block(state: ConnectionState, stream_id: int, payload: bytes, ended: bool) -> None:
-    """A complete header block.
-
-    Raises: Http2Error.
-    """
+    """A complete header block. Raises: Http2Error."""
     if len(payload) > state.limits.max_header_bytes:
         raise Http2Error(ErrorCode.ENHANCE_YOUR_CALM, "the header fields are too long")
     block = state.decoder.decode(payload)  # for any stream: the table must follow

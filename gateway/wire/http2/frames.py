@@ -116,10 +116,7 @@ def settings(values: Mapping[Setting, int]) -> bytes:
 
 
 def read_settings(payload: bytes) -> list[tuple[int, int]]:
-    """Identifier and value, in order.
-
-    Raises: Http2Error where the length is no multiple of six.
-    """
+    """Identifier and value, in order. Raises: Http2Error where the length is no multiple of six."""
     if len(payload) % _PAIR.size:
         raise Http2Error(ErrorCode.FRAME_SIZE_ERROR, "the length of SETTINGS is no multiple of 6")
     return list(_PAIR.iter_unpack(payload))

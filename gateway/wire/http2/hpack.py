@@ -19,10 +19,8 @@ _STATIC_NAMES = {name: index for (name, _), index in reversed(list(_STATIC.items
 
 
 class FieldEncoder:
-    """Encodes the blocks of one connection: fields that come again by the dynamic table, as long as it has room.
-
-    Blocks are cached by identity: a sender of the same fields passes the same `CachedHeaders`.
-    """
+    """Encodes the blocks of one connection: fields that come again by the dynamic table, as long as it has room. Blocks
+    are cached by identity: a sender of the same fields passes the same `CachedHeaders`."""
 
     __slots__ = ("_cache", "_encoder", "_must_send_size", "_once", "_room")
 

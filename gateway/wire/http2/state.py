@@ -63,10 +63,8 @@ class FloodGuard:
         self._sent_before = 0
 
     def count_idle_frame(self, sent_bytes: int, cost: int = 1) -> None:
-        """The peer sent a frame without a message; `sent_bytes` is the data sent to it so far.
-
-        Raises: Http2Error (ENHANCE_YOUR_CALM).
-        """
+        """The peer sent a frame without a message; `sent_bytes` is the data sent to it so far. Raises: Http2Error
+        (ENHANCE_YOUR_CALM)."""
         self._num_idle += cost
         if self._num_idle > _MAX_IDLE_FRAMES:
             allowed = _MAX_IDLE_FRAMES + (sent_bytes - self._sent_before) // _SENT_BYTES_A_FRAME
@@ -74,10 +72,7 @@ class FloodGuard:
                 raise Http2Error(ErrorCode.ENHANCE_YOUR_CALM, "too many frames that bring nothing")
 
     def count_reset(self) -> None:
-        """A stream was reset, by the peer or for its error.
-
-        Raises: Http2Error (ENHANCE_YOUR_CALM).
-        """
+        """A stream was reset, by the peer or for its error. Raises: Http2Error (ENHANCE_YOUR_CALM)."""
         self._num_resets += 1
         if self._max_resets is not None and self._num_resets > self._max_resets:
             raise Http2Error(ErrorCode.ENHANCE_YOUR_CALM, "too many streams are broken off")
@@ -218,10 +213,7 @@ class ConnectionState:
     # Errors of the peer
 
     def fault(self, stream_id: int, code: ErrorCode, why: str) -> None:
-        """End one stream for an error of the peer.
-
-        Raises: Http2Error where it does so too often.
-        """
+        """End one stream for an error of the peer. Raises: Http2Error where it does so too often."""
         if code == ErrorCode.REFUSED_STREAM:
             self.count_idle_frame()
         else:
@@ -230,29 +222,21 @@ class ConnectionState:
         self.end(stream_id, code, why)
 
     def count_idle_frame(self, cost: int = 1) -> None:
-        """The peer sent a frame without a message.
-
-        Raises: Http2Error where it does so too often.
-        """
+        """The peer sent a frame without a message. Raises: Http2Error where it does so too often."""
         self.flood_guard.count_idle_frame(self.granted - self.send_window, cost)
 
     def is_ours(self, stream_id: int) -> bool:
         return bool(stream_id & 1) is self.is_client
 
     def refuse_idle(self, stream_id: int, kind: str) -> None:
-        """Refuse a frame of a stream that was never opened.
-
-        Raises: Http2Error.
-        """
+        """Refuse a frame of a stream that was never opened. Raises: Http2Error."""
         opened = self.next_id - 2 if self.is_ours(stream_id) else self.last_id
         if not stream_id or stream_id > opened:
             raise Http2Error(ErrorCode.PROTOCOL_ERROR, f"{kind} on stream {stream_id}, which is not open")
 
     def refuse_closed(self, stream_id: int, kind: str) -> None:
         """A frame of a stream that is over: ignored where the peer may not know yet, else an error of the connection.
-
-        Raises: Http2Error.
-        """
+        Raises: Http2Error."""
         self.refuse_idle(stream_id, kind)
         is_untaken = self.last_taken is not None and stream_id > self.last_taken and not self.is_ours(stream_id)
         if not is_untaken and stream_id not in self._resets:
