@@ -32,7 +32,7 @@ def make_tfserving(request: Request, body: bytes, lane: Lane) -> Translator | Aw
     if not lane.engine.speaks_rest:
         return CallTranslation(_v2_request(request, body, lane))
     translation = InferTranslation(_v2_request(request, body, lane))
-    is_predict = translation.inference.requested.method is Method.PREDICT
+    is_predict = translation.requested.method is Method.PREDICT
     return _with_signatures(lane, translation) if is_predict else translation
 
 
@@ -63,7 +63,7 @@ def _v2_request(request: Request, body: bytes, lane: Lane) -> V2Request:
 
 async def _with_signatures(lane: Lane, translation: InferTranslation) -> Translator:
     """TF Serving's JSON does not tell datatypes, so the model's signatures must be known."""
-    target = translation.inference.requested.target
+    target = translation.requested.target
     name = f"{target.name}:{target.label}" if target.label else target.name
     found = await describe(lane, name, target.version)
     if found.signatures is not None:

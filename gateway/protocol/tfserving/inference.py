@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from gateway.protocol.conversion import triton_json
 from gateway.protocol.conversion.errors import error_json, read_error, refusing
 from gateway.protocol.conversion.infer import infer_request_of_rest, rest_of_infer_response
@@ -12,17 +10,29 @@ from gateway.protocol.conversion.tensors import RawTensor
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.protobuf import message
 from gateway.protocol.tfserving import examples, predict
-from gateway.protocol.tfserving.infer_request import Method, TFServingRequest, read_infer_request
+from gateway.protocol.tfserving.infer_request import Method, read_infer_request
 from gateway.protocol.tfserving.model_info import Signatures
 from gateway.protocol.tfserving.rpcs import EngineCall, infer_call, read_infer
 from gateway.protocol.translator import GRPC, EngineRequest, Reply, V2Request, WholeTranslator, in_rest
 
 
-@dataclass(frozen=True, slots=True)
 class Inference:
     """What a serialised ModelInferRequest asks, and the ModelInferResponse that answers it."""
 
-    requested: TFServingRequest
+    def __init__(
+        self, message: bytes, *, model: str, version: str = "", signatures: Signatures | None = None, drop: bool = False
+    ) -> None:
+        """Read a serialised ModelInferRequest; `model` and `drop` as of `read_infer_request`. `signatures` are what the
+        engine told of that version, None where it told nothing: then datatypes of JSON are guessed. Raises: as that;
+        BAD_REQUEST where the request is not as the signature says."""
+        self.requested = read_infer_request(message, model=model, version=version, drop=drop)
+        if signatures is not None:
+            self.know(signatures)
+
+    def know(self, signatures: Signatures) -> None:
+        """Take what the engine tells of the target. Raises: GatewayError(BAD_REQUEST) where the request is not as its
+        signature says."""
+        self.requested = self.requested.knowing(signatures)
 
     def rest_request(self) -> EngineRequest:
         """What TF Serving is asked by REST. Raises: GatewayError, BAD_REQUEST where the tensors cannot be told,
@@ -61,9 +71,9 @@ class Inference:
         response = message("inference.ModelInferResponse")(
             id=self.requested.id, model_name=self.requested.target.name, model_version=version
         )
-        return write_response(response, self._wanted(outputs))
+        return write_response(response, self._chosen(outputs))
 
-    def _wanted(self, outputs: list[RawTensor]) -> list[RawTensor]:
+    def _chosen(self, outputs: list[RawTensor]) -> list[RawTensor]:
         """Those that the request wants, in its order; all, by their names, where it wants none in particular."""
         by_name = {output.name: output for output in outputs}
         if not self.requested.wanted:
@@ -75,41 +85,22 @@ class Inference:
         return [by_name[name] for name in dict.fromkeys(self.requested.wanted)]
 
 
-def inference(
-    message: bytes, *, model: str, version: str = "", signatures: Signatures | None = None, drop: bool = False
-) -> Inference:
-    """Read a serialised ModelInferRequest. `model` is the name at the engine, with or without `:label`; `signatures`
-    are what the engine told of that version, None where it told nothing: then datatypes of JSON are guessed. `drop`:
-    whether parameters without a place are dropped.
-
-    Raises: GatewayError, BAD_REQUEST where it is malformed or not as the signature says, UNSUPPORTED where TF Serving
-    has no place for what it says.
-    """
-    requested = read_infer_request(message, model=model, version=version, drop=drop)
-    return Inference(requested if signatures is None else requested.knowing(signatures))
-
-
-class InferTranslation(WholeTranslator):
+class InferTranslation(Inference, WholeTranslator):
     """A client of V2's REST, and TF Serving's REST: a `Translator`. Predict can be read for certain only with its
     signature: `know` what `metadata_path` of the target answers."""
 
     def __init__(self, request: V2Request) -> None:
-        """Raises: as `inference`."""
+        """Raises: as `Inference`."""
         message, self._wanted = infer_request_of_rest(request.body, request.head_bytes, "", "")
-        self.inference = inference(message, model=request.model, version=request.version, drop=request.drop)
-
-    def know(self, signatures: Signatures) -> None:
-        """Take what the engine tells of the target. Raises: GatewayError(BAD_REQUEST) where the request is not as its
-        signature says."""
-        self.inference = Inference(self.inference.requested.knowing(signatures))
+        super().__init__(message, model=request.model, version=request.version, drop=request.drop)
 
     def request(self) -> EngineRequest:
-        return self.inference.rest_request()
+        return self.rest_request()
 
     def whole(self, reply: Reply) -> Reply:
         if reply.status != 200:
             return Reply(reply.status, error_json(read_error(reply.body)[0]))
-        return self._reply_of(self.inference.response_of_rest(reply.body))
+        return self._reply_of(self.response_of_rest(reply.body))
 
     def _reply_of(self, response: bytes) -> Reply:
         """The client's reply for a serialised ModelInferResponse. Raises: GatewayError(BAD_REQUEST) where the client
@@ -121,10 +112,10 @@ class CallTranslation(InferTranslation):
     """The same with a request that is a call: its path is the method's, its body the message."""
 
     def request(self) -> EngineRequest:
-        call = self.inference.call()
-        return EngineRequest(call.path.decode("ascii"), call.message, GRPC, dropped=self.inference.requested.dropped)
+        call = self.call()
+        return EngineRequest(call.path.decode("ascii"), call.message, GRPC, dropped=self.requested.dropped)
 
     def whole(self, reply: Reply) -> Reply:
         if reply.status != 200:
             return reply  # `{"error": text}`, which is V2's too
-        return self._reply_of(self.inference.response_of_call(reply.body))
+        return self._reply_of(self.response_of_call(reply.body))

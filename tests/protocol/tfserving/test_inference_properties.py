@@ -14,7 +14,7 @@ from gateway.protocol.conversion import triton_json
 from gateway.protocol.errors import GatewayError
 from gateway.protocol.protobuf import parse
 from gateway.protocol.tfserving import messages
-from gateway.protocol.tfserving.inference import Inference, inference
+from gateway.protocol.tfserving.inference import Inference
 from gateway.protocol.tfserving.model_info import ServingSignature, Signatures, TensorInfo
 from gateway.protocol.translator import Reply
 from tests.protocol.conversion.inferences import Tensor, request_of, tensors
@@ -33,7 +33,7 @@ def echo(inputs: list[Tensor]) -> Signatures:
 
 def asked(inputs: list[Tensor], **parameters: str) -> Inference:
     message = request_of(inputs, parameters, "7").SerializeToString()
-    return inference(message, model="m", signatures=echo(inputs))
+    return Inference(message, model="m", signatures=echo(inputs))
 
 
 def outputs(message: bytes, *, exact: bool) -> dict[str, tuple[Any, ...]]:
@@ -139,7 +139,7 @@ def test_whatever_a_message_is(method: str, data: Any, cut: int) -> None:
         data = response.SerializeToString()[:cut]
     request = request_of([Tensor("x", "FP32", [1], b"1234")], {"method": method}, "7").SerializeToString()
     try:
-        answered = inference(request, model="m").response_of_call(data)
+        answered = Inference(request, model="m").response_of_call(data)
     except GatewayError as refused:
         assert refused.message.encode()
     else:
@@ -151,7 +151,7 @@ def test_whatever_a_message_is(method: str, data: Any, cut: int) -> None:
 def test_whatever_a_request_is(data: bytes) -> None:
     """It is read, or refused with a GatewayError."""
     try:
-        made = inference(data, model="m")
+        made = Inference(data, model="m")
         made.rest_request()
         made.call()
     except GatewayError as refused:

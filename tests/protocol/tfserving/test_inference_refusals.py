@@ -6,7 +6,7 @@ import orjson
 import pytest
 
 from gateway.protocol.errors import ErrorKind, GatewayError
-from gateway.protocol.tfserving.inference import inference
+from gateway.protocol.tfserving.inference import Inference
 from gateway.protocol.translator import Reply
 from tests.protocol.conversion.inferences import Tensor, request_of
 from tests.protocol.tfserving.translations import BOTH, PAIR, X, infer_translation, translation
@@ -86,7 +86,7 @@ def test_what_is_refused(options: dict[str, Any], kind: ErrorKind, said: str) ->
 def test_what_is_refused_by_grpc(options: dict[str, Any], kind: ErrorKind, said: str) -> None:
     """The same features."""
     with pytest.raises(GatewayError, match=said) as refused:
-        translation(**options).inference.call()
+        translation(**options).call()
     assert refused.value.kind is kind
 
 
@@ -146,7 +146,7 @@ def test_messages_that_cannot_be_understood(parameters: dict[str, str], data: by
     """Neither can these."""
     asked = request_of([Tensor("x", "FP32", [1], bytes(4))], parameters).SerializeToString()
     with pytest.raises(GatewayError) as refused:
-        inference(asked, model="half").response_of_call(data)
+        Inference(asked, model="half").response_of_call(data)
     assert refused.value.kind is ErrorKind.UPSTREAM_PROTOCOL
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from gateway.protocol.conversion.errors import read_error
 from gateway.protocol.protobuf import parse
-from gateway.protocol.tfserving.inference import InferTranslation, inference
+from gateway.protocol.tfserving.inference import Inference, InferTranslation
 from gateway.protocol.translator import Reply
 from tests.protocol.conversion.inferences import Tensor, request_of
 from tests.protocol.tfserving.exchanges import NOT_FOUND
@@ -133,7 +133,7 @@ def test_what_is_answered_by_grpc(name: str) -> None:
     parameters = {} if name == "predict" else {"method": name}
     asked = request_of([Tensor("x", "FP32", [1], bytes(4))], parameters, "7").SerializeToString()
     response = parse(
-        "inference.ModelInferResponse", inference(asked, model="half:stable").response_of_call(RESPONSES[name])
+        "inference.ModelInferResponse", Inference(asked, model="half:stable").response_of_call(RESPONSES[name])
     )
     assert (response.id, response.model_name, response.model_version) == ("7", "half", "123")
     outputs = [(each.name, each.datatype, list(each.shape)) for each in response.outputs]

@@ -9,7 +9,7 @@ import pytest
 from gateway.protocol.errors import GatewayError
 from gateway.protocol.tfserving import messages
 from gateway.protocol.tfserving.infer_request import Method
-from gateway.protocol.tfserving.inference import inference
+from gateway.protocol.tfserving.inference import Inference
 from gateway.protocol.tfserving.model_info import target
 from gateway.protocol.tfserving.rpcs import metadata_call, status_call
 from gateway.protocol.translator import Translator
@@ -110,7 +110,7 @@ CALLS = [
 def test_what_is_asked_by_grpc(name: str, options: dict[str, Any], rpc: str) -> None:
     """Byte for byte what TF Serving's own classes serialise."""
     inputs = [X] if rpc == "Predict" else [X | {"shape": [2], "data": [2, 4]}]
-    made = translation(inputs, model="half_plus_two", **options).inference.call()
+    made = translation(inputs, model="half_plus_two", **options).call()
     assert made.path == f"/tensorflow.serving.PredictionService/{rpc}".encode()
     assert made.message == REQUESTS[name]
 
@@ -133,7 +133,7 @@ def test_features_by_grpc() -> None:
         Tensor("half", "BF16", [2], b"\xc0\x3f\xc0\x3f"),
     ]
     asked = request_of(tensors, {"method": "regress"}).SerializeToString()
-    made = inference(asked, model="m").call().message
+    made = Inference(asked, model="m").call().message
     assert messages.parse("RegressionRequest", made) == messages.parse("RegressionRequest", FEATURES)
 
 
@@ -149,7 +149,7 @@ def test_features_by_grpc() -> None:
 def test_whose_signatures_a_request_wants_to_know(parameters: dict[str, str], path: str, wants: bool) -> None:
     """Those of the version that it names; examples are asked and answered without, and are not held to any."""
     made = translation([X | {"name": "other"}], parameters, signatures=None)
-    requested = made.inference.requested
+    requested = made.requested
     assert (requested.target.metadata_path, requested.method is Method.PREDICT) == (path, wants)
     if not wants:
         made.know(TWO)

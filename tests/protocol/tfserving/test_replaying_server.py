@@ -89,7 +89,7 @@ def test_v2_infer_by_rest(
 ) -> None:
     """A V2 request goes there with the signatures that the server told, and its reply comes back."""
     made = translation(inputs, parameters, **named)
-    made.know(read_signatures(fetch(server, "GET", made.inference.requested.target.metadata_path).body))
+    made.know(read_signatures(fetch(server, "GET", made.requested.target.metadata_path).body))
     request = made.request()
     reply = made.whole(fetch(server, request.method, request.path, request.body))
     assert reply.status == 200
@@ -112,7 +112,7 @@ def test_v2_infer_by_grpc(
     signatures = read_signatures_message(call(server, metadata_call(target("half_plus_two"))))
     made = translation(inputs, parameters, **named)
     made.know(signatures)
-    message = made.inference.response_of_call(call(server, made.inference.call()))
+    message = made.response_of_call(call(server, made.call()))
     told = json.loads(rest_of_infer_response(message, WantedOutputs()).data)
     assert (told["id"], told["model_version"]) == ("7", "123")
     assert {each["name"]: each["data"] for each in told["outputs"]} == outputs
@@ -132,5 +132,5 @@ def test_readiness_and_errors(server: TfServing) -> None:
     reply = made.whole(fetch(server, request.method, request.path, request.body))
     assert (reply.status, json.loads(reply.body)) == (404, {"error": "Servable not found for request: Latest(half)"})
     with pytest.raises(grpc.RpcError) as refused:
-        call(server, made.inference.call())
+        call(server, made.call())
     assert refused.value.code() is grpc.StatusCode.NOT_FOUND
