@@ -79,16 +79,8 @@ def _rename_in_path(call: ApiCall, target: bytes, model: str | None, base: bytes
     return target[:start] + path_segment(model).encode("ascii") + target[end:]
 
 
-def _put_behind_base(call: ApiCall, target: bytes, model: str | None, base: bytes) -> bytes:
-    return base + target.removeprefix(b"/v1")
-
-
 def _server_is_ready(status: int, message: bytes) -> bool:
     return status == OK and any(number == 1 and bool(value) for number, _, value in fields(message))
-
-
-def _is_available(status: int, message: bytes) -> bool:
-    return status != UNAVAILABLE
 
 
 def _is_healthy(status: int, message: bytes) -> bool:
@@ -133,7 +125,7 @@ class EngineProtocol(Enum):
         ProtocolTraits(
             ready_paths=("/health", "{base}/models"),
             passes=None,
-            write_target=_put_behind_base,
+            write_target=lambda call, target, model, base: base + target.removeprefix(b"/v1"),
             models_path="{base}/models",
             rule_keys=_OF_LANGUAGE_MODELS | {"base_path", "dialects", "always_stream"},
         ),
@@ -143,7 +135,9 @@ class EngineProtocol(Enum):
         ProtocolTraits(
             ready_paths=("/v1/models/_",),
             ready_below=500,
-            grpc_check=GrpcCheck("/tensorflow.serving.ModelService/GetModelStatus", _is_available),
+            grpc_check=GrpcCheck(
+                "/tensorflow.serving.ModelService/GetModelStatus", lambda status, message: status != UNAVAILABLE
+            ),
             generates_text=False,
         ),
     )

@@ -46,15 +46,13 @@ class RpcError(Exception):
         self.message = message
 
 
-def rpc_code(status: int) -> int:
-    """The gRPC status for an HTTP status that is a failure."""
-    return _CODES.get(status, INVALID_ARGUMENT if 400 <= status < 500 else INTERNAL if status >= 500 else UNKNOWN)
-
-
 def rpc_error(status: int, body: bytes) -> RpcError:
     """A REST refusal as a gRPC status: the message is the `error` of a JSON body, else the body's text, else the
     status."""
-    return RpcError(rpc_code(status), (read_error(body)[0] or f"HTTP status {status}")[:_MAX_MESSAGE_CHARACTERS])
+    default = INVALID_ARGUMENT if 400 <= status < 500 else INTERNAL if status >= 500 else UNKNOWN
+    return RpcError(
+        _CODES.get(status, default), (read_error(body)[0] or f"HTTP status {status}")[:_MAX_MESSAGE_CHARACTERS]
+    )
 
 
 def rest_error(code: int, message: str) -> Reply:
