@@ -85,10 +85,10 @@ def replacements() -> Finding:
     from engines.paged.device import choose_device
     from engines.paged.ops.metal.check_cases import GROUPS
     from engines.paged.ops.metal.self_check import disagreements
-    from engines.paged.ops.reference import ReferenceOps
+    from engines.paged.ops.reference import Ops
 
     device = choose_device("auto")
-    failed = disagreements(ReferenceOps(device), (torch.float32, torch.float16, torch.bfloat16), GROUPS)
+    failed = disagreements(Ops(device), (torch.float32, torch.float16, torch.bfloat16), GROUPS)
     text = f"torch on {device.type}: {len(GROUPS) - len(failed)} of {len(GROUPS)} groups agree with the reference"
     if failed:
         reasons = "; ".join(f"{group}: {why}" for group, why in sorted(failed.items()))

@@ -55,18 +55,13 @@ class Admission:
             own = matcher if matcher is None or not index else matcher.fork()
             drafter = self._drafter(own) if beams is None else None
             choices.append(Choice(sequence, TextStream(parts.tokenizer, params), parts.eos_ids, own, drafter))
-            needs_host = parts.sampler.admit(sequence, _seed_of(params.seed, index), own)
-            sequence.needs_host = needs_host or drafter is not None or beams is not None
+            sequence.sampling = parts.batches.admit(sequence, params, _seed_of(params.seed, index), own)
+            sequence.needs_host = sequence.sampling.needs_host or drafter is not None or beams is not None
         arrived = time.monotonic()
         if beams is not None:
             return BeamGeneration(request, choices, listener, arrived, beams)
         kind = BestOfGeneration if len(choices) > params.n else Generation
         return kind(request, choices, listener, arrived)
-
-    def withdraw(self, generation: Generation) -> None:
-        """Release a request that was not scheduled."""
-        for choice in generation.choices:
-            self._parts.sampler.release(choice.sequence)
 
     def _checked(self, request: GenerateRequest) -> GenerateRequest:
         """The request, with `max_tokens` bounded by the context."""

@@ -18,10 +18,9 @@ from engines.paged.device import choose_device, choose_dtype, choose_ops, use_th
 from engines.paged.kv_store.block_store import BlockMemory, BlockStore, open_block_store
 from engines.paged.model.config import DecoderConfig
 from engines.paged.model.config_reader import read_config
-from engines.paged.ops.interface import Ops
+from engines.paged.ops.reference import Ops
 from engines.paged.runner.draft_model import DraftModel
 from engines.paged.runner.runner import Runner
-from engines.paged.runner.sampler import Sampler
 from engines.paged.sampling.batch import SamplingBatches
 from engines.paged.sampling.grammar import GrammarCompiler
 from engines.paged.sampling.params_parser import read_default_params
@@ -50,7 +49,7 @@ class Parts:
     grammars: GrammarCompiler
     memory: MemoryPlan
     max_context: int
-    sampler: Sampler
+    batches: SamplingBatches
     runner: Runner
     block_store: BlockStore | None  # blocks stored beyond the engine
     claim: MemoryClaim  # counted by other engines of this machine while this one lives
@@ -98,17 +97,15 @@ def assemble(directory: Path, options: EngineOptions, progress: Progress | None)
     grammars = GrammarCompiler(tokenizer, eos_ids)
     grammars.prepare()
     batches = SamplingBatches(config.vocab_size, ops.staging, eos_ids, lambda text: tokenizer.encode(text, False))
-    sampler = Sampler(batches, adapters, ops.staging)
     caches = [KVCache(each.config, memory.num_blocks, options.block_size, device) for each in models]
     runner = Runner(
         ops,
         loaded.decoder,
         caches[0],
-        sampler,
-        block_size=options.block_size,
-        max_sequences=options.max_sequences,
-        deterministic=options.deterministic,
-        draft=None if draft is None else DraftModel(ops, draft.decoder, caches[1]),
+        batches,
+        adapters,
+        options,
+        None if draft is None else DraftModel(ops, draft.decoder, caches[1]),
     )
     block_store = open_block_store(
         options,
@@ -128,7 +125,7 @@ def assemble(directory: Path, options: EngineOptions, progress: Progress | None)
         grammars,
         memory,
         max_context,
-        sampler,
+        batches,
         runner,
         block_store,
         claim,

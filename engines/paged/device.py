@@ -16,9 +16,8 @@ import torch
 
 from engines.core.errors import invalid, unavailable
 from engines.core.processes import available_cores
-from engines.paged.ops.interface import Ops
 from engines.paged.ops.native.attention import NativeOps
-from engines.paged.ops.reference import ReferenceOps
+from engines.paged.ops.reference import Ops
 
 _log = logging.getLogger(__name__)
 
@@ -105,7 +104,7 @@ def choose_ops(name: str, device: torch.device, dtype: torch.dtype, *, determini
             raise invalid("ops: 'native' computes on the processor: it needs device 'cpu'")
         return NativeOps(is_required=True)
     if name == "reference":
-        return ReferenceOps(device)
+        return Ops(device)
     if name == "metal" and device.type != "mps":
         raise unavailable("ops: 'metal' needs an Apple GPU; 'auto' takes what there is")
     from engines.paged.ops.metal import MetalOps

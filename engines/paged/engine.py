@@ -60,7 +60,7 @@ class PagedEngine:
             self.statistics,
             checks=options.check_logits,
             decode=parts.tokenizer.decode,
-            on_release=parts.sampler.release,
+            on_release=lambda sequence: parts.batches.release(sequence.sampling),
         )
         transfer = BlockTransfer()
         if parts.block_store is not None:
@@ -89,9 +89,6 @@ class PagedEngine:
             thread.end()
             raise
 
-    def __repr__(self) -> str:
-        return f"<PagedEngine {self.config.architecture} on {self._parts.device}: {self._scheduler!r}>"
-
     def start(self) -> None:
         assert self._thread is not None, "it was stopped"
         self._thread.begin(self._loop.run)
@@ -118,7 +115,6 @@ class PagedEngine:
         generation = self._admission.generation(request, listener)
         self._loop.transfer.prefetch(generation.choices[0].sequence)
         if not self._loop.submit(generation):
-            self._admission.withdraw(generation)
             raise unavailable("the engine is being stopped")
 
     def cancel(self, request_id: str) -> None:

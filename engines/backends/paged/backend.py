@@ -38,9 +38,6 @@ class PagedBackend:
         self._metrics: EngineMetrics | None = None
         self._ids = count(1)
 
-    def __repr__(self) -> str:
-        return f"<PagedBackend {self._engine!r}>"
-
     def attach(self, host: HostInterface) -> None:
         """Give access to the host, for metrics."""
         self._host = host

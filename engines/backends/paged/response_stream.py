@@ -82,10 +82,6 @@ class ResponseStream:
         self._prompt_scores: Sequence[TokenLogprob | None] = ()  # unsent
         self._error_of: EngineError | None = None
 
-    def __repr__(self) -> str:
-        ended = sum(choice.finish_reason is not None for choice in self._choices)
-        return f"<ResponseStream {self._request.id!r}: {ended} of {len(self._choices)} choices ended>"
-
     def __call__(self, output: Output) -> None:
         try:
             self._take(output)

@@ -41,9 +41,6 @@ class OpenAIFront:
         self._limits = limits
         self.models = LanguageModels(service, int(time()))
 
-    def __repr__(self) -> str:
-        return f"<OpenAIFront of {self.models!r}>"
-
     async def answer(self, exchange: Exchange, api_call: ApiCall) -> None:
         """Raises: ClientGoneError, and unexpected errors."""
         assert api_call.api is not None

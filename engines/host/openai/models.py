@@ -48,9 +48,6 @@ class LanguageModels:
         self._since = since
         self._cached: dict[tuple[str, str], LanguageModel] = {}
 
-    def __repr__(self) -> str:
-        return f"<LanguageModels: {[model.served.name for model in self._all()]}>"
-
     def __bool__(self) -> bool:
         """Whether there is any."""
         return next(self._all(), None) is not None

@@ -30,9 +30,6 @@ class AnswerReader:
         self._begun: set[int] = set()  # choices that have text
         self._used = Used()
 
-    def __repr__(self) -> str:
-        return f"<AnswerReader: {len(self._begun)} choices, {self._used}>"
-
     def read(self, response: InferResponse) -> list[Event]:
         """The events of a response; a streamed one has the choice that its `sequence_index` names."""
         events = self._read(response)

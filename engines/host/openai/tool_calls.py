@@ -41,9 +41,6 @@ class ToolCallReader:
         self._make_id = make_id
         self._choices: dict[int, _Choice] = {}
 
-    def __repr__(self) -> str:
-        return f"<ToolCallReader: {sum(choice.num_calls for choice in self._choices.values())} calls>"
-
     def read(self, events: Iterable[Event]) -> list[Event]:
         """The events, with calls in place of their text. Log probabilities stay with the remaining text."""
         emitted: list[Event] = []

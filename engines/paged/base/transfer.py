@@ -24,9 +24,6 @@ class Staging:
         self._is_host = self.device.type == "cpu"
         self._sources: list[Tensor] = []
 
-    def __repr__(self) -> str:
-        return f"<Staging to {self.device}: {len(self._sources)} sources kept>"
-
     def put(self, values: Sequence[Any], dtype: torch.dtype = torch.float32) -> Tensor:
         """Numbers, or equally long rows of numbers, as a tensor on the device."""
         return self.copy(torch.tensor(values, dtype=dtype))

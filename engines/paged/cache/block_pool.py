@@ -40,9 +40,6 @@ class BlockPool:
         self._cursor = 1  # where the search for the next run begins
         self.num_evicted = 0  # names dropped for room
 
-    def __repr__(self) -> str:
-        return f"<BlockPool {self.num_used} used, {len(self._cached)} cached, {len(self._empty)} empty>"
-
     @property
     def num_free(self) -> int:
         """Blocks that can be allocated."""
@@ -160,23 +157,6 @@ class BlockPool:
             self.num_evicted += 1
         self._references[block] = 1
         return block
-
-    def check(self, held: Iterable[Sequence[int]]) -> None:
-        """Raises: AssertionError where the bookkeeping does not match the blocks that each holder has."""
-        counts = [0] * self.num_blocks
-        for blocks in held:
-            for block in blocks:
-                counts[block] += 1
-        assert counts == self._references, "references are not those that are held"
-        assert not counts[NULL_BLOCK], "the null block has a holder"
-        free = set(self._empty) | set(self._cached)
-        assert len(free) == len(self._empty) + len(self._cached), "a block is both empty and cached"
-        assert free == {block for block in range(1, self.num_blocks) if not counts[block]}, "a block is lost"
-        for block in self._empty:
-            assert self._names[block] is None, f"empty block {block} has a name"
-        for block in self._cached:
-            assert self._names[block] is not None, f"cached block {block} has no name"
-        assert self._by_name == {name: block for block, name in enumerate(self._names) if name is not None}
 
 
 _SCHEME = b"pointsman kv 1"

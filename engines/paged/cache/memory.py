@@ -187,8 +187,5 @@ class KVCache:
         self.keys: Tensor = torch.zeros(shape, dtype=dtype, device=device)
         self.values: Tensor = torch.zeros(shape, dtype=dtype, device=device)
 
-    def __repr__(self) -> str:
-        return f"<KVCache {tuple(self.keys.shape)} {self.keys.dtype} on {self.keys.device}>"
-
     def layer(self, index: int) -> LayerCache:
         return LayerCache(self.keys[index], self.values[index])

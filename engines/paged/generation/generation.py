@@ -29,9 +29,6 @@ class Generation:
         self._num_output = 0
         self._prompt_logprobs: list[TokenLogprob | None] = [None]  # the first token has no predecessor
 
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.request.id}: {self._num_unfinished} of {len(self.choices)} unfinished>"
-
     @property
     def is_finished(self) -> bool:
         return not self._num_unfinished

@@ -22,9 +22,6 @@ class Pacing:
         self._decode_seconds: float | None = None
         self._row_seconds: float | None = None
 
-    def __repr__(self) -> str:
-        return f"<Pacing {self._decode_seconds} s a step, {self._row_seconds} s a row>"
-
     def prefill_rows(self) -> int:
         """Prompt rows that the next step may hold beside decoding rows."""
         if self._decode_seconds is None or not self._row_seconds:

@@ -14,7 +14,7 @@ from engines.paged.base.transfer import HostCopy
 from engines.paged.base.types import GenerateRequest
 from engines.paged.cache.memory import KVCache
 from engines.paged.kv_store.codec import CODECS, BlockCodec, BlockIdentity, BlockKeys
-from engines.paged.ops.interface import Ops
+from engines.paged.ops.reference import Ops
 from engines.state.factory import open_store, read_secret
 from engines.state.interfaces import State, StateStore
 from engines.state.redis_store import RedisStateStore
@@ -34,9 +34,6 @@ class ReadCost:
     def __init__(self) -> None:
         self.round_trip_seconds: float | None = None
         self.seconds_per_byte: float | None = None
-
-    def __repr__(self) -> str:
-        return f"<ReadCost {self.round_trip_seconds} s + {self.seconds_per_byte} s a byte>"
 
     def learn(self, num_bytes: int, seconds: float) -> None:
         """Record a read."""
@@ -136,9 +133,6 @@ class BlockStore:
         self.cost = ReadCost()
         self._keys = keys
         self._codec = codec
-
-    def __repr__(self) -> str:
-        return f"<BlockStore {self._keys!r} {self._codec!r} {self.cost!r} in {self.store!r}>"
 
     @property
     def block_bytes(self) -> int:

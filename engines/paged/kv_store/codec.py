@@ -48,9 +48,6 @@ class BlockCodec:
         self._name = str(dtype).removeprefix("torch.")
         self._codec = codec
 
-    def __repr__(self) -> str:
-        return f"<BlockCodec {self._codec.name} {self._name}: {self.num_bytes} bytes a block>"
-
     @property
     def num_bytes(self) -> int:
         """Stored size of one block, without its envelope."""
@@ -140,9 +137,6 @@ class BlockKeys:
         self._fingerprints = {name: identity.fingerprint(each) for name, each in adapters.items()}
         self._plain = identity.fingerprint(None)
         self._secret = secret
-
-    def __repr__(self) -> str:
-        return f"<BlockKeys {PREFIX}:{self._plain[:12]}…>"
 
     def of(self, request: GenerateRequest, name: bytes) -> str:
         """The key of the block with this name, for requests of this adapter and salt."""

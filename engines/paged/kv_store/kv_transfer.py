@@ -103,9 +103,6 @@ class KVTransfer(BlockTransfer):
         self._copied: deque[tuple[list[Filled], HostCopy]] = deque()  # on their way to the host
         scheduler.connect_store(self._look_up, self._on_full)
 
-    def __repr__(self) -> str:
-        return f"<KVTransfer: {len(self._fetches)} fetches, {len(self._filled)} blocks to copy, {self._block_store!r}>"
-
     def prefetch(self, sequence: Sequence) -> None:
         # The cache may change until the sequence is scheduled: the answer is of no use then.
         names, first = self._scheduler.block_manager.chain(sequence)

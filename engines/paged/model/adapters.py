@@ -43,9 +43,6 @@ class Adapter:
     fingerprint: str
     num_bytes: int
 
-    def __repr__(self) -> str:
-        return f"<Adapter {self.name}: {len(self.changes)} matrices, {self.num_bytes} bytes>"
-
 
 @dataclass(frozen=True, slots=True)
 class AdapterRows:

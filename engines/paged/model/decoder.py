@@ -20,7 +20,8 @@ from torch import Tensor
 from engines.paged.model.adapters import AdapterRows, Site
 from engines.paged.model.config import DecoderConfig
 from engines.paged.model.rope import rope_tables
-from engines.paged.ops.interface import Batch, LayerCache, Ops
+from engines.paged.ops.interface import Batch, LayerCache, Pair
+from engines.paged.ops.reference import Ops
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +30,7 @@ class Mlp:
 
     gate_up: Any
     down: Any
-    biases: tuple[Tensor, Tensor] | None = None
+    biases: Pair | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +49,7 @@ class LayerWeights:
 
     input_norm: Tensor
     qkv: Any
-    q_norm: Tensor | None
-    k_norm: Tensor | None
+    qk_norms: Pair | None
     output: Any
     post_norm: Tensor
     mlp: Mlp | MixtureMlp
@@ -75,11 +75,8 @@ class Decoder:
         self.weights = weights
         self.num_positions = num_positions or config.max_positions
         self._scale = config.head_size**-0.5
-        self._cos, self._sin = (each.to(ops.device) for each in rope_tables(config, self.num_positions))
-
-    def __repr__(self) -> str:
-        config = self.config
-        return f"<Decoder {config.architecture}: {config.num_layers} layers of {config.hidden_size}, {self.ops.name}>"
+        cos, sin = rope_tables(config, self.num_positions)
+        self._rotation = cos.to(ops.device), sin.to(ops.device)
 
     def forward(self, batch: Batch, keys: Tensor, values: Tensor) -> Tensor:
         """Run all layers over a batch's rows, and write their keys and values; keys, values [L, blocks, S, G, D].
@@ -116,8 +113,7 @@ class Decoder:
     def _attend(self, x: Tensor, index: int, layer: LayerWeights, batch: Batch, cache: LayerCache) -> Tensor:
         ops, config = self.ops, self.config
         qkv = self._linear(x, layer.qkv, index, Site.QKV, batch)
-        norms = layer.q_norm, layer.k_norm
-        q = ops.rope_write(qkv, cache, batch, self._cos, self._sin, *norms, config.rms_norm_eps)
+        q = ops.rope_write(qkv, cache, batch, self._rotation, layer.qk_norms, config.rms_norm_eps)
         attended = ops.attention(q, cache, batch, self._scale, config.windows[index])
         return self._linear(attended, layer.output, index, Site.OUTPUT, batch)
 

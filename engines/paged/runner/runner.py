@@ -5,6 +5,7 @@ Only one thread launches steps and touches the device: two would crash Metal (EN
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from collections.abc import Sequence as Many
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -12,15 +13,17 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from engines.paged.base.options import EngineOptions
 from engines.paged.base.transfer import HostCopy
 from engines.paged.base.types import TokenLogprob
 from engines.paged.cache.memory import KVCache
+from engines.paged.model.adapters import Adapter, adapter_rows
 from engines.paged.model.decoder import Decoder
-from engines.paged.ops.interface import Ops
+from engines.paged.ops.reference import Ops
 from engines.paged.ops.reference.sampling import top_logprobs
 from engines.paged.runner.batch import BatchBuilder, StepInputs
-from engines.paged.runner.draft_model import NoDraftModel
-from engines.paged.runner.sampler import Sampler
+from engines.paged.runner.draft_model import DraftModel
+from engines.paged.sampling.batch import SampledRows, SamplingBatches
 from engines.paged.scheduling.sequence import ScheduledChunk, SchedulerOutput
 
 
@@ -55,21 +58,21 @@ class Runner:
         ops: Ops,
         decoder: Decoder,
         cache: KVCache,
-        sampler: Sampler,
-        *,
-        block_size: int,
-        max_sequences: int,
-        deterministic: bool = False,
-        draft: NoDraftModel | None = None,
+        batches: SamplingBatches,
+        adapters: Mapping[str, Adapter],
+        options: EngineOptions,
+        draft: DraftModel | None,
     ) -> None:
+        """`adapters` by the names that requests give."""
         self._ops = ops
         self._decoder = decoder
         self._cache = cache
-        self._sampler = sampler
-        self._deterministic = deterministic
-        self._draft = draft or NoDraftModel()
-        self._last_tokens = torch.zeros(max_sequences + 1, dtype=torch.int32, device=ops.device)
-        self._builder = BatchBuilder(ops.staging, block_size, self._last_tokens)
+        self._batches = batches
+        self._adapters = adapters
+        self._deterministic = options.deterministic
+        self._draft = draft
+        self._last_tokens = torch.zeros(options.max_sequences + 1, dtype=torch.int32, device=ops.device)
+        self._builder = BatchBuilder(ops.staging, options.block_size, self._last_tokens)
 
     @torch.inference_mode()
     def launch(self, plan: SchedulerOutput) -> Launched:
@@ -77,8 +80,11 @@ class Runner:
         for copies in _apart(plan.copies):
             pairs = self._ops.staging.put(copies, torch.int64)
             self._ops.copy_blocks(self._cache.keys, self._cache.values, pairs)
-            self._draft.copy_blocks(pairs)
-        chunks = self._draft.draft(plan.chunks, self._sampler, self._builder)
+            if self._draft is not None:
+                self._draft.copy_blocks(pairs)
+        chunks = plan.chunks
+        if self._draft is not None:
+            chunks = self._draft.draft(chunks, self._batches, self._builder)
         prompts: dict[int, list[TokenLogprob]] = {}
         scores, seats = self._decode(chunks) if self._is_steady(chunks) else self._compute(chunks, prompts)
         drafts = [chunk.drafts for chunk in chunks]
@@ -87,11 +93,13 @@ class Runner:
         sampled = [chunk for chunk in chunks if chunk.num_samples]
         num_top = max(chunk.sequence.request.params.num_likeliest for chunk in sampled)
         likeliest = top_logprobs(scores, num_top) if num_top else ()
-        entries = self._sampler.entries(sampled)
-        sampling = self._sampler.batch(entries)
+        entries = [
+            SampledRows(chunk.sequence.sampling, chunk.end - chunk.num_samples + 1, chunk.drafts) for chunk in sampled
+        ]
+        sampling = self._batches.build(entries)
         sampling.last_tokens, sampling.seats = self._last_tokens, seats
         tokens, logprobs = self._ops.sample(scores, sampling)
-        self._sampler.count(entries, tokens)
+        self._batches.count(entries, tokens)
         return self._launched(plan, drafts, num_top, prompts, tokens, logprobs, *likeliest)
 
     def _launched(
@@ -104,7 +112,8 @@ class Runner:
     ) -> Launched:
         copy = HostCopy(self._ops.device, *yielded)
         sources = self._ops.staging.take_sources()
-        return Launched(plan, drafts, copy, num_top, prompts, self._draft.draft_seconds, sources)
+        draft_seconds = 0.0 if self._draft is None else self._draft.draft_seconds
+        return Launched(plan, drafts, copy, num_top, prompts, draft_seconds, sources)
 
     def collect(self, launched: Launched) -> list[Sampled]:
         """The results of a step by chunk. Waits until the device is done, also where nothing is sampled: steps that
@@ -144,7 +153,7 @@ class Runner:
         """Whether each chunk is a sequence's next token and nothing but the model is computed: such steps can be
         replayed."""
         return (
-            not self._draft.has_model
+            self._draft is None
             and not self._deterministic
             and self._ops.can_replay
             and all(chunk.count == chunk.num_samples == 1 for chunk in chunks)
@@ -183,10 +192,14 @@ class Runner:
     ) -> Tensor | None:
         """Compute the rows of these chunks: the hidden states of the sampled ones, None where there are none."""
         batch, sampled_rows, seats = inputs
-        batch.adapters = self._sampler.adapters(chunks)
+        if self._adapters:
+            names = [chunk.sequence.request.adapter for chunk in chunks]
+            adapters = [None if name is None else self._adapters[name] for name in names]
+            batch.adapters = adapter_rows(adapters, batch.query_lens_list, self._ops.staging)
         batch.is_reproducible = self._deterministic
         hidden = self._decoder.forward(batch, self._cache.keys, self._cache.values)
-        self._draft.follow(batch)
+        if self._draft is not None:
+            self._draft.follow(batch)
         if any(chunk.sequence.request.params.prompt_logprobs is not None for chunk in chunks):
             prompts |= score_prompts(self._decoder, hidden, chunks, first)
         if not seats.shape[0]:

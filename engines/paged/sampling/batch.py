@@ -11,7 +11,7 @@ batches.release(state)
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -33,72 +33,42 @@ class SampledRows(NamedTuple):
     drafts: Sequence[int] = ()
 
 
-class SamplingTensors(NamedTuple):
-    """See SamplingBatch. The last three say which further tensors the rows need."""
+class _StepRows:
+    """The tensors of a step's rows, which the next step uses again if it has the same rows."""
 
-    temperature: Tensor
-    top_k: Tensor
-    top_p: Tensor
-    min_p: Tensor
-    seeds: Tensor
-    is_greedy: bool
-    is_unfiltered: bool
-    needs_logprobs: bool
-    is_penalized: bool
-    is_biased: bool
-    is_masked: bool
-
-
-class SamplingTensorCache:
-    """The tensors of the previous batch, if the next has the same rows."""
-
-    def __init__(self, staging: Staging) -> None:
-        self._put = staging.put
-        self._shape: list[tuple[SequenceSampling, int]] = []  # sequences, and the number of drafts of each
-        self._columns: SamplingTensors | None = None
-        self._positions: list[int] = []
-        self._position_tensor = torch.zeros(0, dtype=torch.int64, device=staging.device)
-        self.version = 0  # changes with the rows
-
-    def forget(self) -> None:
-        """Drop sequences that have ended."""
-        self._shape, self._columns = [], None
-        self.version += 1
-
-    def columns_of(self, entries: Sequence[SampledRows]) -> SamplingTensors:
-        shape = [(entry.state, len(entry.drafts)) for entry in entries]
-        if self._columns is None or shape != self._shape:
-            self._shape, self._columns = shape, self._build(entries)
-            self.version += 1
-        return self._columns
-
-    def positions_of(self, entries: Sequence[SampledRows]) -> Tensor:
-        """Most steps are the previous one, one token further: nothing goes to the device then."""
-        positions = [entry.position + j for entry in entries for j in range(1 + len(entry.drafts))]
-        if [each - 1 for each in positions] == self._positions:
-            self._position_tensor = self._position_tensor + 1
-        elif positions != self._positions:
-            self._position_tensor = self._put(positions, torch.int64)
-        self._positions = positions
-        return self._position_tensor
-
-    def _build(self, entries: Sequence[SampledRows]) -> SamplingTensors:
+    def __init__(self, entries: Sequence[SampledRows], shape: list[tuple[SequenceSampling, int]], put: Any) -> None:
+        """`shape`: the sequences, and the number of drafts of each."""
+        self.shape = shape
         states = rows_of(entries)
         params = [state.params for state in states]
         drawn = [state for state in states if state.temperature > 0]
-        return SamplingTensors(
-            temperature=self._put([state.temperature for state in states]),
-            top_k=self._put([each.top_k for each in params], torch.int32),
-            top_p=self._put([each.top_p for each in params]),
-            min_p=self._put([each.min_p for each in params]),
-            seeds=self._put([state.seed for state in states], torch.int64),
+        seeds = put([state.seed for state in states], torch.int64)
+        self.batch = SamplingBatch(
+            temperature=put([state.temperature for state in states]),
+            top_k=put([each.top_k for each in params], torch.int32),
+            top_p=put([each.top_p for each in params]),
+            min_p=put([each.min_p for each in params]),
+            seeds=seeds,
+            positions=seeds,  # greedy rows use neither
             is_greedy=not drawn,
             is_unfiltered=not any(state.is_filtered for state in drawn),
             needs_logprobs=any(each.needs_logprobs for each in params),
-            is_penalized=any(state.is_penalized for state in states),
-            is_biased=any(state.is_biased for state in states),
-            is_masked=any(state.matcher is not None for state in states),
         )
+        self.is_penalized = any(state.is_penalized for state in states)
+        self.is_biased = any(state.is_biased for state in states)
+        self.is_masked = any(state.matcher is not None for state in states)
+        self.positions: list[int] = []
+        self.penalized_seats: Tensor | None = None
+        self.banned: list[frozenset[int]] | None = None
+
+    def move_to(self, entries: Sequence[SampledRows], put: Any) -> None:
+        """Most steps are the previous one, one token further: nothing goes to the device then."""
+        positions = [entry.position + j for entry in entries for j in range(1 + len(entry.drafts))]
+        if [each - 1 for each in positions] == self.positions:
+            self.batch.positions = self.batch.positions + 1
+        elif positions != self.positions:
+            self.batch.positions = put(positions, torch.int64)
+        self.positions = positions
 
 
 def rows_of(entries: Sequence[SampledRows]) -> list[SequenceSampling]:
@@ -109,13 +79,6 @@ def rows_of(entries: Sequence[SampledRows]) -> list[SequenceSampling]:
 _WORD_BITS = 32
 
 
-class _Penalties(NamedTuple):
-    seats: Tensor
-    repetition: Tensor | None
-    presence: Tensor | None
-    frequency: Tensor | None
-
-
 class SamplingBatches:
     """Everything but `admit` is used on the device's thread."""
 
@@ -124,11 +87,7 @@ class SamplingBatches:
         self._vocab_size, self._staging = vocab_size, staging
         self._eos_ids, self._encode = eos_ids, encode
         self._table = PenaltyTable(vocab_size, staging)
-        self._cache, self._plain_cache = SamplingTensorCache(staging), SamplingTensorCache(staging)
-        self._version = 0  # of the rows of the next two
-        self._penalties: _Penalties | None = None
-        self._bias: tuple[Tensor, Tensor, Tensor] | None = None
-        self._banned: list[frozenset[int]] = []
+        self._rows: dict[bool, _StepRows] = {}  # of the previous step, by `plain`
 
     def admit(
         self, history: TokenHistory, params: SamplingParams, seed: int, matcher: TokenMasker | None = None
@@ -141,33 +100,25 @@ class SamplingBatches:
         if state.seat >= 0:
             self._table.release(state.seat)
             state.seat = -1
-        self._cache.forget()
-        self._plain_cache.forget()
+        self._rows.clear()
 
     def build(self, entries: Sequence[SampledRows], plain: bool = False) -> SamplingBatch:
-        """The rows of these sequences, in order. `plain`: temperature and filters alone, for a draft model."""
-        cache = self._plain_cache if plain else self._cache
-        columns = cache.columns_of(entries)
-        batch = SamplingBatch(
-            columns.temperature,
-            columns.top_k,
-            columns.top_p,
-            columns.min_p,
-            columns.seeds,
-            columns.seeds if columns.is_greedy else cache.positions_of(entries),  # greedy rows use neither
-            is_greedy=columns.is_greedy,
-            is_unfiltered=columns.is_unfiltered,
-            needs_logprobs=columns.needs_logprobs,
-        )
+        """The rows of these sequences, in order; overwritten by the next call. `plain`: temperature and filters alone,
+        for a draft model."""
+        rows = self._rows.get(plain)
+        shape = [(entry.state, len(entry.drafts)) for entry in entries]
+        if rows is None or rows.shape != shape:
+            rows = self._rows[plain] = _StepRows(entries, shape, self._staging.put)
+        batch = rows.batch
+        if not batch.is_greedy:
+            rows.move_to(entries, self._staging.put)
         if plain:
             return batch
-        if cache.version != self._version:
-            self._version, self._penalties, self._bias = cache.version, None, None
-        if columns.is_penalized:
-            self._penalize(batch, entries)
-        if columns.is_biased:
-            self._add_bias(batch, entries)
-        if columns.is_masked:
+        if rows.is_penalized:
+            self._penalize(rows, entries)
+        if rows.is_biased:
+            self._add_bias(rows, entries)
+        if rows.is_masked:
             batch.allowed = self._allowed(entries)
         return batch
 
@@ -187,27 +138,31 @@ class SamplingBatches:
             chosen = tokens if len(rows) == row else tokens[self._staging.put(rows, torch.int64)]
             self._table.count(self._staging.put(seats, torch.int64), chosen)
 
-    def _penalize(self, batch: SamplingBatch, entries: Sequence[SampledRows]) -> None:
-        for entry in entries:
-            if entry.state.is_penalized:
-                self._keep_count(entry)
-        penalties = self._penalties = self._penalties or self._make_penalties(entries)
+    def _penalize(self, rows: _StepRows, entries: Sequence[SampledRows]) -> None:
         drafts, row = [], 0
         for entry in entries:
             if entry.state.is_penalized:
+                self._keep_count(entry)
                 drafts += [(row + j, entry.drafts[:j]) for j in range(1, 1 + len(entry.drafts))]
             row += 1 + len(entry.drafts)
-        batch.output_counts = self._table.counts_of(penalties.seats, drafts)
-        batch.repetition, batch.presence, batch.frequency = penalties[1:]
-        if penalties.repetition is not None:
-            batch.seen_in_prompt = self._table.seen_by(penalties.seats)
+        batch, seats = rows.batch, rows.penalized_seats
+        if seats is None:
+            states = rows_of(entries)
+            params = [state.params for state in states]
+            own = [state.seat if state.is_penalized else NO_RECEIVER for state in states]
+            seats = rows.penalized_seats = self._staging.put(own, torch.int64)
+            batch.repetition = self._unless([each.repetition_penalty for each in params], 1.0)
+            batch.presence = self._unless([each.presence_penalty for each in params], 0.0)
+            batch.frequency = self._unless([each.frequency_penalty for each in params], 0.0)
+        batch.output_counts = self._table.counts_of(seats, drafts)
+        if batch.repetition is not None:
+            batch.seen_in_prompt = self._table.seen_by(seats)
 
     def _keep_count(self, entry: SampledRows) -> None:
         """Have its seat count exactly the tokens before the position."""
         state, history = entry.state, entry.state.history
         if state.seat < 0:
             state.seat, state.num_counted = self._table.admit(history.tokens[: history.num_prompt]), 0
-            self._penalties = None
         expected = entry.position - history.num_prompt
         if state.num_counted > expected:
             self._table.forget(state.seat)
@@ -217,26 +172,15 @@ class SamplingBatches:
             self._table.add(state.seat, history.tokens[first + state.num_counted : first + expected])
             state.num_counted = expected
 
-    def _make_penalties(self, entries: Sequence[SampledRows]) -> _Penalties:
-        states = rows_of(entries)
-        seats = [state.seat if state.is_penalized else NO_RECEIVER for state in states]
-        params = [state.params for state in states]
-        return _Penalties(
-            self._staging.put(seats, torch.int64),
-            self._unless([each.repetition_penalty for each in params], 1.0),
-            self._unless([each.presence_penalty for each in params], 0.0),
-            self._unless([each.frequency_penalty for each in params], 0.0),
-        )
-
-    def _add_bias(self, batch: SamplingBatch, entries: Sequence[SampledRows]) -> None:
+    def _add_bias(self, rows: _StepRows, entries: Sequence[SampledRows]) -> None:
         banned = [
             state.banned(position + j, drafts[:j])
             for state, position, drafts in entries
             for j in range(1 + len(drafts))
         ]
-        if self._bias is None or banned != self._banned:
-            self._banned, self._bias = banned, self._make_bias(entries, banned)
-        batch.bias_rows, batch.bias_ids, batch.bias_values = self._bias
+        if banned != rows.banned:
+            rows.banned, batch = banned, rows.batch
+            batch.bias_rows, batch.bias_ids, batch.bias_values = self._make_bias(entries, banned)
 
     def _make_bias(
         self, entries: Sequence[SampledRows], banned: Sequence[frozenset[int]]
@@ -272,6 +216,3 @@ class SamplingBatches:
     def _unless(self, values: list[float], nothing: float) -> Tensor | None:
         """None where no value has an effect."""
         return self._staging.put(values) if any(value != nothing for value in values) else None
-
-
-__all__ = ["SampledRows", "SamplingBatches", "SequenceSampling"]

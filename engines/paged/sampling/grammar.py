@@ -42,10 +42,6 @@ class Matcher:
         self._eos_ids = eos_ids
         self._size = size
 
-    def __repr__(self) -> str:
-        state = "failed" if self._walked.is_error() else "complete" if self.is_complete else "open"
-        return f"<Matcher: {state}>"
-
     @property
     def is_complete(self) -> bool:
         """Whether the text is complete and nothing can follow."""
@@ -110,9 +106,6 @@ class GrammarCompiler:
         self._vocabulary: Any = None
         self._cache: OrderedDict[GrammarSpec, Matcher] = OrderedDict()
         self._lock = threading.Lock()
-
-    def __repr__(self) -> str:
-        return f"<GrammarCompiler: {len(self._cache)} grammars>"
 
     def prepare(self) -> None:
         """Read the vocabulary now, which takes about a second for a large one, instead of with the first grammar."""

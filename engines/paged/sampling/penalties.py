@@ -23,10 +23,6 @@ class PenaltyTable:
         self._seen = torch.zeros(0, vocab_size, dtype=torch.bool, device=device)
         self._free: list[int] = []
 
-    def __repr__(self) -> str:
-        seats = self._counts.shape[0]
-        return f"<PenaltyTable: {max(seats - 1, 0) - len(self._free)} seats taken, {len(self._free)} free>"
-
     def admit(self, prompt: Sequence[int]) -> int:
         """A seat for a sequence whose answer is empty."""
         if not self._free:

@@ -70,9 +70,6 @@ class SequenceSampling:
         self._endings = endings if params.min_tokens and matcher is None else frozenset()
         self.is_biased = self._bias is not None or bool(self._endings) or bool(self._bad_words)
 
-    def __repr__(self) -> str:
-        return f"<SequenceSampling: seed {self.seed}, {self.temperature} hot>"
-
     @property
     def needs_host(self) -> bool:
         """Whether a row can be built only when the host knows the token before it."""

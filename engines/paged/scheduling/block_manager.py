@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from collections.abc import Sequence as Many
 
 from engines.paged.cache.block_pool import NULL_BLOCK, BlockPool
@@ -135,13 +135,6 @@ class BlockManager:
             sequence.blocks = blocks
             sequence.num_computed = min(num_computed, len(blocks) * self.block_size)
             sequence.num_named = min(sequence.num_named, sequence.num_computed // self.block_size)
-
-    def check(self, running: Iterable[Sequence]) -> None:
-        """Raises: AssertionError where the bookkeeping is inconsistent."""
-        self.pool.check([sequence.blocks for sequence in running])
-        for sequence in running:
-            assert sequence.num_computed <= len(sequence.blocks) * self.block_size, sequence
-            assert len(sequence.blocks) <= self.num_blocks(max(sequence.max_tokens, sequence.num_tokens)), sequence
 
     def _cached_prefix(self, sequence: Sequence) -> tuple[list[int], int]:
         """Blocks that hold the first tokens of a sequence, and how many tokens these are. The last token is always

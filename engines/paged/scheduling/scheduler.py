@@ -60,10 +60,6 @@ class Scheduler:
         self.num_prompt_tokens = 0  # of admitted prompts
         self.num_cached_tokens = 0  # of those: cached
 
-    def __repr__(self) -> str:
-        fetching = f"{len(self.fetching)} fetching, " if self.fetching else ""
-        return f"<Scheduler {len(self.running)} running, {len(self.waiting)} waiting, {fetching}{self.pool!r}>"
-
     def connect_store(self, look_up: LookUp, on_full: OnFull) -> None:
         """Look sequences up in a store before they are admitted, and report full blocks to it."""
         self._look_up = look_up
@@ -297,17 +293,3 @@ class Scheduler:
             sequence.drafts = []
             self.block_manager.publish_full(sequence)
         return SchedulerOutput(tuple(chunks), copies)
-
-    # Invariants
-
-    def check(self) -> None:
-        """Raises: AssertionError where the bookkeeping is inconsistent."""
-        self.block_manager.check(self.running)
-        for sequence in self.waiting:
-            assert not sequence.blocks and sequence.slot == -1 and sequence.status is SequenceStatus.WAITING, sequence
-        for sequence in self.fetching:
-            assert not sequence.blocks and sequence.slot == -1 and sequence.status is SequenceStatus.FETCHING, sequence
-            assert sequence not in set(self.waiting), sequence
-        slots = [sequence.slot for sequence in self.running]
-        assert sorted(slots + self._slots) == list(range(self.max_sequences)), "a slot is lost"
-        assert all(sequence.status is SequenceStatus.RUNNING for sequence in self.running)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
 from engines.paged.base.types import FinishReason, GenerateRequest
 from engines.paged.cache.block_pool import block_hash, root_hash
+from engines.paged.sampling.sequence_sampling import SequenceSampling
 
 
 class SequenceStatus(Enum):
@@ -21,6 +22,7 @@ class SequenceStatus(Enum):
     FINISHED = "finished"
 
 
+@dataclass(eq=False, repr=False, slots=True)
 class Sequence:
     """The tokens of a prompt and of one choice.
 
@@ -28,63 +30,36 @@ class Sequence:
     `num_computed` counts positions whose keys and values are in the cache or will be after the launched steps.
     """
 
-    __slots__ = (
-        "_names",
-        "arrival",
-        "block_size",
-        "blocks",
-        "choice",
-        "drafts",
-        "finish_reason",
-        "is_resting",
-        "needs_host",
-        "num_cached",
-        "num_computed",
-        "num_in_flight",
-        "num_named",
-        "num_preempted",
-        "num_prompt",
-        "parent",
-        "prefetch",
-        "request",
-        "slot",
-        "status",
-        "tokens",
-        "was_looked_up",
-    )
+    request: GenerateRequest
+    choice: int
+    arrival: int  # counts submissions: among equals the first goes first
+    block_size: int
+    tokens: list[int] = field(init=False)
+    num_prompt: int = field(init=False)
+    sampling: SequenceSampling = field(init=False)  # set before it is scheduled
+    status: SequenceStatus = SequenceStatus.WAITING
+    finish_reason: FinishReason | None = None
+    blocks: list[int] = field(default_factory=list)
+    num_computed: int = 0
+    num_in_flight: int = 0
+    num_named: int = 0  # first blocks that are named in the pool
+    num_cached: int = 0  # prompt tokens that needed no prefill
+    num_preempted: int = 0
+    drafts: list[int] = field(default_factory=list)  # for the next step to verify
+    slot: int = -1  # of its state on the device, while running
+    # Whether the next step needs the last token on the host (a grammar, drafts): no step is launched ahead then.
+    needs_host: bool = False
+    # Whether it waits for the other beams of its request: it needs no seat then.
+    is_resting: bool = False
+    was_looked_up: bool = False  # in the store, since it waits
+    prefetch: Any = None  # the look-up made before it was scheduled
+    parent: Sequence | None = None  # another choice, whose prompt blocks can be shared
+    _names: list[bytes] = field(init=False)
 
-    def __init__(self, request: GenerateRequest, choice: int, arrival: int, block_size: int) -> None:
-        """`arrival` counts submissions: among equals the first goes first."""
-        self.request = request
-        self.choice = choice
-        self.arrival = arrival
-        self.block_size = block_size
-        self.tokens = list(request.prompt)
+    def __post_init__(self) -> None:
+        self.tokens = list(self.request.prompt)
         self.num_prompt = len(self.tokens)
-        self.status = SequenceStatus.WAITING
-        self.finish_reason: FinishReason | None = None
-        self.blocks: list[int] = []
-        self.num_computed = 0
-        self.num_in_flight = 0
-        self.num_named = 0  # first blocks that are named in the pool
-        self.num_cached = 0  # prompt tokens that needed no prefill
-        self.num_preempted = 0
-        self.drafts: list[int] = []  # for the next step to verify
-        self.slot = -1  # of its state on the device, while running
-        # Whether the next step needs the last token on the host (a grammar, drafts): no step is launched ahead then.
-        self.needs_host = False
-        # Whether it waits for the other beams of its request: it needs no seat then.
-        self.is_resting = False
-        self.was_looked_up = False  # in the store, since it waits
-        self.prefetch: Any = None  # the look-up made before it was scheduled
-        self.parent: Sequence | None = None  # another choice, whose prompt blocks can be shared
-        self._names = [root_hash(f"{request.adapter or ''}\0{request.cache_salt}")]
-
-    def __repr__(self) -> str:
-        return (
-            f"<Sequence {self.request.id}/{self.choice}: {self.status.value}, {self.num_computed} of {self.num_tokens} "
-            f"tokens computed, {len(self.blocks)} blocks>"
-        )
+        self._names = [root_hash(f"{self.request.adapter or ''}\0{self.request.cache_salt}")]
 
     @property
     def num_tokens(self) -> int:

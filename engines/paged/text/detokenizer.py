@@ -44,9 +44,6 @@ class TokenTable:
         )
         self._cache: dict[int, bytes] = {}
 
-    def __repr__(self) -> str:
-        return f"<Pieces: {self.kind.value}>"
-
     @property
     def is_sequence(self) -> bool:
         """Whether a text's bytes are those of its tokens in order (except a space at its beginning)."""

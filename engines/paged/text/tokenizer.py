@@ -65,9 +65,6 @@ class Tokenizer:
         _add_missing(backend, config)
         return cls(backend, config, read_chat_template(folder, config), _eos_ids(folder))
 
-    def __repr__(self) -> str:
-        return f"<Tokenizer: {self.vocab_size} tokens, {self.table.kind.value}, ends with {sorted(self.eos_ids)}>"
-
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         """`add_special_tokens`: with those of the folder's post-processor, as BOS; one that the text already begins
         with is not doubled.

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from engines.paged.model.config import DecoderConfig, Experts
 from engines.paged.model.decoder import DecoderWeights, LayerWeights, MixtureMlp, Mlp
-from engines.paged.ops.interface import Ops, Weight
+from engines.paged.ops.interface import Weight
 from engines.paged.ops.packing import join, moved
+from engines.paged.ops.reference import Ops
 from engines.paged.weights.weight_reader import WeightReader
 
 # Names of an expert's matrices: gate, up, down.
@@ -18,105 +20,101 @@ _QWEN_NAMES = ("gate_proj", "up_proj", "down_proj")
 _MIXTRAL_NAMES = ("w1", "w3", "w2")
 
 
-def build(config: DecoderConfig, tensors: WeightReader, ops: Ops) -> DecoderWeights:
-    """Read, join and prepare each layer's tensors before the next layer's are read."""
-    root = "" if "embed_tokens.weight" in tensors.files else "model."  # a model saved without its head has no prefix
-    # A table shared by embedding and head is on the device once.
-    table = moved(tensors.matrix(f"{root}embed_tokens", config.vocab_size, config.hidden_size), ops.device)
-    embedding = ops.prepare_embedding(table)
-    layers = [_layer(config, tensors, ops, f"{root}layers.{at}", at) for at in range(config.num_layers)]
-    norm = tensors.vector(f"{root}norm.weight", config.hidden_size).to(ops.device)
-    if not config.tie_embeddings:
-        table = tensors.matrix("lm_head", config.vocab_size, config.hidden_size)
-    return DecoderWeights(embedding, layers, norm, ops.prepare_linear(table))
+class WeightsBuilder:
+    """Reads, joins and prepares each layer's tensors before the next layer's are read."""
 
+    def __init__(self, config: DecoderConfig, tensors: WeightReader, ops: Ops) -> None:
+        self._config, self._tensors, self._ops = config, tensors, ops
 
-def _layer(config: DecoderConfig, tensors: WeightReader, ops: Ops, path: str, at: int) -> LayerWeights:
-    attention, hidden = f"{path}.self_attn", config.hidden_size
-    has_experts = config.experts is not None and at in config.experts.layers
-    norms = [
-        tensors.vector(f"{attention}.{which}_norm.weight", config.head_size).to(ops.device) if config.qk_norm else None
-        for which in "qk"
-    ]
-    return LayerWeights(
-        input_norm=tensors.vector(f"{path}.input_layernorm.weight", hidden).to(ops.device),
-        qkv=_qkv(config, tensors, ops, attention),
-        q_norm=norms[0],
-        k_norm=norms[1],
-        output=ops.prepare_linear(
-            tensors.matrix(f"{attention}.o_proj", hidden, config.num_heads * config.head_size),
-            tensors.vector(f"{attention}.o_proj.bias", hidden) if config.output_bias else None,
-        ),
-        post_norm=tensors.vector(f"{path}.post_attention_layernorm.weight", hidden).to(ops.device),
-        mlp=_mixture(config, tensors, ops, path)
-        if has_experts
-        else _mlp(config, tensors, ops, f"{path}.mlp", config.intermediate_size),
-    )
+    def build(self) -> DecoderWeights:
+        config, tensors, ops = self._config, self._tensors, self._ops
+        root = "" if "embed_tokens.weight" in tensors.files else "model."  # saved without its head it has no prefix
+        # A table shared by embedding and head is on the device once.
+        table = moved(tensors.matrix(f"{root}embed_tokens", config.vocab_size, config.hidden_size), ops.device)
+        embedding = ops.prepare_embedding(table)
+        layers = [self._layer(f"{root}layers.{at}", at) for at in range(config.num_layers)]
+        norm = self._vector(f"{root}norm", config.hidden_size)
+        if not config.tie_embeddings:
+            table = tensors.matrix("lm_head", config.vocab_size, config.hidden_size)
+        return DecoderWeights(embedding, layers, norm, ops.prepare_linear(table))
 
+    def _vector(self, module: str, size: int, part: str = "weight") -> Tensor:
+        return self._tensors.vector(f"{module}.{part}", size).to(self._ops.device)
 
-def _qkv(config: DecoderConfig, tensors: WeightReader, ops: Ops, attention: str) -> object:
-    """Queries above keys above values."""
-    size = config.head_size
-    parts = {"q": config.num_heads * size, "k": config.num_kv_heads * size, "v": config.num_kv_heads * size}
-    weights = [tensors.matrix(f"{attention}.{part}_proj", rows, config.hidden_size) for part, rows in parts.items()]
-    if not config.qkv_bias:
-        return ops.prepare_linear(join(weights))
-    biases = [tensors.vector(f"{attention}.{part}_proj.bias", rows) for part, rows in parts.items()]
-    return ops.prepare_linear(join(weights), torch.cat(biases))
-
-
-def _mlp(config: DecoderConfig, tensors: WeightReader, ops: Ops, path: str, features: int) -> Mlp:
-    hidden = config.hidden_size
-    gate, up = (tensors.matrix(f"{path}.{name}_proj", features, hidden) for name in ("gate", "up"))
-    down = tensors.matrix(f"{path}.down_proj", hidden, features)
-    biases: tuple[Tensor, Tensor] | None = None
-    down_bias = None
-    if config.mlp_bias:
-        of_gate, of_up = (tensors.vector(f"{path}.{name}_proj.bias", features) for name in ("gate", "up"))
-        biases = of_gate.to(ops.device), of_up.to(ops.device)
-        down_bias = tensors.vector(f"{path}.down_proj.bias", hidden)
-    return Mlp(ops.prepare_gate_up(gate, up), ops.prepare_linear(down, down_bias), biases)
-
-
-def _mixture(config: DecoderConfig, tensors: WeightReader, ops: Ops, path: str) -> MixtureMlp:
-    """Mixtral's block is `block_sparse_moe`, Qwen's `mlp`; transformers 5 uses `mlp` for both in memory, and a tool may
-    write that."""
-    experts = config.experts
-    assert experts is not None
-    router_path = tensors.first_of(f"{path}.mlp.gate", f"{path}.block_sparse_moe.gate")
-    block = router_path.removesuffix(".gate")
-    router = tensors.matrix(router_path, experts.num_experts, config.hidden_size, is_quantizable=False)
-    gate, up, down = _experts(config, experts, tensors, block)
-    shared, shared_gate = None, None
-    if experts.shared_intermediate_size:
-        shared = _mlp(config, tensors, ops, f"{block}.shared_expert", experts.shared_intermediate_size)
-        shared_gate = ops.prepare_linear(
-            tensors.matrix(f"{block}.shared_expert_gate", 1, config.hidden_size, is_quantizable=False)
+    def _layer(self, path: str, at: int) -> LayerWeights:
+        config, attention = self._config, f"{path}.self_attn"
+        hidden, size = config.hidden_size, config.head_size
+        norms = [self._vector(f"{attention}.{which}_norm", size) for which in "qk"] if config.qk_norm else None
+        has_experts = config.experts is not None and at in config.experts.layers
+        return LayerWeights(
+            input_norm=self._vector(f"{path}.input_layernorm", hidden),
+            qkv=self._qkv(attention),
+            qk_norms=None if norms is None else (norms[0], norms[1]),
+            output=self._ops.prepare_linear(
+                self._tensors.matrix(f"{attention}.o_proj", hidden, config.num_heads * size),
+                self._vector(f"{attention}.o_proj", hidden, "bias") if config.output_bias else None,
+            ),
+            post_norm=self._vector(f"{path}.post_attention_layernorm", hidden),
+            mlp=self._mixture(path) if has_experts else self._mlp(f"{path}.mlp", config.intermediate_size),
         )
-    return MixtureMlp(ops.prepare_linear(router), ops.prepare_experts(gate, up, down), shared, shared_gate)
 
+    def _qkv(self, attention: str) -> Any:
+        """Queries above keys above values."""
+        config = self._config
+        keys = config.num_kv_heads * config.head_size
+        parts = {"q": config.num_heads * config.head_size, "k": keys, "v": keys}
+        modules = [(f"{attention}.{part}_proj", rows) for part, rows in parts.items()]
+        joined = join([self._tensors.matrix(module, rows, config.hidden_size) for module, rows in modules])
+        biases = [self._vector(module, rows, "bias") for module, rows in modules] if config.qkv_bias else None
+        return self._ops.prepare_linear(joined, None if biases is None else torch.cat(biases))
 
-def _experts(
-    config: DecoderConfig, experts: Experts, tensors: WeightReader, block: str
-) -> tuple[Sequence[Weight], Sequence[Weight], Sequence[Weight]]:
-    """Gate, up and down of each expert, from the first of these forms in the files:
+    def _mlp(self, path: str, features: int) -> Mlp:
+        config, hidden = self._config, self._config.hidden_size
+        gate, up = (self._tensors.matrix(f"{path}.{name}_proj", features, hidden) for name in ("gate", "up"))
+        down = self._tensors.matrix(f"{path}.down_proj", hidden, features)
+        gate_up = self._ops.prepare_gate_up(gate, up)
+        if not config.mlp_bias:
+            return Mlp(gate_up, self._ops.prepare_linear(down))
+        biases = self._vector(f"{path}.gate_proj", features, "bias"), self._vector(f"{path}.up_proj", features, "bias")
+        return Mlp(gate_up, self._ops.prepare_linear(down, self._vector(f"{path}.down_proj", hidden, "bias")), biases)
 
-    1. `switch_mlp.gate_proj` etc.: one tensor for all experts each (MLX)
-    2. `experts.gate_up_proj`: gate above up, all experts in one tensor (transformers 5 in memory)
-    3. `experts.3.gate_proj` or, Mixtral's, `experts.3.w1`: one by one
-    """
-    count, inner, hidden = experts.num_experts, experts.intermediate_size, config.hidden_size
-    if f"{block}.switch_mlp.gate_proj.weight" in tensors.files:
-        gate, up = (tensors.stacked(f"{block}.switch_mlp.{name}", count, inner, hidden) for name in _QWEN_NAMES[:2])
-        return gate, up, tensors.stacked(f"{block}.switch_mlp.down_proj", count, hidden, inner)
-    if f"{block}.experts.gate_up_proj" in tensors.files:
-        halves = tensors.halves(f"{block}.experts.gate_up_proj", count, inner, hidden)
-        return *halves, tensors.stacked(f"{block}.experts.down_proj", count, hidden, inner)
-    is_mixtral = f"{block}.experts.0.w1.weight" in tensors.files
-    names = _MIXTRAL_NAMES if is_mixtral else _QWEN_NAMES
-    shapes = ((inner, hidden), (inner, hidden), (hidden, inner))
-    gate, up, down = (
-        [tensors.matrix(f"{block}.experts.{at}.{name}", *shape) for at in range(count)]
-        for name, shape in zip(names, shapes, strict=True)
-    )
-    return gate, up, down
+    def _mixture(self, path: str) -> MixtureMlp:
+        """Mixtral's block is `block_sparse_moe`, Qwen's `mlp`; transformers 5 uses `mlp` for both in memory, and a tool
+        may write that."""
+        tensors, ops, hidden, experts = self._tensors, self._ops, self._config.hidden_size, self._config.experts
+        assert experts is not None
+        router_path = tensors.first_of(f"{path}.mlp.gate", f"{path}.block_sparse_moe.gate")
+        block = router_path.removesuffix(".gate")
+        router = tensors.matrix(router_path, experts.num_experts, hidden, is_quantizable=False)
+        matrices = self._experts(experts, block)
+        shared, shared_gate = None, None
+        if experts.shared_intermediate_size:
+            shared = self._mlp(f"{block}.shared_expert", experts.shared_intermediate_size)
+            gate = tensors.matrix(f"{block}.shared_expert_gate", 1, hidden, is_quantizable=False)
+            shared_gate = ops.prepare_linear(gate)
+        return MixtureMlp(ops.prepare_linear(router), ops.prepare_experts(*matrices), shared, shared_gate)
+
+    def _experts(self, experts: Experts, block: str) -> tuple[Sequence[Weight], Sequence[Weight], Sequence[Weight]]:
+        """Gate, up and down of each expert, in one of these forms:
+
+        1. `switch_mlp.gate_proj` etc.: one tensor for all experts each (MLX)
+        2. `experts.gate_up_proj`: gate above up, all experts in one tensor (transformers 5 in memory)
+        3. `experts.3.gate_proj` or, Mixtral's, `experts.3.w1`: one by one
+        """
+        tensors, count, inner = self._tensors, experts.num_experts, experts.intermediate_size
+        hidden = self._config.hidden_size
+        if f"{block}.experts.gate_up_proj" in tensors.files:
+            halves = tensors.halves(f"{block}.experts.gate_up_proj", count, inner, hidden)
+            return *halves, tensors.stacked(f"{block}.experts.down_proj", count, hidden, inner)
+        shapes = ((inner, hidden), (inner, hidden), (hidden, inner))
+        if f"{block}.switch_mlp.gate_proj.weight" in tensors.files:
+            paths = [f"{block}.switch_mlp.{name}" for name in _QWEN_NAMES]
+            gate, up, down = (tensors.stacked(path, count, *shape) for path, shape in zip(paths, shapes, strict=True))
+            return gate, up, down
+        is_mixtral = f"{block}.experts.0.w1.weight" in tensors.files
+        names = _MIXTRAL_NAMES if is_mixtral else _QWEN_NAMES
+        gate, up, down = (
+            [tensors.matrix(f"{block}.experts.{at}.{name}", *shape) for at in range(count)]
+            for name, shape in zip(names, shapes, strict=True)
+        )
+        return gate, up, down

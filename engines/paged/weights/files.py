@@ -44,9 +44,6 @@ class TensorFiles:
                     raise invalid(f"{self.paths[at]}: {name} is in {self.paths[self._at[name]].name} too")
                 self._at[name] = at
 
-    def __repr__(self) -> str:
-        return f"<TensorFiles: {len(self._at)} tensors in {len(self.paths)} files>"
-
     def __contains__(self, name: str) -> bool:
         return name in self._at
 

@@ -18,8 +18,8 @@ from engines.core.errors import invalid
 from engines.paged.model.config import DecoderConfig
 from engines.paged.model.config_reader import read_config
 from engines.paged.model.decoder import Decoder
-from engines.paged.ops.interface import Ops
-from engines.paged.weights.builder import build
+from engines.paged.ops.reference import Ops
+from engines.paged.weights.builder import WeightsBuilder
 from engines.paged.weights.files import FilesDigest, TensorFiles, model_fingerprint
 from engines.paged.weights.quantization import GROUP_SIZES, SCHEMES, Loss
 from engines.paged.weights.weight_reader import Progress, Scheme, WeightReader
@@ -160,7 +160,7 @@ def load_model(
     digest = FilesDigest(files.paths, num_threads=min(4, os.cpu_count() or 1))
     try:
         tensors = WeightReader(files, torch_dtype, config.quantization, scheme, progress)
-        weights = build(config, tensors, ops)
+        weights = WeightsBuilder(config, tensors, ops).build()
         unused = unread(config, tensors)
         files_digest = digest.result()
     finally:

@@ -53,9 +53,6 @@ class WeightReader:
         self._total_bytes = files.num_bytes
         self._read_bytes = 0
 
-    def __repr__(self) -> str:
-        return f"<WeightReader: {len(self._used)} of {self.files!r} read>"
-
     @property
     def unused(self) -> list[str]:
         return sorted(set(self.files) - self._used)

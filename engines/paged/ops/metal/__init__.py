@@ -9,7 +9,7 @@ A family of kernels has four parts, here of `norm`:
        32 KB in all. A template becomes kernels by INSTANTIATE("name", function, arguments). C++14 without its library,
        no lambdas; each pointer and reference names its address space (device, constant, threadgroup, thread), also in
        helpers and local variables.
-    2. `class NormOps(KernelFamily)` with methods of `interface.Ops` (in ops.py, or a module of its own). It loads its
+    2. `class NormOps(KernelFamily)` with methods of `reference.Ops` (in ops.py, or a module of its own). It loads its
        library by `self.kernels.load("norm", T=x.dtype, WIDTH=x.shape[1])`: sizes come from the tensors and become
        `constant constexpr` declarations before the source; a library is compiled once per set of constants.
        `library.run(name, groups, group_size, *args)` dispatches groups of group_size threads; ints and floats are

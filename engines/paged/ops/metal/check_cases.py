@@ -9,8 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from engines.paged.ops.interface import Batch, Dense, LayerCache, Ops, Quantized, SamplingBatch, Weight
+from engines.paged.ops.interface import Batch, Dense, LayerCache, Quantized, SamplingBatch, Weight
 from engines.paged.ops.packing import pack
+from engines.paged.ops.reference import Ops
 
 # Methods replaced together, as one prepares what another computes with. The two groups of attention share a method: the
 # step's sequences decide (self_check.ComposedOps).
@@ -169,8 +170,8 @@ def _rope_write(numbers: RandomNumbers, ops: Ops, normed: bool) -> Sequence[Tens
     batch = _batch(((1, 18), (3, 40)), 16, ops.device)
     cache = _cache(numbers, batch, 16, 2, 64)
     angles = numbers.normal(64, 24, dtype=torch.float32)
-    q_norm, k_norm = (numbers.normal(64), numbers.normal(64)) if normed else (None, None)
-    q = ops.rope_write(numbers.normal(4, 8 * 64), cache, batch, angles.cos(), angles.sin(), q_norm, k_norm, 1e-6)
+    norms = (numbers.normal(64), numbers.normal(64)) if normed else None
+    q = ops.rope_write(numbers.normal(4, 8 * 64), cache, batch, (angles.cos(), angles.sin()), norms, 1e-6)
     return [q, cache.keys, cache.values]
 
 

@@ -9,13 +9,14 @@ import torch
 from torch import Tensor
 
 from engines.paged.base.transfer import Staging
-from engines.paged.ops.interface import Batch, LayerCache
+from engines.paged.ops.interface import Batch, LayerCache, Pair
 from engines.paged.ops.metal.attention import AttentionOps, num_partitions
 from engines.paged.ops.metal.experts import ExpertOps
 from engines.paged.ops.metal.kernels import KernelFamily, Kernels, Library, check
 from engines.paged.ops.metal.linear import EmbeddingOps, LinearOps
 from engines.paged.ops.metal.replay import Capture, CapturedSteps
 from engines.paged.ops.metal.sampling import SamplingOps
+from engines.paged.ops.reference import Ops
 
 NORM_THREADS = 256  # kernels/norm.metal: NORM_THREADS
 
@@ -40,32 +41,23 @@ HEADS_A_GROUP = 4  # kernels/rope.metal: a simdgroup each
 
 class RopeOps(KernelFamily):
     def rope_write(
-        self,
-        qkv: Tensor,
-        cache: LayerCache,
-        batch: Batch,
-        cos: Tensor,
-        sin: Tensor,
-        q_norm: Tensor | None,
-        k_norm: Tensor | None,
-        eps: float,
+        self, qkv: Tensor, cache: LayerCache, batch: Batch, rotation: Pair, norms: Pair | None, eps: float
     ) -> Tensor:
         """The rotation is in float32 at any T, and rounded once."""
         n = qkv.shape[0]
         groups, size = cache.keys.shape[-2:]
         heads = qkv.shape[1] // size - 2 * groups
         check("the cache", cache.keys, qkv.dtype)
-        check("cos", cos, torch.float32)
+        check("cos", rotation[0], torch.float32)
         q = self.new(n, heads, size, dtype=qkv.dtype)
-        library = self.kernels.load("rope", T=qkv.dtype, D=size, H=heads, G=groups, R=2 * cos.shape[1])
-        normed = q_norm is not None and k_norm is not None
+        library = self.kernels.load("rope", T=qkv.dtype, D=size, H=heads, G=groups, R=2 * rotation[0].shape[1])
         library.run(
-            "rope_write_norm" if normed else "rope_write",
+            "rope_write" if norms is None else "rope_write_norm",
             (-(-(heads + 2 * groups) // HEADS_A_GROUP), n),
             HEADS_A_GROUP * 32,
             *(q, cache.keys, cache.values, qkv),
-            *((q_norm, k_norm) if normed else (qkv, qkv)),  # unused buffers
-            *(cos, sin, batch.positions, batch.slots, float(eps)),
+            *(norms or (qkv, qkv)),  # unused buffers
+            *(*rotation, batch.positions, batch.slots, float(eps)),
         )
         return q
 
@@ -107,7 +99,7 @@ class BlockOps(KernelFamily):
         return library, (-(-numbers // (4 * BLOCK_THREADS)), count, 2 * keys.shape[0])
 
 
-class MetalOps(EmbeddingOps, NormOps, LinearOps, ExpertOps, RopeOps, AttentionOps, SamplingOps, BlockOps):
+class MetalOps(EmbeddingOps, NormOps, LinearOps, ExpertOps, RopeOps, AttentionOps, SamplingOps, BlockOps, Ops):
     """`compile_shader` is torch.mps.compile_shader with device mps, or a function with its interface for another
     device.
 

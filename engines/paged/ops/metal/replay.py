@@ -137,9 +137,6 @@ class CapturedStep:
         self.kernels = capture.kernels
         self.returned = here[returned]
 
-    def __repr__(self) -> str:
-        return f"<CapturedStep of {len(self._calls)} calls>"
-
     def run(self) -> Tensor:
         """Dispatch all calls."""
         for call in self._calls:

@@ -29,12 +29,12 @@ from torch import Tensor
 
 from engines.core.errors import unavailable
 from engines.paged.ops import cpp_compiler
-from engines.paged.ops.interface import Batch, LayerCache, Ops
+from engines.paged.ops.interface import Batch, LayerCache
 from engines.paged.ops.metal.attention import MAX_DECODE_ROWS
 from engines.paged.ops.metal.check_cases import GROUPS, Case, cases
 from engines.paged.ops.metal.kernels import KERNELS
 from engines.paged.ops.metal.ops import MetalOps
-from engines.paged.ops.reference import ReferenceOps
+from engines.paged.ops.reference import Ops
 
 # Both compute `attention`: sequences of few rows, and prompts.
 DECODE, PREFILL = "attention_decode", "attention_prefill"
@@ -50,9 +50,6 @@ class ComposedOps:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._fallback if name in self._methods else self._metal, name)
-
-    def __repr__(self) -> str:
-        return f"<ComposedOps {self._metal!r} but for {', '.join(sorted(self.replaced))}>"
 
     def attention(self, q: Tensor, cache: LayerCache, batch: Batch, scale: float, window: int) -> Tensor:
         """A whole step goes to the fallback where one of its kernels is replaced."""
@@ -143,7 +140,7 @@ def checked(
 
     Raises: EngineError where the replacement is wrong too.
     """
-    replacement = replacement or ReferenceOps(ops.device)
+    replacement = replacement or Ops(ops.device)
     failed = verdict.read() if verdict is not None else None
     if failed is None:
         failed = find_failures(ops, dtypes)
@@ -153,7 +150,7 @@ def checked(
         if verdict is not None:
             verdict.write(failed)
     if not failed:
-        return cast(Ops, ops)
+        return ops
     for group, reason in sorted(failed.items()):
         _log.warning("Metal's '%s' is not used on this machine, torch computes it, slower: %s", group, reason)
     return cast(Ops, ComposedOps(ops, replacement, failed))
@@ -163,13 +160,13 @@ def find_failures(ops: MetalOps, dtypes: Sequence[torch.dtype]) -> dict[str, str
     """Groups of operations (check_cases.GROUPS) that disagree with the reference, and the first reason for each."""
     if reason := _disorder(ops):
         return dict.fromkeys(GROUPS, reason)
-    return disagreements(cast(Ops, ops), dtypes, GROUPS)
+    return disagreements(ops, dtypes, GROUPS)
 
 
 def disagreements(ops: Ops, dtypes: Sequence[torch.dtype], groups: Collection[str]) -> dict[str, str]:
     """Which of these groups `ops` computes differently from the reference on the CPU, and the first reason for each."""
     failed: dict[str, str] = {}
-    reference = ReferenceOps("cpu")
+    reference = Ops("cpu")
     for dtype in dtypes:
         for case in cases(dtype):
             if case.group == "replay" and failed:
@@ -191,9 +188,9 @@ def _check_replacement(replacement: Ops, dtypes: Sequence[torch.dtype], failed: 
     )
 
 
-def _disagreement(case: Case, ops: Ops, reference: ReferenceOps) -> str:
+def _disagreement(case: Case, ops: Ops, reference: Ops) -> str:
     """Empty where both agree."""
-    expected = case.compute(cast(Ops, reference))
+    expected = case.compute(reference)
     try:
         results = [result.cpu() for result in case.compute(ops)]
     except (RuntimeError, SyntaxError, TypeError, ValueError) as error:  # the errors of torch.mps and Metal's compiler

@@ -22,7 +22,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from engines.core.errors import unavailable
 from engines.paged.ops import cpp_compiler
 from engines.paged.ops.cpp_compiler import CompileError, NoCompilerError
-from engines.paged.ops.reference import ReferenceOps
+from engines.paged.ops.reference import Ops
 
 _SOURCE = Path(__file__).with_name("attention.cpp")
 _TYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
@@ -195,7 +195,7 @@ def check_kernel(decode: NativeDecode, heads: int, kv_heads: int, head_size: int
 _log = logging.getLogger(__name__)
 
 
-class NativeOps(ReferenceOps):
+class NativeOps(Ops):
     """Operations on this processor. `is_required`: an unavailable kernel is an error; otherwise torch takes its place,
     and the log names the reason."""
 

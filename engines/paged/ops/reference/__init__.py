@@ -1,6 +1,5 @@
-"""Every operation in plain torch: the definition that other backends are compared with, and the backend of CPU and
-CUDA."""
+"""The operations in plain torch: the definition that other backends are compared with, and the backend of CUDA."""
 
-from engines.paged.ops.reference.ops import ReferenceOps
+from engines.paged.ops.reference.ops import Ops
 
-__all__ = ["ReferenceOps"]
+__all__ = ["Ops"]

@@ -8,31 +8,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from engines.paged.ops.interface import Weight
-from engines.paged.ops.reference.linear import AnyLinear, GateUp, prepare_gate_up, prepare_linear
+from engines.paged.ops.reference.linear import AnyLinear, GateUp
 
 
 @dataclass(frozen=True, slots=True)
 class Expert:
     gate_up: GateUp
     down: AnyLinear
-
-
-def prepare_experts(
-    gate: Sequence[Weight],
-    up: Sequence[Weight],
-    down: Sequence[Weight],
-    device: torch.device,
-    dtype: torch.dtype | None,
-    keeps_expanded: bool,
-) -> list[Expert]:
-    return [
-        Expert(
-            prepare_gate_up(gate_of, up_of, device, dtype, keeps_expanded),
-            prepare_linear(down_of, None, device, dtype, keeps_expanded),
-        )
-        for gate_of, up_of, down_of in zip(gate, up, down, strict=True)
-    ]
 
 
 def route(router_logits: Tensor, top_k: int, renormalize: bool) -> tuple[Tensor, Tensor]:

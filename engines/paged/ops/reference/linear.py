@@ -2,7 +2,6 @@
 
 A quantized matrix is expanded at load, to T. On a processor with AVX-512 or AVX2 a 4-bit one of bfloat16 is kept beside
 it for torch's packed kernel, which reads a quarter of the bytes but has no tile instructions: it serves few rows.
-Without `keeps_expanded` (little memory) many rows expand the packed matrix in parts.
 
 Measured (torch 2.13, one thread of a Sapphire Rapids at AVX-512, 4096 x 1024, groups of 64, best of 15, us):
 
@@ -29,14 +28,13 @@ from memory, 4096 x 768; plain -> blocked):
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own name for it
 from torch import Tensor
 
-from engines.paged.ops.interface import Dense, Quantized, Weight
-from engines.paged.ops.packing import dequantize, join, moved, unpack
+from engines.paged.ops.interface import Quantized, Weight
+from engines.paged.ops.packing import dequantize, moved, unpack
 
 # The number of rows that the layout is made for: the best for few rows and no worse for many.
 _ROWS = {torch.bfloat16: 64, torch.float32: 16}
@@ -70,10 +68,6 @@ def block(weight: Tensor) -> Tensor:
 
 # Rows for which torch's 4-bit kernel is faster than a dense product, by the processor's instructions.
 _KERNEL_ROWS = {"AVX512": 4, "AVX2": 2}
-# Rows for which it is faster than expanding: a row takes some 100 us, expanding 5000 (4096 x 1024).
-_KERNEL_ROWS_PACKED = 32
-# Numbers expanded at once: 1 MiB of bfloat16 stays in a core's cache until it is multiplied.
-_PIECE = 1 << 19
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,23 +82,6 @@ class Linear:
 
 
 @dataclass(frozen=True, slots=True)
-class PackedLinear:
-    """The same with a packed matrix, expanded to the rows' dtype each time, in parts."""
-
-    weight: Quantized
-    bias: Tensor | None
-
-    def __call__(self, x: Tensor) -> Tensor:
-        num_rows, columns = self.weight.shape
-        at_once = max(1, _PIECE // columns)
-        out = x.new_empty(x.shape[0], num_rows)
-        for start in range(0, num_rows, at_once):
-            rows = slice(start, start + at_once)
-            torch.mm(x, expand_rows(self.weight, rows, x.dtype).T, out=out[:, rows])
-        return out if self.bias is None else out.add_(self.bias)
-
-
-@dataclass(frozen=True, slots=True)
 class Int4Linear:
     """Up to `few_rows` rows by torch's 4-bit kernel, more by `many`. `packed` is in the kernel's form, scales_zeros [K
     / group, N, 2] with value = scale * (q - 8) + zero."""
@@ -113,7 +90,7 @@ class Int4Linear:
     scales_zeros: Tensor
     group_size: int
     few_rows: int
-    many: Linear | BlockedLinear | PackedLinear
+    many: Linear | BlockedLinear
 
     def __call__(self, x: Tensor) -> Tensor:
         if x.shape[0] > self.few_rows:
@@ -122,7 +99,7 @@ class Int4Linear:
         return out if self.many.bias is None else out.add_(self.many.bias)
 
 
-AnyLinear = Linear | BlockedLinear | PackedLinear | Int4Linear
+AnyLinear = Linear | BlockedLinear | Int4Linear
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,81 +120,35 @@ class Embedding:
     """Rows of a table by token; a quantized table stays packed, and its rows are expanded as they are read."""
 
     weight: Weight
-    dtype: torch.dtype
 
     def __call__(self, tokens: Tensor) -> Tensor:
         if isinstance(self.weight, Quantized):
             of = self.weight
-            rows = Quantized(of.packed[tokens], of.scales[tokens], of.biases[tokens], of.bits, of.group_size)
-            return dequantize(rows, self.dtype)
+            return dequantize(
+                Quantized(of.packed[tokens], of.scales[tokens], of.biases[tokens], of.bits, of.group_size)
+            )
         return F.embedding(tokens, self.weight.weight)
 
 
-def prepare_linear(
-    weight: Weight, bias: Tensor | None, device: torch.device, dtype: torch.dtype | None, keeps_expanded: bool
-) -> AnyLinear:
-    of_weight = weight.scales.dtype if isinstance(weight, Quantized) else weight.weight.dtype
-    dtype = dtype or of_weight
-    bias = None if bias is None else bias.to(device, dtype)
+def prepare_linear(weight: Weight, bias: Tensor | None, device: torch.device) -> AnyLinear:
+    """Computes in the weight's dtype."""
     weight = moved(weight, device)
     if not isinstance(weight, Quantized):
-        return _dense(weight.weight.to(dtype), bias)
-    many = _dense(dequantize(weight, dtype), bias) if keeps_expanded else PackedLinear(weight, bias)
-    few_rows = _rows_by_kernel(weight, dtype, device, keeps_expanded)
-    return _int4(weight, few_rows, many) if few_rows else many
-
-
-def _dense(weight: Tensor, bias: Tensor | None) -> Linear | BlockedLinear:
-    if can_block(weight.device, weight.dtype):
-        return BlockedLinear(block(weight), bias)
-    return Linear(weight.contiguous(), bias)
-
-
-def _rows_by_kernel(weight: Quantized, dtype: torch.dtype, device: torch.device, keeps_expanded: bool) -> int:
-    """How many rows the 4-bit kernel serves: 0 where it is missing or slow."""
-    fast = _KERNEL_ROWS.get(torch.backends.cpu.get_cpu_capability(), 0)
+        return _dense(weight.weight, bias)
+    many = _dense(dequantize(weight), bias)
+    # Rows that the 4-bit kernel serves: 0 where it is missing or slow.
+    few_rows = _KERNEL_ROWS.get(torch.backends.cpu.get_cpu_capability(), 0)
     is_suited = weight.bits == 4 and weight.shape[0] % 16 == 0 and weight.shape[1] % 64 == 0
-    if device.type != "cpu" or dtype != torch.bfloat16 or not fast or not is_suited:
-        return 0
-    return fast if keeps_expanded else _KERNEL_ROWS_PACKED
-
-
-def _int4(weight: Quantized, few_rows: int, many: Linear | BlockedLinear | PackedLinear) -> Int4Linear:
+    if device.type != "cpu" or weight.scales.dtype != torch.bfloat16 or not few_rows or not is_suited:
+        return many
     zeros = weight.biases.float() + 8 * weight.scales.float()
     scales_zeros = torch.stack((weight.scales.float(), zeros), -1).transpose(0, 1).contiguous().to(torch.bfloat16)
     packed = torch.ops.aten._convert_weight_to_int4pack_for_cpu(unpack(weight.packed, 4).int(), 1)
     return Int4Linear(packed, scales_zeros, weight.group_size, few_rows, many)
 
 
-def prepare_gate_up(
-    gate: Weight, up: Weight, device: torch.device, dtype: torch.dtype | None, keeps_expanded: bool
-) -> GateUp:
-    return GateUp(prepare_linear(join([gate, up]), None, device, dtype, keeps_expanded))
-
-
-def prepare_embedding(weight: Weight, device: torch.device, dtype: torch.dtype | None) -> Embedding:
-    if isinstance(weight, Quantized):
-        return Embedding(moved(weight, device), dtype or weight.scales.dtype)
-    table = weight.weight.to(device, dtype or weight.weight.dtype)
-    return Embedding(Dense(table), table.dtype)
-
-
-def expand_rows(weight: Quantized, rows: slice, dtype: torch.dtype) -> Tensor:
-    """Some rows of a packed matrix, [.., K], computed in `dtype`."""
-    packed = weight.packed[rows]
-    if weight.bits == 4:
-        words = packed.view(torch.int16).flatten().int() & 0xFFFF
-        values = _fours(dtype, packed.device).index_select(0, words).view(dtype)
-    else:
-        values = packed.view(torch.uint8).to(dtype)
-    scales, biases = (each[rows].to(dtype).unsqueeze(-1) for each in (weight.scales, weight.biases))
-    return values.view(packed.shape[0], -1, weight.group_size).mul_(scales).add_(biases).flatten(1)
-
-
-@cache
-def _fours(dtype: torch.dtype, device: torch.device) -> Tensor:
-    """The four 4-bit values of each 16-bit word, lowest first: [65536], of a type as wide as four of `dtype`, because
-    torch's look-up of single elements takes a tenth of the time of rows."""
-    words = torch.arange(1 << 16, device=device).unsqueeze(1)
-    values = ((words >> torch.arange(0, 16, 4, device=device)) & 15).to(dtype)
-    return values.view(torch.complex128 if dtype.itemsize == 4 else torch.int64).flatten()
+def _dense(weight: Tensor, bias: Tensor | None) -> Linear | BlockedLinear:
+    bias = None if bias is None else bias.to(weight.device, weight.dtype)
+    if can_block(weight.device, weight.dtype):
+        return BlockedLinear(block(weight), bias)
+    return Linear(weight.contiguous(), bias)

@@ -11,6 +11,7 @@ import psutil
 from engines.paged.base.types import FinishReason
 from engines.paged.engine import PagedEngine
 from tests.engines.paged.engine.answers import Answer, answer_of, finish, send
+from tests.engines.paged.scheduling.invariants import check_scheduler
 
 # The whole 10,000 by POINTSMAN_LONG_RUN=10000: about half a minute for each thousand.
 NUM_REQUESTS = int(os.environ.get("POINTSMAN_LONG_RUN", "400"))
@@ -67,4 +68,4 @@ def test_nothing_is_lost_or_changed(engine_of: Callable[..., PagedEngine], llama
     assert psutil.Process().memory_info().rss - memory < 16 << 20
     assert num_whole > NUM_REQUESTS / 2 and num_cancelled > NUM_REQUESTS / 50
     assert engine.stats()["num_preemptions_total"] > NUM_REQUESTS / 50
-    engine._scheduler.check()
+    check_scheduler(engine._scheduler)

@@ -322,7 +322,7 @@ def test_every_admitted_request_gets_its_end(engine_of: Make, llama: Path) -> No
     for thread in threads:
         thread.join()
     assert all(answer.done.is_set() for answer in taken)
-    assert not engine._parts.sampler._states
+    assert not engine._parts.batches._rows
 
 
 def test_an_engine_that_never_ran_ends_its_requests(llama: Path) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from engines.paged.base.options import EngineOptions
 from engines.paged.engine import PagedEngine
+from tests.engines.paged.scheduling.invariants import check_scheduler
 from tests.engines.paged.support.tiny_models import tiny_model
 from tests.engines.state.redis_server import RedisServer
 
@@ -48,4 +49,4 @@ def engine_of(llama: Path) -> Iterator[EngineOf]:
     for engine in engines:
         engine.stop()
         assert engine.stats()["kv_cache_blocks_used"] == 0
-        engine._scheduler.check()
+        check_scheduler(engine._scheduler)

@@ -10,8 +10,7 @@ import torch
 from engines.paged.cache.memory import KVCache
 from engines.paged.kv_store.block_store import BlockMemory
 from engines.paged.model.config_reader import read_config
-from engines.paged.ops.interface import Ops
-from engines.paged.ops.reference import ReferenceOps
+from engines.paged.ops.reference import Ops
 from tests.engines.paged.support.fake_mps import FakeMps
 from tests.engines.paged.support.tiny_models import tiny_model
 
@@ -19,7 +18,7 @@ from tests.engines.paged.support.tiny_models import tiny_model
 @pytest.fixture(params=["cpu", "mps"])
 def ops(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ops]:
     if request.param == "cpu":
-        yield ReferenceOps("cpu")
+        yield Ops("cpu")
         return
     with FakeMps() as device:
         device.install(monkeypatch)

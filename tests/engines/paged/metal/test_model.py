@@ -9,9 +9,8 @@ import torch
 from torch import Tensor
 
 from engines.paged.model.decoder import Decoder
-from engines.paged.ops.interface import Ops
-from engines.paged.ops.reference import ReferenceOps
-from engines.paged.weights import load_model
+from engines.paged.ops.reference import Ops
+from engines.paged.weights.loader import load_model
 from tests.engines.paged.metal.conftest import MakeOps
 from tests.engines.paged.metal.test_sampling import batch, on
 from tests.engines.paged.support.paging import Pages
@@ -43,7 +42,7 @@ def test_models_generate_the_same_tokens(metal_ops: MakeOps, family: str, quanti
     """A batch of three sequences, prefilled and decoded by Metal's kernels, yields the tokens of plain torch, greedy
     and drawn, with dense weights and with 4 bits."""
     folder = tiny_model(family)
-    ops, reference = metal_ops(), ReferenceOps("cpu")
+    ops, reference = metal_ops(), Ops("cpu")
     made = load_model(folder, ops, quantize=quantize, quantize_group=32).decoder
     expected = load_model(folder, reference, quantize=quantize, quantize_group=32).decoder
     assert list(generate(made, ops)) == list(generate(expected, reference))
@@ -64,8 +63,8 @@ def test_16_bit_logits_are_as_near_as_torchs(metal_ops: MakeOps, family: str, dt
         decoded = pages.step({name: [9] for name in PROMPTS})
         return torch.cat([each[name].cpu() for each in (prefilled, decoded) for name in PROMPTS])
 
-    exact = logits_of(ReferenceOps("cpu"), "float32")
-    theirs = (logits_of(ReferenceOps("cpu"), dtype) - exact).square().mean()
+    exact = logits_of(Ops("cpu"), "float32")
+    theirs = (logits_of(Ops("cpu"), dtype) - exact).square().mean()
     ours = (logits_of(metal_ops(), dtype) - exact).square().mean()
     assert ours < 1.3 * theirs
 

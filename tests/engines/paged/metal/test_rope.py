@@ -52,9 +52,8 @@ def test_rope_write(
         qkv.to(ops.device),
         on.cache,
         on.batch,
-        cos.to(ops.device),
-        sin.to(ops.device),
-        *(None if weight is None else weight.to(ops.device) for weight in weights),
+        (cos.to(ops.device), sin.to(ops.device)),
+        tuple(weight.to(ops.device) for weight in weights) if normed else None,
         1e-6,
     )
 
@@ -86,5 +85,5 @@ def test_cos_of_another_dtype_is_refused(metal_ops: MakeOps) -> None:
     table = torch.zeros(8, 32, dtype=F16, device=ops.device)
     with pytest.raises(ValueError, match="cos is of"):
         ops.rope_write(
-            torch.zeros(1, 512, dtype=F16, device=ops.device), step.cache, step.batch, table, table, None, None, 1e-6
+            torch.zeros(1, 512, dtype=F16, device=ops.device), step.cache, step.batch, (table, table), None, 1e-6
         )

@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from engines.core.errors import EngineError
-from engines.paged.ops.interface import Dense, Ops
+from engines.paged.ops.interface import Dense
 from engines.paged.ops.metal import MetalOps, replay, self_check
 from engines.paged.ops.metal.check_cases import GROUPS, cases
 from engines.paged.ops.metal.self_check import (
@@ -27,7 +27,7 @@ from engines.paged.ops.metal.self_check import (
     find_failures,
     verdict_file,
 )
-from engines.paged.ops.reference import ReferenceOps
+from engines.paged.ops.reference import Ops
 from tests.engines.paged.metal.conftest import MakeOps
 from tests.engines.paged.metal.steps import assert_close, make_step, plain_attention
 from tests.engines.paged.support import sim
@@ -135,7 +135,7 @@ def test_attention_kernels_are_replaced_apart(
     step.batch.is_reproducible = is_reproducible
     for failed, expected in (("attention_prefill", without_prefill), ("attention_decode", without_decode)):
         metal = MetalOps(sim.compile_shader, "cpu")
-        composed = ComposedOps(metal, ReferenceOps("cpu"), {failed: "for this test"})
+        composed = ComposedOps(metal, Ops("cpu"), {failed: "for this test"})
         assert_close(composed.attention(step.q, step.cache, step.batch, step.scale, 0), plain_attention(step))
         assert set(metal.kernels.dispatches) == expected
 
@@ -143,13 +143,13 @@ def test_attention_kernels_are_replaced_apart(
 def test_deterministic_attention_is_replaced_whole() -> None:
     """In deterministic mode no row may change its arithmetic with its step: either kernel's failure replaces both."""
     metal = MetalOps(sim.compile_shader, "cpu", is_deterministic=True)
-    composed = ComposedOps(metal, ReferenceOps("cpu"), {"attention_decode": "for this test"})
+    composed = ComposedOps(metal, Ops("cpu"), {"attention_decode": "for this test"})
     step = make_step([(9, 9)], dtype=F16)
     composed.attention(step.q, step.cache, step.batch, step.scale, 0)
     assert metal.num_dispatches == 0
 
 
-class WrongNorm(ReferenceOps):
+class WrongNorm(Ops):
     """A replacement that is wrong too, as torch's own operations on MPS have been."""
 
     def add_rmsnorm(

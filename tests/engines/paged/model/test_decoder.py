@@ -15,8 +15,8 @@ from torch import Tensor
 from engines.paged.model.config_reader import read_config
 from engines.paged.model.decoder import Decoder
 from engines.paged.model.rope import rope_tables
-from engines.paged.ops.reference import ReferenceOps
-from engines.paged.weights import load_model
+from engines.paged.ops.reference import Ops
+from engines.paged.weights.loader import load_model
 from tests.engines.paged.support.paging import Pages
 from tests.engines.paged.support.tiny_models import FAMILIES, VOCAB_SIZE, tiny_model, transformers_model
 
@@ -68,7 +68,7 @@ def texts(lengths: dict[str, int]) -> dict[str, list[int]]:
 
 @cache
 def decoder_of(folder: Path) -> Decoder:
-    return load_model(folder, ReferenceOps("cpu")).decoder
+    return load_model(folder, Ops("cpu")).decoder
 
 
 @torch.inference_mode()
@@ -117,7 +117,7 @@ def test_16_bit_logits_are_near(family: str, dtype: str):
     tokens = texts({"b": 100})["b"]
     exact = expected_logits(folder, tokens)
     theirs = expected_logits(folder, tokens, dtype=getattr(torch, dtype)).float()
-    loaded = load_model(folder, ReferenceOps("cpu"), dtype=dtype)
+    loaded = load_model(folder, Ops("cpu"), dtype=dtype)
     assert loaded.config.dtype == dtype
     seen = Pages(loaded.decoder).step({"b": tokens})["b"]
     assert seen.dtype == torch.float32
@@ -138,5 +138,5 @@ def test_rotations_are_those_of_transformers(variant: str):
 def test_num_positions_bounds_the_tables():
     """The rotation's tables are as long as sequences may become, by default the config's maximum."""
     folder = tiny_model("llama")
-    assert load_model(folder, ReferenceOps("cpu"), num_positions=50).decoder.num_positions == 50
+    assert load_model(folder, Ops("cpu"), num_positions=50).decoder.num_positions == 50
     assert decoder_of(folder).num_positions == 2048

@@ -16,7 +16,7 @@ from engines.paged.ops.cpp_compiler import CompileError, NoCompilerError
 from engines.paged.ops.interface import LayerCache
 from engines.paged.ops.native import attention
 from engines.paged.ops.native.attention import NativeDecode, NativeOps, check_kernel, load_kernel
-from engines.paged.ops.reference import ReferenceOps
+from engines.paged.ops.reference import Ops
 from tests.engines.paged.support.paging import batch_of
 
 CPU = torch.device("cpu")
@@ -61,7 +61,7 @@ def test_decoding_is_attention(heads: int, groups: int, size: int, dtype: torch.
     q = torch.randn(len(LENGTHS), heads, size).to(dtype)
     exact = LayerCache(cache.keys.float(), cache.values.float())
     for window in (0, 1, 20, 200):
-        expected = ReferenceOps("cpu").attention(q.float(), exact, batch, size**-0.5, window)
+        expected = Ops("cpu").attention(q.float(), exact, batch, size**-0.5, window)
         results = native(heads, groups, size, dtype).attention(q, cache, batch, size**-0.5, window)
         assert results.dtype == dtype
         assert torch.allclose(results.float(), expected, atol=TOLERANCES[dtype], rtol=TOLERANCES[dtype])
@@ -73,7 +73,7 @@ def test_prompts_among_decodes_go_by_torch() -> None:
     torch.manual_seed(1)
     batch = batch_of([1, 1, 7, 20], [40, 9, 30, 20], tables([40, 9, 30, 20]), BLOCK)
     cache, q = cached(2, 64, torch.float32), torch.randn(29, 4, 64)
-    expected = ReferenceOps("cpu").attention(q, cache, batch, 0.1, 0)
+    expected = Ops("cpu").attention(q, cache, batch, 0.1, 0)
     batch.scratch.clear()
     assert torch.allclose(native(4, 2, 64, torch.float32).attention(q, cache, batch, 0.1, 0), expected, atol=2e-6)
 
@@ -178,7 +178,7 @@ def test_without_a_compiler_torch_attends(monkeypatch: pytest.MonkeyPatch) -> No
     ops.prepare_attention(4, 2, 64, torch.float32)
     cache, q = cached(2, 64, torch.float32), torch.randn(1, 4, 64)
     batch = batch_of([1], [20], [[3, 9]], BLOCK)
-    assert torch.equal(ops.attention(q, cache, batch, 0.1, 0), ReferenceOps("cpu").attention(q, cache, batch, 0.1, 0))
+    assert torch.equal(ops.attention(q, cache, batch, 0.1, 0), Ops("cpu").attention(q, cache, batch, 0.1, 0))
     with pytest.raises(EngineError, match=r"ops: 'native' cannot attend here: no C\+\+ compiler: set CXX"):
         choose_ops("native", CPU, torch.float32).prepare_attention(4, 2, 64, torch.float32)
 

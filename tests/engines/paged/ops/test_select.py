@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from engines.paged.device import FAST_MATH, choose_ops
-from engines.paged.ops.reference import ReferenceOps
+from engines.paged.ops.reference import Ops
 from engines.paged.ops.reference.attention import plain_attention
 
 
@@ -35,5 +35,5 @@ def test_other_devices_leave_the_environment_alone(monkeypatch: pytest.MonkeyPat
 
 def test_reference_attends_plainly_on_mps() -> None:
     """torch's own attention is not used where it has been silently wrong."""
-    assert ReferenceOps("mps")._attention._dot_product is plain_attention
-    assert ReferenceOps("cpu")._attention._dot_product is torch.nn.functional.scaled_dot_product_attention
+    assert Ops("mps")._attention._dot_product is plain_attention
+    assert Ops("cpu")._attention._dot_product is torch.nn.functional.scaled_dot_product_attention

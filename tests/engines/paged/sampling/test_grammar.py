@@ -269,7 +269,7 @@ def test_compiled_once(monkeypatch):
         walk = compiler.compile(spec)
         walk.accept(ids(spec.text)[0])
     assert compiled == [*specs, specs[1]]
-    assert repr(compiler) == "<GrammarCompiler: 2 grammars>"
+    assert len(compiler._cache) == 2
 
 
 FORCED = [

@@ -13,6 +13,7 @@ from engines.paged.base.types import FinishReason, GenerateRequest, SamplingPara
 from engines.paged.cache.block_pool import BlockPool
 from engines.paged.scheduling.scheduler import Scheduler
 from engines.paged.scheduling.sequence import SchedulerOutput, Sequence, SequenceStatus
+from tests.engines.paged.scheduling.invariants import check_scheduler
 from tests.engines.paged.scheduling.outside import Outside, digest
 
 VOCABULARY = 50
@@ -66,7 +67,7 @@ class Simulation:
             self.outside.copy_out()
             self.outside.arrive(self.scheduler.check)
         plan = self.scheduler.plan(prefill_rows)
-        self.scheduler.check()
+        check_scheduler(self.scheduler)
         computed = (plan, self.compute(plan)) if plan else None
         if self.outside is not None:
             self.outside.copy_out()
@@ -74,7 +75,7 @@ class Simulation:
             computed, self.in_flight = self.in_flight, computed
         if computed:
             self.read(*computed)
-            self.scheduler.check()
+            check_scheduler(self.scheduler)
         return plan
 
     def compute(self, plan: SchedulerOutput) -> list[list[int]]:

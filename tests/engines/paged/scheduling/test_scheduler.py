@@ -6,6 +6,7 @@ import pytest
 
 from engines.paged.base.types import FinishReason, GenerateRequest, SamplingParams
 from engines.paged.scheduling.sequence import Sequence, SequenceStatus
+from tests.engines.paged.scheduling.invariants import check_scheduler
 from tests.engines.paged.scheduling.simulation import Simulation, simulation, text_of
 
 
@@ -108,7 +109,7 @@ def test_what_is_cancelled_frees_its_blocks_at_once() -> None:
     assert it.scheduler.pool.num_used == 5
     for sequence in (waiting, running):
         it.scheduler.finish(sequence, FinishReason.CANCELLED)
-        it.scheduler.check()
+        check_scheduler(it.scheduler)
     assert it.scheduler.pool.num_used == 0
     assert it.step() is None
 
@@ -221,7 +222,7 @@ def test_who_is_cancelled_while_fetching_holds_nothing() -> None:
     fetching = it.submit(prompt, 3)
     it.step()
     it.scheduler.finish(fetching, FinishReason.CANCELLED)
-    it.scheduler.check()
+    check_scheduler(it.scheduler)
     it.run()
     assert it.scheduler.pool.num_used == 0 and not it.scheduler.fetching
     assert fetching.tokens == list(prompt)
@@ -238,7 +239,7 @@ def test_what_is_loaded_takes_no_room_from_those_who_run() -> None:
     more = block_manager.adopt(names, 3, 2)
     assert [place for place, _ in more] == [3, 4, 5, 6, 7, 8]
     assert it.scheduler.pool.find(names) == [block for _, block in first + more]
-    it.scheduler.check()
+    check_scheduler(it.scheduler)
 
 
 WALKS: list[dict[str, object]] = [

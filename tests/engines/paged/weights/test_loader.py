@@ -17,8 +17,8 @@ from torch import Tensor
 from engines.core.errors import EngineError
 from engines.paged.ops.interface import Quantized
 from engines.paged.ops.packing import dequantize
-from engines.paged.ops.reference import ReferenceOps
-from engines.paged.weights import LoadedModel, load_model
+from engines.paged.ops.reference import Ops
+from engines.paged.weights.loader import LoadedModel, load_model
 from engines.paged.weights.quantization import quantize as quantize_matrix
 from tests.engines.paged.support.paging import Pages
 from tests.engines.paged.support.tiny_models import FAMILIES, tiny_model, transformers_model
@@ -61,7 +61,7 @@ def sharded(folder: Path, target: Path) -> Path:
 def test_shards(tmp_path: Path):
     """A folder in several files has the logits of one in a single file; their fingerprints differ."""
     folder = tiny_model("qwen3")
-    whole, parts = (load_model(each, ReferenceOps("cpu")) for each in (folder, sharded(folder, tmp_path / "shards")))
+    whole, parts = (load_model(each, Ops("cpu")) for each in (folder, sharded(folder, tmp_path / "shards")))
     assert torch.equal(logits_of(parts), logits_of(whole))
     assert parts.weight_bytes == whole.weight_bytes == whole.report.file_bytes - header_bytes(folder)
     assert parts.report.num_tensors == whole.report.num_tensors
@@ -78,14 +78,14 @@ def test_a_lonely_file(tmp_path: Path):
     shutil.copytree(folder, tmp_path / "other")
     (tmp_path / "other/model.safetensors").rename(tmp_path / "other/weights.safetensors")
     save_file({"x": torch.zeros(1)}, tmp_path / "other/adapter_model.safetensors")
-    loaded = load_model(tmp_path / "other", ReferenceOps("cpu"))
-    assert torch.equal(logits_of(loaded), logits_of(load_model(folder, ReferenceOps("cpu"))))
+    loaded = load_model(tmp_path / "other", Ops("cpu"))
+    assert torch.equal(logits_of(loaded), logits_of(load_model(folder, Ops("cpu"))))
 
 
 def test_progress():
     """The caller hears of every tensor, in bytes, up to nearly the files' size."""
     calls: list[tuple[int, int]] = []
-    loaded = load_model(tiny_model("llama"), ReferenceOps("cpu"), progress=lambda *call: calls.append(call))
+    loaded = load_model(tiny_model("llama"), Ops("cpu"), progress=lambda *call: calls.append(call))
     assert len(calls) == loaded.report.num_tensors
     assert calls == sorted(calls)
     assert {total for _, total in calls} == {loaded.report.file_bytes}
@@ -95,7 +95,7 @@ def test_progress():
 def test_nothing_of_the_file_is_kept(tmp_path: Path):
     """A folder may be removed once its model is loaded."""
     folder = shutil.copytree(tiny_model("llama"), tmp_path / "model")
-    loaded = load_model(folder, ReferenceOps("cpu"))
+    loaded = load_model(folder, Ops("cpu"))
     before = logits_of(loaded)
     with (folder / "model.safetensors").open("r+b") as file:  # in place: the pages of a mapped file would change
         file.write(b"\xff" * (folder / "model.safetensors").stat().st_size)
@@ -121,7 +121,7 @@ def test_fused_experts(quantize: str | None, tmp_path: Path):
     """Mixtral's experts may come one by one or stacked."""
     folder = tiny_model("mixtral")
     stacked = edited(folder, tmp_path / "stacked", fused)
-    one, other = (load_model(each, ReferenceOps("cpu"), quantize=quantize) for each in (folder, stacked))
+    one, other = (load_model(each, Ops("cpu"), quantize=quantize) for each in (folder, stacked))
     assert torch.equal(logits_of(one), logits_of(other))
 
 
@@ -134,7 +134,7 @@ def test_no_prefix(tmp_path: Path):
             tensors[name.removeprefix("model.")] = tensors.pop(name)
 
     stripped = edited(folder, tmp_path / "base", strip)
-    assert torch.equal(*(logits_of(load_model(each, ReferenceOps("cpu"))) for each in (folder, stripped)))
+    assert torch.equal(*(logits_of(load_model(each, Ops("cpu"))) for each in (folder, stripped)))
 
 
 def test_what_old_folders_carry_along(tmp_path: Path):
@@ -145,9 +145,9 @@ def test_what_old_folders_carry_along(tmp_path: Path):
         tensors["model.layers.0.self_attn.rotary_emb.inv_freq"] = torch.ones(8)
         tensors["model.layers.3.mlp.up_proj.weight"] = torch.ones(8, 8)
 
-    loaded = load_model(edited(folder, tmp_path / "old", add), ReferenceOps("cpu"))
+    loaded = load_model(edited(folder, tmp_path / "old", add), Ops("cpu"))
     assert loaded.report.unused == ("model.layers.3.mlp.up_proj.weight",)
-    assert torch.equal(logits_of(loaded), logits_of(load_model(folder, ReferenceOps("cpu"))))
+    assert torch.equal(logits_of(loaded), logits_of(load_model(folder, Ops("cpu"))))
 
 
 Q_PROJ = "model.layers.1.self_attn.q_proj.weight"
@@ -194,7 +194,7 @@ def test_damaged_tensors(edit: Callable[[Tensors], None], options: dict[str, Any
     """A tensor that is missing, of another shape or dtype, not finite or not the architecture's is named."""
     folder = edited(tiny_model("llama"), tmp_path / "damaged", edit)
     with pytest.raises(EngineError) as caught:
-        load_model(folder, ReferenceOps("cpu"), **options)
+        load_model(folder, Ops("cpu"), **options)
     assert problem in caught.value.message
     assert str(folder) in caught.value.message
 
@@ -205,7 +205,7 @@ def test_large_sums_are_no_damage(tmp_path: Path):
     def enlarge(tensors: Tensors) -> None:
         tensors["lm_head.weight"].fill_(100.0)
 
-    load_model(edited(tiny_model("llama"), tmp_path / "large", enlarge), ReferenceOps("cpu"), dtype="float16")
+    load_model(edited(tiny_model("llama"), tmp_path / "large", enlarge), Ops("cpu"), dtype="float16")
 
 
 def remove_shard(folder: Path) -> None:
@@ -243,7 +243,7 @@ def test_damaged_folders(damage: Callable[[Path], None], problem: str, tmp_path:
     folder = sharded(tiny_model("llama"), tmp_path / "folder")
     damage(folder)
     with pytest.raises(EngineError, match=problem):
-        load_model(folder, ReferenceOps("cpu"))
+        load_model(folder, Ops("cpu"))
 
 
 @pytest.mark.parametrize("options, problem", [
@@ -255,7 +255,7 @@ def test_damaged_folders(damage: Callable[[Path], None], problem: str, tmp_path:
 def test_wrong_options(options: dict[str, Any], problem: str):
     """The error for an unknown scheme or dtype lists the known ones."""
     with pytest.raises(EngineError, match=problem):
-        load_model(tiny_model("llama"), ReferenceOps("cpu"), **options)
+        load_model(tiny_model("llama"), Ops("cpu"), **options)
 
 
 def test_fingerprints(tmp_path: Path):
@@ -266,7 +266,7 @@ def test_fingerprints(tmp_path: Path):
     theta = change_config(shutil.copytree(folder, tmp_path / "theta"), rope_parameters={"rope_theta": 1e5})
 
     def fingerprint(path: Path, **options: Any) -> str:
-        return load_model(path, ReferenceOps("cpu"), **options).fingerprint
+        return load_model(path, Ops("cpu"), **options).fingerprint
 
     first = fingerprint(folder)
     assert fingerprint(copy) == first
@@ -289,7 +289,7 @@ def test_quantized_at_load(family: str, quantize: str, group: int, loss: float):
     folder = tiny_model(family)
     taken: dict[int, Quantized] = {}
 
-    class Recording(ReferenceOps):
+    class Recording(Ops):
         def prepare_linear(self, weight: Any, bias: Tensor | None = None) -> Any:
             taken[len(taken)] = weight
             return super().prepare_linear(weight, bias)
@@ -324,7 +324,7 @@ def replace_by_expanded(model: Any, bits: int, group: int) -> None:
 
 def test_rows_that_no_group_divides():
     """Matrices whose rows are no multiple of the group stay dense, and the report names them."""
-    loaded = load_model(tiny_model("qwen2_moe"), ReferenceOps("cpu"), quantize="int4", quantize_group=64)
+    loaded = load_model(tiny_model("qwen2_moe"), Ops("cpu"), quantize="int4", quantize_group=64)
     assert "model.layers.0.mlp.shared_expert.down_proj" in loaded.report.left_dense  # rows of 96
     assert all("shared_expert.down_proj" in name for name in loaded.report.left_dense)
 

@@ -17,8 +17,8 @@ from torch import Tensor
 from engines.core.errors import EngineError
 from engines.paged.base.transfer import Staging
 from engines.paged.model.adapters import Adapter, adapter_rows
-from engines.paged.ops.reference import ReferenceOps
-from engines.paged.weights import LoadedModel, load_model
+from engines.paged.ops.reference import Ops
+from engines.paged.weights.loader import LoadedModel, load_model
 from engines.paged.weights.lora import load_adapter
 from tests.engines.paged.support.paging import Pages
 from tests.engines.paged.support.tiny_models import tiny_model, transformers_model
@@ -40,7 +40,7 @@ def peft_model(folder: Path, seed: int, **options: Any) -> Any:
 
 @cache
 def loaded_model(folder: Path) -> LoadedModel:
-    return load_model(folder, ReferenceOps("cpu"))
+    return load_model(folder, Ops("cpu"))
 
 
 def adapter_of(model: Any, base: LoadedModel, target: Path, name: str) -> Adapter:
@@ -117,7 +117,7 @@ def test_several_adapters_in_one_batch(tmp_path: Path):
 def test_an_adapter_beside_a_quantized_base(tmp_path: Path):
     """Adapters are not quantized with their base: their change is the same to the products of a quantized one."""
     folder = tiny_model("llama")
-    base = load_model(folder, ReferenceOps("cpu"), quantize="int8", quantize_group=32)
+    base = load_model(folder, Ops("cpu"), quantize="int8", quantize_group=32)
     model = peft_model(folder, 1, target_modules=ATTENTION + MLP)
     adapter = adapter_of(model, base, tmp_path / "adapter", "one")
     tokens = TOKENS["b"]

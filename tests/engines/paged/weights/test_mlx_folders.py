@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from engines.core.errors import EngineError
-from engines.paged.ops.reference import ReferenceOps
-from engines.paged.weights import load_model
+from engines.paged.ops.reference import Ops
+from engines.paged.weights.loader import load_model
 from tests.engines.paged.support.paging import Pages
 from tests.engines.paged.support.tiny_models import FAMILIES, tiny_model
 
@@ -55,7 +55,7 @@ def mlx_logits(folder: Path) -> Tensor:
 
 def our_logits(folder: Path) -> Tensor:
     with torch.inference_mode():
-        return Pages(load_model(folder, ReferenceOps("cpu")).decoder).step({"a": TOKENS})["a"]
+        return Pages(load_model(folder, Ops("cpu")).decoder).step({"a": TOKENS})["a"]
 
 
 def differing(path: str, module: Any) -> bool | dict[str, int]:
@@ -83,17 +83,6 @@ def test_logits_equal_those_of_mlx(family: str, bits: int, group: int, predicate
     assert float((our_logits(folder) - expected).abs().max()) < 1e-4 * float(expected.abs().max())
 
 
-def test_mlx_weights_stay_packed(tmp_path: Path):
-    """A 4-bit folder takes no more room than its file where the expanded form is not kept."""
-    folder = mlx_folder(tiny_model("llama"), tmp_path / "mlx", 4, 64)
-    loaded = load_model(folder, ReferenceOps("cpu", keeps_expanded=False))
-    assert loaded.weight_bytes <= loaded.report.file_bytes
-    assert loaded.config.quantization is not None
-    with torch.inference_mode():
-        seen = Pages(loaded.decoder).step({"a": TOKENS})["a"]
-    assert torch.allclose(seen, our_logits(folder), atol=1e-3)
-
-
 def edit_quantization(folder: Path, **fields: Any) -> None:
     path = folder / "config.json"
     config = json.loads(path.read_text())
@@ -113,4 +102,4 @@ def test_quantization_that_does_not_fit(fields: dict[str, Any], options: dict[st
     copy = shutil.copytree(folder, tmp_path / "copy")
     edit_quantization(copy, **fields)
     with pytest.raises(EngineError, match=problem):
-        load_model(copy, ReferenceOps("cpu"), **options)
+        load_model(copy, Ops("cpu"), **options)
