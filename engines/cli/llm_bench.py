@@ -104,12 +104,12 @@ def _run(
 
     from engines.cli.llm_bench_display import Bars, show
     from engines.core.errors import EngineError
-    from engines.paged.bench import plot as bench_plot
+    from engines.paged.bench.plot import draw
     from engines.paged.bench.runner import BenchSpec, run_bench
 
     if not (model / "config.json").exists():
         return refuse("llm bench", f"--model {model} is no Hugging Face folder: it has no config.json")
-    if plot is not None and not bench_plot.can_draw():
+    if plot is not None and find_spec("matplotlib") is None:
         return refuse("llm bench", "--plot: matplotlib is not installed here: pip install matplotlib")
     for path in (plot, report):
         if path is not None and not path.absolute().parent.is_dir():
@@ -123,7 +123,7 @@ def _run(
             report.write_text(json.dumps(findings.to_json(), indent=1) + "\n")
             console.print(f"written: {report}", markup=False, soft_wrap=True)
         if plot is not None:
-            bench_plot.draw(findings, plot)
+            draw(findings, plot)
             console.print(f"drawn: {plot}", markup=False, soft_wrap=True)
     except EngineError as error:
         return refuse("llm bench", str(error))

@@ -116,7 +116,6 @@ def dispatch() -> Finding:
     """Microseconds from one dispatch of a tiny kernel to the next: what Python, torch and Metal need for each."""
     import torch
 
-    from engines.paged.bench.machine import synchronize
     from engines.paged.device import choose_device
     from engines.paged.ops.metal.ops import MetalOps
 
@@ -129,12 +128,12 @@ def dispatch() -> Finding:
     library = ops.kernels.load("ordering")
     rounds = []
     for _ in range(_ROUNDS + 1):  # the first one warms up
-        synchronize(device)
+        ops.synchronize()
         began = time.perf_counter()
         for _ in range(_DISPATCHES):
             library.run("ordering_forth", (1,), 256, target, source)
         encoded = time.perf_counter()
-        synchronize(device)
+        ops.synchronize()
         rounds.append((encoded - began, time.perf_counter() - began))
     encode, total = (1e6 * min(times) / _DISPATCHES for times in zip(*rounds[1:], strict=True))
     text = f"{total:.1f} us per dispatch, {encode:.1f} of them to encode it ({device.type})"

@@ -15,7 +15,7 @@ from engines.paged.base.types import SamplingParams
 from engines.paged.cache.claims import MemoryClaim, MemoryClaims
 from engines.paged.cache.memory import KVCache, MemoryPlan, available_memory, plan_memory
 from engines.paged.device import choose_device, choose_dtype, choose_ops, use_threads
-from engines.paged.kv_store.block_store import BlockMemory, BlockStore, open_block_store
+from engines.paged.kv_store.block_store import BlockMemory, BlockStore
 from engines.paged.model.config import DecoderConfig
 from engines.paged.model.config_reader import read_config
 from engines.paged.ops.reference import Ops
@@ -107,13 +107,11 @@ def assemble(directory: Path, options: EngineOptions, progress: Progress | None)
         options,
         None if draft is None else DraftModel(ops, draft.decoder, caches[1]),
     )
-    block_store = open_block_store(
-        options,
-        BlockMemory(caches, ops),
-        loaded.fingerprint,
-        None if draft is None else draft.fingerprint,
-        {name: adapter.fingerprint for name, adapter in adapters.items()},
-    )
+    block_store = None
+    if options.kv_store is not None:
+        draft_print = None if draft is None else draft.fingerprint
+        adapter_prints = {name: adapter.fingerprint for name, adapter in adapters.items()}
+        block_store = BlockStore(options, BlockMemory(caches, ops), loaded.fingerprint, draft_print, adapter_prints)
     return Parts(
         options,
         device,

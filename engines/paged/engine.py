@@ -14,7 +14,7 @@ from typing import Any
 from engines.core.errors import unavailable
 from engines.paged.admission import Admission
 from engines.paged.base.options import DETERMINISTIC_CHUNK, EngineOptions
-from engines.paged.base.types import GenerateRequest, Listener
+from engines.paged.base.types import FinishReason, GenerateRequest, Listener
 from engines.paged.builder import Parts, Progress, assemble
 from engines.paged.cache.block_pool import BlockPool
 from engines.paged.device import DeviceThread
@@ -139,10 +139,10 @@ class PagedEngine:
             "generation_tokens_total": statistics.num_output_tokens,
             "num_preemptions_total": scheduler.num_preemptions,
             "requests_total": statistics.num_requests,
-            "requests_finished_total": statistics.num_finished,
-            "requests_failed_total": statistics.num_failed,
-            "requests_cancelled_total": statistics.num_cancelled,
-            "requests_expired_total": statistics.num_expired,
+            "requests_finished_total": statistics.num_ended[FinishReason.STOP],
+            "requests_failed_total": statistics.num_ended[FinishReason.ERROR],
+            "requests_cancelled_total": statistics.num_ended[FinishReason.CANCELLED],
+            "requests_expired_total": statistics.num_ended[FinishReason.DEADLINE],
             "spec_decode_num_draft_tokens_total": statistics.num_guessed,
             "spec_decode_num_accepted_tokens_total": statistics.num_right,
             "steps_total": statistics.num_steps,

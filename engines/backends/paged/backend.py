@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any
 from engines.backends.interfaces import BackendRequest, InstanceSpec
 from engines.backends.model_files import library
 from engines.backends.paged.load_progress import Loading
-from engines.backends.paged.metrics import EngineMetrics, HostInterface
+from engines.backends.paged.metrics import EngineMetrics
 from engines.backends.paged.request_parser import read_request
 from engines.backends.paged.response_stream import LogprobWriter, ResponseStream
 from engines.backends.paged.settings import LIBRARIES, read_settings
 from engines.core.errors import EngineError, internal
+from engines.ipc.host_connection import HostClient
 from engines.paged.model.config_reader import read_config
 
 if TYPE_CHECKING:
@@ -31,14 +32,14 @@ class PagedBackend:
 
     def __init__(self) -> None:
         self.placement: dict[str, Any] = {}
-        self._host: HostInterface | None = None
+        self._host: HostClient | None = None
         self._engine: Any = None
         self._prompt_builder: PromptBuilder
         self._logprobs: LogprobWriter
         self._metrics: EngineMetrics | None = None
         self._ids = count(1)
 
-    def attach(self, host: HostInterface) -> None:
+    def attach(self, host: HostClient) -> None:
         """Give access to the host, for metrics."""
         self._host = host
 
@@ -59,7 +60,7 @@ class PagedBackend:
         loading = Loading(spec.name, folder)
         engine = self._engine = PagedEngine.load(folder, options, loading)
         self._prompt_builder = PromptBuilder(engine.tokenizer, folder, engine.max_context)
-        self._logprobs = LogprobWriter(engine.tokenizer.token_bytes)
+        self._logprobs = LogprobWriter(engine.tokenizer.table.bytes_of)
         engine.start()
         self.placement = engine.describe() | {"folder": str(folder), "adapters": sorted(options.adapters)}
         self.placement["chats"] = engine.tokenizer.has_chat_template

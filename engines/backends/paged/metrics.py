@@ -8,8 +8,9 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING
 
+from engines.ipc.host_connection import HostClient
 from gateway.protocol.prometheus_text import Histogram
 
 if TYPE_CHECKING:
@@ -88,18 +89,10 @@ _HISTOGRAMS = {
 }
 
 
-class HostInterface(Protocol):
-    """An instance's access to the host."""
-
-    def control(self, operation: str, *arguments: Any) -> Any: ...
-
-    def measure(self, operation: str, metric: int, value: Any) -> None: ...
-
-
 class EngineMetrics:
     """Reports changes to the host several times a second, on a thread of its own."""
 
-    def __init__(self, host: HostInterface, engine: PagedEngine, labels: Mapping[str, str]) -> None:
+    def __init__(self, host: HostClient, engine: PagedEngine, labels: Mapping[str, str]) -> None:
         """Raises: EngineError where a metric of such a name has another kind."""
         self._host = host
         self._engine = engine

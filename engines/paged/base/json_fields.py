@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -49,57 +50,44 @@ class Fields:
         names = [each for each in names_and_default if isinstance(each, str)]
         default = names_and_default[-1]
         name = next((each for each in names if self.has(each)), names[0])
-        value = self.values.get(name)
-        if value is None and isinstance(default, int):
-            return default
-        if value is None:
-            raise self.wrong(name, "is missing")
-        if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
-            raise self.wrong(name, f"an integer of at least {minimum} is expected, not {value!r}")
-        return value
-
-    def optional_integer(self, name: str) -> int | None:
-        return self.integer(name) if self.has(name) else None
+        default = default if isinstance(default, int) else None
+        right = f"an integer of at least {minimum}"
+        number: int = self._checked(name, default, lambda value: type(value) is int and value >= minimum, right)
+        return number
 
     def integers(self, name: str) -> list[int]:
+        """A list, or one number alone."""
         value = self.values.get(name)
         values: list[Any] = [] if value is None else value if isinstance(value, list) else [value]
-        if not all(isinstance(each, int) and not isinstance(each, bool) for each in values):
+        if not all(type(each) is int for each in values):
             raise self.wrong(name, f"a list of integers is expected, not {value!r}")
         return values
 
-    def number(self, name: str, default: float | None = None, above: float = 0.0) -> float:
-        value = self.values.get(name)
-        if value is None and default is not None:
-            return default
-        if value is None:
-            raise self.wrong(name, "is missing")
-        if isinstance(value, bool) or not isinstance(value, int | float) or not above < value < float("inf"):
-            raise self.wrong(name, f"a number above {above:g} is expected, not {value!r}")
-        return float(value)
+    def number(self, name: str, default: float | None = None) -> float:
+        right = "a number above 0"
+        return float(self._checked(name, default, lambda value: type(value) in (int, float) and 0 < value < inf, right))
 
     def boolean(self, name: str, default: bool) -> bool:
-        value = self.values.get(name)
-        if value is None:
-            return default
-        if not isinstance(value, bool):
-            raise self.wrong(name, f"true or false is expected, not {value!r}")
-        return value
+        return bool(self._checked(name, default, lambda value: isinstance(value, bool), "true or false"))
 
     def text(self, name: str, default: str) -> str:
-        value = self.values.get(name)
-        if value is None:
-            return default
-        if not isinstance(value, str):
-            raise self.wrong(name, f"a text is expected, not {value!r}")
-        return value
+        return str(self._checked(name, default, lambda value: isinstance(value, str), "a text"))
 
     def texts(self, name: str) -> list[str]:
+        def are_texts(value: Any) -> bool:
+            return isinstance(value, list) and all(isinstance(each, str) for each in value)
+
+        return list(self._checked(name, (), are_texts, "a list of texts"))
+
+    def _checked(self, name: str, default: Any, is_right: Callable[[Any], bool], right: str) -> Any:
+        """The value, or the default, without which the field is required."""
         value = self.values.get(name)
+        if value is None and default is None:
+            raise self.wrong(name, "is missing")
         if value is None:
-            return []
-        if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
-            raise self.wrong(name, f"a list of texts is expected, not {value!r}")
+            return default
+        if not is_right(value):
+            raise self.wrong(name, f"{right} is expected, not {value!r}")
         return value
 
 

@@ -85,7 +85,7 @@ def figures(rounds: Sequence[Round], config: DecoderConfig, quantize: str | None
     batch, prompt_tokens = rounds[0].batch, rounds[0].prompt_tokens
     rates = [_decode_rate(each) for each in rounds]
     firsts = [timings.token_times[0] - timings.submitted for each in rounds for timings in each.requests]
-    between = [gap for each in rounds for gap in _steady_gaps(each)]
+    between = [gap for each in rounds for gap in gaps(each.requests, *_window(each)) or gaps(each.requests)]
     answer_tokens = len(rounds[0].requests[0].token_times)
     step_bytes = weight_bytes_per_step(config, batch, quantize, group)
     step_bytes += cache_bytes_per_step(config, batch, prompt_tokens + answer_tokens / 2)
@@ -114,30 +114,14 @@ def percentile(values: Sequence[float], percent: float) -> float:
 def _window(measured: Round) -> tuple[float, float]:
     """When the whole batch decodes; where there is no such time (short answers to many prompts), when any sequence
     does."""
-    begin = max(timings.token_times[0] for timings in measured.requests)
-    end = min(timings.token_times[-1] for timings in measured.requests)
-    if begin < end:
-        return begin, end
-    return min(timings.token_times[0] for timings in measured.requests), max(
-        timings.token_times[-1] for timings in measured.requests
-    )
+    begins, ends = zip(*((each.token_times[0], each.token_times[-1]) for each in measured.requests), strict=True)
+    return (max(begins), min(ends)) if max(begins) < min(ends) else (min(begins), max(ends))
 
 
 def _decode_rate(measured: Round) -> float:
     begin, end = _window(measured)
     tokens = sum(begin < at <= end for timings in measured.requests for at in timings.token_times)
     return tokens / (end - begin)
-
-
-def _steady_gaps(measured: Round) -> list[float]:
-    begin, end = _window(measured)
-    inside = [
-        later - earlier
-        for timings in measured.requests
-        for earlier, later in zip(timings.token_times, timings.token_times[1:], strict=False)
-        if begin <= earlier and later <= end
-    ]
-    return inside or gaps(measured.requests)
 
 
 def _prompt_rate(measured: Round) -> float:

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import random
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from queue import SimpleQueue
-from typing import Protocol
 
 from engines.core.errors import EngineError, ErrorCode
-from engines.paged.base.types import GenerateRequest, Listener, Output, SamplingParams
-
-
-class Engine(Protocol):
-    """A PagedEngine, or anything with its interface."""
-
-    def submit(self, request: GenerateRequest, listener: Listener) -> None: ...
+from engines.paged.base.types import GenerateRequest, Output, SamplingParams
+from engines.paged.engine import PagedEngine
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +45,7 @@ class BenchLoad:
         return [tuple(dice.randrange(self.vocabulary) for _ in range(self.prompt_tokens)) for _ in range(batch)]
 
 
-def run_round(engine: Engine, load: BenchLoad, batch: int, seed: int) -> Round:
+def run_round(engine: PagedEngine, load: BenchLoad, batch: int, seed: int) -> Round:
     """Submit a batch and wait for its end. Raises: EngineError where a request fails, or ends too early."""
     outputs: SimpleQueue[tuple[int, float, Output]] = SimpleQueue()
     times: list[list[float]] = [[] for _ in range(batch)]
@@ -79,10 +74,11 @@ def _listener(place: int, outputs: SimpleQueue[tuple[int, float, Output]]) -> Ca
     return lambda output: outputs.put((place, time.perf_counter(), output))
 
 
-def gaps(requests: Sequence[RequestTimings]) -> list[float]:
-    """Seconds between one token and the next."""
+def gaps(requests: Sequence[RequestTimings], begin: float = -math.inf, end: float = math.inf) -> list[float]:
+    """Seconds between one token and the next, both between `begin` and `end`."""
     return [
         later - earlier
         for timings in requests
         for earlier, later in zip(timings.token_times, timings.token_times[1:], strict=False)
+        if begin <= earlier and later <= end
     ]

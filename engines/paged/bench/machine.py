@@ -10,12 +10,15 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from engines.paged.ops.reference import Ops
 
 
 def describe_machine(device: torch.device) -> dict[str, Any]:
@@ -99,46 +102,29 @@ def measure_bandwidth(
 ) -> Bandwidth:
     """Measure with torch's current number of threads. `on_round` gets the number of rounds done and their total."""
     size = max(1 << 20, min(BUFFER_BYTES, int(free_bytes * FREE_SHARE / 2)))
-    result = _measure(device, size, on_round)
-    _give_back(device)
-    return result
-
-
-def _measure(device: torch.device, size: int, on_round: Callable[[int, int], None] | None) -> Bandwidth:
     source = torch.ones(size // 4, dtype=torch.float32, device=device)
-    target = torch.empty_like(source)
+    target, ops = torch.empty_like(source), Ops(device)
     reads, copies = [], []
     for number in range(-1, ROUNDS):
-        read = size / _seconds(lambda: source.sum(), device)
-        copied = 2 * size / _seconds(lambda: target.copy_(source), device)
+        read = size / _seconds(source.sum, ops)
+        copied = 2 * size / _seconds(partial(target.copy_, source), ops)
         if number < 0:
             continue  # a warm-up: pages are touched, kernels compiled
         reads.append(read)
         copies.append(copied)
         if on_round is not None:
             on_round(number + 1, ROUNDS)
-    return Bandwidth(size, tuple(reads), tuple(copies))
-
-
-def synchronize(device: torch.device) -> None:
-    """Wait for the device's queued work."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    elif device.type == "mps":
-        torch.mps.synchronize()
-
-
-def _give_back(device: torch.device) -> None:
-    """Release the allocator's cached memory, which a model needs."""
+    del source, target  # the allocator's cached memory is needed by a model
     if device.type == "cuda":
         torch.cuda.empty_cache()
     elif device.type == "mps":
         torch.mps.empty_cache()
+    return Bandwidth(size, tuple(reads), tuple(copies))
 
 
-def _seconds(work: Callable[[], Tensor], device: torch.device) -> float:
-    synchronize(device)
+def _seconds(work: Callable[[], Tensor], ops: Ops) -> float:
+    ops.synchronize()
     begun_at = time.perf_counter()
     work()
-    synchronize(device)
+    ops.synchronize()
     return time.perf_counter() - begun_at

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
 from pathlib import Path
 
 from engines.paged.bench.figures import percentile
@@ -10,10 +9,6 @@ from engines.paged.bench.load import gaps
 from engines.paged.bench.runner import BenchResult
 
 DOT, BAR = "#333333", "#c8442c"
-
-
-def can_draw() -> bool:
-    return find_spec("matplotlib") is not None
 
 
 def draw(findings: BenchResult, path: Path) -> None:

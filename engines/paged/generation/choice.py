@@ -64,10 +64,10 @@ class Choice:
                 break
             if matcher is not None:
                 matcher.accept(token)
-            update = self._text.push((token,), may_stop=num_output >= self._min_tokens)
-            texts.append(update.text)
-            if update.stop is not None:
-                reason, stop = FinishReason.STOP, update.stop
+            text, stop = self._text.push(token, num_output >= self._min_tokens)
+            texts.append(text)
+            if stop is not None:
+                reason = FinishReason.STOP
                 break
             if matcher is not None and matcher.is_complete:
                 reason = FinishReason.STOP
@@ -76,12 +76,12 @@ class Choice:
                 reason = FinishReason.LENGTH
                 break
         if reason is not None and not isinstance(stop, str):
-            update = self._text.flush()
-            texts.append(update.text)
-            if update.stop is not None:
-                reason, stop = FinishReason.STOP, update.stop
+            text, stop_text = self._text.flush()
+            texts.append(text)
+            if stop_text is not None:
+                reason, stop = FinishReason.STOP, stop_text
         return StepOutput(tokens, "".join(texts), tuple(logprobs), reason, stop)
 
     def rest(self) -> str:
         """The text held back so far, for a choice that ends before its time."""
-        return self._text.flush().text
+        return self._text.flush()[0]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
 from engines.paged.base.types import FinishReason, GenerateRequest, Listener, Output, TokenLogprob, Usage
 from engines.paged.generation.beams import BeamSearch
@@ -42,7 +41,7 @@ class Generation:
         """Log probabilities of prompt tokens from place `first` on; a preempted sequence reports some of them twice."""
         self._prompt_logprobs[first : first + len(logprobs)] = logprobs
 
-    def deliver(self, choice: Choice, step: StepOutput, *, is_first: bool) -> None:
+    def deliver(self, choice: Choice, step: StepOutput, *, is_first: bool = False, error: str = "") -> None:
         """Send what a step has added to a choice; `is_first`: the choice was empty before."""
         self._count(step)
         self._send(
@@ -55,25 +54,15 @@ class Generation:
                 step.stop,
                 self.usage,
                 self.is_finished,
-                cumulative_logprob=choice.cumulative_logprob,
-                prompt_logprobs=self._requested_prompt_logprobs() if is_first and not choice.sequence.choice else (),
+                error,
+                choice.cumulative_logprob,
+                self._requested_prompt_logprobs() if is_first and not choice.sequence.choice else (),
             )
         )
 
     def end(self, choice: Choice, reason: FinishReason, error: str = "") -> None:
         """End a choice before its time."""
-        self._num_unfinished -= 1
-        self._send(
-            Output(
-                choice.sequence.choice,
-                choice.rest(),
-                finish_reason=reason,
-                usage=self.usage,
-                is_final=self.is_finished,
-                error=error,
-                cumulative_logprob=choice.cumulative_logprob,
-            )
-        )
+        self.deliver(choice, StepOutput([], choice.rest(), (), reason), error=error)
 
     def _count(self, step: StepOutput) -> None:
         self._num_output += len(step.tokens)
@@ -90,64 +79,43 @@ class Generation:
             _log.exception("the listener of request %s failed", self.request.id)
 
 
-@dataclass(slots=True)
-class _BufferedChoice:
-    text: list[str] = field(default_factory=list)
-    tokens: list[int] = field(default_factory=list)
-    logprobs: list[TokenLogprob] = field(default_factory=list)
-    finish_reason: FinishReason | None = None
-    stop: str | int | None = None
-
-
 class BestOfGeneration(Generation):
     """A request with `best_of` above `n`: its choices are buffered until all have ended, then the best `n` are sent."""
 
     def __init__(self, request: GenerateRequest, choices: list[Choice], listener: Listener, arrived: float) -> None:
         super().__init__(request, choices, listener, arrived)
-        self._buffers = [_BufferedChoice() for _ in choices]
+        self._steps: list[list[StepOutput]] = [[] for _ in choices]
 
-    def deliver(self, choice: Choice, step: StepOutput, *, is_first: bool) -> None:
+    def deliver(self, choice: Choice, step: StepOutput, *, is_first: bool = False, error: str = "") -> None:
         self._count(step)
-        buffer = self._buffers[choice.sequence.choice]
-        buffer.text.append(step.text)
-        buffer.tokens += step.tokens
-        buffer.logprobs += step.logprobs
-        buffer.finish_reason, buffer.stop = step.finish_reason, step.stop
-        if self.is_finished:
-            self._send_best("")
-
-    def end(self, choice: Choice, reason: FinishReason, error: str = "") -> None:
-        self._num_unfinished -= 1
-        self._buffers[choice.sequence.choice].finish_reason = reason
-        if self.is_finished:
-            self._send_best(error)
-
-    def _send_best(self, error: str) -> None:
-        """The choices of the highest log probability per token; failed ones come last."""
-
-        def rank(index: int) -> tuple[bool, float]:
-            buffer = self._buffers[index]
-            mean = self.choices[index].cumulative_logprob / max(1, len(buffer.tokens))
-            return buffer.finish_reason not in _COMPLETE, -mean
-
-        best = sorted(range(len(self._buffers)), key=rank)[: self.request.params.n]
-        for place, index in enumerate(best):
-            buffer = self._buffers[index]
+        self._steps[choice.sequence.choice].append(step)
+        if not self.is_finished:
+            return
+        best = sorted(self.choices, key=self._rank)[: self.request.params.n]
+        for place, each in enumerate(best):
+            steps = self._steps[each.sequence.choice]
+            last = steps[-1]
             self._send(
                 Output(
                     place,
-                    "".join(buffer.text),
-                    tuple(buffer.tokens),
-                    tuple(buffer.logprobs),
-                    buffer.finish_reason,
-                    buffer.stop,
+                    "".join(step.text for step in steps),
+                    tuple(token for step in steps for token in step.tokens),
+                    tuple(logprob for step in steps for logprob in step.logprobs),
+                    last.finish_reason,
+                    last.stop,
                     self.usage,
                     place == len(best) - 1,
-                    error if buffer.finish_reason not in _COMPLETE else "",
-                    self.choices[index].cumulative_logprob,
+                    error if last.finish_reason not in _COMPLETE else "",
+                    each.cumulative_logprob,
                     self._requested_prompt_logprobs() if not place else (),
                 )
             )
+
+    def _rank(self, choice: Choice) -> tuple[bool, float]:
+        """By log probability per token, the highest first; failed choices come last."""
+        steps = self._steps[choice.sequence.choice]
+        mean = choice.cumulative_logprob / max(1, sum(len(step.tokens) for step in steps))
+        return steps[-1].finish_reason not in _COMPLETE, -mean
 
 
 class BeamGeneration(Generation):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -157,7 +158,7 @@ class RequestTable:
             self._fork(generation)
         if all(each.sequence.status is SequenceStatus.FINISHED for each in generation.choices):
             self._forget(generation)
-            self._statistics.count_end(FinishReason.STOP)
+            self._statistics.num_ended[FinishReason.STOP] += 1
         # Last: a listener that sees the end may look at the free blocks at once.
         generation.deliver(choice, step, is_first=is_first)
 
@@ -174,7 +175,7 @@ class RequestTable:
             for sequence in seats:
                 self._release(sequence, FinishReason.STOP)
             self._forget(generation)
-            self._statistics.count_end(FinishReason.STOP)
+            self._statistics.num_ended[FinishReason.STOP] += 1
             generation.deliver_best(self._decode)
             self._observe(generation, generation.choices[0], generation.usage.completion, result.now)
             return
@@ -211,7 +212,7 @@ class RequestTable:
         """End all unfinished choices of a request."""
         ended = [choice for choice in generation.choices if choice.sequence.status is not SequenceStatus.FINISHED]
         if ended:
-            self._statistics.count_end(reason)
+            self._statistics.num_ended[reason] += 1
         for choice in ended:
             self._release(choice.sequence, reason)
         self._forget(generation)
@@ -228,37 +229,18 @@ class RequestTable:
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 
 
-def _seconds() -> Histogram:
-    return Histogram(_SECONDS)
-
-
 @dataclass(slots=True)
 class EngineStatistics:
     """Written by the engine's thread alone."""
 
     num_requests: int = 0
-    # Each ended request counts once.
-    num_finished: int = 0
-    num_failed: int = 0
-    num_cancelled: int = 0
-    num_expired: int = 0
+    # Each ended request counts once; STOP stands for LENGTH, too.
+    num_ended: Counter[FinishReason] = field(default_factory=Counter)
     num_output_tokens: int = 0
     num_steps: int = 0
     num_rows: int = 0
     num_guessed: int = 0  # drafted tokens
     num_right: int = 0  # of those: right
-    first_token: Histogram = field(default_factory=_seconds)
-    next_token: Histogram = field(default_factory=_seconds)
-    step: Histogram = field(default_factory=_seconds)
-
-    def count_end(self, reason: FinishReason) -> None:
-        """Count an ended request."""
-        match reason:
-            case FinishReason.ERROR:
-                self.num_failed += 1
-            case FinishReason.CANCELLED:
-                self.num_cancelled += 1
-            case FinishReason.DEADLINE:
-                self.num_expired += 1
-            case _:
-                self.num_finished += 1
+    first_token: Histogram = field(default_factory=lambda: Histogram(_SECONDS))
+    next_token: Histogram = field(default_factory=lambda: Histogram(_SECONDS))
+    step: Histogram = field(default_factory=lambda: Histogram(_SECONDS))

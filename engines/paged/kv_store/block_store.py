@@ -119,20 +119,38 @@ class Filled:
     block: int
 
 
+# The share of a fetch's deadline that one reply of the store may take: a fetch has several.
+_ANSWER_SHARE = 0.25
+
+
 class BlockStore:
-    """Any thread may read; `memory` belongs to the engine's thread."""
+    """The store of the option kv_store. Any thread may read; `memory` belongs to the engine's thread."""
 
     def __init__(
-        self, store: StateStore, keys: BlockKeys, codec: BlockCodec, memory: BlockMemory, about: str, block_size: int
+        self, options: EngineOptions, memory: BlockMemory, model: str, draft: str | None, adapters: Mapping[str, str]
     ) -> None:
-        """`about` describes the store for the log."""
-        self.store = store
+        """`model`, `draft` and `adapters` are fingerprints.
+
+        Raises: EngineError that names the problem with the URL or the secret's file.
+        """
+        assert options.kv_store is not None
+        secret = None if options.kv_secret_file is None else read_secret(options.kv_secret_file)
+        deadline_seconds = options.kv_deadline * _ANSWER_SHARE
+        self.store: StateStore = open_store(
+            options.kv_store, secret=secret, ttl_seconds=options.kv_ttl, deadline_seconds=deadline_seconds
+        )
         self.memory = memory
-        self.about = about
-        self.block_size = block_size
+        self.block_size = options.block_size
         self.cost = ReadCost()
-        self._keys = keys
-        self._codec = codec
+        dtype = str(memory.dtype).removeprefix("torch.")
+        identity = BlockIdentity(model, dtype, options.block_size, options.kv_codec, options.deterministic, draft)
+        self._keys = BlockKeys(identity, adapters, secret)
+        self._codec = BlockCodec(memory.shapes, memory.dtype, CODECS[options.kv_codec])
+        where = str(self.store.address) if isinstance(self.store, RedisStateStore) else "this process"
+        self.about = (  # for the log
+            f"{where}: {self.block_bytes / 1024:,.0f} KiB a block ({options.kv_codec}), kept {options.kv_ttl / 3600:g} "
+            f"h after its last use{', sealed' if secret else ''}; waits {options.kv_deadline:g} s"
+        )
 
     @property
     def block_bytes(self) -> int:
@@ -194,38 +212,3 @@ class BlockStore:
                 self.cost.learn(len(whole) * self.block_bytes, perf_counter() - started_at)
             if len(whole) < len(some):
                 return
-
-
-# The share of a fetch's deadline that one reply of the store may take: a fetch has several.
-_ANSWER_SHARE = 0.25
-
-
-def open_block_store(
-    options: EngineOptions,
-    memory: BlockMemory,
-    model: str,
-    draft: str | None,
-    adapters: Mapping[str, str],
-) -> BlockStore | None:
-    """`model`, `draft` and `adapters` are fingerprints; None without the option kv_store.
-
-    Raises: EngineError that names the problem with the URL or the secret's file.
-    """
-    if options.kv_store is None:
-        return None
-    codec = BlockCodec(memory.shapes, memory.dtype, CODECS[options.kv_codec])
-    secret = None if options.kv_secret_file is None else read_secret(options.kv_secret_file)
-    dtype = str(memory.dtype).removeprefix("torch.")
-    identity = BlockIdentity(model, dtype, options.block_size, options.kv_codec, options.deterministic, draft)
-    store = open_store(
-        options.kv_store,
-        secret=secret,
-        ttl_seconds=options.kv_ttl,
-        deadline_seconds=options.kv_deadline * _ANSWER_SHARE,
-    )
-    where = str(store.address) if isinstance(store, RedisStateStore) else "this process"
-    about = (
-        f"{where}: {codec.num_bytes / 1024:,.0f} KiB a block ({options.kv_codec}), kept {options.kv_ttl / 3600:g} h "
-        f"after its last use{', sealed' if secret else ''}; waits {options.kv_deadline:g} s"
-    )
-    return BlockStore(store, BlockKeys(identity, adapters, secret), codec, memory, about, options.block_size)

@@ -64,7 +64,7 @@ def read_config(directory: Path) -> DecoderConfig:
 
 
 def _head_size(fields: Fields, family: ModelFamily, hidden_size: int, num_heads: int) -> int:
-    head_size = fields.optional_integer("head_dim") or family.head_size
+    head_size = fields.integer("head_dim") if fields.has("head_dim") else family.head_size
     if head_size is None:
         if hidden_size % num_heads:
             raise fields.wrong("num_attention_heads", f"{num_heads} does not divide hidden_size, {hidden_size}")

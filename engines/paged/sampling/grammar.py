@@ -47,11 +47,6 @@ class Matcher:
         """Whether the text is complete and nothing can follow."""
         return bool(self._walked.is_stopped()) and not self._walked.is_error()
 
-    @property
-    def may_end(self) -> bool:
-        """Whether the text would be complete if it ended here."""
-        return bool(self._walked.is_accepting())
-
     def masks(self, drafts: Sequence[int] = ()) -> Any:
         """Which tokens may come, and which after each draft: a numpy array [1 + drafts, words] int32, bit id % 32 of
         word id // 32. EOS is allowed where the text may end. The row behind an invalid draft allows all. Never raises:
@@ -82,11 +77,6 @@ class Matcher:
         though a model's logits may include them."""
         cached = list(takewhile(lambda token_id: token_id < self._size, token_ids))
         return int(self._walked.validate_tokens(cached)) if cached else 0
-
-    def rollback(self, count: int) -> None:
-        """Take back the last tokens."""
-        if count and not self._walked.rollback(count):
-            raise invalid(f"the text's last {count} tokens cannot be taken back: {_short(self._walked.get_error())}")
 
     def fork(self) -> Matcher:
         """A copy at the same position."""

@@ -40,7 +40,7 @@ class Vocabulary:
         self.eos_token_id = eos_id
         self._special = tokenizer.special_ids | {eos_id}
         self.special_token_ids = sorted(self._special)
-        data = [tokenizer.token_bytes(token_id) for token_id in range(max(tokenizer.vocab_size, eos_id + 1))]
+        data = [tokenizer.table.bytes_of(token_id) for token_id in range(max(tokenizer.vocab_size, eos_id + 1))]
         self.tokens = [b"" if each.startswith(_MARK) else each for each in data]
         self.tokens[eos_id] = self.tokens[eos_id] or _NO_END
         self._tokenizer = tokenizer

@@ -9,9 +9,8 @@ from __future__ import annotations
 import codecs
 import json
 import re
-from collections.abc import Iterable
 from enum import Enum
-from typing import Any, Protocol
+from typing import Any
 
 import tokenizers
 
@@ -32,13 +31,9 @@ class TokenTable:
         self._backend = backend
         decoders = _decoders(backend)
         names = [decoder["type"] for decoder in decoders]
-        self.kind = (
-            TokenKind.BYTES
-            if names == ["ByteLevel"]
-            else TokenKind.FALLBACK
-            if "ByteFallback" in names
-            else TokenKind.TEXT
-        )
+        self.kind = TokenKind.FALLBACK if "ByteFallback" in names else TokenKind.TEXT
+        if names == ["ByteLevel"]:
+            self.kind = TokenKind.BYTES
         self._has_spaces = "Metaspace" in names or any(
             decoder["type"] == "Replace" and decoder["pattern"] == {"String": _SPACE} for decoder in decoders
         )
@@ -90,51 +85,29 @@ def _from_byte_level(token: str) -> bytes:
         return token.encode()
 
 
-def _byte_letters() -> dict[str, int]:
-    """GPT-2's letter of each byte: the byte itself where it is printable, else one from 256 on."""
-    printed = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    others = [byte for byte in range(256) if byte not in printed]
-    return {chr(byte): byte for byte in printed} | {chr(256 + i): byte for i, byte in enumerate(others)}
-
-
-_BYTE_OF = _byte_letters()
-
+# GPT-2's letter of each byte: the byte itself where it is printable, else one from 256 on.
+_PRINTED = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+_BYTE_OF = {chr(byte): byte for byte in _PRINTED}
+_BYTE_OF |= {chr(256 + i): byte for i, byte in enumerate(sorted(set(range(256)) - set(_PRINTED)))}
 
 _UNKNOWN = "\ufffd"  # replaces bytes that are no UTF-8
 # A character has at most four bytes: a text that ends in U+FFFD after as many tokens does not become one.
 _MOST_TOKENS_OF_A_CHARACTER = 4
 
 
-class Detokenizer(Protocol):
-    """The text of one sequence."""
-
-    def push(self, token_ids: Iterable[int]) -> str:
-        """The text that these tokens add; bytes of an unfinished character wait for the next token."""
-        ...
-
-    def flush(self) -> str:
-        """The remaining text at the end, U+FFFD for an unfinished character."""
-        ...
-
-
-def make_detokenizer(backend: tokenizers.Tokenizer, table: TokenTable, skipped: frozenset[int]) -> Detokenizer:
-    """`skipped` token ids produce no text: special tokens, unless they are to be seen."""
-    detokenizer = ByteDetokenizer if table.kind is TokenKind.BYTES else WindowDetokenizer
-    return detokenizer(backend, table, skipped)
-
-
 class ByteDetokenizer:
-    """For texts that are the sequence of their tokens' bytes."""
+    """For texts that are the sequence of their tokens' bytes. `skipped` tokens produce no text."""
 
     def __init__(self, _backend: tokenizers.Tokenizer, table: TokenTable, skipped: frozenset[int]) -> None:
         self._table, self._skipped = table, skipped
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
-    def push(self, token_ids: Iterable[int]) -> str:
-        skipped, bytes_of = self._skipped, self._table.bytes_of
-        return self._decoder.decode(b"".join([bytes_of(each) for each in token_ids if each not in skipped]))
+    def push(self, token_id: int) -> str:
+        """The text that a token adds; bytes of an unfinished character wait for the next token."""
+        return "" if token_id in self._skipped else self._decoder.decode(self._table.bytes_of(token_id))
 
     def flush(self) -> str:
+        """The remaining text at the end, U+FFFD for an unfinished character."""
         return self._decoder.decode(b"", final=True)
 
 
@@ -147,34 +120,27 @@ class WindowDetokenizer:
         self._context: list[int] = []  # the tokens of the last emitted text
         self._emitted = ""  # the text of `_context`
         self._waiting: list[int] = []
-        self._ready = 0  # waiting tokens whose text no later token changes
 
-    def push(self, token_ids: Iterable[int]) -> str:
-        has_bytes = self._table.kind is TokenKind.FALLBACK
-        for token_id in token_ids:
-            if token_id in self._skipped or self._backend.id_to_token(token_id) is None:
-                continue
-            self._waiting.append(token_id)
-            if not (has_bytes and self._table.is_byte(token_id)):
-                self._ready = len(self._waiting)
-        if not self._ready:
+    def push(self, token_id: int) -> str:
+        kind = self._table.kind
+        if token_id in self._skipped or self._backend.id_to_token(token_id) is None:
             return ""
-        text = self._decode(self._context + self._waiting[: self._ready])
-        if len(text) <= len(self._emitted) or self._may_be_half(text):
+        self._waiting.append(token_id)
+        if kind is TokenKind.FALLBACK and self._table.is_byte(token_id):
+            return ""
+        text = self._decode(self._context + self._waiting)
+        is_open = kind is TokenKind.TEXT and text.endswith(_UNKNOWN)
+        if len(text) <= len(self._emitted) or (is_open and len(self._waiting) < _MOST_TOKENS_OF_A_CHARACTER):
             return ""
         new = text[len(self._emitted) :]
-        self._context, self._waiting = self._waiting[: self._ready], self._waiting[self._ready :]
-        self._ready, self._emitted = 0, self._decode(self._context)
+        self._context, self._waiting = self._waiting, []
+        self._emitted = self._decode(self._context)
         return new
 
     def flush(self) -> str:
         text = self._decode(self._context + self._waiting)[len(self._emitted) :]
-        self._context, self._waiting, self._ready, self._emitted = [], [], 0, ""
+        self._context, self._waiting, self._emitted = [], [], ""
         return text
-
-    def _may_be_half(self, text: str) -> bool:
-        is_open = self._table.kind is TokenKind.TEXT and text.endswith(_UNKNOWN)
-        return is_open and self._ready < _MOST_TOKENS_OF_A_CHARACTER
 
     def _decode(self, token_ids: list[int]) -> str:
         return str(self._backend.decode(token_ids, skip_special_tokens=False))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from engines.paged.base.types import SamplingParams
 from engines.paged.text.tokenizer import Tokenizer
@@ -30,7 +29,8 @@ class StopTexts:
             end, stop = min(matches, key=lambda each: each[0])
             self._held = ""
             return text[: end if self._include else end - len(stop)], stop
-        held = self._length_held(text)
+        lengths = range(min(self._longest, len(text)), 0, -1)
+        held = next((length for length in lengths if text[-length:] in self._beginnings), 0)
         self._held = text[len(text) - held :]
         return text[: len(text) - held], None
 
@@ -38,25 +38,6 @@ class StopTexts:
         """Text that cannot end a choice, behind the text held back before it."""
         text, self._held = self._held + text, ""
         return text
-
-    def flush(self) -> str:
-        """The text held back, at the end."""
-        return self.pass_by("")
-
-    def _length_held(self, text: str) -> int:
-        for length in range(min(self._longest, len(text)), 0, -1):
-            if text[-length:] in self._beginnings:
-                return length
-        return 0
-
-
-class TextUpdate(NamedTuple):
-    """Text to emit, the stop string that ended it, and how many of the pushed tokens belong to it: those up to the one
-    that completed the stop string."""
-
-    text: str
-    stop: str | None = None
-    num_tokens: int = 0
 
 
 class TextStream:
@@ -66,24 +47,18 @@ class TextStream:
         self._detokenizer = tokenizer.detokenizer(params.skip_special_tokens)
         self._stops = StopTexts(params.stop, params.include_stop_str_in_output) if params.stop else None
 
-    def push(self, token_ids: Sequence[int], may_stop: bool = True) -> TextUpdate:
-        """`may_stop` is False for tokens before min_tokens: stop strings in them have no effect."""
+    def push(self, token_id: int, may_stop: bool = True) -> tuple[str, str | None]:
+        """(text to emit, the stop string that ended it or None). `may_stop` is False for tokens before min_tokens: stop
+        strings in them have no effect."""
+        text = self._detokenizer.push(token_id)
         if self._stops is None:
-            return TextUpdate(self._detokenizer.push(token_ids), None, len(token_ids))
-        if not may_stop:
-            return TextUpdate(self._stops.pass_by(self._detokenizer.push(token_ids)), None, len(token_ids))
-        parts: list[str] = []
-        for i, token_id in enumerate(token_ids):
-            text, stop = self._stops.push(self._detokenizer.push((token_id,)))
-            parts.append(text)
-            if stop is not None:
-                return TextUpdate("".join(parts), stop, i + 1)
-        return TextUpdate("".join(parts), None, len(token_ids))
+            return text, None
+        return self._stops.push(text) if may_stop else (self._stops.pass_by(text), None)
 
-    def flush(self) -> TextUpdate:
+    def flush(self) -> tuple[str, str | None]:
         """The remaining text; an unfinished character may complete a stop string."""
         rest = self._detokenizer.flush()
         if self._stops is None:
-            return TextUpdate(rest)
+            return rest, None
         text, stop = self._stops.push(rest)
-        return TextUpdate(text, stop) if stop is not None else TextUpdate(text + self._stops.flush())
+        return (text, stop) if stop is not None else (text + self._stops.pass_by(""), None)

@@ -13,7 +13,7 @@ import tokenizers
 
 from engines.core.errors import invalid
 from engines.paged.base.json_fields import read_object
-from engines.paged.text.detokenizer import Detokenizer, TokenTable, make_detokenizer
+from engines.paged.text.detokenizer import ByteDetokenizer, TokenKind, TokenTable, WindowDetokenizer
 from gateway.protocol.errors import GatewayError
 from gateway.protocol.llm.canonical import Message, Tool
 from gateway.protocol.llm.templates import Template, read_template
@@ -109,11 +109,9 @@ class Tokenizer:
             except GatewayError as error:
                 raise invalid(str(error)) from error
 
-    def token_bytes(self, token_id: int) -> bytes:
-        return self.table.bytes_of(token_id)
-
-    def detokenizer(self, skip_special_tokens: bool = True) -> Detokenizer:
-        return make_detokenizer(self.backend, self.table, self._skipped(skip_special_tokens))
+    def detokenizer(self, skip_special_tokens: bool = True) -> ByteDetokenizer | WindowDetokenizer:
+        kind = ByteDetokenizer if self.table.kind is TokenKind.BYTES else WindowDetokenizer
+        return kind(self.backend, self.table, self._skipped(skip_special_tokens))
 
     def _skipped(self, skip_special_tokens: bool) -> frozenset[int]:
         return self.special_ids if skip_special_tokens else _NOTHING

@@ -15,14 +15,14 @@ import torch
 from torch import Tensor
 
 from engines.core.errors import invalid
-from engines.paged.model.config import DecoderConfig
+from engines.paged.model.config import DecoderConfig, QuantizationSpec
 from engines.paged.model.config_reader import read_config
 from engines.paged.model.decoder import Decoder
 from engines.paged.ops.reference import Ops
 from engines.paged.weights.builder import WeightsBuilder
 from engines.paged.weights.files import FilesDigest, TensorFiles, model_fingerprint
 from engines.paged.weights.quantization import GROUP_SIZES, SCHEMES, Loss
-from engines.paged.weights.weight_reader import Progress, Scheme, WeightReader
+from engines.paged.weights.weight_reader import Progress, WeightReader
 
 _LAYER = re.compile(r"(?:.*\.)?layers\.(\d+)\.(.+)")
 _NUMBER = re.compile(r"\.\d+(?=\.|$)")
@@ -184,7 +184,7 @@ def load_model(
     )
 
 
-def _scheme(config: DecoderConfig, directory: Path, quantize: str | None, group_size: int) -> Scheme | None:
+def _scheme(config: DecoderConfig, directory: Path, quantize: str | None, group_size: int) -> QuantizationSpec | None:
     if quantize is None:
         return None
     if quantize not in SCHEMES:
@@ -194,7 +194,7 @@ def _scheme(config: DecoderConfig, directory: Path, quantize: str | None, group_
     if config.quantization is not None:
         bits = config.quantization.bits
         raise invalid(f"quantize: {directory} is quantized already, to {bits} bits; leave '{quantize}' out")
-    return Scheme(SCHEMES[quantize], group_size)
+    return QuantizationSpec(SCHEMES[quantize], group_size)
 
 
 def _dtype(dtype: str | torch.dtype) -> torch.dtype:

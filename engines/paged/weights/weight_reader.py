@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -19,14 +18,6 @@ FLOATS = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 Progress = Callable[[int, int], None]
 
 
-@dataclass(frozen=True, slots=True)
-class Scheme:
-    """How dense matrices are quantized at load."""
-
-    bits: int
-    group_size: int
-
-
 class WeightReader:
     """Reads tensors by module, and records which were read and the losses of quantization.
 
@@ -39,7 +30,7 @@ class WeightReader:
         files: TensorFiles,
         dtype: torch.dtype,
         stored: QuantizationSpec | None = None,
-        scheme: Scheme | None = None,
+        scheme: QuantizationSpec | None = None,
         progress: Progress | None = None,
     ) -> None:
         self.files = files

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
@@ -97,7 +97,7 @@ class Kernels:
         self._libraries: dict[tuple[Any, ...], Library] = {}
         self.thread: int | None = None
         self.capture: Capture | None = None  # records each kernel that is run
-        self.dispatches: defaultdict[str, int] = defaultdict(int)
+        self.dispatches: Counter[str] = Counter()
 
     def load(self, family: str, **constants: Constant) -> Library:
         """kernels/{family}.metal with these constants; compiled at the first call, cached afterwards."""

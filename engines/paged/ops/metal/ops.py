@@ -142,12 +142,3 @@ class MetalOps(EmbeddingOps, NormOps, LinearOps, ExpertOps, RopeOps, AttentionOp
                 capture, self.kernels.capture = self.kernels.capture, None
         self._captured.keep(layout, capture, returned)
         return returned
-
-    @property
-    def num_dispatches(self) -> int:
-        """Kernels run so far."""
-        return sum(self.kernels.dispatches.values())
-
-    def synchronize(self) -> None:
-        if self.device.type == "mps":
-            torch.mps.synchronize()

@@ -77,10 +77,10 @@ def test_a_decoded_row_takes_eight_kernels_a_layer(metal_ops: MakeOps) -> None:
         ops = metal_ops()
         pages = Pages(load_model(tiny_model(family), ops).decoder)
         pages.step(PROMPTS)
-        before = ops.num_dispatches
+        before = ops.kernels.dispatches.total()
         pages.step({name: [9] for name in PROMPTS})
         layers = pages.decoder.config.num_layers
-        assert ops.num_dispatches - before == per_layer * layers + 3
+        assert ops.kernels.dispatches.total() - before == per_layer * layers + 3
 
 
 @torch.inference_mode()

@@ -101,12 +101,12 @@ def test_failing_operation_is_replaced(
     assert composed.name == "metal"
 
     x, weight = torch.ones(1, 64).half(), torch.ones(64).half()
-    before = ops.num_dispatches
+    before = ops.kernels.dispatches.total()
     normed, _ = composed.add_rmsnorm(x, None, weight, 1e-6)
     torch.testing.assert_close(normed, x, rtol=1e-2, atol=1e-2)
     product = composed.linear(x, composed.prepare_linear(Dense(torch.ones(8, 64).half())))
     assert product.tolist() == [[64.0] * 8]
-    assert ops.num_dispatches == before + (1 if group == "add_rmsnorm" else 2)
+    assert ops.kernels.dispatches.total() == before + (1 if group == "add_rmsnorm" else 2)
 
 
 def test_a_replay_that_is_wrong_is_not_used(metal_ops: MakeOps, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -146,7 +146,7 @@ def test_deterministic_attention_is_replaced_whole() -> None:
     composed = ComposedOps(metal, Ops("cpu"), {"attention_decode": "for this test"})
     step = make_step([(9, 9)], dtype=F16)
     composed.attention(step.q, step.cache, step.batch, step.scale, 0)
-    assert metal.num_dispatches == 0
+    assert metal.kernels.dispatches.total() == 0
 
 
 class WrongNorm(Ops):
@@ -185,7 +185,7 @@ def test_verdict_is_kept(tmp_path: Path) -> None:
     assert checked(again, [F16], verdict=good) is again  # type: ignore[comparison-overlap]
     composed: Any = checked(again, [F16], verdict=broken)
     assert set(composed.replaced) == {"add_rmsnorm"} and "is off by" in composed.replaced["add_rmsnorm"]
-    assert again.num_dispatches == 0
+    assert again.kernels.dispatches.total() == 0
     assert [path.suffix for path in tmp_path.iterdir()] == [".json"] * 2  # nothing half-written is left
 
 
@@ -286,7 +286,7 @@ ops = MetalOps(sim.compile_shader, "cpu")
 for case in cases(torch.float16):
     if not case.name.startswith("8 bits"):
         case.compute(ops)
-print(ops.num_dispatches)
+print(ops.kernels.dispatches.total())
 """
 
 

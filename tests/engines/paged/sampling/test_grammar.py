@@ -53,7 +53,7 @@ def generated(spec, seed, tokenizer=BYTES, most=400, favoured="", spread=2.0):
         batch = batches.build([SampledRows(state, len(text.tokens))])
         token = sample(logits[None], batch)[0].item()
         if token in tokenizer.eos_ids:
-            return tokenizer.decode(text.answer), walk.may_end
+            return tokenizer.decode(text.answer), walk._walked.is_accepting()
         walk.accept(token)
         text.answer.append(token)
         if walk.is_complete:
@@ -143,7 +143,7 @@ def test_the_end_comes_where_the_text_may_end():
     assert eos not in allowed(walk)
     for digit, whole in (("4", False), ("2", False), ("0", True)):
         walk.accept(ids(digit)[0])
-        assert walk.may_end and eos in allowed(walk)
+        assert walk._walked.is_accepting() and eos in allowed(walk)
         assert walk.is_complete == whole
     assert allowed(walk) == {eos}
 
@@ -183,18 +183,6 @@ def test_drafts_that_the_tokenizer_does_not_have():
     assert walk.masks([beyond]).shape[0] == 2
     walk.accept(*ids("a"))
     assert allowed(walk) >= set(ids("b"))
-
-
-def test_tokens_are_taken_back():
-    """A matcher goes back over tokens that were taken, the one that completed the text among them."""
-    walk = matcher(GrammarSpec("regex", "ab"))
-    a, b = ids("a")[0], ids("b")[0]
-    walk.accept(a)
-    walk.accept(b)
-    assert walk.is_complete
-    walk.rollback(2)
-    assert not walk.is_complete
-    assert walk.num_valid([a, b]) == 2
 
 
 def test_forks_go_their_own_ways():
@@ -292,7 +280,7 @@ FORCED = [
 def test_the_tokens_of_a_text_that_is_forced(tokenizer, text, results):
     """Where only one text may come, its tokens have its bytes and no others, and none of them is special."""
     tokens = Vocabulary(tokenizer, min(tokenizer.eos_ids))(text)
-    assert b"".join(tokenizer.token_bytes(each) for each in tokens) == results
+    assert b"".join(tokenizer.table.bytes_of(each) for each in tokens) == results
     assert tokenizer.special_ids.isdisjoint(tokens)
 
 

@@ -65,7 +65,7 @@ class Simulation:
         """SchedulerOutput and compute one step; read it, or the one before."""
         if self.outside is not None:
             self.outside.copy_out()
-            self.outside.arrive(self.scheduler.check)
+            self.outside.arrive(lambda: check_scheduler(self.scheduler))
         plan = self.scheduler.plan(prefill_rows)
         check_scheduler(self.scheduler)
         computed = (plan, self.compute(plan)) if plan else None

@@ -18,7 +18,7 @@ def results(tokenizer, ids, cuts, skip):
     """The emitted texts of a sequence's tokens, cut at these places."""
     detokenizer = tokenizer.detokenizer(skip)
     places = sorted({min(cut, len(ids)) for cut in cuts} | {0, len(ids)})
-    texts = [detokenizer.push(ids[start:end]) for start, end in pairwise(places)]
+    texts = ["".join(map(detokenizer.push, ids[start:end])) for start, end in pairwise(places)]
     return [*texts, detokenizer.flush()]
 
 
@@ -84,7 +84,8 @@ def test_a_long_answer_costs_as_much_at_its_end():
     for name, ids in (("fallback", [262, 259]), ("metaspace", [5, 6]), ("byte_level", [200, 201])):
         detokenizer = TOKENIZERS[name].detokenizer()
         for _ in range(300):
-            detokenizer.push(ids)
+            for token_id in ids:
+                detokenizer.push(token_id)
         held = [len(value) for value in vars(detokenizer).values() if isinstance(value, list)]
         assert max(held, default=0) <= 8
 
@@ -93,13 +94,13 @@ def test_a_token_alone():
     """Log probabilities name each token by its own text and bytes."""
     tokenizer = TOKENIZERS["fallback"]
     ids = [tokenizer.backend.token_to_id(token) for token in ("▁the", "<0xE4>", "</s>")]
-    assert [tokenizer.token_bytes(each) for each in ids] == [b" the", b"\xe4", b"</s>"]
+    assert [tokenizer.table.bytes_of(each) for each in ids] == [b" the", b"\xe4", b"</s>"]
     tokenizer = TOKENIZERS["byte_level"]
     for each in range(tokenizer.vocab_size):
-        assert tokenizer.token_bytes(each).decode("utf-8", "replace") == tokenizer.backend.decode(
+        assert tokenizer.table.bytes_of(each).decode("utf-8", "replace") == tokenizer.backend.decode(
             [each], skip_special_tokens=False
         )
-    assert tokenizer.token_bytes(tokenizer.vocab_size + 5) == b""
+    assert tokenizer.table.bytes_of(tokenizer.vocab_size + 5) == b""
 
 
 def test_added_tokens_with_any_letters():

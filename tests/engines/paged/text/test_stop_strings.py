@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engines.paged.base.types import SamplingParams
-from engines.paged.text.stream import StopTexts, TextStream, TextUpdate
+from engines.paged.text.stream import StopTexts, TextStream
 from engines.paged.text.tokenizer import Tokenizer
 from tests.engines.paged.text import tiny_tokenizers
 
@@ -20,7 +20,7 @@ def run(stops, pieces, include=False):
         texts.append(text)
         if stop is not None:
             return texts, stop
-    return [*texts, looking.flush()], None
+    return [*texts, looking.pass_by("")], None
 
 
 CASES = [
@@ -72,7 +72,7 @@ def test_nothing_is_held_that_cannot_stop():
     """What is held back at any time is the beginning of a stop text."""
     looking = StopTexts(["hello", "help"])
     assert [looking.push(letter)[0] for letter in "hhelx hel"] == ["", "h", "", "", "helx", " ", "", "", ""]
-    assert looking.flush() == "hel"
+    assert looking.pass_by("") == "hel"
 
 
 def stream(**params):
@@ -86,47 +86,52 @@ def ids(text):
     return TOKENIZER.encode(text, add_special_tokens=False)
 
 
+def push(choice, tokens, **options):
+    """The text that tokens add, up to a stop string, and that."""
+    texts = []
+    for token in tokens:
+        text, stop = choice.push(token, **options)
+        texts.append(text)
+        if stop is not None:
+            return "".join(texts), stop
+    return "".join(texts), None
+
+
 def test_a_stream_of_tokens():
-    """A choice's text ends at its stop text, and its tokens at the one that completed it."""
-    tokens = ids("one. two")
-    choice = stream(stop=("e.",))
-    results = choice.push(tokens)
-    assert (results.text, results.stop) == ("on", "e.")
-    assert TOKENIZER.decode(tokens[: results.num_tokens]) == "one."
+    """A choice's text ends at its stop text."""
+    assert push(stream(stop=("e.",)), ids("one. two")) == ("on", "e.")
 
 
 def test_a_stream_without_stops():
     """Tokens are emitted at once; an unfinished character comes at the end."""
     choice = stream()
-    tokens = ids("a🙂")
-    assert choice.push(tokens[:-1]) == TextUpdate("a", None, len(tokens) - 1)
-    assert choice.flush() == TextUpdate("\ufffd")
+    assert push(choice, ids("a🙂")[:-1]) == ("a", None)
+    assert choice.flush() == ("\ufffd", None)
 
 
 def test_a_stream_before_its_min_tokens():
     """Stop texts among a request's first tokens end nothing; those after do."""
     choice = stream(stop=("b",))
-    assert choice.push(ids("abab"), may_stop=False).text == "abab"
-    results = choice.push(ids("cab"))
-    assert (results.text, results.stop) == ("ca", "b")
+    assert push(choice, ids("abab"), may_stop=False) == ("abab", None)
+    assert push(choice, ids("cab")) == ("ca", "b")
 
 
 def test_the_end_emits_what_was_held_back():
     """The beginning of an incomplete stop string is emitted at the end."""
     choice = stream(stop=("END",))
-    assert choice.push(ids("aEN")).text == "a"
-    assert choice.flush() == TextUpdate("EN")
+    assert push(choice, ids("aEN")) == ("a", None)
+    assert choice.flush() == ("EN", None)
 
 
 def test_bytes_at_the_end_may_complete_a_stop_text():
     """A stop text may end in what is only at the end known to be no character."""
     choice = stream(stop=("a\ufffd",))
-    assert choice.push(ids("a🙂")[:-1]).text == ""
-    assert choice.flush() == TextUpdate("", "a\ufffd")
+    assert push(choice, ids("a🙂")[:-1]) == ("", None)
+    assert choice.flush() == ("", "a\ufffd")
 
 
 def test_special_tokens_are_visible_on_demand():
     """A special token is no text unless the request shows special tokens."""
     tokens = [*ids("a"), TOKENIZER.backend.token_to_id("<|eos|>"), *ids("b")]
-    assert stream().push(tokens).text == "ab"
-    assert stream(skip_special_tokens=False).push(tokens).text == "a<|eos|>b"
+    assert push(stream(), tokens) == ("ab", None)
+    assert push(stream(skip_special_tokens=False), tokens) == ("a<|eos|>b", None)
