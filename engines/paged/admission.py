@@ -69,11 +69,8 @@ class Admission:
         if not prompt:
             raise invalid("the prompt is empty: it must have at least one token")
         vocabulary = self._parts.config.vocab_size
-        for where, ids in (
-            ("prompt", prompt),
-            ("logit_bias", params.logit_bias),
-            ("stop_token_ids", params.stop_token_ids),
-        ):
+        tokens = {"prompt": prompt, "logit_bias": params.logit_bias, "stop_token_ids": params.stop_token_ids}
+        for where, ids in tokens.items():
             wrong = next((token for token in ids if not 0 <= token < vocabulary), None)
             if wrong is not None:
                 raise invalid(f"{where}: {wrong} is no token of this model, whose ids are 0 .. {vocabulary - 1}")
@@ -101,14 +98,9 @@ class Admission:
             raise invalid(f"n: {params.n} answers are more than {width} beams (beam_width) can give")
         if width > seats:
             raise invalid(f"beam_width: {width} is more than the engine's {seats} seats")
-        stop_ids = frozenset(params.stop_token_ids) | (frozenset() if params.ignore_eos else self._parts.eos_ids)
-        return BeamSearch(
-            width,
-            params.max_tokens,
-            stop_ids,
-            length_penalty=params.length_penalty,
-            early_stopping=params.early_stopping,
-        )
+        stop_ids = params.end_ids(self._parts.eos_ids)
+        penalty, stops_early = params.length_penalty, params.early_stopping
+        return BeamSearch(width, params.max_tokens, stop_ids, length_penalty=penalty, early_stopping=stops_early)
 
     def _drafter(self, matcher: Matcher | None) -> Drafter | None:
         options = self._parts.options

@@ -67,16 +67,13 @@ def choose_dtype(name: str, stored: str, device: torch.device) -> str:
     if stored == "float32" or device.type != "cpu":
         return stored
     # Without bfloat16 instructions a processor converts each number.
-    return "bfloat16" if _has_fast_bfloat16() else "float32"
+    is_fast = torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
+    return "bfloat16" if is_fast else "float32"
 
 
 def use_threads(count: int | None) -> None:
     """Set torch's number of threads on the processor; None: the cores that this process may use."""
     torch.set_num_threads(available_cores() if count is None else count)
-
-
-def _has_fast_bfloat16() -> bool:
-    return bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
 
 
 # An M1 has seven or eight.
@@ -93,8 +90,10 @@ def choose_ops(name: str, device: torch.device, dtype: torch.dtype, *, determini
     """
     if name not in _NAMES:
         raise invalid(f"ops: '{name}' is none of {', '.join(_NAMES)}")
-    if device.type == "mps":
-        _use_safe_math()
+    # Attention and sampling rely on -inf and NaN, which fast math drops. torch reads the variable once a process, when
+    # it first compiles a Metal source (MetalShaderLibrary::compileLibrary): any value but "0" enables it.
+    if device.type == "mps" and os.environ.pop(FAST_MATH, "0") != "0":
+        _log.warning("%s is ignored: the kernels count on infinities and NaN", FAST_MATH)
     if name == "auto":
         if device.type == "cpu":
             return NativeOps()
@@ -112,13 +111,6 @@ def choose_ops(name: str, device: torch.device, dtype: torch.dtype, *, determini
 
     ops = MetalOps(torch.mps.compile_shader, device, _gpu_cores(), is_deterministic=deterministic)
     return checked(ops, (dtype,), verdict=verdict_file(ops, (dtype,)))
-
-
-def _use_safe_math() -> None:
-    """Attention and sampling rely on -inf and NaN, which fast math drops. torch reads the variable once a process, when
-    it first compiles a Metal source (MetalShaderLibrary::compileLibrary): any value but "0" enables it."""
-    if os.environ.pop(FAST_MATH, "0") != "0":
-        _log.warning("%s is ignored: the kernels count on infinities and NaN", FAST_MATH)
 
 
 def _gpu_cores() -> int:

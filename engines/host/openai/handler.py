@@ -10,7 +10,6 @@ from time import time
 from uuid import uuid4
 
 from engines.core.errors import EngineError, ErrorCode, internal, unavailable
-from engines.core.messages import InferRequest
 from engines.host.client_limits import ClientLimits
 from engines.host.exchange import JSON, Exchange
 from engines.host.openai.models import LanguageModels
@@ -65,7 +64,11 @@ class OpenAIFront:
         generations = read_requests(body) if api is LlmApi.COMPLETIONS else [codec.read_request(body)]
         first = generations[0]
         id = f"{codec.id_prefix}{uuid4().hex}"
-        requests = [self._request(generation, id, exchange) for generation in generations]
+        trace = trace_of(exchange.headers)
+        requests = []
+        for generation in generations:
+            model, adapter = self.models.find(generation.model)
+            requests.append(infer_request(generation, model=model.served.name, adapter=adapter, id=id, trace=trace))
         writer = codec.reply_writer(first, id=id, created=int(time()), model=first.model)
         max_bytes = self._limits.max_unsent_bytes if first.stream else _NO_LIMIT
         queues = [ResponseQueue(exchange, request, max_bytes) for request in requests]
@@ -79,12 +82,6 @@ class OpenAIFront:
         finally:
             for answers in queues:
                 answers.call.cancel()  # where it has not ended
-
-    def _request(self, generation: Generation, id: str, exchange: Exchange) -> InferRequest:
-        """Raises: GatewayError."""
-        model, adapter = self.models.find(generation.model)
-        trace = trace_of(exchange.headers)
-        return infer_request(generation, model=model.served.name, adapter=adapter, id=id, trace=trace)
 
 
 async def _whole(
@@ -124,7 +121,10 @@ async def _stream(exchange: Exchange, answers: ResponseQueue, writer: ReplyWrite
             if error is not None:
                 raise error
             await exchange.start(200, (_EVENTS,))
-        events: list[Event] = reader.read(response) if error is None else [_failed(error)]
+        if error is None:
+            events = reader.read(response)
+        else:
+            events = [EngineFailed(error.message, _status(error), _KINDS.get(error.code, ""))]
         if data := writer.feed(events):
             await exchange.more(data)
     if answers.is_gone:
@@ -140,22 +140,15 @@ def _reader(generation: Generation, first_choice: int = 0) -> AnswerReader:
     return AnswerReader(generation, calls, first_choice)
 
 
-def _failed(error: EngineError) -> EngineFailed:
-    return EngineFailed(error.message, _status(error), _KINDS.get(error.code, ""))
-
-
 def error_reply(error: EngineError | GatewayError, api: LlmApi) -> tuple[int, bytes]:
     """The status and the body of an error before anything is sent."""
-    if isinstance(error, GatewayError):
-        code, message = error.kind.value, error.message
-    else:
-        code, message = _KINDS.get(error.code, ""), error.message
     status = _status(error)
     if api is LlmApi.MESSAGES:
-        return status, anthropic_error(message, status)
+        return status, anthropic_error(error.message, status)
+    code = error.kind.value if isinstance(error, GatewayError) else _KINDS.get(error.code, "")
     if status == 404:
         code = "model_not_found"
-    return status, openai_error(message, status, code if code != ErrorKind.BAD_REQUEST.value else "")
+    return status, openai_error(error.message, status, code if code != ErrorKind.BAD_REQUEST.value else "")
 
 
 def _status(error: EngineError | GatewayError) -> int:

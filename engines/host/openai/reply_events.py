@@ -28,7 +28,7 @@ class AnswerReader:
         self._alternatives: int = options.get("logprobs", 0)
         self._echo = generation.prompt if options.get("echo") and isinstance(generation.prompt, str) else ""
         self._begun: set[int] = set()  # choices that have text
-        self._used = Used()
+        self.used = Used()  # tokens of the whole reply, at its end
 
     def read(self, response: InferResponse) -> list[Event]:
         """The events of a response; a streamed one has the choice that its `sequence_index` names."""
@@ -54,11 +54,6 @@ class AnswerReader:
             self._finish(named, first, events)
         return events
 
-    @property
-    def used(self) -> Used:
-        """Tokens of the whole reply, at its end."""
-        return self._used
-
     def _read_prompt(self, text: str) -> None:
         """Log probabilities of a repeated prompt; its first token has none."""
         read = read_logprobs(text, self._alternatives)
@@ -82,8 +77,8 @@ class AnswerReader:
                 is_text = stop != _NONE and not stop.isdecimal()
                 events.append(Finished(reason, index, stop if is_text else None))
         (prompt,), (cached,) = _counts(named["num_input_tokens"]), _counts(named["num_cached_tokens"])
-        completion = self._used.completion + sum(_counts(named["num_output_tokens"]))
-        self._used = Used(prompt, completion, max(cached, self._used.cached))
+        completion = self.used.completion + sum(_counts(named["num_output_tokens"]))
+        self.used = Used(prompt, completion, max(cached, self.used.cached))
 
 
 def _texts(output: TensorData) -> list[str]:

@@ -33,7 +33,9 @@ def infer_request(
     Raises: GatewayError that names the field; EngineError for a chat that is more than text.
     """
     options = {name: value for name, value in generation.options.items() if name not in _WITHOUT_EFFECT}
-    _check_tool_choice(options)
+    if options.get("tool_choice", "auto") not in ("auto", "none"):  # a template can list tools or leave them out
+        what = "'tool_choice' can be auto or none here: nothing makes the model call a tool; leave it out"
+        raise GatewayError(ErrorKind.UNSUPPORTED, what)
     has_tools = bool(generation.tools) and options.pop("tool_choice", "auto") != "none"
     echoes = bool(options.pop("echo", False))
     inputs = [*_prompt(generation, echoes), *(_flag(f"return_{name}") for name in _RETURN_FLAGS)]
@@ -45,7 +47,8 @@ def infer_request(
             inputs.append(_flag("return_prompt_logprobs"))
             options["prompt_logprobs"] = options["logprobs"]
     parameters = _parameters(options, adapter)
-    level = _level(options.pop("priority", 0))
+    priority = options.pop("priority", 0)
+    level = max(1, _LEVEL + int(priority)) if priority else 0
     inputs.append(_json("sampling_parameters", options))
     chat = _chat(generation, has_tools) if generation.prompt is None else None
     return InferRequest(model, "", id, parameters, tuple(inputs), priority=level, trace=trace, chat=chat)
@@ -92,21 +95,6 @@ def _parameters(options: dict[str, Any], adapter: str | None) -> dict[str, Scala
             raise bad_request("'cache_salt' must be a string")
         parameters["cache_salt"] = salt
     return parameters
-
-
-def _level(priority: Any) -> int:
-    """V2's level, 0 without a priority."""
-    return max(1, _LEVEL + int(priority)) if priority else 0
-
-
-def _check_tool_choice(options: Mapping[str, Any]) -> None:
-    """A template can list tools or leave them out; nothing forces the model to call one.
-
-    Raises: GatewayError(UNSUPPORTED).
-    """
-    if options.get("tool_choice", "auto") not in ("auto", "none"):
-        what = "'tool_choice' can be auto or none here: nothing makes the model call a tool; leave it out"
-        raise GatewayError(ErrorKind.UNSUPPORTED, what)
 
 
 def _text(name: str, data: bytes) -> TensorData:

@@ -58,6 +58,10 @@ class SamplingParams:
         """Whether each token's log probability must be known."""
         return self.logprobs is not None or (self.best_of or 0) > self.n
 
+    def end_ids(self, eos_ids: frozenset[int]) -> frozenset[int]:
+        """The tokens that end a text."""
+        return frozenset(self.stop_token_ids) | (frozenset() if self.ignore_eos else eos_ids)
+
 
 class FinishReason(Enum):
     """Why a choice has ended."""

@@ -41,7 +41,7 @@ class Choice:
         self.last_time = 0.0  # when its last token was read, 0 before the first
         self._matcher = matcher
         self._text = text
-        self._stop_ids = frozenset(params.stop_token_ids) | (frozenset() if params.ignore_eos else eos_token_ids)
+        self._stop_ids = params.end_ids(eos_token_ids)
         self._min_tokens = params.min_tokens
         self._has_logprobs = params.logprobs is not None
 

@@ -35,6 +35,9 @@ def read_config(directory: Path) -> DecoderConfig:
     max_positions = fields.integer("max_position_embeddings", family.max_positions)
     theta, scaling, max_positions = read_rope(fields, family.rope_theta, max_positions)
     attention_bias = fields.boolean("attention_bias", False) if family.reads_attention_bias else False
+    bos_token_ids, eos_token_ids = _token_ids(fields, "bos_token_id"), _token_ids(fields, "eos_token_id")
+    if (directory / GENERATION_CONFIG).is_file():  # chat models end turns with one, texts with another
+        eos_token_ids = _token_ids(Fields.of_file(directory / GENERATION_CONFIG), "eos_token_id") + eos_token_ids
     return DecoderConfig(
         architecture=family.architecture,
         vocab_size=fields.integer("vocab_size"),
@@ -58,8 +61,8 @@ def read_config(directory: Path) -> DecoderConfig:
         experts=_experts(fields, family, num_layers),
         dtype=_dtype(fields),
         quantization=_quantization(fields),
-        bos_token_id=_token_ids(fields, "bos_token_id")[0] if _token_ids(fields, "bos_token_id") else None,
-        eos_token_ids=_eos_token_ids(directory, fields),
+        bos_token_id=bos_token_ids[0] if bos_token_ids else None,
+        eos_token_ids=tuple(dict.fromkeys(eos_token_ids)),
     )
 
 
@@ -133,15 +136,6 @@ def _bits_and_group(table: Fields) -> tuple[int, int]:
     if group_size not in (32, 64, 128):
         raise table.wrong("group_size", f"{group_size} is not supported; 32, 64 and 128 are")
     return bits, group_size
-
-
-def _eos_token_ids(directory: Path, fields: Fields) -> tuple[int, ...]:
-    """Those of generation_config.json, then config.json's: chat models end turns with one, texts with another."""
-    ids: list[int] = []
-    if (directory / GENERATION_CONFIG).is_file():
-        ids += _token_ids(Fields.of_file(directory / GENERATION_CONFIG), "eos_token_id")
-    ids += _token_ids(fields, "eos_token_id")
-    return tuple(dict.fromkeys(ids))
 
 
 def _token_ids(fields: Fields, name: str) -> list[int]:

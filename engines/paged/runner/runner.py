@@ -44,7 +44,6 @@ class Launched:
     plan: SchedulerOutput
     drafts: list[tuple[int, ...]]  # by chunk
     copy: HostCopy  # tokens, log probabilities and the likeliest ones; empty where no row is sampled
-    num_top: int
     prompts: dict[int, list[TokenLogprob]]  # by index of the chunk
     draft_seconds: float = 0.0  # of a draft model, for one token
     sources: list[Tensor] = field(default_factory=list)  # host memory that the device reads until `copy` is complete
@@ -87,33 +86,24 @@ class Runner:
             chunks = self._draft.draft(chunks, self._batches, self._builder)
         prompts: dict[int, list[TokenLogprob]] = {}
         scores, seats = self._decode(chunks) if self._is_steady(chunks) else self._compute(chunks, prompts)
-        drafts = [chunk.drafts for chunk in chunks]
-        if scores is None:
-            return self._launched(plan, drafts, 0, prompts)
-        sampled = [chunk for chunk in chunks if chunk.num_samples]
-        num_top = max(chunk.sequence.request.params.num_likeliest for chunk in sampled)
-        likeliest = top_logprobs(scores, num_top) if num_top else ()
-        entries = [
-            SampledRows(chunk.sequence.sampling, chunk.end - chunk.num_samples + 1, chunk.drafts) for chunk in sampled
-        ]
-        sampling = self._batches.build(entries)
-        sampling.last_tokens, sampling.seats = self._last_tokens, seats
-        tokens, logprobs = self._ops.sample(scores, sampling)
-        self._batches.count(entries, tokens)
-        return self._launched(plan, drafts, num_top, prompts, tokens, logprobs, *likeliest)
-
-    def _launched(
-        self,
-        plan: SchedulerOutput,
-        drafts: list[tuple[int, ...]],
-        num_top: int,
-        prompts: dict[int, list[TokenLogprob]],
-        *yielded: Tensor,
-    ) -> Launched:
+        yielded: tuple[Tensor, ...] = ()
+        if scores is not None:
+            sampled = [chunk for chunk in chunks if chunk.num_samples]
+            num_top = max(chunk.sequence.request.params.num_likeliest for chunk in sampled)
+            likeliest = top_logprobs(scores, num_top) if num_top else ()
+            entries = [
+                SampledRows(chunk.sequence.sampling, chunk.end - chunk.num_samples + 1, chunk.drafts)
+                for chunk in sampled
+            ]
+            sampling = self._batches.build(entries)
+            sampling.last_tokens, sampling.seats = self._last_tokens, seats
+            tokens, logprobs = self._ops.sample(scores, sampling)
+            self._batches.count(entries, tokens)
+            yielded = tokens, logprobs, *likeliest
         copy = HostCopy(self._ops.device, *yielded)
-        sources = self._ops.staging.take_sources()
         draft_seconds = 0.0 if self._draft is None else self._draft.draft_seconds
-        return Launched(plan, drafts, copy, num_top, prompts, draft_seconds, sources)
+        sources = self._ops.staging.take_sources()
+        return Launched(plan, [chunk.drafts for chunk in chunks], copy, prompts, draft_seconds, sources)
 
     def collect(self, launched: Launched) -> list[Sampled]:
         """The results of a step by chunk. Waits until the device is done, also where nothing is sampled: steps that
@@ -156,9 +146,10 @@ class Runner:
             self._draft is None
             and not self._deterministic
             and self._ops.can_replay
-            and all(chunk.count == chunk.num_samples == 1 for chunk in chunks)
-            and not any(
-                chunk.sequence.request.adapter is not None or chunk.sequence.request.params.prompt_logprobs is not None
+            and all(
+                chunk.count == chunk.num_samples == 1
+                and chunk.sequence.request.adapter is None
+                and chunk.sequence.request.params.prompt_logprobs is None
                 for chunk in chunks
             )
         )
@@ -167,9 +158,8 @@ class Runner:
         """Logits of all rows of a steady step, and the seats of their tokens."""
         (batch, _, seats), layout = self._builder.build_fixed(chunks)
         keys, values = self._cache.keys, self._cache.values
-        return self._ops.replay(
-            (id(self._decoder), layout), batch, lambda: self._decoder.next_logits(batch, keys, values)
-        ), seats
+        layout_key = id(self._decoder), layout
+        return self._ops.replay(layout_key, batch, lambda: self._decoder.next_logits(batch, keys, values)), seats
 
     def _compute(
         self, chunks: Many[ScheduledChunk], prompts: dict[int, list[TokenLogprob]]
@@ -240,9 +230,8 @@ def score_prompts(
                 size = min(_ROWS, count - start)
                 rows = hidden[begin + start : begin + start + size]
                 position = chunk.start + start
-                logprobs += _scores(
-                    decoder.logits(rows), sequence.tokens[position + 1 :][:size], params.prompt_logprobs
-                )
+                tokens = sequence.tokens[position + 1 :][:size]
+                logprobs += _scores(decoder.logits(rows), tokens, params.prompt_logprobs)
             scores[index] = logprobs
         begin += chunk.count
     return scores

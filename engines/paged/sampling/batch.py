@@ -20,8 +20,9 @@ from torch import Tensor
 from engines.paged.base.transfer import Staging
 from engines.paged.base.types import SamplingParams
 from engines.paged.ops.interface import SamplingBatch
+from engines.paged.sampling.grammar import Matcher
 from engines.paged.sampling.penalties import NO_RECEIVER, PenaltyTable
-from engines.paged.sampling.sequence_sampling import Bias, Encode, SequenceSampling, TokenHistory, TokenMasker
+from engines.paged.sampling.sequence_sampling import Bias, Encode, SequenceSampling, TokenHistory
 
 
 class SampledRows(NamedTuple):
@@ -90,7 +91,7 @@ class SamplingBatches:
         self._rows: dict[bool, _StepRows] = {}  # of the previous step, by `plain`
 
     def admit(
-        self, history: TokenHistory, params: SamplingParams, seed: int, matcher: TokenMasker | None = None
+        self, history: TokenHistory, params: SamplingParams, seed: int, matcher: Matcher | None = None
     ) -> SequenceSampling:
         """Register a sequence; `seed` in 0 .. 2^64 - 1. Where the result `needs_host`, its rows may be built only when
         `history.tokens` has all tokens before them."""

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
 from engines.paged.base.types import SamplingParams
+from engines.paged.sampling.grammar import Matcher
 
 Encode = Callable[[str], list[int]]
 
@@ -19,14 +20,6 @@ class TokenHistory(Protocol):
 
     tokens: list[int]
     num_prompt: int
-
-
-class TokenMasker(Protocol):
-    """A grammar's matcher."""
-
-    def masks(self, drafts: Sequence[int] = ()) -> Any:
-        """A numpy array [1 + drafts, words] int32 as SamplingBatch.allowed: for the next token and after each draft."""
-        ...
 
 
 class Bias(NamedTuple):
@@ -44,7 +37,7 @@ class SequenceSampling:
         history: TokenHistory,
         params: SamplingParams,
         seed: int,
-        matcher: TokenMasker | None,
+        matcher: Matcher | None,
         eos_ids: frozenset[int],
         encode: Encode,
     ) -> None:
@@ -66,8 +59,7 @@ class SequenceSampling:
         self._bad_words = [word for word in words if len(word) > 1]
         self._bias = _bias({**params.logit_bias, **banned})
         # A grammar determines itself where its text may end.
-        endings = frozenset(params.stop_token_ids) | (frozenset() if params.ignore_eos else eos_ids)
-        self._endings = endings if params.min_tokens and matcher is None else frozenset()
+        self._endings = params.end_ids(eos_ids) if params.min_tokens and matcher is None else frozenset()
         self.is_biased = self._bias is not None or bool(self._endings) or bool(self._bad_words)
 
     @property

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from collections.abc import Sequence as Many
+from typing import Any
 
 from engines.paged.cache.block_pool import NULL_BLOCK, BlockPool
 from engines.paged.scheduling.sequence import Sequence, SequenceStatus
@@ -56,9 +57,7 @@ class BlockManager:
         if not self._shares or sequence.scores_prompt or sequence.choice:
             return [], 0
         names = sequence.names((sequence.num_tokens - 1) // self.block_size)
-        if self._chunk_tokens is not None:
-            blocks_per_chunk = self._chunk_tokens // self.block_size
-            del names[len(names) // blocks_per_chunk * blocks_per_chunk :]
+        self._cut_to_chunks(names)
         return names, len(self.pool.find(names))
 
     def adopt(self, names: Many[bytes], first: int, reserve: int) -> list[tuple[int, int]]:
@@ -151,10 +150,13 @@ class BlockManager:
         if not self._shares or sequence.scores_prompt:
             return [], 0
         blocks = self.pool.find(sequence.names((sequence.num_tokens - 1) // self.block_size))
+        self._cut_to_chunks(blocks)
+        return blocks, len(blocks) * self.block_size
+
+    def _cut_to_chunks(self, blocks: list[Any]) -> None:
         if self._chunk_tokens is not None:
             blocks_per_chunk = self._chunk_tokens // self.block_size
             del blocks[len(blocks) // blocks_per_chunk * blocks_per_chunk :]
-        return blocks, len(blocks) * self.block_size
 
     def _missing(self, sequence: Sequence, end: int) -> tuple[int, bool]:
         """How many blocks to allocate so that positions up to `end` can be written, and whether the first one written

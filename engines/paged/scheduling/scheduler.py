@@ -179,9 +179,7 @@ class Scheduler:
         count = min(lacking, budget)
         if self._chunk_tokens is not None:
             prompt_remaining = sequence.num_prompt - start
-            count = (
-                1 if prompt_remaining <= 0 else min(prompt_remaining, self._chunk_tokens - start % self._chunk_tokens)
-            )
+            count = max(1, min(prompt_remaining, self._chunk_tokens - start % self._chunk_tokens))
             if count > budget and any(chunk.count > 1 for chunk in self._chunks.values()):
                 return 0  # one chunk per step goes beside decoding rows, at any budget
         if not self._allocate(sequence, start + count):
@@ -214,8 +212,10 @@ class Scheduler:
             return False  # preempted while a step computes its next token, which must be known first
         # Each running sequence may need a block soon, and should get it without a preemption.
         while len(self.running) >= self.max_sequences or not self.block_manager.fits(sequence, len(self.running)):
-            if not self._preempt_for(sequence):
+            lower = [each for each in self.running if each.request.priority < sequence.request.priority]
+            if not lower:
                 return False
+            self._preempt(self._least_urgent(lower))
         self.waiting.remove(sequence)
         self.block_manager.occupy(sequence)
         if not sequence.num_preempted:
@@ -227,23 +227,10 @@ class Scheduler:
         self.running.append(sequence)
         return True
 
-    def _preempt_for(self, sequence: Sequence) -> bool:
-        """Preempt a sequence of lower priority than a waiting one; whether there is any."""
-        priority = sequence.request.priority
-        lower = [each for each in self.running if each.request.priority < priority]
-        if not lower:
-            return False
-        victim = self._least_urgent(lower)
-        self._preempt(victim)
-        return True
-
     def _is_stuck(self) -> bool:
         """Whether all running sequences wait for one that waits for room: beams for another beam of their request."""
-        return (
-            not self._chunks
-            and bool(self.running)
-            and not any(each.num_in_flight or self._lacking(each) for each in self.running)
-        )
+        is_waiting = not any(each.num_in_flight or self._lacking(each) for each in self.running)
+        return is_waiting and not self._chunks and bool(self.running)
 
     def _allocate(self, sequence: Sequence, end: int) -> bool:
         """Allocate blocks to write positions up to `end`, preempting others where necessary; False where the sequence

@@ -102,7 +102,7 @@ class Tokenizer:
         """
         if self._template is None:
             raise invalid("the model has no chat template: send a prompt, not messages")
-        extra.setdefault("strftime_now", _now)
+        extra.setdefault("strftime_now", lambda written: datetime.now().strftime(written))
         with self._rendering:
             try:
                 return self._template.render(messages, tools, add_generation_prompt, keep_bos=True, **extra)
@@ -148,10 +148,6 @@ def _text_of(token: Any) -> str:
     return content if isinstance(content, str) else ""
 
 
-def _now(written: str) -> str:
-    return datetime.now().strftime(written)
-
-
 _DEFAULT = "default"
 _FILE, _OLD_FILE, _MORE = "chat_template.jinja", "chat_template.json", "additional_chat_templates"
 
@@ -169,21 +165,17 @@ def read_chat_template(folder: Path, config: Mapping[str, Any]) -> Template | No
     elif config.get("chat_template"):
         written = config["chat_template"]
     elif (folder / _OLD_FILE).is_file():
-        written = _old(folder / _OLD_FILE)
+        try:
+            written = json.loads(_read(folder / _OLD_FILE))
+        except ValueError as error:
+            raise invalid(f"{folder / _OLD_FILE} is no JSON: {error}") from error
+        written = written.get("chat_template") if isinstance(written, dict) else written
     else:
         return None
     try:
         return read_template(json.dumps({**config, "chat_template": written}))
     except ValueError as error:
         raise invalid(f"the chat template of {folder} cannot be used: {error}") from error
-
-
-def _old(path: Path) -> Any:
-    try:
-        parsed = json.loads(_read(path))
-    except ValueError as error:
-        raise invalid(f"{path} is no JSON: {error}") from error
-    return parsed.get("chat_template") if isinstance(parsed, dict) else parsed
 
 
 def _read(path: Path) -> str:

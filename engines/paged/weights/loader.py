@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
@@ -16,7 +15,7 @@ from torch import Tensor
 
 from engines.core.errors import invalid
 from engines.paged.model.config import DecoderConfig, QuantizationSpec
-from engines.paged.model.config_reader import read_config
+from engines.paged.model.config_reader import DTYPES, read_config
 from engines.paged.model.decoder import Decoder
 from engines.paged.ops.reference import Ops
 from engines.paged.weights.builder import WeightsBuilder
@@ -46,13 +45,12 @@ def losses_by_kind(losses: Mapping[str, Loss]) -> dict[str, KindLoss]:
     for module, loss in losses.items():
         match = _LAYER.match(module)
         kinds[_NUMBER.sub("", match[2] if match else module.removeprefix("model."))][module] = loss
-    return {kind: _kind_loss(modules) for kind, modules in sorted(kinds.items())}
-
-
-def _kind_loss(modules: Mapping[str, Loss]) -> KindLoss:
-    worst = max(modules, key=lambda module: modules[module].relative)
-    error, total = (sum(getattr(loss, part) for loss in modules.values()) for part in ("error", "total"))
-    return KindLoss(Loss(error, total).relative, worst, modules[worst].relative, len(modules))
+    results = {}
+    for kind, modules in sorted(kinds.items()):
+        worst = max(modules, key=lambda module: modules[module].relative)
+        whole = Loss(sum(loss.error for loss in modules.values()), sum(loss.total for loss in modules.values()))
+        results[kind] = KindLoss(whole.relative, worst, modules[worst].relative, len(modules))
+    return results
 
 
 def unread(config: DecoderConfig, tensors: WeightReader) -> tuple[str, ...]:
@@ -97,15 +95,11 @@ def _tensors(held: Any) -> Iterator[Tensor]:
         yield from _tensors(part)
 
 
-DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
-
-
 @dataclass(frozen=True, slots=True)
 class LoadReport:
     """`losses` of quantization by kind of module (self_attn.q_proj); `left_dense`: modules whose rows no group divides;
     `unused`: tensors that this decoder does not have."""
 
-    seconds: float
     file_bytes: int
     num_tensors: int
     losses: Mapping[str, KindLoss] = field(default_factory=dict)
@@ -138,7 +132,7 @@ def load_model(
     directory: Path,
     ops: Ops,
     *,
-    dtype: str | torch.dtype | None = None,
+    dtype: str | None = None,
     quantize: str | None = None,
     quantize_group: int = 64,
     num_positions: int | None = None,
@@ -152,20 +146,20 @@ def load_model(
 
     Raises: EngineError that names the problem and the file.
     """
-    started = time.perf_counter()
     config = read_config(directory)
     scheme = _scheme(config, directory, quantize, quantize_group)
-    torch_dtype = _dtype(config.dtype if dtype is None else dtype)
+    computed = replace(config, dtype=dtype or config.dtype)
+    if computed.dtype not in DTYPES:
+        raise invalid(f"dtype: '{dtype}' is not supported; {', '.join(DTYPES)} are")
     files = TensorFiles(directory)
     digest = FilesDigest(files.paths, num_threads=min(4, os.cpu_count() or 1))
     try:
-        tensors = WeightReader(files, torch_dtype, config.quantization, scheme, progress)
+        tensors = WeightReader(files, getattr(torch, computed.dtype), config.quantization, scheme, progress)
         weights = WeightsBuilder(config, tensors, ops).build()
         unused = unread(config, tensors)
         files_digest = digest.result()
     finally:
         digest.close()
-    computed = replace(config, dtype=str(torch_dtype).removeprefix("torch."))
     decoder = Decoder(computed, ops, weights, num_positions)
     scheme_text = f"{quantize}/{quantize_group}" if scheme else str(config.quantization)
     return LoadedModel(
@@ -174,7 +168,6 @@ def load_model(
         fingerprint=model_fingerprint(files_digest, config, computed.dtype, scheme_text),
         weight_bytes=held_bytes(weights),
         report=LoadReport(
-            seconds=time.perf_counter() - started,
             file_bytes=files.num_bytes,
             num_tensors=len(list(files)),
             losses=losses_by_kind(tensors.losses),
@@ -195,11 +188,3 @@ def _scheme(config: DecoderConfig, directory: Path, quantize: str | None, group_
         bits = config.quantization.bits
         raise invalid(f"quantize: {directory} is quantized already, to {bits} bits; leave '{quantize}' out")
     return QuantizationSpec(SCHEMES[quantize], group_size)
-
-
-def _dtype(dtype: str | torch.dtype) -> torch.dtype:
-    if isinstance(dtype, torch.dtype):
-        dtype = str(dtype).removeprefix("torch.")
-    if dtype not in DTYPES:
-        raise invalid(f"dtype: '{dtype}' is not supported; {', '.join(DTYPES)} are")
-    return DTYPES[dtype]

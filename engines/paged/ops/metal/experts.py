@@ -62,18 +62,12 @@ class ExpertOps(MatrixFamily):
         (n, top_k), y = chosen.shape, torch.empty_like(x)
         gate_up, down = experts.gate_up, experts.down
         gated = self.new(n * top_k, down.shape[1], dtype=x.dtype)
-        self.library("experts", gate_up).run(
-            "moe_gemv",
-            (-(-gate_up.shape[0] // GEMV_GROUP_ROWS), n * top_k),
-            GEMV_THREADS,
-            *(gated, *gate_up.buffers, x, chosen, top_k, *gate_up.shape),
-        )
-        self.library("experts", down).run(
-            "moe_gemv_down",
-            (-(-down.shape[0] // GEMV_GROUP_ROWS), n),
-            GEMV_THREADS,
-            *(y, *down.buffers, gated, chosen, shares, top_k, *down.shape),
-        )
+        groups = -(-gate_up.shape[0] // GEMV_GROUP_ROWS), n * top_k
+        args = gated, *gate_up.buffers, x, chosen, top_k, *gate_up.shape
+        self.library("experts", gate_up).run("moe_gemv", groups, GEMV_THREADS, *args)
+        groups = -(-down.shape[0] // GEMV_GROUP_ROWS), n
+        down_args = y, *down.buffers, gated, chosen, shares, top_k, *down.shape
+        self.library("experts", down).run("moe_gemv_down", groups, GEMV_THREADS, *down_args)
         return y
 
     def _mix_many(self, x: Tensor, experts: PackedExperts, chosen: Tensor, shares: Tensor) -> Tensor:
@@ -83,26 +77,14 @@ class ExpertOps(MatrixFamily):
         # Each expert may have one partial tile, but there are no more tiles than assignments.
         most_tiles = min(assignments // TILE + experts.num_experts, assignments)
         order, tiles = self.new(assignments, dtype=torch.int32), self.new(most_tiles, 3, dtype=torch.int32)
-        gated, parts = (
-            self.new(assignments, down.shape[1], dtype=x.dtype),
-            self.new(assignments, y.shape[1], dtype=x.dtype),
-        )
+        gated, parts = (self.new(assignments, width, dtype=x.dtype) for width in (down.shape[1], y.shape[1]))
         library = self.library("experts", gate_up)
-        library.run(
-            "moe_sort", (1,), SORT_THREADS, order, tiles, chosen, assignments, experts.num_experts, TILE, most_tiles
-        )
-        library.run(
-            "moe_qmm_swiglu",
-            (-(-gate_up.shape[0] // TILE), most_tiles),
-            TILE_THREADS,
-            *(gated, *gate_up.buffers, x, order, tiles, top_k, *gate_up.shape),
-        )
-        self.library("experts", down).run(
-            "moe_qmm",
-            (-(-down.shape[0] // TILE), most_tiles),
-            TILE_THREADS,
-            *(parts, *down.buffers, gated, order, tiles, top_k, *down.shape),
-        )
+        counts = assignments, experts.num_experts, TILE, most_tiles
+        library.run("moe_sort", (1,), SORT_THREADS, order, tiles, chosen, *counts)
+        args = gated, *gate_up.buffers, x, order, tiles, top_k, *gate_up.shape
+        library.run("moe_qmm_swiglu", (-(-gate_up.shape[0] // TILE), most_tiles), TILE_THREADS, *args)
+        args = parts, *down.buffers, gated, order, tiles, top_k, *down.shape
+        self.library("experts", down).run("moe_qmm", (-(-down.shape[0] // TILE), most_tiles), TILE_THREADS, *args)
         library.run("moe_combine", (-(-y.shape[1] // 256), n), 256, y, parts, shares, top_k, y.shape[1])
         return y
 

@@ -64,11 +64,6 @@ class Library:
         self._owner, self.family, self._compiled = owner, family, compiled
         self._functions: dict[str, Any] = {}
 
-    def function(self, name: str) -> Any:
-        if name not in self._functions:
-            self._functions[name] = getattr(self._compiled, name)
-        return self._functions[name]
-
     def run(self, name: str, groups: tuple[int, ...], group_size: int, *args: Any) -> None:
         """Dispatch groups (1 to 3 numbers) of `group_size` threads in a row; args are buffers 0, 1, ...
 
@@ -82,7 +77,9 @@ class Library:
             if arg.__class__ is Tensor and not arg.is_contiguous():
                 raise ValueError(f"{self.family}.{name}: a tensor of strides {arg.stride()} is not contiguous")
         owner.dispatches[name] += 1
-        function = self._functions.get(name) or self.function(name)
+        function = self._functions.get(name)
+        if function is None:
+            function = self._functions[name] = getattr(self._compiled, name)
         threads, sizes = (groups[0] * group_size, *groups[1:]), (group_size, 1, 1)[: len(groups)]
         function(*args, threads=threads, group_size=sizes)
         if owner.capture is not None:

@@ -44,7 +44,11 @@ class MatrixFamily(KernelFamily):
             dense = self.weight(weight.weight)
             parts, bits, group_size = (dense, dense, dense), 0, 32
         else:
-            _check_format(weight)
+            if weight.bits not in (4, 8) or weight.group_size not in (32, 64, 128):
+                raise invalid(
+                    f"weights of {weight.bits} bits in groups of {weight.group_size}: Metal's kernels take 4 or 8 bits "
+                    "in groups of 32, 64 or 128"
+                )
             packed = weight.packed.to(self.device).contiguous()
             parts = packed, self.weight(weight.scales), self.weight(weight.biases)
             bits, group_size = weight.bits, weight.group_size
@@ -65,14 +69,6 @@ def interleave(joined: Weight) -> Weight:
 
 def _in_turn(rows: Tensor) -> Tensor:
     return torch.stack(rows.chunk(2), dim=1).flatten(0, 1)
-
-
-def _check_format(weight: Quantized) -> None:
-    if weight.bits not in (4, 8) or weight.group_size not in (32, 64, 128):
-        raise invalid(
-            f"weights of {weight.bits} bits in groups of {weight.group_size}: Metal's kernels take 4 or 8 bits in "
-            "groups of 32, 64 or 128"
-        )
 
 
 # Up to here each row of W is read once for all rows of x, and a tile of 32 would be three quarters empty.
@@ -127,7 +123,9 @@ class LinearOps(MatrixFamily):
         n, (num_rows, width) = x.shape[0], matrix.shape
         is_few = n <= MOST_GEMV_ROWS or self.is_deterministic
         if not is_few and self.has_torch_product and _goes_by_torch(n, matrix):
-            return self._multiply_by_torch(x, matrix, is_gated)
+            weight = self._unpack(matrix) if matrix.bits else matrix.weight
+            products = x @ weight.T if matrix.added is None else torch.addmm(matrix.added, x, weight.T)
+            return self._gate(products, None) if is_gated else products
         y = self.new(n, num_rows // 2 if is_gated else num_rows, dtype=x.dtype)
         added = x if matrix.added is None else matrix.added
         args = (y, *matrix.buffers, x, added, matrix.added is not None, n, num_rows, width)
@@ -140,11 +138,6 @@ class LinearOps(MatrixFamily):
         else:
             library.run(f"qmm{gated}", (-(-num_rows // TILE), -(-n // TILE)), TILE_THREADS, *args)
         return y
-
-    def _multiply_by_torch(self, x: Tensor, matrix: Matrix, is_gated: bool) -> Tensor:
-        weight = self._unpack(matrix) if matrix.bits else matrix.weight
-        products = x @ weight.T if matrix.added is None else torch.addmm(matrix.added, x, weight.T)
-        return self._gate(products, None) if is_gated else products
 
     def _unpack(self, matrix: Matrix) -> Tensor:
         """W as dense numbers, in memory that the next one overwrites: the device works in order."""

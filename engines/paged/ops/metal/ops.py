@@ -12,7 +12,7 @@ from engines.paged.base.transfer import Staging
 from engines.paged.ops.interface import Batch, LayerCache, Pair
 from engines.paged.ops.metal.attention import AttentionOps, num_partitions
 from engines.paged.ops.metal.experts import ExpertOps
-from engines.paged.ops.metal.kernels import KernelFamily, Kernels, Library, check
+from engines.paged.ops.metal.kernels import KernelFamily, Kernels, check
 from engines.paged.ops.metal.linear import EmbeddingOps, LinearOps
 from engines.paged.ops.metal.replay import Capture, CapturedSteps
 from engines.paged.ops.metal.sampling import SamplingOps
@@ -71,16 +71,12 @@ class BlockOps(KernelFamily):
     def copy_blocks(self, keys: Tensor, values: Tensor, pairs: Tensor) -> None:
         """No block may be both copied from and copied to in one call."""
         check("pairs", pairs, torch.int64)
-        library, groups = self._blocks(keys, pairs.shape[0])
-        if pairs.shape[0]:
-            library.run("copy_blocks", groups, BLOCK_THREADS, keys, values, pairs, keys.shape[1])
+        self._run_blocks("copy_blocks", keys, pairs.shape[0], keys, values, pairs, keys.shape[1])
 
     def pack_blocks(self, keys: Tensor, values: Tensor, ids: Tensor) -> Tensor:
         check("ids", ids, torch.int64)
         packed = self.new(ids.shape[0], 2, keys.shape[0], *keys.shape[2:], dtype=keys.dtype)
-        library, groups = self._blocks(keys, ids.shape[0])
-        if ids.shape[0]:
-            library.run("pack_blocks", groups, BLOCK_THREADS, packed, keys, values, ids, keys.shape[1], keys.shape[0])
+        self._run_blocks("pack_blocks", keys, ids.shape[0], packed, keys, values, ids, keys.shape[1], keys.shape[0])
         return packed
 
     def unpack_blocks(self, packed: Tensor, keys: Tensor, values: Tensor, ids: Tensor) -> None:
@@ -88,15 +84,14 @@ class BlockOps(KernelFamily):
         check("packed", packed, keys.dtype)
         if packed.shape != (ids.shape[0], 2, keys.shape[0], *keys.shape[2:]):
             raise ValueError(f"packed blocks of shape {tuple(packed.shape)} are not {ids.shape[0]} of this cache")
-        library, groups = self._blocks(keys, ids.shape[0])
-        if ids.shape[0]:
-            library.run("unpack_blocks", groups, BLOCK_THREADS, packed, keys, values, ids, keys.shape[1], keys.shape[0])
+        self._run_blocks("unpack_blocks", keys, ids.shape[0], packed, keys, values, ids, keys.shape[1], keys.shape[0])
 
-    def _blocks(self, keys: Tensor, count: int) -> tuple[Library, tuple[int, int, int]]:
-        """The library for this cache, and the grid for so many blocks."""
+    def _run_blocks(self, kernel: str, keys: Tensor, count: int, *args: Any) -> None:
+        """Run a kernel for `count` blocks of this cache."""
         numbers = keys[0, 0].numel()
         library = self.kernels.load("blocks", T=keys.dtype, BLOCK=numbers)
-        return library, (-(-numbers // (4 * BLOCK_THREADS)), count, 2 * keys.shape[0])
+        if count:
+            library.run(kernel, (-(-numbers // (4 * BLOCK_THREADS)), count, 2 * keys.shape[0]), BLOCK_THREADS, *args)
 
 
 class MetalOps(EmbeddingOps, NormOps, LinearOps, ExpertOps, RopeOps, AttentionOps, SamplingOps, BlockOps, Ops):

@@ -23,6 +23,7 @@ from engines.core.errors import unavailable
 from engines.paged.ops import cpp_compiler
 from engines.paged.ops.cpp_compiler import CompileError, NoCompilerError
 from engines.paged.ops.reference import Ops
+from engines.paged.ops.reference.attention import DecodingRow
 
 _SOURCE = Path(__file__).with_name("attention.cpp")
 _TYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
@@ -124,16 +125,11 @@ class Decoding:
     lengths: Tensor
 
     @classmethod
-    def of(cls, sequences: Sequence[tuple[int, Sequence[int], int, int]]) -> Decoding:
-        """Of (row, block ids, first visible token, tokens)."""
+    def of(cls, sequences: Sequence[DecodingRow]) -> Decoding:
         width = max(len(table) for _, table, _, _ in sequences)
         tables = [[*table, *[0] * (width - len(table))] for _, table, _, _ in sequences]
         columns = [[sequence[at] for sequence in sequences] for at in (0, 2, 3)]
         return cls(*(torch.tensor(each, dtype=torch.int32) for each in (tables, *columns)))
-
-    @property
-    def num_sequences(self) -> int:
-        return self.rows.shape[0]
 
 
 class NativeDecode:
@@ -143,7 +139,7 @@ class NativeDecode:
         self._kernel = kernel
         self._call = Call()
 
-    def plan(self, sequences: Sequence[tuple[int, Sequence[int], int, int]]) -> Decoding:
+    def plan(self, sequences: Sequence[DecodingRow]) -> Decoding:
         return Decoding.of(sequences)
 
     def __call__(self, q: Tensor, keys: Tensor, values: Tensor, plan: Decoding, scale: float, out: Tensor) -> None:
@@ -157,7 +153,7 @@ class NativeDecode:
         call.num_sequences, call.table_stride = plan.tables.shape
         call.block_size = keys.shape[1]
         # A sequence is one piece of work, unless there are too few for all threads.
-        call.splits = 1 if plan.num_sequences >= 2 * threads else self._kernel.kv_heads
+        call.splits = 1 if call.num_sequences >= 2 * threads else self._kernel.kv_heads
         call.scale = scale
         self._kernel(call, threads)
 

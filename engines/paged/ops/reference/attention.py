@@ -38,31 +38,20 @@ TILE_ROWS = 256
 
 # scaled_dot_product_attention, or a function that computes the same of q, keys and values.
 DotProduct = Callable[..., Tensor]
-Decoding = Any  # a decoder's plan of a step
-PlanDecoding = Callable[[Sequence[tuple[int, Sequence[int], int, int]]], Decoding]
+# A decoding sequence: its row, block ids, first visible token, and tokens.
+DecodingRow = tuple[int, Sequence[int], int, int]
 
 
 class DecodeAttention(Protocol):
     """Attends for sequences with one row each."""
 
-    def plan(self, sequences: Sequence[tuple[int, Sequence[int], int, int]]) -> Decoding:
-        """Once a step, of each sequence: its row, block ids, first visible token, and tokens."""
+    def plan(self, sequences: Sequence[DecodingRow]) -> Any:
+        """Once a step."""
         ...
 
-    def __call__(self, q: Tensor, keys: Tensor, values: Tensor, plan: Decoding, scale: float, out: Tensor) -> None:
+    def __call__(self, q: Tensor, keys: Tensor, values: Tensor, plan: Any, scale: float, out: Tensor) -> None:
         """Once a layer: the plan's rows of `out` [n, H, D]."""
         ...
-
-
-@dataclass(frozen=True, slots=True)
-class Span:
-    """Tokens of one sequence's cache: `count` from `offset` on in its blocks, either `run` (from, to) or `ids`."""
-
-    run: tuple[int, int] | None
-    ids: Tensor | None  # [blocks] int64
-    num_blocks: int
-    offset: int
-    count: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,9 +66,12 @@ class QueryTile:
 
 @dataclass(frozen=True, slots=True)
 class SingleAttention:
-    """One sequence."""
+    """One sequence: `count` tokens of its cache from `offset` on in its blocks, either `run` (from, to) or `ids`."""
 
-    span: Span
+    run: slice | None
+    ids: Tensor | None  # [blocks] int64
+    offset: int
+    count: int
     tiles: tuple[QueryTile, ...]
 
 
@@ -109,7 +101,7 @@ class ReferenceAttentionPlan:
     together: tuple[GroupAttention, ...]
     alone: tuple[SingleAttention, ...]
     viewed: ViewAttention | None
-    decoding: Decoding | None = None  # the decoder's plan for all decoding sequences
+    decoding: Any = None  # the decoder's plan for all decoding sequences
 
 
 class PagedAttention:
@@ -127,7 +119,7 @@ class PagedAttention:
         plan = batch.scratch.get(key)
         if plan is None:
             block_size = cache.keys.shape[1]
-            plan = make_plan(batch, window, block_size, q.dtype, decoder.plan if decoder is not None else None)
+            plan = make_plan(batch, window, block_size, q.dtype, decoder)
             batch.scratch[key] = plan
         if plan.viewed is not None and len(plan.viewed.rows) == q.shape[0]:
             return torch.cat(self._view_attention(q, plan.viewed, batch.layer, scale)).flatten(1)
@@ -140,9 +132,8 @@ class PagedAttention:
         for sequence in plan.alone:
             self._attend(q, cache, sequence, scale, out)
         if plan.viewed is not None:
-            for row, attended in zip(
-                plan.viewed.rows, self._view_attention(q, plan.viewed, batch.layer, scale), strict=True
-            ):
+            views = self._view_attention(q, plan.viewed, batch.layer, scale)
+            for row, attended in zip(plan.viewed.rows, views, strict=True):
                 out[row] = attended.flatten(0, 2)
         return out.flatten(1)
 
@@ -156,13 +147,13 @@ class PagedAttention:
         out[group.rows] = attended.flatten(1, 2)
 
     def _attend(self, q: Tensor, cache: LayerCache, sequence: SingleAttention, scale: float, out: Tensor) -> None:
-        span = sequence.span
         blocks: Sequence[Tensor] = cache
-        if span.run is not None:
-            blocks = [each[span.run[0] : span.run[1]] for each in cache]
-        elif span.ids is not None:
-            blocks = self._gather(cache, span.ids)
-        keys, values = (each.flatten(0, 1)[span.offset : span.offset + span.count] for each in blocks)
+        if sequence.run is not None:
+            blocks = [each[sequence.run] for each in cache]
+        elif sequence.ids is not None:
+            blocks = self._gather(cache, sequence.ids)
+        seen = slice(sequence.offset, sequence.offset + sequence.count)
+        keys, values = (each.flatten(0, 1)[seen] for each in blocks)
         for tile in sequence.tiles:
             out[tile.rows] = self._attend_tile(q[tile.rows], keys[tile.keys], values[tile.keys], tile, scale)
 
@@ -201,17 +192,17 @@ class PagedAttention:
 
 
 def make_plan(
-    batch: Batch, window: int, block_size: int, dtype: torch.dtype, plan_decoding: PlanDecoding | None = None
+    batch: Batch, window: int, block_size: int, dtype: torch.dtype, decoder: DecodeAttention | None
 ) -> ReferenceAttentionPlan:
-    """Plan a batch as the module describes. With `plan_decoding` a decoder takes the decoding sequences."""
+    """Plan a batch as the module describes. A decoder takes the decoding sequences."""
     device = batch.tokens.device
     alone, to_gather = [], []
-    decoding: list[tuple[int, Sequence[int], int, int]] = []
+    decoding: list[DecodingRow] = []
     viewed: list[tuple[int, int, int]] = []  # row, first slot, slots' end
     row = 0
     for sequence, (rows, tokens) in enumerate(zip(batch.query_lens_list, batch.context_lens_list, strict=True)):
         seen = max(0, tokens - rows - window + 1) if window else 0  # the first visible token of any row
-        if rows == 1 and plan_decoding is not None:
+        if rows == 1 and decoder is not None:
             decoding.append((row, batch.block_tables_list[sequence][: -(-tokens // block_size)], seen, tokens))
             row += 1
             continue
@@ -223,17 +214,13 @@ def make_plan(
         elif rows == 1 and not batch.is_reproducible and tokens - seen < ALONE_TOKENS:
             to_gather.append((table, row, seen % block_size, seen % block_size + tokens - seen))
         else:
-            span = Span(
-                (table[0], table[-1] + 1) if is_run else None,
-                None if is_run else torch.tensor(table, dtype=torch.int64, device=device),
-                len(table),
-                seen % block_size,
-                tokens - seen,
-            )
-            alone.append(SingleAttention(span, _tiles(row, rows, tokens, seen, window, dtype, device)))
+            run = slice(table[0], table[-1] + 1) if is_run else None
+            ids = None if is_run else torch.tensor(table, dtype=torch.int64, device=device)
+            tiles = _tiles(row, rows, tokens, seen, window, dtype, device)
+            alone.append(SingleAttention(run, ids, seen % block_size, tokens - seen, tiles))
         row += rows
     views = _views(batch.caches, viewed) if batch.caches is not None and viewed else None
-    decode_plan = plan_decoding(decoding) if plan_decoding is not None and decoding else None
+    decode_plan = decoder.plan(decoding) if decoder is not None and decoding else None
     return ReferenceAttentionPlan(_groups(to_gather, block_size, dtype, device), tuple(alone), views, decode_plan)
 
 
