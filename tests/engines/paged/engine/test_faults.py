@@ -37,7 +37,7 @@ def test_a_step_that_fails_ends_those_in_it(engine_of: Callable[..., PagedEngine
     """Each gets the reason; the next request is answered."""
     engine = engine_of(llama)
     before = answer_of(engine, PROMPT, max_tokens=8).tokens()
-    runner = engine._loop._runner
+    runner = engine._parts.runner
     launch = runner.launch
 
     def fails(plan: object) -> None:

@@ -119,7 +119,7 @@ def test_a_device_that_copies_behind_loses_nothing(
     engine = engine_of(redis_server, run_ahead=ahead)
     answer_of(engine, PROMPT, max_tokens=40)
     eventually(lambda: len(redis_server.names()) == (200 + 39) // BLOCK)
-    transfer = engine._loop.transfer
+    transfer = engine._transfer
     assert isinstance(transfer, KVTransfer) and not transfer._copied and not transfer._filled
 
 
@@ -128,7 +128,7 @@ def test_a_prefetched_sequence_does_not_wait(redis_server: RedisServer, engine_o
     admitted at once; without that it steps aside."""
     settings = {"kv_store": redis_server.url, "kv_fetch": "always", "kv_deadline": 10.0, "threads": 1}
     engine = PagedEngine.load(llama, EngineOptions(max_context=256, dtype="float32", **settings))  # type: ignore[arg-type]
-    transfer, scheduler = engine._loop.transfer, engine._scheduler
+    transfer, scheduler = engine._transfer, engine._scheduler
     known, unknown = (
         Sequence(GenerateRequest(name, tuple(PROMPT), SamplingParams(), cache_salt=name), 0, 1, BLOCK) for name in "ab"
     )
@@ -206,7 +206,7 @@ def test_what_is_faster_computed_is_not_fetched(redis_server: RedisServer, engin
     reader = engine_of(redis_server, kv_fetch="auto")
     block_store = reader._parts.block_store
     assert block_store is not None
-    reader._loop._pacing._row_seconds = 1e-6
+    reader._pacing._row_seconds = 1e-6
     block_store.cost.learn(0, 10.0)
     answer = answer_of(reader, PROMPT, max_tokens=1)
     assert cached(answer) == 0
