@@ -14,7 +14,6 @@ from torch import Tensor
 from engines.core.errors import EngineError, ErrorCode
 from engines.paged.base.options import EngineOptions
 from engines.paged.model.config import DecoderConfig
-from engines.paged.ops.interface import LayerCache
 from engines.paged.ops.metal.linear import LEAST_ROWS_OF_TORCH, LEAST_ROWS_TO_UNPACK, MOST_UNPACKED
 
 GIB = 1 << 30
@@ -186,6 +185,3 @@ class KVCache:
         # Zeros: padding is read with weight 0, and NaN would survive that.
         self.keys: Tensor = torch.zeros(shape, dtype=dtype, device=device)
         self.values: Tensor = torch.zeros(shape, dtype=dtype, device=device)
-
-    def layer(self, index: int) -> LayerCache:
-        return LayerCache(self.keys[index], self.values[index])

@@ -80,18 +80,12 @@ class NgramIndex:
         self._num_indexed = max(1, len(tokens))
 
 
-class Drafter:
+class Drafter(DraftLengthEstimator):
     """Drafts of one sequence by a draft model, which fills them in when the step is launched."""
-
-    def __init__(self, most: int) -> None:
-        self._length = DraftLengthEstimator(most)
 
     def draft(self, tokens: list[int], cost: float) -> list[int]:
         """Tokens that may follow `tokens`, for the next step to verify; `cost` as in `num_drafts`."""
-        return [UNDRAFTED] * self._length.num_drafts(cost)
-
-    def observe(self, num_drafted: int, num_right: int) -> None:
-        self._length.observe(num_drafted, num_right)
+        return [UNDRAFTED] * self.num_drafts(cost)
 
 
 class NgramDrafter(Drafter):
@@ -103,7 +97,7 @@ class NgramDrafter(Drafter):
         self._matcher = matcher
 
     def draft(self, tokens: list[int], cost: float) -> list[int]:
-        drafted = self._ngrams.draft(tokens, self._length.num_drafts(cost))
+        drafted = self._ngrams.draft(tokens, self.num_drafts(cost))
         if self._matcher is not None:
             del drafted[self._matcher.num_valid(drafted) :]
         return drafted

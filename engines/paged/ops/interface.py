@@ -7,7 +7,7 @@ token. T is the model's dtype (float32, float16 or bfloat16). All tensors are co
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -23,6 +23,10 @@ class Dense:
     @property
     def shape(self) -> tuple[int, int]:
         return self.weight.shape[0], self.weight.shape[1]
+
+    def map(self, change: Callable[[Tensor], Tensor]) -> Dense:
+        """The matrix with each of its tensors changed."""
+        return Dense(change(self.weight))
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +46,11 @@ class Quantized:
     @property
     def shape(self) -> tuple[int, int]:
         return self.packed.shape[0], self.packed.shape[1] * 32 // self.bits
+
+    def map(self, change: Callable[[Tensor], Tensor]) -> Quantized:
+        """The matrix with each of its tensors changed."""
+        parts = change(self.packed), change(self.scales), change(self.biases)
+        return Quantized(*parts, self.bits, self.group_size)
 
 
 Weight = Dense | Quantized

@@ -51,23 +51,6 @@ def expand(weight: Weight, dtype: torch.dtype | None = None) -> Tensor:
     return weight.weight if dtype is None else weight.weight.to(dtype)
 
 
-def moved(weight: Weight, device: torch.device) -> Weight:
-    """The same matrix on another device, or itself."""
-    if isinstance(weight, Quantized):
-        packed, scales, biases = (each.to(device) for each in (weight.packed, weight.scales, weight.biases))
-        return Quantized(packed, scales, biases, weight.bits, weight.group_size)
-    return Dense(weight.weight.to(device))
-
-
-def split(weight: Weight, start: int, stop: int) -> Weight:
-    """Rows of a matrix."""
-    rows = slice(start, stop)
-    if isinstance(weight, Quantized):
-        parts = weight.packed[rows], weight.scales[rows], weight.biases[rows]
-        return Quantized(*parts, weight.bits, weight.group_size)
-    return Dense(weight.weight[rows])
-
-
 def widen(weight: Quantized, bits: int, group_size: int) -> Quantized:
     """The same numbers with more bits a value or in smaller groups, exactly."""
     if (weight.bits, weight.group_size) == (bits, group_size):
@@ -90,10 +73,12 @@ def join(weights: Sequence[Weight]) -> Weight:
         return Dense(torch.cat([expand(weight) for weight in weights]))
     bits, group_size = max(each.bits for each in quantized), min(each.group_size for each in quantized)
     alike = [widen(each, bits, group_size) for each in quantized]
-    return Quantized(
-        torch.cat([each.packed for each in alike]),
-        torch.cat([each.scales for each in alike]),
-        torch.cat([each.biases for each in alike]),
-        bits,
-        group_size,
+    return concatenate(alike)
+
+
+def concatenate(parts: Sequence[Quantized]) -> Quantized:
+    """Stack matrices of one format."""
+    packed, scales, biases = (
+        torch.cat([getattr(part, name) for part in parts]) for name in ("packed", "scales", "biases")
     )
+    return Quantized(packed, scales, biases, parts[0].bits, parts[0].group_size)

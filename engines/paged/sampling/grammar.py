@@ -127,7 +127,7 @@ def _compiled(spec: GrammarSpec, vocabulary: Any) -> Any:
     if len(spec.text) > MAX_GRAMMAR_CHARS:
         raise invalid(f"{spec.kind}: it has {len(spec.text)} characters, and may have {MAX_GRAMMAR_CHARS}")
     try:
-        source = _SOURCES[spec.kind](spec.text)
+        source = _SOURCES[spec.kind](LLMatcher, spec.text)
     except KeyError:
         raise invalid(f"grammar: no such kind as {spec.kind!r}; known are {', '.join(_SOURCES)}") from None
     except (ValueError, RecursionError) as error:
@@ -139,35 +139,18 @@ def _compiled(spec: GrammarSpec, vocabulary: Any) -> Any:
     return matcher
 
 
-def _schema(text: str) -> str:
-    from llguidance import LLMatcher
-
-    return str(LLMatcher.grammar_from_json_schema(text, defaults=_JSON_OPTIONS))
-
-
-def _object(_: str) -> str:
-    return _schema('{"type": "object"}')
-
-
-def _regex(text: str) -> str:
-    from llguidance import LLMatcher
-
-    return str(LLMatcher.grammar_from_regex(text))
-
-
-def _choice(text: str) -> str:
+def _choice(matcher: Any, text: str) -> str:
     """A grammar of literals."""
     texts = json.loads(text)
     if not isinstance(texts, list) or not texts or not all(isinstance(each, str) for each in texts):
         raise ValueError("it must be a list of one text or more")
     if len(texts) > MAX_CHOICES:
         raise ValueError(f"{len(texts)} texts are more than {MAX_CHOICES}")
-    return _lark("start: " + " | ".join(json.dumps(each) for each in texts))
+    return _lark(matcher, "start: " + " | ".join(json.dumps(each) for each in texts))
 
 
-def _lark(text: str) -> str:
+def _lark(matcher: Any, text: str) -> str:
     """llguidance's grammar; llama.cpp's GBNF, which has ::= for rules, is translated."""
-    from llguidance import LLMatcher
     from llguidance.gbnf_to_lark import GbnfToLarkError, gbnf_to_lark
 
     if "::=" in text:
@@ -175,13 +158,14 @@ def _lark(text: str) -> str:
             text = gbnf_to_lark(text)
         except GbnfToLarkError as error:
             raise ValueError(str(error)) from error
-    return str(LLMatcher.grammar_from_lark(text))
+    return str(matcher.grammar_from_lark(text))
 
 
-_SOURCES: dict[str, Callable[[str], str]] = {
-    "json_schema": _schema,
-    "json_object": _object,
-    "regex": _regex,
+# By kind, with llguidance's LLMatcher.
+_SOURCES: dict[str, Callable[[Any, str], str]] = {
+    "json_schema": lambda matcher, text: matcher.grammar_from_json_schema(text, defaults=_JSON_OPTIONS),
+    "json_object": lambda matcher, _: matcher.grammar_from_json_schema('{"type": "object"}', defaults=_JSON_OPTIONS),
+    "regex": lambda matcher, text: matcher.grammar_from_regex(text),
     "choice": _choice,
     "lark": _lark,
 }

@@ -17,6 +17,7 @@ Pure: no clock, no torch, no random numbers.
 from __future__ import annotations
 
 from collections.abc import Callable
+from operator import attrgetter
 
 from engines.paged.base.types import FinishReason
 from engines.paged.cache.block_pool import BlockPool
@@ -26,6 +27,9 @@ from engines.paged.scheduling.sequence import ScheduledChunk, SchedulerOutput, S
 # Called with a waiting sequence, the names of its blocks, and how many of the first are cached: whether it is to wait
 # for more of them, until `fetched` is called.
 LookUp = Callable[[Sequence, list[bytes], int], bool]
+
+
+_PLACE = attrgetter("place")
 
 
 class Scheduler:
@@ -127,7 +131,7 @@ class Scheduler:
             elif not self._is_stuck():
                 break
             else:
-                self._preempt(self._least_urgent(self.running))
+                self._preempt(max(self.running, key=_PLACE))
         return self._close()
 
     def advance(self, chunk: ScheduledChunk, tokens: list[int]) -> None:
@@ -215,7 +219,7 @@ class Scheduler:
             lower = [each for each in self.running if each.request.priority < sequence.request.priority]
             if not lower:
                 return False
-            self._preempt(self._least_urgent(lower))
+            self._preempt(max(lower, key=_PLACE))
         self.waiting.remove(sequence)
         self.block_manager.occupy(sequence)
         if not sequence.num_preempted:
@@ -236,7 +240,7 @@ class Scheduler:
         """Allocate blocks to write positions up to `end`, preempting others where necessary; False where the sequence
         itself was preempted."""
         while not self.block_manager.has_room(sequence, end):
-            victim = self._least_urgent(self.running)
+            victim = max(self.running, key=_PLACE)
             self._preempt(victim)
             if victim is sequence:
                 return False
@@ -244,9 +248,6 @@ class Scheduler:
         if copy is not None:
             self._copies[sequence] = copy
         return True
-
-    def _least_urgent(self, sequences: list[Sequence]) -> Sequence:
-        return max(sequences, key=lambda each: (-each.request.priority, each.arrival, each.choice))
 
     def _preempt(self, sequence: Sequence) -> None:
         self.running.remove(sequence)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import heapq
+from bisect import insort
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
@@ -62,6 +63,11 @@ class Sequence:
         self._names = [root_hash(f"{self.request.adapter or ''}\0{self.request.cache_salt}")]
 
     @property
+    def place(self) -> tuple[int, int, int]:
+        """By urgency: by priority, then by arrival."""
+        return -self.request.priority, self.arrival, self.choice
+
+    @property
     def num_tokens(self) -> int:
         """Tokens in flight included."""
         return len(self.tokens) + self.num_in_flight
@@ -101,34 +107,29 @@ class Sequence:
 
 
 class WaitingQueue:
-    """Waiting sequences by priority, then by arrival: a preempted one returns to its place."""
+    """Waiting sequences, the most urgent first: a preempted one returns to its place."""
 
     def __init__(self) -> None:
-        self._heap: list[tuple[int, int, int, Sequence]] = []
-        self._members: set[Sequence] = set()
-        self._pushed: set[Sequence] = set()  # all in the heap, some of which have left the queue
+        self._sequences: list[Sequence] = []
 
     def __len__(self) -> int:
-        return len(self._members)
+        return len(self._sequences)
 
-    def __iter__(self) -> Iterator[Sequence]:  # in no particular order
-        return iter(self._members)
+    def __iter__(self) -> Iterator[Sequence]:
+        return iter(self._sequences)
 
     def add(self, sequence: Sequence) -> None:
-        self._members.add(sequence)
-        if sequence not in self._pushed:
-            self._pushed.add(sequence)
-            heapq.heappush(self._heap, (-sequence.request.priority, sequence.arrival, sequence.choice, sequence))
+        if sequence not in self._sequences:
+            insort(self._sequences, sequence, key=lambda each: each.place)
 
     def remove(self, sequence: Sequence) -> None:
-        """Remove a sequence at any place."""
-        self._members.discard(sequence)
-        while self._heap and self._heap[0][3] not in self._members:
-            self._pushed.discard(heapq.heappop(self._heap)[3])
+        """Remove a sequence at any place, if it is there."""
+        with suppress(ValueError):
+            self._sequences.remove(sequence)
 
     @property
     def first(self) -> Sequence | None:
-        return self._heap[0][3] if self._heap else None
+        return self._sequences[0] if self._sequences else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from torch import Tensor
 from engines.paged.model.config import DecoderConfig, Experts
 from engines.paged.model.decoder import DecoderWeights, LayerWeights, MixtureMlp, Mlp
 from engines.paged.ops.interface import Weight
-from engines.paged.ops.packing import join, moved
+from engines.paged.ops.packing import join
 from engines.paged.ops.reference import Ops
 from engines.paged.weights.weight_reader import WeightReader
 
@@ -30,7 +30,8 @@ class WeightsBuilder:
         config, tensors, ops = self._config, self._tensors, self._ops
         root = "" if "embed_tokens.weight" in tensors.files else "model."  # saved without its head it has no prefix
         # A table shared by embedding and head is on the device once.
-        table = moved(tensors.matrix(f"{root}embed_tokens", config.vocab_size, config.hidden_size), ops.device)
+        table = tensors.matrix(f"{root}embed_tokens", config.vocab_size, config.hidden_size)
+        table = table.map(lambda each: each.to(ops.device))
         embedding = ops.prepare_embedding(table)
         layers = [self._layer(f"{root}layers.{at}", at) for at in range(config.num_layers)]
         norm = self._vector(f"{root}norm", config.hidden_size)

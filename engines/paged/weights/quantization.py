@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from engines.paged.ops.interface import Quantized
-from engines.paged.ops.packing import CHUNK, pack
+from engines.paged.ops.packing import CHUNK, concatenate, pack
 
 SCHEMES = {"int8": 8, "int4": 4}
 GROUP_SIZES = (32, 64, 128)
@@ -37,15 +37,8 @@ def quantize(weight: Tensor, bits: int, group_size: int, dtype: torch.dtype | No
     weight's), and the loss of the numbers that are computed with."""
     rows = max(1, CHUNK // weight.shape[1])
     chunks = [_quantize(chunk, bits, group_size, dtype or weight.dtype) for chunk in torch.split(weight, rows)]
-    parts = [quantized for quantized, _ in chunks]
-    whole = Quantized(
-        torch.cat([part.packed for part in parts]),
-        torch.cat([part.scales for part in parts]),
-        torch.cat([part.biases for part in parts]),
-        bits,
-        group_size,
-    )
-    return whole, Loss(sum(loss.error for _, loss in chunks), sum(loss.total for _, loss in chunks))
+    loss = Loss(sum(loss.error for _, loss in chunks), sum(loss.total for _, loss in chunks))
+    return concatenate([quantized for quantized, _ in chunks]), loss
 
 
 def _quantize(weight: Tensor, bits: int, group_size: int, dtype: torch.dtype) -> tuple[Quantized, Loss]:

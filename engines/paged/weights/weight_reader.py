@@ -10,7 +10,6 @@ from torch import Tensor
 from engines.core.errors import EngineError, invalid
 from engines.paged.model.config import QuantizationSpec
 from engines.paged.ops.interface import Dense, Quantized, Weight
-from engines.paged.ops.packing import split
 from engines.paged.weights.files import TensorFiles
 from engines.paged.weights.quantization import Loss, quantize, regroup_bits
 
@@ -70,7 +69,7 @@ class WeightReader:
     def halves(self, name: str, count: int, rows: int, columns: int) -> tuple[Sequence[Weight], Sequence[Weight]]:
         """Two stacked matrices for each of `count`: [count, 2 * rows, columns]."""
         both = self.matrices(name, (count, 2 * rows, columns), name)
-        return [split(each, 0, rows) for each in both], [split(each, rows, 2 * rows) for each in both]
+        return [each.map(lambda t: t[:rows]) for each in both], [each.map(lambda t: t[rows:]) for each in both]
 
     def matrices(self, module: str, shape: tuple[int, ...], name: str, is_quantizable: bool = True) -> Sequence[Weight]:
         """The matrices of a tensor [.., rows, columns], as a list."""

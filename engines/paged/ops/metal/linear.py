@@ -61,14 +61,7 @@ class MatrixFamily(KernelFamily):
 
 def interleave(joined: Weight) -> Weight:
     """Two stacked matrices of N rows with their rows alternating."""
-    if isinstance(joined, Dense):
-        return Dense(_in_turn(joined.weight))
-    packed, scales, biases = _in_turn(joined.packed), _in_turn(joined.scales), _in_turn(joined.biases)
-    return Quantized(packed, scales, biases, joined.bits, joined.group_size)
-
-
-def _in_turn(rows: Tensor) -> Tensor:
-    return torch.stack(rows.chunk(2), dim=1).flatten(0, 1)
+    return joined.map(lambda rows: torch.stack(rows.chunk(2), dim=1).flatten(0, 1))
 
 
 # Up to here each row of W is read once for all rows of x, and a tile of 32 would be three quarters empty.

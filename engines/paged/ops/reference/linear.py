@@ -34,7 +34,7 @@ import torch.nn.functional as F  # noqa: N812 - torch's own name for it
 from torch import Tensor
 
 from engines.paged.ops.interface import Quantized, Weight
-from engines.paged.ops.packing import dequantize, moved, unpack
+from engines.paged.ops.packing import dequantize, unpack
 
 # The number of rows that the layout is made for: the best for few rows and no worse for many.
 _ROWS = {torch.bfloat16: 64, torch.float32: 16}
@@ -50,20 +50,6 @@ class BlockedLinear:
     def __call__(self, x: Tensor) -> Tensor:
         out: Tensor = torch.ops.mkldnn._linear_pointwise(x, self.weight, self.bias, "none", [], "")
         return out
-
-
-def can_block(device: torch.device, dtype: torch.dtype) -> bool:
-    """Whether oneDNN computes in this dtype here."""
-    if device.type != "cpu" or dtype not in _ROWS or not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
-        return False
-    return dtype == torch.float32 or bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
-
-
-def block(weight: Tensor) -> Tensor:
-    """[N, K] in oneDNN's layout; the original is not needed afterwards."""
-    with torch.inference_mode(False), torch.no_grad():
-        blocked: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), _ROWS[weight.dtype])
-    return blocked
 
 
 # Rows for which torch's 4-bit kernel is faster than a dense product, by the processor's instructions.
@@ -123,16 +109,13 @@ class Embedding:
 
     def __call__(self, tokens: Tensor) -> Tensor:
         if isinstance(self.weight, Quantized):
-            of = self.weight
-            return dequantize(
-                Quantized(of.packed[tokens], of.scales[tokens], of.biases[tokens], of.bits, of.group_size)
-            )
+            return dequantize(self.weight.map(lambda each: each[tokens]))
         return F.embedding(tokens, self.weight.weight)
 
 
 def prepare_linear(weight: Weight, bias: Tensor | None, device: torch.device) -> AnyLinear:
     """Computes in the weight's dtype."""
-    weight = moved(weight, device)
+    weight = weight.map(lambda each: each.to(device))
     if not isinstance(weight, Quantized):
         return _dense(weight.weight, bias)
     many = _dense(dequantize(weight), bias)
@@ -149,6 +132,15 @@ def prepare_linear(weight: Weight, bias: Tensor | None, device: torch.device) ->
 
 def _dense(weight: Tensor, bias: Tensor | None) -> Linear | BlockedLinear:
     bias = None if bias is None else bias.to(weight.device, weight.dtype)
-    if can_block(weight.device, weight.dtype):
-        return BlockedLinear(block(weight), bias)
-    return Linear(weight.contiguous(), bias)
+    if not _can_block(weight.device, weight.dtype):
+        return Linear(weight.contiguous(), bias)
+    with torch.inference_mode(False), torch.no_grad():
+        blocked: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), _ROWS[weight.dtype])
+    return BlockedLinear(blocked, bias)
+
+
+def _can_block(device: torch.device, dtype: torch.dtype) -> bool:
+    """Whether oneDNN computes in this dtype here."""
+    if device.type != "cpu" or dtype not in _ROWS or not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
+        return False
+    return dtype == torch.float32 or bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())

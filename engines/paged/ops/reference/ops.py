@@ -11,7 +11,7 @@ from torch import Tensor
 
 from engines.paged.base.transfer import Staging
 from engines.paged.ops.interface import Batch, LayerCache, Pair, SamplingBatch, Weight
-from engines.paged.ops.packing import join, moved
+from engines.paged.ops.packing import join
 from engines.paged.ops.reference.attention import PagedAttention
 from engines.paged.ops.reference.experts import Expert, mix
 from engines.paged.ops.reference.linear import Embedding, GateUp, prepare_linear
@@ -44,7 +44,7 @@ class Ops:
         return GateUp(prepare_linear(join([gate, up]), None, self.device))
 
     def prepare_embedding(self, weight: Weight) -> Any:
-        return Embedding(moved(weight, self.device))
+        return Embedding(weight.map(lambda each: each.to(self.device)))
 
     def prepare_experts(self, gate: Sequence[Weight], up: Sequence[Weight], down: Sequence[Weight]) -> Any:
         """One matrix of each kind for each of E experts."""

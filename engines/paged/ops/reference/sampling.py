@@ -8,7 +8,6 @@ processed together, and the host does not wait.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -101,7 +100,9 @@ def _draws(rows: Any, sampling: SamplingBatch) -> Any:
     """numpy rows. The few remaining tokens of all filtered rows get their noise together."""
     tokens = np.empty(rows.shape[0], np.int32)
     filtered: list[tuple[int, Any, Any, int]] = []
-    for i, (temperature, top_k, top_p, min_p, seed, position) in enumerate(_controls(sampling)):
+    columns = sampling.temperature, sampling.top_k, sampling.top_p, sampling.min_p, sampling.seeds, sampling.positions
+    each_row = zip(*(column.tolist() for column in columns), strict=True)
+    for i, (temperature, top_k, top_p, min_p, seed, position) in enumerate(each_row):
         if temperature <= 0:
             tokens[i] = rows[i].argmax()
             continue
@@ -130,29 +131,9 @@ def _draw_filtered(filtered: list[tuple[int, Any, Any, int]], tokens: Any) -> No
         start += size
 
 
-def _controls(sampling: SamplingBatch) -> Iterator[tuple[float, int, float, float, int, int]]:
-    each = (
-        sampling.temperature,
-        sampling.top_k,
-        sampling.top_p,
-        sampling.min_p,
-        sampling.seeds,
-        sampling.positions,
-    )
-    return zip(*(tensor.tolist() for tensor in each), strict=True)
-
-
 def is_adjusting(sampling: SamplingBatch) -> bool:
-    return any(
-        each is not None
-        for each in (
-            sampling.allowed,
-            sampling.repetition,
-            sampling.presence,
-            sampling.frequency,
-            sampling.bias_values,
-        )
-    )
+    penalties = sampling.repetition, sampling.presence, sampling.frequency
+    return any(each is not None for each in (sampling.allowed, sampling.bias_values, *penalties))
 
 
 def adjust_(logits: Tensor, sampling: SamplingBatch) -> Tensor:
