@@ -104,8 +104,7 @@ def _run(
 
     from engines.cli.llm_bench_display import Bars, show
     from engines.core.errors import EngineError
-    from engines.paged.bench.plot import draw
-    from engines.paged.bench.runner import BenchSpec, run_bench
+    from engines.paged.bench.runner import BenchSpec, draw, run_bench
 
     if not (model / "config.json").exists():
         return refuse("llm bench", f"--model {model} is no Hugging Face folder: it has no config.json")

@@ -11,8 +11,7 @@ from engines.core.errors import invalid
 from engines.paged.base.types import GenerateRequest, Listener, SamplingParams
 from engines.paged.builder import Parts
 from engines.paged.generation.beams import BeamSearch
-from engines.paged.generation.choice import Choice
-from engines.paged.generation.generation import BeamGeneration, BestOfGeneration, Generation
+from engines.paged.generation.generation import BeamGeneration, BestOfGeneration, Choice, Generation
 from engines.paged.generation.speculation import Drafter, NgramDrafter, NgramIndex
 from engines.paged.sampling.grammar import Matcher
 from engines.paged.scheduling.sequence import Sequence

@@ -11,8 +11,7 @@ from typing import NamedTuple
 
 from engines.core.errors import EngineError
 from engines.paged.base.types import FinishReason
-from engines.paged.generation.choice import Choice
-from engines.paged.generation.generation import BeamGeneration, Generation
+from engines.paged.generation.generation import BeamGeneration, Choice, Generation
 from engines.paged.generation.prefill_pacing import Pacing
 from engines.paged.runner.runner import Launched, Sampled
 from engines.paged.scheduling.scheduler import Scheduler
