@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-import threading
 import time
 from dataclasses import replace
+from itertools import count
 
 from engines.core.errors import invalid
 from engines.paged.base.types import GenerateRequest, Listener, SamplingParams
@@ -32,8 +32,7 @@ class Admission:
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
-        self._arrivals = 0
-        self._lock = threading.Lock()
+        self._arrivals = count(1)
 
     def generation(self, request: GenerateRequest, listener: Listener) -> Generation:
         """A request ready to be scheduled.
@@ -45,17 +44,15 @@ class Admission:
         params = request.params
         beams = self._beams(params)
         matcher = parts.grammars.compile(params.grammar) if params.grammar is not None else None
-        with self._lock:
-            self._arrivals += 1
-            arrival = self._arrivals
+        arrival = next(self._arrivals)
         choices = []
         for index in range(beams.width if beams is not None else max(params.n, params.best_of or 0)):
             sequence = Sequence(request, index, arrival, parts.options.block_size)
             own = matcher if matcher is None or not index else matcher.fork()
             drafter = self._drafter(own) if beams is None else None
-            choices.append(Choice(sequence, TextStream(parts.tokenizer, params), parts.eos_ids, own, drafter))
             sequence.sampling = parts.batches.admit(sequence, params, _seed_of(params.seed, index), own)
             sequence.needs_host = sequence.sampling.needs_host or drafter is not None or beams is not None
+            choices.append(Choice(sequence, TextStream(parts.tokenizer, params), parts.eos_ids, drafter))
         arrived = time.monotonic()
         if beams is not None:
             return BeamGeneration(request, choices, listener, arrived, beams)

@@ -39,6 +39,7 @@ _IDLE_SECONDS = 0.01
 # How long a stopping engine waits for the store to take the last blocks.
 _FLUSH_SECONDS = 3.0
 
+_MEMORY_SIZES = ("budget_bytes", "weight_bytes", "cache_bytes", "workspace_bytes", "cache_tokens", "block_size")
 # Prompts at most double the time to any sequence's next token.
 PREFILL_STRETCH = 2.0
 LEAST_PREFILL_ROWS = 16
@@ -199,14 +200,7 @@ class PagedEngine:
             "dtype": self.config.dtype,
             "architecture": self.config.architecture,
             "max_context": self.max_context,
-            "memory": {
-                "budget_bytes": memory.budget_bytes,
-                "weight_bytes": memory.weight_bytes,
-                "cache_bytes": memory.cache_bytes,
-                "workspace_bytes": memory.workspace_bytes,
-                "cache_tokens": memory.cache_tokens,
-                "block_size": memory.block_size,
-            },
+            "memory": {name: getattr(memory, name) for name in _MEMORY_SIZES},
             "memory_text": str(memory),
             "quantization": self._parts.loaded.report.quantization,
             "fingerprint": self._parts.loaded.fingerprint,
@@ -240,7 +234,7 @@ class PagedEngine:
         if self._in_flight is not None:
             self._parts.runner.drain()
             self._in_flight = None
-        self._request_table.end_all()
+        self._request_table.end_all(FinishReason.CANCELLED, "the engine is being stopped")
         self._transfer.close(_FLUSH_SECONDS)
         self._transfer.on_arrival = lambda: None  # no cycle keeps the memory of a stopped engine
 
@@ -265,7 +259,10 @@ class PagedEngine:
             self._parts.runner.drain()
             self._in_flight = None
             transfer.forget()
-            self._request_table.fail_all(f"the engine failed: {type(error).__name__}: {error}")
+            # The failure's cause and the content of the cache are unknown.
+            message = f"the engine failed: {type(error).__name__}: {error}"
+            self._request_table.end_all(FinishReason.ERROR, message)
+            self._scheduler.pool.forget()
             return True
         if launched is not None:
             now = time.perf_counter()

@@ -74,19 +74,16 @@ class LanguageModels:
 
     def listed(self) -> bytes:
         """All of them, in OpenAI's list."""
-        cards = [model.card(name, self._since) for name, model in self._by_name().items()]
+        models: dict[str, LanguageModel] = {}
+        for model in self._all():
+            for name in (model.served.name, *model.adapters):
+                models.setdefault(name, model)
+        cards = [model.card(name, self._since) for name, model in models.items()]
         return orjson.dumps({"object": "list", "data": cards})
 
     def one(self, name: str) -> bytes:
         """Raises: GatewayError, as `find`."""
         return orjson.dumps(self.find(name)[0].card(name, self._since))
-
-    def _by_name(self) -> dict[str, LanguageModel]:
-        models: dict[str, LanguageModel] = {}
-        for model in self._all():
-            for name in (model.served.name, *model.adapters):
-                models.setdefault(name, model)
-        return models
 
     def _all(self) -> Iterator[LanguageModel]:
         for served in self._service.ready_models():

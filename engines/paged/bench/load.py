@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from queue import SimpleQueue
 
 from engines.core.errors import EngineError, ErrorCode
@@ -48,13 +49,17 @@ class BenchLoad:
 def run_round(engine: PagedEngine, load: BenchLoad, batch: int, seed: int) -> Round:
     """Submit a batch and wait for its end. Raises: EngineError where a request fails, or ends too early."""
     outputs: SimpleQueue[tuple[int, float, Output]] = SimpleQueue()
+
+    def take(place: int, output: Output) -> None:
+        outputs.put((place, time.perf_counter(), output))
+
     times: list[list[float]] = [[] for _ in range(batch)]
     params = SamplingParams(max_tokens=load.output_tokens, temperature=0.0, ignore_eos=True)
     submitted = []
     for place, prompt in enumerate(load.prompts(batch, seed)):
         request = GenerateRequest(f"bench-{seed}-{batch}-{place}", prompt, params)
         submitted.append(time.perf_counter())
-        engine.submit(request, _listener(place, outputs))
+        engine.submit(request, partial(take, place))
     num_active = batch
     while num_active:
         place, now, output = outputs.get()
@@ -68,10 +73,6 @@ def run_round(engine: PagedEngine, load: BenchLoad, batch: int, seed: int) -> Ro
             raise EngineError(ErrorCode.INTERNAL, f"{short}: the figures would say nothing")
     timings = (RequestTimings(at, tuple(each)) for at, each in zip(submitted, times, strict=True))
     return Round(batch, load.prompt_tokens, tuple(timings))
-
-
-def _listener(place: int, outputs: SimpleQueue[tuple[int, float, Output]]) -> Callable[[Output], None]:
-    return lambda output: outputs.put((place, time.perf_counter(), output))
 
 
 def gaps(requests: Sequence[RequestTimings], begin: float = -math.inf, end: float = math.inf) -> list[float]:

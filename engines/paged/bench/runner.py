@@ -69,7 +69,7 @@ class BenchResult:
             "output_tokens": self.spec.output_tokens,
             "bandwidth": asdict(self.bandwidth) | {"best": self.bandwidth.best},
             "points": [asdict(point) for point in self.points],
-            "rounds": [_round_json(measured) for measured in self.rounds],
+            "rounds": [{"batch": measured.batch, "requests": _token_times(measured)} for measured in self.rounds],
         }
 
 
@@ -156,11 +156,8 @@ def _measure(engine: PagedEngine, spec: BenchSpec, progress: Progress) -> list[R
     return results
 
 
-def _round_json(measured: Round) -> dict[str, Any]:
-    return {
-        "batch": measured.batch,
-        "requests": [[round(at - timings.submitted, 6) for at in timings.token_times] for timings in measured.requests],
-    }
+def _token_times(measured: Round) -> list[list[float]]:
+    return [[round(at - timings.submitted, 6) for at in timings.token_times] for timings in measured.requests]
 
 
 def _plain(value: Any) -> Any:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from engines.paged.base.types import FinishReason, GenerateRequest, Listener, Output, TokenLogprob, Usage
 from engines.paged.generation.beams import BeamSearch
@@ -27,24 +26,18 @@ class StepOutput:
 
 
 class Choice:
-    """The text of one sequence. `matcher` follows a grammar; `drafter` proposes tokens, None without speculation."""
+    """The text of one sequence as it grows, and the rules by which it ends. `drafter` proposes tokens, None without
+    speculation."""
 
-    def __init__(
-        self,
-        sequence: Sequence,
-        text: TextStream,
-        eos_token_ids: frozenset[int],
-        matcher: Any | None = None,
-        drafter: Drafter | None = None,
-    ) -> None:
+    def __init__(self, sequence: Sequence, text: TextStream, eos_ids: frozenset[int], drafter: Drafter | None) -> None:
         params = sequence.request.params
         self.sequence = sequence
         self.drafter = drafter
         self.cumulative_logprob = 0.0
         self.last_time = 0.0  # when its last token was read, 0 before the first
-        self._matcher = matcher
+        self._matcher = sequence.sampling.matcher
         self._text = text
-        self._stop_ids = params.end_ids(eos_token_ids)
+        self._stop_ids = params.end_ids(eos_ids)
         self._min_tokens = params.min_tokens
         self._has_logprobs = params.logprobs is not None
 

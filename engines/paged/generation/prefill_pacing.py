@@ -19,14 +19,14 @@ class Pacing:
         self._stretch = stretch
         self._least = least
         self._most = most
-        self._decode_seconds: float | None = None
-        self._row_seconds: float | None = None
+        self._decode_seconds = 0.0
+        self.row_seconds = 0.0  # of one prompt row; 0 before it is estimated
 
     def prefill_rows(self) -> int:
         """Prompt rows that the next step may hold beside decoding rows."""
-        if self._decode_seconds is None or not self._row_seconds:
+        if not self._decode_seconds or not self.row_seconds:
             return min(self._most, max(self._least, _FIRST_ROWS))
-        rows = int((self._stretch - 1) * self._decode_seconds / self._row_seconds)
+        rows = int((self._stretch - 1) * self._decode_seconds / self.row_seconds)
         return min(self._most, max(self._least, rows))
 
     def draft_cost(self, draft_seconds: float) -> float | None:
@@ -34,13 +34,8 @@ class Pacing:
         before the first step that only decodes."""
         if not self._decode_seconds:
             return None
-        row_seconds = _FIRST_COST * self._decode_seconds if self._row_seconds is None else self._row_seconds
+        row_seconds = self.row_seconds or _FIRST_COST * self._decode_seconds
         return (row_seconds + draft_seconds) / self._decode_seconds
-
-    @property
-    def row_seconds(self) -> float:
-        """Of one prompt row; 0 before it is estimated."""
-        return self._row_seconds or 0.0
 
     def observe(self, num_decodes: int, num_prefill_rows: int, seconds: float) -> None:
         """Record how long a step took."""
@@ -48,14 +43,12 @@ class Pacing:
             self._decode_seconds = _mean(self._decode_seconds, seconds)
         elif not num_decodes:
             if num_prefill_rows >= _FIRST_ROWS:
-                self._row_seconds = _mean(self._row_seconds, seconds / num_prefill_rows)
-        elif self._decode_seconds is not None:
+                self.row_seconds = _mean(self.row_seconds, seconds / num_prefill_rows)
+        elif self._decode_seconds:
             more = max(0.0, seconds - self._decode_seconds) / num_prefill_rows
-            self._row_seconds = _mean(self._row_seconds, more)
+            self.row_seconds = _mean(self.row_seconds, more)
 
 
-def _mean(old: float | None, new: float) -> float:
-    if old is None:
-        return new
-    # A single delayed step counts for at most twice the mean.
-    return old + _WEIGHT * (min(new, 2 * old) - old)
+def _mean(old: float, new: float) -> float:
+    """A single delayed step counts for at most twice the mean."""
+    return old + _WEIGHT * (min(new, 2 * old) - old) if old else new

@@ -80,20 +80,12 @@ class RequestTable:
     def end_expired(self) -> None:
         """End requests whose deadline has passed."""
         for sequence in self._scheduler.expired(time.monotonic()):
-            owner = self._owners.get(sequence)
-            if owner is not None:
+            if (owner := self._owners.get(sequence)) is not None:
                 self._end(owner[0], FinishReason.DEADLINE)
 
-    def fail_all(self, error: str) -> None:
-        """A step failed: its cause and the content of the cache are unknown."""
+    def end_all(self, reason: FinishReason, error: str) -> None:
         for generation in tuple(self._generations.values()):
-            self._end(generation, FinishReason.ERROR, error)
-        self._scheduler.pool.forget()
-
-    def end_all(self) -> None:
-        """The engine stops."""
-        for generation in tuple(self._generations.values()):
-            self._end(generation, FinishReason.CANCELLED, "the engine is being stopped")
+            self._end(generation, reason, error)
 
     # Results of a step
 
@@ -153,8 +145,11 @@ class RequestTable:
             cost = self._pacing.draft_cost(self._draft_seconds)
             if cost is not None:
                 sequence.drafts = drafter.draft(sequence.tokens, cost)
-        if is_first and sequence.choice == 0 and len(generation.choices) > 1:
-            self._fork(generation)
+        if is_first and sequence.choice == 0:  # the prompt is computed: the other choices share its blocks
+            for other in generation.choices[1:]:
+                if other.sequence.status is not SequenceStatus.FINISHED:
+                    other.sequence.parent = sequence
+                    self._scheduler.add(other.sequence)
         if all(each.sequence.status is SequenceStatus.FINISHED for each in generation.choices):
             self._forget(generation)
             self._statistics.num_ended[FinishReason.STOP] += 1
@@ -180,14 +175,6 @@ class RequestTable:
             return
         tokens = [[*seats[move.parent].tokens, move.token] for move in moves]
         self._scheduler.move([(seats[m.beam], seats[m.parent], each) for m, each in zip(moves, tokens, strict=True)])
-
-    def _fork(self, generation: Generation) -> None:
-        """The prompt is computed: the other choices share its blocks."""
-        first = generation.choices[0].sequence
-        for choice in generation.choices[1:]:
-            if choice.sequence.status is not SequenceStatus.FINISHED:
-                choice.sequence.parent = first
-                self._scheduler.add(choice.sequence)
 
     def _observe(self, generation: Generation, choice: Choice, num_tokens: int, now: float) -> None:
         statistics = self._statistics

@@ -19,7 +19,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from engines.core.errors import EngineError, invalid
+from engines.core.errors import invalid
 from engines.paged.base.json_fields import Fields
 from engines.paged.model.adapters import Adapter, LowRank, Site
 from engines.paged.model.config import DecoderConfig
@@ -146,13 +146,9 @@ def _pair(path: Path, module: str, halves: Mapping[str, Tensor], target: _Target
     rank = down.shape[0]
     for half, tensor, expected in (("A", down, (rank, target.columns)), ("B", up, (target.num_rows, rank))):
         if tuple(tensor.shape) != expected:
-            raise _misshapen(path, module, half, tensor, expected)
+            shapes = f"of shape {list(tensor.shape)}; by the base it should be {list(expected)}"
+            raise invalid(f"{path}: {module}: lora_{half} is {shapes}")
     return down, up
-
-
-def _misshapen(path: Path, module: str, half: str, tensor: Tensor, expected: tuple[int, int]) -> EngineError:
-    seen = list(tensor.shape)
-    return invalid(f"{path}: {module}: lora_{half} is of shape {seen}; by the base it should be {list(expected)}")
 
 
 def _scale(fields: Fields, module: str, rank: int) -> float:

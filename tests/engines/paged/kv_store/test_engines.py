@@ -206,7 +206,7 @@ def test_what_is_faster_computed_is_not_fetched(redis_server: RedisServer, engin
     reader = engine_of(redis_server, kv_fetch="auto")
     block_store = reader._parts.block_store
     assert block_store is not None
-    reader._pacing._row_seconds = 1e-6
+    reader._pacing.row_seconds = 1e-6
     block_store.cost.learn(0, 10.0)
     answer = answer_of(reader, PROMPT, max_tokens=1)
     assert cached(answer) == 0
@@ -214,7 +214,7 @@ def test_what_is_faster_computed_is_not_fetched(redis_server: RedisServer, engin
     settle(reader)  # its writes teach the cost, too
     block_store.cost.round_trip_seconds = 0.0
     block_store.cost.seconds_per_byte = 0.0
-    reader._pacing._row_seconds = 0.1  # longer than any round trip of a busy machine
+    reader._pacing.row_seconds = 0.1  # longer than any round trip of a busy machine
     assert cached(answer_of(reader, [9, *PROMPT], max_tokens=1)) == 0, "another text"
     assert reader.stats()["kv_store_queries_total"] == 192
 

@@ -274,7 +274,7 @@ def test_what_comes_slowly_and_would_be_computed_more_slowly_is_waited_for(
     monkeypatch.setattr("engines.paged.kv_store.block_store.READ_BYTES", 1)  # a block a read
     with slow_proxy(redis_server.socket, 100_000, redis_server.socket.parent) as path:
         engine = engine_of(redis_server, kv_store=f"unix://{path}", kv_deadline=1.0)
-        engine._pacing._row_seconds = 0.1
+        engine._pacing.row_seconds = 0.1
         answer = answer_of(engine, PROMPT, **SEEDED)
         assert (answer.tokens(), cached(answer)) == (expected, 192)
         assert engine.stats()["kv_store_given_up_total"] == 0
