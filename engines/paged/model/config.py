@@ -68,7 +68,6 @@ class DecoderConfig:
     experts: Experts | None = None
     dtype: str = "float32"
     quantization: QuantizationSpec | None = None
-    bos_token_id: int | None = None
     eos_token_ids: tuple[int, ...] = ()
 
     @property

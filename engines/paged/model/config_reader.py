@@ -35,7 +35,7 @@ def read_config(directory: Path) -> DecoderConfig:
     max_positions = fields.integer("max_position_embeddings", family.max_positions)
     theta, scaling, max_positions = read_rope(fields, family.rope_theta, max_positions)
     attention_bias = fields.boolean("attention_bias", False) if family.reads_attention_bias else False
-    bos_token_ids, eos_token_ids = _token_ids(fields, "bos_token_id"), _token_ids(fields, "eos_token_id")
+    eos_token_ids = _token_ids(fields, "eos_token_id")
     if (directory / GENERATION_CONFIG).is_file():  # chat models end turns with one, texts with another
         eos_token_ids = _token_ids(Fields.of_file(directory / GENERATION_CONFIG), "eos_token_id") + eos_token_ids
     return DecoderConfig(
@@ -61,7 +61,6 @@ def read_config(directory: Path) -> DecoderConfig:
         experts=_experts(fields, family, num_layers),
         dtype=_dtype(fields),
         quantization=_quantization(fields),
-        bos_token_id=bos_token_ids[0] if bos_token_ids else None,
         eos_token_ids=tuple(dict.fromkeys(eos_token_ids)),
     )
 

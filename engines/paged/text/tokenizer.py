@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -29,9 +29,8 @@ class Tokenizer:
         backend: tokenizers.Tokenizer,
         config: Mapping[str, Any] | None = None,
         template: Template | None = None,
-        eos_ids: Iterable[int] = (),
     ) -> None:
-        """`config` is tokenizer_config.json, for bos_token and eos_token. `eos_ids` end a text besides eos_token."""
+        """`config` is tokenizer_config.json, for bos_token and eos_token."""
         backend.no_padding()
         backend.no_truncation()
         self.backend = backend
@@ -42,7 +41,7 @@ class Tokenizer:
         self._bos = _text_of((config or {}).get("bos_token"))
         self.bos_id = self._id_of(self._bos)
         eos_id = self._id_of(_text_of((config or {}).get("eos_token")))
-        self.eos_ids = frozenset(eos_ids) | (_NOTHING if eos_id is None else {eos_id})
+        self.eos_ids = _NOTHING if eos_id is None else frozenset({eos_id})
         self._template = template
         self._rendering = threading.Lock()  # a template counts the work of one rendering at a time
 
@@ -63,7 +62,7 @@ class Tokenizer:
             raise invalid(f"{path} is no tokenizer of the `tokenizers` library: {error}") from error
         config = {**read_object(folder / "special_tokens_map.json"), **read_object(folder / "tokenizer_config.json")}
         _add_missing(backend, config)
-        return cls(backend, config, read_chat_template(folder, config), _eos_ids(folder))
+        return cls(backend, config, read_chat_template(folder, config))
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         """`add_special_tokens`: with those of the folder's post-processor, as BOS; one that the text already begins
@@ -118,17 +117,6 @@ class Tokenizer:
 
     def _id_of(self, token: str) -> int | None:
         return self.backend.token_to_id(token) if token else None
-
-
-def _eos_ids(folder: Path) -> list[int]:
-    """Of generation_config.json, else of config.json: one id or several."""
-    for name in ("generation_config.json", "config.json"):
-        match read_object(folder / name).get("eos_token_id"):
-            case int(one):
-                return [one]
-            case [*several] if several and all(isinstance(each, int) for each in several):
-                return several
-    return []
 
 
 def _add_missing(backend: tokenizers.Tokenizer, config: Mapping[str, Any]) -> None:

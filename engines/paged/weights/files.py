@@ -115,7 +115,7 @@ def _open(path: Path) -> Any:
 PART_BYTES = 64 * 1024 * 1024
 _READ_BYTES = 256 * 1024  # stays in a core's cache between reading and hashing
 # Fields that change no cached key or value.
-_IRRELEVANT = frozenset({"bos_token_id", "eos_token_ids", "max_positions", "dtype", "quantization"})
+_IRRELEVANT = frozenset({"eos_token_ids", "max_positions", "dtype", "quantization"})
 
 
 class FilesDigest:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from engines.core.errors import invalid
-from engines.paged.ops.interface import Batch, LayerCache
+from engines.paged.ops.interface import Batch, LayerCache, Pair
 from engines.paged.ops.metal.kernels import KernelFamily, check
 
 # A sequence with more rows shares its keys in a tile, which is mostly idle for fewer.
@@ -40,8 +40,7 @@ class AttentionPlan:
 
     rows: Tensor | None  # [r] int32
     max_context: int  # of the decoding rows
-    tile_sequences: Tensor | None  # [t] int32
-    tile_rows: Tensor | None  # [t] int32
+    tiles: Pair | None  # sequences and rows, [t] int32 each
 
 
 class AttentionOps(KernelFamily):
@@ -57,8 +56,13 @@ class AttentionOps(KernelFamily):
         out = self.new(q.shape[0], q.shape[1] * q.shape[2], dtype=q.dtype)
         if plan.rows is not None:
             self._decode(out, q, cache, batch, plan.rows, plan.max_context, scale, window)
-        if plan.tile_rows is not None:
-            self._prefill(out, q, cache, batch, plan, scale, window)
+        if plan.tiles is not None:
+            (_, heads, size), (_, slots, groups, _) = q.shape, cache.keys.shape
+            keys = 32 if 32 * (size * q.element_size() + 16) <= MAX_TILE_BYTES else 16
+            library = self.kernels.load("attention_prefill", T=q.dtype, D=size, H=heads, G=groups, S=slots, KEYS=keys)
+            where = batch.block_tables, batch.query_starts, *plan.tiles, batch.positions
+            how = batch.block_tables.shape[1], float(scale), int(window)
+            library.run("paged_prefill", (heads, plan.tiles[1].shape[0]), 128, out, q, *cache, *where, *how)
         return out
 
     def plan_attention(self, batch: Batch) -> AttentionPlan:
@@ -72,7 +76,7 @@ class AttentionOps(KernelFamily):
         lens = batch.query_lens_list
         tiles_only = self.is_deterministic or batch.is_reproducible
         if batch.num_decodes == len(lens) and not tiles_only:
-            return AttentionPlan(self._count_to(len(lens)), max(batch.context_lens_list, default=0), None, None)
+            return AttentionPlan(self._count_to(len(lens)), max(batch.context_lens_list, default=0), None)
         rows: list[int] = []
         tiles: list[tuple[int, int]] = []
         max_context, start = 0, 0
@@ -85,9 +89,9 @@ class AttentionOps(KernelFamily):
             start += length
         decoding = self.staging.put(rows, torch.int32) if rows else None
         if not tiles:
-            return AttentionPlan(decoding, max_context, None, None)
+            return AttentionPlan(decoding, max_context, None)
         both = self.staging.put(list(zip(*tiles, strict=True)), torch.int32)
-        return AttentionPlan(decoding, max_context, both[0], both[1])
+        return AttentionPlan(decoding, max_context, (both[0], both[1]))
 
     def _count_to(self, n: int) -> Tensor:
         """0 .. n - 1."""
@@ -120,19 +124,3 @@ class AttentionOps(KernelFamily):
         max_and_sum = self.new(count, heads, partitions, 2, dtype=torch.float32)
         library.run("paged_split", (heads, count, partitions), 256, partial, max_and_sum, q, *cache, *where, *how)
         library.run("paged_reduce", (heads, count), 64, out, partial, max_and_sum, rows, partitions)
-
-    def _prefill(
-        self, out: Tensor, q: Tensor, cache: LayerCache, batch: Batch, plan: AttentionPlan, scale: float, window: int
-    ) -> None:
-        _, heads, size = q.shape
-        _, slots, groups, _ = cache.keys.shape
-        keys = 32 if 32 * (size * q.element_size() + 16) <= MAX_TILE_BYTES else 16
-        library = self.kernels.load("attention_prefill", T=q.dtype, D=size, H=heads, G=groups, S=slots, KEYS=keys)
-        assert plan.tile_sequences is not None and plan.tile_rows is not None
-        library.run(
-            "paged_prefill",
-            (heads, plan.tile_rows.shape[0]),
-            128,
-            *(out, q, *cache, batch.block_tables, batch.query_starts, plan.tile_sequences, plan.tile_rows),
-            *(batch.positions, batch.block_tables.shape[1], float(scale), int(window)),
-        )

@@ -36,7 +36,9 @@ class SamplingOps(KernelFamily):
 
     def _scores(self, library: Library, logits: Tensor, sampling: SamplingBatch) -> Tensor:
         """The scores that tokens are chosen by; the logits themselves where nothing adjusts them."""
-        flags, noise = _adjustments(sampling), _noise_flags(sampling)
+        flags, noise = _adjustments(sampling), 0
+        if not sampling.is_greedy:  # filters need scores without noise: it is added to the few that remain
+            noise = TEMPERATURE | NOISE if sampling.is_unfiltered else TEMPERATURE
         rows, ids, values = sampling.bias_rows, sampling.bias_ids, sampling.bias_values
         if rows is None or ids is None or values is None or not rows.shape[0]:
             return self._adjust(library, logits, sampling, flags | noise) if flags | noise else logits
@@ -71,13 +73,6 @@ def _adjustments(sampling: SamplingBatch) -> int:
         flags |= PRESENCE if sampling.presence is not None else 0
         flags |= FREQUENCY if sampling.frequency is not None else 0
     return flags
-
-
-def _noise_flags(sampling: SamplingBatch) -> int:
-    """Flags of the noise. Filters need scores without noise: it is added to the few that remain."""
-    if sampling.is_greedy:
-        return 0
-    return TEMPERATURE | NOISE if sampling.is_unfiltered else TEMPERATURE
 
 
 def _or(tensor: Tensor | None, other: Tensor) -> Tensor:

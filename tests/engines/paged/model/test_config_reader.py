@@ -37,7 +37,7 @@ def test_a_plain_llama(tmp_path: Path):
     config = config_of(tmp_path)
     assert (config.architecture, config.head_size, config.rotary_size) == ("LlamaForCausalLM", 16, 16)
     assert (config.windows, config.dtype, config.rope_theta, config.tie_embeddings) == ((0,) * 4, "float32", 1e4, False)
-    assert config.rope_scaling is config.experts is config.quantization is config.bos_token_id is None
+    assert config.rope_scaling is config.experts is config.quantization is None
     assert not (config.qkv_bias or config.output_bias or config.mlp_bias or config.qk_norm)
     assert config.kv_bytes_per_token == 4 * 2 * 2 * 16 * 4
 
@@ -71,7 +71,7 @@ SPELLINGS: list[tuple[dict[str, Any], dict[str, Any]]] = [
         {"rope_scaling": RopeScaling("llama3", 4.0, 1024, high_freq_factor=2.0), "max_positions": 4096},
     ),
     ({"eos_token_id": 7}, {"eos_token_ids": (7,)}),
-    ({"eos_token_id": [7, 9], "bos_token_id": 3}, {"eos_token_ids": (7, 9), "bos_token_id": 3}),
+    ({"eos_token_id": [7, 9]}, {"eos_token_ids": (7, 9)}),
     ({"architectures": REMOVED, "model_type": "qwen3"}, {"architecture": "Qwen3ForCausalLM", "head_size": 128}),
     ({"architectures": ["Qwen2ForCausalLM"]}, {"qkv_bias": True, "output_bias": False, "windows": (0,) * 4}),
     (
