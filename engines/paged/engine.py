@@ -80,13 +80,7 @@ class PagedEngine:
         )
         self._transfer = BlockTransfer()  # exchanges blocks with a store
         if parts.block_store is not None:
-            self._transfer = KVTransfer(
-                parts.block_store,
-                self._scheduler,
-                deadline_seconds=options.kv_deadline,
-                always=options.kv_fetch == "always",
-                prefill_seconds=lambda: pacing.row_seconds,
-            )
+            self._transfer = KVTransfer(parts.block_store, self._scheduler, options, lambda: pacing.row_seconds)
         self._transfer.on_arrival = self._wake_for_blocks
         # Whether a step is launched before the previous one is read.
         self._runs_ahead = parts.device.type != "cpu" if options.run_ahead is None else options.run_ahead

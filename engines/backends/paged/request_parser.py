@@ -70,6 +70,7 @@ def read_request(request: BackendRequest) -> ParsedRequest:
     if streams and repeats_prompt:
         raise invalid("When streaming, `exclude_input_in_output` = False is not allowed.")
     adds_special_tokens = _checked(fields.pop("add_special_tokens", None), bool, "add_special_tokens", True)
+    level = request.priority or _checked(own.get("priority"), int, "priority", 0)
     timeout_us = request.timeout_us or _checked(own.get("timeout"), int, "timeout", 0)
     return ParsedRequest(
         prompt=_prompt(request, fields),
@@ -82,7 +83,7 @@ def read_request(request: BackendRequest) -> ParsedRequest:
         defers_outputs=bool(own.get("tell_at_end", False)),
         adapter=_adapter(own),
         cache_salt=_checked(own.get("cache_salt"), str, "cache_salt", ""),
-        priority=_priority(request.priority or _checked(own.get("priority"), int, "priority", 0)),
+        priority=DEFAULT_LEVEL - level if level > 0 else 0,
         timeout_seconds=timeout_us / _MICROSECONDS if timeout_us > 0 else None,
         adds_special_tokens=adds_special_tokens,
     )
@@ -151,11 +152,6 @@ def _adapter(own: Mapping[str, Any]) -> str | None:
     if len(set(values)) > 1:
         raise invalid(f"'adapter' and 'lora_name' name two adapters, {values[0]} and {values[1]}; give one")
     return values[0] or None if values else None
-
-
-def _priority(level: int) -> int:
-    """Level 1 goes first, 0 means none."""
-    return DEFAULT_LEVEL - level if level > 0 else 0
 
 
 def _text(inputs: Mapping[str, Any], name: str) -> str:

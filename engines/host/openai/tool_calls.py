@@ -84,10 +84,15 @@ class ToolCallReader:
 
     def _emit_call(self, choice: _Choice, text: str, index: int, emitted: list[Event]) -> bool:
         """Emit a call; False where the text is none."""
-        call = _call(text)
-        if call is None:
+        try:
+            call = orjson.loads(text)
+        except orjson.JSONDecodeError:
             return False
-        name, arguments = call
+        if not isinstance(call, dict) or not isinstance(name := call.get("name"), str):
+            return False
+        arguments = call.get("arguments", call.get("parameters", {}))
+        if not isinstance(arguments, str):
+            arguments = orjson.dumps(arguments).decode()
         emitted.append(ToolCallDelta(choice.num_calls, self._make_id(), name, arguments, index))
         choice.num_calls += 1
         choice.space = ""
@@ -112,15 +117,3 @@ def _emit_text(
 def _begun(text: str, mark: str) -> int:
     """How many characters at the end of a text may begin a tag."""
     return next((size for size in range(min(len(mark) - 1, len(text)), 0, -1) if mark.startswith(text[-size:])), 0)
-
-
-def _call(text: str) -> tuple[str, str] | None:
-    """The name and the arguments as JSON; None where the text is no call."""
-    try:
-        parsed = orjson.loads(text)
-    except orjson.JSONDecodeError:
-        return None
-    if not isinstance(parsed, dict) or not isinstance(parsed.get("name"), str):
-        return None
-    arguments = parsed.get("arguments", parsed.get("parameters", {}))
-    return parsed["name"], arguments if isinstance(arguments, str) else orjson.dumps(arguments).decode()

@@ -13,24 +13,71 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from threading import Semaphore
 from time import monotonic
 
 from torch import Tensor
 
+from engines.paged.base.options import EngineOptions
 from engines.paged.base.transfer import HostCopy
+from engines.paged.base.types import GenerateRequest
 from engines.paged.kv_store.block_store import READ_BYTES, BlockStore, Filled
-from engines.paged.kv_store.prefetch import Fetch, Fetcher, Prefetch
 from engines.paged.scheduling.scheduler import Scheduler
 from engines.paged.scheduling.sequence import Sequence, SequenceStatus
 
 _log = logging.getLogger(__name__)
 
+# Reads are bound by the network and the interpreter: more threads are not faster.
+_NUM_THREADS = 2
+_POLL_SECONDS = 0.05
+# Reads of a fetch that wait to be loaded: the memory that they take is bounded.
+_MAX_AHEAD = 8
 # Copies that may not be on the host when a step is read: the last one before the step launched since, and that step's.
 _UNREAD = 3
 # Loaded between two steps while sequences decode: a few milliseconds of copying.
 _LOAD_BYTES = 4 * READ_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class Prefetch:
+    """An early look-up: how many blocks are stored from the one named `first` on."""
+
+    first: bytes
+    num_found: Future[int]
+    until: float  # of time.monotonic(): an older answer is not used
+
+
+@dataclass(eq=False, slots=True)
+class Fetch:
+    """The blocks of a chain from place `first` on. The engine's thread clears `is_needed`; the reading thread appends
+    to `arrived` and sets `is_complete`."""
+
+    request: GenerateRequest
+    names: list[bytes]
+    first: int
+    deadline: float  # of time.monotonic()
+    prefill_seconds: float  # of a token; 0 while unknown
+    num_found: Future[int]  # how many of these blocks are stored
+    is_needed: bool = True
+    is_complete: bool = False
+    arrived: deque[list[Tensor]] = field(default_factory=deque)  # [n, L, S, G, D] of each array, in order
+    room: Semaphore = field(default_factory=lambda: Semaphore(_MAX_AHEAD))
+    waiting: list[Sequence] = field(default_factory=list)
+    num_loaded: int = 0  # blocks
+
+    def take(self) -> list[Tensor]:
+        """The oldest read."""
+        arrays = self.arrived.popleft()
+        self.room.release()
+        return arrays
+
+    def abandon(self) -> None:
+        """Drop the rest."""
+        self.is_needed = False
+        self.arrived.clear()
 
 
 class BlockTransfer:
@@ -83,21 +130,18 @@ class KVTransfer(BlockTransfer):
         self,
         block_store: BlockStore,
         scheduler: Scheduler,
-        *,
-        deadline_seconds: float,
-        always: bool,
+        options: EngineOptions,
         prefill_seconds: Callable[[], float],
     ) -> None:
-        """`always`: stored blocks are read even where computing them is faster. `prefill_seconds` is the time of one
-        token, 0 while it is unknown."""
+        """`prefill_seconds` is the time of one token, 0 while it is unknown."""
         super().__init__()
         self.counts = KVTransferCounts()
         self._block_store = block_store
         self._scheduler = scheduler
-        self._deadline_seconds = deadline_seconds
-        self._always = always
+        self._deadline_seconds = options.kv_deadline
+        self._always = options.kv_fetch == "always"  # also where computing blocks is faster than reading them
         self._prefill_seconds = prefill_seconds
-        self._fetcher = Fetcher(block_store, lambda: self.on_arrival())
+        self._threads = ThreadPoolExecutor(_NUM_THREADS, thread_name_prefix="kv-reader")
         self._fetches: dict[bytes, Fetch] = {}  # by the first name that each looks for
         self._filled: list[Filled] = []  # not yet copied
         self._copied: deque[tuple[list[Filled], HostCopy]] = deque()  # on their way to the host
@@ -109,7 +153,7 @@ class KVTransfer(BlockTransfer):
         prefill_seconds = 0.0 if self._always else self._prefill_seconds()
         if first < len(names) and self._block_store.is_worth(len(names) - first, prefill_seconds):
             with suppress(RuntimeError):  # the engine is being stopped
-                num_found = self._fetcher.find(sequence.request, names[first:])
+                num_found = self._threads.submit(self._block_store.find, sequence.request, names[first:])
                 sequence.prefetch = Prefetch(names[first], num_found, monotonic() + self._deadline_seconds)
 
     def before_step(self) -> None:
@@ -144,7 +188,7 @@ class KVTransfer(BlockTransfer):
         for fetch in self._fetches.values():
             fetch.abandon()
         self._fetches.clear()
-        self._fetcher.close()
+        self._threads.shutdown(wait=False, cancel_futures=True)  # active reads end by their deadline
         self.when_idle()
         self._block_store.store.flush(flush_seconds)
         self._block_store.store.close()
@@ -177,7 +221,7 @@ class KVTransfer(BlockTransfer):
         self.counts.looked_up += num_tokens
         now, prefetch = monotonic(), sequence.prefetch
         if prefetch is None or prefetch.first != names[first] or prefetch.until < now:
-            num_found = self._fetcher.find(sequence.request, names[first:])
+            num_found = self._threads.submit(self._block_store.find, sequence.request, names[first:])
         elif prefetch.num_found.done() and not prefetch.num_found.exception() and not prefetch.num_found.result():
             return False
         else:
@@ -187,7 +231,7 @@ class KVTransfer(BlockTransfer):
         fetch = Fetch(sequence.request, names, first, deadline, prefill_seconds, num_found)
         fetch.waiting.append(sequence)
         self._fetches[names[first]] = fetch
-        self._fetcher.begin(fetch)
+        self._threads.submit(self._read, fetch)
         return True
 
     def _on_full(self, sequence: Sequence, name: bytes, block: int) -> None:
@@ -271,3 +315,28 @@ class KVTransfer(BlockTransfer):
         for place, sequence in enumerate(fetch.waiting):
             sequence.was_looked_up = not (place and fetch.num_loaded)
             self._scheduler.fetched(sequence)
+
+    # On a reading thread
+
+    def _read(self, fetch: Fetch) -> None:
+        """Read the blocks of a fetch. `fetch.num_found` was submitted before, and so is running or done."""
+        try:
+            names = fetch.names[fetch.first :]
+            if not fetch.is_needed:
+                return
+            num_found = fetch.num_found.result()
+            if not num_found or not self._block_store.is_worth(num_found, fetch.prefill_seconds):
+                return
+            for arrays in self._block_store.read(fetch.request, names[:num_found]):
+                while not fetch.room.acquire(timeout=_POLL_SECONDS):
+                    if not fetch.is_needed:
+                        return
+                if not fetch.is_needed:
+                    return
+                fetch.arrived.append(arrays)
+                self.on_arrival()
+        except Exception:  # the prompt is computed instead
+            _log.exception("stored blocks cannot be read")
+        finally:
+            fetch.is_complete = True
+            self.on_arrival()

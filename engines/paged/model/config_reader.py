@@ -38,6 +38,7 @@ def read_config(directory: Path) -> DecoderConfig:
     eos_token_ids = _token_ids(fields, "eos_token_id")
     if (directory / GENERATION_CONFIG).is_file():  # chat models end turns with one, texts with another
         eos_token_ids = _token_ids(Fields.of_file(directory / GENERATION_CONFIG), "eos_token_id") + eos_token_ids
+    qkv_bias = fields.boolean(family.qkv_bias, True) if isinstance(family.qkv_bias, str) else family.qkv_bias
     return DecoderConfig(
         architecture=family.architecture,
         vocab_size=fields.integer("vocab_size"),
@@ -54,7 +55,7 @@ def read_config(directory: Path) -> DecoderConfig:
         windows=family.windows(fields, num_layers),
         rope_scaling=scaling,
         tie_embeddings=fields.boolean("tie_word_embeddings", False),
-        qkv_bias=attention_bias or family.has_qkv_bias(fields),
+        qkv_bias=attention_bias or bool(qkv_bias),
         output_bias=attention_bias,
         mlp_bias=fields.boolean("mlp_bias", False) if family.reads_mlp_bias else False,
         qk_norm=family.qk_norm,

@@ -77,9 +77,6 @@ class ModelFamily:
     qkv_bias: bool | str = False  # of queries, keys and values alone; a text: the field's name, true by default
     experts: ExpertFields | None = None
 
-    def has_qkv_bias(self, fields: Fields) -> bool:
-        return fields.boolean(self.qkv_bias, True) if isinstance(self.qkv_bias, str) else self.qkv_bias
-
 
 FAMILIES = {
     family.architecture: family

@@ -98,7 +98,9 @@ def read_params(fields: Mapping[str, Any], defaults: SamplingParams | None = Non
     names: dict[str, str] = {}  # the request's field that each was read from
     for name, value in present.items():
         if name not in _KNOWN:
-            raise _unknown(name)
+            near = difflib.get_close_matches(name, _KNOWN, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(sorted(_KNOWN))}"
+            raise invalid(f"{name}: no such field; {hint}")
         if name in IDLE_FIELDS:
             IDLE_FIELDS[name](name, value)
         if name in FIELDS:
@@ -132,12 +134,6 @@ def read_default_params(folder: Path, defaults: SamplingParams | None = None) ->
         return read_params(recommended, defaults)
     except Exception as error:
         raise invalid(f"{path}: {error}") from error
-
-
-def _unknown(name: str) -> Exception:
-    near = difflib.get_close_matches(name, _KNOWN, n=1)
-    hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(sorted(_KNOWN))}"
-    return invalid(f"{name}: no such field; {hint}")
 
 
 def _logprobs(present: Mapping[str, Any]) -> dict[str, int | None]:

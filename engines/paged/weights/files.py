@@ -54,9 +54,6 @@ class TensorFiles:
     def num_bytes(self) -> int:
         return sum(path.stat().st_size for path in self.paths)
 
-    def path_of(self, name: str) -> Path:
-        return self.paths[self._at[name]]
-
     def shape(self, name: str) -> tuple[int, ...]:
         return tuple(self._slice(name).get_shape())
 
@@ -70,7 +67,7 @@ class TensorFiles:
         return tensor
 
     def wrong(self, name: str, problem: str) -> EngineError:
-        return invalid(f"{self.path_of(name)}: {name}: {problem}")
+        return invalid(f"{self.paths[self._at[name]]}: {name}: {problem}")
 
     def _slice(self, name: str) -> Any:
         return self._opened[self._at[name]].get_slice(name)

@@ -21,10 +21,6 @@ _LIKELY, _UNLIKELY = 1e-3, 1 / 30_000
 EQUAL_SUMS = 1e-9
 
 
-def is_filtering(top_k: int, top_p: float, min_p: float, vocabulary: int) -> bool:
-    return 0 < top_k < vocabulary or top_p < 1 or min_p > 0
-
-
 def keep_(scores: Tensor, top_k: Tensor, top_p: Tensor, min_p: Tensor) -> Tensor:
     """Scores [m, V] (logits / temperature) with -inf for filtered tokens. In place; on any device, by one stable sort,
     so that the host does not wait."""

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from engines.paged.ops.interface import SamplingBatch
-from engines.paged.ops.reference.filters import filtered_ids, is_filtering, keep_
+from engines.paged.ops.reference.filters import filtered_ids, keep_
 from engines.paged.ops.reference.gumbel_noise import add_noise_, add_row_noise_, noise_of, row_key, row_keys
 
 _MASK = (1 << 64) - 1
@@ -109,7 +109,7 @@ def _draws(rows: Any, sampling: SamplingBatch) -> Any:
         scores = rows[i] / np.float32(temperature)
         if not math.isfinite(scores.max()):  # no token is allowed, or the temperature is next to 0
             tokens[i] = scores.argmax()
-        elif scores.shape[0] <= _SMALL or is_filtering(top_k, top_p, min_p, scores.shape[0]):
+        elif scores.shape[0] <= _SMALL or 0 < top_k < scores.shape[0] or top_p < 1 or min_p > 0:
             ids = filtered_ids(scores, top_k, top_p, min_p)
             filtered.append((i, ids, scores[ids], row_key(seed & _MASK, position)))
         else:

@@ -200,7 +200,7 @@ def test_a_long_text_is_read_as_fast_as_it_is_loaded(
 ) -> None:
     """Reads wait for the engine, so that a text of any length takes little memory beside the cache."""
     monkeypatch.setattr("engines.paged.kv_store.block_store.READ_BYTES", 1)  # a block a read
-    monkeypatch.setattr("engines.paged.kv_store.prefetch._MAX_AHEAD", 1)
+    monkeypatch.setattr("engines.paged.kv_store.kv_transfer._MAX_AHEAD", 1)
     answer = answer_of(engine_of(redis_server), PROMPT, **SEEDED)
     assert (answer.tokens(), cached(answer)) == (expected, 192)
 
