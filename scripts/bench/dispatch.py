@@ -27,7 +27,7 @@ from bench.llm_model import SHAPES, model_folder  # noqa: E402
 from engines.paged.cache.memory import KVCache  # noqa: E402
 from engines.paged.ops.interface import Batch  # noqa: E402
 from engines.paged.ops.metal import MetalOps  # noqa: E402
-from engines.paged.weights import load_model  # noqa: E402
+from engines.paged.weights.loader import load_model  # noqa: E402
 
 GOAL_US = 3.0
 BLOCK_SIZE, NUM_BLOCKS, CONTEXT = 16, 64, 200
@@ -85,9 +85,9 @@ def measure(rows: int, rounds: int) -> tuple[int, list[float], list[float]]:
         return ops.replay("step", batch, compute)
 
     replayed()
-    before = ops.num_dispatches
+    before = ops.kernels.dispatches.total()
     compute()
-    dispatches = ops.num_dispatches - before
+    dispatches = ops.kernels.dispatches.total() - before
     found: list[list[float]] = [[], []]
     for _ in range(rounds):
         for figures, step in zip(found, (compute, replayed), strict=True):
