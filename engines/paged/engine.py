@@ -54,7 +54,6 @@ class PagedEngine:
         self.options = options
         self.config = parts.config
         self.tokenizer = parts.tokenizer
-        self.default_params = parts.default_params
         self.max_context = parts.max_context
         self.memory = parts.memory
         self.statistics = EngineStatistics()

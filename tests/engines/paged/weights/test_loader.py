@@ -250,7 +250,7 @@ def test_damaged_folders(damage: Callable[[Path], None], problem: str, tmp_path:
     ({"quantize": "int3"}, "quantize: 'int3' is not supported; int8, int4 are"),
     ({"quantize": "int4", "quantize_group": 48}, "quantize_group: 48 is not supported; 32, 64, 128 are"),
     ({"dtype": "float64"}, "dtype: 'float64' is not supported; float32, float16, bfloat16 are"),
-    ({"dtype": torch.int8}, "dtype: 'int8' is not supported"),
+    ({"dtype": "int8"}, "dtype: 'int8' is not supported"),
 ])  # fmt: skip
 def test_wrong_options(options: dict[str, Any], problem: str):
     """The error for an unknown scheme or dtype lists the known ones."""
