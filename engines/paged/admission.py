@@ -55,7 +55,7 @@ class Admission:
             choices.append(Choice(sequence, TextStream(parts.tokenizer, params), parts.eos_ids, drafter))
         arrived = time.monotonic()
         if beams is not None:
-            return BeamGeneration(request, choices, listener, arrived, beams)
+            return BeamGeneration(request, choices, listener, arrived, beams, parts.tokenizer.decode)
         kind = BestOfGeneration if len(choices) > params.n else Generation
         return kind(request, choices, listener, arrived)
 

@@ -70,12 +70,7 @@ class PagedEngine:
         )
         self._pacing = pacing = Pacing(PREFILL_STRETCH, LEAST_PREFILL_ROWS, options.max_batch_tokens)
         self._request_table = RequestTable(
-            self._scheduler,
-            pacing,
-            self.statistics,
-            checks=options.check_logits,
-            decode=parts.tokenizer.decode,
-            on_release=lambda sequence: parts.batches.release(sequence.sampling),
+            self._scheduler, pacing, parts.batches, self.statistics, options.check_logits
         )
         self._transfer = BlockTransfer()  # exchanges blocks with a store
         if parts.block_store is not None:

@@ -202,16 +202,18 @@ class BeamGeneration(Generation):
         listener: Listener,
         arrived: float,
         beams: BeamSearch,
+        decode: Callable[[tuple[int, ...]], str],
     ) -> None:
         super().__init__(request, choices, listener, arrived)
         self.beams = beams
+        self._decode = decode
 
     def end(self, choice: Choice, reason: FinishReason, error: str = "") -> None:
         self._num_unfinished -= 1
         if self.is_finished:
             self._send(Output(0, finish_reason=reason, usage=self.usage, is_final=True, error=error))
 
-    def deliver_best(self, decode: Callable[[tuple[int, ...]], str]) -> None:
+    def deliver_best(self) -> None:
         """Send the best hypotheses of a search that is done."""
         self._num_unfinished = 0
         best = self.beams.best(self.request.params.n)
@@ -220,7 +222,7 @@ class BeamGeneration(Generation):
             self._send(
                 Output(
                     place,
-                    decode(each.tokens),
+                    self._decode(each.tokens),
                     each.tokens,
                     finish_reason=FinishReason.STOP if each.has_ended else FinishReason.LENGTH,
                     usage=self.usage,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -14,6 +13,7 @@ from engines.paged.base.types import FinishReason
 from engines.paged.generation.generation import BeamGeneration, Choice, Generation
 from engines.paged.generation.prefill_pacing import Pacing
 from engines.paged.runner.runner import Launched, Sampled
+from engines.paged.sampling.batch import SamplingBatches
 from engines.paged.scheduling.scheduler import Scheduler
 from engines.paged.scheduling.sequence import ScheduledChunk, Sequence, SequenceStatus
 from gateway.protocol.prometheus_text import Histogram
@@ -37,23 +37,15 @@ class RequestTable:
     """Generations by id, and the owner of each sequence. Used on the engine's thread alone."""
 
     def __init__(
-        self,
-        scheduler: Scheduler,
-        pacing: Pacing,
-        statistics: EngineStatistics,
-        *,
-        checks: bool,
-        decode: Callable[[tuple[int, ...]], str],
-        on_release: Callable[[Sequence], None],
+        self, scheduler: Scheduler, pacing: Pacing, batches: SamplingBatches, statistics: EngineStatistics, checks: bool
     ) -> None:
-        """`checks`: NaN scores fail their request. `on_release` is called with each sequence that ends."""
+        """`checks`: NaN scores fail their request."""
         self._scheduler = scheduler
         self._pacing = pacing
+        self._batches = batches
         self._draft_seconds = 0.0  # of a draft model, for one token
         self._statistics = statistics
         self._checks = checks
-        self._decode = decode
-        self._on_release = on_release
         self._generations: dict[str, Generation] = {}
         self._owners: dict[Sequence, tuple[Generation, Choice]] = {}
 
@@ -170,7 +162,7 @@ class RequestTable:
                 self._release(sequence, FinishReason.STOP)
             self._forget(generation)
             self._statistics.num_ended[FinishReason.STOP] += 1
-            generation.deliver_best(self._decode)
+            generation.deliver_best()
             self._observe(generation, generation.choices[0], generation.usage.completion, result.now)
             return
         tokens = [[*seats[move.parent].tokens, move.token] for move in moves]
@@ -191,7 +183,7 @@ class RequestTable:
 
     def _release(self, sequence: Sequence, reason: FinishReason) -> None:
         if sequence.status is not SequenceStatus.FINISHED:
-            self._on_release(sequence)
+            self._batches.release(sequence.sampling)
             self._scheduler.finish(sequence, reason)
 
     def _end(self, generation: Generation, reason: FinishReason, error: str = "") -> None:
