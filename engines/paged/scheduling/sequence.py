@@ -7,11 +7,13 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from engines.paged.base.types import FinishReason, GenerateRequest
 from engines.paged.cache.block_pool import block_hash, root_hash
-from engines.paged.sampling.sequence_sampling import SequenceSampling
+
+if TYPE_CHECKING:  # no torch here
+    from engines.paged.sampling.sequence_sampling import SequenceSampling
 
 
 class SequenceStatus(Enum):
