@@ -120,7 +120,7 @@ def _path(text: str, base: Path) -> Path:
     return (base / Path(text.replace(_MODEL_DIRECTORY, str(base))).expanduser()).resolve()
 
 
-def _flag(text: str) -> bool:
+def _flag(text: str, _base: Path) -> bool:
     if text.lower() in _TRUE:
         return True
     if text.lower() in _FALSE:
@@ -128,7 +128,7 @@ def _flag(text: str) -> bool:
     raise ValueError("true or false")
 
 
-def _gigabytes(text: str) -> float:
+def _gigabytes(text: str, _base: Path) -> float:
     try:
         number = float(text)
     except ValueError:
@@ -138,27 +138,28 @@ def _gigabytes(text: str) -> float:
     return number
 
 
-def _count(text: str) -> int:
+def _count(text: str, _base: Path) -> int:
     if not text.isdecimal() or not int(text):
         raise ValueError("a whole number from 1 on")
     return int(text)
 
 
-def _one_of(*choices: str) -> Callable[[str], str]:
-    def values(text: str) -> str:
-        if text.lower() not in choices:
-            raise ValueError(f"one of {', '.join(choices)}")
-        return text.lower()
-
-    return values
+_Reader = Callable[[str, Path], Any]
 
 
-def _quantization(text: str) -> str | None:
-    chosen = _one_of("none", "int8", "int4")(text)
-    return None if chosen == "none" else chosen
+def _one_of(*choices: str, **meanings: str | None) -> _Reader:
+    """One of these words; those with a meaning are replaced by it."""
+    values = dict(zip(choices, choices, strict=True)) | meanings
+
+    def read(text: str, _base: Path) -> str | None:
+        if text.lower() not in values:
+            raise ValueError(f"one of {', '.join(values)}")
+        return values[text.lower()]
+
+    return read
 
 
-def _store(text: str) -> str:
+def _store(text: str, _base: Path) -> str:
     """A Redis' URL, or `env:NAME`, an environment variable that has it: parameters are shown to clients.
 
     Raises: EngineError, which repeats no password.
@@ -172,33 +173,25 @@ def _store(text: str) -> str:
     return url
 
 
-_Reader = Callable[[str, Path], Any]
-
-
-def _plain(values: Callable[[str], Any]) -> _Reader:
-    """A reader without paths."""
-    return lambda text, base: values(text)
-
-
 _READERS: dict[str, _Reader] = {
-    "device": _plain(_one_of("auto", "mps", "cuda", "cpu")),
-    "ops": _plain(_one_of("auto", "reference", "native", "metal")),
-    "dtype": _plain(_one_of("auto", "float32", "float16", "bfloat16")),
-    "memory_gb": _plain(_gigabytes),
-    "quantize": _plain(_quantization),
+    "device": _one_of("auto", "mps", "cuda", "cpu"),
+    "ops": _one_of("auto", "reference", "native", "metal"),
+    "dtype": _one_of("auto", "float32", "float16", "bfloat16"),
+    "memory_gb": _gigabytes,
+    "quantize": _one_of(none=None, int8="int8", int4="int4"),
     "speculation": read_speculation,
     "adapters": read_adapters,
-    "kv_store": _plain(_store),
-    "kv_codec": _plain(_one_of("raw", "int8")),
-    "kv_fetch": _plain(_one_of("auto", "always")),
+    "kv_store": _store,
+    "kv_codec": _one_of("raw", "int8"),
+    "kv_fetch": _one_of("auto", "always"),
     "kv_secret_file": _path,
-    **dict.fromkeys(("kv_ttl", "kv_deadline"), _plain(read_seconds)),
-    **dict.fromkeys(("prefix_cache", "deterministic", "run_ahead", "check_logits"), _plain(_flag)),
+    **dict.fromkeys(("kv_ttl", "kv_deadline"), lambda text, _: read_seconds(text)),
+    **dict.fromkeys(("prefix_cache", "deterministic", "run_ahead", "check_logits"), _flag),
     **dict.fromkeys(
         (
             *("num_blocks", "block_size", "max_sequences", "max_batch_tokens", "max_context", "max_waiting"),
             *("quantize_group", "threads"),
         ),
-        _plain(_count),
+        _count,
     ),
 }

@@ -18,8 +18,9 @@ import tempfile
 import time
 import weakref
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from typing import IO
 
 from engines.paged.ops.cpp_compiler import cache_root
 
@@ -45,16 +46,16 @@ class MemoryClaims:
 
         Where the folder cannot be used, no other engine is counted.
         """
-        try:
-            lock = self._open_lock()
-        except OSError as error:
-            _log.debug("memory of other engines is not counted: %s", error)
-            yield 0
-            return
-        try:
-            yield self._claimed()
-        finally:
-            os.close(lock)
+        with ExitStack() as stack:
+            try:
+                self.folder.mkdir(parents=True, exist_ok=True)
+                (self.folder / "lock").touch(0o600)
+                self._lock(stack.enter_context((self.folder / "lock").open("ab")))
+                claimed = self._claimed()
+            except OSError as error:
+                _log.debug("memory of other engines is not counted: %s", error)
+                claimed = 0
+            yield claimed
 
     def claim(self, num_bytes: int) -> MemoryClaim:
         """Claim bytes while planning. The claim lasts as long as the object, or until it is released."""
@@ -71,30 +72,19 @@ class MemoryClaims:
             claim.release()
         return claim
 
-    def _open_lock(self) -> int:
-        self.folder.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
-        try:
-            if not self._lock(descriptor):
-                message = "another engine has planned its memory for %g s: this one no longer waits for it (%s)"
-                _log.warning(message, self._timeout_seconds, self.folder)
-        except OSError:
-            os.close(descriptor)
-            raise
-        return descriptor
-
-    def _lock(self, descriptor: int) -> bool:
-        """Whether the lock was acquired within the timeout."""
+    def _lock(self, lock: IO[bytes]) -> None:
+        """Wait for the lock, up to the timeout."""
         until = time.monotonic() + self._timeout_seconds
         while True:
             try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return
             except BlockingIOError:
                 if time.monotonic() >= until:
-                    return False
+                    break
                 time.sleep(_PAUSE_SECONDS)
-            else:
-                return True
+        message = "another engine has planned its memory for %g s: this one no longer waits for it (%s)"
+        _log.warning(message, self._timeout_seconds, self.folder)
 
     def _claimed(self) -> int:
         total = 0
