@@ -15,7 +15,7 @@ from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.llm.api_codecs import API_CODECS
 from gateway.protocol.llm.canonical import Generation
 from gateway.protocol.llm.engine_codecs import GenerateSide, MLServerSide, OpenAISide, PromptSide
-from gateway.protocol.llm.generate_signature import Flavour, Kind, flavour_of
+from gateway.protocol.llm.generate_engine_request import Flavour, Kind, flavour_of
 from gateway.protocol.llm.templates import Template, read_template
 from gateway.protocol.llm.translation import EngineSide
 from gateway.protocol.operations import LlmApi

@@ -24,7 +24,7 @@ from gateway.protocol.engine_protocols import EngineProtocol
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.grpc_methods import RPCS
 from gateway.protocol.grpc_status import http_status
-from gateway.protocol.llm.embeddings_v2 import embeddings_metadata
+from gateway.protocol.llm.embeddings import embeddings_metadata
 from gateway.protocol.llm.infer_text import openai_config, openai_metadata
 from gateway.protocol.operations import LlmApi, Operation, model_path
 from gateway.protocol.protobuf import message, parse

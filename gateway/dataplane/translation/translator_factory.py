@@ -13,9 +13,8 @@ from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.llm import generate_client, infer_text
 from gateway.protocol.llm.api_codecs import API_CODECS, MakeWriter
 from gateway.protocol.llm.canonical import Generation
-from gateway.protocol.llm.embeddings import EmbeddingsRequest
+from gateway.protocol.llm.embeddings import EmbeddingByInfer, EmbeddingsRequest, InferByEmbedding, signature_of
 from gateway.protocol.llm.embeddings import read_request as read_embeddings
-from gateway.protocol.llm.embeddings_v2 import EmbeddingByInfer, InferByEmbedding, signature_of
 from gateway.protocol.llm.translation import EngineSide, GenerationTranslator
 from gateway.protocol.operations import LlmApi, Operation
 from gateway.protocol.translator import Translator

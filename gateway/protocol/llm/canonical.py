@@ -104,10 +104,6 @@ class Generation:
     include_usage: bool = False  # of a stream: whether its client wants usage told in OpenAI's way (`stream_options`)
     id: str = ""  # the request's own, where its API has one in the body (V2)
 
-    @property
-    def has_media(self) -> bool:
-        return any(isinstance(part, Media) for message in self.messages for part in message.parts)
-
 
 # What a reply says, in the order that it says it.
 

@@ -20,7 +20,7 @@ from typing import Any
 import orjson
 
 from gateway.protocol.conversion.errors import unsupported
-from gateway.protocol.llm.canonical import Event, Finished, Generation, ReasoningDelta, TextDelta
+from gateway.protocol.llm.canonical import Event, Finished, Generation, Media, ReasoningDelta, TextDelta
 from gateway.protocol.llm.json_fields import Fields, bad_request, dumped, optional, read_fields, required, text_of
 from gateway.protocol.llm.openai_options import EXTRAS, read_options, read_stream
 from gateway.protocol.llm.openai_reply import OpenAIReplyReader, OpenAIReplyWriter, ReplyChoice
@@ -85,7 +85,7 @@ def write_request(generation: Generation, *, model: str, drop: bool) -> tuple[by
     """
     if generation.prompt is None:
         raise unsupported(f"messages cannot be told to {ENGINE} without a 'chat_template'")
-    if generation.has_media:
+    if any(isinstance(part, Media) for message in generation.messages for part in message.parts):
         raise unsupported(f"images, sounds and files cannot be told to {ENGINE}")
     fields = dict(generation.options)
     if generation.tools:

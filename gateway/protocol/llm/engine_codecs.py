@@ -12,8 +12,8 @@ from gateway.protocol.conversion.sse import SseReader, event_of
 from gateway.protocol.llm.api_codecs import ApiCodec
 from gateway.protocol.llm.canonical import Event, Generation
 from gateway.protocol.llm.generate_engine_reply import GenerateReplyReader
+from gateway.protocol.llm.generate_engine_request import Flavour
 from gateway.protocol.llm.generate_engine_request import write_request as write_generate
-from gateway.protocol.llm.generate_signature import Flavour
 from gateway.protocol.llm.templates import Template
 from gateway.protocol.llm.translation import ReplyReader
 from gateway.protocol.mlserver.bodies import error_of, generate_of_inference, inference_of_generate
@@ -35,7 +35,6 @@ class OpenAISide:
     drop: bool
 
     def request(self, generation: Generation, *, continues: bool) -> EngineRequest:
-        """See `EngineSide`."""
         body, lost = self.codec.write_request(generation, model=self.model, drop=self.drop)
         if continues and self.api is LlmApi.CHAT:
             body = orjson.dumps(orjson.loads(body) | _CONTINUES)
@@ -55,7 +54,6 @@ class PromptSide:
     engine: str
 
     def request(self, generation: Generation, *, continues: bool) -> EngineRequest:
-        """See `EngineSide`."""
         if generation.prompt is None:
             generation = self._rendered(generation, continues)
         return self.inner.request(generation, continues=False)
@@ -97,7 +95,6 @@ class GenerateSide:
     drop: bool
 
     def request(self, generation: Generation, *, continues: bool) -> EngineRequest:
-        """See `EngineSide`."""
         suffix, body, lost = write_generate(generation, model=self.model, flavour=self.flavour, drop=self.drop)
         path = f"{model_path(self.model, self.version)}/{suffix}"
         return EngineRequest(path, body, api=LlmApi.GENERATE, dropped=tuple(lost))
@@ -113,7 +110,6 @@ class MLServerSide:
     inner: GenerateSide
 
     def request(self, generation: Generation, *, continues: bool) -> EngineRequest:
-        """See `EngineSide`."""
         engine_request = self.inner.request(generation, continues=continues)
         tensors = self.inner.flavour.inputs | {self.inner.flavour.text_input}
         parsed = orjson.loads(engine_request.body)

@@ -18,8 +18,6 @@ from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.llm.canonical import EngineFailed, Event, Generation, TextDelta
 from gateway.protocol.llm.v2_text import TextReply, TextRequest, text_request
 
-_PARAMETERS = "parameters"
-
 
 def read_request(body: bytes, *, model: str, stream: bool = False) -> TextRequest:
     """The request of a generate body; `stream`: whether it came to generate_stream.
@@ -31,10 +29,12 @@ def read_request(body: bytes, *, model: str, stream: bool = False) -> TextReques
         content = rest_bodies.read_object(body)
         id = rest_bodies.string(content, "id") if "id" in content else ""
         fields = rest_bodies.parameters(content) | content
-        fields.pop(_PARAMETERS, None)
+        fields.pop("parameters", None)
         fields.pop("id", None)
         request = text_request(fields, model=model, stream=stream, id=id)
-        _check_text(request)
+        for text in (request.prompt or "", request.before, request.id):
+            if isinstance(text, str) and not text.isascii():
+                text.encode()  # raises ValueError where it cannot be sent on as UTF-8
         return request
 
 
@@ -63,9 +63,10 @@ class GenerateReplyWriter:
         pieces: list[bytes] = []
         for event in events:
             if type(event) is TextDelta:
-                text = self._reply.add_text(event)
-                pieces += (self._prefix, _json(text if self._num_choices == 1 else self._row(event.index, text)))
-                pieces.append(b"}\n\n")
+                written: Any = self._reply.add_text(event)
+                if self._num_choices > 1:
+                    written = [written if event.index == each else "" for each in range(self._num_choices)]
+                pieces += (self._prefix, _json(written), b"}\n\n")
             elif type(event) is EngineFailed:
                 self._failed = True
                 pieces.append(event_of(error_json(event.message)))
@@ -91,17 +92,6 @@ class GenerateReplyWriter:
 
     def _texts(self, texts: list[str]) -> str | list[str]:
         return texts[0] if self._num_choices == 1 else texts
-
-    def _row(self, index: int, text: str) -> list[str]:
-        """One choice's text in an array of all."""
-        return [text if index == each else "" for each in range(self._num_choices)]
-
-
-def _check_text(request: TextRequest) -> None:
-    """Raises: ValueError where a text cannot be sent on as UTF-8."""
-    for text in (request.prompt or "", request.before, request.id):
-        if isinstance(text, str) and not text.isascii():
-            text.encode()
 
 
 def _json(value: Any) -> bytes:

@@ -2,7 +2,7 @@
 
 An event of the stream is one reply of the model: the text since the last one, for each choice, and beside it what was
 asked to be told. Nothing tells that a reply is the last but that the stream ends.
-Source: see `generate_flavours`; vllm_backend `docs/additional_outputs.md`.
+Source: see `generate_engine_request`; vllm_backend `docs/additional_outputs.md`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from gateway.protocol.conversion import triton_json
 from gateway.protocol.conversion.errors import read_error
 from gateway.protocol.conversion.sse import SseReader
 from gateway.protocol.llm.canonical import EngineFailed, Event, Finished, Generation, Started, TextDelta, Used
-from gateway.protocol.llm.generate_signature import Flavour, Kind
+from gateway.protocol.llm.generate_engine_request import Flavour, Kind
 from gateway.protocol.llm.json_fields import misunderstood, text_of
 
 # Python's None as text: the choice goes on.

@@ -6,7 +6,7 @@ Source: OpenAI API reference, "Responses" and "Streaming events".
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import orjson
@@ -40,18 +40,12 @@ def _failed(error: Fields) -> EngineFailed:
     return EngineFailed(message, _STATUSES.get(code, _IMAGES_FAULT if "image" in code else 500), code)
 
 
-def _chat_logprobs(given: Sequence[Mapping[str, Any]] | None) -> list[Fields] | None:
-    """In chat's form, in which `bytes` is never missing; none where none were asked."""
-    if not given:
-        return None
-    return [
-        {**_logprob(fields), "top_logprobs": [_logprob(top) for top in fields.get("top_logprobs") or ()]}
-        for fields in given
-    ]
-
-
 def _logprob(fields: Mapping[str, Any]) -> Fields:
     return {"token": text_in(fields, "token"), "logprob": fields.get("logprob"), "bytes": fields.get("bytes")}
+
+
+def _each(write: Callable[[Mapping[str, Any]], Fields], logprobs: Sequence[Mapping[str, Any]]) -> list[Fields]:
+    return [{**write(each), "top_logprobs": [*map(write, each.get("top_logprobs") or ())]} for each in logprobs]
 
 
 class ResponsesReplyReader(JsonReplyReader):
@@ -79,7 +73,8 @@ class ResponsesReplyReader(JsonReplyReader):
     def _read(self, fields: Fields, events: list[Event]) -> None:
         match fields.get("type"):
             case "response.output_text.delta":
-                events.append(TextDelta(text_in(fields, "delta"), 0, _chat_logprobs(fields.get("logprobs"))))
+                logprobs = fields.get("logprobs")
+                events.append(TextDelta(text_in(fields, "delta"), 0, _each(_logprob, logprobs) if logprobs else None))
             case "response.refusal.delta":
                 events.append(TextDelta(text_in(fields, "delta")))
             case "response.reasoning_text.delta" | "response.reasoning_summary_text.delta":
@@ -125,7 +120,7 @@ class ResponsesReplyReader(JsonReplyReader):
         if item.get("type") == "message":
             for part in item.get("content") or ():
                 text = text_in(part, "refusal") or text_in(part, "text")
-                events.append(TextDelta(text, 0, _chat_logprobs(part.get("logprobs"))))
+                events.append(TextDelta(text, 0, _each(_logprob, part.get("logprobs") or ()) or None))
         elif item.get("type") == "reasoning":
             parts = item.get("content") or item.get("summary") or ()
             text = "\n\n".join([text_in(part, "text") for part in parts])
@@ -284,7 +279,7 @@ class ResponsesReplyWriter(BlockReplyWriter[OutputItem]):
 
     def _write_text(self, block: OutputItem, event: TextDelta, out: list[bytes]) -> None:
         if event.logprobs and isinstance(block, MessageItem):
-            logprobs = _logprobs(event.logprobs)
+            logprobs = _each(_logprob_with_bytes, event.logprobs)
             block.logprobs += logprobs
             block.texts.append(event.text)
             delta = {"type": f"{block.events}.delta", **block.place, "delta": event.text, "logprobs": logprobs}
@@ -349,21 +344,12 @@ class ResponsesReplyWriter(BlockReplyWriter[OutputItem]):
         }
 
 
-def _logprobs(logprobs: Sequence[Mapping[str, Any]]) -> list[Fields]:
-    """Logprobs in chat's form, as responses tell them: never without bytes."""
-    return [
-        {**_with_bytes(logprob), "top_logprobs": [_with_bytes(top) for top in logprob.get("top_logprobs") or ()]}
-        for logprob in logprobs
-    ]
-
-
-def _with_bytes(logprob: Mapping[str, Any]) -> Fields:
-    given = logprob.get("bytes")
-    token = logprob.get("token") or ""
+def _logprob_with_bytes(logprob: Mapping[str, Any]) -> Fields:
+    data, token = logprob.get("bytes"), logprob.get("token") or ""
     return {
         "token": token,
         "logprob": logprob.get("logprob"),
-        "bytes": list(token.encode()) if given is None else given,
+        "bytes": list(token.encode()) if data is None else data,
     }
 
 

@@ -88,22 +88,14 @@ class Bounds:
         """Pay for a method of a text or a list."""
         if isinstance(owner, _SIZED):
             self.spend(len(owner))
-        if isinstance(owner, str):
-            if name == "replace" and len(values) > 1:
-                self.check_replace(owner, *values[:2])
-            elif name == "join" and values:
-                self.check_join(owner, values[0])
-            elif name in ("format", "format_map"):
-                _refuse_width(_WIDE_BRACES.search(owner.replace("{{", "").replace("}}", "")))
+        if name == "replace" and len(values) > 1:
+            text, old, new = map(str, (owner, *values[:2]))
+            self.spend(len(text) + (text.count(old) + 1) * len(new))
+        elif name == "join" and values and isinstance(values[0], _SIZED):
+            self.spend(len(str(owner)) * len(values[0]))
+        elif name in ("format", "format_map") and isinstance(owner, str):
+            _refuse_width(_WIDE_BRACES.search(owner.replace("{{", "").replace("}}", "")))
         self.check_arguments(values)
-
-    def check_replace(self, text: Any, old: Any, new: Any) -> None:
-        text, old, new = str(text), str(old), str(new)
-        self.spend(len(text) + (text.count(old) + 1) * len(new))
-
-    def check_join(self, separator: Any, parts: Any) -> None:
-        if isinstance(parts, _SIZED):
-            self.spend(len(str(separator)) * len(parts))
 
     def filter(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         """The filter, or test, within these bounds."""
@@ -111,16 +103,13 @@ class Bounds:
 
         @wraps(function)  # with the mark that says what it must be handed first
         def bounded(*args: Any, **kwargs: Any) -> Any:
-            value, others = args[skipped], [*args[skipped + 1 :], *kwargs.values()]
-            if isinstance(value, _SIZED):
-                self.spend(len(value))
-            if name == "replace" and len(others) > 1:
-                self.check_replace(value, others[0], others[1])
-            elif name == "join":
-                self.check_join(others[0] if others else "", value)
-            elif name == "format":
+            value, others = args[skipped], (*args[skipped + 1 :], *kwargs.values())
+            if name == "format":
                 self._check_percent(str(value), others)
-            self.check_arguments(others)
+            elif name == "join":
+                self.check_method(others[0] if others else "", name, (value, *others[1:]))
+            else:
+                self.check_method(value, name, others)
             return self.paid(function(*args, **kwargs), STEP)
 
         return bounded

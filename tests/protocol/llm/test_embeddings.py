@@ -13,9 +13,8 @@ from openai.types import CreateEmbeddingResponse
 from tritonclient.http import InferenceServerClient, InferInput, InferResult
 
 from gateway.protocol.errors import ErrorKind, GatewayError
-from gateway.protocol.llm import embeddings, embeddings_v2
-from gateway.protocol.llm.embeddings import Embeddings, EmbeddingsRequest
-from gateway.protocol.llm.embeddings_v2 import EmbeddingSignature, signature_of
+from gateway.protocol.llm import embeddings
+from gateway.protocol.llm.embeddings import Embeddings, EmbeddingSignature, EmbeddingsRequest, signature_of
 from tests.protocol.llm.v2_models import MINILM, TRTLLM, metadata
 
 A, B = struct.pack("<2f", 0.5, -1.0), struct.pack("<2f", 2.0, 0.25)
@@ -147,7 +146,7 @@ def test_a_model_that_does_not(model: dict[str, Any]) -> None:
 def test_texts_for_an_engine(shape: tuple[int, ...], count: int, filled: list[int]) -> None:
     """One request for all of them; the vectors are asked for as raw bytes."""
     request = EmbeddingsRequest("m", ["a", "b", "c"][:count], dimensions=384)
-    body, lost = embeddings_v2.write_infer(request, EmbeddingSignature("e", "text", shape, "out", 384))
+    body, lost = embeddings.write_infer(request, EmbeddingSignature("e", "text", shape, "out", 384))
     assert orjson.loads(body) == {
         "inputs": [{"name": "text", "datatype": "BYTES", "shape": filled, "data": ["a", "b", "c"][:count]}],
         "outputs": [{"name": "out", "parameters": {"binary_data": True}}],
@@ -167,14 +166,14 @@ def test_texts_for_an_engine(shape: tuple[int, ...], count: int, filled: list[in
 def test_what_an_engine_has_no_place_for(request_: EmbeddingsRequest, words: str) -> None:
     """It is refused by its name."""
     with pytest.raises(GatewayError, match=words) as raised:
-        embeddings_v2.write_infer(request_, EmbeddingSignature("e", "text", (1,), "out", 384))
+        embeddings.write_infer(request_, EmbeddingSignature("e", "text", (1,), "out", 384))
     assert raised.value.kind is ErrorKind.UNSUPPORTED
 
 
 def test_what_may_be_dropped() -> None:
     """By the engine's switch: the model's own dimensions are told then."""
     request = EmbeddingsRequest("m", ["a"], dimensions=8, options={"user": "u"})
-    _, lost = embeddings_v2.write_infer(request, EmbeddingSignature("e", "text", (1,), "out", 384), drop=True)
+    _, lost = embeddings.write_infer(request, EmbeddingSignature("e", "text", (1,), "out", 384), drop=True)
     assert lost == ["user", "dimensions"]
 
 
@@ -189,7 +188,7 @@ def test_vectors_of_an_engine(datatype: str, shape: list[int]) -> None:
     """One for each text, as FP32, whatever the datatype."""
     body = infer_reply(datatype, shape, [0.5, -1.0, 2.0, 0.25])
     signature = EmbeddingSignature("e", "text", (-1,), "out", 2)
-    assert embeddings_v2.read_infer_reply(body, None, signature=signature, count=2) == Embeddings([A, B])
+    assert embeddings.read_infer_reply(body, None, signature=signature, count=2) == Embeddings([A, B])
 
 
 @pytest.mark.parametrize(
@@ -200,7 +199,7 @@ def test_vectors_as_raw_bytes(datatype: str, raw: bytes) -> None:
     output = {"name": "out", "datatype": datatype, "shape": [2], "parameters": {"binary_data_size": len(raw)}}
     head = orjson.dumps({"outputs": [output]})
     signature = EmbeddingSignature("e", "text", (1,), "out", 2)
-    assert embeddings_v2.read_infer_reply(head + raw, len(head), signature=signature, count=1) == Embeddings([A])
+    assert embeddings.read_infer_reply(head + raw, len(head), signature=signature, count=1) == Embeddings([A])
 
 
 @pytest.mark.parametrize(
@@ -217,7 +216,7 @@ def test_vectors_as_raw_bytes(datatype: str, raw: bytes) -> None:
 def test_vectors_that_are_none(body: bytes) -> None:
     """The engine's fault, with what it sent."""
     with pytest.raises(GatewayError) as raised:
-        embeddings_v2.read_infer_reply(body, None, signature=EmbeddingSignature("e", "text", (-1,), "out", 2), count=2)
+        embeddings.read_infer_reply(body, None, signature=EmbeddingSignature("e", "text", (-1,), "out", 2), count=2)
     assert raised.value.kind is ErrorKind.UPSTREAM_PROTOCOL
 
 
@@ -229,9 +228,9 @@ def test_tritonclient_asks_for_embeddings() -> None:
     text = InferInput("text", [2, 1], "BYTES")
     text.set_data_from_numpy(np.array([["Grüße".encode()], [b"b"]], dtype=np.object_))
     body, json_bytes = InferenceServerClient.generate_request_body([text], request_id="7")
-    request, id, form = embeddings_v2.read_infer(body, json_bytes, model="m")
+    request, id, form = embeddings.read_infer(body, json_bytes, model="m")
     assert (request, id) == (EmbeddingsRequest("m", ["Grüße", "b"]), "7")
-    reply = embeddings_v2.write_infer_reply(TWO, model="m", id=id, form=form)
+    reply = embeddings.write_infer_reply(TWO, model="m", id=id, form=form)
     result = InferResult.from_response_body(reply.data, header_length=reply.head_bytes)
     assert result.as_numpy("embedding").tolist() == [[0.5, -1.0], [2.0, 0.25]]
     assert result.get_response()["id"] == "7"
@@ -243,9 +242,9 @@ def test_a_v2_request_in_json() -> None:
         "inputs": [{"name": "t", "shape": [1], "datatype": "BYTES", "data": ["a"]}],
         "parameters": {"dimensions": 2, "user": "u"},
     }
-    request, id, form = embeddings_v2.read_infer(orjson.dumps(body), None, model="m")
+    request, id, form = embeddings.read_infer(orjson.dumps(body), None, model="m")
     assert request == EmbeddingsRequest("m", ["a"], False, 2, {"user": "u"})
-    reply = embeddings_v2.write_infer_reply(Embeddings([A]), model="m", id=id, form=form)
+    reply = embeddings.write_infer_reply(Embeddings([A]), model="m", id=id, form=form)
     assert reply.data == (
         b'{"model_name":"m","model_version":"1","outputs":[{"name":"embedding","datatype":"FP32","shape":[1,2],'
         b'"data":[0.5,-1.0]}]}'
@@ -269,11 +268,11 @@ def test_a_v2_request_in_json() -> None:
 def test_malformed_v2_requests(inputs: list[dict[str, Any]], members: dict[str, Any], words: str) -> None:
     """With what is wrong, by name."""
     with pytest.raises(GatewayError, match=words) as raised:
-        embeddings_v2.read_infer(orjson.dumps({"inputs": inputs} | members), None, model="m")
+        embeddings.read_infer(orjson.dumps({"inputs": inputs} | members), None, model="m")
     assert raised.value.kind is ErrorKind.BAD_REQUEST
 
 
 def test_the_metadata_of_such_a_model_embeds() -> None:
     """A gateway behind a gateway knows it for what it is."""
-    signature = signature_of(embeddings_v2.embeddings_metadata("m"))
+    signature = signature_of(embeddings.embeddings_metadata("m"))
     assert (signature.input, signature.output) == ("text", "embedding")

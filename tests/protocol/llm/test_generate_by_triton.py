@@ -11,8 +11,7 @@ import pytest
 from gateway.demo.triton import TritonProcess
 from gateway.protocol.llm.canonical import EngineFailed, Event, Finished, Generation, Started, TextDelta
 from gateway.protocol.llm.generate_engine_reply import GenerateReplyReader
-from gateway.protocol.llm.generate_engine_request import write_request
-from gateway.protocol.llm.generate_signature import flavour_of
+from gateway.protocol.llm.generate_engine_request import flavour_of, write_request
 
 _DIRECT = build_opener(ProxyHandler({}))
 

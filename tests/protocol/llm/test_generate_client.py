@@ -25,7 +25,7 @@ from gateway.protocol.llm.canonical import (
 )
 from gateway.protocol.llm.generate_client import GenerateReplyWriter
 from gateway.protocol.llm.generate_engine_reply import GenerateReplyReader
-from gateway.protocol.llm.generate_signature import Flavour, Kind
+from gateway.protocol.llm.generate_engine_request import Flavour, Kind
 
 # Requests of clients
 

@@ -21,7 +21,7 @@ from gateway.protocol.llm.canonical import (
     Used,
 )
 from gateway.protocol.llm.generate_engine_reply import GenerateReplyReader
-from gateway.protocol.llm.generate_signature import flavour_of
+from gateway.protocol.llm.generate_engine_request import flavour_of
 from tests.protocol.llm.v2_models import (
     LLM_API,
     REPEATER,

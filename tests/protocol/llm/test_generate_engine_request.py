@@ -15,8 +15,7 @@ from gateway.protocol.llm.canonical import (
     Text,
     Tool,
 )
-from gateway.protocol.llm.generate_engine_request import write_request
-from gateway.protocol.llm.generate_signature import flavour_of
+from gateway.protocol.llm.generate_engine_request import flavour_of, write_request
 from tests.protocol.llm.v2_models import (
     LLM_API,
     REPEATER,

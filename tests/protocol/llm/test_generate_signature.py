@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gateway.protocol.errors import ErrorKind, GatewayError
-from gateway.protocol.llm.generate_signature import Kind, flavour_of
+from gateway.protocol.llm.generate_engine_request import Kind, flavour_of
 from tests.protocol.llm.v2_models import (
     LLM_API,
     MINILM,

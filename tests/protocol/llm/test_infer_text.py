@@ -17,7 +17,7 @@ from gateway.protocol.conversion.infer import infer_request_of_rest
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.llm import generate_client, infer_text
 from gateway.protocol.llm.canonical import EngineFailed, Finished, TextDelta, Used
-from gateway.protocol.llm.generate_signature import Kind, flavour_of
+from gateway.protocol.llm.generate_engine_request import Kind, flavour_of
 from gateway.protocol.llm.infer_text import InferReplyWriter, openai_config, openai_metadata
 from gateway.protocol.llm.v2_text import TextRequest
 

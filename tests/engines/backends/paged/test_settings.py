@@ -9,7 +9,7 @@ from engines.backends.paged.autocomplete import INPUTS, OUTPUTS, complete
 from engines.backends.paged.settings import read_options, read_settings
 from engines.core.errors import EngineError
 from engines.paged.base.options import EngineOptions, Speculation
-from gateway.protocol.llm.generate_signature import Kind, flavour_of
+from gateway.protocol.llm.generate_engine_request import Kind, flavour_of
 from tests.engines.backends.support import configuration, spec
 
 BASE = Path("/repository/model")
