@@ -143,10 +143,6 @@ def _place(node: Node, key: str) -> Location:
     return node.entries[key].location if isinstance(node, Map) else node.location
 
 
-def _role(text: str) -> Role:
-    return Role[values.one_of(Role.__members__)(text)]
-
-
 def _id(text: str) -> str:
     if not re.fullmatch(r"[0-9a-f]{8}", text):
         raise ValueError(f"{text!r} is not a key's id: 8 hexadecimal digits, as `pointsman keys add` writes them")
@@ -188,7 +184,12 @@ def _scrypt(key: str, salt: bytes, cost: int, block: int, lanes: int) -> bytes:
     return hashlib.scrypt(key.encode(), salt=salt, n=cost, r=block, p=lanes, maxmem=_MAX_MEMORY_BYTES, dklen=32)
 
 
-_FIELDS = {"name": scalar(values.name), "role": scalar(_role), "id": scalar(_id), "hash": scalar(_hash)}
+_FIELDS = {
+    "name": scalar(values.name),
+    "role": scalar(lambda text: Role[values.one_of(Role.__members__)(text)]),
+    "id": scalar(_id),
+    "hash": scalar(_hash),
+}
 _ENTRY: Record[KeyEntry] = Record("a key", KeyEntry, _FIELDS, required=tuple(_FIELDS))
 
 

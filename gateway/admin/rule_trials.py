@@ -126,20 +126,9 @@ def _target(target: Target, model: str, rules: RulesSpec) -> Json:
 
 
 def _assignment(assignment: Assignment) -> Json:
-    return {
-        "experiment": assignment.experiment,
-        "unit_kind": assignment.unit_kind,
-        "unit": assignment.unit,
-        "arm": assignment.arm,
-        "forced": assignment.is_forced,
-        "position": assignment.position,
-        "layer": assignment.layer,
-        "place": assignment.place,
-        "draws": [
-            {"arm": stretch.name, "share": stretch.share, "intervals": stretch.intervals}
-            for stretch in assignment.arm_spans
-        ],
-    }
+    names = ("experiment", "unit_kind", "unit", "arm", "position", "layer", "place")
+    draws = [{"arm": span.name, "share": span.share, "intervals": span.intervals} for span in assignment.arm_spans]
+    return {**{name: getattr(assignment, name) for name in names}, "forced": assignment.is_forced, "draws": draws}
 
 
 def _spec(body: RequestDescription) -> RequestSpec:

@@ -9,17 +9,7 @@ from typing import Annotated, ParamSpec
 
 import typer
 
-from gateway.cli import (
-    conversations,
-    engines,
-    experiments,
-    keys,
-    operator_commands,
-    recordings,
-    rules,
-    service,
-    shadow,
-)
+from gateway.cli import conversations, engines, experiments, keys, operator_commands, recordings, rules, service, shadow
 from gateway.cli.admin_client import GatewayTyper
 from gateway.cli.check import check
 from gateway.cli.engine_commands import CONTEXT, PROGRAMS, doctor, program
@@ -56,21 +46,20 @@ def _exiting(command: Callable[P, int | None]) -> Callable[P, None]:
     return run
 
 
-_GATEWAY, _RULES, _FLEET, _PROGRAMS = (
-    "The gateway",
-    "Rules and traffic",
-    "A running gateway",
-    "Engines and this machine",
-)
-_COMMANDS: tuple[tuple[str, Callable[..., int | None]], ...] = (
-    *((_GATEWAY, command) for command in (up, serve)),
-    *((_RULES, command) for command in (check, explain, recordings.replay)),
-    *((_FLEET, command) for command in (engines.engines, engines.drain, engines.models, engines.load, engines.unload)),
-    *((_FLEET, command) for command in (operator_commands.requests, operator_commands.cancel)),
-    *((_FLEET, command) for command in (operator_commands.log_level, operator_commands.audit)),
-)
-for _panel, _command in _COMMANDS:
-    app.command(rich_help_panel=_panel)(_exiting(_command))
+_GATEWAY, _RULES, _FLEET = "The gateway", "Rules and traffic", "A running gateway"
+_PROGRAMS = "Engines and this machine"
+_COMMANDS: dict[str, tuple[Callable[..., int | None], ...]] = {
+    _GATEWAY: (up, serve),
+    _RULES: (check, explain, recordings.replay),
+    _FLEET: (
+        *(engines.engines, engines.drain, engines.models, engines.load, engines.unload),
+        *(operator_commands.requests, operator_commands.cancel),
+        *(operator_commands.log_level, operator_commands.audit),
+    ),
+}
+for _panel, _commands in _COMMANDS.items():
+    for _command in _commands:
+        app.command(rich_help_panel=_panel)(_exiting(_command))
 app.add_typer(experiments.app, name="experiments", rich_help_panel=_FLEET)
 app.add_typer(operator_commands.limits, name="limits", rich_help_panel=_FLEET)
 for _name, _group, _panel in (

@@ -22,7 +22,7 @@ endpoints = GatewayTyper(
 _COLOURS = {"ready": "green", "unready": "yellow", "down": "red"}
 
 
-def engines(gateway: Gateway) -> int:
+def engines(gateway: Gateway) -> None:
     """Show the engines of a running gateway: endpoints, health, reported load and models."""
     where = ("engine", "endpoint", "weight")
     columns = (*where, "condition", "breaker", "in flight", "its load", "requests", "errors", "models")
@@ -39,7 +39,6 @@ def engines(gateway: Gateway) -> int:
             place = (engine["name"], endpoint["url"], f"{endpoint['weight']:g}")
             rows.append((*place, health, breaker, in_flight, load, requests, errors, models))
     print_table(columns, rows, "The rules name no engine.")
-    return 0
 
 
 def drain(
@@ -47,7 +46,7 @@ def drain(
     engine: Annotated[str, typer.Argument(help="The engine, as the rules name it.")],
     url: Annotated[str, typer.Argument(help="Its endpoint, as `pointsman engines` shows it.")],
     undo: Annotated[bool, typer.Option("--undo", help="Send it new work again.")] = False,
-) -> int:
+) -> None:
     """Drain an endpoint of a running gateway: it gets no new work, sessions move, requests under way end there.
 
     With Redis this holds at all replicas, and after restarts; without it, at this gateway until it stops.
@@ -56,7 +55,6 @@ def drain(
     result = gateway.call("POST", "engines", engine, "endpoints", "undrain" if undo else "drain", body=body)
     where = "at every replica" if result["shared"] else "at this gateway alone, since Redis is not there"
     typer.echo(f"{url} of {engine} {'gets new work again' if undo else 'gets no new work'}, {where}.")
-    return 0
 
 
 def _load(load: dict[str, Any] | None) -> str:
@@ -67,7 +65,7 @@ def _load(load: dict[str, Any] | None) -> str:
     return f"{load['running']:g} run, {load['waiting']:g} wait{kv_use}"
 
 
-def models(gateway: Gateway) -> int:
+def models(gateway: Gateway) -> None:
     """Show every model of the engines, and the endpoints where it is ready."""
     result = gateway.get("models", timeout=30.0)
     rows: list[Row] = []
@@ -80,7 +78,6 @@ def models(gateway: Gateway) -> int:
     print_table(("model", "engine", "endpoint", "state", "versions", "why"), rows, "No engine tells of a model.")
     for each in result["unanswered"]:
         typer.echo(f"{each['url']} of {each['engine']} does not tell: {each['detail']}", err=True)
-    return 0
 
 
 Model = Annotated[str, typer.Argument(help="The model's name for clients; with --engine, that engine's name of it.")]

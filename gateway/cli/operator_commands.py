@@ -16,7 +16,7 @@ Reason = Annotated[str, typer.Option("--reason", help="The reason, for the audit
 def requests(
     gateway: Gateway,
     limit: Annotated[int, typer.Option(min=1, max=10_000, help="Number of the oldest requests.")] = 50,
-) -> int:
+) -> None:
     """Show the requests under way, the oldest first, and what each waits for.
 
     reading: the rest of the request; limited: its turn; connecting: the engine's connection; asking: the first byte of
@@ -26,24 +26,22 @@ def requests(
     result = gateway.get("requests", query={"limit": limit})["requests"]
     rows: list[Row] = [(each["id"], f"{each['age']:.1f} s", *[each[name] for name in columns[2:]]) for each in result]
     print_table(columns, rows, "No request is under way.")
-    return 0
 
 
 def cancel(
     gateway: Gateway,
     id: Annotated[str, typer.Argument(help="The request, as `pointsman requests` shows it, or its x-request-id.")],
-) -> int:
+) -> None:
     """Cancel a request: its engine is notified at once, and its client gets status 499 or CANCELLED."""
     result = gateway.call("DELETE", "requests", id)
     number = result["cancelled"]
     typer.echo(f"{id} is cancelled{'' if number == 1 else f' ({number} requests)'}.")
-    return 0
 
 
 def audit(
     gateway: Gateway,
     limit: Annotated[int, typer.Option(min=1, max=1000, help="Number of the latest calls.")] = 50,
-) -> int:
+) -> None:
     """Show the calls of the admin API that can change something, the latest first."""
     rows: list[Row] = []
     for each in gateway.get("audit", query={"limit": limit})["audit"]:
@@ -54,7 +52,6 @@ def audit(
             (moment(each["time"]), each["name"], each["role"], each["method"], each["path"] + query, status, body)
         )
     print_table(("when", "who", "role", "method", "what", "status", "body"), rows, "Nothing has been changed yet.")
-    return 0
 
 
 def log_level(
@@ -63,14 +60,13 @@ def log_level(
         Literal["debug", "info", "warning", "error"] | None, typer.Argument(help="The new level; none: show it.")
     ] = None,
     reason: Reason = "",
-) -> int:
+) -> None:
     """Show or set the log level of a running gateway, until it ends."""
     if level is None:
         result = gateway.get("log-level")
     else:
         result = gateway.call("PUT", "log-level", body={"level": level, "reason": reason})
     typer.echo(result["level"])
-    return 0
 
 
 limits = GatewayTyper(help="Show limits, or change their amounts, as a new version of the rules.")

@@ -11,21 +11,8 @@ from collections.abc import Callable
 from typing import Any
 
 from gateway.config.specs import RulesSpec
+from gateway.control import messages
 from gateway.control.channel import encode, read_messages
-from gateway.control.messages import (
-    Drain,
-    Message,
-    Query,
-    QueryReply,
-    Serving,
-    SetDrained,
-    SetHealth,
-    SetLogLevel,
-    SetWeights,
-    Start,
-    UseRules,
-    WorkerFailed,
-)
 from gateway.dataplane.context.data_plane import DataPlane
 from gateway.net.server import loop_factory
 from gateway.observability.logs import set_log_level
@@ -53,7 +40,7 @@ class ControlledProcess:
         await self.close()
         return 0
 
-    async def start(self, start: Start) -> None:
+    async def start(self, start: messages.Start) -> None:
         """Set `plane`, and serve.
 
         Raises: OSError, ValueError.
@@ -67,22 +54,22 @@ class ControlledProcess:
     def answer(self, plane: DataPlane, request: Any) -> Any:
         raise NotImplementedError
 
-    def apply(self, plane: DataPlane, message: Message) -> None:
+    def apply(self, plane: DataPlane, message: messages.Message) -> None:
         """Carry out a message that has no reply."""
         match message:
-            case UseRules(rules, number):
+            case messages.UseRules(rules, number):
                 try:
                     self.use_rules(plane, rules, number)
                 except (OSError, ValueError) as error:  # a certificate file that can no longer be read
                     _log.error("rules %d are not used: %s", number, error)
-                    self.send(WorkerFailed(f"rules {number} are not used: {error}"))
-            case SetHealth(health, models, loads):
+                    self.send(messages.WorkerFailed(f"rules {number} are not used: {error}"))
+            case messages.SetHealth(health, models, loads):
                 plane.set_health(health, models, loads)
-            case SetDrained(endpoints):
+            case messages.SetDrained(endpoints):
                 plane.set_drained(endpoints)
-            case SetWeights(weights, runs):
+            case messages.SetWeights(weights, runs):
                 plane.set_weights(weights, runs)
-            case SetLogLevel(level):
+            case messages.SetLogLevel(level):
                 set_log_level(level)
 
     def control_lost(self) -> None:
@@ -93,7 +80,7 @@ class ControlledProcess:
         """End what runs."""
         raise NotImplementedError
 
-    def send(self, message: Message) -> None:
+    def send(self, message: messages.Message) -> None:
         if not self.writer.is_closing():
             self.writer.write(encode(message))
 
@@ -102,20 +89,20 @@ class ControlledProcess:
             await self._handle(message)
         self.control_lost()
 
-    async def _handle(self, message: Message) -> None:
+    async def _handle(self, message: messages.Message) -> None:
         match message:
-            case Start():
+            case messages.Start():
                 try:
                     await self.start(message)
-                    self.send(Serving())
+                    self.send(messages.Serving())
                 except (OSError, ValueError) as error:
-                    self.send(WorkerFailed(f"cannot serve: {error}"))
-            case Drain():
+                    self.send(messages.WorkerFailed(f"cannot serve: {error}"))
+            case messages.Drain():
                 self.stopping.set()
             case _ if self.plane is None:
-                self.send(WorkerFailed(f"{type(message).__name__} came before Start"))
-            case Query(token, request):
-                self.send(QueryReply(token, self.answer(self.plane, request)))
+                self.send(messages.WorkerFailed(f"{type(message).__name__} came before messages.Start"))
+            case messages.Query(token, request):
+                self.send(messages.QueryReply(token, self.answer(self.plane, request)))
             case _:
                 self.apply(self.plane, message)
 

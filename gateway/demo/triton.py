@@ -76,15 +76,12 @@ class TritonProcess:
         cls,
         model_repository: Path,
         *,
-        http_port: int = 0,
-        grpc_port: int = 0,
-        metrics_port: int = 0,
         extra_args: Sequence[str] = (),
         log_path: Path | None = None,
     ) -> Self:
-        """Start a server on 127.0.0.1; port 0 means a free one. It answers once `wait_ready` returns.
+        """Start a server on free ports of 127.0.0.1. It answers once `wait_ready` returns.
 
-        Raises: TritonUnavailableError; OSError if a port is in use.
+        Raises: TritonUnavailableError.
         """
         installation = install()
         if log_path is None:
@@ -92,10 +89,7 @@ class TritonProcess:
         # Unique to this server, so that what it leaves behind when it is killed can be removed.
         shm_prefix = f"pointsman_triton_{uuid.uuid4().hex[:12]}_"
         with contextlib.ExitStack() as held:
-            ports: list[int] = []
-            for service, port in zip(SERVICES, (http_port, grpc_port, metrics_port), strict=True):
-                reserved = held.enter_context(hold(service, port))
-                ports.append(reserved.getsockname()[1])
+            ports = [held.enter_context(hold()).getsockname()[1] for _ in SERVICES]
             command = [
                 str(installation.server),
                 f"--model-repository={model_repository}",
@@ -181,18 +175,11 @@ class TritonProcess:
         self.stop()
 
 
-def hold(service: str, port: int) -> socket.socket:
-    """Reserve a port, or a free one for 0, that a server with SO_REUSEADDR can still bind.
-
-    Raises: OSError.
-    """
+def hold() -> socket.socket:
+    """Reserve a free port that a server with SO_REUSEADDR can still bind."""
     holder = socket.socket()
     holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        holder.bind(("127.0.0.1", port))
-    except OSError as error:
-        holder.close()
-        raise OSError(error.errno, f"port {port} for Triton's {service}: {error.strerror}") from error
+    holder.bind(("127.0.0.1", 0))
     return holder
 
 

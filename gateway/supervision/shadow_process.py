@@ -126,15 +126,12 @@ class ShadowSupervisor:
             if shadow is None:
                 return None
             report = RouteReport(route, shadow, 0.0)
-        captured = self._captured()
-        dropped = Counter(report.dropped)
-        for (name, reason), number in captured.items():
-            if name == route and reason != CAPTURED:
-                dropped[reason] += number
+        captured = self._counters.captures()  # since the report was reset
+        captured.subtract(self._reset_counts)
         return report.to_json() | {
             "active": shadow is not None,
             "captured": captured[route, CAPTURED],
-            "dropped": dict(dropped),
+            "dropped": dict(_dropped(report, route, captured)),
             "since": report.since or None,
         }
 
@@ -153,20 +150,20 @@ class ShadowSupervisor:
         counts: dict[str, ShadowCounts] = {}
         for name in {*self._reports, *(route for route, _ in captured)}:
             report = self._reports.get(name)
-            dropped = Counter(report.dropped) if report is not None else Counter()
-            for (route, reason), number in captured.items():
-                if route == name and reason != CAPTURED:
-                    dropped[reason] += number
+            dropped = _dropped(report, name, captured)
             outcomes = dict(report.outcomes) if report is not None else {}
             mirrored = report.mirrored if report is not None else 0
             counts[name] = ShadowCounts(captured[name, CAPTURED], mirrored, outcomes, dropped)
         return counts
 
-    def _captured(self) -> Counter[tuple[str, str]]:
-        """What workers have captured since each report was reset."""
-        counted = self._counters.captures()
-        counted.subtract(self._reset_counts)
-        return counted
-
     def _mirrored(self) -> Mapping[str, Any]:
         return {route.name: route.shadow for route in self._rules.routes if route.shadow is not None}
+
+
+def _dropped(report: RouteReport | None, route: str, captured: Counter[tuple[str, str]]) -> Counter[str]:
+    """Requests of a route that were not compared, by reason: dropped by the shadow process, or not captured."""
+    dropped = Counter(report.dropped) if report is not None else Counter()
+    for (name, reason), number in captured.items():
+        if name == route and reason != CAPTURED:
+            dropped[reason] += number
+    return dropped

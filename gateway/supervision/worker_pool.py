@@ -12,23 +12,8 @@ from typing import Any
 
 from gateway.config.settings import Settings
 from gateway.config.specs import RulesSpec
+from gateway.control import messages
 from gateway.control.channel import ChildProcess
-from gateway.control.messages import (
-    CancelRequest,
-    Decisions,
-    Drain,
-    GetCounters,
-    ListRequests,
-    Message,
-    Query,
-    QueryReply,
-    Serving,
-    SetHealth,
-    Setting,
-    Start,
-    UseRules,
-    WorkerFailed,
-)
 from gateway.net.backoff import Backoff
 from gateway.observability.metrics import CountersSnapshot
 from gateway.observability.stats import LiveRequest
@@ -76,7 +61,7 @@ class WorkerPool:
             settings = replace(settings, http_port=ports[0].port, grpc_port=ports[-1].port)
         self._settings = settings
         self._rules = rules
-        self._state: dict[type[Message], Setting] = {}  # the last of each kind, for future workers
+        self._state: dict[type[messages.Message], messages.Setting] = {}  # the last of each kind, for future workers
         self._ports = ports
         self._command = command
         self._redis = redis
@@ -123,9 +108,9 @@ class WorkerPool:
         """Use these rules in all workers, present and future."""
         self._rules = rules
         self.number = number
-        self.send(UseRules(rules, number))
+        self.send(messages.UseRules(rules, number))
 
-    def set(self, setting: Setting) -> None:
+    def set(self, setting: messages.Setting) -> None:
         """Have all workers, present and future, use a setting."""
         if self._state.get(type(setting)) != setting:
             self._state[type(setting)] = setting
@@ -133,10 +118,11 @@ class WorkerPool:
 
     def set_health(self, findings: Findings) -> None:
         """Send all workers the results of the probes; future workers get conditions and models."""
-        before = self._state.get(SetHealth)
-        are_known = isinstance(before, SetHealth) and before.models == findings.models  # long, and seldom change
-        self._state[SetHealth] = SetHealth(findings.conditions, findings.models)
-        self.send(SetHealth(findings.conditions, None if are_known else findings.models, findings.loads))
+        before = self._state.get(messages.SetHealth)
+        now = messages.SetHealth(findings.conditions, findings.models)
+        are_known = isinstance(before, messages.SetHealth) and before.models == now.models  # long, and seldom change
+        self._state[messages.SetHealth] = now
+        self.send(replace(now, models=None if are_known else now.models, loads=findings.loads))
 
     @property
     def num_serving(self) -> int:
@@ -145,16 +131,16 @@ class WorkerPool:
     async def count(self) -> None:
         """Bring the counters up to date, as far as the workers answer in time."""
         self._kill_hung(asyncio.get_running_loop().time())
-        await self.query(GetCounters())
+        await self.query(messages.GetCounters())
 
     async def requests(self, limit: int) -> list[LiveRequest]:
         """The oldest requests under way, the oldest first, as far as the workers answer in time."""
-        lists: list[list[LiveRequest]] = await self.query(ListRequests(limit))
+        lists: list[list[LiveRequest]] = await self.query(messages.ListRequests(limit))
         return sorted((request for each in lists for request in each), key=lambda request: -request.age)[:limit]
 
     async def cancel_request(self, id: str) -> int:
         """Cancel the requests with this id; returns how many there were."""
-        return sum(await self.query(CancelRequest(id), _COMMAND_SECONDS))
+        return sum(await self.query(messages.CancelRequest(id), _COMMAND_SECONDS))
 
     async def query(self, request: Any, timeout: float | None = None) -> list[Any]:
         """The workers' replies, as far as they come in time."""
@@ -163,14 +149,14 @@ class WorkerPool:
         waiting: dict[tuple[int, ChildProcess], asyncio.Future[Any]]
         waiting = {(self._token, worker): loop.create_future() for worker in self._workers}
         self._replies |= waiting
-        self.send(Query(self._token, request))
+        self.send(messages.Query(self._token, request))
         if waiting:
             await asyncio.wait(waiting.values(), timeout=timeout or _ANSWER_SECONDS)
         for key in waiting:
             self._replies.pop(key, None)
         return [reply.result() for reply in waiting.values() if reply.done()]
 
-    def send(self, message: Message) -> None:
+    def send(self, message: messages.Message) -> None:
         """Send a message to all workers."""
         for worker in self._workers:
             worker.send(message)
@@ -180,7 +166,7 @@ class WorkerPool:
         self._is_stopping = True
         for supervisor in self._supervisors:
             supervisor.cancel()
-        self.send(Drain())
+        self.send(messages.Drain())
         for port in self._ports:
             port.close()  # a shared listener accepts connections while it is open here
         ends = [worker.ended for worker in self._workers if worker.ended is not None]
@@ -230,7 +216,9 @@ class WorkerPool:
         worker.ended.add_done_callback(lambda ended: self._has_ended(worker))
         self._workers.add(worker)
         state = tuple(self._state.values())
-        worker.send(Start(self._settings, self._rules, self.number, state, inherited, self._redis, self.captures))
+        worker.send(
+            messages.Start(self._settings, self._rules, self.number, state, inherited, self._redis, self.captures)
+        )
         either: list[asyncio.Future[Any]] = [serving, worker.ended]
         await asyncio.wait(either, timeout=_START_SECONDS, return_when=asyncio.FIRST_COMPLETED)
         try:
@@ -280,33 +268,33 @@ class WorkerPool:
         self._serving.pop(worker, None)
         self.counters.retire(worker)
 
-    def _received(self, worker: ChildProcess, message: Message) -> None:
+    def _received(self, worker: ChildProcess, message: messages.Message) -> None:
         serving = self._serving.get(worker)
         self._unanswered_since.pop(worker, None)
         match message:
-            case QueryReply(token, result):
+            case messages.QueryReply(token, result):
                 # the counters of one that was given up are retired
                 if isinstance(result, CountersSnapshot) and worker in self._workers:
                     self.counters.take(worker, result)
                 reply = self._replies.get((token, worker))
                 if reply is not None and not reply.done():
                     reply.set_result(result)
-            case Decisions(decisions, skipped):
+            case messages.Decisions(decisions, skipped):
                 self.on_decisions(decisions, skipped)
-            case Query():
+            case messages.Query():
                 task = asyncio.get_running_loop().create_task(self._pass_feedback(worker, message))
                 self._feedback_tasks.add(task)
                 task.add_done_callback(self._feedback_tasks.discard)
-            case Serving() if serving is not None and not serving.done():
+            case messages.Serving() if serving is not None and not serving.done():
                 serving.set_result(None)
                 self.served.set()
-            case WorkerFailed(reason) if serving is not None and not serving.done():
+            case messages.WorkerFailed(reason) if serving is not None and not serving.done():
                 serving.set_exception(StartError(reason))
-            case WorkerFailed(reason):
+            case messages.WorkerFailed(reason):
                 _log.error("%s %d: %s", self._name, worker.pid, reason)
 
-    async def _pass_feedback(self, worker: ChildProcess, query: Query) -> None:
+    async def _pass_feedback(self, worker: ChildProcess, query: messages.Query) -> None:
         """Offer a rating that a worker cannot count to all workers."""
         is_counted = any(await self.query(query.request))
         if worker in self._workers:
-            worker.send(QueryReply(query.token, is_counted))
+            worker.send(messages.QueryReply(query.token, is_counted))

@@ -17,18 +17,8 @@ from time import monotonic
 from typing import Any
 
 from gateway.config.settings import ListenerTls, Settings
+from gateway.control import messages
 from gateway.control.child import ControlledProcess, run_child
-from gateway.control.messages import (
-    CancelRequest,
-    Decisions,
-    GetCounters,
-    ListRequests,
-    Message,
-    Query,
-    QueryReply,
-    Start,
-    Watch,
-)
 from gateway.dataplane.context.active_requests import cancel_requests, list_requests
 from gateway.dataplane.context.data_plane import DataPlane
 from gateway.dataplane.context.decision_log import DecisionSampler
@@ -62,7 +52,7 @@ class Worker(ControlledProcess):
         self._ratings: dict[int, asyncio.Future[bool]] = {}  # passed to other workers, by token
         self._last_token = 0
 
-    async def start(self, start: Start) -> None:
+    async def start(self, start: messages.Start) -> None:
         set_up_logging(start.settings.log_format)
         store, events = _redis(start)
         plane = DataPlane(start.settings, start.rules, start.number, {}, store, events, start.captures)
@@ -94,27 +84,27 @@ class Worker(ControlledProcess):
 
     def answer(self, plane: DataPlane, request: Any) -> Any:
         match request:
-            case GetCounters():
+            case messages.GetCounters():
                 return counters_of(plane)
-            case ListRequests(limit):
+            case messages.ListRequests(limit):
                 return list_requests(plane.connections, os.getpid(), monotonic(), limit)
-            case CancelRequest(id):
+            case messages.CancelRequest(id):
                 return cancel_requests(plane.connections, os.getpid(), id)
             case Rating():
                 with suppress(ValueError):  # too many names
                     return plane.feedback.take(request)
         return False
 
-    def apply(self, plane: DataPlane, message: Message) -> None:
+    def apply(self, plane: DataPlane, message: messages.Message) -> None:
         match message:
-            case Watch(rate):
+            case messages.Watch(rate):
                 sampler = None
                 if rate > 0:
                     sampler = DecisionSampler(
                         rate, message.share, message.with_body_facts, message.redacted, self._report
                     )
                 plane.request_log.sample(sampler)
-            case QueryReply(token, is_counted):
+            case messages.QueryReply(token, is_counted):
                 counted = self._ratings.pop(token, None)
                 if counted is not None and not counted.done():
                     counted.set_result(is_counted)
@@ -122,7 +112,7 @@ class Worker(ControlledProcess):
                 super().apply(plane, message)
 
     def _report(self, decisions: list[dict[str, Any]], skipped: int) -> None:
-        self.send(Decisions(decisions, skipped))
+        self.send(messages.Decisions(decisions, skipped))
 
     async def close(self) -> None:
         """Stop accepting; let what is in flight end, within the limit."""
@@ -142,7 +132,7 @@ class Worker(ControlledProcess):
             await plane.news.close()
         if plane.store is not None:
             await plane.store.close()
-        self.send(QueryReply(0, counters_of(plane)))
+        self.send(messages.QueryReply(0, counters_of(plane)))
         with suppress(OSError, TimeoutError):  # the control process may be gone
             await asyncio.wait_for(self.writer.drain(), 1.0)
 
@@ -152,7 +142,7 @@ class Worker(ControlledProcess):
             return False
         self._last_token = token = self._last_token + 1
         counted = self._ratings[token] = asyncio.get_running_loop().create_future()
-        self.send(Query(token, rating))
+        self.send(messages.Query(token, rating))
         try:
             return await asyncio.wait_for(counted, _FEEDBACK_SECONDS)
         except TimeoutError:
@@ -161,7 +151,7 @@ class Worker(ControlledProcess):
             self._ratings.pop(token, None)
 
 
-def _redis(start: Start) -> tuple[Store | None, EventBus | None]:
+def _redis(start: messages.Start) -> tuple[Store | None, EventBus | None]:
     """The worker's Redis; its outages are logged by the control process, which uses the same one."""
     if start.redis is None:
         return None, None
@@ -181,7 +171,7 @@ def retain_buffers() -> None:
         mallopt(_M_TRIM_THRESHOLD, _BUFFER_BYTES)
 
 
-def listeners(start: Start) -> list[socket.socket]:
+def listeners(start: messages.Start) -> list[socket.socket]:
     """The listening sockets: inherited, or bound to the settings' ports.
 
     Raises: OSError.

@@ -40,8 +40,6 @@ def test_its_ports_are_nobody_elses_while_it_starts() -> None:
         with socket.socket() as other, pytest.raises(OSError, match="in use"):
             other.bind(("127.0.0.1", server.metrics_port))
         server.wait_ready()
-        with pytest.raises(OSError, match=f"port {server.grpc_port} for Triton's grpc: Address already in use"):
-            TritonProcess.start(SAMPLE_MODELS, grpc_port=server.grpc_port)
         assert send(server.metrics_port, "GET", "/metrics").status == 200
 
 
