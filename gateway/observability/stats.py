@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any
 
 # Accounts shown of each limit: those with the most requests under way, then the last used.
@@ -112,19 +112,20 @@ def add_up(parts: Iterable[Any]) -> Any:
     if len(present) < 2:
         return present[0] if present else None
     first: Any = present[0]
-    if isinstance(first, bool):
-        return any(present)
-    if isinstance(first, int | float):
+    kind = type(first)
+    if kind is int or kind is float:
         return sum(present)
-    if isinstance(first, list):
+    if kind is bool:
+        return any(present)
+    if kind is list:
         return [sum(items) for items in zip(*present, strict=True)]
     if isinstance(first, Mapping):
         by_key: dict[Any, list[Any]] = {}
         for part in present:
             for key, value in part.items():
                 by_key.setdefault(key, []).append(value)
-        return {key: add_up(values) for key, values in by_key.items()}
-    parameters = getattr(first, "__dataclass_params__", None)
+        return {key: values[0] if len(values) == 1 else add_up(values) for key, values in by_key.items()}
+    parameters = getattr(kind, "__dataclass_params__", None)
     if parameters is None or parameters.frozen:
         return first
-    return type(first)(**{each.name: add_up([getattr(part, each.name) for part in present]) for each in fields(first)})
+    return kind(*[add_up([getattr(part, name) for part in present]) for name in kind.__dataclass_fields__])

@@ -56,7 +56,11 @@ def _store_use(plane: DataPlane) -> StoreUse | None:
     if store is None or news is None:
         return None
     return StoreUse(
-        **asdict(store.counts), received=news.received, gaps=news.gaps, available=store.is_available, live=news.is_live
+        **asdict(store.counts),
+        received=news.received,
+        gaps=news.gaps,
+        available=int(store.is_available),
+        live=int(news.is_live),
     )
 
 
