@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from gateway.redis.bounded_client import StoreCounts
+
 # Accounts shown of each limit: those with the most requests under way, then the last used.
 MAX_SHOWN = 20
 
@@ -31,17 +33,10 @@ class LiveRequest:
 
 
 @dataclass(slots=True)
-class StoreUse:
+class StoreUse(StoreCounts):
     """The use of Redis by a worker since its start, or by several. `available` and `live` are current: how many of them
     call it, and receive its events."""
 
-    calls: int = 0
-    late: int = 0  # the reply missed its deadline
-    failed: int = 0  # unreachable, or not serving
-    refused: int = 0  # a wrong type, no memory
-    skipped: int = 0  # not sent, after earlier failures
-    dropped: int = 0  # queued and never written
-    seconds: float = 0.0  # of all calls with a reply
     received: int = 0  # events
     gaps: int = 0  # times that events were missed, and all state was read again
     available: int = 0
