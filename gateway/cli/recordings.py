@@ -95,17 +95,17 @@ def replay(
     from gateway.dry_run.replay import RecordingSpoiltError, Replay
 
     candidate = _load(rules)
-    trial = Replay(candidate, _load(against) if against else None)
+    dry_run = Replay(candidate, _load(against) if against else None)
     try:
-        unrecorded = _run(trial, recording)
+        unrecorded = _run(dry_run, recording)
     except OSError as error:
         typer.echo(f"{recording} cannot be read: {error.strerror}", err=True)
         return 1
     except RecordingSpoiltError as error:
         typer.echo(f"{recording}: {error}", err=True)
         return 1
-    print_report({**trial.report(), "unrecorded": unrecorded})
-    return 1 if fail_on_change and trial.changed else 0
+    print_report({**dry_run.report(), "unrecorded": unrecorded})
+    return 1 if fail_on_change and dry_run.changed else 0
 
 
 def print_report(report: dict[str, Any]) -> None:
@@ -132,8 +132,8 @@ def print_report(report: dict[str, Any]) -> None:
     )
 
 
-def _run(trial: Any, recording: Path) -> list[str]:
-    """Take all facts, with a bar where somebody watches.
+def _run(dry_run: Any, recording: Path) -> list[str]:
+    """Take all facts, with a bar on a terminal.
 
     Raises: OSError, RecordingSpoiltError.
     """
@@ -142,11 +142,11 @@ def _run(trial: Any, recording: Path) -> list[str]:
     from gateway.dry_run.replay import read_facts
 
     with recording.open("rb") as file, Progress(console=console(), transient=True) as progress:
-        unrecorded: list[str] = trial.unrecorded(file.readline())
+        unrecorded: list[str] = dry_run.unrecorded(file.readline())
         bar = progress.add_task("replaying", total=recording.stat().st_size)
         file.seek(0)
         for number, fact in enumerate(read_facts(iter(file.readline, b""))):
-            trial.take(fact)
+            dry_run.take(fact)
             if number % 512 == 0:
                 progress.update(bar, completed=file.tell())
     return unrecorded

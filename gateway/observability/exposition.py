@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import astuple, dataclass, field
+from functools import partial
 from operator import attrgetter, itemgetter
 from typing import Any, NamedTuple
 
@@ -116,12 +117,7 @@ _ARM = ("experiment", "arm")
 _FAILURES = ("late", "failed", "refused", "skipped")
 
 
-def _c(name: str, help: str, labels: tuple[str, ...], rows: RowsOf) -> _Metric:
-    return _Metric("counter", name, help, labels, rows)
-
-
-def _g(name: str, help: str, labels: tuple[str, ...], rows: RowsOf) -> _Metric:
-    return _Metric("gauge", name, help, labels, rows)
+_c, _g = partial(_Metric, "counter"), partial(_Metric, "gauge")
 
 
 def _h(name: str, help: str, rows: RowsOf) -> _Metric:
