@@ -18,7 +18,7 @@ from time import time
 from typing import Any
 
 from gateway.events.event_bus import EventBus
-from gateway.events.event_types import ConditionChanged, EndpointDrained, ExperimentChanged, RulesActivated
+from gateway.events.event_types import ConditionChanged, EndpointDrained, ExperimentChanged, Item, RulesActivated
 from gateway.protocol.engine_load import Readiness
 from gateway.redis.address import RedisAddress
 from gateway.redis.bounded_client import Store, end
@@ -79,7 +79,6 @@ class Replicas:
         self._address = address
         self._listeners = listeners
         self._drains = Drains()
-        self._published_drained: frozenset[Key] = frozenset()
         self._rules = ("", 0, "")
         self._conditions: Mapping[Key, Readiness] = {}
         self._others: tuple[Replica, ...] = ()
@@ -136,33 +135,32 @@ class Replicas:
     def rules_activated(self, digest: str, number: int, base: str) -> None:
         self._rules = (digest, number, base)
         self._is_due.set()
-        if self._events is not None:
-            self._events.publish(RulesActivated(digest, number, self.name, base))
+        self._publish(RulesActivated(digest, number, self.name, base))
 
     def experiment_changed(self, name: str) -> None:
         """Publish that this replica has changed an experiment's run."""
-        if self._events is not None:
-            self._events.publish(ExperimentChanged(name))
+        self._publish(ExperimentChanged(name))
 
     def conditions_changed(self, conditions: Mapping[Key, Readiness]) -> None:
         """Publish changes in the results of the probes."""
         before, self._conditions = self._conditions, dict(conditions)
-        if self._events is None:
-            return
         for key, condition in conditions.items():
             if before.get(key, condition) is not condition:
-                self._events.publish(ConditionChanged(*key, condition.value))
+                self._publish(ConditionChanged(*key, condition.value))
 
     async def drain(self, key: Key, is_draining: bool, by: str) -> bool:
         """Drain an endpoint, or put it in use again; returns whether the other replicas will know."""
         drained = DrainedSince(time(), by) if is_draining else None
         _log.info("%s of engine '%s' is %s by %s", key[1], key[0], "drained" if is_draining else "in use again", by)
         self._drains.decide(key, drained)
-        self._publish_drained()
+        self._listeners.drained(self.drained)
         is_written = await self._beat()
-        if self._events is not None:
-            self._events.publish(EndpointDrained(*key, is_draining, time(), by))
+        self._publish(EndpointDrained(*key, is_draining, time(), by))
         return is_written
+
+    def _publish(self, item: Item) -> None:
+        if self._events is not None:
+            self._events.publish(item)
 
     # Events from the others
 
@@ -176,14 +174,8 @@ class Replicas:
 
     def _drained_received(self, item: EndpointDrained) -> None:
         self._drains.apply(item)
-        self._publish_drained()
+        self._listeners.drained(self.drained)
         self._is_due.set()  # a reply that is under way may be older
-
-    def _publish_drained(self) -> None:
-        drained = frozenset(self._drains.drained)
-        if drained != self._published_drained:
-            self._published_drained = drained
-            self._listeners.drained(drained)
 
     # What all share
 
@@ -216,7 +208,7 @@ class Replicas:
         if refused:
             return False
         self._drains.take(answers[-1], unwritten)
-        self._publish_drained()
+        self._listeners.drained(self.drained)
         return True
 
 
