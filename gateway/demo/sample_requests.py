@@ -29,8 +29,7 @@ def request_samples(console: Console, base: str, grpc: str, models: Collection[s
     from tritonclient.utils import InferenceServerException
 
     try:
-        _add_by_rest(console, base)
-        _add_by_grpc(console, grpc)
+        _add(console, base, grpc)
         if "shapes" in models:
             _name_a_shape(console, base)
         if "embedding" in models:
@@ -77,20 +76,21 @@ def request(base: str, method: str, path: str, body: object = None) -> httpx.Res
     return reply
 
 
-def _add_by_rest(console: Console, base: str) -> None:
-    from tritonclient import http
+def _add(console: Console, base: str, grpc_address: str) -> None:
+    """Add numbers by REST, and by gRPC."""
+    from tritonclient import grpc, http
 
-    with http.InferenceServerClient(base.removeprefix("http://")) as client:
-        result = client.infer("adder", _numbers(http))
-    _show_sum(console, "infer adder", "tritonclient.http", result, result.get_response()["model_name"])
-
-
-def _add_by_grpc(console: Console, grpc_address: str) -> None:
-    from tritonclient import grpc
-
-    with grpc.InferenceServerClient(grpc_address) as client:
-        result = client.infer("sum-and-difference", _numbers(grpc))
-    _show_sum(console, "infer sum-and-difference", "tritonclient.grpc", result, result.get_response().model_name)
+    for client, address, model in (
+        (http, base.removeprefix("http://"), "adder"),
+        (grpc, grpc_address, "sum-and-difference"),
+    ):
+        with client.InferenceServerClient(address) as connection:
+            result = connection.infer(model, _numbers(client))
+        response = result.get_response()
+        answered = response["model_name"] if client is http else response.model_name
+        console.print(f"\n[bold]infer {model}[/]  a=[1 2 3] b=[10 20 30]  ({client.__name__})")
+        for name in ("sum", "diff"):
+            console.print(f"  {name} = {result.as_numpy(name)[0]}  from '{answered}'", markup=False)
 
 
 def _numbers(client: Any) -> list[Any]:
@@ -103,12 +103,6 @@ def _numbers(client: Any) -> list[Any]:
         inputs.append(client.InferInput(name, list(data.shape), "INT32"))
         inputs[-1].set_data_from_numpy(data)
     return inputs
-
-
-def _show_sum(console: Console, title: str, client: str, result: Any, model: str) -> None:
-    console.print(f"\n[bold]{title}[/]  a=[1 2 3] b=[10 20 30]  ({client})")
-    for name in ("sum", "diff"):
-        console.print(f"  {name} = {result.as_numpy(name)[0]}  from '{model}'", markup=False)
 
 
 def _name_a_shape(console: Console, base: str) -> None:
