@@ -69,7 +69,6 @@ def _check_authority(authority: str, what: str) -> str | None:
     return port
 
 
-_HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")  # RFC 9110, 5.6.2: a token
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 
@@ -99,11 +98,8 @@ def text(text: str) -> str:
     return text
 
 
-def header_name(text: str) -> str:
-    """A header's name, in lower case."""
-    if not _HEADER_NAME.fullmatch(text):
-        raise ValueError(f"{text!r} is not a header name")
-    return text.lower()
+# RFC 9110, 5.6.2: a token; in lower case
+header_name = values.matching(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+", str.lower, "{text!r} is not a header name")
 
 
 def base_path(text: str) -> str:
@@ -172,15 +168,12 @@ def request_value(what: str, *known: str) -> Callable[[str], str]:
     return parse
 
 
-_SHA256 = re.compile(r"[0-9a-fA-F]{64}")
-
-
-def hashed_key(text: str) -> str:
-    """A key's SHA-256. The key itself is a secret and appears neither in rule files nor in messages."""
-    if not _SHA256.fullmatch(text):
-        what = "a key stands here by its SHA-256, 64 hexadecimal digits"
-        raise ValueError(f"{what}: `printf %s 'the key' | sha256sum` tells it")
-    return text.lower()
+# A key's SHA-256. The key itself is a secret and appears neither in rule files nor in messages.
+hashed_key = values.matching(
+    r"[0-9a-fA-F]{64}",
+    str.lower,
+    "a key stands here by its SHA-256, 64 hexadecimal digits: `printf %s 'the key' | sha256sum` tells it",
+)
 
 
 share_of_units = values.checked(
@@ -212,14 +205,12 @@ def part(text: str) -> float:
 alpha = values.checked(share, lambda found: 0 < found <= 0.5, "{text} is out of range: more than 0, up to 0.5")
 
 
-_DEVIATION = re.compile(r"(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,2})?", re.ASCII)
-
-
-def deviation(text: str) -> float:
-    """A number from 0 up, in scientific notation too: tolerances are small."""
-    if not _DEVIATION.fullmatch(text):
-        raise ValueError(f"{text!r} is not a number from 0 up, as 0.001 or 1e-3")
-    return float(text)
+# A number from 0 up, in scientific notation too: tolerances are small
+deviation = values.matching(
+    r"(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,2})?",
+    float,
+    "{text!r} is not a number from 0 up, as 0.001 or 1e-3",
+)
 
 
 def relative_deviation(text: str) -> float:

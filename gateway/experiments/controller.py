@@ -242,10 +242,10 @@ class ExperimentController:
         """Send the active shares to the workers."""
         active = {name: state for name, each in self._experiments.items() if (state := each.active) is not None}
         weights = {name: dict(state.shares) for name, state in active.items() if state.shares}
-        runs = {name: active[name].run for name in weights}
-        if (weights, runs) != self._weights:
-            self._weights = weights, runs
-            self._actions.set_weights(weights, runs)
+        numbers = {name: active[name].run for name in weights}
+        if (weights, numbers) != self._weights:
+            self._weights = weights, numbers
+            self._actions.set_weights(weights, numbers)
         self._applied = {name: state.turn for name, state in active.items()}
 
     def _changed(self, name: str) -> None:

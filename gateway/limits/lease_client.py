@@ -229,7 +229,7 @@ class LeaseClient:
                 account.is_borrowing = False
         for (account, _), requests, is_complete in zip(batch, waiting, results, strict=True):
             if not is_complete and account.slots is not None:
-                account.slots.lost()
+                account.slots.held = 0  # the lease is unknown: borrow before the next request
             for request in requests:
                 request.answered(is_late=not is_complete)
         self._go_on()

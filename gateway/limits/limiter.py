@@ -392,7 +392,7 @@ class Limiter:
         for limit in self._limits.values():
             for account in limit.accounts.values():
                 if account.slots is not None:
-                    account.slots.lost()
+                    account.slots.held = 0
                     if account.slots.in_use:
                         self._borrow_soon(account)
 

@@ -102,10 +102,6 @@ class ConcurrencySlots:
         if held < wanted and held <= self.in_use:
             self.refused_until = now + RETRY_SECONDS
 
-    def lost(self) -> None:
-        """The lease is unknown: borrow before the next request."""
-        self.held = 0
-
     def resize(self, num_workers: int) -> None:
         """Set the number of workers that share the limit."""
         self._own = max(1, self.limit // num_workers)

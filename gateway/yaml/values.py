@@ -13,15 +13,34 @@ T = TypeVar("T")
 Number = TypeVar("Number", int, float)
 Member = TypeVar("Member", bound=Enum)
 
-_INTEGER = re.compile(r"-?[0-9]{1,18}")
-_NUMBER = re.compile(r"-?[0-9]{1,18}(?:\.[0-9]{1,18})?|-?\.[0-9]{1,18}")
 _DURATION = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,18})?|\.[0-9]{1,18}) ?(ms|s|m|h|)")
 _SIZE = re.compile(r"([0-9]{1,18}) ?([A-Za-z]*)")
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 _SECONDS = {"ms": 0.001, "s": 1.0, "": 1.0, "m": 60.0, "h": 3600.0}
 _BYTES = {"": 1, "B": 1}
 _BYTES |= {"kB": 10**3, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
+
+
+def matching(pattern: str, convert: Callable[[str], T], message: str) -> Callable[[str], T]:
+    """Convert a text that matches as a whole; otherwise the message, with `{text}`, is the error."""
+    expression = re.compile(pattern)
+
+    def read(text: str) -> T:
+        if not expression.fullmatch(text):
+            raise ValueError(message.format(text=text))
+        return convert(text)
+
+    return read
+
+
+integer = matching(r"-?[0-9]{1,18}", int, "{text!r} is not a whole number")
+number = matching(r"-?[0-9]{1,18}(?:\.[0-9]{1,18})?|-?\.[0-9]{1,18}", float, "{text!r} is not a number")
+# Names go into headers, metrics and URLs, so their letters are few.
+name = matching(
+    r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}",
+    str,
+    "{text!r} is not a name: letters, digits, '.', '_', '-', up to 100, a letter or digit first",
+)
 
 
 def duration(text: str) -> float:
@@ -38,20 +57,6 @@ def size(text: str) -> int:
     if match is None or match[2] not in _BYTES:
         raise ValueError(f"{text!r} is not a size: write 64MiB, 1MB or a number of bytes")
     return int(match[1]) * _BYTES[match[2]]
-
-
-def number(text: str) -> float:
-    """A decimal number."""
-    if not _NUMBER.fullmatch(text):
-        raise ValueError(f"{text!r} is not a number")
-    return float(text)
-
-
-def integer(text: str) -> int:
-    """A whole number, in decimal digits."""
-    if not _INTEGER.fullmatch(text):
-        raise ValueError(f"{text!r} is not a whole number")
-    return int(text)
 
 
 def boolean(text: str) -> bool:
@@ -105,13 +110,6 @@ def member_of(kind: type[Member], what: str) -> Callable[[str], Member]:
     """Read a member of an enumeration by its value."""
     checked = one_of((member.value for member in kind), what)
     return lambda text: kind(checked(text))
-
-
-def name(text: str) -> str:
-    """What files call a thing: it goes into headers, metrics and URLs, so its letters are few."""
-    if not _NAME.fullmatch(text):
-        raise ValueError(f"{text!r} is not a name: letters, digits, '.', '_', '-', up to 100, a letter or digit first")
-    return text
 
 
 class NameOf(NamedTuple):
