@@ -147,7 +147,7 @@ class Conversation:
 
     async def read(self) -> StoredHistory:
         """The stored history; NOTHING if there is none."""
-        (answer,) = await self._execute(_READ.command(self._keys, ()))
+        (answer,) = await self._store.run(_READ.command(self._keys, ()), timeout=self._patience)
         (epoch, revision, dropped, system), turns = answer
         if epoch is None:
             return NOTHING
@@ -178,7 +178,7 @@ class Conversation:
 
     async def write(self, command: Command) -> str:
         """Execute a command of `writing`. Returns: `kept`, `gone` or `changed`, see `_WRITE`."""
-        (answer,) = await self._execute(command)
+        (answer,) = await self._store.run(command, timeout=self._patience)
         return str(answer[0].decode())
 
     def enqueue(self, command: Command) -> None:
@@ -189,7 +189,8 @@ class Conversation:
 
     async def whole(self) -> StoredConversation | None:
         """The whole conversation, for operators; None if there is none."""
-        fields, stored = await self._execute(("HMGET", self.key, *_FIELDS, "system"), ("LRANGE", self._keys[1], 0, -1))
+        commands = ("HMGET", self.key, *_FIELDS, "system"), ("LRANGE", self._keys[1], 0, -1)
+        fields, stored = await self._store.run(*commands, timeout=self._patience)
         *values, system = fields
         if values[_FIELDS.index("session")] is None:
             return None
@@ -203,15 +204,8 @@ class Conversation:
 
     async def delete(self) -> bool:
         """Delete it. Returns whether it existed. Active requests of it are not stored any more."""
-        (count,) = await self._execute(("DEL", *self._keys))
+        (count,) = await self._store.run(("DEL", *self._keys), timeout=self._patience)
         return bool(count)
-
-    async def _execute(self, *commands: Command) -> list[Any]:
-        answers = await self._store.call(commands, self._patience)
-        for answer in answers:
-            if isinstance(answer, Exception):
-                raise StoreError(f"Redis refuses: {answer}") from answer
-        return answers
 
 
 async def list_conversations(store: Store, cursor: int, limit: int, *, patience: float) -> tuple[list[Json], int]:
@@ -223,10 +217,7 @@ async def list_conversations(store: Store, cursor: int, limit: int, *, patience:
     if store.address.layout is RedisTopology.CLUSTER:
         raise StoreError("the conversations of a cluster cannot be listed: every server has a cursor of its own")
     scan = ("SCAN", cursor, "MATCH", f"{_PREFIX}{{*}}", "COUNT", limit, "TYPE", "hash")
-    (answer,) = await store.call([scan], patience)
-    if isinstance(answer, Exception):
-        raise StoreError(f"Redis refuses: {answer}") from answer
-    following, keys = answer
+    ((following, keys),) = await store.run(scan, timeout=patience)
     replies = await store.call([("HMGET", key, *_FIELDS) for key in keys], patience) if keys else []
     found = []
     for values in replies:

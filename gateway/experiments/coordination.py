@@ -306,15 +306,9 @@ class RedisCoordination:
             await self._execute(_LEAVE.command([_LEADER, _REPORTS], [self.me]))
 
     async def _execute(self, *commands: Command) -> Any:
-        """Returns: the reply to the first command.
-
-        Raises: StoreError, also if Redis refuses.
-        """
-        answers = await self._store.call(commands, _DEADLINE_SECONDS)
-        for answer in answers:
-            if isinstance(answer, Exception):
-                raise StoreError(f"Redis refuses what experiments keep: {answer}") from answer
-        return answers[0]
+        """Returns: the reply to the first command."""
+        refused = "Redis refuses what experiments keep"
+        return (await self._store.run(*commands, timeout=_DEADLINE_SECONDS, refused=refused))[0]
 
 
 Coordination = LocalCoordination | RedisCoordination

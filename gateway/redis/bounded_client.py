@@ -135,6 +135,14 @@ class Store:
             self._succeeded()
         return answers
 
+    async def run(self, *commands: Command, timeout: float, refused: str = "Redis refuses") -> list[Any]:
+        """The same, where Redis refuses none. Raises: StoreError, which begins with `refused` if it does."""
+        answers = await self.call(commands, timeout)
+        for answer in answers:
+            if isinstance(answer, Exception):
+                raise StoreError(f"{refused}: {answer}") from answer
+        return answers
+
     def enqueue(self, *commands: Command) -> None:
         """Run commands soon and in order, without waiting for their replies."""
         lost = len(self._queue) + len(commands) - (self._queue.maxlen or 0)

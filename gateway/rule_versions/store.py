@@ -10,6 +10,7 @@ import json
 import logging
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from tempfile import NamedTemporaryFile
@@ -125,13 +126,11 @@ class VersionStore:
     def add(self, version: Version, texts: Mapping[str, str]) -> Version:
         """Store a version under the next free number, and return it with that number."""
         while True:
-            numbered = replace(version, number=self._last + 1)
             self._last += 1
-            try:
-                if self._write(numbered, texts, is_new=True):
-                    break
-            except FileExistsError:  # another gateway uses the same folder
-                continue
+            numbered = replace(version, number=self._last)
+            with suppress(FileExistsError):  # another gateway uses the same folder
+                self._write(numbered, texts, is_new=True)
+                break
         self._known[numbered.number] = numbered
         for number in list(self._known)[:-MAX_VERSIONS]:
             self._forget(number)
@@ -160,14 +159,14 @@ class VersionStore:
             except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
                 _log.warning("rule version %s is passed over: %s", path, error)
 
-    def _write(self, version: Version, texts: Mapping[str, str], *, is_new: bool) -> bool:
+    def _write(self, version: Version, texts: Mapping[str, str], *, is_new: bool) -> None:
         """Store it; if the folder cannot be written, it stays in memory.
 
         Raises: FileExistsError if it is new and its number is taken.
         """
         if self._folder is None:
             self._texts[version.number] = texts
-            return True
+            return
         stored = json.dumps(asdict(version) | {"texts": dict(texts)}, indent=1)
         try:
             self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -187,7 +186,6 @@ class VersionStore:
             self._texts[version.number] = texts
         else:
             self._texts.pop(version.number, None)
-        return True
 
     def _forget(self, number: int) -> None:
         del self._known[number]

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gateway.config.specs import ReplaySpec
 from gateway.protocol.sequence import Sequence
@@ -351,17 +351,15 @@ class RedisSequenceLog:
         keys = [inputs_key(sequence), session_key(sequence)]
         token, starts = f"{random.getrandbits(64):x}", "1" if sequence.starts else ""
         pause, until = _LOOK_AGAIN_SECONDS, monotonic() + _SETTLE_SECONDS
-        step, is_clear = 0, False
+        step, is_clear = 0, 0
         try:
             while not is_clear and monotonic() < until:
                 if step:
                     await asyncio.sleep(pause)
                     pause = min(2 * pause, 10 * _LOOK_AGAIN_SECONDS)
-                (answer,) = await self._store.call(
-                    [_NUMBER.command(keys, [token, starts, step, _ttl(spec)])], spec.patience
-                )
-                run, step, is_clear, fields = _numbered(answer)
-                sequence.step, sequence.run, sequence.unkept = step, run, "" if step else _NOT_STARTED
+                command = _NUMBER.command(keys, [token, starts, step, _ttl(spec)])
+                ((run, step, is_clear, fields),) = await self._store.run(command, timeout=spec.patience)
+                sequence.step, sequence.run, sequence.unkept = step, run.decode(), "" if step else _NOT_STARTED
                 self._placed(sequence, fields)
         except StoreError:
             if not step:
@@ -413,14 +411,3 @@ SequenceLog = LocalSequenceLog | RedisSequenceLog
 
 def _ttl(spec: ReplaySpec) -> int:
     return max(1, int(spec.ttl))
-
-
-def _numbered(answer: Any) -> tuple[str, int, bool, object]:
-    """Parse the reply of `_NUMBER`: the run, the number, whether the outcome before is known, the sequence's fields.
-
-    Raises: StoreError if Redis refused it, for example for a key of another type.
-    """
-    if isinstance(answer, Exception):
-        raise StoreError(str(answer)) from answer
-    run, step, is_clear, fields = answer
-    return run.decode(), int(step), bool(is_clear), fields
