@@ -129,7 +129,7 @@ def _read(root: Node, reading: Reading) -> dict[str, KeyEntry]:
         return {}
     entries: dict[str, KeyEntry] = {}
     for node in root.nodes:
-        entry = _ENTRY.read(node, reading, location=node.location)
+        entry = _ENTRY(node, reading, location=node.location)
         if entry is None:
             continue
         reading.declare("key", entry.name, node.location)

@@ -102,7 +102,7 @@ _ENGINE = record_of(
 
 def read_engine(name: str, location: Location, node: Node, reading: Reading) -> EngineSpec | None:
     """Read one engine; `location` is that of its name. Contradictions are errors, keys without effect are warnings."""
-    engine = _ENGINE.read(node, reading, name=name, location=location)
+    engine = _ENGINE(node, reading, name=name, location=location)
     if engine is None:
         return None
     assert isinstance(node, Map)

@@ -96,7 +96,7 @@ _LAYER = record_of("a layer", LayerSpec, given=("name",))
 
 def read_experiment(name: str, location: Location, node: Node, reading: Reading) -> ExperimentSpec | None:
     """Read one experiment; `location` is that of its name."""
-    experiment = _EXPERIMENT.read(node, reading, name=name, location=location)
+    experiment = _EXPERIMENT(node, reading, name=name, location=location)
     if experiment is None:
         return None
     for arm, times in Counter(arm.name for arm in experiment.arms).items():
@@ -169,7 +169,7 @@ def _with_arm(experiment: ExperimentSpec, ramp: RampSpec, node: Map, reading: Re
 
 def read_layer(name: str, location: Location, node: Node, reading: Reading) -> LayerSpec | None:
     """Read one layer; `location` is that of its name."""
-    return _LAYER.read(node, reading, name=name, location=location)
+    return _LAYER(node, reading, name=name, location=location)
 
 
 def check_layers(experiments: Mapping[str, ExperimentSpec], layers: Mapping[str, LayerSpec], reading: Reading) -> None:

@@ -95,7 +95,7 @@ def read_test(node: Node, reading: Reading) -> RuleTestSpec | None:
     """Read one test."""
     expect = node.entries["expect"].node if isinstance(node, Map) and "expect" in node.entries else None
     places = {key: entry.node.location for key, entry in expect.entries.items()} if isinstance(expect, Map) else {}
-    test = _TEST.read(node, reading, places=places)
+    test = _TEST(node, reading, places=places)
     if test is None:
         return None
     if test.expect == ExpectSpec():

@@ -153,10 +153,7 @@ class Record(Generic[T]):
     planned: Mapping[str, str] = field(default_factory=dict)  # key that a later version will know -> what there is
     has_location: bool = False  # the spec has the location of its node
 
-    def __call__(self, node: Node, reading: Reading) -> T | None:
-        return self.read(node, reading)
-
-    def read(self, node: Node, reading: Reading, **given: object) -> T | None:
+    def __call__(self, node: Node, reading: Reading, **given: object) -> T | None:
         """Read the map and create the spec from it and `given`; None if something is wrong."""
         if not isinstance(node, Map):
             expected(node, f"{self.what} (a map)", reading)
@@ -197,7 +194,7 @@ def record_of(
     """The record of a dataclass: its fields are the keys, and those without a default are required.
 
     A field's type determines its reader (see `reader_of`) unless `special` has one. Fields that are `given` to
-    `Record.read`, and `location`, are not keys.
+    the record, and `location`, are not keys.
     """
     hints = get_type_hints(spec, include_extras=True)
     keys = [each for each in fields(spec) if each.name not in (*given, "location")]  # type: ignore[arg-type]
