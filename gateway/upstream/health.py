@@ -47,8 +47,6 @@ class EndpointHealth:
     and now replies, though not ready, is no longer down at once.
     """
 
-    __slots__ = ("_results", "_spec", "condition")
-
     def __init__(self, spec: HealthSpec) -> None:
         self._spec = spec
         self._results: deque[Readiness] = deque(maxlen=max(spec.unhealthy_after, spec.healthy_after))

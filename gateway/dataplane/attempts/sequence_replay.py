@@ -42,20 +42,6 @@ class SequenceReplay:
     """The sequence of one request, on a route that keeps sequences' inputs: its input is stored once an engine has
     answered, and where its endpoint is gone, another one gets the inputs before it, each endpoint twice at most."""
 
-    __slots__ = (
-        "_affinity",
-        "_failed",
-        "_failures",
-        "_front",
-        "_is_placed",
-        "_lane",
-        "_moved",
-        "_sequence",
-        "_spec",
-        "_task",
-        "max_bytes",
-    )
-
     def __init__(
         self,
         front: AttemptFront,

@@ -20,18 +20,6 @@ class ArmSelector:
     lanes take REST requests of this kind as they are.
     """
 
-    __slots__ = (
-        "_arms",
-        "_of_buckets",
-        "_out",
-        "_split",
-        "by_session",
-        "header",
-        "is_sticky",
-        "needs_session",
-        "passes",
-    )
-
     def __init__(self, route: Route, split: Split, snapshot: Snapshot, call: ApiCall | None) -> None:
         self._split = split
         lanes = [snapshot.lane(target) for target in route.targets]

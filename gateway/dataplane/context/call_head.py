@@ -42,8 +42,6 @@ _MAX_DECISIONS = 1024
 class CallTarget:
     """A lane as the target of calls with one plan: the fields as each endpoint gets them."""
 
-    __slots__ = ("_at", "_heads", "_plan", "endpoint", "lane", "model")
-
     def __init__(self, plan: CallPlan, lane: Lane, endpoint: Endpoint | None = None) -> None:
         """`endpoint` is the only one, where a session has chosen it."""
         self._plan = plan
@@ -73,24 +71,6 @@ class CallTarget:
 
 class CallPlan:
     """The fields that calls have in common, and what follows from them. Such calls share it: it is immutable."""
-
-    __slots__ = (
-        "_arm_selectors",
-        "_decided",
-        "_facts_headers",
-        "_forced",
-        "_targets",
-        "authority",
-        "encoding",
-        "error",
-        "fields",
-        "path",
-        "request_line",
-        "rest_facts",
-        "rpc",
-        "snapshot",
-        "wants_grpc_errors",
-    )
 
     def __init__(self, fields: list[Field], snapshot: Snapshot, settings: Settings) -> None:
         named = dict(reversed(fields))  # the first of each name

@@ -70,8 +70,6 @@ class CaptureReader:
 class Copy:
     """A copy of a body of up to `max_bytes`; of a longer one, nothing is kept."""
 
-    __slots__ = ("_max_bytes", "is_whole", "pieces", "size")
-
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
         self.pieces: list[bytes] = []

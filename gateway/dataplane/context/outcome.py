@@ -24,8 +24,6 @@ class GenerationUsage(NamedTuple):
 class OutcomeRecorder:
     """Reports to the arm's meter once; to none where the request is not measured."""
 
-    __slots__ = ("_crossed", "_generated", "_id", "_lane", "_meter", "_size", "_started_at")
-
     def __init__(self, lane: Lane, is_inference: bool, request_id: bytes, started_at: float) -> None:
         self._lane = lane
         self._meter: Meter | None = lane.meter if is_inference else None

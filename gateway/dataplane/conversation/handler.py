@@ -44,8 +44,6 @@ _CONVERSATION = "conversation"
 class ConversationHandler(TranslatingHandler):
     """One request of a session."""
 
-    __slots__ = ("_is_keeping", "_talk")
-
     def __init__(
         self, client: Client, request: Request, lane: Lane, session: str, spec: HistorySpec, backend: Serve
     ) -> None:

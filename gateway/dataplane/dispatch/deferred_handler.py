@@ -23,8 +23,6 @@ Chosen = tuple[Handler, bytes]
 class DeferredHandler(Handler):
     """Holds the body until there is a handler."""
 
-    __slots__ = ("_body", "_client", "_handler", "_request", "_started_at")
-
     def __init__(self, client: Client, request: Request) -> None:
         self._client = client
         self._request = request.timed()
@@ -86,8 +84,6 @@ class DeferredHandler(Handler):
 class BufferingHandler(DeferredHandler):
     """`choose` makes the handler from what has come of the body, None while more must come."""
 
-    __slots__ = ("_choose",)
-
     def __init__(
         self, client: Client, request: Request, choose: Callable[[Client, Request, RequestBody], Chosen | None]
     ) -> None:
@@ -130,8 +126,6 @@ def route_on_body(client: Client, request: Request, body: RequestBody, serve: Se
 class SessionLookup(DeferredHandler):
     """Holds the body of a request of a session that this worker has not seen, while Redis looks up the session's place
     and its arm, a few milliseconds at most."""
-
-    __slots__ = ("_choose", "_is_over", "_is_started", "_lane", "_session")
 
     def __init__(
         self, client: Client, request: Request, lane: Lane, session: str, choose: Callable[[Lane, bytes], Chosen]

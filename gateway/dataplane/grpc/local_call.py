@@ -27,8 +27,6 @@ class LocalCall(ClientCall):
     """Collects the client's messages for a subclass, which answers. It ends by `_succeed`, by `_fail`, or when its
     client is gone. While the client does not read, it is not read from."""
 
-    __slots__ = ("_has_begun", "_message", "_reader")
-
     def __init__(self, client: CallClient, stream: Stream, head: CallHead) -> None:
         super().__init__(client, stream, head)
         self._reader = MessageReader(client.plane.settings.limits.max_body_bytes)
@@ -155,8 +153,6 @@ class LocalCall(ClientCall):
 class RefusedCall(LocalCall):
     """A call that is answered with an error at once."""
 
-    __slots__ = ()
-
     def __init__(self, client: CallClient, stream: Stream, head: CallHead, error: GatewayError) -> None:
         super().__init__(client, stream, head)
         self._fail(error)
@@ -167,8 +163,6 @@ class RefusedCall(LocalCall):
 
 class HealthCall(LocalCall):
     """grpc.health.v1.Health: whether the fleet serves. `Check` answers once, `Watch` whenever that changes."""
-
-    __slots__ = ("_exists", "_is_watching", "_last_status")
 
     def __init__(self, client: CallClient, stream: Stream, head: CallHead, *, is_watching: bool) -> None:
         super().__init__(client, stream, head)
@@ -205,8 +199,6 @@ class HealthCall(LocalCall):
 class ReflectionCall(LocalCall):
     """grpc.reflection: each message is answered in its turn. Replies are much longer than requests, so these wait
     while the client does not read."""
-
-    __slots__ = ("_package", "_requests")
 
     def __init__(self, client: CallClient, stream: Stream, head: CallHead, *, package: str) -> None:
         super().__init__(client, stream, head)

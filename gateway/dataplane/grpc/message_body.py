@@ -85,24 +85,6 @@ class PiecewiseMessage:
     be sent again.
     """
 
-    __slots__ = (
-        "_encoding",
-        "_has_prefix",
-        "_hold_bytes",
-        "_is_compressed",
-        "_limit",
-        "_message_bytes",
-        "_pieces",
-        "_plain",
-        "_reader",
-        "_replay_bytes",
-        "_was_taken",
-        "can_be_sent_again",
-        "is_complete",
-        "names",
-        "size",
-    )
-
     def __init__(self, encoding: bytes, *, limit: int, hold_bytes: int, replay_bytes: int) -> None:
         """`encoding` is the call's `grpc-encoding`; `limit` is the longest message, in bytes."""
         self._encoding = encoding

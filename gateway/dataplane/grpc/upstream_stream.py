@@ -310,17 +310,6 @@ class StreamCounters:
     """Reports to a series and a meter what has come since the last report, as a stream may go on for days. The
     arguments are totals."""
 
-    __slots__ = (
-        "_answered",
-        "_errors",
-        "_measured_bytes",
-        "_meter",
-        "_received",
-        "_request_bytes",
-        "_response_bytes",
-        "_sent",
-    )
-
     def __init__(self) -> None:
         self._sent = self._received = self._request_bytes = self._response_bytes = 0
         self._meter: Meter | None = None

@@ -53,20 +53,6 @@ def mirrored(client: Client, request: Request, lane: Lane, session: str | None, 
 class MirroringHandler(Handler):
     """See `interfaces.Client` and `interfaces.Handler`."""
 
-    __slots__ = (
-        "_body",
-        "_capture",
-        "_client",
-        "_handler",
-        "_request",
-        "_route",
-        "forwarded_for_line",
-        "forwarded_proto_line",
-        "is_tls",
-        "peer",
-        "plane",
-    )
-
     def __init__(
         self, client: Client, request: Request, lane: Lane, session: str | None, serve: Serve, capture: ReplyCapture
     ) -> None:

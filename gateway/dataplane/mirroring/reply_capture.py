@@ -18,8 +18,6 @@ UNMIRRORED = (ErrorKind.RATE_LIMITED, ErrorKind.OVERLOADED)
 class ReplyCapture:
     """Copies a reply of up to `max_bytes`; `encoding` is that of a call's messages."""
 
-    __slots__ = ("_first_at", "_lane", "_reply", "_started_at", "_tap", "encoding", "max_bytes", "request_id")
-
     def __init__(self, tap: Tap, lane: Lane, request_id: bytes, started_at: float) -> None:
         assert lane.shadow is not None
         self._tap = tap
