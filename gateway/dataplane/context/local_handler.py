@@ -76,6 +76,28 @@ class LocalHandler(Handler):
         return progress_of(self._request, Stage.REQUESTED, self._started_at)
 
 
+class ForwardingHandler(Handler):
+    """Passes the events of the client's connection on to another handler, once there is one."""
+
+    _handler: Handler | None
+
+    @property
+    def begun(self) -> bool:
+        return self._handler is not None and self._handler.begun
+
+    def client_paused(self) -> None:
+        if self._handler is not None:
+            self._handler.client_paused()
+
+    def client_resumed(self) -> None:
+        if self._handler is not None:
+            self._handler.client_resumed()
+
+    def sweep(self, now: float) -> None:
+        if self._handler is not None:
+            self._handler.sweep(now)
+
+
 class ErrorHandler(LocalHandler):
     """Reads a request to its end, then answers with an error."""
 

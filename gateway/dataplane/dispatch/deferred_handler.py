@@ -9,7 +9,7 @@ from time import monotonic
 from gateway.dataplane.context.active_requests import Progress, Stage, progress_of
 from gateway.dataplane.context.head_reader import Request
 from gateway.dataplane.context.interfaces import Client, Handler, Serve
-from gateway.dataplane.context.local_handler import ErrorHandler
+from gateway.dataplane.context.local_handler import ErrorHandler, ForwardingHandler
 from gateway.dataplane.context.prepared_head import no_route
 from gateway.dataplane.context.request_body import RequestBody
 from gateway.dataplane.context.snapshot import Lane
@@ -20,14 +20,14 @@ from gateway.routing.decision import Decision, Undecided
 Chosen = tuple[Handler, bytes]
 
 
-class DeferredHandler(Handler):
+class DeferredHandler(ForwardingHandler):
     """Holds the body until there is a handler."""
 
     def __init__(self, client: Client, request: Request) -> None:
         self._client = client
         self._request = request.timed()
         self._body = RequestBody(request, 0)
-        self._handler: Handler | None = None
+        self._handler = None
         self._started_at = monotonic()
 
     def body_received(self, data: bytes, ended: bool) -> None:
@@ -55,25 +55,9 @@ class DeferredHandler(Handler):
         del self._body  # its memory
         self._handler.body_received(body, ended)
 
-    @property
-    def begun(self) -> bool:
-        return self._handler is not None and self._handler.begun
-
     def client_gone(self, reason: str = "client_gone", status: int = 0) -> None:
         handler = self._handler or ErrorHandler(self._client, self._request, no_route(self._request.plan.facts))
         handler.client_gone(reason, status)
-
-    def client_paused(self) -> None:
-        if self._handler is not None:
-            self._handler.client_paused()
-
-    def client_resumed(self) -> None:
-        if self._handler is not None:
-            self._handler.client_resumed()
-
-    def sweep(self, now: float) -> None:
-        if self._handler is not None:
-            self._handler.sweep(now)
 
     def progress(self) -> Progress:
         if self._handler is not None:

@@ -13,6 +13,7 @@ from gateway.dataplane.context.active_requests import Progress
 from gateway.dataplane.context.capture import Copy
 from gateway.dataplane.context.head_reader import Request
 from gateway.dataplane.context.interfaces import Client, Handler, Serve
+from gateway.dataplane.context.local_handler import ForwardingHandler
 from gateway.dataplane.context.local_replies import (
     CHUNKS,
     JSON,
@@ -50,7 +51,7 @@ def mirrored(client: Client, request: Request, lane: Lane, session: str | None, 
     return MirroringHandler(client, request, lane, session, serve, capture)
 
 
-class MirroringHandler(Handler):
+class MirroringHandler(ForwardingHandler):
     """See `interfaces.Client` and `interfaces.Handler`."""
 
     def __init__(
@@ -66,7 +67,7 @@ class MirroringHandler(Handler):
         self.forwarded_for_line = client.forwarded_for_line
         self.forwarded_proto_line = client.forwarded_proto_line
         self.is_tls = client.is_tls
-        self._handler = serve(self, request, lane, session)
+        self._handler: Handler = serve(self, request, lane, session)
 
     # As the handler
 
@@ -75,22 +76,9 @@ class MirroringHandler(Handler):
             self._body.add(data)
         self._handler.body_received(data, ended)
 
-    @property
-    def begun(self) -> bool:
-        return self._handler.begun
-
     def client_gone(self, reason: str = "client_gone", status: int = 0) -> None:
         self._capture.drop("client_gone")
         self._handler.client_gone(reason, status)
-
-    def client_paused(self) -> None:
-        self._handler.client_paused()
-
-    def client_resumed(self) -> None:
-        self._handler.client_resumed()
-
-    def sweep(self, now: float) -> None:
-        self._handler.sweep(now)
 
     def progress(self) -> Progress:
         return self._handler.progress()
