@@ -8,7 +8,6 @@ from typing import cast
 
 from gateway.dataplane.context.active_requests import ActiveRequest
 from gateway.dataplane.context.data_plane import DataPlane
-from gateway.dataplane.context.decision_log import UNREAD, EndedRequest
 from gateway.dataplane.context.head_reader import Request
 from gateway.dataplane.context.interfaces import Handler
 from gateway.dataplane.context.local_replies import (
@@ -23,6 +22,7 @@ from gateway.dataplane.context.local_replies import (
     reply,
     stream_head,
 )
+from gateway.dataplane.context.request_log import UNREAD, EndedRequest
 from gateway.dataplane.context.snapshot import Lane
 from gateway.dataplane.dispatch.rest import handler_for, handler_of_whole
 from gateway.net.http1_server import Http1Server, Owed, ParserState, Rejection

@@ -50,27 +50,6 @@ class RetryBudget:
         return True
 
 
-class Adapter:
-    """Writes requests for one engine; it has no state."""
-
-    def __init__(self, spec: EngineSpec) -> None:
-        passes = spec.protocol.traits.passes
-        self._apis = frozenset(map(LlmApi, spec.dialects)) if passes is None else passes
-        self._write_target = spec.protocol.traits.write_target
-        self._base_path = spec.base_path.encode("ascii")
-
-    def passes(self, call: ApiCall) -> bool:
-        """Whether the engine understands the request as the client wrote it; else it is translated, or refused."""
-        return call.api in self._apis
-
-    def target(self, call: ApiCall, target: bytes, model: str | None) -> bytes:
-        """The path and query at the engine of a request that passes.
-
-        `target` is the client's own; `model` is the model's name at the engine, None where it is the same.
-        """
-        return target if self._write_target is None else self._write_target(call, target, model, self._base_path)
-
-
 class Engine:
     """The endpoints of one engine; `by_session` chooses a session's among some of them. `extra_fields` are those that
     each request to it carries; `prefixes` is what its endpoints saw of prompts, None where it does not balance by them.
@@ -86,7 +65,10 @@ class Engine:
         and so is its index `prefixes`."""
         self.name = spec.name
         self.spec = spec
-        self.adapter = Adapter(spec)
+        traits = spec.protocol.traits
+        self._apis = frozenset(map(LlmApi, spec.dialects)) if traits.passes is None else traits.passes
+        self._write_target = traits.write_target
+        self._base_path = spec.base_path.encode("ascii")
         listed = {endpoint.url: endpoint for endpoint in spec.endpoints}  # one listed twice is one endpoint
         self.endpoints = [_endpoint(spec, endpoint, previous.get(url)) for url, endpoint in listed.items()]
         self.speaks_rest = all(endpoint.pool is not None for endpoint in self.endpoints)
@@ -117,6 +99,17 @@ class Engine:
         )
         in_flight = sum(endpoint.in_flight for endpoint in self.endpoints)
         return f"<Engine {self.name}: {len(self.endpoints)} endpoints, {available} available, {in_flight} in flight>"
+
+    def passes(self, call: ApiCall) -> bool:
+        """Whether the engine understands the request as the client wrote it; else it is translated, or refused."""
+        return call.api in self._apis
+
+    def target(self, call: ApiCall, target: bytes, model: str | None) -> bytes:
+        """The path and query at the engine of a request that passes.
+
+        `target` is the client's own; `model` is the model's name at the engine, None where it is the same.
+        """
+        return target if self._write_target is None else self._write_target(call, target, model, self._base_path)
 
     @property
     def is_ready(self) -> bool:

@@ -21,7 +21,7 @@ from gateway.control import messages
 from gateway.control.child import ControlledProcess, run_child
 from gateway.dataplane.context.active_requests import cancel_requests, list_requests
 from gateway.dataplane.context.data_plane import DataPlane
-from gateway.dataplane.context.decision_log import DecisionSampler
+from gateway.dataplane.context.request_log import DecisionSampler
 from gateway.dataplane.context.worker_counters import counters_of
 from gateway.dataplane.listener import ProtocolDetector
 from gateway.events.event_bus import EventBus

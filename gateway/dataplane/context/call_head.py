@@ -5,11 +5,10 @@ from __future__ import annotations
 import random
 
 from gateway.config.settings import Settings
-from gateway.dataplane.context.arm_selector import ArmSelector, arm_selector_of
 from gateway.dataplane.context.head_reader import fields_of, session_of, split_fields, units_of, volatile_names
 from gateway.dataplane.context.prepared_head import FORWARDED, VIA, forced_by
 from gateway.dataplane.context.server_timing import REQUEST_FIELD
-from gateway.dataplane.context.snapshot import Lane, Snapshot
+from gateway.dataplane.context.snapshot import ArmSelector, Lane, Snapshot, arm_selector_of
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.grpc_methods import RPCS_BY_PATH
 from gateway.protocol.grpc_status import read_timeout

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from time import monotonic
 
 from gateway.dataplane.context.active_requests import Progress, Stage, progress_of
-from gateway.dataplane.context.decision_log import EndedRequest, decision_facts
 from gateway.dataplane.context.head_reader import Request
 from gateway.dataplane.context.interfaces import Client, Handler
 from gateway.dataplane.context.local_replies import JSON, error_reply
 from gateway.dataplane.context.request_body import RequestBody
+from gateway.dataplane.context.request_log import EndedRequest, decision_facts
 from gateway.dataplane.context.snapshot import Lane
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.wire.http1.head import Field

@@ -9,9 +9,8 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from gateway.config.settings import Settings
-from gateway.dataplane.context.arm_selector import ArmSelector, arm_selector_of
 from gateway.dataplane.context.server_timing import REQUEST_FIELD
-from gateway.dataplane.context.snapshot import Lane, Snapshot
+from gateway.dataplane.context.snapshot import ArmSelector, Lane, Snapshot, arm_selector_of
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.operations import (
     FLEET_OPERATIONS,
@@ -234,7 +233,7 @@ class PreparedHead:
 
     def opening_for(self, lane: Lane) -> bytes:
         """The request line as the lane's engine gets it."""
-        target = lane.engine.adapter.target(self.call, self.head.target, lane.target.model)
+        target = lane.engine.target(self.call, self.head.target, lane.target.model)
         method = "GET" if self.without_body else self.head.method
         return b"%b %b HTTP/1.1\r\n" % (method.encode("ascii"), target)
 

@@ -1,11 +1,223 @@
-"""The logs of ended requests in one worker: the access log, and samples for the decision log."""
+"""The logs of ended requests in one worker: the access log, and samples for the decision log.
+
+A sample has the facts that the rules decided on: of a body, only those that rules may read, and cut values. A sampler
+exists only while there is a subscriber.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import asyncio
+import random
+from collections.abc import Callable, Collection
+from dataclasses import replace
+from time import monotonic, time
+from typing import Any, NamedTuple
 
-from gateway.dataplane.context.decision_log import DecisionSampler, EndedRequest
+from gateway.dataplane.context.head_reader import Request
+from gateway.dataplane.context.request_body import RequestBody, decoded
 from gateway.observability.access_log import AccessLog, AccessLogEntry
+from gateway.protocol.errors import GatewayError
+from gateway.protocol.llm.request_facts import read_generation_facts
+from gateway.protocol.operations import FLEET_OPERATIONS, INFERENCE_OPERATIONS, OF_V2
+from gateway.protocol.v2_facts import NO_BODY, BodyFacts, Scalar
+from gateway.routing.decision import Facts, Target
+
+Json = dict[str, Any]
+
+_FLUSH_SECONDS = 0.25
+_MAX_WAITING = 1000
+# Bounds of a name or a value, and of a request's headers, parameters and inputs.
+_MAX_TEXT = 256
+_MAX_ITEMS = 32
+
+CUT = "***"
+
+
+class DecisionFacts(NamedTuple):
+    """The facts of a request; `read_body` returns those of its body, None where the body is not kept."""
+
+    facts: Facts
+    session: str | None = None
+    read_body: Callable[[], BodyFacts | None] | None = None
+
+
+class EndedRequest(NamedTuple):
+    """A request that has ended, for the logs. `request_line` are its method and path, `status` is HTTP's, `reason` the
+    kind of a failure or empty; `target` is where the rules have sent it, if anywhere, and `endpoint` a URL or empty."""
+
+    peer: str
+    request_line: tuple[str, str]
+    status: int
+    reason: str
+    seconds: float
+    request_id: bytes = b""
+    target: Target | None = None
+    endpoint: str = ""
+    facts: DecisionFacts | None = None
+
+
+# The request line of a request that could not be read.
+UNREAD = ("-", "-")
+
+
+def decision_facts(request: Request, body: RequestBody | None = None) -> DecisionFacts | None:
+    """The facts of a request; None where the rules did not decide on it."""
+    facts: Facts | None = getattr(request.plan, "facts", None)
+    if facts is None:
+        return None
+    if request.units:
+        facts = replace(facts, headers={**facts.headers, **request.units})
+    return DecisionFacts(facts, request.session, None if body is None else lambda: _facts_in(request, body))
+
+
+def _facts_in(request: Request, body: RequestBody) -> BodyFacts | None:
+    if not body.size:
+        return NO_BODY
+    if not (body.is_complete and body.can_be_sent_again):
+        return None
+    if request.plan.api is None or request.plan.api in OF_V2:
+        return body.facts(request.plan.call.operation, _MAX_BODY_BYTES)
+    try:
+        return read_generation_facts(decoded(request, body.held(), _MAX_BODY_BYTES))
+    except GatewayError:
+        return NO_BODY
+
+
+# Of a compressed body, once it is decoded.
+_MAX_BODY_BYTES = 16 * 1024 * 1024
+
+
+class DecisionSampler:
+    """Samples a share of the requests, up to `rate` a second, and reports them in batches."""
+
+    def __init__(
+        self,
+        rate: float,
+        share: float,
+        with_body_facts: bool,
+        redacted: Collection[str],
+        report: Callable[[list[Json], int], None],
+    ) -> None:
+        """`redacted` are names of headers and parameters, in lower case."""
+        self._rate = rate
+        self._share = share
+        self.with_body_facts = with_body_facts
+        self._redacted = frozenset(redacted)
+        self._report = report
+        self.parameters: Collection[str] = ()  # that rules read: their texts are reported
+        self._allowance = rate
+        self._seen_at = monotonic()
+        self._waiting: list[Json] = []
+        self._num_skipped = 0
+        self._flushing: asyncio.TimerHandle | None = None
+
+    def add(self, ended: EndedRequest) -> None:
+        """Sample a request that has ended."""
+        known, target = ended.facts, ended.target
+        if known is None:
+            return
+        facts = known.facts
+        if not facts.model or facts.operation in FLEET_OPERATIONS:
+            return  # no single route decides on it
+        if self._share < 1 and random.random() >= self._share:
+            return
+        if not self._is_allowed():
+            self._num_skipped += 1
+            self._flush_soon()
+            return
+        self._waiting.append(
+            {
+                "time": time(),
+                "id": ended.request_id.decode("latin-1"),
+                "route": target.route if target is not None else None,
+                "experiment": target.experiment if target is not None else None,
+                "arm": target.arm if target is not None else None,
+                "engine": target.engine if target is not None else None,
+                "endpoint": ended.endpoint or None,
+                "model": _text(facts.model),
+                "version": facts.version,
+                "protocol": facts.protocol,
+                "operation": facts.operation.value,
+                "session": _text(known.session) if known.session is not None else None,
+                "status": ended.status,
+                "reason": ended.reason,
+                "seconds": ended.seconds,
+                "facts": self._facts(known),
+            }
+        )
+        if len(self._waiting) >= _MAX_WAITING:
+            self.flush()
+        else:
+            self._flush_soon()
+
+    def flush(self) -> None:
+        if self._flushing is not None:
+            self._flushing.cancel()
+            self._flushing = None
+        waiting, self._waiting = self._waiting, []
+        skipped, self._num_skipped = self._num_skipped, 0
+        if waiting or skipped:
+            self._report(waiting, skipped)
+
+    def close(self) -> None:
+        self.flush()
+
+    def _flush_soon(self) -> None:
+        if self._flushing is None:
+            self._flushing = asyncio.get_running_loop().call_later(_FLUSH_SECONDS, self.flush)
+
+    def _is_allowed(self) -> bool:
+        now = monotonic()
+        self._allowance = min(self._rate, self._allowance + (now - self._seen_at) * self._rate)
+        self._seen_at = now
+        if self._allowance < 1 and self._allowance < self._rate:
+            return False
+        self._allowance -= 1
+        return True
+
+    def _facts(self, known: DecisionFacts) -> Json:
+        facts = known.facts
+        body = facts.body
+        if body is None and facts.operation not in INFERENCE_OPERATIONS:
+            body = NO_BODY
+        if body is None and self.with_body_facts and known.read_body is not None:
+            body = known.read_body()
+        fields: Json = {"header": self._values(facts.headers), "body": body is not None}
+        if facts.forced is not None:
+            fields["force"] = f"{facts.forced.experiment}={facts.forced.arm}"
+        if body is not None:
+            fields["parameter"], fields["left_out"] = self._parameters(body)
+            fields["input"] = [
+                {
+                    "name": _text(tensor.name),
+                    "datatype": tensor.datatype,
+                    "shape": list(tensor.shape),
+                    "bytes": tensor.num_bytes,
+                }
+                for tensor in body.inputs[:_MAX_ITEMS]
+            ]
+            fields["has_image"] = body.has_image
+        return fields
+
+    def _parameters(self, body: BodyFacts) -> tuple[dict[str, Scalar], list[str]]:
+        """Numbers, flags, and the texts that rules read; and the names of the others."""
+        values, left_out = {}, []
+        for name, value in body.parameters.items():
+            if isinstance(value, str) and name not in self.parameters:
+                left_out.append(_text(name))
+            else:
+                values[name] = value
+        return self._values(values), left_out[:_MAX_ITEMS]
+
+    def _values(self, values: Any) -> dict[str, Scalar]:
+        return {
+            _text(name): CUT if name.lower() in self._redacted else _text(value) if isinstance(value, str) else value
+            for name, value in list(values.items())[:_MAX_ITEMS]
+        }
+
+
+def _text(text: str) -> str:
+    return text if len(text) <= _MAX_TEXT else text[:_MAX_TEXT]
 
 
 class RequestLog:

@@ -6,6 +6,7 @@ A request keeps the snapshot that it started with. Endpoints with an unchanged d
 
 from __future__ import annotations
 
+import random
 from collections.abc import Collection, Mapping
 from copy import copy
 from types import MappingProxyType
@@ -23,6 +24,7 @@ from gateway.protocol.engine_load import Load, Readiness
 from gateway.protocol.operations import OF_TEXT, ApiCall, LlmApi
 from gateway.routing.assignment import Split, encoded
 from gateway.routing.decision import Decision, Target
+from gateway.routing.route import Route
 from gateway.routing.table import Table, unit_headers, used_headers
 from gateway.routing.unit_lookup import session_lookup
 from gateway.upstream.endpoint import Endpoint
@@ -99,7 +101,7 @@ class Lane:
     def passes(self, call: ApiCall) -> bool:
         """Whether all requests of this kind go to the engine unchanged, by REST."""
         engine, spec = self.engine, self.engine.spec
-        if not engine.speaks_rest or not engine.adapter.passes(call) or self.target.resume:
+        if not engine.speaks_rest or not engine.passes(call) or self.target.resume:
             return False
         if self.target.history is not None and call.api in OF_TEXT:
             return False
@@ -263,3 +265,40 @@ def _meter(target: Target, metrics: Metrics) -> Meter | None:
     if target.experiment is None or target.arm is None:
         return None
     return metrics.arms.meter(target.experiment, target.arm, is_forced=target.is_forced)
+
+
+class ArmSelector:
+    """The arms of one route's experiment, so that the rules need not be applied again to requests of the same head.
+
+    `by_session`: the session is the unit; else `header` names it, or is None where each request is assigned by chance.
+    `needs_session`: the session is required anyway. `is_sticky`: the lane of a session is worth caching. `passes`: all
+    lanes take REST requests of this kind as they are.
+    """
+
+    def __init__(self, route: Route, split: Split, snapshot: Snapshot, call: ApiCall | None) -> None:
+        self._split = split
+        lanes = [snapshot.lane(target) for target in route.targets]
+        self._arms = [lane for lane in lanes if lane.target.is_measured]
+        self._of_buckets = [lane.of_buckets() for lane in self._arms]
+        self._out = next((lane for lane in lanes if lane.target.is_outside), self._arms[0])
+        self.by_session = route.by_session
+        self.needs_session = route.needs_session
+        self.header = route.unit_header
+        self.passes = call is not None and all(lane.passes(call) and lane.shadow is None for lane in lanes)
+        self.is_sticky = self.by_session and self.passes
+
+    def lane(self, unit: str | None) -> Lane:
+        """The lane of a request of this unit."""
+        if unit is None:
+            arm = self._split.assign_by_chance(random.random)
+            return self._out if arm is None else self._arms[arm]
+        text = encoded(unit)
+        arm = self._split.assign_encoded(text)
+        return self._out if arm is None else self._of_buckets[arm][crc32(text) % NUM_BUCKETS]
+
+
+def arm_selector_of(route: Route | None, snapshot: Snapshot, call: ApiCall | None = None) -> ArmSelector | None:
+    """The selector of a route; None where more than the unit decides. `call` is that of REST requests."""
+    if route is None or route.split is None or not route.is_fork:
+        return None
+    return ArmSelector(route, route.split, snapshot, call)

@@ -68,7 +68,7 @@ def _written(
     api = request.plan.call.api
     fields = {name: value for name, value in fields.items() if name not in names}
     parameters = {name: value for name, value in fields.get(_PARAMETERS, {}).items() if name not in names}
-    if lane.engine.adapter.passes(request.plan.call):
+    if lane.engine.passes(request.plan.call):
         if api in OF_V2:
             parameters[field or _PARAMETER] = session_id
         elif field is not None:

@@ -95,7 +95,7 @@ def _on_lane(
 ) -> Chosen:
     """The handler of a request whose lane is settled, and the body with the model's name there."""
     model = lane.target.model
-    if (model is None and name.start >= 0) or not lane.engine.adapter.passes(plan.call):
+    if (model is None and name.start >= 0) or not lane.engine.passes(plan.call):
         request = request.of(plan)
     else:
         body = renamed(body, name, model or name.name)

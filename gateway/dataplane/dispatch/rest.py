@@ -28,12 +28,11 @@ from __future__ import annotations
 from functools import partial
 
 from gateway.config.specs import HistorySpec
-from gateway.dataplane.context.arm_selector import ArmSelector
 from gateway.dataplane.context.head_reader import Request
 from gateway.dataplane.context.interfaces import Client, Handler, Serve
 from gateway.dataplane.context.local_handler import ErrorHandler
 from gateway.dataplane.context.request_body import RequestBody, declared_json_bytes, decoded
-from gateway.dataplane.context.snapshot import Lane
+from gateway.dataplane.context.snapshot import ArmSelector, Lane
 from gateway.dataplane.conversation.handler import ConversationHandler
 from gateway.dataplane.conversation.session_forwarding import held_by_engine
 from gateway.dataplane.dispatch.deferred_handler import (
@@ -193,7 +192,7 @@ def serve_lane(client: Client, request: Request, lane: Lane, session: str | None
 def _serve_request(client: Client, request: Request, lane: Lane, session: str | None) -> Handler:
     """The handler of a request by itself, apart from its conversation."""
     engine, call = lane.engine, request.plan.call
-    passes, backend = engine.adapter.passes(call), _backend(lane)
+    passes, backend = engine.passes(call), _backend(lane)
     if engine.speaks_rest:
         reads_reply = call.operation in INFERENCE_OPERATIONS and (lane.target.resume or engine.spec.always_stream)
         if request.json_length is not None and not engine.spec.protocol.traits.takes_binary_tensors:

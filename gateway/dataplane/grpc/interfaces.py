@@ -9,7 +9,7 @@ from typing import Protocol
 from gateway.dataplane.context.active_requests import Progress
 from gateway.dataplane.context.call_head import CallHead, CallTarget
 from gateway.dataplane.context.data_plane import DataPlane
-from gateway.dataplane.context.decision_log import DecisionFacts, EndedRequest
+from gateway.dataplane.context.request_log import DecisionFacts, EndedRequest
 from gateway.dataplane.context.snapshot import Lane
 from gateway.net.timer_wheel import Slot
 from gateway.protocol.errors import ErrorKind, GatewayError

@@ -11,7 +11,7 @@ from time import monotonic
 
 from gateway.dataplane.context.active_requests import Progress, Stage
 from gateway.dataplane.context.call_head import CallHead, CallTarget
-from gateway.dataplane.context.decision_log import DecisionFacts
+from gateway.dataplane.context.request_log import DecisionFacts
 from gateway.dataplane.grpc.interfaces import BackendStream, CallClient, ClientCall, log_call
 from gateway.dataplane.grpc.reply_headers import RelayedBlock, fell_silent, request_id_literal
 from gateway.dataplane.grpc.stream_requests import StreamRequests

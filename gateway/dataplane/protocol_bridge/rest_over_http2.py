@@ -7,12 +7,12 @@ from functools import cache
 from time import monotonic
 
 from gateway.dataplane.context.active_requests import Progress
-from gateway.dataplane.context.decision_log import UNREAD, EndedRequest
 from gateway.dataplane.context.head_reader import Request
 from gateway.dataplane.context.in_process_client import InProcessClient, ReplySink
 from gateway.dataplane.context.interfaces import Client, Handler
 from gateway.dataplane.context.local_replies import body_too_long, error_event, error_reply
 from gateway.dataplane.context.reply_fields import EVERY_REPLY
+from gateway.dataplane.context.request_log import UNREAD, EndedRequest
 from gateway.dataplane.grpc.interfaces import CallClient, CallHandler
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.operations import LlmApi

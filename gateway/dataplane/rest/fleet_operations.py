@@ -9,9 +9,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from importlib.metadata import version
 from ipaddress import ip_address
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 import orjson
@@ -19,16 +20,18 @@ import orjson
 from gateway.dataplane.context.head_reader import Request
 from gateway.dataplane.context.interfaces import Client
 from gateway.dataplane.context.local_handler import LocalHandler
+from gateway.dataplane.context.local_replies import JSON, error_reply
 from gateway.dataplane.context.prepared_head import no_route
-from gateway.dataplane.rest.aggregated_reply import AggregatedReply, agreed, merged, passed_on, refused
 from gateway.dataplane.rest.model_list import list_models, one_model
+from gateway.protocol.conversion.errors import error_json
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.feedback import read_rating
 from gateway.protocol.merge_replies import merge_index, merge_regions, merge_statistics
-from gateway.protocol.operations import Operation
+from gateway.protocol.operations import LlmApi, Operation
 from gateway.upstream.endpoint import Endpoint
 from gateway.upstream.endpoint_client import HttpReply, fetch
 from gateway.upstream.engine import Engine
+from gateway.wire.http1.head import Field
 
 _log = logging.getLogger(__name__)
 
@@ -56,6 +59,16 @@ _CONTROL_TIMEOUT_SECONDS = 600.0
 Question = tuple[Engine, Endpoint, bytes]
 
 
+class AggregatedReply(NamedTuple):
+    """A whole reply; `reason` names the kind of a failure."""
+
+    status: int
+    body: bytes = b""
+    fields: Sequence[Field] = ()
+    content_type: str = JSON
+    reason: str = ""
+
+
 class FleetOperation(LocalHandler):
     """Answers one operation on the fleet; its body is short, so it is read whole first."""
 
@@ -80,11 +93,11 @@ class FleetOperation(LocalHandler):
         try:
             answer = await _ANSWERS[self._plan.call.operation](self, body)
         except GatewayError as error:
-            answer = refused(error, self._plan.api)
+            answer = _refused(error, self._plan.api)
         except Exception:
             _log.exception("cannot answer %s", self._plan)
             failure = GatewayError(ErrorKind.INTERNAL, "the gateway failed to answer; its log says why")
-            answer = refused(failure, self._plan.api)
+            answer = _refused(failure, self._plan.api)
         self._respond(*answer)
 
     # Answered here
@@ -116,27 +129,27 @@ class FleetOperation(LocalHandler):
     # Gathered from all, as far as they answer
 
     async def _statistics(self, body: bytes) -> AggregatedReply:
-        return merged(await self._query_available(self._everywhere(), body), merge_statistics, dict)
+        return _merged(await self._query_available(self._everywhere(), body), merge_statistics, dict)
 
     async def _model_statistics(self, body: bytes) -> AggregatedReply:
-        return merged(await self._query_available(self._where_the_model_is(), body), merge_statistics, dict)
+        return _merged(await self._query_available(self._where_the_model_is(), body), merge_statistics, dict)
 
     async def _index(self, body: bytes) -> AggregatedReply:
-        return merged(await self._query_available(self._everywhere(), body), merge_index, list)
+        return _merged(await self._query_available(self._everywhere(), body), merge_index, list)
 
     # Sent to all, and done only when all have done it
 
     async def _control_model(self, body: bytes) -> AggregatedReply:
-        return agreed(await self._query(self._where_the_model_is(), body))
+        return _agreed(await self._query(self._where_the_model_is(), body))
 
     async def _settings(self, body: bytes) -> AggregatedReply:
         """Trace and log settings: one server's are read, all servers' are written."""
         of_model = self._plan.call.operation is Operation.MODEL_TRACE
         questions = self._where_the_model_is() if of_model else self._everywhere()
         if self._plan.head.method == "POST":
-            return agreed(await self._query(questions, body))
+            return _agreed(await self._query(questions, body))
         answers = await self._query_available(questions, body)
-        return passed_on(answers[0])
+        return _passed_on(answers[0])
 
     async def _shared_memory(self, body: bytes) -> AggregatedReply:
         """Shared memory is shared on one host: only engines here can map a region."""
@@ -146,8 +159,8 @@ class FleetOperation(LocalHandler):
                 ErrorKind.BAD_REQUEST, "no engine runs on the gateway's host, so none can map shared memory"
             )
         if self._plan.head.method == "POST":
-            return agreed(await self._query(questions, body))
-        return merged(await self._query_available(questions, body), merge_regions, list)
+            return _agreed(await self._query(questions, body))
+        return _merged(await self._query_available(questions, body), merge_regions, list)
 
     # Queries
 
@@ -165,7 +178,7 @@ class FleetOperation(LocalHandler):
             engine = snapshot.engines[target.engine]
             if not _speaks_v2(engine):
                 continue
-            path = engine.adapter.target(plan.call, plan.head.target, target.model)
+            path = engine.target(plan.call, plan.head.target, target.model)
             questions += [(engine, endpoint, path) for endpoint in engine.endpoints]
         if not questions and targets:
             protocols = ", ".join(sorted({snapshot.engines[target.engine].spec.protocol.value for target in targets}))
@@ -234,6 +247,55 @@ def is_on_this_host(url: str) -> bool:
     except OSError:
         return False
     return True
+
+
+def _refused(error: GatewayError, api: LlmApi | None) -> AggregatedReply:
+    return AggregatedReply(*error_reply(error, api), reason=error.kind.value)
+
+
+def _merged(answers: list[HttpReply], merge: Callable[[list[Any]], Any], shape: type) -> AggregatedReply:
+    """One answer from those that have its shape; a single one stays as it is, to the byte."""
+    if len(answers) == 1:
+        return _passed_on(answers[0])
+    values = [value for answer in answers if isinstance(value := _json_of(answer), shape)]
+    if not values:
+        raise GatewayError(ErrorKind.UPSTREAM_PROTOCOL, "no engine answered as the V2 protocol says")
+    return AggregatedReply(200, orjson.dumps(merge(values)))
+
+
+def _json_of(answer: HttpReply) -> Any:
+    """What an endpoint answered; None where that is not JSON."""
+    try:
+        return orjson.loads(answer.body)
+    except orjson.JSONDecodeError:
+        return None
+
+
+def _agreed(answers: list[HttpReply | GatewayError]) -> AggregatedReply:
+    """Success where all succeeded, else the first failure, and how many succeeded."""
+    failures = [answer for answer in answers if isinstance(answer, GatewayError) or not answer.is_good]
+    if not failures:
+        return _passed_on(next(answer for answer in answers if isinstance(answer, HttpReply)))
+    failure = failures[0]
+    if len(answers) == 1 and isinstance(failure, HttpReply):
+        return _passed_on(failure)
+    done = f"; done on {len(answers) - len(failures)} of {len(answers)} endpoints" if len(answers) > 1 else ""
+    if isinstance(failure, GatewayError):
+        raise GatewayError(failure.kind, failure.message + done)
+    return AggregatedReply(
+        failure.status, error_json(f"{_error_text(failure)} (endpoint {failure.endpoint.url}{done})")
+    )
+
+
+def _error_text(failure: HttpReply) -> str:
+    try:
+        return str(orjson.loads(failure.body)["error"])
+    except (orjson.JSONDecodeError, KeyError, TypeError):
+        return failure.body.decode("utf-8", "replace") or f"status {failure.status}"
+
+
+def _passed_on(answer: HttpReply) -> AggregatedReply:
+    return AggregatedReply(answer.status, answer.body, content_type=answer.content_type)
 
 
 _ANSWERS: dict[Operation, Callable[[FleetOperation, bytes], Awaitable[AggregatedReply]]] = {

@@ -5,7 +5,7 @@ import pytest
 from gateway.config.specs import EngineSpec
 from gateway.protocol.engine_protocols import EngineProtocol
 from gateway.protocol.operations import read_path
-from gateway.upstream.engine import Adapter
+from gateway.upstream.engine import Engine
 
 
 @pytest.mark.parametrize(
@@ -33,21 +33,21 @@ def test_a_rename_changes_the_name_alone(target: bytes, model: str | None, there
     """Everything passes as it came; a model that has another name there is renamed in its place, as one segment."""
     call = read_path(target.decode().partition("?")[0])
     assert call is not None
-    assert Adapter(EngineSpec("triton", ())).target(call, target, model) == there
+    assert Engine(EngineSpec("triton", ())).target(call, target, model) == there
 
 
 @pytest.mark.parametrize("path", ["/v2/models/m/infer", "/v2/models/m/generate", "/v2/models/m", "/v2/health/ready"])
 def test_v2_passes(path: str) -> None:
     """Whatever V2 asks, such an engine understands."""
     call = read_path(path)
-    assert call is not None and Adapter(EngineSpec("triton", ())).passes(call)
+    assert call is not None and Engine(EngineSpec("triton", ())).passes(call)
 
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/messages"])
 def test_nothing_else_passes(path: str) -> None:
     """Other APIs must be translated."""
     call = read_path(path)
-    assert call is not None and not Adapter(EngineSpec("triton", ())).passes(call)
+    assert call is not None and not Engine(EngineSpec("triton", ())).passes(call)
 
 
 @pytest.mark.parametrize(
@@ -63,8 +63,8 @@ def test_the_base_path_stands_before(base: str, target: bytes, there: bytes) -> 
     """An engine's API may begin elsewhere than at /v1."""
     call = read_path(target.decode().partition("?")[0])
     assert call is not None
-    adapter = Adapter(EngineSpec("vllm", (), EngineProtocol.OPENAI, base_path=base))
-    assert adapter.target(call, target, "renamed, which the body tells") == there
+    engine = Engine(EngineSpec("vllm", (), EngineProtocol.OPENAI, base_path=base))
+    assert engine.target(call, target, "renamed, which the body tells") == there
 
 
 @pytest.mark.parametrize(
@@ -83,4 +83,4 @@ def test_what_it_declares_passes(dialects: tuple[str, ...], path: str, passes: b
     """What an engine does not declare is translated to what it does."""
     call = read_path(path)
     assert call is not None
-    assert Adapter(EngineSpec("vllm", (), EngineProtocol.OPENAI, dialects=dialects)).passes(call) is passes
+    assert Engine(EngineSpec("vllm", (), EngineProtocol.OPENAI, dialects=dialects)).passes(call) is passes
