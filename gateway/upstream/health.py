@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from operator import attrgetter
 
 from gateway.config.specs import EngineSpec, HealthSpec
 from gateway.protocol.engine_load import Load, Readiness
@@ -74,10 +75,10 @@ class EndpointHealth:
 
 
 class _Probe:
-    """The probing of one endpoint; `engine` is kept to see whether a new declaration changes anything."""
+    """The probing of one endpoint."""
 
     def __init__(self, engine: EngineSpec, key: Key) -> None:
-        self.engine = _relevant(engine)
+        self.engine = engine
         self.key = key
         self.health = EndpointHealth(engine.health)
         self.url = key[1]
@@ -123,7 +124,7 @@ class Prober:
             for endpoint in engine.endpoints
         }
         for key, probe in list(self._probes.items()):
-            if key not in wanted or probe.engine != _relevant(wanted[key]):
+            if key not in wanted or _relevant(probe.engine) != _relevant(wanted[key]):
                 del self._probes[key]
                 self._fresh.pop(key, None)
                 if probe.task is not None:
@@ -177,8 +178,12 @@ class Prober:
                 self._observe(probe, result, f": {checker.failure}" if result is Readiness.DOWN else "")
                 is_there = result is not Readiness.DOWN
                 until_discovery = max(0, until_discovery - 1) if is_there else 0  # it may come back as another
-                if is_there and not until_discovery and await self._update_models(probe, checker):
+                models = await checker.models() if is_there and not until_discovery else None
+                if models is not None:
                     until_discovery = _PROBES_PER_DISCOVERY
+                    if models != probe.models:
+                        probe.models = models
+                        self._report()
                 self._update_load(probe, await checker.load() if is_there else None)
                 probe.had_first.set()
                 await self._pause(probe)
@@ -191,14 +196,6 @@ class Prober:
         with suppress(TimeoutError):
             await asyncio.wait_for(probe.is_called.wait(), seconds)
         probe.is_called.clear()
-
-    async def _update_models(self, probe: _Probe, checker: EndpointProbe) -> bool:
-        """Query the models; without a reply, the last list stays."""
-        models = await checker.models()
-        if models is not None and models != probe.models:
-            probe.models = models
-            self._report()
-        return models is not None
 
     def _update_load(self, probe: _Probe, load: Load | None) -> None:
         """Report a load, unless the endpoint stays idle: that of a busy one must be renewed."""
@@ -231,16 +228,5 @@ def _jittered(seconds: float) -> float:
     return seconds * random.uniform(1 - _JITTER, 1 + _JITTER)
 
 
-def _relevant(engine: EngineSpec) -> EngineSpec:
-    """The engine with only what probing depends on; two of these differ where its probes would."""
-    return EngineSpec(
-        engine.name,
-        (),
-        protocol=engine.protocol,
-        base_path=engine.base_path,
-        load=engine.load,
-        health=engine.health,
-        tls=engine.tls,
-        headers=engine.headers,
-        api_key=engine.api_key,
-    )
+# What probing depends on.
+_relevant = attrgetter("protocol", "base_path", "load", "health", "tls", "headers", "api_key")

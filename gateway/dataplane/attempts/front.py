@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from gateway.config.specs import EngineSpec
@@ -15,6 +16,7 @@ from gateway.upstream.endpoint import Endpoint
 Carrier = TypeVar("Carrier")  # what an attempt is sent on: a connection, a stream, a task
 
 
+@dataclass(slots=True, eq=False)
 class Attempt(Generic[Carrier]):
     """One attempt, counted at its endpoint while `is_open`.
 
@@ -22,14 +24,11 @@ class Attempt(Generic[Carrier]):
     carrier is released. `sent_at` is of `time.monotonic`, 0 until then. The front sets both.
     """
 
-    __slots__ = ("endpoint", "is_open", "sent_at", "sent_on", "series")
-
-    def __init__(self, endpoint: Endpoint, series: RequestSeries) -> None:
-        self.endpoint = endpoint
-        self.series = series
-        self.sent_on: Carrier | None = None
-        self.sent_at = 0.0
-        self.is_open = True
+    endpoint: Endpoint
+    series: RequestSeries
+    sent_on: Carrier | None = None
+    sent_at: float = 0.0
+    is_open: bool = True
 
 
 class AttemptFront(ABC):

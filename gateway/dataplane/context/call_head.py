@@ -48,7 +48,7 @@ class CallTarget:
         self.lane = lane
         self.endpoint = endpoint
         self.model = lane.target.model.encode() if lane.target.model is not None else None
-        self._heads: dict[Endpoint, CachedHeaders] = {}
+        self.heads: dict[Endpoint, CachedHeaders] = {}
 
     def at(self, endpoint: Endpoint) -> CallTarget:
         """The same at one of the lane's endpoints."""
@@ -57,14 +57,10 @@ class CallTarget:
             target = self._at[endpoint] = CallTarget(self._plan, self.lane, endpoint)
         return target
 
-    def share_heads(self, other: CallTarget) -> None:
-        """Use the fields of another target, which are the same."""
-        self._heads = other._heads
-
     def head(self, endpoint: Endpoint) -> CachedHeaders:
-        head = self._heads.get(endpoint)
+        head = self.heads.get(endpoint)
         if head is None:
-            head = self._heads[endpoint] = CachedHeaders(self._plan.fields_for(self.lane, endpoint))
+            head = self.heads[endpoint] = CachedHeaders(self._plan.fields_for(self.lane, endpoint))
         return head
 
 
@@ -135,17 +131,14 @@ class CallPlan:
         lane = self.snapshot.lane_of(decision)
         answer = (self.target(lane), decision.session)
         if selector is None and lane.target.experiment is not None and not lane.target.is_forced:
-            self._add_arm_selector(key, facts)
+            # From now on, the units in the fields assign messages of these names to arms.
+            selector = arm_selector_of(table.route_of(facts), self.snapshot)
+            if selector is not None and len(self._arm_selectors) < _MAX_DECISIONS:
+                self._arm_selectors[key] = selector
         is_of_all = decision.repeatable and decision.unit is None and not lane.target.needs_session
         if is_of_all and len(self._decided) < _MAX_DECISIONS:
             self._decided[key] = answer
         return answer
-
-    def _add_arm_selector(self, key: tuple[bytes, bytes], facts: Facts) -> None:
-        """From now on, the units in the fields assign messages of these names to arms."""
-        selector = arm_selector_of(self.snapshot.table.route_of(facts), self.snapshot)
-        if selector is not None and len(self._arm_selectors) < _MAX_DECISIONS:
-            self._arm_selectors[key] = selector
 
     def _unit(self, head: CallHead, header: str | None) -> str | None:
         """The unit of an experiment that a header names; None where it is missing."""
@@ -158,7 +151,7 @@ class CallPlan:
         if target is None:
             target = self._targets[id(lane)] = CallTarget(self, lane)
             if lane.base is not lane:
-                target.share_heads(self.target(lane.base))
+                target.heads = self.target(lane.base).heads  # which are the same
         return target
 
     def fields_for(self, lane: Lane, endpoint: Endpoint) -> list[Field]:

@@ -1,4 +1,4 @@
-"""What all connections of a worker share: the snapshot in force, the counters, the wheel of deadlines."""
+"""What all connections of a worker share: the snapshot in force, the counters, the deadlines."""
 
 from __future__ import annotations
 
@@ -45,10 +45,8 @@ from gateway.sessions.session_cache import SessionCache
 if TYPE_CHECKING:  # a worker without Redis need not load its client
     from gateway.redis.bounded_client import Store
 
-# How often connections are looked at for having been silent too long.
+# How often connections are checked for being silent too long.
 _SWEEP_SECONDS = 1.0
-
-
 _CONDITIONS = {condition.value: condition for condition in Readiness}
 
 
@@ -81,7 +79,12 @@ class DataPlane:
         access_log = AccessLog(settings.log_format) if settings.access_log else None
         self.request_log = RequestLog(access_log, used_parameters(rules))
         book = SessionCache(store, self.loop, ttl=rules.identity.session_ttl, announce=self._announce)
-        self.affinity = SessionAffinity(book, _inputs(store, self.loop, book, settings.workers))
+        inputs: SequenceLog  # for routes that replay sequences
+        if store is not None:
+            inputs = RedisSequenceLog(store, self.loop, book.take)
+        else:
+            inputs = LocalSequenceLog(settings.workers)
+        self.affinity = SessionAffinity(book, inputs)
         if news is not None:
             news.subscribe(SessionMoved, lambda item: book.forget(item.name))
             news.on_gap(book.forget_all)
@@ -191,8 +194,3 @@ class DataPlane:
         self.wheel.rest()
         self.affinity.book.flush()
         self.limiter.sweep(now)
-
-
-def _inputs(store: Store | None, loop: asyncio.AbstractEventLoop, book: SessionCache, num_workers: int) -> SequenceLog:
-    """The log of sequences' inputs, for routes that replay them."""
-    return RedisSequenceLog(store, loop, book.take) if store is not None else LocalSequenceLog(num_workers)

@@ -8,23 +8,23 @@ attempts; `connect` of the wait for a connection; `engine` from there to the rep
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from gateway.wire.http1.head import Field
 
 REQUEST_FIELD = b"x-pointsman-timing"
 FIELD = b"server-timing"
 
 
+@dataclass(slots=True)
 class Timing:
     """Times of `time.monotonic`, 0 for what has not happened."""
 
-    __slots__ = ("begun_at", "first_requested_at", "recalls_at", "requested_at", "waited")
-
-    def __init__(self, begun_at: float) -> None:
-        self.begun_at = begun_at
-        self.recalls_at = 0.0
-        self.waited = 0.0  # seconds, for Redis
-        self.first_requested_at = 0.0  # the first attempt, where there is another
-        self.requested_at = 0.0  # this attempt, where it waits for a connection
+    begun_at: float
+    recalls_at: float = 0.0
+    waited: float = 0.0  # seconds, for Redis
+    first_requested_at: float = 0.0  # the first attempt, where there is another
+    requested_at: float = 0.0  # this attempt, where it waits for a connection
 
     def recalled(self, now: float) -> None:
         """Redis has answered, or has been given up."""

@@ -18,6 +18,7 @@ ModelStreamInfer            (StreamCall decides for each message)
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from time import monotonic
 
@@ -45,15 +46,13 @@ _GRPC = b"application/grpc"
 MakeCall = Callable[[CallClient, Stream, CallHead], CallHandler]
 
 
+@dataclass(slots=True)
 class CachedCall:
     """What a header block comes to by one snapshot of the rules; `head` is None where it is not gRPC."""
 
-    __slots__ = ("head", "make", "reader")
-
-    def __init__(self, reader: CallReader, head: CallHead | None, make: MakeCall) -> None:
-        self.reader = reader
-        self.head = head
-        self.make = make
+    reader: CallReader
+    head: CallHead | None
+    make: MakeCall
 
 
 def handler_of_stream(client: CallClient, stream: Stream, block: Block) -> CallHandler:

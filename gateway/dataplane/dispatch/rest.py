@@ -232,22 +232,17 @@ _generation: Serve = partial(Exchange, is_generation=True)
 def _serve_session(client: Client, request: Request, lane: Lane, session: str, history: HistorySpec) -> Handler:
     """The handler of a request that may be part of a conversation; an infer depends on its body."""
     if not history.engine_holds_state and request.plan.call.api is not LlmApi.INFER:
-        return ConversationHandler(client, request, lane, session, history, _conversation_backend(lane))
+        return ConversationHandler(client, request, lane, session, history, _backend(lane))
 
     def choose(client: Client, request: Request, body: bytes) -> Chosen:
         plain = decoded(request, body, client.plane.settings.limits.max_body_bytes)
         if history.engine_holds_state:
             request, body = held_by_engine(request, plain, lane, session, history.session_field)
         elif _is_text(request, plain):
-            backend = _conversation_backend(lane)
-            return ConversationHandler(client, request, lane, session, history, backend), body
+            return ConversationHandler(client, request, lane, session, history, _backend(lane)), body
         return _serve_request(client, request, lane, session), body
 
     return on_whole_body(client, request, choose)
-
-
-def _conversation_backend(lane: Lane) -> Serve:
-    return RestToGrpcHandler if lane.engine.speaks_grpc and not lane.engine.speaks_rest else _by_rest
 
 
 def _is_text(request: Request, body: bytes) -> bool:

@@ -122,11 +122,11 @@ class StreamCall(ClientCall):
     def progress(self) -> Progress | None:
         if self._is_over:
             return None
-        target = self._router.first
-        stage = (
-            Stage.ANSWERING if self.responses.has_begun else Stage.REQUESTED if self._num_backends else Stage.READING
-        )
-        lane, model = (target.lane, self._router.first_model) if target is not None else (None, "")
+        target, names = self._router.first, self._router.names
+        has_begun, num_backends = self.responses.has_begun, self._num_backends
+        stage = Stage.ANSWERING if has_begun else Stage.REQUESTED if num_backends else Stage.READING
+        lane = target.lane if target is not None else None
+        model = names.model.decode("utf-8", "replace") if names is not None else ""
         url = next((backend.url for backend in self._backends.values() if backend.url), "")
         return Progress(stage, self._started_at, self.request_id, lane, url, model, self._head.plan.request_line)
 

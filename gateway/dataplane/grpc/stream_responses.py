@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Hashable, Mapping
+from dataclasses import dataclass
 
 from gateway.dataplane.context.call_head import CallTarget
 from gateway.dataplane.grpc.interfaces import BackendStream
@@ -25,17 +26,15 @@ _MAX_MESSAGE_BYTES = 1 << 31  # what engines answer is not limited
 _PLAIN = b"identity"
 
 
+@dataclass(slots=True, eq=False)
 class _Owed:
     """A request whose response has not been written to the client."""
 
-    __slots__ = ("is_settled", "model", "request_id", "response", "target")
-
-    def __init__(self, target: Hashable, model: bytes, request_id: bytes) -> None:
-        self.target = target
-        self.model = model
-        self.request_id = request_id
-        self.response = b""
-        self.is_settled = False  # the response has come, or never will
+    target: Hashable
+    model: bytes
+    request_id: bytes
+    response: bytes = b""
+    is_settled: bool = False  # the response has come, or never will
 
     def may_be_of(self, model: bytes, request_id: bytes) -> bool:
         """Whether a response with these names can be of this request; an empty name fits any."""

@@ -47,13 +47,8 @@ class StreamRouter:
         return next(iter(self._sessions), None)
 
     @property
-    def first_model(self) -> str:
-        """The model of a stream whose messages go by it."""
-        return next(iter(self._by_model), (b"", b""))[0].decode("utf-8", "replace")
-
-    @property
     def names(self) -> Names | None:
-        """The names in such a stream's messages."""
+        """The names in the messages of a stream that go by their model."""
         key = next(iter(self._by_model), None)
         return Names(*key, b"", ()) if key is not None else None
 

@@ -165,7 +165,7 @@ class FleetOperation(LocalHandler):
     # Queries
 
     def _everywhere(self) -> list[Question]:
-        engines = [engine for engine in self._plan.snapshot.engines.values() if _speaks_v2(engine)]
+        engines = [engine for engine in self._plan.snapshot.engines.values() if engine.spec.protocol.is_v2]
         target = self._plan.head.target
         return _once_each([(engine, endpoint, target) for engine in engines for endpoint in engine.endpoints])
 
@@ -176,7 +176,7 @@ class FleetOperation(LocalHandler):
         targets = snapshot.table.targets_for(plan.facts)
         for target in targets:
             engine = snapshot.engines[target.engine]
-            if not _speaks_v2(engine):
+            if not engine.spec.protocol.is_v2:
                 continue
             path = engine.target(plan.call, plan.head.target, target.model)
             questions += [(engine, endpoint, path) for endpoint in engine.endpoints]
@@ -219,10 +219,6 @@ class FleetOperation(LocalHandler):
             if isinstance(answer, GatewayError):
                 raise answer
         raise GatewayError(ErrorKind.NO_HEALTHY_ENDPOINT, "the rules name no engine")
-
-
-def _speaks_v2(engine: Engine) -> bool:
-    return engine.spec.protocol.is_v2
 
 
 def _once_each(questions: list[Question]) -> list[Question]:
