@@ -205,7 +205,6 @@ class Http1ServerConnection(Http1Server):
             self._transport.set_write_buffer_limits(high=0)
 
     def reply_ended(self) -> None:
-        """The reply is written."""
         self._handler = None
         self._request = None
         if self._head_end is KEEP_ALIVE_END_10:
@@ -248,7 +247,6 @@ class Http1ServerConnection(Http1Server):
         self.refuse(error)
 
     def live(self) -> list[ActiveRequest]:
-        """The request under way, if there is one."""
         handler = self._handler
         return [ActiveRequest(handler.progress(), id(handler), self.cancel)] if handler is not None else []
 

@@ -92,7 +92,6 @@ class Http2ServerConnection(Http2Server):
         send_status(stream, fields, request_id, lane, begun=begun)
 
     def live(self) -> list[ActiveRequest]:
-        """The calls under way."""
         calls = [cast(CallHandler, stream.receiver) for stream in self.http2.streams.values()]
         return [
             ActiveRequest(progress, id(call), call.cancel)

@@ -120,7 +120,6 @@ class Engine:
 
     @property
     def models(self) -> frozenset[str]:
-        """All models that its endpoints list."""
         return frozenset().union(*[endpoint.models for endpoint in self.endpoints])
 
     def choose(
@@ -168,7 +167,6 @@ class Engine:
         return endpoint.breaker.is_spotless or endpoint.breaker.allows(now)
 
     def endpoint(self, url: str) -> Endpoint | None:
-        """Its endpoint of this URL."""
         return self._by_url.get(url)
 
     def close_idle_connections(self) -> None:

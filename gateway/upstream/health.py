@@ -107,12 +107,10 @@ class Prober:
 
     @property
     def models(self) -> dict[Key, frozenset[str]]:
-        """The models of the endpoints that list them."""
         return {key: probe.models for key, probe in self._probes.items() if probe.models is not None}
 
     @property
     def loads(self) -> dict[Key, Load]:
-        """The loads of the endpoints that report them."""
         return {key: probe.load for key, probe in self._probes.items() if probe.load is not None}
 
     def use(self, engines: Mapping[str, EngineSpec]) -> None:

@@ -94,7 +94,6 @@ class SequenceReplay:
         return error.kind in GONE and self._front.is_replayable()
 
     def displaced(self, endpoint: Endpoint, why: str) -> SequenceDisplacedError:
-        """The sequence cannot stay at this endpoint."""
         return SequenceDisplacedError(self._sequence, endpoint.url, why, endpoint)
 
     def start(self, why: SequenceDisplacedError, *deadlines: float) -> None:

@@ -106,7 +106,6 @@ class UpstreamAttempts(Generic[Carrier]):
 
     @property
     def is_open(self) -> bool:
-        """Whether an attempt is under way."""
         return self.attempt is not None and self.attempt.is_open
 
     @property
@@ -131,7 +130,6 @@ class UpstreamAttempts(Generic[Carrier]):
         return meter if meter is not None and self._front.is_inference else None
 
     def stage(self) -> Stage:
-        """What the request waits for."""
         if self.status:
             return Stage.ANSWERING
         if self._admission is not None and self._admission.is_waiting:
@@ -304,7 +302,6 @@ class UpstreamAttempts(Generic[Carrier]):
         )
 
     def _retry(self, error: GatewayError) -> None:
-        """Make another attempt, which the budget has paid for."""
         attempt = self.attempt
         if attempt is not None:
             attempt.series.retries += 1

@@ -45,7 +45,6 @@ class Progress:
 def progress_of(
     request: Request, stage: Stage, since: float, *, id: bytes = b"", lane: Lane | None = None, endpoint: str = ""
 ) -> Progress:
-    """How far a REST request is."""
     plan, id = request.plan, id or request.id or b""
     if plan.error is not None:  # its path names nothing
         return Progress(stage, since, id, request_line=plan.request_line, protocol="rest")

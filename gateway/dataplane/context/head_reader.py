@@ -147,7 +147,6 @@ class Request:
         return made
 
     def value(self, name: bytes) -> bytes | None:
-        """The first field of this name, in lower case."""
         for field in self.volatile:
             if field[0] == name:
                 return field[1]

@@ -28,7 +28,6 @@ def log_request(
     endpoint: str = "",
     body: RequestBody | None = None,
 ) -> None:
-    """Log a REST request that has ended."""
     if client.plane.request_log.is_on:
         ended = EndedRequest(
             peer=client.peer,

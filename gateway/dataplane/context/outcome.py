@@ -34,7 +34,6 @@ class OutcomeRecorder:
         self._generated: list[GenerationUsage] = []
 
     def body_received(self, size: int) -> None:
-        """The client's body is so long."""
         self._size = size
 
     def goes_on(self, lane: Lane) -> None:
@@ -42,7 +41,6 @@ class OutcomeRecorder:
         self._crossed = self._crossed or lane.base is not self._lane.base
 
     def add(self, generated: GenerationUsage | None) -> None:
-        """A handler has ended."""
         if generated is not None:
             self._generated.append(generated)
 
@@ -52,7 +50,6 @@ class OutcomeRecorder:
             count_energy(self._meter, next((value for name, value in fields if name == ENERGY_FIELD), None))
 
     def answered(self, status: int) -> None:
-        """The reply is whole."""
         meter = self._take()
         if meter is None:
             return
@@ -65,13 +62,11 @@ class OutcomeRecorder:
         meter.answered(self._id, status, self._size, monotonic() - self._started_at)
 
     def failed(self, error: GatewayError) -> None:
-        """There is no reply, or no more of it."""
         meter = self._take()
         if meter is not None:
             meter.failed(self._id, error.kind, error.status.http >= 500, self._size)
 
     def gone(self, reason: str) -> None:
-        """The client is gone."""
         meter = self._take()
         if meter is not None:
             meter.kept_out(reason)

@@ -87,7 +87,6 @@ class RequestBody:
         return b"transfer-encoding: chunked\r\n"
 
     def add(self, data: bytes, ended: bool) -> None:
-        """Hold what has come."""
         if data:
             self.size += len(data)
             self._pieces.append(data)

@@ -112,7 +112,6 @@ class DecisionSampler:
         self._flushing: asyncio.TimerHandle | None = None
 
     def add(self, ended: EndedRequest) -> None:
-        """Sample a request that has ended."""
         known, target = ended.facts, ended.target
         if known is None:
             return

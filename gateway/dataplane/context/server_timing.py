@@ -27,7 +27,6 @@ class Timing:
     requested_at: float = 0.0  # this attempt, where it waits for a connection
 
     def recalled(self, now: float) -> None:
-        """Redis has answered, or has been given up."""
         self.waited += now - self.recalls_at
 
     def failed(self, sent_at: float, now: float) -> None:

@@ -108,7 +108,6 @@ class SessionAffinity:
         return endpoint
 
     def ended(self, session: Sequence) -> None:
-        """The last request of a sequence is answered."""
         self.book.end(session)
         if session.run:
             self.inputs.forget(session)
@@ -234,7 +233,6 @@ class SessionAffinity:
 
 
 def _why_left(endpoint: Endpoint | None) -> str:
-    """Why a session goes on elsewhere."""
     if endpoint is None:
         return "gone"
     return "drained" if endpoint.is_draining else "unavailable"

@@ -288,7 +288,6 @@ class ArmSelector:
         self.is_sticky = self.by_session and self.passes
 
     def lane(self, unit: str | None) -> Lane:
-        """The lane of a request of this unit."""
         if unit is None:
             arm = self._split.assign_by_chance(random.random)
             return self._out if arm is None else self._arms[arm]

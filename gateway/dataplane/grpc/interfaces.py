@@ -193,7 +193,6 @@ def log_call(
     lane: Lane | None = None,
     endpoint: str = "",
 ) -> None:
-    """Log a call that has ended."""
     ended = EndedRequest(
         peer=client.peer,
         request_line=head.plan.request_line,

@@ -111,7 +111,6 @@ class LocalCall(ClientCall):
         return Progress(stage, self._started_at, self.request_id, request_line=self._head.plan.request_line)
 
     def _credit(self) -> None:
-        """Give the window of what came back."""
         owed, self._owed = self._owed, 0
         if owed:
             self._stream.credit(owed)

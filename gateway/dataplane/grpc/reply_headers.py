@@ -70,7 +70,6 @@ def status_fields(code: int, message: str) -> list[Field]:
 def send_status(
     stream: Stream, fields: list[Field], request_id: bytes, lane: Lane | None, *, begun: bool = False
 ) -> None:
-    """End a call with these trailers."""
     if begun:
         stream.send_trailers(CachedHeaders(fields))
     else:

@@ -139,7 +139,6 @@ class StreamCall(ClientCall):
     # Events of `StreamRequests`
 
     def take(self, data: bytes, plain: bytes | None, names: Names) -> None:
-        """Send a message to its target."""
         has_turn = self._requests.have_turns(names)
         try:
             target = self._router.find(names, data, plain)
@@ -207,7 +206,6 @@ class StreamCall(ClientCall):
     # Events of the backends
 
     def field(self, name: bytes) -> bytes | None:
-        """The first of the client's fields of this name."""
         return self._head.value(name)
 
     def backend_began(self, backend: BackendStream, block: RelayedBlock) -> None:
@@ -259,7 +257,6 @@ class StreamCall(ClientCall):
     def _answer_error(
         self, target: CallTarget | None, error: GatewayError, names: Names, code: int | None = None
     ) -> None:
-        """Answer one message with an error."""
         if self._head.plan.wants_grpc_errors:
             self._fail(error, code=code, is_counted=True)
             return

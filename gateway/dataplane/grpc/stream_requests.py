@@ -96,7 +96,6 @@ class StreamRequests:
             raise GatewayError(ErrorKind.BAD_REQUEST, "the stream ends before its last message is whole")
 
     def forget(self) -> None:
-        """No more is wanted."""
         self._taker = cast(RequestTaker, None)  # it refers to this object: no cycle is left to the garbage collector
         self._queue.clear()
         if self._lookup is not None:
@@ -143,7 +142,6 @@ class StreamRequests:
             self._lookup = asyncio.get_running_loop().create_task(self._query(names, target))
 
     async def _look_up_session(self) -> None:
-        """Look up where the next message's session is."""
         await self._router.look_up()
         self._lookup = None
         self._taker_goes_on()

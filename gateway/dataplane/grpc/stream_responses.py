@@ -210,7 +210,6 @@ class StreamResponses:
         self._pay()
 
     def drained(self) -> None:
-        """The client reads on."""
         if self._are_cut:
             self._pay()
         else:
@@ -228,7 +227,6 @@ class StreamResponses:
         self._stream.send_headers(steady, request_id_literal(self._request_id), ended=True)
 
     def forget(self) -> None:
-        """Nothing more is written."""
         self._order = NO_ORDER
         self._delayed.clear()
         self._take_pieces()

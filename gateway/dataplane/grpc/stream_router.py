@@ -43,7 +43,6 @@ class StreamRouter:
 
     @property
     def first(self) -> CallTarget | None:
-        """The first decided target."""
         return next(iter(self._sessions), None)
 
     @property
@@ -89,7 +88,6 @@ class StreamRouter:
         return lane is not None
 
     async def look_up(self) -> None:
-        """Look the session up in Redis."""
         assert self._decided is not None
         plain, target, session = self._decided
         lookup: asyncio.Future[Lane] = asyncio.get_running_loop().create_future()
@@ -172,7 +170,6 @@ class StreamRouter:
         return decision[0]
 
     async def query(self, key: Key, target: CallTarget) -> None:
-        """Query the engine for whether the model is decoupled."""
         try:
             decoupled = await is_decoupled(
                 target.lane, key[0].decode("utf-8", "replace"), key[1].decode("utf-8", "replace")

@@ -273,7 +273,6 @@ class UnaryRelay(GrpcFront, CallHandler):
     # Ends
 
     def _finish(self, now: float, http_status: int, status: int | None) -> None:
-        """The reply is whole."""
         self._is_over = True
         attempts, attempt, message = self.attempts, self._attempt, self._message
         meter = attempts.meter if attempts.lane.meter is not None else None

@@ -33,7 +33,6 @@ class GrpcFront(AttemptFront):
         """Open the attempt's stream on a connection that has room for it, and set what it is sent on."""
 
     def _release(self) -> None:
-        """The engine's stream is over."""
         self._attempt.sent_on = self._up = None
 
     def start_attempt(self, attempt: Attempt[Any], now: float) -> None:
@@ -45,11 +44,9 @@ class GrpcFront(AttemptFront):
             self._send(connection, now)
 
     def connected(self, connection: Http2ClientConnection) -> None:
-        """The pool has a connection."""
         self._send(connection, monotonic())
 
     def connect_failed(self, error: GatewayError) -> None:
-        """The pool gets no connection."""
         self.attempts.failed(error, was_sent=False)
 
     def cancel_attempt(self, attempt: Attempt[Any]) -> None:

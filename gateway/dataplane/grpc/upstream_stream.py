@@ -233,7 +233,6 @@ class UpstreamStream(GrpcFront):
     # Ends
 
     def _end(self, reply: RelayedBlock) -> None:
-        """The engine has ended its stream with a status."""
         attempts, attempt, status = self.attempts, self._attempt, reply.status
         meter = attempts.meter
         self._release()
@@ -316,7 +315,6 @@ class StreamCounters:
         self._answered = self._errors = self._measured_bytes = 0
 
     def count(self, series: RequestSeries, sent: int, received: int, request_bytes: int, response_bytes: int) -> None:
-        """Messages and bytes, to the endpoint and from it."""
         series.messages_sent += sent - self._sent
         series.messages_received += received - self._received
         series.request_bytes += request_bytes - self._request_bytes

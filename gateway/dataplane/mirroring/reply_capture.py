@@ -30,7 +30,6 @@ class ReplyCapture:
         self._reply = Copy(self.max_bytes)
 
     def add(self, data: bytes) -> None:
-        """More of the reply."""
         if not self._first_at:
             self._first_at = monotonic()
         self._reply.add(data)

@@ -169,11 +169,9 @@ class Exchange(UpstreamHandler):
             self.attempts.timing.requested_at = now
 
     def connected(self, connection: Http1ClientConnection) -> None:
-        """The pool has a connection."""
         self._send(connection, monotonic())
 
     def connect_failed(self, error: GatewayError) -> None:
-        """The pool gets no connection."""
         self.attempts.failed(error, was_sent=False)
 
     def cancel_attempt(self, attempt: Attempt[Http1ClientConnection]) -> None:
@@ -281,7 +279,6 @@ class Exchange(UpstreamHandler):
         self.attempts.failed(error, was_sent=True)
 
     def _finish(self, now: float) -> None:
-        """The reply is whole."""
         attempts, attempt, size = self.attempts, self._attempt, self._body.size
         meter, status = attempts.lane.meter, attempts.status
         if self._generation is not None:
