@@ -93,16 +93,8 @@ def _maker_of(head: CallHead) -> MakeCall:
 # Unary calls about a model
 
 
-def _relay_or_convert(
-    client: CallClient,
-    stream: Stream,
-    head: CallHead,
-    message: MessageBody,
-    target: CallTarget,
-    session: str | None,
-    started_at: float,
-) -> None:
-    lane = target.lane
+def _relay_or_convert(call: UnaryCall, message: MessageBody, target: CallTarget, session: str | None) -> None:
+    client, stream, head, lane, started_at = call.client, call.stream, call.head, target.lane, call.started_at
     if lane.engine.speaks_grpc and not (session and _is_conversation(head, target)):
         relay = UnaryRelay(client, stream, head, message, target, session, started_at)
         if lane.shadow is not None:

@@ -15,8 +15,8 @@ from gateway.protocol.errors import GatewayError
 from gateway.routing.decision import Undecided
 from gateway.wire.http2.stream import Stream
 
-# Takes the call over: its client, stream, head and message, the target, the session, and when it started.
-TakeOver = Callable[[CallClient, Stream, CallHead, MessageBody, CallTarget, str | None, float], None]
+# Takes a call with this message over, for a target and a session.
+TakeOver = Callable[["UnaryCall", MessageBody, CallTarget, str | None], None]
 
 
 class UnaryCall(CallHandler):
@@ -24,23 +24,23 @@ class UnaryCall(CallHandler):
 
     __slots__ = (
         "_active_at",
-        "_client",
-        "_head",
         "_is_looking_up",
         "_is_over",
         "_message",
-        "_started_at",
-        "_stream",
         "_take_over",
+        "client",
+        "head",
+        "started_at",
+        "stream",
     )
 
     def __init__(self, client: CallClient, stream: Stream, head: CallHead, take_over: TakeOver) -> None:
-        self._client = client
-        self._stream = stream
-        self._head = head
+        self.client = client
+        self.stream = stream
+        self.head = head
         self._take_over = take_over
         self._message: MessageBody | None = None
-        self._started_at = self._active_at = monotonic()
+        self.started_at = self._active_at = monotonic()
         self._is_looking_up = False  # its session, in Redis
         self._is_over = False
 
@@ -50,7 +50,7 @@ class UnaryCall(CallHandler):
         if self._is_over:
             return
         message = self._message
-        limits = self._client.plane.settings.limits
+        limits = self.client.plane.settings.limits
         try:
             if message is None:
                 if ended:  # mostly, the message comes in one piece
@@ -59,7 +59,7 @@ class UnaryCall(CallHandler):
                         self._decide(message)
                         return
                 message = self._message = PiecewiseMessage(
-                    self._head.plan.encoding,
+                    self.head.plan.encoding,
                     limit=limits.max_body_bytes,
                     hold_bytes=limits.high_water_bytes,
                     replay_bytes=limits.retry_body_bytes,
@@ -76,15 +76,15 @@ class UnaryCall(CallHandler):
     def stream_reset(self, stream: Stream, code: int, why: str) -> None:
         if not self._is_over:
             self._is_over = True
-            self._client.plane.metrics.unrouted.count_error("client_gone")
-            self._log(0, "client_gone", self._head.id or self._client.plane.new_request_id())
+            self.client.plane.metrics.unrouted.count_error("client_gone")
+            self._log(0, "client_gone", self.head.id or self.client.plane.new_request_id())
 
     def drained(self, stream: Stream) -> None:
-        self._client.call_ended(stream)
+        self.client.call_ended(stream)
 
     def sweep(self, now: float) -> None:
         """Fail where the client has fallen silent in the middle of its message."""
-        limit = self._client.plane.settings.limits.body_timeout
+        limit = self.client.plane.settings.limits.body_timeout
         is_due = not self._is_over and (self._message is None or not self._message.is_complete)
         if is_due and not self._is_looking_up and now - self._active_at > limit:
             self._fail(fell_silent(limit))
@@ -94,8 +94,8 @@ class UnaryCall(CallHandler):
             return None
         names = self._message.names if self._message is not None else None
         model = names.model.decode("utf-8", "replace") if names is not None else ""
-        request_id, request_line = self._head.id or b"", self._head.plan.request_line
-        return Progress(Stage.READING, self._started_at, request_id, model=model, request_line=request_line)
+        request_id, request_line = self.head.id or b"", self.head.plan.request_line
+        return Progress(Stage.READING, self.started_at, request_id, model=model, request_line=request_line)
 
     def cancel(self, error: GatewayError) -> None:
         if not self._is_over:
@@ -108,7 +108,7 @@ class UnaryCall(CallHandler):
 
         Raises: GatewayError.
         """
-        head, names = self._head, message.names
+        head, names = self.head, message.names
         assert names is not None
         decision = head.plan.decide(names, None, head)
         if decision is Undecided.NEEDS_BODY:
@@ -123,11 +123,11 @@ class UnaryCall(CallHandler):
             self._look_up(message, target, session)
         else:
             self._is_over = True
-            self._take_over(self._client, self._stream, head, message, target, session, self._started_at)
+            self._take_over(self, message, target, session)
 
     def _look_up(self, message: MessageBody, target: CallTarget, session: str) -> None:
         """Go where the session is; a function of its own, since what a closure holds costs wherever it is used."""
-        affinity, plan = self._client.plane.affinity, self._head.plan
+        affinity, plan = self.client.plane.affinity, self.head.plan
         lane = affinity.recall(target.lane, session)
         if lane is not None:
             self._go(message, plan.target(lane), session)
@@ -138,22 +138,22 @@ class UnaryCall(CallHandler):
     def _go(self, message: MessageBody, target: CallTarget, session: str | None) -> None:
         if not self._is_over:
             self._is_over = True
-            self._take_over(self._client, self._stream, self._head, message, target, session, self._started_at)
+            self._take_over(self, message, target, session)
 
     def _fail(self, error: GatewayError) -> None:
         """Answer a call that no engine gets."""
         self._is_over = True
-        client, head, status = self._client, self._head, error.status.http
+        client, head, status = self.client, self.head, error.status.http
         unrouted = client.plane.metrics.unrouted
         unrouted.count_error(error.kind.value)
-        unrouted.count_failure(status, monotonic() - self._started_at)
+        unrouted.count_failure(status, monotonic() - self.started_at)
         request_id = head.id or client.plane.new_request_id()
-        client.call_failed(self._stream, error, request_id, None, begun=False, code=None)
+        client.call_failed(self.stream, error, request_id, None, begun=False, code=None)
         self._log(status, error.kind.value, request_id)
-        client.call_ended(self._stream)
+        client.call_ended(self.stream)
 
     def _log(self, status: int, reason: str, request_id: bytes) -> None:
-        client, head = self._client, self._head
+        client, head = self.client, self.head
         if client.plane.request_log.is_on:
             facts = facts_of_call(head, self._message)
-            log_call(client, head, status, reason, self._started_at, request_id, facts=facts)
+            log_call(client, head, status, reason, self.started_at, request_id, facts=facts)
