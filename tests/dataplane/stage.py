@@ -41,6 +41,8 @@ class Client:
         self.reader, self.writer = reader, writer
 
     async def send(self, data: bytes) -> None:
+        if self.writer.is_closing():  # a write would fail as an error of the program on uvloop, and silently on asyncio
+            raise ConnectionResetError
         self.writer.write(data)
         await self.writer.drain()
 
