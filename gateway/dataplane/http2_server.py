@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from typing import cast
 
 from gateway.dataplane.context.active_requests import ActiveRequest
 from gateway.dataplane.context.data_plane import DataPlane
 from gateway.dataplane.context.reply_fields import reason_fields
 from gateway.dataplane.context.snapshot import Lane
+from gateway.dataplane.dispatch.http2 import handler_of_stream
 from gateway.dataplane.grpc.interfaces import CallHandler
 from gateway.dataplane.grpc.reply_headers import send_status, status_fields
 from gateway.net.http2_transport import Http2Server, Http2Timeouts
@@ -20,15 +20,13 @@ from gateway.wire.http2.hpack import literals
 from gateway.wire.http2.state import NO_RECEIVER, Http2Limits
 from gateway.wire.http2.stream import Stream
 
-Answer = Callable[["Http2ServerConnection", Stream, Block], CallHandler]
-
 
 class Http2ServerConnection(Http2Server):
-    """The front of HTTP/2: `answer` chooses the handler of each stream."""
+    """The front of HTTP/2: hands each stream to a handler."""
 
-    __slots__ = ("_answer", "_unread", "is_tls", "passing", "peer", "plane")
+    __slots__ = ("_unread", "is_tls", "passing", "peer", "plane")
 
-    def __init__(self, plane: DataPlane, answer: Answer) -> None:
+    def __init__(self, plane: DataPlane) -> None:
         limits = plane.settings.limits
         super().__init__(
             Http2Limits(
@@ -41,7 +39,6 @@ class Http2ServerConnection(Http2Server):
             plane.read_call.volatile,
         )
         self.plane = plane
-        self._answer = answer
         self._unread: dict[Stream, tuple[int, float]] = {}  # how much waits on a stream, and since when just as much
         self.peer = "-"
         self.is_tls = False
@@ -71,8 +68,7 @@ class Http2ServerConnection(Http2Server):
 
     def stream_opened(self, stream: Stream, block: Block, ended: bool) -> None:
         stream.is_received = ended
-        call = self._answer(self, stream, block)
-        stream.receiver = call
+        stream.receiver = call = handler_of_stream(self, stream, block)
         if ended:
             call.data_received(stream, b"", True)
 

@@ -9,7 +9,6 @@ from typing import cast
 
 from gateway.dataplane.context.active_requests import ActiveRequest
 from gateway.dataplane.context.data_plane import DataPlane
-from gateway.dataplane.dispatch.http2 import handler_of_stream
 from gateway.dataplane.http1_server import Http1ServerConnection
 from gateway.dataplane.http2_server import Http2ServerConnection
 from gateway.protocol.errors import ErrorKind, GatewayError
@@ -40,7 +39,7 @@ class ProtocolDetector(asyncio.Protocol):
         chosen = tls.selected_alpn_protocol() if isinstance(tls, ssl.SSLObject) else None
         is_full = bool(limit) and len(plane.connections) - plane.num_lingering >= limit
         if chosen == "h2":
-            client = Http2ServerConnection(plane, handler_of_stream)
+            client = Http2ServerConnection(plane)
             self._become(client)
             if is_full:
                 client.refuse(GatewayError(ErrorKind.OVERLOADED, f"{limit} connections are open already"))
@@ -52,7 +51,7 @@ class ProtocolDetector(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         data = self._buffer + data if self._buffer else data
         if data.startswith(PREFACE):
-            self._become(Http2ServerConnection(self._plane, handler_of_stream), data)
+            self._become(Http2ServerConnection(self._plane), data)
         elif PREFACE.startswith(data):
             self._buffer = data
         else:

@@ -23,10 +23,7 @@ class Client(Protocol):
     forwarded_for_line: bytes
     forwarded_proto_line: bytes
     is_tls: bool
-
-    @property
-    def takes_payload(self) -> bool:
-        """Whether the body of a relayed reply is handed over without the framing of HTTP/1.1."""
+    takes_payload: bool  # the body of a relayed reply is handed over without the framing of HTTP/1.1
 
     @property
     def is_paused(self) -> bool:
@@ -37,8 +34,7 @@ class Client(Protocol):
     def relay(self, head: ResponseHead, lane: Lane, added: Sequence[Field], request_id: bytes, data: bytes) -> None:
         """Begin the reply with an engine's head, the lane's fields and those `added`, and the first of the body."""
 
-    @property
-    def write(self) -> Callable[[bytes], None]:
+    def write(self, data: bytes) -> None:
         """Go on with a relayed reply whose head frames its body: straight to the transport."""
 
     # A reply of the gateway's own

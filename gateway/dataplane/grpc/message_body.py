@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 from gateway.dataplane.context.call_head import CallHead
 from gateway.dataplane.context.request_log import DecisionFacts
 from gateway.protocol.errors import ErrorKind, GatewayError
@@ -237,8 +235,6 @@ def facts_of_call(head: CallHead, message: MessageBody | None) -> DecisionFacts 
         return DecisionFacts(plan.rest_facts, head.session)
     if message is None or message.names is None:
         return None
-    return DecisionFacts(plan.facts(message.names, units=head.units), head.session, partial(_facts_of, message))
-
-
-def _facts_of(message: MessageBody) -> BodyFacts | None:
-    return message.facts() if message.is_complete and message.can_be_sent_again else None
+    is_whole = message.is_complete and message.can_be_sent_again
+    facts = plan.facts(message.names, units=head.units)
+    return DecisionFacts(facts, head.session, message.facts if is_whole else None)

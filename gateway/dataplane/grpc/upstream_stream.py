@@ -181,7 +181,8 @@ class UpstreamStream(GrpcFront):
         if stream is not self._up:
             return
         reply = relayed(block, self.target.lane)
-        if reply.status == OK and self._is_cut_short():
+        readers = self.boundaries, self.reader or self.boundaries
+        if reply.status == OK and not all(reader.is_between_messages for reader in readers):
             self._broke("the engine's stream ended in the middle of a response")
         else:
             self._end(reply)
@@ -290,10 +291,6 @@ class UpstreamStream(GrpcFront):
             num_bytes=self.request_bytes,
             seconds=seconds,
         )
-
-    def _is_cut_short(self) -> bool:
-        reader = self.reader
-        return not self.boundaries.is_between_messages or (reader is not None and not reader.is_between_messages)
 
     def _count_messages(self) -> None:
         num_bytes = self._credited + self.owed

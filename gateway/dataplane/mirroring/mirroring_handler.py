@@ -67,6 +67,7 @@ class MirroringHandler(ForwardingHandler):
         self.forwarded_for_line = client.forwarded_for_line
         self.forwarded_proto_line = client.forwarded_proto_line
         self.is_tls = client.is_tls
+        self.takes_payload = client.takes_payload
         self._handler: Handler = serve(self, request, lane, session)
 
     # As the handler
@@ -88,10 +89,6 @@ class MirroringHandler(ForwardingHandler):
     @property
     def is_paused(self) -> bool:
         return self._client.is_paused
-
-    @property
-    def takes_payload(self) -> bool:
-        return self._client.takes_payload
 
     def relay(self, head: ResponseHead, lane: Lane, added: Sequence[Field], request_id: bytes, data: bytes) -> None:
         # Without framing, the copy's body ends with the copy.
