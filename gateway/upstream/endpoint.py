@@ -39,6 +39,26 @@ class Endpoint:
     `pool` has its HTTP/1.1 connections, `streams` its gRPC ones, each None where it does not serve that.
     """
 
+    __slots__ = (
+        "_load_until",
+        "authority",
+        "breaker",
+        "condition",
+        "engine",
+        "host_line",
+        "in_flight",
+        "is_draining",
+        "latency",
+        "load",
+        "models",
+        "others",
+        "pool",
+        "scheme",
+        "streams",
+        "url",
+        "weight",
+    )
+
     def __init__(self, engine: EngineSpec, spec: EndpointSpec, tls: ssl.SSLContext | None) -> None:
         self.engine = engine
         self.url = spec.url

@@ -24,6 +24,8 @@ class RetryBudget:
     Times are seconds of any monotonic clock.
     """
 
+    __slots__ = ("_past_requests", "_past_retries", "_retries", "_spec", "_window_start", "requests")
+
     def __init__(self, spec: RetrySpec, now: float) -> None:
         self._spec = spec
         self._window_start = now
@@ -54,6 +56,25 @@ class Engine:
     """The endpoints of one engine; `by_session` chooses a session's among some of them. `extra_fields` are those that
     each request to it carries; `prefixes` is what its endpoints saw of prompts, None where it does not balance by them.
     """
+
+    __slots__ = (
+        "_apis",
+        "_base_path",
+        "_by_url",
+        "_choose",
+        "_write_target",
+        "budget",
+        "by_session",
+        "endpoints",
+        "extra_fields",
+        "extra_lines",
+        "extra_names",
+        "name",
+        "prefixes",
+        "speaks_grpc",
+        "speaks_rest",
+        "spec",
+    )
 
     def __init__(
         self,

@@ -80,19 +80,6 @@ class CallHandler(ABC):
 class ClientCall(CallHandler):
     """The state of a call that takes messages until it is over; the client may have set a deadline."""
 
-    __slots__ = (
-        "_active_at",
-        "_client",
-        "_has_ended",
-        "_head",
-        "_is_over",
-        "_owed",
-        "_slot",
-        "_started_at",
-        "_stream",
-        "request_id",
-    )
-
     def __init__(self, client: CallClient, stream: Stream, head: CallHead) -> None:
         self._client = client
         self._stream = stream

@@ -35,18 +35,6 @@ class StreamCall(ClientCall):
     `triton_grpc_error`. An engine that breaks off ends the stream.
     """
 
-    __slots__ = (
-        "_backends",
-        "_num_backends",
-        "_open_backend",
-        "_requests",
-        "_router",
-        "has_one_request",
-        "passing",
-        "plane",
-        "responses",
-    )
-
     def __init__(
         self,
         client: CallClient,

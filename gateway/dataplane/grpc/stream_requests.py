@@ -37,8 +37,6 @@ class RequestTaker(Protocol):
 class StreamRequests:
     """Reads a client's messages; `limit` is the longest, in bytes."""
 
-    __slots__ = ("_encoding", "_first", "_limit", "_lookup", "_queue", "_reader", "_router", "_taker", "is_one_model")
-
     def __init__(self, taker: RequestTaker, router: StreamRouter, encoding: bytes, limit: int) -> None:
         self._taker: RequestTaker = taker
         self._router = router

@@ -46,8 +46,6 @@ class _Owed:
 class ResponseOrder:
     """Holds back responses that come before their turn. A `target` identifies an engine's stream."""
 
-    __slots__ = ("_held_bytes", "_owed", "_unanswered")
-
     def __init__(self) -> None:
         self._owed: deque[_Owed] = deque()  # in the order of the requests
         self._unanswered: dict[Hashable, deque[_Owed]] = {}  # the same, of each target
@@ -101,18 +99,6 @@ class StreamResponses:
 
     `backends` are those of the call, as they come and go; up to `high_water_bytes` of each may wait for their turn.
     """
-
-    __slots__ = (
-        "_are_cut",
-        "_backends",
-        "_delayed",
-        "_encoding",
-        "_high_water_bytes",
-        "_order",
-        "_request_id",
-        "_stream",
-        "has_begun",
-    )
 
     def __init__(
         self, stream: Stream, request_id: bytes, backends: Mapping[CallTarget, BackendStream], high_water_bytes: int

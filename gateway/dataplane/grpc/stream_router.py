@@ -29,8 +29,6 @@ class StreamRouter:
     endpoint; only where the rules require a message's body or its session is each decided by itself, and goes to its
     session's endpoint."""
 
-    __slots__ = ("_affinity", "_by_model", "_decided", "_decoupled", "_head", "_plan", "_sessions", "reads_sessions")
-
     def __init__(self, head: CallHead, affinity: SessionAffinity) -> None:
         self._head = head
         self._plan = head.plan

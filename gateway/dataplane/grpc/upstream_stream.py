@@ -34,25 +34,6 @@ class UpstreamStream(GrpcFront):
     response is due.
     """
 
-    __slots__ = (
-        "_active_at",
-        "_call",
-        "_client_ended",
-        "_counters",
-        "_credited",
-        "_held",
-        "_held_bytes",
-        "_is_held",
-        "_was_sent",
-        "boundaries",
-        "encoding",
-        "num_sent",
-        "owed",
-        "reader",
-        "request_bytes",
-        "target",
-    )
-
     def __init__(self, call: StreamCall, target: CallTarget, session: str | None) -> None:
         self._call = call
         self.target = target
