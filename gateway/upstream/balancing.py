@@ -105,8 +105,8 @@ def latency(draw: Draw) -> Choose:
 
 
 def by_session(draw: Draw) -> Choose:
-    """Weighted rendezvous hashing: a session has the same endpoint on every worker and machine, and an endpoint that
-    leaves, or whose weight changes, moves its own sessions alone. Requests without a session go by power of two.
+    """Weighted rendezvous hashing: a session has the same endpoint on every worker, and an endpoint that leaves, or
+    whose weight changes, moves only its own sessions. Requests without a session go by power of two.
 
     Source: Thaler and Ravishankar, Using Name-Based Mappings to Increase Hit Rates (1998); Schindelhauer and Schomaker,
     Weighted Distributed Hash Tables (2005): the logarithmic method.

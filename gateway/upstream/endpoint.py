@@ -19,24 +19,23 @@ _DEFAULT_PORTS = {"http": 80, "https": 443}
 # How much one reply moves the average towards itself when it is faster; a slower one counts at once (peak EWMA).
 _EWMA_SHARE = 0.1
 
-# How long a report of the engine's load counts, or three probes if they are further apart: one that is not renewed,
-# because no probe or no reply brings another, must not keep requests away.
+# A report of the engine's load is valid for so long, or for three probes if that is longer.
 _LOAD_SECONDS = 10.0
 
 
-# An endpoint that stays broken is tried less and less often, up to this many times its first pause.
+# The pauses of an endpoint that stays broken grow up to this many times the first.
 _LONGEST_PAUSE = 12
 
 _ENCRYPTED = ("https:", "grpcs:")
 
 
 class Endpoint:
-    """The state of one endpoint in one worker: observed, never configured.
+    """The observed state of one endpoint in one worker.
 
     `condition` is the result of the health checks, None before the first. `in_flight` counts the worker's requests,
-    `others` those of others at the engine's last report of its `load`. `models` are those that it lists. `is_draining`:
-    an operator has drained it. `weight` is its share of the work, relative to the mean of its engine's endpoints.
-    `pool` has its HTTP/1.1 connections, `streams` its gRPC ones, each None where it does not serve that.
+    `others` those of others at the engine's last report of its `load`. `models` are those that it lists. `weight` is
+    relative to the mean of its engine's endpoints. `pool` has its HTTP/1.1 connections, `streams` its gRPC ones, each
+    None where it does not serve that.
     """
 
     __slots__ = (
@@ -99,8 +98,8 @@ class Endpoint:
 
     @property
     def takes_new(self) -> bool:
-        """Whether it should get what could go elsewhere: an operator may have drained it, and a host that has got
-        SIGTERM says that it is not ready, which is draining by its own word."""
+        """Whether it gets work that could go elsewhere: it is not drained, by an operator or because its host stops
+        and reports that it is not ready."""
         return not self.is_draining and self.condition not in NOT_READY
 
     def fits(self, engine: EngineSpec, spec: EndpointSpec) -> bool:
@@ -144,7 +143,7 @@ class Endpoint:
             pool.close_stale(now)
 
     def retire(self) -> None:
-        """The rules no longer name it: what is under way ends, nothing is kept for later."""
+        """Keep no connection once its request has ended: the rules no longer name it."""
         for pool in self._pools():
             pool.retire()
 

@@ -19,9 +19,8 @@ _WINDOW_SECONDS = 10.0
 class RetryBudget:
     """Allows a share of the requests of the last ten seconds, and a few in any case.
 
-    Counts are kept in the present and the past window; the past one fades as the present one fills. The first
-    `take` after its ten seconds ends a window, which may be much later: its share of ten seconds becomes the past one.
-    Times are seconds of any monotonic clock.
+    The counts of the past window fade as the present one fills. The first `take` after ten seconds ends a window; where
+    that is later, its share of ten seconds becomes the past one.
     """
 
     __slots__ = ("_past_requests", "_past_retries", "_retries", "_spec", "_window_start", "requests")
@@ -53,9 +52,8 @@ class RetryBudget:
 
 
 class Engine:
-    """The endpoints of one engine; `by_session` chooses a session's among some of them. `extra_fields` are those that
-    each request to it carries; `prefixes` is what its endpoints saw of prompts, None where it does not balance by them.
-    """
+    """The endpoints of one engine; `by_session` chooses a session's. `extra_fields` are added to each request;
+    `prefixes` indexes the endpoints' prompts, None where it does not balance by them."""
 
     __slots__ = (
         "_apis",
@@ -82,8 +80,8 @@ class Engine:
         previous: Mapping[str, Endpoint] = MappingProxyType({}),
         prefixes: PrefixIndex | None = None,
     ) -> None:
-        """`previous` are the endpoints of this engine in the last snapshot, by URL: those that still fit are reused,
-        and so is its index `prefixes`."""
+        """`previous` are the endpoints of this engine in the last snapshot, by URL, and `prefixes` its index: what
+        still fits is reused."""
         self.name = spec.name
         self.spec = spec
         traits = spec.protocol.traits
@@ -134,7 +132,7 @@ class Engine:
 
     @property
     def is_ready(self) -> bool:
-        """Whether some endpoint says that it is ready; where probing is off, that requests succeed is all one knows."""
+        """Whether some endpoint is ready; without probes, one whose breaker is closed."""
         if not self.spec.health.interval:
             return any(endpoint.breaker.is_closed for endpoint in self.endpoints)
         return any(endpoint.condition is Readiness.READY for endpoint in self.endpoints)
@@ -150,12 +148,12 @@ class Engine:
         tried: Collection[Endpoint] = (),
         prompt: bytes | memoryview | None = None,
     ) -> Endpoint | None:
-        """An endpoint for the next try; None where the probes say that all (not yet tried) are down. `prompt` is what
-        `balance: prefix` goes by: any bytes that begin alike where prompts do.
+        """An endpoint for the next attempt; None where the probes find all (not yet tried) down. `prompt` is for
+        `balance: prefix`: any bytes that begin alike where prompts do.
 
-        Endpoints that are drained serve only where no other is ready and does not fail; those that say they are not
-        ready only where none is left. Where requests failed on all but no probe says that they are gone, the breakers
-        are ignored: a failing endpoint is better than an outage that the gateway causes.
+        Drained endpoints serve only where no other is ready and does not fail; those that are not ready only where none
+        is left. Where all breakers are open, they are ignored: a failing endpoint is better than an outage that the
+        gateway causes.
         """
         endpoints = self.endpoints
         if len(endpoints) == 1 and not tried:
@@ -169,7 +167,7 @@ class Engine:
         return self._choose(able, session)
 
     def able(self, now: float, tried: Collection[Endpoint] = ()) -> list[Endpoint]:
-        """The endpoints to choose among for the next try, as `choose` says; none where all are down."""
+        """The endpoints that `choose` chooses among; none where all are down."""
         endpoints = self.endpoints
         ready = [endpoint for endpoint in endpoints if endpoint.condition not in NOT_READY and endpoint not in tried]
         left = [endpoint for endpoint in ready if not endpoint.is_draining] or ready
@@ -182,7 +180,7 @@ class Engine:
         return allowed or left
 
     def is_able(self, endpoint: Endpoint, now: float, tried: Collection[Endpoint] = ()) -> bool:
-        """Whether one of its endpoints is as good for the next try as any: ready, not drained, and not failing."""
+        """Whether one of its endpoints is ready, not drained, and not failing."""
         if not endpoint.takes_new or endpoint in tried:
             return False
         return endpoint.breaker.is_spotless or endpoint.breaker.allows(now)
@@ -207,7 +205,7 @@ def _endpoint(engine: EngineSpec, spec: EndpointSpec, previous: Endpoint | None)
 
 
 def extra_fields(spec: EngineSpec) -> list[tuple[bytes, bytes]]:
-    """What each request to an engine carries by its declaration, names in lower case."""
+    """The fields that an engine's declaration adds to each request, names in lower case."""
     fields = dict(spec.headers)
     if spec.api_key:
         fields["authorization"] = f"Bearer {spec.api_key}"

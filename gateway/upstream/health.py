@@ -41,11 +41,10 @@ class Findings:
 
 
 class EndpointHealth:
-    """An endpoint's condition: the first probe decides, later ones only when enough in a row say something else.
+    """An endpoint's condition: the first probe decides, later ones only when enough in a row differ.
 
     It gets worse to the mildest of the last `unhealthy_after` results, and better to the worst of the last
-    `healthy_after`: one lost reply of a server that loads a model does not count as three, and a server that was down
-    and now replies, though not ready, is no longer down at once.
+    `healthy_after`: a server that was down and now replies, though not ready, is no longer down.
     """
 
     def __init__(self, spec: HealthSpec) -> None:

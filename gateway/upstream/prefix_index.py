@@ -20,8 +20,7 @@ from zlib import crc32
 from gateway.config.specs import PrefixSpec
 from gateway.upstream.endpoint import Endpoint
 
-# Less of a prompt than this part is what many prompts begin with, such as a product's instructions: to follow it would
-# bring them all to one endpoint, for little that need not be computed.
+# A shorter match is common to many prompts, such as a product's instructions: following it would overload one endpoint.
 _LEAST_SHARE = 0.25
 
 _ODD = 0x9E3779B97F4A7C15  # 2^64 / the golden ratio: a product's upper bits depend on all bits of the other number
@@ -30,10 +29,7 @@ _NOTHING: AbstractSet[int] = frozenset()
 
 
 class PrefixIndex:
-    """The blocks that each endpoint of one engine saw, and the choice of an endpoint by them.
-
-    An entry is a block and an endpoint that saw it.
-    """
+    """The blocks that each endpoint of one engine saw; an entry is a block and an endpoint."""
 
     def __init__(self, spec: PrefixSpec) -> None:
         self.spec = spec
@@ -182,8 +178,7 @@ class PrefixIndex:
 
 
 def _depth(blocks: Sequence[int], young: AbstractSet[int], old: AbstractSet[int]) -> int:
-    """How many blocks stand in either half, where the first does: they are the first ones, so half of what is left is
-    enough to look at each time."""
+    """How many blocks are known, where the first is: the known ones come first, so a binary search finds the last."""
     known, unknown = 0, len(blocks)
     while unknown - known > 1:
         middle = (known + unknown) // 2

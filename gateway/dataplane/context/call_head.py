@@ -1,4 +1,4 @@
-"""What follows from a call's fields before its message is read."""
+"""The heads of gRPC calls: what follows from their fields before a message is read."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class CallTarget:
 
 
 class CallPlan:
-    """The fields that calls have in common, and what follows from them. Such calls share it: it is immutable."""
+    """The fields that calls have in common, and what follows from them; immutable, since such calls share it."""
 
     def __init__(self, fields: list[Field], snapshot: Snapshot, settings: Settings) -> None:
         named = dict(reversed(fields))  # the first of each name

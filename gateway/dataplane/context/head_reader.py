@@ -74,10 +74,9 @@ def fields_of(parts: list[bytes]) -> list[Field]:
 class Request:
     """A request's parsed head: its plan, and what differs between requests of one plan.
 
-    `length` is the body's, None where it is chunked; `json_length` is that of the JSON before the binary tensors of a
-    V2 body. `id` is None where the client sent none, and so is `session`, which is only read where rules use it;
-    `units` are the headers that experiments assign by, or None. `volatile` are the fields that few requests share,
-    `lines` the same as they go to an engine. `timing` is set where the client requests it (see `timed`).
+    `length` is the body's, None where it is chunked; `json_length` that of the JSON before the binary tensors of a V2
+    body. `id` is None where the client sent none, and so is `session`, which is only read where rules use it; `units`
+    are the headers that experiments assign by. `lines` are the volatile fields as they go to an engine.
     """
 
     __slots__ = ("id", "json_length", "length", "lines", "plan", "session", "timing", "units", "volatile")
@@ -153,7 +152,7 @@ class Request:
         return self.plan.field(name)
 
     def unit(self, header: str | None) -> str | None:
-        """What a header names the unit of an experiment by; None where it is missing."""
+        """The unit of an experiment that a header names; None where it is missing."""
         if header is None:
             return None
         units = self.units
@@ -166,8 +165,7 @@ class Request:
 
 
 def session_of(snapshot: Snapshot, own: list[Field], shared: list[Field]) -> str | None:
-    """The session that a head names by its field, or else by its cookie; names of fields are in lower case. `own` are
-    those that few heads share."""
+    """The session that a head names by its field, or else by its cookie; `own` are the volatile fields."""
     cookie = b""
     for name, value in own if snapshot.session_is_own else own + shared:
         if name == snapshot.session_field and value:
@@ -178,7 +176,7 @@ def session_of(snapshot: Snapshot, own: list[Field], shared: list[Field]) -> str
 
 
 def units_of(snapshot: Snapshot, fields: list[Field]) -> dict[str, str] | None:
-    """What a head names the units of experiments by, the first field of each name; None where it does not."""
+    """The units of experiments that a head names, the first field of each name; None where it names none."""
     named: dict[str, str] = {}
     for name, value in fields:
         if name in snapshot.unit_fields:

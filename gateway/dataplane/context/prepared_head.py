@@ -44,8 +44,7 @@ _OPENAI_PATHS = "/v1/"
 
 
 class UpstreamHead(NamedTuple):
-    """How requests of one head go on to the engine of a lane: the request line, the fields; `passes`: just so, whatever
-    the body."""
+    """The head for the engine of a lane: the request line, the fields; `passes`: whatever the body."""
 
     opening: bytes
     lines: bytes
@@ -55,10 +54,9 @@ class UpstreamHead(NamedTuple):
 class PreparedHead:
     """A head and what follows from it; immutable, since all requests with the same head share it.
 
-    Where the head alone decides, `lane` and `opening` (the request line for the engine) are set; otherwise
-    `decide` decides on each request. `error` is set where the head is well-formed but names nothing that exists.
-    `request_line` is the client's method and path, where `head` is what the gateway sends to an engine in its stead;
-    `api` is that of error replies.
+    Where the head alone decides, `lane` and `opening` (the request line for the engine) are set; otherwise `decide`
+    decides on each request. `error` is set where the head names nothing that exists. `request_line` is the client's
+    method and path, also where `head` is the gateway's own; `api` is that of error replies.
     """
 
     __slots__ = (
@@ -152,7 +150,7 @@ class PreparedHead:
         return f"<PreparedHead {self.head.method} {self.head.target!r} {self.lane or self.error or 'undecided'}>"
 
     def field(self, name: bytes) -> bytes | None:
-        """The first field of this name, in lower case, at the price of a lookup."""
+        """The first field of this name, in lower case."""
         named = self._named
         if named is None:
             named = self._named = dict(reversed(self.head.fields))
@@ -224,7 +222,7 @@ class PreparedHead:
         return made
 
     def leading(self, lane: Lane) -> UpstreamHead:
-        """What leads requests with this head to the lane's engine."""
+        """The head for the lane's engine."""
         found = self._leading.get(id(lane.base))
         if found is None:
             found = UpstreamHead(self.opening_for(lane), self.lines_for(lane.engine), lane.passes(self.call))
@@ -275,7 +273,7 @@ def forced_by(snapshot: Snapshot, value: Callable[[bytes], bytes | None]) -> For
 
 
 def no_route(facts: Facts) -> GatewayError:
-    """No rule takes this request: the caller reads what Triton says of a model that it does not have."""
+    """No rule takes this request: the text is Triton's for an unknown model."""
     version = f" version {facts.version}" if facts.version else ""
     return GatewayError(ErrorKind.NO_ROUTE, f"Request for unknown model: '{facts.model}'{version} is not found")
 
@@ -291,7 +289,7 @@ def _headers(fields: list[Field], names: frozenset[str]) -> dict[str, str]:
 
 
 def _forwarded_lines(head: RequestHead, replaced: Collection[bytes], trust_forwarded: bool) -> bytes:
-    """The fields that go on to the engine as they came, and those that stay the same for every request of this head."""
+    """The fields for the engine that are the same for every request of this head."""
     lines: list[bytes] = []
     vias = [VIA]
     for field in head.fields:

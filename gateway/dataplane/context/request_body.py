@@ -52,10 +52,9 @@ def declared_json_bytes(length: bytes | None, size: int) -> int | None:
 
 
 class RequestBody:
-    """What has come of a body: first held, then, once it is taken, passed on piece by piece.
+    """A body that is held until it is taken, then passed on piece by piece.
 
-    Pieces stay here until the body is longer than `replay_bytes`: up to there the whole request can be sent again,
-    unless they are taken for good.
+    Pieces are kept until the body is longer than `replay_bytes`: up to there the request can be sent again.
     """
 
     __slots__ = (
@@ -97,10 +96,9 @@ class RequestBody:
         self._replay_bytes = max(self._replay_bytes, size)
 
     def take(self, *, keeps: bool) -> bytes:
-        """All that has come so far, framed to be sent; what comes later is to be passed on.
+        """All that has come so far, framed to be sent; `keeps`: it may be needed for another attempt.
 
-        `keeps`: it may be needed for another try after this one. Memory that is not kept is free for the next read,
-        while it is still in the processor's cache.
+        Memory that is not kept is free for the next read while it is still in the processor's cache.
         """
         if not keeps:
             self._replay_bytes = -1
@@ -125,10 +123,8 @@ class RequestBody:
         return b"".join(self._pieces)
 
     def facts(self, operation: Operation, max_bytes: int) -> BodyFacts | None:
-        """What the body's JSON says; None while more of it must come.
-
-        A body that cannot be read has no facts: its engine reports what is wrong with it.
-        """
+        """The facts in the body's JSON; None while more of it must come. A malformed body has none: its engine reports
+        the error."""
         coding = _coding(self._request)
         length = self._json_bytes() if coding == b"identity" else None
         if not self.is_complete and (length is None or self.size < length):

@@ -1,4 +1,4 @@
-"""Requests whose body names the model, as OpenAI's API does: the rules decide once it is there."""
+"""Requests whose body names the model, as in OpenAI's API: the rules decide once it has come."""
 
 from __future__ import annotations
 

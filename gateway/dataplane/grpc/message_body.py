@@ -11,8 +11,8 @@ from gateway.protocol.message_layouts import read_repeated
 from gateway.protocol.v2_facts import NO_BODY, BodyFacts
 from gateway.wire.grpc import PREFIX, PREFIX_BYTES, decompress, framed, too_long
 
-# To hold more than this until the reply comes doubles the price of passing it on: memory that is let go at once is
-# still in the processor's cache when the next read needs some.
+# Holding more than this until the reply comes doubles the cost of passing it on, since the next read then needs memory
+# that is not in the processor's cache.
 _CHEAP_BYTES = 64 * 1024
 
 
@@ -78,9 +78,8 @@ def whole_message(data: bytes, limit: int) -> WholeMessage | None:
 class PiecewiseMessage:
     """A message that comes in pieces, or compressed.
 
-    A message up to `hold_bytes` is read whole, so that names which come late or twice count as protobuf says; of a
-    longer one, the names are acted on as soon as its tensors begin. What was sent stays here up to `replay_bytes`, to
-    be sent again.
+    A message up to `hold_bytes` is read whole, so that names which come late or twice count as in protobuf; of a longer
+    one, the names are acted on as soon as its tensors begin. Up to `replay_bytes` are kept to be sent again.
     """
 
     def __init__(self, encoding: bytes, *, limit: int, hold_bytes: int, replay_bytes: int) -> None:
@@ -129,9 +128,8 @@ class PiecewiseMessage:
         return facts_or_none(self._plain) if self._plain else NO_BODY
 
     def take(self, model: bytes | None, *, keeps: bool) -> bytes:
-        """All that has come so far, ready to be sent, for this model's name there where it is another one; what comes
-        later is to be passed on. `keeps`: it may be sent twice, and is worth its memory; otherwise only little is
-        held, for the case that an endpoint refuses it untouched."""
+        """All that has come so far, ready to be sent; `model` replaces the model's name. `keeps`: it may be sent twice;
+        otherwise little is held, for an endpoint that refuses it untouched."""
         if not keeps:
             self._replay_bytes = min(self._replay_bytes, _CHEAP_BYTES)
         self._was_taken = True

@@ -1,7 +1,7 @@
-"""What the client of a stream sends: messages, handed on one after another.
+"""The messages of a stream's client, handed on one after another.
 
-Most are handed on at once. With the second model, and where sessions have endpoints of their own, messages wait while
-the gateway queries engines for whether their models are decoupled, and while it looks up a session.
+With a second model, and where sessions have endpoints of their own, messages wait while the gateway queries whether
+their models are decoupled, and while it looks up a session.
 """
 
 from __future__ import annotations

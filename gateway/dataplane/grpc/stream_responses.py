@@ -1,10 +1,8 @@
-"""What the client of a stream reads: the responses of all backends, each whole and in its turn.
+"""The responses of all backends of a stream, each whole and in its turn.
 
-While one backend answers, its responses pass through uncut. With the second one they are cut into messages, so that no
-response lands in the middle of another.
-
-A model that answers each request once answers in the order of the requests, whichever engine each went to; a decoupled
-model's responses come at any time. Source: Triton's stream_infer_handler.cc.
+The responses of a single backend pass through uncut. With a second one they are cut into messages, so that none lands
+in the middle of another. Models answer in the order of the requests, whichever engine each went to; a decoupled model's
+responses come at any time. Source: Triton's stream_infer_handler.cc.
 """
 
 from __future__ import annotations

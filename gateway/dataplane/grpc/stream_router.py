@@ -25,9 +25,8 @@ _NOTHING: dict[Key, bool] = {}
 
 
 class StreamRouter:
-    """The targets of one stream. A model's messages all go where its first one went, so that a sequence stays on its
-    endpoint; only where the rules require a message's body or its session is each decided by itself, and goes to its
-    session's endpoint."""
+    """The targets of one stream. A model's messages go where its first one went, so that a sequence stays on its
+    endpoint; only where the rules read bodies or sessions is each message decided by itself."""
 
     def __init__(self, head: CallHead, affinity: SessionAffinity) -> None:
         self._head = head

@@ -29,9 +29,8 @@ _STREAM_ERROR = "stream_error"
 class UpstreamStream(GrpcFront):
     """Opens one stream to an endpoint of the target, and stays with it, so that sequences stay where they began.
 
-    Until the endpoint begins to answer, messages are held, up to `retry_body_bytes`, for another endpoint if this one
-    refuses the stream untouched. Only the client's own time limit applies, unless the call has one request: then a
-    response is due.
+    Until the endpoint begins to answer, up to `retry_body_bytes` of messages are held for another endpoint, should this
+    one refuse the stream. Only the client's time limit applies, unless the call has one request.
     """
 
     def __init__(self, call: StreamCall, target: CallTarget, session: str | None) -> None:
