@@ -95,7 +95,7 @@ def test_another_endpoint_is_told_all_inputs(tmp_path: Path, how: str, balance: 
             assert it[2][1 - at].heard == [1, 2, 3, 4]
             assert total(await it[0].ask(step(7, 5, end=True))) == 15
             assert counts(it) == (1, 0, 0)
-            assert "0 sequences" in repr(it[0].plane.affinity.inputs)
+            assert not it[0].plane.affinity.inputs._logs
 
     run(scene())
 
@@ -527,7 +527,7 @@ def test_a_route_without_it_keeps_nothing(tmp_path: Path) -> None:
     async def scene() -> None:
         async with fleet(tmp_path, replay="end") as it:
             at = await begun(it)
-            assert "0 sequences" in repr(it[0].plane.affinity.inputs)
+            assert not it[0].plane.affinity.inputs._logs
             endpoint(it, at).condition = Readiness.DOWN
             assert "which is down: start it anew" in await lost(it, step(7, 4))
 
