@@ -20,7 +20,7 @@ from engines.backends.batching import BatchedBackend, Batcher, power_of_two
 from engines.backends.framework_values import without_bfloat16
 from engines.backends.interfaces import Backend, InstanceSpec
 from engines.backends.model_config import ModelSignature, Parameters, is_complete
-from engines.backends.model_files import instance_file, library, python_module
+from engines.backends.model_files import library, model_file, python_module
 from engines.core.datatypes import Array, numpy_datatype
 from engines.core.errors import internal, invalid
 
@@ -58,7 +58,7 @@ class JaxBackend(BatchedBackend):
         if self._is_wide:
             jax.config.update("jax_enable_x64", True)
         self._fillers = _fillers(parameters)
-        path = instance_file(spec, "model.py")
+        path = model_file(spec.config, spec.version_directory, "model.py")
         try:
             apply = python_module(path, f"_model_{spec.model}").apply
         except AttributeError as error:

@@ -8,7 +8,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from engines.backends.interfaces import InstanceSpec
 from engines.core.errors import EngineError, ErrorCode, internal, unavailable
 
 
@@ -38,11 +37,6 @@ def model_file(config: Any, version_directory: Path, *names: str) -> Path:
             return path
     paths = "', '".join(str(version_directory / name) for name in candidates)
     raise unavailable(f"unable to find '{paths}' for model '{config.name}'")
-
-
-def instance_file(spec: InstanceSpec, *names: str) -> Path:
-    """The `model_file` of an instance."""
-    return model_file(spec.config, spec.version_directory, *names)
 
 
 def python_module(path: Path, name: str) -> Any:

@@ -24,7 +24,7 @@ from engines.backends.model_config import (
     complete_from,
     fair_share_of_cores,
 )
-from engines.backends.model_files import instance_file, library, model_file
+from engines.backends.model_files import library, model_file
 from engines.core.datatypes import Array
 from engines.core.errors import internal, invalid
 
@@ -48,7 +48,8 @@ class TensorFlowBackend(BatchedBackend):
             _log.info("the number of threads stays as it is: tensorflow has already started them")
         self._device = _device(tf, spec.kind, spec.device_id)
         with tf.device(self._device):
-            self._model, self._function = _load(tf, instance_file(spec, "model.savedmodel"), parameters)
+            path = model_file(spec.config, spec.version_directory, "model.savedmodel")
+            self._model, self._function = _load(tf, path, parameters)
         _, inputs = self._function.structured_input_signature
         for what, configured, declared in (
             ("input", self._signature.input_by_name, inputs),

@@ -41,14 +41,14 @@ def samples(config: Any, directory: Path) -> list[WarmupSample]:
 
 async def warm_up(instances: Sequence[Instance], samples: Sequence[WarmupSample]) -> None:
     """Run the samples on all instances at the same time. Raises: EngineError, INVALID_ARG where one fails."""
+
+    async def run_all(instance: Instance) -> None:
+        for sample in samples:
+            for _ in range(max(1, sample.count)):
+                await _run(instance, sample)
+
     if samples:
-        await asyncio.gather(*(_warm_up(instance, samples) for instance in instances))
-
-
-async def _warm_up(instance: Instance, samples: Sequence[WarmupSample]) -> None:
-    for sample in samples:
-        for _ in range(max(1, sample.count)):
-            await _run(instance, sample)
+        await asyncio.gather(*map(run_all, instances))
 
 
 async def _run(instance: Instance, sample: WarmupSample) -> None:

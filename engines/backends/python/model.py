@@ -164,14 +164,11 @@ class PythonBackend:
                 answer(each.request, response, is_final=True, at_once=False)
 
     def _wrong_response(self, incoming: Incoming, response: Any) -> EngineError:
+        expected, of = "an 'InferenceResponse'", ""
         if incoming.is_rescheduled:
-            return self._failure(
-                "Expected a None object in the execute function return list for reschduled request, found type "
-                f"'{type(response)}'."
-            )
+            expected, of = "a None", " for reschduled request"
         return self._failure(
-            "Expected an 'InferenceResponse' object in the execute function return list, found type "
-            f"'{type(response)}'."
+            f"Expected {expected} object in the execute function return list{of}, found type '{type(response)}'."
         )
 
     def _run(self, coroutine: Any) -> Any:

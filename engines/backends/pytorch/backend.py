@@ -11,7 +11,7 @@ from typing import Any
 from engines.backends.batching import BatchedBackend, Batcher
 from engines.backends.interfaces import InstanceSpec
 from engines.backends.model_config import ModelSignature
-from engines.backends.model_files import instance_file, library
+from engines.backends.model_files import library, model_file
 from engines.backends.pytorch import devices, models
 from engines.backends.pytorch.argument_names import input_positions, outputs_of
 from engines.backends.pytorch.devices import to_array, to_torch, torch_dtype
@@ -37,7 +37,7 @@ class PyTorchBackend(BatchedBackend):
         self._use(devices.choose(torch, spec.kind, spec.device_id, settings.device, datatypes))
         self._is_settled = self._device.type not in devices.INCOMPLETE or devices.is_named(settings.device)
         self._cpu_model = None
-        path = instance_file(spec, *models.NAMES)
+        path = model_file(spec.config, spec.version_directory, *models.NAMES)
         if path.suffix == ".pt" and (path.with_name("model.py")).exists():
             path = path.with_name("model.py")  # an eager class with its weights in model.pt
         self._load_model: Callable[[], Any] = lambda: self._on_device(lambda: self._load(path, spec))

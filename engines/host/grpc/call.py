@@ -33,10 +33,9 @@ from gateway.wire.http2.stream import Stream
 class GrpcFront:
     """What the calls of one server share."""
 
-    def __init__(self, service: Service, limits: ClientLimits, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, service: Service, limits: ClientLimits) -> None:
         self.service = service
         self.limits = limits
-        self.loop = loop
         self.is_draining = False
         forward = limits.forwards("grpc")
         self.read_head = HeadReader(forward, limits.compression_level)
@@ -74,7 +73,7 @@ class BaseCall(ABC):
             if seconds is None:
                 self.fail(StatusError(INTERNAL, f"Bad grpc-timeout: {head.timeout.decode('latin-1')}"))
             else:
-                self._timer = self.front.loop.call_later(seconds, self._expire)
+                self._timer = asyncio.get_running_loop().call_later(seconds, self._expire)
 
     # Called by the stream
 

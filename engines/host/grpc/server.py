@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
-import ssl
 from collections.abc import Callable
 
 from engines.core.errors import unavailable
@@ -44,20 +42,12 @@ _CALLS |= dict.fromkeys(grpc_services.PATHS, (Operation.SERVER_METADATA, Reflect
 class GrpcServer(ConnectionServer):
     """Serves Triton's GRPCInferenceService, grpc.health.v1 and reflection. With TLS, ALPN must offer "h2"."""
 
-    front: GrpcFront
-
     def __init__(self, service: Service, limits: ClientLimits | None = None) -> None:
         super().__init__()
-        self._service = service
-        self._limits = limits or ClientLimits()
-
-    async def serve(self, listener: socket.socket, *, tls: ssl.SSLContext | None = None) -> int:
-        self.front = GrpcFront(self._service, self._limits, asyncio.get_running_loop())
-        return await super().serve(listener, tls=tls)
+        self.front = GrpcFront(service, limits or ClientLimits())
 
     async def stop(self, grace_seconds: float = 30.0) -> None:
-        if self._server is not None:
-            self.front.is_draining = True
+        self.front.is_draining = True
         await super().stop(grace_seconds)
 
     def new_connection(self) -> GrpcConnection:

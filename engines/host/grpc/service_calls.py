@@ -44,7 +44,7 @@ class TaskCall(UnaryCall):
             except Exception as error:
                 self.fail(error)
 
-        self._task = self.front.loop.create_task(guarded())
+        self._task = asyncio.get_running_loop().create_task(guarded())
 
     def respond(self, message: bytes) -> None:
         if not self.is_over:
