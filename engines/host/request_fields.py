@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from engines.core.errors import EngineError, ErrorCode, internal, invalid
+from engines.core.errors import EngineError, ErrorCode, internal
 from engines.core.messages import InferRequest, InferResponse, Scalar, SharedMemory, TensorData, WantedOutput
 from engines.host.model import HostedModel
+from engines.repository.lifecycle import version_number
 from gateway.protocol.datatypes import DATATYPES
 
 RESERVED_PREFIX = "triton_"
@@ -81,11 +81,6 @@ def single_response(response: InferResponse | None, num_responses: int) -> Infer
     return response
 
 
-# The part of a text that `std::stol` reads.
-_VERSION = re.compile(r"\s*([+-]?[0-9]+)")
-_MAX_INT64 = 2**63 - 1
-
-
 def read_version(text: str) -> str:
     """A model version in digits, "" for any (Triton server `common.cc`, GetModelVersionFromString).
 
@@ -93,15 +88,7 @@ def read_version(text: str) -> str:
     """
     if not text or (text.isdecimal() and text.isascii() and text[0] != "0" and len(text) < 19):
         return text
-    match = _VERSION.match(text)
-    if match is None or not -_MAX_INT64 - 1 <= int(match[1]) <= _MAX_INT64:
-        raise invalid(
-            f"failed to get model version from specified version string '{text}' (details: stol), version should be an "
-            "integral value > 0"
-        )
-    if int(match[1]) < 0:
-        raise invalid(f"invalid model version specified '{text}' , version should be an integral value > 0")
-    return str(int(match[1]))
+    return str(version_number(text))
 
 
 _KNOWN_DATATYPES = {datatype: datatype for datatype in DATATYPES}

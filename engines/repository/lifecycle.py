@@ -45,7 +45,7 @@ class Lifecycle:
 
     def _look_closer(self, name: str, version: str) -> LoadedVersion:
         """Triton reads a version with `std::stol`: anything behind the digits is ignored."""
-        number = None if version == "" else _version_number(version)
+        number = None if version == "" else version_number(version)
         unknown = f"Request for unknown model: '{name}'"
         versions = self._versions.get(name)
         if versions is None:
@@ -240,8 +240,8 @@ def _failure(life: Version) -> str:
     return f"version {life.number} is at {life.state.value} state: {life.reason};"
 
 
-def _version_number(text: str) -> int:
-    """Raises: EngineError in Triton's words."""
+def version_number(text: str) -> int:
+    """The number that a request's version stands for. Raises: EngineError in Triton's words."""
     match = re.match(r"\s*[+-]?\d+", text, re.ASCII)
     if match is None or not -(1 << 63) <= int(match[0]) < 1 << 63:
         raise invalid(

@@ -1,1 +1,1 @@
-"""REST: Triton's HTTP protocol as an ASGI application."""
+"""REST: Triton's HTTP protocol."""
