@@ -130,9 +130,6 @@ class JaxBackend(BatchedBackend):
     def finalize(self) -> None:
         self._params = self._apply = None
 
-    _params: Any
-    _apply: Any
-
 
 def create() -> Backend:
     return JaxBackend()

@@ -82,9 +82,6 @@ class TensorFlowBackend(BatchedBackend):
     def finalize(self) -> None:
         self._model = self._function = None
 
-    _model: Any
-    _function: Any
-
 
 def create() -> Backend:
     return TensorFlowBackend()

@@ -6,7 +6,6 @@ Source: Triton server `src/tracer.cc` (attributes and names of spans); OpenTelem
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
 from typing import Any
 
 from engines.host.trace_settings import TraceSettings
@@ -40,7 +39,9 @@ def exporter(settings: TraceSettings) -> Export | None:
     except ImportError as error:
         raise OpenTelemetryMissingError from error
     url = settings.options.get("url", _DEFAULT_URL)
-    provider = TracerProvider(resource=Resource.create(_resource(settings.options.get("resource", ""))))
+    name, equals, value = settings.options.get("resource", "").partition("=")  # service.name=host
+    attributes = {name: value} if equals else {"service.name": "pointsman-host"}
+    provider = TracerProvider(resource=Resource.create(attributes))
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(endpoint=url)))
     return SpanExport(provider.get_tracer("pointsman"))
 
@@ -78,9 +79,3 @@ class SpanExport:
             start, end = (times[name] + offset for name in _COMPUTE)
             self._tracer.start_span("compute", context=context, start_time=start, attributes=attributes).end(end)
         span.end(times["REQUEST_END"] + offset)
-
-
-def _resource(text: str) -> Mapping[str, str]:
-    """`--trace-config opentelemetry,resource=service.name=host`."""
-    name, equals, value = text.partition("=")
-    return {name: value} if equals else {"service.name": "pointsman-host"}

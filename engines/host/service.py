@@ -222,16 +222,6 @@ def system_status(service: Service, request: Message, response: Message) -> None
         status.offset, status.byte_size = region.offset, region.byte_size
 
 
-def system_register(service: Service, request: Message, response: Message) -> None:
-    """Raises: EngineError."""
-    service.regions.register(request.name, request.key, request.offset, request.byte_size)
-
-
-def system_unregister(service: Service, request: Message, response: Message) -> None:
-    """Unregister the named region, or all of them."""
-    service.regions.unregister(request.name)
-
-
 def cuda_status(service: Service, request: Message, response: Message) -> None:
     """Raises: EngineError, NOT_FOUND."""
     if request.name:
@@ -241,10 +231,6 @@ def cuda_status(service: Service, request: Message, response: Message) -> None:
 def cuda_register(service: Service, request: Message, response: Message) -> None:
     """Raises: EngineError, INVALID_ARG."""
     raise invalid("failed to register shared memory region: invalid args")
-
-
-def cuda_unregister(service: Service, request: Message, response: Message) -> None:
-    """There is none."""
 
 
 def trace_setting(service: Service, request: Message, response: Message) -> None:
@@ -279,11 +265,13 @@ RPCS: dict[str, Rpc] = {
     "RepositoryModelLoad": repository_model_load,
     "RepositoryModelUnload": repository_model_unload,
     "SystemSharedMemoryStatus": system_status,
-    "SystemSharedMemoryRegister": system_register,
-    "SystemSharedMemoryUnregister": system_unregister,
+    "SystemSharedMemoryRegister": lambda service, request, _: service.regions.register(
+        request.name, request.key, request.offset, request.byte_size
+    ),
+    "SystemSharedMemoryUnregister": lambda service, request, _: service.regions.unregister(request.name),
     "CudaSharedMemoryStatus": cuda_status,
     "CudaSharedMemoryRegister": cuda_register,
-    "CudaSharedMemoryUnregister": cuda_unregister,
+    "CudaSharedMemoryUnregister": lambda *_: None,  # there is none
     "TraceSetting": trace_setting,
     "LogSettings": log_settings,
 }

@@ -87,8 +87,8 @@ class TraceSettingsBook:
 
         Raises: EngineError; then nothing has changed.
         """
-        cleared, new = _read(settings)
-        own = {name: value for name, value in self._own.get(model, {}).items() if name not in cleared} | new
+        own = {**self._own.get(model, {}), **_read(settings)}
+        own = {name: value for name, value in own.items() if value is not None}
         merged = replace(self._default, **({**self._own[""], **own} if model else own))
         if merged.levels and (problem := merged.problem):
             raise invalid(f"Attempting to set invalid trace setting :{problem}")
@@ -96,36 +96,23 @@ class TraceSettingsBook:
         self._changed(model)
 
 
-def _read(settings: Mapping[str, Sequence[str]]) -> tuple[set[str], dict[str, Any]]:
-    """The fields to clear, and those to set."""
+def _read(settings: Mapping[str, Sequence[str]]) -> dict[str, Any]:
+    """The new values of fields; None clears one."""
     if "trace_file" in settings:
         raise EngineError(ErrorCode.UNSUPPORTED, "trace file location can not be updated through network protocol")
-    cleared: set[str] = set()
-    new: dict[str, Any] = {}
-    if "trace_level" in settings:
-        if values := settings["trace_level"]:
-            _read_levels(values, new)
-        else:
-            cleared.add("levels")
+    read: dict[str, Any] = {}
+    if (values := settings.get("trace_level")) is not None:
+        if "OFF" in values and len(values) > 1:
+            raise invalid("Expect only one trace level 'OFF' is specified")
+        levels = tuple(level for level in LEVELS if level in values)
+        if levels or "OFF" in values or not values:  # Triton ignores an unknown level
+            read["levels"] = levels if values else None
     for name, (attribute, least, most) in _NUMBERS.items():
-        if name not in settings:
-            continue
-        values = settings[name]
-        if not values:
-            cleared.add(attribute)
-        elif len(values) > 1:
-            raise invalid(f"expect only 1 value for '{name}'")
-        else:
-            new[attribute] = _number(name, values[0], least, most)
-    return cleared, new
-
-
-def _read_levels(values: Sequence[str], new: dict[str, Any]) -> None:
-    if "OFF" in values and len(values) > 1:
-        raise invalid("Expect only one trace level 'OFF' is specified")
-    levels = tuple(level for level in LEVELS if level in values)
-    if levels or "OFF" in values:  # Triton ignores an unknown level
-        new["levels"] = levels
+        if (values := settings.get(name)) is not None:
+            if len(values) > 1:
+                raise invalid(f"expect only 1 value for '{name}'")
+            read[attribute] = _number(name, values[0], least, most) if values else None
+    return read
 
 
 def _number(name: str, text: str, least: int, most: int) -> int:

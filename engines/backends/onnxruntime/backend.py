@@ -76,8 +76,6 @@ class OnnxRuntimeBackend(BatchedBackend):
     def finalize(self) -> None:
         self._session = None
 
-    _session: Any
-
 
 def _array(value: Any) -> Array:
     array = np.asarray(value)
