@@ -12,8 +12,6 @@ from engines.host.client_limits import ClientLimits
 from engines.host.grpc.call_head import VOLATILE, Head, HeadReader
 from engines.host.grpc.replies import (
     COMPRESSED_OPENINGS,
-    DEADLINE_EXCEEDED,
-    INTERNAL,
     OK,
     OPENING,
     RESOURCE_EXHAUSTED,
@@ -24,7 +22,7 @@ from engines.host.grpc.replies import (
 from engines.host.grpc.requests import RequestReader
 from engines.host.grpc.responses import framed
 from engines.host.service import Service
-from gateway.protocol.grpc_status import read_timeout
+from gateway.protocol.grpc_status import DEADLINE_EXCEEDED, INTERNAL, read_timeout
 from gateway.wire.grpc import PREFIX, PREFIX_BYTES, decompress
 from gateway.wire.http2.fields import Block
 from gateway.wire.http2.stream import Stream

@@ -15,12 +15,13 @@ from engines.core.errors import EngineError, ErrorCode
 from engines.core.messages import InferResponse, Raw
 from engines.host.grpc.call import BaseCall, CallOwner, UnaryCall
 from engines.host.grpc.call_head import Head
-from engines.host.grpc.replies import UNAVAILABLE, StatusError
+from engines.host.grpc.replies import StatusError
 from engines.host.grpc.requests import InferMessage
 from engines.host.grpc.responses import empty_final, streamed, write_infer
 from engines.host.model import HostedModel
 from engines.host.request_fields import check_single_response, read_version, single_response
 from gateway.protocol.conversion.stream import stream_error
+from gateway.protocol.grpc_status import UNAVAILABLE
 from gateway.wire.grpc import MessageReader, decompress
 from gateway.wire.http2.stream import Stream
 

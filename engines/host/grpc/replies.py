@@ -9,7 +9,7 @@ import logging
 
 from engines.core.errors import EngineError
 from gateway.protocol.errors import ErrorKind, GatewayError
-from gateway.protocol.grpc_status import write_message
+from gateway.protocol.grpc_status import INTERNAL, write_message
 from gateway.wire.http2.hpack import CachedHeaders
 from gateway.wire.http2.stream import Stream
 
@@ -27,11 +27,7 @@ COMPRESSED_OPENINGS = {
 OK = CachedHeaders([(b"grpc-status", b"0")])
 NOT_GRPC = CachedHeaders([(b":status", b"415"), (b"content-length", b"0")])
 
-DEADLINE_EXCEEDED = 4
 RESOURCE_EXHAUSTED = 8
-UNIMPLEMENTED = 12
-INTERNAL = 13
-UNAVAILABLE = 14
 
 # A status message is a header field, percent-encoded; clients take 8 KiB for all fields.
 _MAX_MESSAGE_BYTES = 4096

@@ -10,13 +10,14 @@ from engines.host.client_limits import ClientLimits
 from engines.host.grpc.call import BaseCall, CallOwner, GrpcFront
 from engines.host.grpc.call_head import Head
 from engines.host.grpc.infer_calls import InferCall, StreamInferCall
-from engines.host.grpc.replies import NOT_GRPC, UNIMPLEMENTED, StatusError
+from engines.host.grpc.replies import NOT_GRPC, StatusError
 from engines.host.grpc.service_calls import ControlCall, HealthCall, ReflectionCall
 from engines.host.service import Service
 from gateway.net.http2_transport import Http2Server, Http2Timeouts
 from gateway.net.server import ConnectionServer
 from gateway.protocol import grpc_services
 from gateway.protocol.grpc_methods import RPCS_BY_PATH
+from gateway.protocol.grpc_status import UNIMPLEMENTED
 from gateway.protocol.operations import Operation
 from gateway.wire.http2 import frames
 from gateway.wire.http2.fields import Block

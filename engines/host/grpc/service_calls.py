@@ -13,9 +13,10 @@ from typing import Any
 from engines.core.errors import EngineError, internal
 from engines.host.grpc.call import BaseCall, CallOwner, UnaryCall
 from engines.host.grpc.call_head import Head
-from engines.host.grpc.replies import UNAVAILABLE, StatusError
+from engines.host.grpc.replies import StatusError
 from gateway.protocol import grpc_services
 from gateway.protocol.errors import GatewayError
+from gateway.protocol.grpc_status import UNAVAILABLE
 from gateway.protocol.protobuf import message, parse
 from gateway.wire.grpc import MessageReader
 from gateway.wire.http2.stream import Stream

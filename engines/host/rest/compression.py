@@ -18,20 +18,15 @@ _WBITS = {b"gzip": 16 + zlib.MAX_WBITS, b"deflate": zlib.MAX_WBITS}
 _WEIGHT = re.compile(rb"\s*(\d*\.?\d+)")
 
 
-def is_compressed(encoding: bytes | None) -> bool:
-    """Whether a content-encoding is a compression. Raises: UnknownEncodingError."""
+def decompressed(body: bytes, encoding: bytes | None, limit: int) -> bytes:
+    """The content of a body. As in Triton, that of a compressed one is empty if it is invalid, partial if truncated.
+
+    Raises: UnknownEncodingError; EngineError(INVALID_ARG) for an empty body, and for more than `limit` bytes.
+    """
     if encoding is None or encoding in (b"", b"identity"):
-        return False
+        return body
     if encoding not in _WBITS:
         raise UnknownEncodingError
-    return True
-
-
-def decompress(body: bytes, limit: int) -> bytes:
-    """The content of a compressed body, as Triton reads it: empty where it is invalid, partial where it is truncated.
-
-    Raises: EngineError(INVALID_ARG) for an empty body, and for more than `limit` bytes.
-    """
     if not body:
         raise invalid("nothing to be decompressed")
     decompressor = zlib.decompressobj(_EITHER)

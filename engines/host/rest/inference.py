@@ -17,7 +17,7 @@ from engines.host.exchange import JSON, Exchange, Fields, SendReply, error_json,
 from engines.host.model import HostedModel
 from engines.host.request_fields import check_single_response, read_version, single_response, trace_of
 from engines.host.response_queue import ResponseQueue
-from engines.host.rest.compression import compress, decompress, is_compressed, preferred
+from engines.host.rest.compression import compress, decompressed, preferred
 from engines.host.rest.generate import read_generate, write_generate
 from engines.host.rest.requests import read_infer, read_raw_infer
 from engines.host.rest.responses import write_infer
@@ -157,8 +157,7 @@ class Infer:
             raise EngineError(
                 ErrorCode.UNSUPPORTED, "HTTP end point doesn't support models with decoupled transaction policy"
             )
-        if is_compressed(headers.get(b"content-encoding")):
-            body = decompress(body, limits.max_body_bytes)
+        body = decompressed(body, headers.get(b"content-encoding"), limits.max_body_bytes)
         head_bytes = _head_bytes(headers.get(_HEAD_LENGTH), len(body))
         trace = trace_of(headers)
         forwarded = inference.forward.parameters(tuple(headers.items())) if inference.forward else _NONE

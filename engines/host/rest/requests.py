@@ -7,9 +7,8 @@ SetTritonParameterFromJsonParameter, EVBufferToRawInput); core `infer_request.cc
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 from engines.core.errors import invalid
 from engines.core.messages import InferRequest, Raw, Scalar, SharedMemory, TensorData, WantedOutput
@@ -87,13 +86,12 @@ _NO_PARAMETERS: dict[str, Any] = {}
 _MAX_PLAIN_AXES = 64
 
 
-@dataclass(frozen=True, slots=True)
-class Forms:
+class Forms(NamedTuple):
     """The forms of outputs: binary or JSON, and the number of classes in place of values."""
 
     default_is_binary: bool = False
-    is_binary: Mapping[str, bool] = field(default_factory=dict)
-    classes: Mapping[str, int] = field(default_factory=dict)
+    is_binary: Mapping[str, bool] = _NO_PARAMETERS
+    classes: Mapping[str, int] = _NO_PARAMETERS
 
     def binary(self, output: str) -> bool:
         return self.is_binary.get(output, self.default_is_binary)
