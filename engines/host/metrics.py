@@ -10,17 +10,15 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from engines.core.processes import memory_of_one
 from engines.host.exchange import Application, Exchange
+from engines.host.model import HostedModel
 from engines.host.statistics import Duration
 from engines.scheduling.cache import ResponseCache
 from gateway.protocol import prometheus_text
 from gateway.protocol.prometheus_text import MetricSample, PrometheusFamily
-
-if TYPE_CHECKING:
-    from engines.host.model import HostedModel
 
 # Name, help text, and the attribute of the statistics: a number, or a Duration as its microseconds or its count.
 Counter = tuple[str, str, str]
