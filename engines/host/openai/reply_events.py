@@ -44,8 +44,9 @@ class AnswerReader:
             return [TextDelta(text, first) for text in _texts(outputs[0]) if text]
         events: list[Event] = [] if self._begun else [Started()]
         named = {output.name: output for output in outputs}
-        if "prompt_logprobs" in named:
-            self._read_prompt(_texts(named["prompt_logprobs"])[0])
+        scores = named.get("prompt_logprobs")
+        if scores is not None and (read := read_logprobs(_texts(scores)[0], self._alternatives)):
+            self._prompt_logprobs = [{**read[0], "top_logprobs": []}, *read[1:]]  # the first token has none
         logprobs = _texts(named["logprobs"]) if "logprobs" in named else None
         texts = _texts(named["text_output"])
         for at, text in enumerate(texts):
@@ -53,12 +54,6 @@ class AnswerReader:
         if "finish_reason" in named:
             self._finish(named, first, events)
         return events
-
-    def _read_prompt(self, text: str) -> None:
-        """Log probabilities of a repeated prompt; its first token has none."""
-        read = read_logprobs(text, self._alternatives)
-        if read:
-            self._prompt_logprobs = [{**read[0], "top_logprobs": []}, *read[1:]]
 
     def _add_text(self, text: str, index: int, logprobs: str | None, events: list[Event]) -> None:
         read = None if logprobs is None else read_logprobs(logprobs, self._alternatives) or []

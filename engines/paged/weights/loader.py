@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
@@ -27,30 +26,6 @@ _LAYER = re.compile(r"(?:.*\.)?layers\.(\d+)\.(.+)")
 _NUMBER = re.compile(r"\.\d+(?=\.|$)")
 # Tables in old folders that follow from the config.
 _DERIVED = re.compile(r".*\.(rotary_emb\.inv_freq|self_attn\.bias|self_attn\.masked_bias)$")
-
-
-@dataclass(frozen=True, slots=True)
-class KindLoss:
-    """The relative error of quantizing all modules of a kind (roots of mean squares), and of the worst one."""
-
-    relative: float
-    worst: str
-    worst_relative: float
-    num_modules: int
-
-
-def losses_by_kind(losses: Mapping[str, Loss]) -> dict[str, KindLoss]:
-    """By module: `model.layers.3.mlp.experts.7.up_proj` is of the kind mlp.experts.up_proj."""
-    kinds: dict[str, dict[str, Loss]] = defaultdict(dict)
-    for module, loss in losses.items():
-        match = _LAYER.match(module)
-        kinds[_NUMBER.sub("", match[2] if match else module.removeprefix("model."))][module] = loss
-    results = {}
-    for kind, modules in sorted(kinds.items()):
-        worst = max(modules, key=lambda module: modules[module].relative)
-        whole = Loss(sum(loss.error for loss in modules.values()), sum(loss.total for loss in modules.values()))
-        results[kind] = KindLoss(whole.relative, worst, modules[worst].relative, len(modules))
-    return results
 
 
 def unread(config: DecoderConfig, tensors: WeightReader) -> tuple[str, ...]:
@@ -97,12 +72,12 @@ def _tensors(held: Any) -> Iterator[Tensor]:
 
 @dataclass(frozen=True, slots=True)
 class LoadReport:
-    """`losses` of quantization by kind of module (self_attn.q_proj); `left_dense`: modules whose rows no group divides;
-    `unused`: tensors that this decoder does not have."""
+    """`losses` of quantization by module; `left_dense`: modules whose rows no group divides; `unused`: tensors that the
+    decoder does not read."""
 
     file_bytes: int
     num_tensors: int
-    losses: Mapping[str, KindLoss] = field(default_factory=dict)
+    losses: Mapping[str, Loss] = field(default_factory=dict)
     left_dense: tuple[str, ...] = ()
     unused: tuple[str, ...] = ()
 
@@ -111,9 +86,11 @@ class LoadReport:
         """The losses of quantization as a text; None where nothing was quantized at load."""
         if not self.losses:
             return None
-        kind, worst = max(self.losses.items(), key=lambda each: each[1].worst_relative)
-        num_modules = sum(each.num_modules for each in self.losses.values())
-        summary = f"{num_modules} modules, off by at most {worst.worst_relative:.2%} ({worst.worst}, of {kind})"
+        worst, loss = max(self.losses.items(), key=lambda each: each[1].relative)
+        # `model.layers.3.mlp.experts.7.up_proj` is of the kind mlp.experts.up_proj.
+        match = _LAYER.match(worst)
+        kind = _NUMBER.sub("", match[2] if match else worst.removeprefix("model."))
+        summary = f"{len(self.losses)} modules, off by at most {loss.relative:.2%} ({worst}, of {kind})"
         return summary + (f"; {len(self.left_dense)} left as they are" if self.left_dense else "")
 
 
@@ -170,7 +147,7 @@ def load_model(
         report=LoadReport(
             file_bytes=files.num_bytes,
             num_tensors=len(list(files)),
-            losses=losses_by_kind(tensors.losses),
+            losses=tensors.losses,
             left_dense=tuple(tensors.left_dense),
             unused=unused,
         ),
