@@ -190,7 +190,7 @@ class PagedEngine:
             "max_context": self.max_context,
             "memory": {name: getattr(memory, name) for name in _MEMORY_SIZES},
             "memory_text": str(memory),
-            "quantization": self._parts.loaded.report.quantization,
+            "quantization": self._parts.loaded.quantization,
             "fingerprint": self._parts.loaded.fingerprint,
             "kv_store": None if self._parts.block_store is None else self._parts.block_store.about,
         }

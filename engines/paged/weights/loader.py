@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, fields, is_dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -71,15 +71,18 @@ def _tensors(held: Any) -> Iterator[Tensor]:
 
 
 @dataclass(frozen=True, slots=True)
-class LoadReport:
-    """`losses` of quantization by module; `left_dense`: modules whose rows no group divides; `unused`: tensors that the
-    decoder does not read."""
+class LoadedModel:
+    """`config.dtype` is the one computed in; `weight_bytes` is the size of the prepared weights. `losses` of
+    quantization by module; `left_dense`: modules whose rows no group divides; `unused`: tensors that the decoder does
+    not read."""
 
-    file_bytes: int
-    num_tensors: int
-    losses: Mapping[str, Loss] = field(default_factory=dict)
-    left_dense: tuple[str, ...] = ()
-    unused: tuple[str, ...] = ()
+    config: DecoderConfig
+    decoder: Decoder
+    fingerprint: str
+    weight_bytes: int
+    losses: Mapping[str, Loss]
+    left_dense: Sequence[str]
+    unused: tuple[str, ...]
 
     @property
     def quantization(self) -> str | None:
@@ -92,17 +95,6 @@ class LoadReport:
         kind = _NUMBER.sub("", match[2] if match else worst.removeprefix("model."))
         summary = f"{len(self.losses)} modules, off by at most {loss.relative:.2%} ({worst}, of {kind})"
         return summary + (f"; {len(self.left_dense)} left as they are" if self.left_dense else "")
-
-
-@dataclass(frozen=True, slots=True)
-class LoadedModel:
-    """`config.dtype` is the one computed in; `weight_bytes` is the size of the prepared weights."""
-
-    config: DecoderConfig
-    decoder: Decoder
-    fingerprint: str
-    weight_bytes: int
-    report: LoadReport
 
 
 def load_model(
@@ -144,13 +136,9 @@ def load_model(
         decoder=decoder,
         fingerprint=model_fingerprint(files_digest, config, computed.dtype, scheme_text),
         weight_bytes=held_bytes(weights),
-        report=LoadReport(
-            file_bytes=files.num_bytes,
-            num_tensors=len(list(files)),
-            losses=tensors.losses,
-            left_dense=tuple(tensors.left_dense),
-            unused=unused,
-        ),
+        losses=tensors.losses,
+        left_dense=tensors.left_dense,
+        unused=unused,
     )
 
 

@@ -18,6 +18,7 @@ from engines.core.errors import EngineError
 from engines.paged.ops.interface import Quantized
 from engines.paged.ops.packing import dequantize
 from engines.paged.ops.reference import Ops
+from engines.paged.weights.files import TensorFiles
 from engines.paged.weights.loader import LoadedModel, load_model
 from engines.paged.weights.quantization import quantize as quantize_matrix
 from tests.engines.paged.support.paging import Pages
@@ -63,8 +64,7 @@ def test_shards(tmp_path: Path):
     folder = tiny_model("qwen3")
     whole, parts = (load_model(each, Ops("cpu")) for each in (folder, sharded(folder, tmp_path / "shards")))
     assert torch.equal(logits_of(parts), logits_of(whole))
-    assert parts.weight_bytes == whole.weight_bytes == whole.report.file_bytes - header_bytes(folder)
-    assert parts.report.num_tensors == whole.report.num_tensors
+    assert parts.weight_bytes == whole.weight_bytes == TensorFiles(folder).num_bytes - header_bytes(folder)
 
 
 def header_bytes(folder: Path) -> int:
@@ -85,10 +85,11 @@ def test_a_lonely_file(tmp_path: Path):
 def test_progress():
     """The caller hears of every tensor, in bytes, up to nearly the files' size."""
     calls: list[tuple[int, int]] = []
-    loaded = load_model(tiny_model("llama"), Ops("cpu"), progress=lambda *call: calls.append(call))
-    assert len(calls) == loaded.report.num_tensors
+    load_model(tiny_model("llama"), Ops("cpu"), progress=lambda *call: calls.append(call))
+    files = TensorFiles(tiny_model("llama"))
+    assert len(calls) == len(list(files))
     assert calls == sorted(calls)
-    assert {total for _, total in calls} == {loaded.report.file_bytes}
+    assert {total for _, total in calls} == {files.num_bytes}
     assert 0.97 < calls[-1][0] / calls[-1][1] <= 1
 
 
@@ -146,7 +147,7 @@ def test_what_old_folders_carry_along(tmp_path: Path):
         tensors["model.layers.3.mlp.up_proj.weight"] = torch.ones(8, 8)
 
     loaded = load_model(edited(folder, tmp_path / "old", add), Ops("cpu"))
-    assert loaded.report.unused == ("model.layers.3.mlp.up_proj.weight",)
+    assert loaded.unused == ("model.layers.3.mlp.up_proj.weight",)
     assert torch.equal(logits_of(loaded), logits_of(load_model(folder, Ops("cpu"))))
 
 
@@ -298,11 +299,10 @@ def test_quantized_at_load(family: str, quantize: str, group: int, loss: float):
     assert isinstance(taken[0], Quantized)
     bits = 8 if quantize == "int8" else 4
     assert (taken[0].bits, taken[0].group_size) == (bits, group)
-    report = loaded.report
-    assert all(0 < each.relative < loss for each in report.losses.values())
+    assert all(0 < each.relative < loss for each in loaded.losses.values())
     attention = {f"model.layers.{layer}.self_attn.{part}_proj" for layer in range(3) for part in "qkvo"}
-    assert {*attention, "model.embed_tokens", "lm_head"} <= set(report.losses)
-    assert not any(name.endswith(("mlp.gate", "moe.gate", "shared_expert_gate")) for name in report.losses)
+    assert {*attention, "model.embed_tokens", "lm_head"} <= set(loaded.losses)
+    assert not any(name.endswith(("mlp.gate", "moe.gate", "shared_expert_gate")) for name in loaded.losses)
 
     model = transformers_model(folder)
     replace_by_expanded(model, bits, group)
@@ -325,8 +325,8 @@ def replace_by_expanded(model: Any, bits: int, group: int) -> None:
 def test_rows_that_no_group_divides():
     """Matrices whose rows are no multiple of the group stay dense, and the report names them."""
     loaded = load_model(tiny_model("qwen2_moe"), Ops("cpu"), quantize="int4", quantize_group=64)
-    assert "model.layers.0.mlp.shared_expert.down_proj" in loaded.report.left_dense  # rows of 96
-    assert all("shared_expert.down_proj" in name for name in loaded.report.left_dense)
+    assert "model.layers.0.mlp.shared_expert.down_proj" in loaded.left_dense  # rows of 96
+    assert all("shared_expert.down_proj" in name for name in loaded.left_dense)
 
 
 @pytest.mark.parametrize("bits", [4, 8])
