@@ -97,17 +97,9 @@ class HostRequests:
         while self._drops:
             self._drops.pop()()
 
-    def _start(
-        self,
-        channel: Channel,
-        number: int,
-        model: str,
-        version: str,
-        inputs: list[Any],
-        outputs: tuple[str, ...],
-        options: dict[str, Any],
-        is_decoupled: bool,
-    ) -> None:
+    def _start(self, channel: Channel, *fields: Any) -> None:
+        """Start an inference (`protocol.INFER`)."""
+        number, model, version, inputs, outputs, options, is_decoupled = fields
         tensors = tuple(unpack(each, channel.mapping) for each in inputs)
         is_starting = True
 

@@ -41,9 +41,9 @@ class Lifecycle:
         try:
             return self._serving[name][version]
         except KeyError:
-            return self._look_closer(name, version)
+            return self._find_ready(name, version)
 
-    def _look_closer(self, name: str, version: str) -> LoadedVersion:
+    def _find_ready(self, name: str, version: str) -> LoadedVersion:
         """Triton reads a version with `std::stol`: anything behind the digits is ignored."""
         number = None if version == "" else version_number(version)
         unknown = f"Request for unknown model: '{name}'"

@@ -36,16 +36,16 @@ class ModelRecord:
 
 @dataclass(frozen=True, slots=True)
 class Polled:
-    """`problems` are the reasons by model that cannot be read; a recorded one stays as it was. `strangers` are names
+    """`problems` are the reasons by model that cannot be read; a recorded one stays as it was. `unknown` are names
     that no root has."""
 
     changed: dict[str, VersionSource] = field(default_factory=dict)
     unmodified: set[str] = field(default_factory=set)
     problems: dict[str, str] = field(default_factory=dict)
-    strangers: set[str] = field(default_factory=set)
+    unknown: set[str] = field(default_factory=set)
 
 
-class Shelf:
+class RepositoryRoots:
     """The roots of a repository, and how its models are read. `may_complete`: whether models may leave their
     configuration, or parts of it, to be completed. Copies of remote roots go into `cache_directory`."""
 
@@ -102,9 +102,9 @@ class Shelf:
             for name, override in current.items():
                 self._poll_named(name, override, records, polled)
             seen |= current.keys()
-            looked_at = [polled.changed[name].config for name in current if name in polled.changed]
-            looked_at += [records[name].source.config for name in current if name in polled.unmodified]
-            needed = {name for config in looked_at for name in steps(config)}
+            polled_configs = [polled.changed[name].config for name in current if name in polled.changed]
+            polled_configs += [records[name].source.config for name in current if name in polled.unmodified]
+            needed = {name for config in polled_configs for name in steps(config)}
             current = {name: Override() for name in sorted(needed - seen)}
         return polled
 
@@ -117,14 +117,14 @@ class Shelf:
         except Exception as error:  # a name that the file system rejects, a full disk
             polled.problems[name] = as_engine_error(error).message
             if override.files:
-                polled.strangers.add(name)
+                polled.unknown.add(name)
             return
         if len(directories) == 1:
             self._poll(name, directories[0], override, records, polled)
         else:
             polled.problems[name] = NOT_UNIQUE if directories else NOT_FOUND
             if not directories:
-                polled.strangers.add(name)
+                polled.unknown.add(name)
 
     def _directories_of(self, name: str) -> list[Path]:
         if name in ("", ".", "..") or "/" in name or "\0" in name:  # it would lead out of the repository

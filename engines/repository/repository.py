@@ -16,7 +16,7 @@ from engines.core.errors import EngineError, internal, invalid, unavailable
 from engines.repository.ensembles import steps
 from engines.repository.layout import DUPLICATE
 from engines.repository.lifecycle import Lifecycle
-from engines.repository.poller import ModelRecord, Polled, Shelf
+from engines.repository.poller import ModelRecord, Polled, RepositoryRoots
 from engines.repository.sources import Override
 from engines.repository.states import IndexEntry, Load, LoadedVersion, ModelState
 from engines.repository.updates import Change, Updates
@@ -63,7 +63,9 @@ class Repository:
         self.mode = mode
         self._startup_models = tuple(startup_models)
         self._poll_seconds = poll_seconds
-        self._shelf = Shelf(roots, config_name=config_name, may_complete=auto_complete, cache_directory=cache_directory)
+        self._roots = RepositoryRoots(
+            roots, config_name=config_name, may_complete=auto_complete, cache_directory=cache_directory
+        )
         self._lifecycle = Lifecycle(load, gpus=gpus, max_concurrent_loads=max_concurrent_loads)
         self._updates = Updates(self._lifecycle)
         self._problems: dict[str, str] = {}  # of models that could not be read, why
@@ -77,9 +79,9 @@ class Repository:
         is_everything = self.mode is not Mode.EXPLICIT or EVERYTHING in self._startup_models
         if self.mode is Mode.EXPLICIT and is_everything and len(self._startup_models) > 1:
             raise invalid("Wildcard model name '*' must be the ONLY startup model if specified at all.")
-        await asyncio.to_thread(self._shelf.open)
+        await asyncio.to_thread(self._roots.open)
         if is_everything:
-            await self._operate(self._updates.apply(self._look_at_all))
+            await self._operate(self._updates.apply(self._poll_everything))
         else:
             await self._operate(self._load_all(dict.fromkeys(self._startup_models, Override())))
         self._is_started = True
@@ -122,7 +124,7 @@ class Repository:
         """The models of all roots, by name, with the versions that were ever loaded. Raises: EngineError if a root
         cannot be read."""
         entries = []
-        for name, directories in self._shelf.directories().items():
+        for name, directories in self._roots.directories().items():
             versions = self._lifecycle.versions(name)
             if len(directories) > 1:
                 entries.append(IndexEntry(name, state=ModelState.UNAVAILABLE.value, reason=DUPLICATE))
@@ -174,7 +176,7 @@ class Repository:
         another one, or a root cannot be read."""
         if self.mode is not Mode.POLL:
             raise unavailable("polling is disabled")
-        await self._operate(self._updates.apply(self._look_at_all))
+        await self._operate(self._updates.apply(self._poll_everything))
 
     async def close(self) -> None:
         """Unload everything and wait for it; loads in progress are cancelled."""
@@ -215,15 +217,15 @@ class Repository:
 
         async def look(records: Mapping[str, ModelRecord]) -> Change:
             nonlocal polled
-            polled = await asyncio.to_thread(self._shelf.poll, wanted, records)
+            polled = await asyncio.to_thread(self._roots.poll, wanted, records)
             return Change(polled.changed, unmodified=frozenset(polled.unmodified), explicit=frozenset(wanted))
 
         results = await self._updates.apply(look)
         self._note(polled)
         return results, not polled.problems
 
-    async def _look_at_all(self, records: Mapping[str, ModelRecord]) -> Change:
-        polled = await asyncio.to_thread(self._shelf.poll_all, records)
+    async def _poll_everything(self, records: Mapping[str, ModelRecord]) -> Change:
+        polled = await asyncio.to_thread(self._roots.poll_all, records)
         self._note(polled)
         there = polled.changed.keys() | polled.unmodified
         return Change(polled.changed, removed=frozenset(records.keys() - there), explicit=frozenset(polled.changed))
@@ -235,7 +237,7 @@ class Repository:
         for name in polled.changed.keys() | polled.unmodified:
             self._problems.pop(name, None)
         # Requests may name anything: unknown names are not recorded.
-        remembered = polled.problems.keys() - (polled.strangers if self._is_started else set())
+        remembered = polled.problems.keys() - (polled.unknown if self._is_started else set())
         self._problems |= {name: polled.problems[name] for name in remembered}
 
     async def _poll_on(self) -> None:
