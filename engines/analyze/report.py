@@ -7,7 +7,6 @@ import io
 import json
 from collections.abc import Mapping
 from dataclasses import asdict
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -125,10 +124,6 @@ def _flat(values: Mapping[str, Any]) -> dict[str, Any]:
         else:
             row[key] = value
     return row
-
-
-def can_plot() -> bool:
-    return find_spec("matplotlib") is not None
 
 
 def draw(study: Sweep, recommendation: Recommendation | None, path: Path) -> None:

@@ -187,6 +187,8 @@ def _weigh(pid: int) -> int | None:
 
 def _report(study: Sweep, folder: Path, console: Console) -> int:
     """Print the table and write the files; the exit status."""
+    from importlib.util import find_spec
+
     from engines.analyze import config_override, report
     from engines.analyze.search import recommend
 
@@ -207,7 +209,7 @@ def _report(study: Sweep, folder: Path, console: Console) -> int:
     names = list(written)
     if chosen is None:
         pass  # a picture of errors would be empty
-    elif report.can_plot():
+    elif find_spec("matplotlib") is not None:
         report.draw(study, chosen, folder / "plot.png")
         names.append("plot.png")
     else:
