@@ -23,7 +23,7 @@ from gateway.dataplane.context.interfaces import Client, Serve
 from gateway.dataplane.context.snapshot import Lane
 from gateway.dataplane.translation.engine_codec_lookup import find_side, known_side
 from gateway.dataplane.translation.translation import TranslatingHandler
-from gateway.dataplane.translation.translator_factory import read_generation, translator_of
+from gateway.dataplane.translation.translators import read_generation, translator_of
 from gateway.protocol.errors import ErrorKind
 from gateway.protocol.llm.api_codecs import MakeWriter
 from gateway.protocol.llm.canonical import Generation
