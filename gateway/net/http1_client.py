@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import ssl
 from time import monotonic
 from typing import Protocol, cast
 
-from gateway.net.pool import Pool, PoolLimits, Waiter
+from gateway.net.pool import Pool, Waiter
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.wire.http1.body import LAST_CHUNK, ChunkedDecoder, encode_chunk, payload_of
 from gateway.wire.http1.head import HEAD_END, ResponseHead, read_response_head
@@ -243,18 +242,7 @@ class Http1ClientConnection(asyncio.Protocol):
 class Http1Pool(Pool[Http1ClientConnection]):
     """Hands out idle connections, the most recently used first, and opens new ones up to the limit."""
 
-    __slots__ = ("_idle",)
-
-    def __init__(
-        self,
-        host: str,
-        port: int,
-        limits: PoolLimits,
-        tls: ssl.SSLContext | None = None,
-        server_name: str | None = None,
-    ) -> None:
-        super().__init__(host, port, limits, tls, server_name)
-        self._idle: list[Http1ClientConnection] = []
+    __slots__ = ()
 
     def __repr__(self) -> str:
         address = f"{self.host}:{self.port}"

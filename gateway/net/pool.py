@@ -50,6 +50,7 @@ class Pool(ABC, Generic[AnyConnection]):
 
     __slots__ = (
         "_connections",
+        "_idle",
         "_idle_timeout",
         "_limits",
         "_num_connecting",
@@ -76,6 +77,7 @@ class Pool(ABC, Generic[AnyConnection]):
         self._tls = tls
         self._server_name = server_name
         self._connections: dict[AnyConnection, None] = {}  # the established ones, in order
+        self._idle: list[AnyConnection] = []  # those without a request, the latest last; of HTTP/1.1 alone
         self._waiting: deque[Waiter[AnyConnection]] = deque()
         self._num_connecting = 0
         self._tasks: set[asyncio.Task[None]] = set()  # the attempts: the event loop holds tasks by weak references

@@ -71,3 +71,8 @@ class GatewayError(Exception):
     def at(self, where: str) -> GatewayError:
         """The same, with where it happened."""
         return GatewayError(self.kind, self.message + where, self.fields)
+
+
+def bad_request(message: str) -> GatewayError:
+    """What the client sent cannot be understood."""
+    return GatewayError(ErrorKind.BAD_REQUEST, message)

@@ -9,7 +9,7 @@ from typing import Any
 
 import orjson
 
-from gateway.protocol.errors import ErrorKind, GatewayError
+from gateway.protocol.errors import ErrorKind, GatewayError, bad_request
 from gateway.protocol.sequence import bounded
 
 # What is larger is no feedback.
@@ -43,28 +43,28 @@ def read_rating(body: bytes) -> Rating:
     try:
         fields: Any = orjson.loads(body)
     except orjson.JSONDecodeError as error:
-        raise _wrong(f"feedback is no JSON: {error}") from error
+        raise bad_request(f"feedback is no JSON: {error}") from error
     if not isinstance(fields, dict):
-        raise _wrong(f"feedback is a JSON object with {', '.join(_KEYS)}")
+        raise bad_request(f"feedback is a JSON object with {', '.join(_KEYS)}")
     unknown = next((key for key in fields if key not in _KEYS), None)
     if unknown is not None:
-        raise _wrong(f"feedback has no {unknown!r}; it has {', '.join(_KEYS)}")
+        raise bad_request(f"feedback has no {unknown!r}; it has {', '.join(_KEYS)}")
     texts = {key: _text(fields, key) for key in _KEYS if key != "value"}
     request_id, session, label = texts["request_id"], texts["session"], texts["label"]
     if (request_id is None) == (session is None):
-        raise _wrong("feedback has a request_id (of the reply's x-request-id) or a session: one of the two")
+        raise bad_request("feedback has a request_id (of the reply's x-request-id) or a session: one of the two")
     if request_id is not None and len(request_id) > _MAX_ID_LENGTH:
-        raise _wrong(f"the request_id is longer than {_MAX_ID_LENGTH} characters")
+        raise bad_request(f"the request_id is longer than {_MAX_ID_LENGTH} characters")
     name = texts["name"] if texts["name"] is not None else "rating"
     if not _NAME.fullmatch(name):
-        raise _wrong(
+        raise bad_request(
             f"name {name[:100]!r} is no name: letters, digits, '.', '_', '-', up to 64, a letter or digit first"
         )
     if label is not None and not (0 < len(label) <= _MAX_LABEL_LENGTH and label.isprintable()):
-        raise _wrong(f"a label has 1 to {_MAX_LABEL_LENGTH} characters that can be printed")
+        raise bad_request(f"a label has 1 to {_MAX_LABEL_LENGTH} characters that can be printed")
     value = _value(fields.get("value"))
     if value is None and label is None:
-        raise _wrong("feedback has neither a value nor a label")
+        raise bad_request("feedback has neither a value nor a label")
     if session is not None:
         session = bounded(session)
     return Rating(request_id, session, texts["experiment"], name, value, label)
@@ -75,9 +75,9 @@ def _text(fields: dict[str, Any], key: str) -> str | None:
     if text is None:
         return None
     if not isinstance(text, str):
-        raise _wrong(f"{key} is no text")
+        raise bad_request(f"{key} is no text")
     if not text:
-        raise _wrong(f"{key} is empty")
+        raise bad_request(f"{key} is empty")
     return text
 
 
@@ -87,9 +87,5 @@ def _value(fields: object) -> float | None:
     if isinstance(fields, bool):  # a thumb
         return float(fields)
     if not isinstance(fields, int | float) or not isfinite(fields) or abs(fields) > _MAX_VALUE:
-        raise _wrong(f"value is a number from {-_MAX_VALUE:g} to {_MAX_VALUE:g}, or true or false")
+        raise bad_request(f"value is a number from {-_MAX_VALUE:g} to {_MAX_VALUE:g}, or true or false")
     return float(fields)
-
-
-def _wrong(message: str) -> GatewayError:
-    return GatewayError(ErrorKind.BAD_REQUEST, message)

@@ -14,7 +14,7 @@ from typing import Any, TypeGuard
 import orjson
 
 from gateway.protocol.datatypes import data_bytes
-from gateway.protocol.errors import ErrorKind, GatewayError
+from gateway.protocol.errors import GatewayError, bad_request
 from gateway.protocol.operations import INFERENCE_OPERATIONS, Operation
 
 Scalar = str | int | float | bool
@@ -58,9 +58,9 @@ def read_body_facts(operation: Operation, body: bytes) -> BodyFacts:
     try:
         message = orjson.loads(body)
     except orjson.JSONDecodeError as error:
-        raise _malformed(f"failed to parse the request JSON: {error}") from error
+        raise bad_request(f"failed to parse the request JSON: {error}") from error
     if not isinstance(message, dict):
-        raise _malformed("the request JSON must be an object")
+        raise bad_request("the request JSON must be an object")
     if operation is Operation.INFER:
         return BodyFacts(_scalars(_object(message, "parameters")), _inputs(message.get("inputs", [])))
     return BodyFacts(_generate_parameters(message))
@@ -108,20 +108,20 @@ def _scalars(values: Mapping[str, Any]) -> dict[str, Scalar]:
 
 def _inputs(inputs: Any) -> tuple[InputFacts, ...]:
     if not isinstance(inputs, list):
-        raise _malformed("'inputs' must be an array")
+        raise bad_request("'inputs' must be an array")
     return tuple(_input(tensor) for tensor in inputs)
 
 
 def _input(tensor: Any) -> InputFacts:
     if not isinstance(tensor, dict):
-        raise _malformed("an input must be an object")
+        raise bad_request("an input must be an object")
     name, datatype, shape = tensor.get("name"), tensor.get("datatype"), tensor.get("shape")
     if not isinstance(name, str):
-        raise _malformed("an input must have a 'name'")
+        raise bad_request("an input must have a 'name'")
     if not isinstance(datatype, str):
-        raise _malformed(f"input '{name}' must have a 'datatype'")
+        raise bad_request(f"input '{name}' must have a 'datatype'")
     if not _is_shape(shape):
-        raise _malformed(f"input '{name}' must have a 'shape' of up to {MAX_RANK} whole numbers")
+        raise bad_request(f"input '{name}' must have a 'shape' of up to {MAX_RANK} whole numbers")
     return InputFacts(name, datatype, tuple(shape), _num_bytes(tensor, datatype, tuple(shape)))
 
 
@@ -159,9 +159,5 @@ def _object(message: Mapping[str, Any], key: str) -> Mapping[str, Any]:
     if value is None:
         return {}
     if not isinstance(value, dict):
-        raise _malformed(f"'{key}' must be an object")
+        raise bad_request(f"'{key}' must be an object")
     return value
-
-
-def _malformed(message: str) -> GatewayError:
-    return GatewayError(ErrorKind.BAD_REQUEST, message)

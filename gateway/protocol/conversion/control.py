@@ -14,12 +14,11 @@ import orjson
 from gateway.protocol import protobuf
 from gateway.protocol.conversion.control_errors import (
     bad_answer,
-    malformed,
     rpc_error,
 )
 from gateway.protocol.conversion.control_messages import Json
 from gateway.protocol.conversion.control_table import CONTROLS, ControlRpc
-from gateway.protocol.errors import ErrorKind, GatewayError
+from gateway.protocol.errors import ErrorKind, GatewayError, bad_request
 from gateway.protocol.protobuf import Message
 from gateway.protocol.translator import Reply, RestBody, RestRequest
 
@@ -33,18 +32,18 @@ _NOT_READY = orjson.dumps({"error": "Model version not ready"})
 def rest_request(rpc: str, message: bytes) -> RestRequest:
     """The REST request that asks what a serialised request message asks.
 
-    Raises: GatewayError: BAD_REQUEST where the message is malformed, its version is no number, or it names nobody
+    Raises: GatewayError: BAD_REQUEST where the message is its version is no number, or it names nobody
     where it must; UNSUPPORTED where REST has no way to ask it.
     """
     control = CONTROLS[rpc]
     try:
         parsed = protobuf.parse(f"inference.{rpc}Request", message)
     except ValueError as error:
-        raise malformed(str(error)) from error
+        raise bad_request(str(error)) from error
     _check_version(getattr(parsed, "version", ""))
     path = control.path.fill(lambda name: str(getattr(parsed, name)))
     if path is None:
-        raise malformed(f"the {rpc} request names no model")
+        raise bad_request(f"the {rpc} request names no model")
     if _find(path)[0] is not control:
         raise GatewayError(ErrorKind.UNSUPPORTED, f"REST has no path for this {rpc}: {path} asks for something else")
     body = control.body.write(parsed)
@@ -109,7 +108,7 @@ def read_request(method: str, target: str, body: bytes) -> tuple[str, Message]:
         if method == "POST":
             control.body.read(made, _object(body))
     except ValueError as error:  # text that is no Unicode too
-        raise malformed(f"failed to read the {control.rpc} request: {error}") from error
+        raise bad_request(f"failed to read the {control.rpc} request: {error}") from error
     return control.rpc, made
 
 
@@ -145,7 +144,7 @@ def _check_version(version: str) -> None:
     found = _VERSION.fullmatch(version)
     if found is None or int(found[1]) > _MAX_VERSION:
         text = f"failed to get model version from specified version string '{version[:80]}'"
-        raise malformed(f"{text}, version should be an integral value > 0")
+        raise bad_request(f"{text}, version should be an integral value > 0")
 
 
 def _denies(body: bytes, field: str) -> bool:

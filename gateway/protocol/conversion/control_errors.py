@@ -60,11 +60,6 @@ def rest_error(code: int, message: str) -> Reply:
     return Reply(_TRITON_STATUSES.get(code) or http_status(code), error_json(message))
 
 
-def malformed(message: str) -> GatewayError:
-    """What a client sent cannot be understood."""
-    return GatewayError(ErrorKind.BAD_REQUEST, message)
-
-
 def bad_answer(rpc: str, reason: str) -> GatewayError:
     """What an engine answered cannot be understood."""
     return GatewayError(ErrorKind.UPSTREAM_PROTOCOL, f"the engine's answer to {rpc} cannot be read: {reason}")

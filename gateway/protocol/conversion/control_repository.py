@@ -11,9 +11,8 @@ from base64 import b64encode
 from binascii import a2b_base64
 from contextlib import suppress
 
-from gateway.protocol.conversion.control_errors import malformed
 from gateway.protocol.conversion.control_messages import Form, Json, read_fields, write_fields
-from gateway.protocol.errors import ErrorKind, GatewayError
+from gateway.protocol.errors import ErrorKind, GatewayError, bad_request
 from gateway.protocol.protobuf import Message
 
 _INDEX_OPTIONAL = ("version", "state", "reason")
@@ -28,7 +27,7 @@ def _write_index_body(message: Message) -> Json:
 def _read_index_body(message: Message, body: Json) -> None:
     ready = body.get("ready", False)
     if not isinstance(ready, bool):
-        raise malformed("Invalid value for 'ready': expected a boolean")
+        raise bad_request("Invalid value for 'ready': expected a boolean")
     message.ready = ready
 
 
@@ -51,13 +50,13 @@ def _write_load_body(message: Message) -> Json:
 def _read_load_body(message: Message, body: Json) -> None:
     for name, value in _parameters(body).items():
         if not isinstance(value, str):
-            raise malformed(f"load parameter '{name}' must be a string")
+            raise bad_request(f"load parameter '{name}' must be a string")
         if name == "config":
             message.parameters[name].string_param = value
         elif name.startswith("file:"):
             message.parameters[name].bytes_param = read_base64(name, value)
         else:
-            raise malformed(f"unrecognized load parameter '{name}'.")
+            raise bad_request(f"unrecognized load parameter '{name}'.")
 
 
 def _write_unload_body(message: Message) -> Json:
@@ -74,7 +73,7 @@ def _read_unload_body(message: Message, body: Json) -> None:
         elif isinstance(value, int) and -(1 << 63) <= value < 1 << 63:
             message.parameters[name].int64_param = value
         else:
-            raise malformed(f"unload parameter '{name}' must be a boolean, a string or a whole number of 64 bits")
+            raise bad_request(f"unload parameter '{name}' must be a boolean, a string or a whole number of 64 bits")
 
 
 def read_base64(name: str, text: str) -> bytes:
@@ -84,13 +83,13 @@ def read_base64(name: str, text: str) -> bytes:
     except ValueError:
         with suppress(ValueError):
             return a2b_base64("".join(text.split()), strict_mode=True)
-    raise malformed(f"'{name}' must be base64")
+    raise bad_request(f"'{name}' must be base64")
 
 
 def _parameters(body: Json) -> dict[str, Json]:
     parameters = body.get("parameters", {})
     if not isinstance(parameters, dict):
-        raise malformed("'parameters' must be an object")
+        raise bad_request("'parameters' must be an object")
     return parameters
 
 
@@ -100,18 +99,18 @@ def _load_parameter(name: str, parameter: Message) -> Json:
     elif name.startswith("file:"):
         expected = "bytes_param"
     else:
-        raise malformed(f"unrecognized load parameter '{name}'.")
+        raise bad_request(f"unrecognized load parameter '{name}'.")
     if parameter.WhichOneof("parameter_choice") != expected:
-        raise malformed(f"invalid value type for load parameter '{name}', expected {expected}.")
+        raise bad_request(f"invalid value type for load parameter '{name}', expected {expected}.")
     return parameter.string_param if name == "config" else b64encode(parameter.bytes_param).decode("ascii")
 
 
 def _unload_parameter(name: str, parameter: Message) -> Json:
     choice = parameter.WhichOneof("parameter_choice")
     if name == "unload_dependents" and choice != "bool_param":
-        raise malformed("invalid value type for 'unload_dependents' parameter, expected bool_param.")
+        raise bad_request("invalid value type for 'unload_dependents' parameter, expected bool_param.")
     if choice is None or choice == "bytes_param":
-        raise malformed(f"unload parameter '{name}' must be a boolean, a string or a number")
+        raise bad_request(f"unload parameter '{name}' must be a boolean, a string or a number")
     return getattr(parameter, choice)
 
 
@@ -149,20 +148,20 @@ def _read_cuda_body(message: Message, body: Json) -> None:
     handle = members.pop("raw_handle")
     encoded = handle.get("b64") if isinstance(handle, dict) else None
     if not isinstance(encoded, str):
-        raise malformed("'raw_handle' must be an object with a string 'b64'")
+        raise bad_request("'raw_handle' must be an object with a string 'b64'")
     message.raw_handle = read_base64("raw_handle", encoded)
     read_fields(message, members)
 
 
 def _check_region(message: Message, memory: str) -> None:
     if not message.name:
-        raise malformed(f"'region name' is necessary to register {memory} shared memory region")
+        raise bad_request(f"'region name' is necessary to register {memory} shared memory region")
 
 
 def _members(body: Json, needed: tuple[str, ...], others: tuple[str, ...] = ()) -> dict[str, Json]:
     for name in needed:
         if name not in body:
-            raise malformed(f"Shared memory register request has no '{name}' field")
+            raise bad_request(f"Shared memory register request has no '{name}' field")
     return {name: body[name] for name in (*needed, *others) if name in body}
 
 

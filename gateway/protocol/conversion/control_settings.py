@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from gateway.protocol.conversion.control_errors import malformed
 from gateway.protocol.conversion.control_messages import Form, Json
+from gateway.protocol.errors import bad_request
 from gateway.protocol.protobuf import Message
 
 # In the order in which Triton's REST tells them. A level is several values, everything else is one.
@@ -32,7 +32,7 @@ def _write_trace_body(message: Message) -> Json:
     settings = {name: list(message.settings[name].value) for name in _ordered(message.settings, _TRACE_ORDER)}
     for name, values in settings.items():
         if len(values) > 1 and name != _LEVEL:
-            raise malformed(f"expect only 1 value for '{name}'")
+            raise bad_request(f"expect only 1 value for '{name}'")
     return {name: _trace_value(name, values) for name, values in settings.items()} or None
 
 
@@ -44,7 +44,7 @@ def _read_trace_body(message: Message, body: Json) -> None:
         values = _trace_values(value)
         if values is None or (isinstance(value, list) is not (name == _LEVEL) and value is not None):
             form = "an array of strings" if name == _LEVEL else "a string"
-            raise malformed(f"trace setting '{name}' must be {form}, or null to clear it")
+            raise bad_request(f"trace setting '{name}' must be {form}, or null to clear it")
         message.settings[name].value.extend(values)
 
 
@@ -71,7 +71,7 @@ def _read_log_body(message: Message, body: Json) -> None:
     """Null leaves a setting as it is, which gRPC says by not naming it."""
     for name, value in body.items():
         if value is not None and not _set_log_value(message.settings[name], value):
-            raise malformed(f"log setting '{name}' must be a boolean, a string or a whole number of 32 bits")
+            raise bad_request(f"log setting '{name}' must be a boolean, a string or a whole number of 32 bits")
 
 
 def _write_log_reply(message: Message) -> Json:
@@ -117,7 +117,7 @@ def _checked_log_value(name: str, value: Message) -> Json:
     choice = value.WhichOneof("parameter_choice")
     expected, called = _LOG_TYPES.get(name, (choice, "value"))
     if choice is None or choice != expected:
-        raise malformed(f"expect {called} for '{name}'")
+        raise bad_request(f"expect {called} for '{name}'")
     return getattr(value, choice)
 
 

@@ -16,7 +16,7 @@ from urllib.parse import quote
 from gateway.protocol.conversion import triton_json
 from gateway.protocol.conversion.errors import refusing
 from gateway.protocol.datatypes import DATATYPES
-from gateway.protocol.errors import ErrorKind, GatewayError
+from gateway.protocol.errors import ErrorKind, GatewayError, bad_request
 from gateway.protocol.protobuf import Message
 from gateway.protocol.tfserving.messages import of_name, of_number, parse
 
@@ -51,21 +51,17 @@ def target(model: str, version: str = "", label: str = "") -> ModelPath:
     numeric = version.isascii() and version.isdigit()
     labels = {found for found in (own, label, "" if numeric else version) if found}
     if not name:
-        raise _malformed("the request names no model")
+        raise bad_request("the request names no model")
     if len(labels) + numeric > 1:
         versions = ", ".join(sorted(labels) + [version] * numeric)
-        raise _malformed(f"model '{name}' is asked for in several versions: {versions}")
+        raise bad_request(f"model '{name}' is asked for in several versions: {versions}")
     if numeric and (len(version) > 40 or int(version) > _MAX_VERSION):
-        raise _malformed(f"failed to get model version from specified version string '{version[:80]}'")
+        raise bad_request(f"failed to get model version from specified version string '{version[:80]}'")
     return ModelPath(name, str(int(version)) if numeric else "", labels.pop() if labels else "")
 
 
 def _segment(name: str) -> str:
     return quote(name, safe="!$&'()*+,;=@")
-
-
-def _malformed(message: str) -> GatewayError:
-    return GatewayError(ErrorKind.BAD_REQUEST, message)
 
 
 DEFAULT_SIGNATURE = "serving_default"

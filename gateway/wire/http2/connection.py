@@ -30,8 +30,13 @@ _MAX_CONTINUATIONS = 64
 _BLOCK_FLAGS = END_HEADERS | PADDED | WITH_PRIORITY
 
 
-class FrameReader:
-    """Reads one connection. After an error nothing more may be read."""
+# A small connection window would let one slow stream stop all others; each stream's own window is small instead.
+_CONNECTION_WINDOW = 1 << 30
+
+
+class Http2Connection(ConnectionState):
+    """Frames of one connection, read and written. It never raises: errors of the peer are answered as the RFC requires,
+    and `failed` is set once the connection is over."""
 
     __slots__ = (
         "_awaits_preface",
@@ -41,22 +46,74 @@ class FrameReader:
         "_block_stream",
         "_buffer",
         "_part",
-        "_state",
-        "awaits_settings",
+        "awaits_opening",
     )
 
-    def __init__(self, state: ConnectionState) -> None:
-        self._state = state
+    def __init__(
+        self, owner: ConnectionOwner, limits: Http2Limits, *, is_client: bool, volatile: frozenset[bytes] = frozenset()
+    ) -> None:
+        """`volatile` names fields that the peer sends with another value each time, see `FieldDecoder`."""
+        super().__init__(owner, limits, is_client=is_client, volatile=volatile)
         self._buffer = b""
-        self._awaits_preface = not state.is_client
-        self.awaits_settings = True
+        self._awaits_preface = not is_client
+        self.awaits_opening = True  # the peer has yet to send its preface or its SETTINGS
         self._part: tuple[int, int, bool] | None = None  # of a DATA frame: stream, bytes left, whether it ends
         self._block: list[bytes] = []  # of a header block under way
         self._block_bytes = 0
         self._block_stream = 0
         self._block_ends = False
 
-    def read(self, data: bytes) -> None:
+    def start(self) -> None:
+        """Open the connection."""
+        limits = self.limits
+        values = {
+            Setting.MAX_FRAME_SIZE: limits.max_frame_bytes,
+            Setting.INITIAL_WINDOW_SIZE: self.window,
+            Setting.MAX_HEADER_LIST_SIZE: limits.max_header_bytes,
+        }
+        if self.is_client:
+            values[Setting.ENABLE_PUSH] = 0
+        else:
+            values[Setting.MAX_CONCURRENT_STREAMS] = limits.max_streams
+        opening = PREFACE if self.is_client else b""
+        more = _CONNECTION_WINDOW - frames.DEFAULT_WINDOW
+        self.emit(opening + frames.settings(values) + frames.window_update(0, more))
+
+    def open_stream(self, receiver: StreamReceiver) -> Stream:
+        """A new stream of this side; its headers must be the next thing sent."""
+        stream = Stream(self, self.next_id, receiver, self.peer_window, self.window)
+        self.streams[stream.id] = stream
+        self.next_id += 2
+        if self.next_id > STREAM_MASK - 2:
+            self.is_leaving = True  # the numbers are used up
+        return stream
+
+    def feed(self, data: bytes) -> None:
+        """Read what came, and handle all of it before returning."""
+        if self.failed is None:
+            try:
+                self._read(data)
+            except Http2Error as error:
+                self.fail(error)
+
+    def leave(self, *, last_id: int | None = None) -> None:
+        """Take no new streams; those under way go on. With the highest `last_id`, streams that are on their way are
+        still taken until the next call (section 6.8)."""
+        if self.failed is None:
+            self.is_leaving = True
+            if self.last_taken is not None:  # a GOAWAY cannot be taken back
+                last_id = self.last_taken
+            elif last_id is None:
+                last_id = self.last_taken = self.last_id
+            self.emit(frames.goaway(last_id, ErrorCode.NO_ERROR))
+
+    def tick(self) -> None:
+        """Called about once a second: the counts of the flood guard decay."""
+        self.flood_guard.tick(self.granted - self.send_window)
+
+    # Reading
+
+    def _read(self, data: bytes) -> None:
         """Read what came, cut anywhere. Raises: Http2Error: the connection is over."""
         if self._buffer:
             data = self._buffer + data
@@ -69,10 +126,9 @@ class FrameReader:
                 return
         if self._part is not None:
             at = self._read_part(data, at, end)
-        state = self._state
-        limit = state.limits.max_frame_bytes
-        is_special = self.awaits_settings or self._block_stream != 0
-        find, find_reader = state.streams.get, READERS.get
+        limit = self.limits.max_frame_bytes
+        is_special = self.awaits_opening or self._block_stream != 0
+        find, find_reader = self.streams.get, READERS.get
         while end - at >= HEAD_BYTES:
             kind, flags, stream_id = unpack_head(data, at)
             length = kind >> 8
@@ -88,7 +144,7 @@ class FrameReader:
                     and stream.expected_bytes < 0
                     and not stream.is_received
                 ):
-                    state.owed += length
+                    self.owed += length
                     stream.receive_window -= length
                     stream.receiver.data_received(stream, data[start:stop], False)
                     at = stop
@@ -108,7 +164,7 @@ class FrameReader:
                     payload = data[start:stop]
                     if flags & PADDED:
                         payload = _without_padding(payload)
-                    take_data(state, stream_id, payload, length, flags & END_STREAM != 0)
+                    take_data(self, stream_id, payload, length, flags & END_STREAM != 0)
                 elif flags & PADDED:
                     break
                 else:  # no need to wait for the rest of it
@@ -118,15 +174,15 @@ class FrameReader:
             elif stop > end:
                 break
             elif kind == HEADERS and flags & _BLOCK_FLAGS == END_HEADERS and stream_id:
-                take_block(state, stream_id, data[start:stop], flags & END_STREAM != 0)
+                take_block(self, stream_id, data[start:stop], flags & END_STREAM != 0)
             elif (read := find_reader(kind)) is not None:
-                read(state, flags, stream_id, data[start:stop])
+                read(self, flags, stream_id, data[start:stop])
             else:
                 self._read_frame(kind, flags, stream_id, data[start:stop])
                 is_special = self._block_stream != 0
             at = stop
-        if state.owed >= RETURN_AT:
-            return_window(state)
+        if self.owed >= RETURN_AT:
+            return_window(self)
         if at < end:
             self._buffer = data[at:] if at else data
 
@@ -147,18 +203,18 @@ class FrameReader:
         size = min(left, end - at)
         if size == left:
             self._part = None
-            take_data(self._state, stream_id, data[at : at + size], size, ended)
+            take_data(self, stream_id, data[at : at + size], size, ended)
         elif size:
             self._part = (stream_id, left - size, ended)
-            take_data(self._state, stream_id, data[at : at + size], size, False)
+            take_data(self, stream_id, data[at : at + size], size, False)
         return at + size
 
     def _expect(self, kind: int, flags: int, stream_id: int) -> None:
         """Only SETTINGS opens a connection; only CONTINUATION follows a part of a block (section 6.10)."""
-        if self.awaits_settings:
+        if self.awaits_opening:
             if kind != SETTINGS or flags & ACK:
                 raise Http2Error(ErrorCode.PROTOCOL_ERROR, "the first frame is not SETTINGS")
-            self.awaits_settings = False
+            self.awaits_opening = False
         elif kind != CONTINUATION or stream_id != self._block_stream:
             raise Http2Error(ErrorCode.PROTOCOL_ERROR, "a frame stands in the middle of a header block")
 
@@ -170,9 +226,9 @@ class FrameReader:
         else:
             read = READERS.get(kind)
             if read is None:  # an extension: ignored (section 5.5)
-                self._state.count_idle_frame()
+                self.count_idle_frame()
             else:
-                read(self._state, flags, stream_id, payload)
+                read(self, flags, stream_id, payload)
 
     def _read_headers(self, flags: int, stream_id: int, payload: bytes) -> None:
         if not stream_id:
@@ -185,7 +241,7 @@ class FrameReader:
                 raise Http2Error(code, "HEADERS is too short for its priority")
             payload = payload[5:]
         if flags & END_HEADERS:
-            take_block(self._state, stream_id, payload, flags & END_STREAM != 0)
+            take_block(self, stream_id, payload, flags & END_STREAM != 0)
             return
         self._block = [payload]
         self._block_bytes = len(payload)
@@ -197,11 +253,11 @@ class FrameReader:
             raise Http2Error(ErrorCode.PROTOCOL_ERROR, "CONTINUATION without HEADERS")
         self._block.append(payload)
         self._block_bytes += len(payload)
-        if len(self._block) > _MAX_CONTINUATIONS or self._block_bytes > self._state.limits.max_header_bytes:
+        if len(self._block) > _MAX_CONTINUATIONS or self._block_bytes > self.limits.max_header_bytes:
             raise Http2Error(ErrorCode.ENHANCE_YOUR_CALM, "the header fields are too long")
         if flags & END_HEADERS:
             block, self._block, self._block_stream = b"".join(self._block), [], 0
-            take_block(self._state, stream_id, block, self._block_ends)
+            take_block(self, stream_id, block, self._block_ends)
 
 
 def _without_padding(payload: bytes) -> bytes:
@@ -209,74 +265,3 @@ def _without_padding(payload: bytes) -> bytes:
     if not payload or payload[0] >= len(payload):
         raise Http2Error(ErrorCode.PROTOCOL_ERROR, "the padding is as long as the frame")
     return payload[1 : len(payload) - payload[0]]
-
-
-# A small connection window would let one slow stream stop all others; each stream's own window is small instead.
-_CONNECTION_WINDOW = 1 << 30
-
-
-class Http2Connection(ConnectionState):
-    """Frames of one connection, read and written. It never raises: errors of the peer are answered as the RFC requires,
-    and `failed` is set once the connection is over."""
-
-    __slots__ = ("_reader",)
-
-    def __init__(
-        self, owner: ConnectionOwner, limits: Http2Limits, *, is_client: bool, volatile: frozenset[bytes] = frozenset()
-    ) -> None:
-        """`volatile` names fields that the peer sends with another value each time, see `FieldDecoder`."""
-        super().__init__(owner, limits, is_client=is_client, volatile=volatile)
-        self._reader = FrameReader(self)
-
-    def start(self) -> None:
-        """Open the connection."""
-        limits = self.limits
-        values = {
-            Setting.MAX_FRAME_SIZE: limits.max_frame_bytes,
-            Setting.INITIAL_WINDOW_SIZE: self.window,
-            Setting.MAX_HEADER_LIST_SIZE: limits.max_header_bytes,
-        }
-        if self.is_client:
-            values[Setting.ENABLE_PUSH] = 0
-        else:
-            values[Setting.MAX_CONCURRENT_STREAMS] = limits.max_streams
-        opening = PREFACE if self.is_client else b""
-        more = _CONNECTION_WINDOW - frames.DEFAULT_WINDOW
-        self.emit(opening + frames.settings(values) + frames.window_update(0, more))
-
-    @property
-    def awaits_opening(self) -> bool:
-        """Whether the peer has yet to send its preface or its SETTINGS."""
-        return self._reader.awaits_settings
-
-    def open_stream(self, receiver: StreamReceiver) -> Stream:
-        """A new stream of this side; its headers must be the next thing sent."""
-        stream = Stream(self, self.next_id, receiver, self.peer_window, self.window)
-        self.streams[stream.id] = stream
-        self.next_id += 2
-        if self.next_id > STREAM_MASK - 2:
-            self.is_leaving = True  # the numbers are used up
-        return stream
-
-    def feed(self, data: bytes) -> None:
-        """Read what came, and handle all of it before returning."""
-        if self.failed is None:
-            try:
-                self._reader.read(data)
-            except Http2Error as error:
-                self.fail(error)
-
-    def leave(self, *, last_id: int | None = None) -> None:
-        """Take no new streams; those under way go on. With the highest `last_id`, streams that are on their way are
-        still taken until the next call (section 6.8)."""
-        if self.failed is None:
-            self.is_leaving = True
-            if self.last_taken is not None:  # a GOAWAY cannot be taken back
-                last_id = self.last_taken
-            elif last_id is None:
-                last_id = self.last_taken = self.last_id
-            self.emit(frames.goaway(last_id, ErrorCode.NO_ERROR))
-
-    def tick(self) -> None:
-        """Called about once a second: the counts of the flood guard decay."""
-        self.flood_guard.tick(self.granted - self.send_window)
