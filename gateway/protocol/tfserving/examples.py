@@ -24,10 +24,10 @@ from typing import Any
 import orjson
 
 from gateway.protocol.conversion.errors import about, unsupported
+from gateway.protocol.conversion.json_tensors import read_tensor
 from gateway.protocol.conversion.tensors import RawTensor, element_count, join_elements, numbers, split_elements
 from gateway.protocol.protobuf import Message
 from gateway.protocol.tfserving.infer_request import TFServingRequest
-from gateway.protocol.tfserving.json_tensors import read
 from gateway.protocol.tfserving.predict import batch_size, rows
 
 CLASSES, SCORES, REGRESSIONS = "classes", "scores", "outputs"
@@ -59,7 +59,7 @@ def read_regressions(content: Any) -> list[RawTensor]:
     found = _results(content)
     if any(isinstance(value, list) for value in found):
         raise ValueError("'results' must be numbers")
-    return [read(REGRESSIONS, "FP32", found)]
+    return [read_tensor(REGRESSIONS, "FP32", found)]
 
 
 def read_classifications(content: Any) -> list[RawTensor]:
@@ -71,7 +71,7 @@ def read_classifications(content: Any) -> list[RawTensor]:
         found.append(classes)
     labels = [[pair[0] for pair in classes] for classes in found]
     scores = [[pair[1] for pair in classes] for classes in found]
-    return [read(CLASSES, "BYTES", labels, (-1, -1)), read(SCORES, "FP32", scores, (-1, -1))]
+    return [read_tensor(CLASSES, "BYTES", labels, (-1, -1)), read_tensor(SCORES, "FP32", scores, (-1, -1))]
 
 
 def regressions_of(response: Message) -> list[RawTensor]:

@@ -12,9 +12,9 @@ from typing import Any
 import orjson
 
 from gateway.protocol.conversion.errors import about
+from gateway.protocol.conversion.json_tensors import as_base64, as_text_or_base64, is_base64, read_tensor, write_tensor
 from gateway.protocol.conversion.tensors import RawTensor
 from gateway.protocol.tfserving.infer_request import TFServingRequest
-from gateway.protocol.tfserving.json_tensors import is_base64, read, value
 
 _UNNAMED = "output_0"
 
@@ -38,7 +38,9 @@ def columns(tensors: tuple[RawTensor, ...]) -> dict[str, Any]:
     found = {}
     for tensor in tensors:
         with about(f"input '{tensor.name}'"):
-            found[tensor.name] = value(tensor)
+            # An object with this one member would be read as bytes: {"inputs": {"b64": "text"}}.
+            is_binary = tensor.name.endswith("_bytes") or tensor.name == "b64"
+            found[tensor.name] = write_tensor(tensor, as_base64 if is_binary else as_text_or_base64)
     return found
 
 
@@ -100,4 +102,4 @@ def _columns_of_rows(rows: list[Any], requested: TFServingRequest) -> dict[str, 
 def _output(name: str, data: Any, requested: TFServingRequest) -> RawTensor:
     info = None if requested.signature is None else requested.signature.outputs.get(name)
     with about(f"output '{name}'"):
-        return read(name, info.datatype if info else None, data, info.shape if info else None)
+        return read_tensor(name, info.datatype if info else None, data, info.shape if info else None)

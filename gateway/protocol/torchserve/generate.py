@@ -18,7 +18,6 @@ from gateway.protocol.conversion.sse import event_of
 from gateway.protocol.conversion.tensors import RawTensor, join_elements
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.operations import Operation
-from gateway.protocol.torchserve.json_tensors import write
 from gateway.protocol.torchserve.reply import error_of
 from gateway.protocol.torchserve.request import (
     SEQUENCE,
@@ -120,7 +119,7 @@ class TorchServeGenerateTranslator:
         if self._objects is not None:
             pieces = self._objects.feed(text)
             value = pieces[0] if len(pieces) == 1 and not self._objects.end() else text
-        return Reply(200, write(self._reply_of(value)))
+        return Reply(200, _json(self._reply_of(value)))
 
     def feed(self, data: bytes) -> bytes:
         return self._events(self._decode(data))
@@ -140,7 +139,7 @@ class TorchServeGenerateTranslator:
     def _events(self, text: str) -> bytes:
         if self._objects is None:
             return event_of(orjson.dumps(self._head | {_TEXT_OUTPUT: text})) if text else b""
-        return b"".join([event_of(write(self._reply_of(piece))) for piece in self._objects.feed(text)])
+        return b"".join([event_of(_json(self._reply_of(piece))) for piece in self._objects.feed(text)])
 
     def _written(self, text: str, others: Mapping[str, Any]) -> tuple[bytes, str, tuple[Field, ...]]:
         others = dict(others)
@@ -150,7 +149,7 @@ class TorchServeGenerateTranslator:
             return text.encode(), TEXT, fields
         self._objects = ObjectReader()
         if envelope is Envelope.BODY:
-            return write({"prompt": text} | others), JSON, fields
+            return _json({"prompt": text} | others), JSON, fields
         if others:
             if not self._request.drop:
                 names = ", ".join(f"'{name}'" for name in others)
@@ -179,3 +178,9 @@ class TorchServeGenerateTranslator:
 
 def _only(value: Any) -> Any:
     return value[0] if isinstance(value, list) and len(value) == 1 else value
+
+
+def _json(value: Any) -> bytes:
+    """JSON with the names that Python has for what is not finite."""
+    written = orjson.dumps(value)
+    return written if b"null" not in written else json.dumps(value, separators=(",", ":")).encode()

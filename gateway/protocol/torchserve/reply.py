@@ -14,11 +14,11 @@ import orjson
 from gateway.protocol.conversion import triton_json
 from gateway.protocol.conversion.errors import error_json, read_error, refusing
 from gateway.protocol.conversion.infer import infer_response_of_rest
+from gateway.protocol.conversion.json_tensors import tensor_of
 from gateway.protocol.conversion.messages import read_response, write_response
 from gateway.protocol.conversion.tensors import RawTensor, join_elements
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.protobuf import message
-from gateway.protocol.torchserve.json_tensors import tensor_of
 from gateway.protocol.torchserve.request import Envelope, TorchServeRequest
 from gateway.protocol.translator import BINARY, JSON, Reply
 

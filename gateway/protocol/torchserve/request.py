@@ -7,13 +7,15 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
+import orjson
+
 from gateway.protocol.conversion.errors import about, refusing, unsupported
+from gateway.protocol.conversion.json_tensors import WriteElement, as_text, as_text_or_base64, write_tensor
 from gateway.protocol.conversion.messages import read_tensors, refuse_output_options
 from gateway.protocol.conversion.parameters import FINAL_RESPONSE_FLAG, json_of
 from gateway.protocol.conversion.tensors import RawTensor, element_count, split_elements
 from gateway.protocol.errors import ErrorKind
 from gateway.protocol.operations import path_segment
-from gateway.protocol.torchserve.json_tensors import as_text, as_text_or_base64, json_value, write
 from gateway.protocol.translator import BINARY, JSON, EngineRequest, Field
 
 TEXT = "text/plain"
@@ -120,9 +122,9 @@ def in_instances(tensors: list[RawTensor], envelope: Envelope) -> bytes:
         sizes = ", ".join(f"'{name}' has {len(column)}" for name, column in columns.items())
         raise ValueError(f"the inputs must have equally many instances, and {sizes}")
     if columns.keys() == {"instances"}:
-        return write(columns)
+        return orjson.dumps(columns)
     rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
-    return write({"instances": rows})
+    return orjson.dumps({"instances": rows})
 
 
 def in_kservev2(tensors: list[RawTensor], id: str) -> bytes:
@@ -135,7 +137,14 @@ def in_kservev2(tensors: list[RawTensor], id: str) -> bytes:
                 raise ValueError("TorchServe's kservev2 envelope reads the first element of BYTES alone")
             shape = list(tensor.shape)
             inputs.append({"name": tensor.name, "shape": shape, "datatype": tensor.datatype, "data": values})
-    return write({"id": id, "inputs": inputs} if id else {"inputs": inputs})
+    return orjson.dumps({"id": id, "inputs": inputs} if id else {"inputs": inputs})
+
+
+def json_value(tensor: RawTensor, write: WriteElement = as_text) -> Any:
+    """As `write_tensor`. Raises: ValueError as that, and where the tensor has no elements."""
+    if 0 in tensor.shape:
+        raise ValueError("it has no elements")
+    return write_tensor(tensor, write)
 
 
 def _parts(tensors: list[RawTensor], envelope: Envelope, content_type: str, id: str) -> tuple[RequestPart, ...]:
@@ -154,7 +163,7 @@ def _parts(tensors: list[RawTensor], envelope: Envelope, content_type: str, id: 
 def _part(name: str, tensor: RawTensor, content_type: str) -> RequestPart:
     with about(f"input '{tensor.name}'"):
         if tensor.datatype != "BYTES":
-            return RequestPart(name, write(json_value(tensor)), JSON)
+            return RequestPart(name, orjson.dumps(json_value(tensor)), JSON)
         count = element_count(tensor.shape)
         if count != 1:
             raise unsupported(

@@ -9,12 +9,17 @@ import pytest
 from hypothesis import given, settings
 
 from gateway.protocol.conversion import triton_json
+from gateway.protocol.conversion.json_tensors import read_tensor as read
 from gateway.protocol.conversion.tensors import RawTensor
-from gateway.protocol.tfserving.json_tensors import read, value
+from gateway.protocol.tfserving.predict import columns
 from tests.protocol.conversion import inferences
 
 NAN, INFINITY = float("nan"), float("inf")
 LARGEST = "1.7976931348623157e+308"  # the sum of two is infinite
+
+
+def value(tensor: RawTensor) -> Any:
+    return columns((tensor,))[tensor.name]
 
 
 def floats(*values: float) -> bytes:

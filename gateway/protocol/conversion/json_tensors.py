@@ -1,23 +1,26 @@
-"""A tensor in TF Serving's JSON: nested lists in the tensor's shape, numbers as numbers, text as strings.
+"""A tensor in engines' JSON: nested lists in the tensor's shape, numbers as numbers, text as strings.
 
-NaN, Infinity and -Infinity are bare tokens. Bytes are {"b64": ...} where they are not UTF-8, and where the tensor's
-name ends in `_bytes`; TF Serving answers so by the name alone, and writes other texts as the bytes they are.
-FP16 and BF16 are written as the decimals they are; TF Serving itself refuses them (UNIMPLEMENTED).
+NaN, Infinity and -Infinity are bare tokens. Bytes that are not UTF-8 are {"b64": ...} where the engine knows that: TF
+Serving, which answers so by the tensor's name alone (one that ends in `_bytes`) and writes other texts as the bytes
+they are, and TorchServe's json envelope. FP16 and BF16 are written as the decimals they are; TF Serving itself refuses
+them (UNIMPLEMENTED).
 Source: TF Serving `util/json_tensor.cc`; `g3doc/api_rest.md`, "JSON mapping", "Encoding binary values".
 """
 
 from __future__ import annotations
 
 from binascii import a2b_base64, b2a_base64
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from math import isfinite
 from typing import Any
 
 from gateway.protocol.conversion import triton_json
 from gateway.protocol.conversion.tensors import (
+    MAX_RANK,
     RawTensor,
     check_data,
     element_count,
+    inferred_datatype,
     join_elements,
     nested,
     numbers,
@@ -28,13 +31,39 @@ from gateway.protocol.conversion.tensors import (
 
 _FRACTIONS = frozenset({"FP16", "BF16", "FP32", "FP64"})
 
+WriteElement = Callable[[bytes], Any]  # an element of BYTES as a value of JSON
 
-def value(tensor: RawTensor) -> Any:
-    """A tensor as nested lists for `orjson.dumps`; itself where it has no axis. Raises: ValueError where its data is
-    not that of its shape."""
+
+def as_text(element: bytes) -> str:
+    """An element of BYTES as a string. Raises: ValueError where it is not UTF-8."""
+    try:
+        return element.decode()
+    except UnicodeDecodeError:
+        raise ValueError("its data is not UTF-8, which JSON does not hold") from None
+
+
+def as_base64(element: bytes) -> dict[str, str]:
+    return {"b64": b2a_base64(element, newline=False).decode()}
+
+
+def as_text_or_base64(element: bytes) -> Any:
+    try:
+        return element.decode()
+    except UnicodeDecodeError:
+        return as_base64(element)
+
+
+def is_base64(value: Any) -> bool:
+    """Whether a value is bytes, and no object with members."""
+    return isinstance(value, dict) and len(value) == 1 and isinstance(value.get("b64"), str)
+
+
+def write_tensor(tensor: RawTensor, write: WriteElement) -> Any:
+    """A tensor as nested lists for orjson; itself where it has no axis. Raises: ValueError where its data is not
+    that of its shape, or JSON has no form for it."""
     check_data(tensor)
     if tensor.datatype == "BYTES":
-        return nested(list(_texts(tensor)), tensor.shape)
+        return nested(list(map(write, split_elements(tensor.raw, element_count(tensor.shape)))), tensor.shape)
     if 0 in tensor.shape:
         return nested([], tensor.shape)
     flat = numbers(tensor.datatype, tensor.raw)
@@ -45,7 +74,7 @@ def value(tensor: RawTensor) -> Any:
     return rows if tensor.shape else rows[0]
 
 
-def read(name: str, datatype: str | None, data: Any, shape: Sequence[int] | None = None) -> RawTensor:
+def read_tensor(name: str, datatype: str | None, data: Any, shape: Sequence[int] | None = None) -> RawTensor:
     """The tensor of a JSON value. Where `datatype` is None it is guessed: BOOL, INT64, FP64 or BYTES. `shape` is what
     the signature tells, of which an empty tensor takes the axes that JSON does not show.
 
@@ -61,22 +90,17 @@ def read(name: str, datatype: str | None, data: Any, shape: Sequence[int] | None
     return RawTensor(name, datatype, tuple(found), raw_of_elements(datatype, elements))
 
 
-def is_base64(value: Any) -> bool:
-    """Whether a value is bytes, and no object with members."""
-    return isinstance(value, dict) and len(value) == 1 and isinstance(value.get("b64"), str)
-
-
-def _texts(tensor: RawTensor) -> Iterator[Any]:
-    # An object with this one member would be read as bytes: {"inputs": {"b64": "text"}}.
-    binary = tensor.name.endswith("_bytes") or tensor.name == "b64"
-    for element in split_elements(tensor.raw, element_count(tensor.shape)):
-        if not binary:
-            try:
-                yield element.decode()
-                continue
-            except UnicodeDecodeError:
-                pass
-        yield {"b64": b2a_base64(element, newline=False).decode()}
+def tensor_of(name: str, value: Any) -> RawTensor | None:
+    """A tensor of a JSON value: of numbers, texts or booleans, in lists of equal lengths. A value by itself has shape
+    [1]. None where it is no tensor: mixed, ragged, empty, with null or objects in it."""
+    try:
+        shape, elements = unnested(value)
+        datatype = inferred_datatype(elements)
+        if datatype is None or len(shape) > MAX_RANK:
+            return None
+        return RawTensor(name, datatype, tuple(shape or [1]), raw_of_elements(datatype, elements))
+    except ValueError:  # ragged, a number beyond 64 bits, half of a surrogate pair
+        return None
 
 
 def _bytes_of(element: Any) -> bytes:
