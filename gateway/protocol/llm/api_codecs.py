@@ -5,17 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from gateway.protocol.llm import (
-    chat_reply,
-    chat_request,
-    completions,
-    messages_reply,
-    messages_request_reader,
-    messages_request_writer,
-    responses_reply,
-    responses_request,
-)
+from gateway.protocol.llm import chat_request as chat
+from gateway.protocol.llm import completions
+from gateway.protocol.llm import messages_request as messages
+from gateway.protocol.llm import responses_request as responses
 from gateway.protocol.llm.canonical import Generation
+from gateway.protocol.llm.chat_reply import ChatReplyReader, ChatReplyWriter
+from gateway.protocol.llm.completions import CompletionsReplyReader, CompletionsReplyWriter
+from gateway.protocol.llm.messages_reply import MessagesReplyReader, MessagesReplyWriter
+from gateway.protocol.llm.responses_reply import ResponsesReplyReader, ResponsesReplyWriter
 from gateway.protocol.llm.translation import ReplyReader, ReplyWriter
 from gateway.protocol.operations import LlmApi
 
@@ -34,42 +32,32 @@ class ApiCodec:
     path: str
     id_prefix: str
     read_request: Callable[[bytes], Generation]
-    reply_writer: MakeWriter
     write_request: Callable[..., tuple[bytes, list[str]]]  # for `model`; with the names of what it had to `drop`
     reply_reader: Callable[[], ReplyReader]
+    reply_writer: MakeWriter
 
 
 API_CODECS: dict[LlmApi, ApiCodec] = {
     LlmApi.CHAT: ApiCodec(
-        "chat/completions",
-        "chatcmpl-",
-        chat_request.read_request,
-        chat_reply.ChatReplyWriter,
-        chat_request.write_request,
-        chat_reply.ChatReplyReader,
+        "chat/completions", "chatcmpl-", chat.read_request, chat.write_request, ChatReplyReader, ChatReplyWriter
     ),
     LlmApi.COMPLETIONS: ApiCodec(
         "completions",
         "cmpl-",
         completions.read_request,
-        completions.CompletionsReplyWriter,
         completions.write_request,
-        completions.CompletionsReplyReader,
+        CompletionsReplyReader,
+        CompletionsReplyWriter,
     ),
     LlmApi.RESPONSES: ApiCodec(
         "responses",
         "resp_",
-        responses_request.read_request,
-        responses_reply.ResponsesReplyWriter,
-        responses_request.write_request,
-        responses_reply.ResponsesReplyReader,
+        responses.read_request,
+        responses.write_request,
+        ResponsesReplyReader,
+        ResponsesReplyWriter,
     ),
     LlmApi.MESSAGES: ApiCodec(
-        "messages",
-        "msg_",
-        messages_request_reader.read_request,
-        messages_reply.MessagesReplyWriter,
-        messages_request_writer.write_request,
-        messages_reply.MessagesReplyReader,
+        "messages", "msg_", messages.read_request, messages.write_request, MessagesReplyReader, MessagesReplyWriter
     ),
 }

@@ -54,7 +54,7 @@ from gateway.protocol.operations import LlmApi
 
 # OpenAI's names of sounds that have another as media types.
 _FORMATS = {"mpeg": "mp3", "wave": "wav"}
-_TEXTS = ("text", "input_text", "output_text")
+_TEXTS = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal"}
 
 
 def read_parts(content: Any, where: str) -> list[Part]:
@@ -73,9 +73,7 @@ def read_parts(content: Any, where: str) -> list[Part]:
 def _part(part: Fields, where: str) -> Part:
     kind = required(part, "type", str, where)
     if kind in _TEXTS:
-        return Text(required(part, "text", str, where))
-    if kind == "refusal":
-        return Text(required(part, "refusal", str, where))
+        return Text(required(part, _TEXTS[kind], str, where))
     if kind == "thinking":
         return Reasoning(required(part, "thinking", str, where))
     if kind in ("image_url", "audio_url"):

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import accumulate, islice, zip_longest
 from typing import Any
 
 import orjson
@@ -113,32 +114,24 @@ def from_completions(parsed: Any) -> list[Fields] | None:
         return list(parsed["content"])
     tokens, logprobs, tops = (_list(parsed.get(name)) for name in ("tokens", "token_logprobs", "top_logprobs"))
     found = []
-    for at, token in enumerate(tokens):
-        top = tops[at] if at < len(tops) else None
+    for token, logprob, top in islice(zip_longest(tokens, logprobs, tops), len(tokens)):
         alternatives = [_one(other, value) for other, value in top.items()] if isinstance(top, dict) else []
-        logprob = logprobs[at] if at < len(logprobs) else None
         found.append({**_one(str(token), logprob), "top_logprobs": alternatives})
     return found or None
 
 
 def to_completions(parsed: Sequence[Mapping[str, Any]], offset: int) -> tuple[Fields, int]:
     """The form of completions, and the offset of what follows. Offsets count characters of the reply's text."""
-    tokens, logprobs, offsets = [], [], []
-    tops: list[dict[str, Any]] = []
-    for one in parsed:
-        token = one.get("token") or ""
-        tokens.append(token)
-        logprobs.append(one.get("logprob"))
-        tops.append({top.get("token") or "": top.get("logprob") for top in one.get("top_logprobs") or ()})
-        offsets.append(offset)
-        offset += len(token)
+    tokens = [one.get("token") or "" for one in parsed]
+    tops = [{top.get("token") or "": top.get("logprob") for top in one.get("top_logprobs") or ()} for one in parsed]
+    *offsets, end = accumulate(map(len, tokens), initial=offset)
     fields = {
         "tokens": tokens,
-        "token_logprobs": logprobs,
+        "token_logprobs": [one.get("logprob") for one in parsed],
         "top_logprobs": tops if any(tops) else None,
         "text_offset": offsets,
     }
-    return fields, offset
+    return fields, end
 
 
 def _one(token: str, logprob: Any) -> Fields:
@@ -179,7 +172,10 @@ class CompletionsReplyWriter(OpenAIReplyWriter):
     def _event_bytes(self, event: Event) -> bytes:
         if isinstance(event, TextDelta):
             if event.logprobs is None:
-                return self._begin_of_text(event.index) + orjson.dumps(event.text) + self._end_of_text
+                begin = self._texts.get(event.index)
+                if begin is None:
+                    begin = self._texts[event.index] = self._chunk(b'[{"index":%d,"text":' % event.index, b"")
+                return begin + orjson.dumps(event.text) + self._end_of_text
             logprobs, self._offsets[event.index] = to_completions(event.logprobs, self._offsets.get(event.index, 0))
             return self._one({**_choice(event.index, event.text), "logprobs": logprobs})
         if isinstance(event, ReasoningDelta):
@@ -187,12 +183,6 @@ class CompletionsReplyWriter(OpenAIReplyWriter):
         if isinstance(event, Finished):
             return self._one({**_choice(event.index), "finish_reason": _reason(event)})
         return b""
-
-    def _begin_of_text(self, index: int) -> bytes:
-        begin = self._texts.get(index)
-        if begin is None:
-            begin = self._texts[index] = self._chunk(b'[{"index":%d,"text":' % index, b"")
-        return begin
 
     def _one(self, choice: Fields) -> bytes:
         return self._chunk(orjson.dumps([choice]), self._stop)

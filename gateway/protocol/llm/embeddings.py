@@ -106,10 +106,8 @@ def read_reply(body: bytes) -> Embeddings:
 
 def write_reply(embeddings: Embeddings, *, model: str, base64: bool) -> bytes:
     """The reply for a client; `model` is the name that it asked for."""
-    data = [
-        {"object": "embedding", "index": index, "embedding": _written(vector, base64)}
-        for index, vector in enumerate(embeddings.vectors)
-    ]
+    written = [b64encode(each).decode() if base64 else array("f", each).tolist() for each in embeddings.vectors]
+    data = [{"object": "embedding", "index": index, "embedding": vector} for index, vector in enumerate(written)]
     usage = {"prompt_tokens": embeddings.prompt_tokens, "total_tokens": embeddings.prompt_tokens}
     return orjson.dumps({"object": "list", "data": data, "model": model, "usage": usage})
 
@@ -137,12 +135,6 @@ def _vector(parsed: Any) -> bytes:
             raise ValueError("a vector that is no FP32")
         return data
     return array("f", parsed).tobytes()
-
-
-def _written(vector: bytes, base64: bool) -> str | list[float]:
-    if base64:
-        return b64encode(vector).decode()
-    return array("f", vector).tolist()
 
 
 _VECTORS = ("FP32", "FP64", "FP16", "BF16")

@@ -7,14 +7,7 @@ from __future__ import annotations
 
 import orjson
 
-_OPENAI_TYPES = {
-    400: "invalid_request_error",
-    401: "authentication_error",
-    403: "permission_error",
-    404: "not_found_error",
-    429: "rate_limit_error",
-}
-_ANTHROPIC_TYPES = {
+ANTHROPIC_TYPES = {
     400: "invalid_request_error",
     401: "authentication_error",
     403: "permission_error",
@@ -25,6 +18,7 @@ _ANTHROPIC_TYPES = {
     504: "timeout_error",
     529: "overloaded_error",
 }
+_OPENAI_TYPES = {status: ANTHROPIC_TYPES[status] for status in (400, 401, 403, 404, 429)}
 
 
 def openai_error(message: str, status: int, code: str = "") -> bytes:
@@ -35,5 +29,5 @@ def openai_error(message: str, status: int, code: str = "") -> bytes:
 
 def anthropic_error(message: str, status: int) -> bytes:
     """Anthropic's error object."""
-    kind = _ANTHROPIC_TYPES.get(status, "invalid_request_error" if status < 500 else "api_error")
+    kind = ANTHROPIC_TYPES.get(status, "invalid_request_error" if status < 500 else "api_error")
     return orjson.dumps({"type": "error", "error": {"type": kind, "message": message}})

@@ -132,13 +132,8 @@ DEFAULT_CHAT_MAX_TOKENS = 1024
 # Fields of SamplingParams that arrive as they were meant: its token ids of `logit_bias` would stay texts, and of
 # `prompt_logprobs` the backend tells nothing. `lora_name` is the backend's own.
 _SAMPLING = frozenset({"lora_name", *(field.name for field in SAMPLING_FIELDS if field.in_vllm_backend)})
-# What a reply tells where it is asked to: the flag, the output.
-_OUTPUT_FLAGS = (
-    ("return_finish_reason", "finish_reason"),
-    ("return_num_input_tokens", "num_input_tokens"),
-    ("return_num_output_tokens", "num_output_tokens"),
-    ("return_stop_reason", "stop_reason"),
-)
+# What a reply tells where it is asked to by `return_...`.
+_OUTPUTS = ("finish_reason", "num_input_tokens", "num_output_tokens", "stop_reason")
 _WORDS = {
     Kind.VLLM: "Triton's vLLM backend",
     Kind.TRTLLM: "a TensorRT-LLM model of Triton's",
@@ -168,7 +163,8 @@ def write_request(
         body[flavour.stream_input] = generation.stream
     if "exclude_input_in_output" in flavour.inputs:
         body["exclude_input_in_output"] = True
-    body |= {flag: True for flag, output in _OUTPUT_FLAGS if flag in flavour.inputs and output in flavour.outputs}
+    outputs = [name for name in _OUTPUTS if f"return_{name}" in flavour.inputs and name in flavour.outputs]
+    body |= {f"return_{name}": True for name in outputs}
     body |= _WRITERS[flavour.kind](fields, flavour)
     suffix = "generate_stream" if generation.stream else "generate"
     try:

@@ -5,8 +5,6 @@ Source: Anthropic API reference, "Create a Message" and "Streaming Messages".
 
 from __future__ import annotations
 
-from typing import Any
-
 import orjson
 
 from gateway.protocol.conversion.errors import read_error
@@ -21,9 +19,9 @@ from gateway.protocol.llm.canonical import (
     ToolCallDelta,
     Used,
 )
-from gateway.protocol.llm.errors import anthropic_error
+from gateway.protocol.llm.errors import ANTHROPIC_TYPES, anthropic_error
 from gateway.protocol.llm.json_fields import Fields, misunderstood, text_in
-from gateway.protocol.llm.messages_request_reader import REDACTED
+from gateway.protocol.llm.messages_request import REDACTED, json_object
 from gateway.protocol.llm.reply_reader import JsonReplyReader
 from gateway.protocol.llm.usage import read_usage
 
@@ -34,16 +32,7 @@ _FINISH_REASONS = {
     "refusal": "content_filter",
 }
 # Of errors amid a stream, which have no status of their own.
-_STATUSES = {
-    "invalid_request_error": 400,
-    "authentication_error": 401,
-    "permission_error": 403,
-    "not_found_error": 404,
-    "request_too_large": 413,
-    "rate_limit_error": 429,
-    "timeout_error": 504,
-    "overloaded_error": 529,
-}
+_STATUSES = {kind: status for status, kind in ANTHROPIC_TYPES.items()}
 
 
 def _started(message: Fields) -> Started:
@@ -184,7 +173,7 @@ class ContentBlock(ReplyBlock):
             case "text" | "thinking" as kind:
                 return self.fields | {kind: self.text}
             case "tool_use":
-                return self.fields | {"input": _input(self.text)}
+                return self.fields | {"input": json_object(self.text or "{}") or {"INVALID_JSON": self.text}}
         return self.fields
 
 
@@ -274,12 +263,3 @@ def _usage(used: Used | None) -> Fields:
     if used.reasoning:
         usage["output_tokens_details"] = {"thinking_tokens": used.reasoning}
     return usage
-
-
-def _input(arguments: str) -> Any:
-    """A call's arguments as the object that they are; in Anthropic's own wrapper where the model wrote none."""
-    try:
-        is_object = isinstance(orjson.loads(arguments or "{}"), dict)
-    except orjson.JSONDecodeError:
-        is_object = False
-    return orjson.Fragment(arguments or "{}") if is_object else {"INVALID_JSON": arguments}

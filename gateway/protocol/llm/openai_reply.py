@@ -30,17 +30,9 @@ from gateway.protocol.llm.usage import read_usage
 
 # Of reasons that are not OpenAI's own: TGI's and SGLang's, Anthropic's behind a proxy, and of calls before tools.
 _REASONS = {
-    "stop": "stop",
-    "length": "length",
-    "tool_calls": "tool_calls",
-    "content_filter": "content_filter",
-    "function_call": "tool_calls",
-    "tool_use": "tool_calls",
-    "max_tokens": "length",
-    "max_length": "length",
-    "model_length": "length",
-    "safety": "content_filter",
-    "refusal": "content_filter",
+    **dict.fromkeys(("length", "max_tokens", "max_length", "model_length"), "length"),
+    **dict.fromkeys(("tool_calls", "function_call", "tool_use"), "tool_calls"),
+    **dict.fromkeys(("content_filter", "safety", "refusal"), "content_filter"),
 }
 # The engine gave up: vLLM and SGLang (abort), vLLM (error), DeepSeek.
 _FAILURES = ("abort", "error", "insufficient_system_resource")

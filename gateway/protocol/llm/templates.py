@@ -120,13 +120,8 @@ def template_message(message: Message) -> dict[str, Any]:
 def _content(message: Message) -> str | list[dict[str, str]]:
     if not any(isinstance(part, Media) for part in message.parts):
         return message.text
-    parts: list[dict[str, str]] = []
-    for part in message.parts:
-        if isinstance(part, Text):
-            parts.append({"type": "text", "text": part.text})
-        elif isinstance(part, Media):
-            parts.append({"type": part.kind})
-    return parts
+    parts = [part for part in message.parts if not isinstance(part, Reasoning)]
+    return [{"type": "text", "text": part.text} if isinstance(part, Text) else {"type": part.kind} for part in parts]
 
 
 def _arguments(text: str) -> Any:
@@ -147,9 +142,6 @@ def _object(text: str) -> dict[str, Any] | None:
 
 def _special_tokens(config: Mapping[str, Any]) -> dict[str, Any]:
     """Each is a text, or {content: text, ...}."""
-    tokens: dict[str, Any] = {}
-    for name, value in config.items():
-        content = value.get("content") if isinstance(value, dict) else value
-        if name.endswith("_token") and isinstance(content, str):
-            tokens[name] = content
-    return tokens
+    tokens = {name: value for name, value in config.items() if name.endswith("_token")}
+    texts = {name: token.get("content") if isinstance(token, dict) else token for name, token in tokens.items()}
+    return {name: text for name, text in texts.items() if isinstance(text, str)}

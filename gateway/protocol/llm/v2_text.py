@@ -34,14 +34,10 @@ _OPTION_OF = {tensor: field.name for field in SAMPLING_FIELDS for tensor in fiel
 _IDLE = {"n": 1, "best_of": 1, "beam_width": 1}  # what a backend does anyway
 
 # A flag of the request -> the outputs that it adds to the reply.
-_OUTPUT_FLAGS = {
-    "return_finish_reason": ("finish_reason",),
-    "return_stop_reason": ("stop_reason",),
-    "return_num_input_tokens": ("num_input_tokens",),
-    "return_num_output_tokens": ("num_output_tokens",),
-    "return_cumulative_logprob": ("cumulative_logprob",),
-    "return_log_probs": ("cum_log_probs", "output_log_probs"),
-}
+_OUTPUT_FLAGS: dict[str, tuple[str, ...]] = {
+    f"return_{name}": (name,)
+    for name in ("finish_reason", "stop_reason", "num_input_tokens", "num_output_tokens", "cumulative_logprob")
+} | {"return_log_probs": ("cum_log_probs", "output_log_probs")}
 _NEED_USAGE = frozenset({"num_input_tokens", "num_output_tokens"})
 _NEED_LOGPROBS = frozenset({"cumulative_logprob", "cum_log_probs", "output_log_probs"})
 

@@ -8,7 +8,7 @@ import openai
 
 from gateway.protocol.llm import (
     messages_reply,
-    messages_request_reader,
+    messages_request,
     responses_reply,
     responses_request,
 )
@@ -39,7 +39,7 @@ class Answering:
         return httpx2.Client(transport=httpx2.MockTransport(self))
 
 
-MESSAGES = (messages_request_reader.read_request, messages_reply.MessagesReplyWriter)
+MESSAGES = (messages_request.read_request, messages_reply.MessagesReplyWriter)
 RESPONSES = (responses_request.read_request, responses_reply.ResponsesReplyWriter)
 
 

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.llm import (
     messages_reply,
-    messages_request_reader,
-    messages_request_writer,
+    messages_request,
     responses_reply,
     responses_request,
 )
@@ -44,7 +43,7 @@ def bodies(tests) -> list[dict]:
 
 
 REQUESTS = [
-    (messages_request_reader.read_request, messages_request_writer.write_request, bodies(test_messages_request)),
+    (messages_request.read_request, messages_request.write_request, bodies(test_messages_request)),
     (responses_request.read_request, responses_request.write_request, bodies(test_responses_request)),
 ]
 
@@ -104,7 +103,7 @@ def test_nested_too_deeply(read, write, examples):
     """What is nested deeper than is written here is refused, not an error of ours."""
     deep = {"type": "object", "x": json.loads("[" * 400 + "]" * 400)}
     tool = {"type": "function", "name": "f", "parameters": deep}
-    if read is messages_request_reader.read_request:
+    if read is messages_request.read_request:
         tool = {"name": "f", "input_schema": deep}
     with pytest.raises(GatewayError, match="cannot be written for an engine"):
         write(read(json.dumps({**examples[0], "tools": [tool]}).encode()), model="m", drop=False)

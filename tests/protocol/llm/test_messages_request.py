@@ -6,8 +6,7 @@ import pytest
 
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.llm.canonical import Generation, Media, Message, Reasoning, Text, Tool, ToolCall
-from gateway.protocol.llm.messages_request_reader import read_request
-from gateway.protocol.llm.messages_request_writer import DEFAULT_MAX_TOKENS, write_request
+from gateway.protocol.llm.messages_request import DEFAULT_MAX_TOKENS, read_request, write_request
 
 HI = {"role": "user", "content": "Hi"}
 USER = Message("user", (Text("Hi"),))
