@@ -11,8 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from gateway.admin.auth import Admin, Viewer
 from gateway.admin.engines import CHANGED, Reason
 from gateway.admin.rule_versions import version_json
-from gateway.config.specs import LimitSpec, RulesSpec
-from gateway.observability.exposition import ExpositionState
+from gateway.config.specs import LimitSpec
 from gateway.observability.stats import MAX_SHOWN, LimitSnapshot
 from gateway.rule_versions import editor
 from gateway.supervision.control_plane import ControlPlane
@@ -41,7 +40,9 @@ def add_limits(app: FastAPI, control: ControlPlane) -> None:
     @app.get("/limits", tags=["limits"])
     async def list_limits(_: Viewer) -> dict[str, Any]:
         """Every limit with its use."""
-        return {"limits": limits_json(book.rules, await control.exposition())}
+        counts = (await control.exposition()).limits
+        limits = [_limit_json(spec, counts.get(spec.name, LimitSnapshot(spec.name))) for spec in book.rules.limits]
+        return {"limits": limits}
 
     @app.put("/limits/{name}", tags=["limits"], responses=CHANGED)
     async def set_limit(name: str, amounts: Amounts, caller: Admin) -> dict[str, Any]:
@@ -63,12 +64,8 @@ def add_limits(app: FastAPI, control: ControlPlane) -> None:
         return {"name": name, "version": version_json(made)}
 
 
-def limits_json(rules: RulesSpec, state: ExpositionState) -> list[dict[str, Any]]:
-    """Every limit of the rules with the workers' counts; keys appear as digests only."""
-    return [_limit_json(spec, state.limits.get(spec.name, LimitSnapshot(spec.name))) for spec in rules.limits]
-
-
 def _limit_json(spec: LimitSpec, snapshot: LimitSnapshot) -> dict[str, Any]:
+    """A limit with the workers' counts; keys appear as digests only."""
     shown = sorted(snapshot.shown.items(), key=lambda item: -item[1].in_use)
     return {
         "name": spec.name,
