@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from gateway.admin.api_keys import ANONYMOUS, Caller
 from gateway.admin.auth import Admin, Operator, Viewer
+from gateway.admin.errors import unknown
 from gateway.admin.rule_versions import REFUSED, version_json
 from gateway.config.specs import RulesSpec
 from gateway.observability.exposition import ExpositionState
@@ -130,7 +131,7 @@ def check_endpoint(rules: RulesSpec, name: str, url: str | None = None) -> None:
     """Raises: HTTPException where there is no such engine, or it has no such endpoint."""
     engine = rules.engines.get(name)
     if engine is None:
-        raise HTTPException(404, f"there is no engine '{name}'; there are {', '.join(rules.engines) or 'none'}")
+        raise unknown("engine", name, rules.engines)
     urls = [endpoint.url for endpoint in engine.endpoints]
     if url is not None and url not in urls:
         raise HTTPException(404, f"engine '{name}' has no endpoint {url}; it has {', '.join(urls)}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -157,6 +157,10 @@ def problems_json(problems: Sequence[Problem]) -> list[Json]:
         }
         for problem in problems
     ]
+
+
+def unknown(kind: str, name: str, known: Iterable[str]) -> HTTPException:
+    return HTTPException(404, f"there is no {kind} '{name}'; there are {', '.join(known) or 'none'}")
 
 
 def store_of(control: ControlPlane, contents: str) -> Store:

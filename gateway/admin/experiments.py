@@ -13,7 +13,7 @@ from pydantic import BaseModel, Field
 
 from gateway.admin.api_keys import Caller
 from gateway.admin.auth import Admin, Operator, Viewer
-from gateway.admin.errors import query_redis, store_of
+from gateway.admin.errors import query_redis, store_of, unknown
 from gateway.config.experiment_specs import ExperimentSpec
 from gateway.events.event_bus import SENDER_ADMIN, publish_command
 from gateway.events.event_types import SessionMoved
@@ -79,7 +79,7 @@ def add_experiments(app: FastAPI, control: ControlPlane) -> None:
     @app.get(_PATH, tags=["experiments"], responses=_ERRORS)
     async def show_experiment(name: str, _: Viewer) -> Json:
         """One experiment with its decisions, the newest first, and its time series."""
-        series = await _or_not_found(control, experiments.history(name), name)
+        series = await _carried_out(control, name, experiments.history(name))
         traffic = await _traffic(control)
         decisions: list[Json] = []
         with suppress(StoreError):  # the rest is known without Redis
@@ -93,7 +93,7 @@ def add_experiments(app: FastAPI, control: ControlPlane) -> None:
         since: Annotated[float, Query(ge=0, allow_inf_nan=False, description="Seconds since 1970.")] = 0.0,
     ) -> Json:
         """The time series since then: shares, and each metric's intervals."""
-        return {"series": await _or_not_found(control, experiments.history(name, since), name)}
+        return {"series": await _carried_out(control, name, experiments.history(name, since))}
 
     @app.get("/decisions", tags=["experiments"], responses={503: _ERRORS[503]})
     async def list_decisions(_: Viewer, limit: Annotated[int, Query(ge=1, le=1000)] = 100) -> Json:
@@ -154,34 +154,21 @@ def _add_commands(app: FastAPI, control: ControlPlane) -> None:
         """Assign a session to an arm instead of its hash's, while the arm has a share."""
         spec = control.book.rules.experiments.get(name)
         if spec is None:
-            raise _unknown(control, name)
+            raise unknown("experiment", name, control.book.rules.experiments)
         await _force(control, spec, body)
         figures = {"unit": body.unit, "arm": body.arm}
         await control.experiments.record(name, "forced", caller.name, body.reason, figures)
         return {"experiment": name, "unit": body.unit, "arm": body.arm}
 
 
-async def _carried_out(control: ControlPlane, name: str, call: Awaitable[Json]) -> Json:
-    """Raises: HTTPException where the command fails."""
+async def _carried_out(control: ControlPlane, name: str, call: Awaitable[T]) -> T:
+    """Raises: HTTPException where there is no such experiment, or its run refuses the command."""
     try:
         return await call
     except KeyError as error:
-        raise _unknown(control, name) from error
+        raise unknown("experiment", name, control.book.rules.experiments) from error
     except CommandRefused as error:
         raise HTTPException(409, f"experiment '{name}': {error}") from error
-
-
-async def _or_not_found(control: ControlPlane, call: Awaitable[T], name: str) -> T:
-    """Raises: HTTPException where there is no such experiment."""
-    try:
-        return await call
-    except KeyError as error:
-        raise _unknown(control, name) from error
-
-
-def _unknown(control: ControlPlane, name: str) -> HTTPException:
-    known = ", ".join(control.book.rules.experiments) or "none"
-    return HTTPException(404, f"there is no experiment '{name}'; there are {known}")
 
 
 async def _force(control: ControlPlane, spec: ExperimentSpec, body: ForceRequest) -> None:

@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from gateway.admin.auth import Admin, Viewer
 from gateway.admin.engines import CHANGED, Reason
+from gateway.admin.errors import unknown
 from gateway.admin.rule_versions import version_json
 from gateway.config.specs import LimitSpec
 from gateway.observability.stats import MAX_SHOWN, LimitSnapshot
@@ -47,9 +48,9 @@ def add_limits(app: FastAPI, control: ControlPlane) -> None:
     @app.put("/limits/{name}", tags=["limits"], responses=CHANGED)
     async def set_limit(name: str, amounts: Amounts, caller: Admin) -> dict[str, Any]:
         """Change some of a limit's amounts, as a new version of the rules; null removes an amount."""
-        if not any(limit.name == name for limit in book.rules.limits):
-            known = ", ".join(limit.name for limit in book.rules.limits) or "none"
-            raise HTTPException(404, f"there is no limit '{name}'; there are {known}")
+        known = [limit.name for limit in book.rules.limits]
+        if name not in known:
+            raise unknown("limit", name, known)
         changes = {field: getattr(amounts, field) for field in amounts.model_fields_set - {"reason"}}
         if not changes:
             raise HTTPException(400, f"say what is to change: one of {', '.join(editor.LIMIT_FIELDS)}")
