@@ -57,8 +57,9 @@ class Batcher:
             except EngineError as error:
                 request.fail(error)
                 continue
-            # Without a batch axis requests run one at a time.
-            key = _batch_key(inputs) if rows else id(request)
+            key: Any = id(request)  # without a batch axis requests run one at a time
+            if rows:
+                key = tuple(sorted((name, array.shape[1:], array.dtype.char) for name, array in inputs.items()))
             groups.setdefault(key, []).append(_Member(request, inputs, rows))
         for group in groups.values():
             self._run_group(group)
@@ -98,11 +99,6 @@ class Batcher:
                 if is_wanted:
                     answers[index][name] = array[starts[index] : starts[index + 1]] if total else array
         return answers
-
-
-def _batch_key(inputs: Mapping[str, Array]) -> tuple[Any, ...]:
-    """Equal for requests that can run together."""
-    return tuple(sorted((name, array.shape[1:], array.dtype.char) for name, array in inputs.items()))
 
 
 def rows_of(inputs: Mapping[str, Array], signature: ModelSignature) -> int:

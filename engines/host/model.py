@@ -194,7 +194,7 @@ class HostedModel:
             call.when_over(self._trace_end(trace))
             if self._is_ensemble:
                 self._tracer.of_ensembles[str(trace.number)] = trace
-                call.request = replace(call.request, trace=trace.for_steps())
+                call.request = replace(call.request, trace={**trace.context, PARENT: str(trace.number)})
         if interceptors:
             call.through(lambda sink: _intercepted(sink, interceptors))
 

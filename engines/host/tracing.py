@@ -108,10 +108,6 @@ class Trace:
         self._sampler = sampler
         self._has_tensors = "TENSORS" in sampler.settings.levels
 
-    def for_steps(self) -> dict[str, str]:
-        """The trace context of the requests of an ensemble's steps."""
-        return {**self.context, PARENT: str(self.number)}
-
     def step(self, model: str, version: int, request_id: str) -> Trace:
         """The trace of a step's request."""
         step = Trace(self._sampler, model, version, request_id, self.context, self)

@@ -62,16 +62,13 @@ class InferCall(UnaryCall):
             self._response = response
         if not is_final or self.is_over:
             return
+        message = self._message
         try:
-            self._send()
+            response = single_response(self._response, self._num_responses)
+            self.write(write_infer(self._model, message.id, response, message.classes))
+            self.succeed()
         except Exception as error:  # the instance has other calls to answer
             self.fail(error)
-
-    def _send(self) -> None:
-        response = single_response(self._response, self._num_responses)
-        message = self._message
-        self.write(write_infer(self._model, message.id, response, message.classes))
-        self.succeed()
 
 
 class StreamInferCall(BaseCall):

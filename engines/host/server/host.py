@@ -104,7 +104,12 @@ class Host:
         for name, address in (("http", settings.http), ("grpc", settings.grpc), ("metrics", settings.metrics)):
             if address is not None:
                 self._bind(name, address)
-        await self._load_models()
+        try:
+            failures = await self._repository.start()
+        except EngineError as error:
+            raise StartError(error.message) from error
+        if failures and settings.exit_on_error:
+            raise LoadError(failures)
         await self._listen("http", lambda: RestServer(RestApp(self.service, settings.limits), settings.limits))
         await self._listen("grpc", lambda: GrpcServer(self.service, settings.limits))
         await self._listen("metrics", lambda: RestServer(metrics.metrics_app(self._families), settings.limits))
@@ -147,14 +152,6 @@ class Host:
             host, port, *_ = listener.getsockname()
             raise _cannot_listen(name, Address(host, port), error) from error
         self._servers[name] = server
-
-    async def _load_models(self) -> None:
-        try:
-            failures = await self._repository.start()
-        except EngineError as error:
-            raise StartError(error.message) from error
-        if failures and self._settings.exit_on_error:
-            raise LoadError(failures)
 
     async def _unload(self, deadline: float) -> None:
         closing = asyncio.ensure_future(self._repository.close())
