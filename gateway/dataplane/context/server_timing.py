@@ -21,13 +21,10 @@ class Timing:
     """Times of `time.monotonic`, 0 for what has not happened."""
 
     begun_at: float
-    recalls_at: float = 0.0
+    lookup_at: float = 0.0  # of a session, in Redis
     waited: float = 0.0  # seconds, for Redis
     first_requested_at: float = 0.0  # the first attempt, where there is another
     requested_at: float = 0.0  # this attempt, where it waits for a connection
-
-    def recalled(self, now: float) -> None:
-        self.waited += now - self.recalls_at
 
     def failed(self, sent_at: float, now: float) -> None:
         """An attempt has failed; `sent_at` is 0 where nothing was sent."""

@@ -45,7 +45,7 @@ class SessionAffinity:
         self.book = book
         self.inputs = inputs
 
-    def recall(self, lane: Lane, session: str) -> Lane | None:
+    def lookup_cached(self, lane: Lane, session: str) -> Lane | None:
         """The lane of a session's request, given that of the rules: its arm's. None where Redis must be queried first:
         `find`."""
         if lane.replay is not None and _has_no_number(session) and not self.inputs.number_at_once(session, lane.replay):
@@ -55,7 +55,7 @@ class SessionAffinity:
         return None if found is None else self._lane(lane, found, now)
 
     def routed(self, selector: object, session: str) -> Lane | None:
-        """The cached lane of a session's requests under this arm selector; None where `recall` must find it, and
+        """The cached lane of a session's requests under this arm selector; None where `lookup_cached` must find it, and
         `route` store it."""
         now = time()
         known = self.book.get(session, now)

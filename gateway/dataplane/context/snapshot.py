@@ -90,7 +90,9 @@ class Lane:
         self._series: dict[Endpoint | None, RequestSeries] = {}
         self.base = self
         self.bucket: int | None = None
-        self.meter = _meter(target, metrics)
+        self.meter: Meter | None = None  # where an experiment measures it
+        if target.experiment is not None and target.arm is not None:
+            self.meter = metrics.arms.meter(target.experiment, target.arm, is_forced=target.is_forced)
         self._of_buckets: list[Lane] = []
         self._unmeasured: Lane | None = None
 
@@ -258,13 +260,6 @@ class Snapshot:
         """Whether every route ('all'), or some route ('any'), has an engine with a healthy endpoint."""
         ready = [lane.engine.is_ready for lane in self._lanes.values()]
         return any(ready) if ready_when == "any" else all(ready)
-
-
-def _meter(target: Target, metrics: Metrics) -> Meter | None:
-    """The meter of a target's requests; None where no experiment measures them."""
-    if target.experiment is None or target.arm is None:
-        return None
-    return metrics.arms.meter(target.experiment, target.arm, is_forced=target.is_forced)
 
 
 class ArmSelector:

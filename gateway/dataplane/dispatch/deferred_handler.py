@@ -126,7 +126,7 @@ class SessionLookup(DeferredHandler):
         if not self._is_started:
             self._is_started = True
             if self._request.timing is not None:
-                self._request.timing.recalls_at = monotonic()
+                self._request.timing.lookup_at = monotonic()
             self._client.plane.affinity.find(self._lane, self._session, self._go_on)
         if not self._body.is_complete:
             self._client.pause_body()
@@ -139,8 +139,9 @@ class SessionLookup(DeferredHandler):
     def _go_on(self, lane: Lane) -> None:
         if self._is_over:
             return
-        if self._request.timing is not None:
-            self._request.timing.recalled(monotonic())
+        timing = self._request.timing
+        if timing is not None:
+            timing.waited += monotonic() - timing.lookup_at
         chosen = self._choose(lane, self._body.held())
         if not self._body.is_complete:
             self._client.resume_body()

@@ -30,7 +30,7 @@ def route_on_model(client: Client, request: Request, body: bytes, serve: Serve) 
         if lane is None or lane.needs_session:
             lane, session = _decided(plan, request, body)
         if session is not None and lane.keeps_session:
-            known = client.plane.affinity.recall(lane, session)
+            known = client.plane.affinity.lookup_cached(lane, session)
             if known is None:
                 choose = partial(_on_lane, client, request, plan, session, name, serve)
                 return SessionLookup(client, request, lane, session, choose), body

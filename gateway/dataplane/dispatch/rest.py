@@ -125,7 +125,7 @@ def _on_arm(client: Client, request: Request, body: bytes, selector: ArmSelector
     if session is None or not lane.needs_session:
         return Exchange(client, request, lane, None) if selector.passes else serve(client, request, lane, None)
     if selector.passes:  # as `serve` does, without its checks
-        known = affinity.recall(lane, session) if lane.keeps_session else lane
+        known = affinity.lookup_cached(lane, session) if lane.keeps_session else lane
         if known is not None:
             if selector.is_sticky and type(session) is str:
                 affinity.route(selector, session, known)
@@ -158,7 +158,7 @@ def _session_in_body(request: Request, body: bytes) -> str | None:
 
 def serve(client: Client, request: Request, lane: Lane, session: str | None) -> Handler:
     """The handler of a request that the rules send to this lane; its session may have it in another."""
-    known = client.plane.affinity.recall(lane, session) if session is not None and lane.keeps_session else lane
+    known = client.plane.affinity.lookup_cached(lane, session) if session is not None and lane.keeps_session else lane
     if known is not None:
         return serve_mirrored(client, request, known, session)
     assert session is not None

@@ -58,7 +58,9 @@ class InProcessStream(Stream):
         fields = self._fields
         status = fields.get(b":status", b"200")
         if _STATUS not in fields and status != b"200":
-            self._fault = _of_engine(f"the engine answered with HTTP status {status.decode('ascii')}")
+            self._fault = GatewayError(
+                ErrorKind.UPSTREAM_PROTOCOL, f"the engine answered with HTTP status {status.decode('ascii')}"
+            )
         code = read_status(fields.get(_STATUS))
         if self._fault is not None and (_STATUS not in fields or code == OK):
             self._sink.reply_broken(self._fault, fields)
@@ -73,7 +75,7 @@ class InProcessStream(Stream):
                 plain = decompress(message, self._encoding, _MAX_MESSAGE_BYTES) if is_compressed else message
                 self._sink.message_came(plain)
         except GatewayError as error:  # reported at the end: what relays the bytes goes on
-            self._fault = _of_engine(error.message)
+            self._fault = GatewayError(ErrorKind.UPSTREAM_PROTOCOL, error.message)
 
     def send_trailers(self, steady: CachedHeaders, passing: bytes = b"") -> None:
         self.send_headers(steady, passing, ended=True)
@@ -83,7 +85,3 @@ class InProcessStream(Stream):
 
     def credit(self, size: int) -> None:
         """The request is whole."""
-
-
-def _of_engine(text: str) -> GatewayError:
-    return GatewayError(ErrorKind.UPSTREAM_PROTOCOL, text)

@@ -79,7 +79,7 @@ class StreamRouter:
         """Whether the session is cached in this process."""
         assert self._decided is not None
         plain, target, session = self._decided
-        lane = self._affinity.recall(target.lane, session)
+        lane = self._affinity.lookup_cached(target.lane, session)
         if lane is not None:
             self._decided = plain, self._plan.target(lane), session
         return lane is not None

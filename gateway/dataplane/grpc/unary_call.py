@@ -128,7 +128,7 @@ class UnaryCall(CallHandler):
     def _look_up(self, message: MessageBody, target: CallTarget, session: str) -> None:
         """Go where the session is; a function of its own, since what a closure holds costs wherever it is used."""
         affinity, plan = self.client.plane.affinity, self.head.plan
-        lane = affinity.recall(target.lane, session)
+        lane = affinity.lookup_cached(target.lane, session)
         if lane is not None:
             self._go(message, plan.target(lane), session)
             return

@@ -276,7 +276,7 @@ class _Exchange(ReplySink):
     async def _looked_up(self, lane: Lane, session: str) -> Lane:
         """The lane of a session's message."""
         affinity = self._owner.call.plane.affinity
-        cached = affinity.recall(lane, session)
+        cached = affinity.lookup_cached(lane, session)
         if cached is not None:
             return cached
         lookup: asyncio.Future[Lane] = asyncio.get_running_loop().create_future()
