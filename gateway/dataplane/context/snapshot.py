@@ -178,12 +178,11 @@ class Snapshot:
             known = {endpoint.url: endpoint for endpoint in before.endpoints} if before else {}
             self.engines[name] = Engine(spec, known, before.prefixes if before else None)
         # By identity: comparing the fields of targets would cost more than the rest of the decision.
-        self._lanes = {
-            id(target): Lane(
-                target, self.engines[target.engine], metrics, settings.name_decision, self._limits_of(target.route)
-            )
-            for target in self.table.targets
-        }
+        self._lanes = {}
+        for target in self.table.targets:
+            limits = [limit for limit in self.limits.values() if target.route in (limit.spec.routes or [target.route])]
+            engine = self.engines[target.engine]
+            self._lanes[id(target)] = Lane(target, engine, metrics, settings.name_decision, tuple(limits))
         self._by_route: dict[str, list[Lane]] = {}
         for lane in self._lanes.values():
             arms = self._by_route.setdefault(lane.target.route, [])
@@ -222,10 +221,6 @@ class Snapshot:
                     for other in self._by_route[target.route]
                     if (arm := other.target.arm) and split.shares[arm]
                 }
-
-    def _limits_of(self, route: str) -> tuple[Limit, ...]:
-        limits = self.limits.values()
-        return tuple(limit for limit in limits if not limit.spec.routes or route in limit.spec.routes)
 
     def lanes_beside(self, lane: Lane) -> list[Lane]:
         """The lanes of the same route's other arms."""

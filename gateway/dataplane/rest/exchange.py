@@ -29,7 +29,6 @@ from gateway.protocol.errors import GatewayError
 from gateway.protocol.llm.request_facts import prompt_of_json
 from gateway.protocol.operations import INFERENCE_OPERATIONS
 from gateway.sessions.sequence_log import Input, Sent
-from gateway.upstream.endpoint import Endpoint
 from gateway.wire.http1.head import ResponseHead
 
 # Up to here, one copy of the body into one write is cheaper than a write of two pieces.
@@ -39,14 +38,6 @@ _JOIN_BYTES = 16 * 1024
 _OF_BODIES = frozenset({b"content-type", b"content-encoding", b"inference-header-content-length"})
 
 _SAFE_METHODS = frozenset({"GET", "HEAD"})
-
-
-def observe_orca(endpoint: Endpoint, head: ResponseHead) -> None:
-    """Store the load that an engine reports in its reply."""
-    value = head.value(b"endpoint-load-metrics")
-    load = read_orca(value) if value is not None else None
-    if load is not None:
-        endpoint.observe_load(load)
 
 
 class Exchange(UpstreamHandler):
@@ -246,7 +237,10 @@ class Exchange(UpstreamHandler):
         self._active_at = now
         self._response_bytes = len(data)
         if lane.engine.spec.load.source == "orca":
-            observe_orca(attempt.endpoint, head)
+            report = head.value(ENERGY_FIELD)
+            load = read_orca(report) if report is not None else None
+            if load is not None:
+                attempt.endpoint.observe_load(load)
         if lane.meter is not None and plan.is_inference:
             count_energy(lane.meter, head.value(ENERGY_FIELD))
         if head.length is None:
