@@ -94,15 +94,15 @@ def _maker_of(head: CallHead) -> MakeCall:
 
 
 def _relay_or_convert(call: UnaryCall, message: MessageBody, target: CallTarget, session: str | None) -> None:
-    client, stream, head, lane, started_at = call.client, call.stream, call.head, target.lane, call.started_at
-    if lane.engine.speaks_grpc and not (session and _is_conversation(head, target)):
-        relay = UnaryRelay(client, stream, head, message, target, session, started_at)
+    lane = target.lane
+    if lane.engine.speaks_grpc and not (session and _is_conversation(call.head, target)):
+        relay = UnaryRelay(call.client, call.stream, call.head, message, target, session, call.started_at)
         if lane.shadow is not None:
             relay.mirror()
-        stream.receiver = relay
-        relay.attempts.start(started_at if message.is_complete else monotonic())
+        call.stream.receiver = relay
+        relay.attempts.start(call.started_at if message.is_complete else monotonic())
     else:
-        convert(client, stream, head, message, target, session, serve_mirrored)
+        convert(call.client, call.stream, call.head, message, target, session, serve_mirrored)
 
 
 def _is_conversation(head: CallHead, target: CallTarget) -> bool:
