@@ -1,4 +1,4 @@
-"""Engines that add up the values of each sequence, and refuse one that they have not seen the start of."""
+"""Engines that add up the values of each sequence, and refuse a sequence whose start they have not seen."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Sums:
 
     def __init__(self) -> None:
         self.totals: dict[int, int] = {}
-        self.heard: list[int] = []  # the values, as they came
+        self.heard: list[int] = []  # the values, in order of arrival
 
     def add(self, told: dict[str, Any]) -> str:
         """The sum so far.
@@ -40,8 +40,8 @@ class Sums:
         return str(total)
 
     async def by_rest(self, engine: Engine, heard: Heard, reader: Any, writer: Any) -> None:
-        """A script; the sum is the answer's id."""
-        if not heard.line.split(" ")[1].endswith("/infer"):  # what it is asked about itself
+        """A script for a REST engine; the reply's id is the sum."""
+        if not heard.line.split(" ")[1].endswith("/infer"):  # a request for its metadata or config
             body = json.dumps({"name": "m", "model_transaction_policy": {"decoupled": False}}).encode()
             writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body))
             return
@@ -56,9 +56,9 @@ class Sums:
         writer.write(b"HTTP/1.1 %b\r\nContent-Length: %d\r\n\r\n%b" % (status, len(body), body))
 
     async def by_grpc(self, call: Call) -> None:
-        """The same."""
+        """A script for a gRPC engine; the reply's id is the sum."""
         await call.over()
-        if call.value(":path") != UNARY:  # what it is asked about itself
+        if call.value(":path") != UNARY:  # a request for its metadata or config
             call.open()
             await call.send(service_pb2.ModelConfigResponse(config={"name": "m"}).SerializeToString())
             call.end(OK)

@@ -1,4 +1,4 @@
-"""An experiment of two arms, `old` and `new`, and what a plane has counted of them."""
+"""An experiment of two arms, `old` and `new`, and the counts that a data plane has of them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ HASHED = sha256(KEY.encode()).hexdigest()
 
 
 def experiment_rules(old: Any, new: Any, keys: str = "unit: 'header:x-user'", more: str = "", options: str = "") -> str:
-    """Half of the units each; `keys` are the experiment's, `options` the engines', `more` stands at the end."""
+    """Rules that give each arm half of the units. `keys` are the experiment's, `options` the engines', `more` stands at
+    the end."""
     return (
         "version: 1\nengines:\n"
         f"  one: {{endpoints: ['{old.url}'], health: {{interval: 0}}{options}}}\n"
@@ -28,11 +29,11 @@ FORCING = f"forcing: {{keys: {HASHED}}}\n"
 
 
 def arm(plane: DataPlane, name: str) -> ArmCounts:
-    """What is counted of an arm; nothing where nobody has asked it."""
+    """The counts of an arm; empty where the arm has had no requests."""
     counted = plane.metrics.arms.counted()
     return counted.get(ArmKey("x", name), ArmCounts(ArmKey("x", name)))
 
 
 def filled(counts: list[int]) -> int:
-    """How many buckets have something."""
+    """The number of buckets that are not empty."""
     return sum(1 for count in counts if count)

@@ -1,4 +1,4 @@
-"""Requests and replies of language models, byte by byte, for engines that do what a test says."""
+"""Byte-exact requests and replies of language models, for engines that run a test's script."""
 
 import asyncio
 import json
@@ -60,20 +60,21 @@ def http(status: int, body: bytes, *fields: bytes) -> bytes:
 
 
 def asked(path: str, *, stream: bool = True, model: str = "m", **more: Any) -> bytes:
-    """The body of a request for text."""
+    """The body of a text request."""
     limit = {"max_tokens": 50} if path == MESSAGES else {}
     turns = [{"role": "user", "content": "hi"}]
     return json.dumps({"model": model, **limit, "messages": turns, "stream": stream, **more}).encode()
 
 
 def writes(*pieces: bytes, then: str = "") -> Script:
-    """An engine that answers by these pieces, each in a write of its own, and then: close | reset | hang."""
+    """An engine that answers with these pieces, each in a write of its own, and then does one of: close | reset |
+    hang."""
 
     async def script(engine: Engine, heard: Heard, reader: Reader, writer: Writer) -> None:
         for piece in pieces:
             writer.write(piece)
             await writer.drain()
-            await asyncio.sleep(0.002)  # so that they are read one by one, as a rule
+            await asyncio.sleep(0.002)  # so that the gateway usually reads them one by one
         if then == "hang":
             await reader.read()
         elif then == "reset":
@@ -87,12 +88,12 @@ def writes(*pieces: bytes, then: str = "") -> Script:
 
 
 def goes_on(heard: Heard) -> bool:
-    """Whether an engine is asked to go on with an answer."""
+    """Whether the request continues an earlier answer."""
     return b'"assistant"' in heard.body
 
 
 def first(script: Script, then: Script) -> Script:
-    """One script for generations from their beginning, another for those that go on."""
+    """One script for new generations, another for continued ones."""
 
     async def either(engine: Engine, heard: Heard, reader: Reader, writer: Writer) -> None:
         await (then if goes_on(heard) else script)(engine, heard, reader, writer)
@@ -101,7 +102,7 @@ def first(script: Script, then: Script) -> Script:
 
 
 async def started(*scripts: Script, options: str = OPENAI, routes: str = "") -> tuple[list[Engine], str]:
-    """Engines with these scripts, and the rules that name them as the endpoints of one."""
+    """Engines with these scripts, and the rules that name them as the endpoints of one engine."""
     engines = [Engine(script) for script in scripts]
     for engine in engines:
         await engine.start()
@@ -109,7 +110,7 @@ async def started(*scripts: Script, options: str = OPENAI, routes: str = "") -> 
 
 
 async def rest(client: Client, headers: dict[str, str]) -> tuple[bytes, bool]:
-    """The body of a reply, and whether it has come to its end."""
+    """The body of a reply, and whether it is complete."""
     if "content-length" in headers:
         return await client.reader.readexactly(int(headers["content-length"])), True
     told = b""

@@ -1,4 +1,4 @@
-"""The data plane on loopback between raw clients and engines that do what a test says."""
+"""The data plane on loopback between raw clients and engines that run a test's script."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Client:
         self.reader, self.writer = reader, writer
 
     async def send(self, data: bytes) -> None:
-        if self.writer.is_closing():  # a write would fail as an error of the program on uvloop, and silently on asyncio
+        if self.writer.is_closing():  # writing would be reported as an error on uvloop, and fail silently on asyncio
             raise ConnectionResetError
         self.writer.write(data)
         await self.writer.drain()
@@ -77,7 +77,7 @@ class Client:
         return await self.reply(**options)
 
     async def at_end(self) -> bool:
-        """Whether the gateway closes the connection without another byte."""
+        """Whether the gateway closes the connection without sending another byte."""
         try:
             return await asyncio.wait_for(self.reader.read(1), DEADLINE) == b""
         except ConnectionError:
@@ -99,7 +99,7 @@ class Heard:
         return self.head.split(b"\r\n")[0].decode()
 
     def value(self, name: str) -> str | None:
-        """A field's value; several fields of the name are joined."""
+        """A field's value; the values of repeated fields are joined."""
         found = [
             value.decode()
             for key, _, value in (line.partition(b": ") for line in self.head.split(b"\r\n")[1:])
@@ -116,7 +116,8 @@ async def answer_ok(engine: Engine, heard: Heard, reader: asyncio.StreamReader, 
 
 
 class Engine:
-    """Reads requests whole, keeps them, and answers by its script; `reads_bodies` off leaves bodies to the script."""
+    """Reads whole requests, stores them, and answers with its script; without `reads_bodies` the script reads the
+    bodies."""
 
     def __init__(self, script: Script = answer_ok, *, reads_bodies: bool = True) -> None:
         self.script = script
@@ -134,7 +135,7 @@ class Engine:
         self.url = f"{scheme}://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
 
     def stop(self) -> None:
-        """Refuse new connections, and break those there are."""
+        """Refuse new connections and break open ones."""
         if self._server is not None:
             self._server.close()
         for writer in list(self._writers):
@@ -185,7 +186,7 @@ class Stage:
         return client
 
     async def ask(self, data: bytes, **options: bool) -> Reply:
-        """One request over a connection of its own."""
+        """Send one request over a new connection."""
         client = await self.client()
         reply = await client.ask(data, **options)
         client.close()
@@ -204,7 +205,8 @@ class Stage:
 
 
 def rules(*engines: Engine, options: str = "", routes: str = "") -> str:
-    """One engine `it` with all the endpoints, and a route to it; `options` are more of the engine's keys."""
+    """Rules with one engine `it` that has all the endpoints, and a route to it; `options` are more of the engine's
+    keys."""
     urls = ", ".join(f"'{engine.url}'" for engine in engines)
     routes = routes or "  - {name: all, engine: it}\n"
     extra = f"    {options}\n" if options else ""
@@ -223,8 +225,8 @@ def load(text: str, tmp_path: Any) -> Any:
 async def stage(
     text: str, tmp_path: Any, *, limits: dict[str, Any] | None = None, store: Store | None = None, **settings: Any
 ) -> AsyncIterator[Stage]:
-    """The data plane by these rules. When a test is through, nothing may be left behind: no request counted in flight,
-    no deadline, no connection, no error that the event loop had to report."""
+    """The data plane under these rules. When a test ends, nothing may remain: no request counted in flight, no
+    deadline, no connection, no error reported to the event loop."""
     loop = asyncio.get_running_loop()
     reported: list[dict[str, Any]] = []
     loop.set_exception_handler(lambda _, context: reported.append(context))
@@ -253,7 +255,7 @@ async def stage(
 
 
 def held_of_limits(plane: DataPlane) -> list[str]:
-    """The accounts whose slots are in use, or where somebody waits."""
+    """The accounts with slots in use or with waiting requests."""
     accounts = [account for limit in plane.limiter.limits for account in limit.accounts.values()]
     return [
         repr(account)
@@ -263,7 +265,7 @@ def held_of_limits(plane: DataPlane) -> list[str]:
 
 
 async def until(condition: Callable[[], object], deadline: float = DEADLINE) -> None:
-    """Wait for what must become true."""
+    """Wait until the condition holds."""
     end = asyncio.get_running_loop().time() + deadline
     while not condition():
         assert asyncio.get_running_loop().time() < end, "it never became true"
@@ -271,7 +273,7 @@ async def until(condition: Callable[[], object], deadline: float = DEADLINE) -> 
 
 
 def run(scene: Awaitable[None], *, plain: bool = False) -> None:
-    """Play a scene to its end, on uvloop, or on asyncio's own loop."""
+    """Play a scene to its end, on uvloop or on asyncio's own loop."""
 
     async def bounded() -> None:
         await asyncio.wait_for(scene, 60)
@@ -281,7 +283,7 @@ def run(scene: Awaitable[None], *, plain: bool = False) -> None:
 
 
 def post(path: str = "/v2/models/m/infer", body: bytes = b"{}", *fields: str) -> bytes:
-    """A request as clients send it."""
+    """A POST request."""
     lines = "".join(f"{field}\r\n" for field in fields)
     return f"POST {path} HTTP/1.1\r\nHost: gateway\r\n{lines}Content-Length: {len(body)}\r\n\r\n".encode() + body
 

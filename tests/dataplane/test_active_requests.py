@@ -1,4 +1,4 @@
-"""Requests under way: what is told of each, and how one ends that an operator cancels."""
+"""Active requests: how each is listed, and how an operator's cancellation ends one."""
 
 import asyncio
 from pathlib import Path
@@ -27,7 +27,7 @@ def cancel(it: Stage, id: str) -> int:
 
 
 async def hang(engine: Engine, heard: Heard, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    assert await reader.read() == b""  # until the gateway hangs up
+    assert await reader.read() == b""  # until the gateway closes the connection
 
 
 def post(path: str, body: bytes, *fields: str) -> bytes:
@@ -37,7 +37,8 @@ def post(path: str, body: bytes, *fields: str) -> bytes:
 
 
 def test_a_rest_request_is_told_and_cancelled(tmp_path: Path) -> None:
-    """Its client reads 499 and may go on with the connection; the engine's connection is closed; others are let be."""
+    """Cancelling a request gives its client 499 and closes the engine's connection. The client's connection stays open,
+    and other requests continue."""
 
     async def play() -> None:
         engine = Engine(hang)
@@ -74,7 +75,8 @@ async def answer(engine: Engine, heard: Heard, reader: Any, writer: asyncio.Stre
 
 
 def test_a_stream_is_cancelled_in_its_middle(tmp_path: Path) -> None:
-    """The client reads an event that says why, in its dialect, and no last chunk; the engine stops."""
+    """Cancelling a stream writes an error event in the client's dialect, without a last chunk, and closes the engine's
+    connection."""
 
     async def script(engine: Engine, heard: Heard, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(generating.STREAM + chunk(ROLE) + chunk(token("one")))
@@ -100,7 +102,7 @@ def test_a_stream_is_cancelled_in_its_middle(tmp_path: Path) -> None:
 
 
 def test_a_request_without_an_id_has_one_here(tmp_path: Path) -> None:
-    """One whose body does not come is told, too, and can be ended."""
+    """A request whose body is incomplete is listed with a generated id, and can be cancelled by it."""
 
     async def play() -> None:
         engine = Engine(answer)
@@ -131,7 +133,7 @@ def grpc_scene(tmp_path: Path, play: Any, script: Any) -> None:
 
 @pytest.mark.parametrize("path", [UNARY, STREAM])
 def test_a_call_is_told_and_cancelled(tmp_path: Path, path: str) -> None:
-    """Unary or a stream: its client reads CANCELLED, the engine's stream is reset, the connection goes on."""
+    """Cancelling a unary call or a stream gives its client the status CANCELLED and ends the engine's stream."""
 
     async def silent(call: Call) -> None:
         await call.when(lambda: call.is_over or call.was_reset)
@@ -154,7 +156,7 @@ def test_a_call_is_told_and_cancelled(tmp_path: Path, path: str) -> None:
 
 
 def test_a_rest_request_on_http2_and_a_bridged_one(tmp_path: Path) -> None:
-    """Whoever carries it, and whatever its engine speaks, it is told as its client has asked it."""
+    """A REST request on HTTP/2 to a gRPC engine is listed with the client's protocol and path."""
 
     async def silent(call: Call) -> None:
         await call.when(lambda: call.is_over or call.was_reset)
@@ -178,7 +180,7 @@ def test_a_rest_request_on_http2_and_a_bridged_one(tmp_path: Path) -> None:
 
 
 def test_a_stream_of_events_on_http2_is_cancelled(tmp_path: Path) -> None:
-    """The event that says why comes before the stream is reset."""
+    """The error event comes before the stream is reset."""
 
     async def script(engine: Engine, heard: Heard, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(generating.STREAM + chunk(ROLE) + chunk(token("one")))
@@ -206,7 +208,8 @@ LIMITS = "limits: [{name: one, concurrency: 1, max_wait: 30s}]\n"
 
 
 def test_a_request_that_waits_for_its_turn_is_cancelled(tmp_path: Path) -> None:
-    """It waits no longer, and no engine hears of it; whoever has the turn goes on."""
+    """Cancelling a request that waits for a limit's slot ends it before it reaches an engine; the request that has the
+    slot continues."""
 
     async def play() -> None:
         engine = Engine(hang)
@@ -228,7 +231,7 @@ def test_a_request_that_waits_for_its_turn_is_cancelled(tmp_path: Path) -> None:
 
 
 def test_a_call_that_waits_for_its_turn_is_cancelled(tmp_path: Path) -> None:
-    """By gRPC likewise."""
+    """Cancelling a call that waits for a limit's slot ends it before it reaches an engine."""
 
     async def silent(call: Call) -> None:
         await call.when(lambda: call.is_over or call.was_reset)

@@ -1,4 +1,4 @@
-"""Clients that misbehave before engines that misbehave, on too few connections, while the rules change."""
+"""Misbehaving clients and engines, with too few connections, while the rules change."""
 
 import asyncio
 import random
@@ -36,7 +36,7 @@ def whole(token: str) -> bytes:
 
 
 def unruly(chance: random.Random) -> Callable[[Engine, Heard, Reader, Writer], Awaitable[None]]:
-    """An engine that answers one time in three as it should: with the request's id, which no other has."""
+    """An engine that answers about one request in three correctly: with the request's unique id."""
 
     async def answer(engine: Engine, heard: Heard, reader: Reader, writer: Writer) -> None:
         token = heard.value("x-request-id") or "none"
@@ -77,7 +77,7 @@ def unruly(chance: random.Random) -> Callable[[Engine, Heard, Reader, Writer], A
 
 
 async def ask(client: Client, chance: random.Random, token: str, body: bytes) -> None:
-    """A client with a mood. A 200 that it reads whole is the answer to its own request.
+    """Send a request in a random way. A complete 200 must answer this request.
 
     Raises: ConnectionError where this was the client's last request.
     """
@@ -122,7 +122,7 @@ async def live(it: Stage, chance: random.Random, number: int, tally: list[int]) 
             await ask(client, chance, f"{number}-{turn}", body)
             tally.append(number)
     except (asyncio.IncompleteReadError, ConnectionError):
-        pass  # the client has left, or the gateway broke off, which is what half a reply comes to
+        pass  # the client left, or the gateway closed the connection because a reply was incomplete
     client.close()
 
 
@@ -136,8 +136,8 @@ async def sweep_often(it: Stage) -> None:
 @pytest.mark.parametrize("plain", [False, True], ids=["uvloop", "asyncio"])
 @pytest.mark.parametrize("seed", range(3))
 def test_nothing_is_mixed_up_or_left_behind(tmp_path: Path, seed: int, plain: bool) -> None:
-    """Whatever clients and engines do to each other, no reply reaches another's request, and when all are gone no
-    request is counted, no deadline runs, no connection is held (see `stage`); then a good request is served."""
+    """No reply reaches another client's request, whatever clients and engines do. Once all clients are gone, no request
+    is counted in flight, no deadline runs and no connection is held (see `stage`), and a good request is served."""
     chance = random.Random(seed)
 
     async def scene() -> None:

@@ -1,4 +1,4 @@
-"""What is told of requests that have ended, and what is not."""
+"""The decision log: what it records of finished requests, and what it leaves out."""
 
 import asyncio
 from collections.abc import Callable
@@ -23,7 +23,7 @@ def told(
     read_body: Callable[[], BodyFacts | None] | None = None,
     asked: tuple[str, ...] = (),
 ) -> tuple[list[dict[str, Any]], int]:
-    """What a sampler tells of so many requests, and how many it left out."""
+    """The decisions that a sampler writes for `notes` requests, and the number that it skips."""
     heard: list[dict[str, Any]] = []
     left_out: list[int] = []
 
@@ -42,7 +42,7 @@ def told(
 
 
 def test_a_decision_is_told_with_its_facts() -> None:
-    """Who was asked for what, where it went and what became of it."""
+    """A decision has the request's facts, its target and its outcome."""
     body = BodyFacts({"priority": 1, "stream": True}, (InputFacts("i", "FP32", (1, 2), 8),), True)
     facts = Facts("m", "2", "grpc", Operation.INFER, {"x-tier": "gold"}, forced=Forced("x", "a"))
     ((one,), _) = told(facts, read_body=lambda: body)
@@ -75,7 +75,8 @@ def test_a_decision_is_told_with_its_facts() -> None:
 
 
 def test_texts_of_bodies_are_told_where_rules_ask_for_them() -> None:
-    """A prompt is a text, too: what no rule asks for is left out, and named."""
+    """The text parameters of a body are left out and listed by name unless a rule matches on them, since a prompt is
+    text too."""
     body = BodyFacts({"prompt": "a secret", "lora": "mine", "n": 2})
     ((one,), _) = told(Facts("m"), read_body=lambda: body, asked=("lora",))
     assert one["facts"]["parameter"] == {"lora": "mine", "n": 2}
@@ -83,7 +84,7 @@ def test_texts_of_bodies_are_told_where_rules_ask_for_them() -> None:
 
 
 def test_values_are_cut_and_bounded() -> None:
-    """Names that are redacted have no value, and no text or list is longer than it need be."""
+    """Redacted headers have no value; texts and lists are cut to a bounded length."""
     headers = {"x-token": "secret", "x-long": "a" * 1000}
     body = BodyFacts({f"p{n}": n for n in range(100)}, (InputFacts("i", "FP32", (1,), 4),) * 100)
     ((one,), _) = told(Facts("m" * 1000, headers=headers), read_body=lambda: body)
@@ -92,7 +93,7 @@ def test_values_are_cut_and_bounded() -> None:
 
 
 def test_a_body_that_is_no_longer_there_is_said_to_be_unknown() -> None:
-    """Nothing is made up of it; where an operation has no body to ask, it is known to be empty."""
+    """Without its body a request's parameters are unknown; an operation without a body has no parameters."""
     ((one,), _) = told(Facts("m"), read_body=lambda: None)
     assert (one["facts"]["body"], "parameter" in one["facts"]) == (False, False)
     ((one,), _) = told(Facts("m", operation=Operation.MODEL_METADATA))
@@ -100,27 +101,27 @@ def test_a_body_that_is_no_longer_there_is_said_to_be_unknown() -> None:
 
 
 def test_what_no_route_decides_alone_is_not_told() -> None:
-    """Requests without a model, and those that go to all engines of one."""
+    """Requests without a model, and operations that go to all engines of a model, are not logged."""
     assert told(Facts("")) == ([], 0)
     assert told(Facts("m", operation=Operation.LOAD)) == ([], 0)
 
 
 def test_no_more_than_the_rate_is_told() -> None:
-    """The others are counted."""
+    """Decisions above the rate are counted as left out."""
     heard, left_out = told(Facts("m"), notes=300, rate=100)
     assert 100 <= len(heard) < 150
     assert len(heard) + left_out == 300
 
 
 def test_a_share_is_taken() -> None:
-    """By chance, of all requests."""
+    """The log samples about `share` of all requests at random."""
     heard, left_out = told(Facts("m"), notes=2000, rate=1e6, share=0.25)
     assert 400 < len(heard) < 600
     assert left_out == 0
 
 
 def test_rules_ask_for_these_by_name() -> None:
-    """Headers and parameters of matches, units and identities."""
+    """The headers and parameters that rules use are those of matches, units and identities."""
     rules = load_texts(
         {
             "r.yaml": "version: 1\n"

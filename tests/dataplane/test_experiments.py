@@ -1,4 +1,4 @@
-"""Experiments at work: which arm answers, what is counted of it, who may choose, and what clients say of it."""
+"""Experiments at work: arm assignment, counts, forced arms and feedback."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ async def rate(it: Stage, **told: Any) -> Reply:
 
 
 def answering(status: int, *fields: str) -> Any:
-    """An engine's script."""
+    """A script that answers with this status and these fields."""
     lines = "".join(f"{field}\r\n" for field in fields)
 
     async def answer(engine: Engine, heard: Heard, reader: Reader, writer: Writer) -> None:
@@ -52,11 +52,12 @@ def answering(status: int, *fields: str) -> Any:
     return answer
 
 
-# What is counted
+# Counts
 
 
 def test_every_inference_is_counted_at_its_units_bucket(tmp_path: Path) -> None:
-    """A user's requests fall into one bucket of one arm, many users' into many; bytes and times beside them."""
+    """A user's requests count in one bucket of one arm, many users' in many buckets; bytes and times are counted
+    too."""
 
     async def play(it: Stage, old: Engine, new: Engine) -> None:
         replies = [await it.ask(user("ann")) for _ in range(3)]
@@ -81,7 +82,7 @@ def test_every_inference_is_counted_at_its_units_bucket(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("keys", ["unit: request", "unit: session", "unit: 'parameter:user'"])
 def test_units_of_every_kind_are_counted(tmp_path: Path, keys: str) -> None:
-    """Requests without a unit are spread over the buckets; a session's and a parameter's stay in theirs."""
+    """Requests without a unit are spread over the buckets; those of one session or parameter stay in one bucket."""
 
     async def play(it: Stage, old: Engine, new: Engine) -> None:
         body = json.dumps({"parameters": {"user": "ann"}}).encode()
@@ -98,7 +99,7 @@ def test_units_of_every_kind_are_counted(tmp_path: Path, keys: str) -> None:
 
 
 def test_what_only_asks_is_not_counted(tmp_path: Path) -> None:
-    """Metadata and readiness are no inferences, whatever energy they take."""
+    """Metadata requests are not counted, even if the reply reports energy."""
 
     async def play(it: Stage, old: Engine, new: Engine) -> None:
         old.script = new.script = answering(200, 'endpoint-load-metrics: JSON {"request_cost": {"energy_joules": 2.5}}')
@@ -116,7 +117,7 @@ def test_what_only_asks_is_not_counted(tmp_path: Path) -> None:
 def test_an_engines_failures_are_errors_and_refusals_are_not(
     tmp_path: Path, status: int, errors: int, kinds: dict[str, int]
 ) -> None:
-    """5xx alone; neither counts as a time."""
+    """Only a 5xx status is an error; failed requests add no latency."""
 
     async def play(it: Stage, old: Engine, new: Engine) -> None:
         old.script = new.script = answering(status)
@@ -129,7 +130,7 @@ def test_an_engines_failures_are_errors_and_refusals_are_not(
 
 
 def test_a_dead_engine_and_a_broken_reply_are_errors_of_its_arm(tmp_path: Path) -> None:
-    """Each under its reason."""
+    """Each failure counts under its reason."""
 
     async def cut(engine: Engine, heard: Heard, reader: Reader, writer: Writer) -> None:
         writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\n12345")
@@ -155,7 +156,7 @@ def test_a_dead_engine_and_a_broken_reply_are_errors_of_its_arm(tmp_path: Path) 
 
 
 def test_a_client_that_leaves_says_nothing_of_the_arm(tmp_path: Path) -> None:
-    """It is a kind, and no request."""
+    """A client that leaves counts under the kind `client_gone`, and not as a request."""
 
     async def wait(engine: Engine, heard: Heard, reader: Reader, writer: Writer) -> None:
         await reader.read(1)
@@ -174,7 +175,7 @@ def test_a_client_that_leaves_says_nothing_of_the_arm(tmp_path: Path) -> None:
 
 
 def test_what_limits_refuse_says_nothing_of_the_arm(tmp_path: Path) -> None:
-    """The second request of two at once is refused."""
+    """A request that a limit refuses counts under the kind `rate_limited`, and not as a request or an error."""
 
     async def play(it: Stage, old: Engine, new: Engine) -> None:
         replies = [await it.ask(user("ann")) for _ in range(2)]
@@ -194,7 +195,7 @@ def test_what_limits_refuse_says_nothing_of_the_arm(tmp_path: Path) -> None:
     ],
 )
 def test_energy_is_counted_where_an_engine_tells_it(tmp_path: Path, told: str, joules: float | None) -> None:
-    """By ORCA's field on the reply."""
+    """Energy comes from the ORCA field of the reply."""
 
     async def play(it: Stage, old: Engine, new: Engine) -> None:
         old.script = new.script = answering(200, f"endpoint-load-metrics: {told}")
@@ -206,7 +207,7 @@ def test_energy_is_counted_where_an_engine_tells_it(tmp_path: Path, told: str, j
 
 
 def test_a_sessions_requests_are_counted_once_each(tmp_path: Path) -> None:
-    """Its arm is looked up, and no endpoint is: still each request is one."""
+    """Each of a session's requests counts once, though only the session's arm is looked up, and no endpoint."""
 
     async def play(it: Stage, old: Engine, new: Engine) -> None:
         for _ in range(3):
@@ -217,11 +218,12 @@ def test_a_sessions_requests_are_counted_once_each(tmp_path: Path) -> None:
     scene(tmp_path, play, keys="unit: session")
 
 
-# Who is in it
+# Experiment membership
 
 
 def test_a_unit_that_the_experiment_has_not_got_goes_to_the_control(tmp_path: Path) -> None:
-    """Its engine answers, no arm is named, and nobody counts."""
+    """A unit outside the experiment's share goes to the control's engine: its reply names no arm, and it is not
+    counted."""
 
     async def play(it: Stage, old: Engine, new: Engine) -> None:
         for number in range(10):
@@ -234,12 +236,12 @@ def test_a_unit_that_the_experiment_has_not_got_goes_to_the_control(tmp_path: Pa
     scene(tmp_path, play, keys="unit: 'header:x-user'\n    share: 0%")
 
 
-# Weights of the moment
+# Current weights
 
 
 @pytest.mark.parametrize("keys", ["unit: 'header:x-user'", "unit: session", "unit: request"])
 def test_weights_hold_from_the_next_request_on(tmp_path: Path, keys: str) -> None:
-    """Also for heads that are remembered, sessions that had another arm, and rules that come later."""
+    """New weights apply to cached heads, to sessions assigned to another arm, and to rules loaded later."""
 
     async def play(it: Stage, old: Engine, new: Engine) -> None:
         request = user("ann", "x-session-id: s1")
@@ -260,8 +262,8 @@ def test_weights_hold_from_the_next_request_on(tmp_path: Path, keys: str) -> Non
 
 
 def test_a_run_that_begins_anew_finds_nobody_at_its_arm(tmp_path: Path) -> None:
-    """Sessions keep arms that they got by the same run; of one before, the control alone: none is asked at 1 % since it
-    was of the 60 % once."""
+    """A session keeps its arm within a run. In a new run it is reassigned, so a ramp that restarts at 1 % does not keep
+    the sessions of an earlier 60 %."""
 
     async def play(it: Stage, old: Engine, new: Engine) -> None:
         async def at_new() -> set[int]:
@@ -272,7 +274,7 @@ def test_a_run_that_begins_anew_finds_nobody_at_its_arm(tmp_path: Path) -> None:
         first = await at_new()
         assert 12 < len(first) < 36
         it.plane.set_weights({"x": {"old": 0.9, "new": 0.1}}, {"x": 1})
-        assert await at_new() == first  # within a run, each keeps what it has
+        assert await at_new() == first  # within a run, each session keeps its arm
         it.plane.set_weights({"x": {"old": 0.99, "new": 0.01}}, {"x": 2})
         assert len(await at_new()) < 4
         it.plane.set_weights({"x": {"old": 0.0, "new": 1.0}}, {"x": 2})
@@ -281,12 +283,12 @@ def test_a_run_that_begins_anew_finds_nobody_at_its_arm(tmp_path: Path) -> None:
     scene(tmp_path, play, keys="unit: session")
 
 
-# Arms that somebody chooses
+# Forced arms
 
 
 def test_a_key_chooses_an_arm(tmp_path: Path) -> None:
-    """Whatever the unit says; the engine hears of neither field, the session keeps its arm, and it only counts as
-    forced."""
+    """A request with the force key gets the arm that it names, whatever its unit. Neither field reaches the engine, the
+    session keeps its arm, and the request counts only as forced."""
 
     async def play(it: Stage, old: Engine, new: Engine) -> None:
         own = (await it.ask(post(INFER, b"{}", "x-session-id: s"))).headers["x-pointsman-arm"]
@@ -314,7 +316,7 @@ def test_a_key_chooses_an_arm(tmp_path: Path) -> None:
     ],
 )
 def test_who_may_not_choose_is_told(tmp_path: Path, said: str, key: str, status: int, reason: str, told: str) -> None:
-    """In the caller's protocol; no engine is asked, and nothing tells the key."""
+    """The refusal is in the client's protocol; no engine gets the request, and the reply does not contain the key."""
 
     async def play(it: Stage, old: Engine, new: Engine) -> None:
         fields = (f"x-pointsman-force: {said}", *((f"x-pointsman-force-key: {key}",) if key else ()))
@@ -332,7 +334,8 @@ def test_who_may_not_choose_is_told(tmp_path: Path, said: str, key: str, status:
 
 @pytest.mark.parametrize("keys", ["unit: 'header:x-user'", "unit: session", "unit: request", "unit: 'parameter:user'"])
 def test_a_body_chooses_an_arm_where_rules_look_for_it_there(tmp_path: Path, keys: str) -> None:
-    """By parameters, for itself alone; who may not is told."""
+    """Where the rules name parameters for it, the body forces the arm of its own request alone; without a valid key the
+    request gets 403."""
 
     async def play(it: Stage, old: Engine, new: Engine) -> None:
         for name in ("old", "new", "old"):
@@ -358,7 +361,7 @@ def test_a_body_chooses_an_arm_where_rules_look_for_it_there(tmp_path: Path, key
 
 
 def test_without_keys_nobody_may_choose(tmp_path: Path) -> None:
-    """A request that asks for an arm all the same is refused, and not served by another one."""
+    """Without force keys in the rules, a request that forces an arm is refused."""
 
     async def play(it: Stage, old: Engine, new: Engine) -> None:
         reply = await it.ask(post(INFER, b"{}", "x-pointsman-force: x=new", f"x-pointsman-force-key: {KEY}"))
@@ -371,7 +374,7 @@ def test_without_keys_nobody_may_choose(tmp_path: Path) -> None:
 
 
 def test_feedback_of_a_request(tmp_path: Path) -> None:
-    """By the id that its reply has: a value and a label, under a name, count at the unit's bucket."""
+    """Feedback by request id: a value and a label, under a name, count in the bucket of the request's unit."""
 
     async def play(it: Stage, old: Engine, new: Engine) -> None:
         reply = await it.ask(user("ann", "x-request-id: r-1"))
@@ -391,8 +394,8 @@ def test_feedback_of_a_request(tmp_path: Path) -> None:
 
 
 def test_a_rating_that_comes_again_is_counted_once(tmp_path: Path) -> None:
-    """As from a client that has not heard the answer, or from one who would have the last word. Another name is another
-    rating, and a label beside a value is its own; what is too long ago may count again, so memory is bounded."""
+    """A repeated rating of a request counts once, as when a client retries. Another name is a separate rating, and so
+    is a label beside a value."""
 
     async def play(it: Stage, old: Engine, new: Engine) -> None:
         counts = arm(it.plane, (await it.ask(user("ann", "x-request-id: r-1"))).headers["x-pointsman-arm"])
@@ -409,7 +412,7 @@ def test_a_rating_that_comes_again_is_counted_once(tmp_path: Path) -> None:
 
 
 def test_feedback_of_a_session(tmp_path: Path) -> None:
-    """The arm that it has is known, before its first request here, too."""
+    """Feedback for a session counts for the session's arm, even before its first request."""
 
     async def play(it: Stage, old: Engine, new: Engine) -> None:
         assert (await rate(it, session="s", value=1)).status == 200
@@ -422,7 +425,7 @@ def test_feedback_of_a_session(tmp_path: Path) -> None:
 
 
 def test_feedback_of_what_nobody_knows(tmp_path: Path) -> None:
-    """404 says so; and so it does where too many have come since."""
+    """Feedback for an unknown request gets 404, and so does feedback for one that newer requests have evicted."""
 
     async def play(it: Stage, old: Engine, new: Engine) -> None:
         reply = await rate(it, request_id="r-0", value=1)
@@ -453,7 +456,7 @@ WRONG = [
 
 @pytest.mark.parametrize("told, message", WRONG)
 def test_wrong_feedback_is_told_what_is_wrong(tmp_path: Path, told: dict[str, Any], message: str) -> None:
-    """400, in a sentence."""
+    """The reply has status 400 and a message that names the fault."""
 
     async def play(it: Stage, old: Engine, new: Engine) -> None:
         reply = await rate(it, **told)
@@ -467,7 +470,7 @@ def test_wrong_feedback_is_told_what_is_wrong(tmp_path: Path, told: dict[str, An
 
 
 def test_an_arm_takes_so_many_names_and_labels(tmp_path: Path) -> None:
-    """Who invents them does not fill the memory."""
+    """Each arm limits its feedback names and labels, since they come from clients and would fill the memory."""
 
     async def play(it: Stage, old: Engine, new: Engine) -> None:
         await it.ask(user("ann", "x-request-id: r"))

@@ -1,4 +1,4 @@
-"""Experiments over language models: tokens and their times, and generations that go on at another arm's engine."""
+"""Experiments over language models: tokens, their times, and generations that continue on another arm's engine."""
 
 from __future__ import annotations
 
@@ -75,7 +75,8 @@ def users(it: Stage) -> dict[str, str]:
 
 @pytest.mark.parametrize("path", [CHAT, MESSAGES])
 def test_tokens_are_counted_once_whatever_the_client_speaks(tmp_path: Path, path: str) -> None:
-    """Passed through or translated: one request, its prompt, its output, the first token's time and the others'."""
+    """A generation counts as one request with its prompt tokens, output tokens and token times, whether it is passed
+    through or translated."""
 
     async def play(it: Stage, old: Engine, new: Engine) -> None:
         await ask(it, path, users(it)["old"])
@@ -90,7 +91,7 @@ def test_tokens_are_counted_once_whatever_the_client_speaks(tmp_path: Path, path
 
 
 def test_a_whole_answer_has_no_first_token(tmp_path: Path) -> None:
-    """Its tokens count all the same."""
+    """A reply that is not streamed counts its tokens, but no time to first token."""
 
     async def play(it: Stage, old: Engine, new: Engine) -> None:
         await ask(it, CHAT, users(it)["old"], stream=False)
@@ -102,7 +103,7 @@ def test_a_whole_answer_has_no_first_token(tmp_path: Path) -> None:
 
 
 def test_a_generation_that_breaks_off_is_an_error(tmp_path: Path) -> None:
-    """Passed through and resumable alike, where nobody goes on."""
+    """A generation that breaks off counts as an error when no other endpoint continues it."""
 
     async def play(it: Stage, old: Engine, new: Engine) -> None:
         await ask(it, CHAT, users(it)["old"])
@@ -115,7 +116,7 @@ def test_a_generation_that_breaks_off_is_an_error(tmp_path: Path) -> None:
 
 
 def test_a_generation_that_goes_on_at_the_other_arm_is_crossed(tmp_path: Path) -> None:
-    """It counts for neither: whose it is, nobody can say."""
+    """A generation that both arms' engines served counts as crossed, and for neither arm."""
 
     async def play(it: Stage, old: Engine, new: Engine) -> None:
         told = await ask(it, CHAT, users(it)["old"])
@@ -132,7 +133,7 @@ def test_a_generation_that_goes_on_at_the_other_arm_is_crossed(tmp_path: Path) -
 
 
 def test_a_generation_that_goes_on_at_the_same_engine_counts_once(tmp_path: Path) -> None:
-    """With the tokens of all its parts."""
+    """It counts as one request, with the tokens of all its parts."""
 
     async def play(it: Stage, old: Engine, new: Engine) -> None:
         told = await ask(it, CHAT, users(it)["old"])
@@ -161,7 +162,7 @@ def test_a_generation_that_goes_on_at_the_same_engine_counts_once(tmp_path: Path
 
 
 def test_a_forced_generation_counts_as_forced_alone(tmp_path: Path) -> None:
-    """Its tokens are not the arm's, translated or not."""
+    """A forced generation adds no tokens to the arm's counts, whether it is passed through or translated."""
 
     async def play(it: Stage, old: Engine, new: Engine) -> None:
         fields = ("x-pointsman-force: x=new", f"x-pointsman-force-key: {KEY}")

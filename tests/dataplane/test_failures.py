@@ -1,4 +1,4 @@
-"""Engines that fail: what is tried again, what is not, and what the caller is told."""
+"""Failing engines: what is retried, what is not, and which error the client gets."""
 
 import asyncio
 from pathlib import Path
@@ -13,18 +13,18 @@ Reader, Writer = asyncio.StreamReader, asyncio.StreamWriter
 
 
 async def die(engine: Engine, heard: Heard, reader: Reader, writer: Writer) -> None:
-    """Close without an answer."""
+    """Close without a reply."""
     raise ConnectionError
 
 
 async def never(engine: Engine, heard: Heard, reader: Reader, writer: Writer) -> None:
-    """Say nothing, until the other side leaves."""
+    """Send nothing until the gateway closes the connection."""
     await reader.read()
     raise ConnectionError
 
 
 async def gone() -> Engine:
-    """An engine that nobody can connect to."""
+    """An engine that refuses connections."""
     engine = Engine()
     await engine.start()
     engine.stop()
@@ -32,7 +32,7 @@ async def gone() -> Engine:
 
 
 def test_a_refused_connection_is_tried_elsewhere(tmp_path: Path) -> None:
-    """Where nothing has reached an engine, any request goes to another endpoint, and the client never knows."""
+    """When an endpoint refuses the connection, any request goes to another endpoint, and the client gets no error."""
 
     async def scene() -> None:
         dead, alive = await gone(), Engine()
@@ -49,7 +49,8 @@ def test_a_refused_connection_is_tried_elsewhere(tmp_path: Path) -> None:
 
 
 def test_a_lost_request_names_where(tmp_path: Path) -> None:
-    """An inference that had reached the engine is not sent twice: 502, with reason, route, engine and endpoint."""
+    """An inference that has reached the engine is not sent twice: the client gets 502, with reason, route, engine and
+    endpoint."""
 
     async def scene() -> None:
         engine, other = Engine(die), Engine()
@@ -75,14 +76,14 @@ def test_a_lost_request_names_where(tmp_path: Path) -> None:
         (post(), "infer", 2),
         (post("/v2/models/m/generate"), "infer", 2),
         (post(body=b'{"parameters": {"sequence_id": 7}}'), "infer", 1),
-        (post("/v2/models/m/infer", b"{}", "Content-Encoding: gzip"), "infer", 1),  # nobody has looked inside
+        (post("/v2/models/m/infer", b"{}", "Content-Encoding: gzip"), "infer", 1),  # the body is not parsed
     ],
 )
 def test_only_what_may_run_twice_is_sent_twice(
     tmp_path: Path, request_bytes: bytes, idempotent: str, tries: int
 ) -> None:
-    """After a request has reached an engine, it is tried again only where that is harmless: GET always, an inference
-    where the rules say so, and never one of a sequence."""
+    """A request that has reached an engine is retried only where that is safe: always for GET, for an inference if the
+    rules allow it, never within a sequence."""
 
     async def scene() -> None:
         engines = [Engine(die), Engine(die)]
@@ -99,7 +100,7 @@ def test_only_what_may_run_twice_is_sent_twice(
 
 
 def test_a_long_body_is_not_kept_for_a_second_try(tmp_path: Path) -> None:
-    """A body above --retry-body-bytes is streamed on and forgotten, so the request cannot be tried again."""
+    """A body above --retry-body-bytes is streamed without being stored, so its request cannot be retried."""
 
     async def scene() -> None:
         engines = [Engine(die), Engine(die)]
@@ -118,7 +119,7 @@ def test_a_long_body_is_not_kept_for_a_second_try(tmp_path: Path) -> None:
 
 
 def test_the_budget_bounds_retries(tmp_path: Path) -> None:
-    """When everything fails, retries stop at their share: a failing fleet is not asked several times for everything."""
+    """When all requests fail, the retry budget bounds the number of retries."""
 
     async def scene() -> None:
         engine = Engine(die)
@@ -134,8 +135,8 @@ def test_the_budget_bounds_retries(tmp_path: Path) -> None:
 
 
 def test_time_limits(tmp_path: Path) -> None:
-    """An engine that does not answer in time is left: 504 deadline after `timeout`, another endpoint after
-    `try_timeout` where the request may run twice."""
+    """A request that exceeds `timeout` gets 504 deadline; a try that exceeds `try_timeout` goes to another endpoint if
+    the request may run twice."""
 
     async def scene() -> None:
         slow, fast = Engine(never), Engine()
@@ -145,7 +146,7 @@ def test_time_limits(tmp_path: Path) -> None:
             reply = await it.ask(post())
             assert (reply.status, reply.reason) == (504, "deadline")
             assert b"did not answer within 0.1 s" in reply.body
-            await until(lambda: slow.num_open == 0)  # the engine is told
+            await until(lambda: slow.num_open == 0)  # the gateway closes the engine's connection
         options = "try_timeout: 50ms\n    balance: round_robin\n    retry: {idempotent: infer}"
         async with stage(rules(slow, fast, options=options), tmp_path) as it:
             for _ in range(4):
@@ -158,8 +159,8 @@ def test_time_limits(tmp_path: Path) -> None:
 
 
 def test_a_silent_stream_is_broken_off(tmp_path: Path) -> None:
-    """A stream that falls silent for longer than the engine's `idle_timeout` ends with an error; one that goes on may
-    take longer than `timeout`."""
+    """A stream that is silent for longer than the engine's `idle_timeout` ends with an error; an active one may take
+    longer than `timeout`."""
 
     async def stall(engine: Engine, heard: Heard, reader: Reader, writer: Writer) -> None:
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n")
@@ -186,7 +187,8 @@ def test_a_silent_stream_is_broken_off(tmp_path: Path) -> None:
 
 
 def test_the_breaker_leaves_a_failing_endpoint_out(tmp_path: Path) -> None:
-    """After enough failures in a row an endpoint gets no requests until its pause is over and a trial succeeds."""
+    """After repeated failures an endpoint gets no requests until its breaker's pause is over and a trial request
+    succeeds."""
 
     async def scene() -> None:
         bad, good = Engine(die), Engine()
@@ -211,7 +213,7 @@ def test_the_breaker_leaves_a_failing_endpoint_out(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("status", [400, 404, 429, 500, 503])
 def test_answers_do_not_open_the_breaker(tmp_path: Path, status: int) -> None:
-    """An engine that answers is alive, whatever it answers: its status passes, and the breaker stays closed."""
+    """An error status is a reply: it passes to the client, and the breaker stays closed."""
 
     async def answer(engine: Engine, heard: Heard, reader: Reader, writer: Writer) -> None:
         writer.write(b"HTTP/1.1 %d Whatever\r\nContent-Length: 2\r\n\r\n{}" % status)
@@ -228,8 +230,8 @@ def test_answers_do_not_open_the_breaker(tmp_path: Path, status: int) -> None:
 
 
 def test_all_breakers_open_is_no_outage(tmp_path: Path) -> None:
-    """Where the breakers of all endpoints are open and no probe says that they are gone, requests are sent all the
-    same: when the engines come back, so do we, at once."""
+    """When the breakers of all endpoints are open and no probe reports them down, requests are sent anyway, so service
+    resumes as soon as the engines do."""
 
     async def scene() -> None:
         engines = [Engine(die), Engine(die)]
@@ -249,7 +251,8 @@ def test_all_breakers_open_is_no_outage(tmp_path: Path) -> None:
 
 
 def test_endpoints_that_are_down_get_nothing(tmp_path: Path) -> None:
-    """What the probes find down is not asked; where nothing else is left, 503 no_healthy_endpoint, at once."""
+    """An endpoint that probes report down gets no requests; if all are down, the client gets 503
+    no_healthy_endpoint."""
 
     async def scene() -> None:
         one, other = Engine(), Engine()
@@ -270,8 +273,8 @@ def test_endpoints_that_are_down_get_nothing(tmp_path: Path) -> None:
 
 
 def test_endpoints_that_are_not_ready_come_last(tmp_path: Path) -> None:
-    """What answers but says that it is not ready is asked only where no ready endpoint is left: a Triton that loads one
-    model goes on serving the others."""
+    """An unready endpoint gets requests only if no ready one is left: a Triton that is loading one model still serves
+    the others."""
 
     async def scene() -> None:
         one, other = Engine(), Engine()
@@ -292,7 +295,7 @@ def test_endpoints_that_are_not_ready_come_last(tmp_path: Path) -> None:
 
 
 def test_a_full_line_is_told(tmp_path: Path) -> None:
-    """Requests above the connections wait in line; above the line they are answered 503 overloaded, at once."""
+    """Requests beyond the connection limit queue; beyond the queue's limit they get 503 overloaded at once."""
 
     async def scene() -> None:
         answer = asyncio.Event()
@@ -330,7 +333,7 @@ def test_a_full_line_is_told(tmp_path: Path) -> None:
     ],
 )
 def test_a_malformed_reply_is_not_passed_on(tmp_path: Path, garbage: bytes) -> None:
-    """What an engine says that is not HTTP, or is ambiguous, is answered 502 upstream_protocol."""
+    """A reply that is not HTTP, or is ambiguous, becomes 502 upstream_protocol."""
 
     async def talk(engine: Engine, heard: Heard, reader: Reader, writer: Writer) -> None:
         writer.write(garbage)
@@ -347,7 +350,7 @@ def test_a_malformed_reply_is_not_passed_on(tmp_path: Path, garbage: bytes) -> N
 
 
 def test_more_than_was_promised_is_cut_off(tmp_path: Path) -> None:
-    """Bytes after the end of a reply reach nobody, and their connection is not used again."""
+    """Bytes after the end of a reply reach no client, and the engine's connection is not reused."""
 
     async def too_much(engine: Engine, heard: Heard, reader: Reader, writer: Writer) -> None:
         writer.write(OK + b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nforged")
@@ -366,7 +369,7 @@ def test_more_than_was_promised_is_cut_off(tmp_path: Path) -> None:
 
 
 def test_interim_replies_are_swallowed(tmp_path: Path) -> None:
-    """1xx replies of an engine are between it and the gateway."""
+    """The gateway does not forward an engine's 1xx replies."""
 
     async def interim(engine: Engine, heard: Heard, reader: Reader, writer: Writer) -> None:
         writer.write(b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n" + OK)

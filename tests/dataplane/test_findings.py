@@ -1,4 +1,4 @@
-"""What probes find, as the data plane takes it over."""
+"""Probe results, as the data plane applies them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ READY, DOWN = Readiness.READY, Readiness.DOWN
 
 
 def test_endpoints_know_what_probes_found(tmp_path: Path) -> None:
-    """Conditions are told whole each time, models and loads where they are news; new rules keep them all."""
+    """Each update has the condition of every endpoint, but only the changed models and loads; new rules keep them
+    all."""
 
     async def scene() -> None:
         engines = [Engine(), Engine()]
@@ -42,7 +43,7 @@ def test_endpoints_know_what_probes_found(tmp_path: Path) -> None:
 
 
 def test_what_is_known_of_prompts_survives_new_rules(tmp_path: Path) -> None:
-    """The next snapshot's engine has the index of the one before, as it has its endpoints."""
+    """An engine keeps its prefix index when new rules are loaded."""
 
     async def scene() -> None:
         engines = [Engine(), Engine()]

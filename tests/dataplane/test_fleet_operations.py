@@ -1,4 +1,4 @@
-"""Operations on the fleet: one URL, one answer, every endpoint that it concerns."""
+"""Operations on the fleet: one request, one reply, every endpoint concerned."""
 
 import asyncio
 import json
@@ -11,7 +11,7 @@ Reader, Writer = asyncio.StreamReader, asyncio.StreamWriter
 
 
 def says(status: int, told: object) -> Engine:
-    """An engine that answers everything with this."""
+    """An engine that gives every request this reply."""
     body = json.dumps(told).encode() if told is not None else b""
 
     async def answer(engine: Engine, heard: Heard, reader: Reader, writer: Writer) -> None:
@@ -27,7 +27,7 @@ async def start(*engines: Engine) -> None:
 
 
 def fleet(a: list[Engine], b: list[Engine]) -> str:
-    """Two engines; the model `split` is served by both, under another name by the second, all others by the first."""
+    """Two engines: both serve the model `split`, which the second calls `other`; the first serves all other models."""
     urls = [", ".join(f"'{engine.url}'" for engine in side) for side in (a, b)]
     return f"""
 version: 1
@@ -44,7 +44,7 @@ experiments:
 
 
 def test_a_load_reaches_every_replica(tmp_path: Path) -> None:
-    """load and unload go to every endpoint that the model's requests may go to, under its name there."""
+    """A load or unload goes to every endpoint that serves the model, under its name there."""
 
     async def scene() -> None:
         a, b = [says(200, None), says(200, None)], [says(200, None)]
@@ -67,7 +67,8 @@ def test_a_load_reaches_every_replica(tmp_path: Path) -> None:
 
 
 def test_half_a_success_is_a_failure(tmp_path: Path) -> None:
-    """Where one endpoint refuses, its status and text are told, with its address and how many did it."""
+    """When one endpoint refuses, the reply has its status, its text and address, and the number of endpoints that
+    succeeded."""
 
     async def scene() -> None:
         a = [says(200, None), says(400, {"error": "no such model"})]
@@ -89,8 +90,8 @@ def test_half_a_success_is_a_failure(tmp_path: Path) -> None:
 
 
 def test_the_index_is_of_all_engines(tmp_path: Path) -> None:
-    """The repository index joins all engines: each model once, READY where some endpoint has it; who is down is left
-    out."""
+    """The repository index merges all engines: each model appears once, READY if any endpoint has it ready. Endpoints
+    that are down are skipped."""
 
     async def scene() -> None:
         unready = {"name": "m", "version": "1", "state": "UNAVAILABLE", "reason": "unloaded"}
@@ -110,7 +111,7 @@ def test_the_index_is_of_all_engines(tmp_path: Path) -> None:
 
 
 def test_statistics_are_summed(tmp_path: Path) -> None:
-    """Statistics add up all endpoints of a model, and all models of the fleet."""
+    """Statistics are summed over the endpoints of a model; the fleet's statistics list all models."""
 
     def counted(name: str, number: int) -> dict[str, object]:
         success = {"success": {"count": number, "ns": 10 * number}}
@@ -152,7 +153,8 @@ def test_settings_are_read_once_and_written_everywhere(tmp_path: Path) -> None:
 
 
 def test_shared_memory_goes_to_engines_on_this_host(tmp_path: Path) -> None:
-    """Regions are registered with the engines of this host only; without one, the request is refused and says why."""
+    """Shared memory is registered only with engines on the gateway's host; without one, the request gets an error that
+    explains this."""
 
     async def scene() -> None:
         a = [says(200, [])]
@@ -176,7 +178,8 @@ def test_shared_memory_goes_to_engines_on_this_host(tmp_path: Path) -> None:
 
 
 def test_readiness_is_of_the_fleet(tmp_path: Path) -> None:
-    """/v2/health/ready wants a ready endpoint behind every route, or behind any, as set; live and /v2 answer alone."""
+    """/v2/health/ready needs a ready endpoint behind all routes, or behind any, as configured. The gateway answers
+    /v2/health/live and /v2 itself."""
 
     async def scene() -> None:
         a, b = [says(200, None), says(200, None)], [says(200, None)]
@@ -184,7 +187,7 @@ def test_readiness_is_of_the_fleet(tmp_path: Path) -> None:
         ready = get("/v2/health/ready")
         for ready_when, half in (("all", 400), ("any", 200)):
             async with stage(fleet(a, b), tmp_path, ready_when=ready_when) as it:
-                assert (await it.ask(ready)).status == 400  # nobody has been probed
+                assert (await it.ask(ready)).status == 400  # no endpoint has been probed yet
                 it.plane.set_health({("a", a[0].url): Readiness.DOWN, ("a", a[1].url): Readiness.READY})
                 assert (await it.ask(ready)).status == half
                 it.plane.set_health({("a", a[1].url): Readiness.READY, ("b", b[0].url): Readiness.READY})

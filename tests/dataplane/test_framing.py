@@ -32,7 +32,7 @@ def test_keep_alive_and_pipelining(tmp_path: Path, plain: bool) -> None:
 
 @pytest.mark.parametrize("plain", [False, True], ids=["uvloop", "asyncio"])
 def test_a_request_may_come_byte_by_byte(tmp_path: Path, plain: bool) -> None:
-    """However a request and the engine's reply are cut on their way, both arrive whole."""
+    """A request and a reply that arrive one byte at a time are both complete."""
 
     async def dribble(engine: Engine, heard: Heard, reader: Reader, writer: Writer) -> None:
         for byte in OK:
@@ -56,8 +56,8 @@ def test_a_request_may_come_byte_by_byte(tmp_path: Path, plain: bool) -> None:
 
 
 def test_chunked_requests(tmp_path: Path) -> None:
-    """A chunked body that is here whole goes on with its length; one that comes later is streamed on, re-framed, and
-    its extensions and trailers stay behind."""
+    """A chunked body that has arrived whole is sent with a length. One that is still arriving is streamed in new
+    chunks, without its extensions and trailers."""
 
     async def scene() -> None:
         engine = Engine()
@@ -83,7 +83,7 @@ def test_chunked_requests(tmp_path: Path) -> None:
 
 
 def test_expect_100_continue(tmp_path: Path) -> None:
-    """A client that waits for leave to send its body gets it, or gets the refusal at once."""
+    """A client that sends `Expect: 100-continue` gets 100, or an error at once."""
 
     async def scene() -> None:
         engine = Engine()
@@ -107,7 +107,8 @@ def test_expect_100_continue(tmp_path: Path) -> None:
 
 
 def test_http_1_0(tmp_path: Path) -> None:
-    """An HTTP/1.0 client gets no chunks: its reply ends with the connection; with a length it may be kept alive."""
+    """An HTTP/1.0 client gets no chunks: the reply ends with the connection. A reply with a length allows
+    keep-alive."""
 
     async def chunks(engine: Engine, heard: Heard, reader: Reader, writer: Writer) -> None:
         writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n")
@@ -133,7 +134,7 @@ def test_http_1_0(tmp_path: Path) -> None:
 
 
 def test_replies_that_end_with_the_connection(tmp_path: Path) -> None:
-    """An engine's reply without a length is framed for the client, whose connection lives on."""
+    """An engine's reply without a length is framed for the client, whose connection stays open."""
 
     async def until_close(engine: Engine, heard: Heard, reader: Reader, writer: Writer) -> None:
         writer.write(b"HTTP/1.0 200 OK\r\n\r\nabc")
@@ -154,8 +155,8 @@ def test_replies_that_end_with_the_connection(tmp_path: Path) -> None:
 
 
 def test_head_is_asked_as_get(tmp_path: Path) -> None:
-    """HEAD is answered like GET without the body, for engines and for the gateway itself, and the connection stays in
-    step (Triton sends a body to HEAD)."""
+    """HEAD gets the status and fields of GET without a body, from engines and from the gateway itself, and the
+    connection stays usable (Triton sends a body to HEAD)."""
 
     async def scene() -> None:
         engine = Engine()
@@ -173,7 +174,8 @@ def test_head_is_asked_as_get(tmp_path: Path) -> None:
 
 
 def test_connection_close(tmp_path: Path) -> None:
-    """A client that asks to close is told so, answered, and closed; the engine's connection is kept."""
+    """A client that sends `Connection: close` gets its reply and the same field, then its connection is closed; the
+    engine's connection is kept."""
 
     async def scene() -> None:
         engine = Engine()
@@ -192,7 +194,7 @@ def test_connection_close(tmp_path: Path) -> None:
 
 
 def test_an_early_answer_ends_the_upload(tmp_path: Path) -> None:
-    """An engine that answers before it has read the body is heard: the client gets that answer, and is closed."""
+    """When an engine replies before it has read the body, the client gets that reply, and its connection is closed."""
 
     async def refuse(engine: Engine, heard: Heard, reader: Reader, writer: Writer) -> None:
         writer.write(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 3\r\n\r\nno!")
@@ -208,7 +210,7 @@ def test_an_early_answer_ends_the_upload(tmp_path: Path) -> None:
             )
             reply = await client.reply()
             assert (reply.status, reply.body) == (400, b"no!")
-            await client.send(bytes(10_000))  # still sending: nothing breaks
+            await client.send(bytes(10_000))  # the client still sends, without an error
             assert await client.at_end()
         engine.stop()
 

@@ -1,4 +1,4 @@
-"""Requests that nobody would send: never a hang, never an error that the event loop has to report, never a leak."""
+"""Malformed requests cause no hang, no error reported to the event loop, and no leak."""
 
 import asyncio
 import tempfile
@@ -38,7 +38,7 @@ LIMITS = {"header_timeout": 0.05, "body_timeout": 0.05, "idle_timeout": 0.05, "m
 
 
 async def throw(it: Stage, pieces: list[bytes]) -> None:
-    """Send the pieces one by one; whatever the gateway makes of them, it must come to an end by itself."""
+    """Send the pieces one by one and read the reply; the gateway must close the connection by itself."""
     client = await it.client()
     try:
         for piece in pieces:
@@ -55,8 +55,8 @@ async def throw(it: Stage, pieces: list[bytes]) -> None:
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.lists(REQUESTS, min_size=12, max_size=12))
 def test_malformed_requests_come_to_an_end(many: list[list[bytes]]) -> None:
-    """Any bytes, in any pieces, on many connections at once: each is answered or closed in time, nothing stays behind
-    (see `stage`), and a good request is served as ever."""
+    """Random bytes, in random pieces, on many connections at once: each gets a reply or is closed in time, nothing
+    remains (see `stage`), and a good request is still served."""
 
     async def scene(tmp_path: Path) -> None:
         engine = Engine()
@@ -74,7 +74,7 @@ def test_malformed_requests_come_to_an_end(many: list[list[bytes]]) -> None:
 
 
 async def sweep_often(it: Stage) -> None:
-    """The plane looks for silent connections once a second; a test has not that long."""
+    """Sweep more often than the data plane's once a second."""
     while True:
         await asyncio.sleep(0.02)
         now = asyncio.get_running_loop().time()

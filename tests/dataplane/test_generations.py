@@ -1,4 +1,4 @@
-"""Requests to language models that pass through: how they begin and end, and what is counted of them."""
+"""Language-model requests that pass through: how they begin, how they end, and how they are counted."""
 
 import asyncio
 import gzip
@@ -36,7 +36,7 @@ BEGIN = STREAM + chunk(ROLE + token("a"))
 
 
 async def ask(it: Stage, path: str, body: bytes, *fields: str) -> tuple[int, dict[str, str], bytes, bool]:
-    """Status, fields and body of a reply, and whether it is whole."""
+    """The status, fields and body of a reply, and whether it is complete."""
     client = await it.client()
     await client.send(post(path, body, *fields))
     status, headers = await client.head()
@@ -59,7 +59,7 @@ ENDS = {
 @pytest.mark.parametrize("path", [CHAT, MESSAGES])
 @pytest.mark.parametrize("pieces", ENDS.values(), ids=ENDS)
 def test_a_stream_that_has_ended_is_whole(tmp_path: Path, pieces: list[bytes], path: str) -> None:
-    """However an engine cuts and frames what it says: a generation that has ended well is told as whole."""
+    """A generation that ended well is complete for the client, however the engine splits and frames it."""
 
     async def scene() -> None:
         closes = pieces[0].startswith(UNTIL_CLOSE)
@@ -81,7 +81,7 @@ def test_a_stream_that_has_ended_is_whole(tmp_path: Path, pieces: list[bytes], p
     ids=["last chunk", "at once", "words", "closed"],
 )
 def test_a_stream_that_stops_short_is_not_whole(tmp_path: Path, pieces: list[bytes], path: str) -> None:
-    """A reply that ends before its generation has ended ends with an error, and without the last chunk."""
+    """A reply that ends before its generation does gets an error event and no last chunk."""
 
     async def scene() -> None:
         [engine], text = await started(writes(*pieces, then="close"))
@@ -97,7 +97,7 @@ def test_a_stream_that_stops_short_is_not_whole(tmp_path: Path, pieces: list[byt
 
 @pytest.mark.parametrize("size", [1, 7, 60])
 def test_tokens_are_counted_however_they_are_cut(tmp_path: Path, size: int) -> None:
-    """Usage is read from a stream whose chunks end amid its events."""
+    """Usage is read from a stream whose chunks split its events."""
     said = b": ping\n\n" + ROLE + token("h\u00e9") + STOP + USAGE + DONE
 
     async def scene() -> None:
@@ -114,7 +114,7 @@ def test_tokens_are_counted_however_they_are_cut(tmp_path: Path, size: int) -> N
 
 
 def test_a_compressed_stream_passes_unread(tmp_path: Path) -> None:
-    """A stream that the engine has compressed for the client is neither held nor taken for broken."""
+    """A stream that the engine compresses passes through unparsed: it is neither held back nor treated as broken."""
     packed = gzip.compress(ROLE + token("a") + STOP + DONE)
     head = STREAM.replace(b"\r\n\r\n", b"\r\nContent-Encoding: gzip\r\n\r\n")
 
@@ -133,7 +133,8 @@ def test_a_compressed_stream_passes_unread(tmp_path: Path) -> None:
     ("status", "pieces"), [(500, [b"out of ", b"memory"]), (200, [ROLE, USAGE])], ids=["failure", "nothing said"]
 )
 def test_a_stream_without_a_token_ends(tmp_path: Path, status: int, pieces: list[bytes]) -> None:
-    """An event stream that is held to its end, for want of a token, and ends by closing, has an end for the client."""
+    """An event stream that ends by closing before its first token, while the gateway holds it back, is complete for the
+    client."""
 
     async def scene() -> None:
         head = UNTIL_CLOSE.replace(b"200", b"%d" % status)
@@ -147,7 +148,8 @@ def test_a_stream_without_a_token_ends(tmp_path: Path, status: int, pieces: list
 
 
 def test_what_only_mentions_errors_is_held(tmp_path: Path) -> None:
-    """A first event that says `error: null`, as those of responses do, is no token: another endpoint is still asked."""
+    """A first event that contains `error: null`, as in OpenAI's responses, does not start the reply: another endpoint
+    may still be tried."""
     created = event({"type": "response.created", "response": {"id": "r", "error": None}})
     ended = event({"type": "response.completed", "response": {"id": "r"}})
 
@@ -170,7 +172,7 @@ def test_what_only_mentions_errors_is_held(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("path", [CHAT, MESSAGES])
 def test_tries_are_read_each_in_its_own_way(tmp_path: Path, path: str) -> None:
-    """After a try whose reply came in chunks, one whose reply has a length, and comes in pieces, is read as such."""
+    """The framing of a failed try's reply does not affect how the next try's reply is read."""
 
     async def scene() -> None:
         whole = http(200, WHOLE.replace(b"hello", b"hello" * 200))
@@ -190,7 +192,7 @@ def test_tries_are_read_each_in_its_own_way(tmp_path: Path, path: str) -> None:
 
 @pytest.mark.parametrize("path", [CHAT, MESSAGES])
 def test_no_token_in_time(tmp_path: Path, path: str) -> None:
-    """A reply that has begun but brings no token in time is one that has not begun."""
+    """A reply that brings no token within the timeout gets 504, though its head has arrived."""
 
     async def scene() -> None:
         held = writes(STREAM + chunk(ROLE), then="hang")
@@ -206,7 +208,7 @@ def test_no_token_in_time(tmp_path: Path, path: str) -> None:
 
 @pytest.mark.parametrize("path", [CHAT, MESSAGES])
 def test_all_say_that_they_cannot(tmp_path: Path, path: str) -> None:
-    """Where every endpoint answers 503, the client reads what the last of them said."""
+    """When every endpoint answers 503, the client gets the last one's reply."""
 
     async def scene() -> None:
         full = writes(http(503, b'{"error":{"message":"full up"}}', b"Retry-After: 7"))
@@ -229,7 +231,8 @@ def test_all_say_that_they_cannot(tmp_path: Path, path: str) -> None:
     ids=["asked", "held", "amid the stream", "amid a whole reply"],
 )
 def test_a_client_that_leaves_stops_the_engine(tmp_path: Path, path: str, pieces: list[bytes]) -> None:
-    """Whatever the stage: the engine's connection is closed at once, and the leaving is counted once."""
+    """When the client leaves, at any stage, the engine's connection is closed at once, and the error is counted
+    once."""
 
     async def scene() -> None:
         [engine], text = await started(writes(*pieces, then="hang"))
@@ -248,7 +251,7 @@ def test_a_client_that_leaves_stops_the_engine(tmp_path: Path, path: str, pieces
 
 
 def test_names_that_nobody_can_pass_on(tmp_path: Path) -> None:
-    """A model's name of megabytes is not remembered, and a body that must be written anew, but cannot, is refused."""
+    """An error does not repeat a model name of megabytes; a body that must be rewritten, but cannot be, is refused."""
     deep = b"[" * 400 + b"]" * 400
 
     async def scene() -> None:
@@ -265,7 +268,7 @@ def test_names_that_nobody_can_pass_on(tmp_path: Path) -> None:
 
 
 def test_one_length_reaches_the_engine(tmp_path: Path) -> None:
-    """A body that is written anew goes out with its own length alone, also where a rule asks for the client's."""
+    """A rewritten body is sent with its own length alone, even if a rule matches the client's length."""
     routes = "  - {name: odd, match: {header: {content-length: '1'}}, engine: it}\n  - {name: all, engine: it}\n"
 
     async def scene() -> None:
@@ -283,7 +286,7 @@ def test_one_length_reaches_the_engine(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("path", [CHAT, MESSAGES])
 def test_a_body_cut_off_amid_its_compression(tmp_path: Path, path: str) -> None:
-    """Half of a compressed body is refused, though all of its text could be read."""
+    """A truncated compressed body is refused even if its text can be read; so is one with trailing data."""
 
     async def scene() -> None:
         [engine], text = await started(writes(http(200, WHOLE)))
@@ -301,7 +304,7 @@ def test_a_body_cut_off_amid_its_compression(tmp_path: Path, path: str) -> None:
 
 @pytest.mark.parametrize("size", [200, 5000])
 def test_a_response_whose_last_event_is_long(tmp_path: Path, size: int) -> None:
-    """The last event of a response repeats all of it; what ends the chunks may come by itself."""
+    """A response whose last event repeats all of its text is complete, also when the last chunk comes separately."""
     delta = event({"type": "response.output_text.delta", "delta": "hello"})
     last = event({"type": "response.completed", "response": {"output": ["x" * size]}})
     pieces = [STREAM + chunk(delta), chunk(delta), chunk(last), LAST]

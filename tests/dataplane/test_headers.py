@@ -1,4 +1,4 @@
-"""What requests and replies carry from hop to hop."""
+"""The header fields of requests and replies on each hop."""
 
 import asyncio
 import gzip
@@ -11,7 +11,8 @@ INFER = "/v2/models/m/infer"
 
 
 def test_what_an_engine_gets(tmp_path: Path) -> None:
-    """End-to-end fields pass, those of one hop do not; who asked, how, and through whom is told."""
+    """End-to-end fields pass, hop-by-hop fields do not; the gateway adds the client's address, protocol and host, and
+    `via`."""
     fields = (
         "traceparent: 00-1-2-01",
         "X-Own: Kept  As Is",
@@ -53,7 +54,7 @@ def test_what_an_engine_gets(tmp_path: Path) -> None:
 
 
 def test_a_framing_field_cannot_be_named_away(tmp_path: Path) -> None:
-    """`Connection: content-length` does not make the length vanish on the next hop."""
+    """`Connection: content-length` does not remove the length from the next hop's request."""
 
     async def scene() -> None:
         engine = Engine()
@@ -67,7 +68,7 @@ def test_a_framing_field_cannot_be_named_away(tmp_path: Path) -> None:
 
 
 def test_trusted_forwarding(tmp_path: Path) -> None:
-    """Behind another proxy (--trust-forwarded) what it told is kept and added to."""
+    """With --trust-forwarded the fields of a proxy in front are kept and extended."""
 
     async def scene() -> None:
         engine = Engine()
@@ -91,7 +92,7 @@ def test_trusted_forwarding(tmp_path: Path) -> None:
 
 
 def test_request_ids(tmp_path: Path) -> None:
-    """A request's id is the client's own, or a new one that no other request has; engine and client read the same."""
+    """A request id is the client's own or a new unique one; engine and client get the same id."""
 
     async def scene() -> None:
         engine = Engine()
@@ -111,7 +112,8 @@ def test_request_ids(tmp_path: Path) -> None:
 
 
 def test_what_a_client_gets(tmp_path: Path) -> None:
-    """A reply's end-to-end fields pass, those of the engine's hop do not; the decision is told, unless switched off."""
+    """A reply's end-to-end fields pass, hop-by-hop fields do not. The reply names the routing decision unless that is
+    disabled."""
 
     async def answer(engine: Engine, heard: Heard, reader: Reader, writer: Writer) -> None:
         fields = (
@@ -134,7 +136,7 @@ def test_what_a_client_gets(tmp_path: Path) -> None:
             assert reply.headers["via"] == "1.1 pointsman"
             assert (reply.headers["x-pointsman-route"], reply.headers["x-pointsman-engine"]) == ("all", "it")
             assert "x-pointsman-arm" not in reply.headers
-            assert (await client.ask(post())).status == 418  # our side lives on
+            assert (await client.ask(post())).status == 418  # the client's connection stays open
         async with stage(rules(engine), tmp_path, name_decision=False) as it:
             assert "x-pointsman-route" not in (await it.ask(post())).headers
         engine.stop()
@@ -143,7 +145,7 @@ def test_what_a_client_gets(tmp_path: Path) -> None:
 
 
 def test_engine_fields_and_keys(tmp_path: Path) -> None:
-    """An engine's api_key and headers go with each request, in place of what the client sent under the same names."""
+    """An engine's api_key and headers replace the client's fields of the same names."""
 
     async def scene() -> None:
         engine = Engine()
@@ -159,7 +161,7 @@ def test_engine_fields_and_keys(tmp_path: Path) -> None:
 
 
 def test_compressed_bodies_pass(tmp_path: Path) -> None:
-    """gzip goes through both ways to the byte, with the fields that tell of it."""
+    """gzip bodies pass both ways unchanged, with their content-encoding fields."""
     zipped = gzip.compress(b'{"inputs": []}')
 
     async def answer(engine: Engine, heard: Heard, reader: Reader, writer: Writer) -> None:
@@ -181,8 +183,8 @@ def test_compressed_bodies_pass(tmp_path: Path) -> None:
 
 
 def test_nobody_answers_unknown_paths_and_verbs(tmp_path: Path) -> None:
-    """Unknown paths are 404 and wrong verbs 405 with Triton's texts; a model that no route takes reads as one that
-    Triton does not have."""
+    """Unknown paths get 404 and wrong methods 405, with Triton's texts; a model without a route gets Triton's error for
+    an unknown model."""
     only = "  - {name: one, match: {model: known}, engine: it}\n"
 
     async def scene() -> None:

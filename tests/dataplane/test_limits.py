@@ -1,4 +1,4 @@
-"""What a client may use up, and how long it may take; what is malformed is never sent on."""
+"""Limits on a client's sizes, times and connections; malformed requests are never forwarded."""
 
 import asyncio
 import errno
@@ -66,8 +66,8 @@ BAD_CHUNKS = {
 
 @pytest.mark.parametrize("request_bytes", MALFORMED.values(), ids=MALFORMED)
 def test_ambiguous_heads_are_refused(tmp_path: Path, request_bytes: bytes) -> None:
-    """What two servers could read in two ways is answered 400 and closed; the engine sees nothing of it, nor of what
-    follows it on the connection."""
+    """An ambiguous head gets 400 and the connection is closed. The engine gets neither the request nor the bytes after
+    it."""
 
     async def scene() -> None:
         engine = Engine()
@@ -87,7 +87,8 @@ def test_ambiguous_heads_are_refused(tmp_path: Path, request_bytes: bytes) -> No
 
 @pytest.mark.parametrize("request_bytes", BAD_CHUNKS.values(), ids=BAD_CHUNKS)
 def test_bad_chunks_are_refused(tmp_path: Path, request_bytes: bytes) -> None:
-    """A malformed chunk is answered 400 and closed; no engine gets the request whole, nor what follows it."""
+    """A malformed chunk gets 400 and the connection is closed. The engine gets neither the whole request nor the bytes
+    after it."""
 
     async def scene() -> None:
         engine = Engine()
@@ -104,7 +105,7 @@ def test_bad_chunks_are_refused(tmp_path: Path, request_bytes: bytes) -> None:
 
 
 def test_a_malformed_request_after_a_good_one(tmp_path: Path) -> None:
-    """In a pipeline the good request is answered first, then the bad one refused, and nothing after it is read."""
+    """In a pipeline the good request gets its reply first, then the bad one gets 400, and nothing after it is read."""
 
     async def scene() -> None:
         engine = Engine()
@@ -122,7 +123,7 @@ def test_a_malformed_request_after_a_good_one(tmp_path: Path) -> None:
 
 
 def test_length_limits(tmp_path: Path) -> None:
-    """A head that is too long is 431, a body that is too long 413, told by its length or found while it comes."""
+    """A head that is too long gets 431. A body that is too long gets 413, whether its length is declared or not."""
 
     async def scene() -> None:
         engine = Engine()
@@ -144,11 +145,11 @@ def test_length_limits(tmp_path: Path) -> None:
 
 
 def test_a_client_that_has_reset_is_let_go_of(tmp_path: Path) -> None:
-    """asyncio's own transport raises where half of a connection is closed that the client has reset meanwhile: the
-    connection ends, and the sweep goes on with the others."""
+    """asyncio's own transport raises when it half-closes a connection that the client has reset: the connection is
+    removed."""
 
     class Reset:
-        """A transport whose socket is not connected any more."""
+        """A transport whose socket is no longer connected."""
 
         def __init__(self, transport: asyncio.Transport) -> None:
             self._transport = transport
@@ -175,7 +176,7 @@ def test_a_client_that_has_reset_is_let_go_of(tmp_path: Path) -> None:
 
 
 def test_silent_clients(tmp_path: Path) -> None:
-    """A head or a body that does not come on is answered 408, and an idle connection is closed without a word."""
+    """A head or a body that stalls gets 408; an idle connection is closed without a reply."""
 
     async def scene() -> None:
         engine = Engine()
@@ -195,7 +196,7 @@ def test_silent_clients(tmp_path: Path) -> None:
 
 
 def test_connection_limit(tmp_path: Path) -> None:
-    """Above --max-connections a client is told that the gateway is full; a place that is free again is given."""
+    """A client above --max-connections gets 503; once a connection closes, the next client is accepted."""
 
     async def scene() -> None:
         engine = Engine()

@@ -1,4 +1,4 @@
-"""What replies tell of their engine's load."""
+"""Engine loads in replies."""
 
 import asyncio
 from pathlib import Path
@@ -22,7 +22,8 @@ REPLY = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n%b\r\n{}"
     ],
 )
 def test_loads_in_replies(tmp_path: Path, field: bytes, load: Load | None) -> None:
-    """With `load: {source: orca}` each request asks for it, and the balancing and the counters know what is told."""
+    """With `load: {source: orca}` each request asks the engine for its load, and the balancing and the counters use the
+    reply's value."""
 
     async def tells(engine: Engine, heard: Heard, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(REPLY % field)

@@ -1,4 +1,4 @@
-"""Heads of calls that differ in a few fields: made from what came before, or read anew, they are the same."""
+"""Call heads that differ in a few fields: a head derived from an earlier one equals a head parsed from scratch."""
 
 from __future__ import annotations
 
@@ -69,8 +69,8 @@ def told(head: CallHead) -> list[Any]:
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(own=st.lists(st.tuples(OWN, st.booleans()), min_size=1, max_size=8))
 def test_heads_that_are_made_of_others(tmp_path: Path, rules: str, own: list[tuple[list[Field], bool]]) -> None:
-    """Whatever came before on the connection, a head is what its fields say by themselves; each comes three times, with
-    others between, coded by Huffman or not."""
+    """A head depends on its own fields alone, whatever came before on the connection. Each head comes three times,
+    interleaved with others, with or without Huffman coding."""
 
     async def play() -> None:
         plane = DataPlane(Settings(), load(rules, tmp_path), 1, {}, None)
@@ -94,7 +94,8 @@ def test_heads_that_are_made_of_others(tmp_path: Path, rules: str, own: list[tup
 
 
 def test_hosts_must_agree(tmp_path: Path) -> None:
-    """An experiment may assign by the host: it is held against `:authority` all the same (RFC 9113 section 8.3.1)."""
+    """An experiment may assign by the `host` field: a `host` that differs from `:authority` is a fault (RFC 9113
+    section 8.3.1)."""
 
     async def play() -> None:
         plane = DataPlane(Settings(), load(UNITS.replace("x-user", "host"), tmp_path), 1, {}, None)
@@ -112,7 +113,8 @@ def test_hosts_must_agree(tmp_path: Path) -> None:
 
 
 def test_each_call_has_its_own(tmp_path: Path) -> None:
-    """Calls of one connection: each engine's stream has the ids and the trace of its call; new rules are heeded."""
+    """On one connection each call passes its own request id and trace to the engine, and new rules apply to the next
+    call."""
 
     async def play(it: GrpcStage, client: GrpcClient, engine: GrpcEngine) -> None:
         async def ask(number: int) -> Call:
@@ -135,5 +137,5 @@ def test_each_call_has_its_own(tmp_path: Path) -> None:
 
 
 def never_indexed(field: tuple[str, str]) -> Any:
-    """As gRPC's C library sends what applications add: literals that change no table."""
+    """A literal that changes no table, as gRPC's C library encodes an application's metadata."""
     return NeverIndexedHeaderTuple(*field)

@@ -27,7 +27,7 @@ def test_captures_survive_any_cut(size: int) -> None:
 
 
 def test_a_copy_that_is_too_long_is_none() -> None:
-    """Up to the limit all is kept; beyond it nothing is, and only the size is counted."""
+    """A copy up to the limit keeps all of its bytes; a longer one keeps none and counts only the size."""
     copy = Copy(6)
     copy.add(b"abc")
     copy.add(b"def")
@@ -38,9 +38,9 @@ def test_a_copy_that_is_too_long_is_none() -> None:
 
 
 def test_a_tap_never_waits(tmp_path: Path) -> None:
-    """Where nobody listens, or nobody reads, captures are dropped and counted; what is kept for a slow reader is
-    bounded, and so is what he has not done with. When a listener is there, the tap finds it, and again after it was
-    gone."""
+    """Captures are dropped and counted while no listener is connected or the listener does not read. Both the captures
+    buffered for a slow listener and those that it has not acknowledged are bounded. The tap connects when a listener
+    appears, and reconnects after the listener is gone."""
     path = str(tmp_path / "captures")
     body = b"x" * 1_000_000
 
@@ -77,7 +77,7 @@ def test_a_tap_never_waits(tmp_path: Path) -> None:
         assert not tap.is_open_for("r", given)
         assert tap.is_open_for("other", 1)
         assert tap.counts["r", "max_in_flight"] == 1
-        writers[0].write(b"r\nr")  # one is done with, and half a word of another
+        writers[0].write(b"r\nr")  # acknowledges one capture, and half a word of another
         while not tap.is_open_for("r", given):
             await asyncio.sleep(0.01)
         assert not tap.is_open_for("r", given - 1)

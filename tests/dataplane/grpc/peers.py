@@ -1,4 +1,4 @@
-"""HTTP/2 peers by the h2 library, which shares no code with the gateway: scripted engines and raw clients."""
+"""HTTP/2 peers on the h2 library, which shares no code with the gateway: scripted engines and raw clients."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ STREAM = "/inference.GRPCInferenceService/ModelStreamInfer"
 
 
 class Connection(H2Connection):
-    """The library's, but that streams under way go on after GOAWAY, as RFC 9113 section 6.8 has it."""
+    """The library's connection, except that open streams continue after GOAWAY (RFC 9113 section 6.8)."""
 
     def _receive_goaway_frame(self, frame: Any) -> Any:
         state = self.state_machine.state
@@ -48,7 +48,7 @@ class Connection(H2Connection):
 
 
 class Call:
-    """One stream, of either side: what has come on it, and what is sent."""
+    """One stream of either side: what it has received and sent."""
 
     def __init__(self, peer: Peer, stream_id: int) -> None:
         self.peer = peer
@@ -71,10 +71,10 @@ class Call:
     def __repr__(self) -> str:
         return f"<Call {self.id} {self.fields} {len(self.data)} bytes {self.trailers} {self.was_reset}>"
 
-    # What has come
+    # Received
 
     def value(self, name: str) -> str | None:
-        """The first of a name, among trailers or the first fields."""
+        """The first value of a name, in the trailers or else in the first fields."""
         return next((value for key, value in [*self.trailers, *self.fields] if key == name), None)
 
     @property
@@ -87,7 +87,7 @@ class Call:
         return self.ended or self.was_reset is not None or self.peer.is_lost
 
     async def when(self, condition: Callable[[], object]) -> None:
-        """Wait for what must become true of it."""
+        """Wait until the condition holds."""
         async with asyncio.timeout(DEADLINE):
             while not condition():
                 self._changed.clear()
@@ -107,7 +107,7 @@ class Call:
         return self
 
     def pause(self) -> None:
-        """Give no more window back."""
+        """Stop giving the peer flow-control window."""
         self.is_reading = False
 
     def resume(self) -> None:
@@ -116,7 +116,7 @@ class Call:
         if unread and not self.is_over:
             self.peer.acknowledge(unread, self.id)
 
-    # What is sent
+    # Sending
 
     def open(self, fields: Fields = OPENING, *, ended: bool = False) -> None:
         self.peer.h2.send_headers(self.id, fields, end_stream=ended)
@@ -127,7 +127,7 @@ class Call:
         await self.send_raw(b"".join(map(framed, messages)), ended=ended)
 
     async def send_raw(self, data: bytes, *, ended: bool = False) -> None:
-        """Send bytes as the windows allow; where the stream ends before that, what is left is dropped."""
+        """Send bytes as the windows allow; drop the rest if the stream ends before that."""
         h2 = self.peer.h2
         at = 0
         while at < len(data) or ended:
@@ -160,7 +160,7 @@ class Call:
         self.peer.flush()
 
     def refuse(self, status: int, message: str = "", *more: tuple[str, str]) -> None:
-        """Trailers alone."""
+        """Send a trailers-only reply."""
         self.open([*OPENING, ("grpc-status", str(status)), ("grpc-message", message), *more], ended=True)
 
     def reset(self, code: int = ErrorCodes.CANCEL) -> None:
@@ -172,7 +172,7 @@ class Call:
 
     def data_came(self, data: bytes, size: int) -> None:
         self.data += data
-        with contextlib.suppress(Exception):  # what is no gRPC is there in `data`
+        with contextlib.suppress(Exception):  # bytes that are not gRPC stay in `data`
             for is_compressed, message in self._reader.feed(data):
                 self.messages.append(message)
                 self.compressed.append(is_compressed)
@@ -207,7 +207,7 @@ class Peer:
         self.num_acknowledged = 0
         self._opened = opened
         self._sent = 0
-        # A window that is smaller than usual holds once the other side has said that it knows of it.
+        # A smaller initial window applies only once the peer has acknowledged the settings.
         later = {key: value for key, value in (settings or {}).items() if key == SettingCodes.INITIAL_WINDOW_SIZE}
         first = {key: value for key, value in (settings or {}).items() if key not in later}
         self.h2.local_settings = Settings(client=is_client, initial_values=first)
@@ -227,7 +227,7 @@ class Peer:
             await self.writer.drain()
 
     def leave(self, last_id: int, code: int = 0) -> None:
-        """Tell the other side to open no more streams; those up to `last_id` go on."""
+        """Send GOAWAY: the peer opens no more streams; those up to `last_id` continue."""
         self.flush()
         self.writer.write(GoAwayFrame(0, last_stream_id=last_id, error_code=code).serialize())
 
@@ -289,12 +289,12 @@ Script = Callable[[Call], Awaitable[None]]
 
 
 def echoed(message: bytes) -> bytes:
-    """The ModelStreamInferResponse that holds it as its response."""
+    """A ModelStreamInferResponse with the message as its response."""
     return stream_response(message)
 
 
 async def echo(call: Call) -> None:
-    """Answer with the message, or each message of a stream with a response that holds it."""
+    """Answer with the message; on a stream, answer each message with a response that holds it."""
     call.open()
     while (message := await call.message()) is not None:
         await call.send(echoed(message) if call.value(":path") == STREAM else message)
@@ -303,7 +303,7 @@ async def echo(call: Call) -> None:
 
 
 class GrpcEngine:
-    """Plays a script for each call, and keeps the calls."""
+    """Runs a script for each call, and stores the calls."""
 
     def __init__(self, script: Script = echo, *, settings: dict[SettingCodes, int] | None = None) -> None:
         self.script = script
@@ -333,7 +333,7 @@ class GrpcEngine:
             peer.abort()
 
     async def stop(self) -> None:
-        """Refuse new connections, and break those there are; a script that failed fails the test."""
+        """Refuse new connections and break open ones; fail the test if a script failed."""
         self.stop_listening()
         self.break_connections()
         for task in self._tasks:
@@ -358,7 +358,7 @@ class GrpcEngine:
             await self.script(call)
         except (TimeoutError, AssertionError, KeyError, TypeError, ValueError) as error:
             self.errors.append(error)
-        except ProtocolError:  # the gateway has ended the stream meanwhile
+        except ProtocolError:  # the gateway has ended the stream
             pass
 
 
@@ -379,7 +379,7 @@ class GrpcClient(Peer):
         return call
 
     async def ask(self, *messages: bytes, path: str = UNARY, metadata: Fields | None = None) -> Call:
-        """A whole call."""
+        """Make a whole call."""
         call = self.call(path, *(metadata or []))
         await call.send(*messages, ended=True)
         return await call.over()

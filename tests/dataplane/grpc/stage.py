@@ -22,12 +22,12 @@ from gateway.redis.bounded_client import Store
 from tests.dataplane.grpc.peers import GrpcClient, GrpcEngine
 from tests.dataplane.stage import Engine, Stage, held_of_limits, load, until
 
-WINDOW = ConnectionSpec().window_bytes  # what may come on an engine's stream before its client has taken it
+WINDOW = ConnectionSpec().window_bytes  # the most an engine's stream may send before its client has read any of it
 RESULT = service_pb2.ModelInferResponse(model_name="m", model_version="1", id="a").SerializeToString()
 
 
 class _SweepCounter:
-    """Stands among the connections, and counts sweeps."""
+    """Stands among the connections and counts sweeps."""
 
     peer = "-"
 
@@ -37,7 +37,7 @@ class _SweepCounter:
 
     def sweep(self, now: float) -> None:
         self._left -= 1
-        if self._left < 0:  # the first may have been under way
+        if self._left < 0:  # the first may have been in progress
             self.is_done.set()
 
     def live(self) -> list[Any]:
@@ -58,14 +58,14 @@ class GrpcStage(Stage):
         plane.request_log.access_log = AccessLog("json", self._log)
 
     async def grpc(self, *, settings: dict[SettingCodes, int] | None = None, **options: Any) -> GrpcClient:
-        """An HTTP/2 connection of its own."""
+        """Open another HTTP/2 connection."""
         reader, writer = await asyncio.open_connection("127.0.0.1", self.port, **options)
         peer = GrpcClient(reader, writer, is_client=True, settings=settings)
         self.peers.append(peer)
         return peer
 
     async def sweeps(self, number: int) -> None:
-        """Wait until the data plane has looked at its connections this many times."""
+        """Wait until the data plane has swept its connections this many times."""
         counter = _SweepCounter(number)
         self.plane.connections.add(counter)
         try:
@@ -74,7 +74,7 @@ class GrpcStage(Stage):
             self.plane.connections.discard(counter)
 
     async def settled(self, read: Callable[[], int]) -> int:
-        """The value that a number has once it stops growing from one sweep to the next."""
+        """The value of a number once it stays the same from one sweep to the next."""
         before = 0
         while not before or before != read():
             before = read()
@@ -88,7 +88,7 @@ class GrpcStage(Stage):
         return [json.loads(line) for line in self._log.getvalue().splitlines()]
 
     def in_flight(self) -> int:
-        """Tries counted on endpoints, and in the counters: both must agree."""
+        """Tries counted on endpoints and in the counters; both must agree."""
         counted = sum(endpoint.in_flight for endpoint in self.endpoints())
         assert counted == sum(series.in_flight for series in self.plane.metrics.by_key.values())
         return counted
@@ -113,10 +113,10 @@ async def grpc_stage(
     store: Store | None = None,
     **settings: Any,
 ) -> AsyncIterator[GrpcStage]:
-    """The data plane by these rules; what it does once a second it does every `sweep_seconds`.
+    """The data plane under these rules; its once-a-second work runs every `sweep_seconds`.
 
-    When a test is through, nothing may be left behind: no call counted in flight, no deadline, no stream, no task, no
-    connection, no error that the event loop had to report.
+    When a test ends, nothing may remain: no call counted in flight, no deadline, no stream, no task, no connection, no
+    error reported to the event loop.
     """
     plane_module._SWEEP_SECONDS, swept = sweep_seconds, plane_module._SWEEP_SECONDS
     loop = asyncio.get_running_loop()
@@ -144,12 +144,12 @@ async def grpc_stage(
 
 
 def is_of_grpc_aio(context: dict[str, Any]) -> bool:
-    """Whether it is gRPC's own client that forgets its tasks."""
+    """Whether the error is about a task that gRPC's own client dropped."""
     return "/grpc/aio/" in repr(context.get("task"))
 
 
 def left_behind(plane: DataPlane, engines: Any) -> list[str]:
-    """What of calls that are over is still there."""
+    """What finished calls have left behind."""
     found = []
     for engine in {*engines, *plane.snapshot.engines.values()}:
         for endpoint in engine.endpoints:
@@ -165,7 +165,7 @@ def left_behind(plane: DataPlane, engines: Any) -> list[str]:
 
 
 def is_at_rest(pool: Any) -> bool:
-    """Whether a pool's streams are all unused: no waiter, no connection being opened."""
+    """Whether a pool has no streams in use, no waiter and no connection being opened."""
     return "0 streams, 0 wait>" in repr(pool) and pool.size == len(pool._connections)
 
 
@@ -180,13 +180,14 @@ def gateway_tasks() -> list[str]:
 
 
 def grpc_rules(*engines: GrpcEngine | Engine, options: str = "", routes: str = "") -> str:
-    """One engine `it` with all the endpoints, and a route to it; `options` are more of the engine's keys."""
+    """Rules with one engine `it` that has all the endpoints, and a route to it; `options` are more of the engine's
+    keys."""
     return many({"it": (engines, options)}, routes or "  - {name: all, engine: it}\n")
 
 
 def many(engines: dict[str, Any], routes: str = "") -> str:
-    """Engines by name, each a scripted one, several, or several with options; each of them serves the models that begin
-    with its name where nothing else is said."""
+    """Rules with engines by name: each a scripted one, several, or several with options. Without `routes`, each engine
+    serves the models whose names begin with its name."""
     lines = ["version: 1", "engines:"]
     made = ""
     for name, given in engines.items():
@@ -219,7 +220,7 @@ def response(model: str = "m", request_id: str = "", **more: Any) -> bytes:
 
 
 def answers(messages: list[bytes]) -> list[str]:
-    """What a stream's responses say, each in short: the id of what they answer, or the error."""
+    """A stream's responses in short: the id or model of each, and its error if it has one."""
     found = []
     for message in messages:
         read = service_pb2.ModelStreamInferResponse.FromString(message)

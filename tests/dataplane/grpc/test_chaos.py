@@ -1,4 +1,5 @@
-"""A thousand calls at a time by gRPC's own client and server, broken off at random: nothing is left, nothing grows."""
+"""A thousand concurrent calls by gRPC's own client and server, broken off at random, leave nothing behind and cost no
+memory."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ CALLS, CONNECTIONS, ROUNDS = 1000, 4, 3
 
 
 class RandomEngine(grpc.GenericRpcHandler):
-    """Answers late, early, with an error, many times, or breaks off, as the dice say."""
+    """Answers late, early, with an error, many times, or breaks off, at random."""
 
     def __init__(self, dice: random.Random) -> None:
         self.dice = dice
@@ -70,7 +71,7 @@ async def engines(*names: str) -> AsyncIterator[dict[str, str]]:
 
 
 async def one_call(channel: Any, dice: random.Random, calls: list[Any]) -> str:
-    """A call to its end, or until the dice have had enough of it; how it ended. It is kept in `calls`."""
+    """Make a call and return how it ended; a random patience may cancel it first. The call is stored in `calls`."""
     patience = dice.choice((0.001, 0.02, 0.1, 0.5, 30.0, 30.0))
     timeout = dice.choice((None, None, 0.05, 20.0))
     try:
@@ -110,7 +111,7 @@ async def conversation(call: Any, ids: list[str]) -> None:
 async def one_round(it: GrpcStage, dice: random.Random) -> dict[str, int]:
     options = [("grpc.use_local_subchannel_pool", 1)]
     channels = [grpc.aio.insecure_channel(f"127.0.0.1:{it.port}", options) for _ in range(CONNECTIONS)]
-    calls: list[Any] = []  # gRPC has tasks for each, which end well only while somebody holds it
+    calls: list[Any] = []  # gRPC's tasks end well only while their calls are referenced
     found = await asyncio.gather(*[one_call(channels[number % CONNECTIONS], dice, calls) for number in range(CALLS)])
     for channel in channels:
         await channel.close()
@@ -118,11 +119,11 @@ async def one_round(it: GrpcStage, dice: random.Random) -> dict[str, int]:
 
 
 def test_a_thousand_calls_at_a_time(tmp_path: Path) -> None:
-    """Whatever becomes of them, all counts are back at zero, and rounds cost no memory."""
+    """However the calls end, all counts return to zero, and repeated rounds do not increase memory."""
 
     async def whole() -> None:
         async with engines("a", "b") as urls, grpc_stage(many(urls), tmp_path) as it:
-            it.plane.request_log.access_log = None  # the stage's own, which grows
+            it.plane.request_log.access_log = None  # the stage's log, which grows
             sizes = []
             for number in range(ROUNDS):
                 ends = await one_round(it, random.Random(number))
@@ -136,12 +137,12 @@ def test_a_thousand_calls_at_a_time(tmp_path: Path) -> None:
                 sizes.append(of_gateway())
             tracemalloc.stop()
             assert sizes[-1] - sizes[1] < 100_000, sizes
-            it.plane.drain()  # gRPC's channels take their time to close
+            it.plane.drain()  # gRPC's channels close slowly
 
     run(whole())
 
 
 def of_gateway() -> int:
-    """Bytes that the gateway's own code holds."""
+    """Bytes allocated by the gateway's own code."""
     traces = tracemalloc.take_snapshot().filter_traces([tracemalloc.Filter(True, "*/gateway/*")])
     return sum(trace.size for trace in traces.traces)

@@ -41,7 +41,7 @@ WINDOWS = [
 @pytest.mark.parametrize("settings", WINDOWS)
 @pytest.mark.parametrize("path", ["/inference.GRPCInferenceService/ModelInfer", STREAM])
 def test_windows_of_any_size(tmp_path: Path, settings: Any, path: str) -> None:
-    """However little may be sent at a time, all of it arrives, and in order; the client's may be as small."""
+    """All of a message arrives with windows and frames of any size, on the engine's side and on the client's."""
 
     async def play(it: GrpcStage, client: GrpcClient, engine: GrpcEngine) -> None:
         small = await it.grpc(settings=settings)
@@ -55,11 +55,11 @@ def test_windows_of_any_size(tmp_path: Path, settings: Any, path: str) -> None:
 
 
 def test_a_window_that_shrinks(tmp_path: Path) -> None:
-    """An engine may take back what it has granted: what is sent waits, and nothing is lost."""
+    """When an engine shrinks its window, the data waits and none is lost."""
 
     async def shrinks(call: Call) -> None:
         call.pause()
-        # h2 takes the first acknowledgement for that of all settings it has sent by then.
+        # h2 takes the first acknowledgement for that of all settings sent by then.
         await call.when(lambda: call.peer.num_acknowledged)
         call.peer.h2.update_settings({SettingCodes.INITIAL_WINDOW_SIZE: 10})
         call.peer.flush()
@@ -92,7 +92,8 @@ OTHERS = {
 
 @pytest.mark.parametrize("told", OTHERS.values(), ids=OTHERS)
 def test_what_is_no_http2(tmp_path: Path, told: bytes) -> None:
-    """The call fails with what is wrong; the breaker hears of it, and another endpoint serves on."""
+    """The call fails with an error that names the endpoint, the endpoint's breaker counts the failure, and the other
+    engine still serves."""
 
     async def whole() -> None:
         async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -122,7 +123,7 @@ def test_what_is_no_http2(tmp_path: Path, told: bytes) -> None:
 
 
 def test_an_engine_that_pings_and_changes_its_mind(tmp_path: Path) -> None:
-    """PING is answered, SETTINGS acknowledged, unknown frames passed over, in the middle of calls."""
+    """During calls the gateway answers PING, acknowledges SETTINGS and ignores unknown frames."""
 
     async def chatty(call: Call) -> None:
         peer = call.peer
@@ -147,7 +148,8 @@ def test_an_engine_that_pings_and_changes_its_mind(tmp_path: Path) -> None:
 
 
 def test_an_engine_under_tls(tmp_path: Path) -> None:
-    """By grpcs, or where its REST is https; who cannot be trusted is not spoken to."""
+    """A `grpcs` endpoint is called under TLS; without a trusted certificate the call fails and the engine gets
+    nothing."""
     authority = trustme.CA()
     context = listener_tls(files(tmp_path, authority))
     trusted = f"tls: {{ca: {tmp_path / 'ca.pem'}}}"
@@ -170,13 +172,13 @@ def test_an_engine_under_tls(tmp_path: Path) -> None:
 
 
 def test_an_engine_that_leaves_now_and_then(tmp_path: Path) -> None:
-    """An engine with a longest age of connections says GOAWAY in the middle of everything: no call is lost."""
+    """An engine that limits the age of its connections sends GOAWAY in the middle of calls: no call is lost."""
 
     last_of: dict[object, int] = {}
 
     async def ages(call: Call) -> None:
         if call.id > last_of.get(call.peer, 1 << 31):
-            return  # as it has promised
+            return  # GOAWAY promised that
         if call.id == 13:
             call.peer.leave(last_id=call.id)
             last_of[call.peer] = call.id
@@ -194,7 +196,7 @@ def test_an_engine_that_leaves_now_and_then(tmp_path: Path) -> None:
 
 
 def test_one_engine_of_both_protocols(tmp_path: Path) -> None:
-    """REST goes to REST and gRPC to gRPC, and both count on the one endpoint."""
+    """REST requests go to the engine's REST port and gRPC calls to its gRPC port; both count on its one endpoint."""
 
     async def whole() -> None:
         rest, grpc = Engine(), await GrpcEngine(answer).start()
@@ -216,8 +218,8 @@ def test_one_engine_of_both_protocols(tmp_path: Path) -> None:
 
 
 def test_a_long_message_into_a_wide_window(tmp_path: Path) -> None:
-    """What the engine's window allows may stand in the socket's buffer, and is no reason to break its connection: other
-    calls are on it."""
+    """The socket's buffer may hold as much as the engine's window allows; the connection stays open, since it carries
+    other calls too."""
     go_on = asyncio.Event()
 
     async def slow(call: Call) -> None:

@@ -1,4 +1,4 @@
-"""Experiments by gRPC: unary calls, streams, engines of either kind, and what is counted of them."""
+"""Experiments by gRPC: unary calls, streams, engines of either kind, and the counts of each arm."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ async def answer(call: Call) -> None:
 
 
 def scene(tmp_path: Path, play: Play, script: Any = answer, more: str = "", keys: str = "") -> None:
-    """Play with a client and both arms' engines, which do the same."""
+    """Play with a client and both arms' engines, which run the same script."""
 
     async def whole() -> None:
         engines = [await GrpcEngine(script).start() for _ in range(2)]
@@ -50,7 +50,7 @@ def total(it: GrpcStage, what: str) -> int:
 
 
 def test_calls_are_counted_at_their_units_buckets(tmp_path: Path) -> None:
-    """As REST's are: one user's in one bucket, and of each arm as many as its engine has seen."""
+    """One user's calls count in one bucket of one arm; many users' calls count without errors."""
 
     async def play(it: GrpcStage, client: GrpcClient, old: GrpcEngine, new: GrpcEngine) -> None:
         for _ in range(3):
@@ -72,7 +72,7 @@ def test_calls_are_counted_at_their_units_buckets(tmp_path: Path) -> None:
     "status, errors", [(INVALID_ARGUMENT, 0), (INTERNAL, 1), (UNAVAILABLE, 1), (2, 1), (15, 1), (5, 0)]
 )
 def test_statuses_that_are_a_servers_fault_are_errors(tmp_path: Path, status: int, errors: int) -> None:
-    """What a caller did wrong is none."""
+    """A status that is the caller's fault counts as a request, and not as an error."""
 
     async def refuse(call: Call) -> None:
         await call.over()
@@ -88,7 +88,7 @@ def test_statuses_that_are_a_servers_fault_are_errors(tmp_path: Path, status: in
 
 
 def test_a_client_that_gives_up_says_nothing(tmp_path: Path) -> None:
-    """Its deadline counts against the engine; its leaving counts against no arm."""
+    """A passed deadline counts as the engine's error; a client that leaves counts for no arm."""
 
     async def silent(call: Call) -> None:
         await call.over()
@@ -108,7 +108,7 @@ def test_a_client_that_gives_up_says_nothing(tmp_path: Path) -> None:
 
 
 def test_an_arm_is_chosen_by_metadata(tmp_path: Path) -> None:
-    """With the key; a wrong one is PERMISSION_DENIED. No engine hears of either."""
+    """The force key allows it; a wrong key is PERMISSION_DENIED. Neither field reaches an engine."""
     heard: list[str] = []
 
     async def listen(call: Call) -> None:
@@ -132,7 +132,7 @@ def test_an_arm_is_chosen_by_metadata(tmp_path: Path) -> None:
 
 
 def test_weights_hold_from_the_next_call_on(tmp_path: Path) -> None:
-    """On the same connection, with the same metadata."""
+    """New weights apply to calls on the same connection with the same metadata."""
 
     async def play(it: GrpcStage, client: GrpcClient, old: GrpcEngine, new: GrpcEngine) -> None:
         for weights, name in (({"old": 0.0, "new": 1.0}, "new"), ({"old": 1.0, "new": 0.0}, "old")):
@@ -144,7 +144,7 @@ def test_weights_hold_from_the_next_call_on(tmp_path: Path) -> None:
 
 
 def streamed(*, error: str = "") -> bytes:
-    """One message of a stream's answer."""
+    """One message of a stream's reply."""
     made = service_pb2.ModelStreamInferResponse(error_message=error)
     if not error:
         made.infer_response.ParseFromString(RESULT)
@@ -167,7 +167,7 @@ async def stream_answer(call: Call) -> None:
 
 @pytest.mark.parametrize("keys", ["unit: 'header:x-user'", "unit: 'parameter:user'", "unit: session"])
 def test_messages_of_a_stream_count_each(tmp_path: Path, keys: str) -> None:
-    """Whatever the messages' units are, each arm has one stream to its engine."""
+    """Whatever the messages' units are, each message counts as a request, and each arm has one stream to its engine."""
 
     async def play(it: GrpcStage, client: GrpcClient, old: GrpcEngine, new: GrpcEngine) -> None:
         call = client.call(STREAM, *by("ann"))
@@ -187,8 +187,9 @@ def test_messages_of_a_stream_count_each(tmp_path: Path, keys: str) -> None:
 
 
 def test_a_stream_that_goes_on_counts_already(tmp_path: Path) -> None:
-    """All that is answered but the last message, of which more may come; by the end each is counted once, and errors
-    as such. A stream's messages are one bucket's, also where no message is a unit's."""
+    """While the stream is open, all answered messages but the last count, since the last may get more responses. At the
+    end each message counts once, and errors count as errors. Without a unit in the messages, all of a stream's messages
+    count in one bucket."""
 
     async def play(it: GrpcStage, client: GrpcClient, old: GrpcEngine, new: GrpcEngine) -> None:
         def messages() -> tuple[int, int, dict[int, int]] | None:
@@ -215,7 +216,7 @@ def test_a_stream_that_goes_on_counts_already(tmp_path: Path) -> None:
 
 
 def test_no_message_counts_twice(tmp_path: Path) -> None:
-    """Of a decoupled model, several of whose answers are under way: each has a response, and later an error."""
+    """Messages of a decoupled model each get a response and later an error: each counts as one request."""
     goes_on = asyncio.Event()
 
     async def late(call: Call) -> None:
@@ -242,7 +243,7 @@ def test_no_message_counts_twice(tmp_path: Path) -> None:
 
 
 def test_what_was_sent_last_counts_though_the_client_leaves(tmp_path: Path) -> None:
-    """Its bytes, where others of its stream were answered before."""
+    """When the client leaves, the bytes of unanswered messages count too if others of the stream were answered."""
 
     async def answers_two(call: Call) -> None:
         call.open(OPENING)
@@ -281,7 +282,7 @@ async def every_third_fails(call: Call) -> None:
 
 @pytest.mark.parametrize("at_once, leaves", [(True, False), (False, False), (False, True)])
 def test_a_streams_error_messages_are_errors_of_its_arm(tmp_path: Path, at_once: bool, leaves: bool) -> None:
-    """Though the stream goes on, and ends well, or is left."""
+    """They count whether the stream ends well or the client leaves it."""
 
     async def play(it: GrpcStage, client: GrpcClient, old: GrpcEngine, new: GrpcEngine) -> None:
         call = client.call(STREAM, *by("ann"))
@@ -302,7 +303,7 @@ def test_a_streams_error_messages_are_errors_of_its_arm(tmp_path: Path, at_once:
 
 
 def test_what_limits_refuse_of_a_stream_says_nothing_of_the_arm(tmp_path: Path) -> None:
-    """As of a call: it is a kind, and no request, though the stream was refused at its first message."""
+    """A limit that refuses a stream at its first message counts as the kind `rate_limited`, and not as a request."""
 
     async def play(it: GrpcStage, client: GrpcClient, old: GrpcEngine, new: GrpcEngine) -> None:
         for _ in range(2):
@@ -317,7 +318,7 @@ def test_what_limits_refuse_of_a_stream_says_nothing_of_the_arm(tmp_path: Path) 
 
 
 def test_calls_to_rest_engines_and_rest_to_grpc_engines_count(tmp_path: Path) -> None:
-    """Once each, wherever they are converted."""
+    """Each request counts once, whether it is converted from gRPC to REST or from REST to gRPC."""
 
     async def whole() -> None:
         rest, grpc = Engine(), await GrpcEngine(answer).start()

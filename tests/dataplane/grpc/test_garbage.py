@@ -1,4 +1,4 @@
-"""Calls leave nothing to the garbage collector: what one has used, the next one finds in the processor's cache."""
+"""Calls leave no work to the garbage collector, so the next call finds the same memory in the processor's cache."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.dataplane.grpc.test_engine_peers import scene
 
 @pytest.fixture
 def uncollected() -> Iterator[list[object]]:
-    """What the collector finds from now on, where it would free it."""
+    """Objects that the garbage collector finds once a test enables DEBUG_SAVEALL."""
     gc.collect()
     gc.disable()
     try:
@@ -32,7 +32,7 @@ def test_calls_leave_nothing_behind(tmp_path: Path, uncollected: list[object], p
 
     async def play(it: GrpcStage, client: GrpcClient, engine: GrpcEngine) -> None:
         sent = request(raw_input_contents=[bytes(64)])
-        for _ in range(20):  # plans, layouts and tables are made
+        for _ in range(20):  # so that plans, layouts and tables exist
             await client.ask(sent, path=path)
         gc.collect()
         for _ in range(20):

@@ -1,4 +1,4 @@
-"""HTTP/2 connections of clients: how they open, what they may ask at a time, how they end."""
+"""HTTP/2 connections of clients: how they open, how many calls they may hold, how they end."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ async def waits(call: Call) -> None:
 
 
 def opening() -> bytes:
-    """A whole call as bytes: the preface, SETTINGS, HEADERS by literals, DATA with the end."""
+    """A whole call as bytes: the preface, SETTINGS, HEADERS with literals, DATA with the end of the stream."""
     fields = [(":method", "POST"), (":scheme", "http"), (":path", UNARY), (":authority", "gateway")]
     fields += [("te", "trailers"), ("content-type", "application/grpc")]
     block = b"".join(
@@ -61,7 +61,7 @@ def opening() -> bytes:
 
 
 def test_bytes_cut_anywhere(tmp_path: Path) -> None:
-    """A call whose bytes come in two pieces, cut at each place in turn, the preface included."""
+    """A call succeeds when its bytes come in two pieces, cut at any place, the preface included."""
 
     async def play(it: GrpcStage, engine: GrpcEngine) -> None:
         whole = opening()
@@ -85,7 +85,7 @@ def test_bytes_cut_anywhere(tmp_path: Path) -> None:
     "first", [b"PRI * HTTP/2.0\r\n\r\nSM\r\n\rX", b"PRI / HTTP/1.1\r\n\r\n", b"\x16\x03\x01\x02\x00\x01", b"\0" * 100]
 )
 def test_garbage(tmp_path: Path, first: bytes) -> None:
-    """What is neither HTTP/2 nor HTTP/1.1 is refused as HTTP/1.1, and the connection closed."""
+    """Bytes that are neither HTTP/2 nor HTTP/1.1 get an HTTP/1.1 error, and the connection is closed."""
 
     async def play(it: GrpcStage, engine: GrpcEngine) -> None:
         client = await it.client()
@@ -97,7 +97,8 @@ def test_garbage(tmp_path: Path, first: bytes) -> None:
 
 
 def test_half_a_preface(tmp_path: Path) -> None:
-    """A client that stops in its middle has the time limit of a head; a POST begins with the same letter."""
+    """A client that stops in the middle of the preface gets the time limit of a head. A POST, which begins with the
+    same letter, is served."""
 
     async def play(it: GrpcStage, engine: GrpcEngine) -> None:
         slow = await it.client()
@@ -117,7 +118,7 @@ def test_half_a_preface(tmp_path: Path) -> None:
 
 
 def test_one_port_under_tls(tmp_path: Path) -> None:
-    """ALPN chooses; who offers nothing is known by his first bytes."""
+    """ALPN chooses the protocol; without ALPN the client's first bytes do."""
     authority = trustme.CA()
     context = listener_tls(files(tmp_path, authority))
 
@@ -142,11 +143,11 @@ def test_one_port_under_tls(tmp_path: Path) -> None:
     scene(tmp_path, play, tls=context)
 
 
-# What they may ask
+# Limits on calls
 
 
 def test_too_many_streams(tmp_path: Path) -> None:
-    """The one too many is refused untouched, and the others go on."""
+    """A stream above the limit is refused with REFUSED_STREAM, and the others continue."""
 
     async def play(it: GrpcStage, engine: GrpcEngine) -> None:
         client = await it.grpc()
@@ -183,7 +184,7 @@ def test_pings_are_answered(tmp_path: Path) -> None:
 
 
 def test_an_idle_connection(tmp_path: Path) -> None:
-    """It gets GOAWAY and is closed; a connection with a call under way is not idle."""
+    """An idle connection gets GOAWAY and is closed; a connection with an open call is not idle."""
 
     async def play(it: GrpcStage, engine: GrpcEngine) -> None:
         idle, busy = await it.grpc(), await it.grpc()
@@ -207,7 +208,7 @@ FLOODS = {
 
 @pytest.mark.parametrize("frame", FLOODS.values(), ids=FLOODS)
 def test_floods(tmp_path: Path, frame: bytes) -> None:
-    """The connection that floods ends with ENHANCE_YOUR_CALM; others, and the worker, serve on."""
+    """A connection that floods ends with ENHANCE_YOUR_CALM; other connections are still served."""
 
     async def play(it: GrpcStage, engine: GrpcEngine) -> None:
         good = await it.grpc()
@@ -228,7 +229,8 @@ def test_floods(tmp_path: Path, frame: bytes) -> None:
 
 
 def test_a_flood_of_cancelled_calls(tmp_path: Path) -> None:
-    """Calls opened only to be broken off (CVE-2023-44487) end the connection; each was cancelled at its engine."""
+    """A client that keeps opening and cancelling calls (CVE-2023-44487) loses its connection, and no call stays in
+    flight at the engine."""
 
     async def play(it: GrpcStage, engine: GrpcEngine) -> None:
         good, bad = await it.grpc(), await it.grpc()
@@ -263,7 +265,8 @@ def test_fields_that_are_too_long(tmp_path: Path, limit: int) -> None:
 
 
 def test_draining(tmp_path: Path) -> None:
-    """GOAWAY comes twice: calls between the two are served still, later ones are not; those under way end well."""
+    """Draining sends GOAWAY twice: calls opened between the two are served, later ones are not, and open calls
+    finish."""
     go_on = asyncio.Event()
 
     async def slow(call: Call) -> None:
@@ -279,7 +282,7 @@ def test_draining(tmp_path: Path) -> None:
         it.plane.drain()
         await until(lambda: client.goaways)
         assert client.goaways[0].last_stream_id == 2**31 - 1
-        second = client.call()  # it was on its way
+        second = client.call()  # sent before the client had read GOAWAY
         await second.send(request(), ended=True)
         await until(lambda: len(engine.calls) == 2)
         await until(lambda: len(client.goaways) == 2)
@@ -297,7 +300,7 @@ def test_draining(tmp_path: Path) -> None:
 
 
 def test_a_client_that_leaves_orderly(tmp_path: Path) -> None:
-    """GOAWAY of a client ends nothing: its calls are answered, then it closes."""
+    """A client's GOAWAY ends none of its calls: they are answered."""
 
     async def play(it: GrpcStage, engine: GrpcEngine) -> None:
         client = await it.grpc()
@@ -310,7 +313,7 @@ def test_a_client_that_leaves_orderly(tmp_path: Path) -> None:
 
 
 def test_a_client_that_stops_reading_its_socket(tmp_path: Path) -> None:
-    """Once nothing more is taken for as long as a body may pause, the connection is given up, and its calls with it."""
+    """A client that takes no data for longer than the body timeout loses its connection and its calls."""
 
     async def long(call: Call) -> None:
         await call.over()
@@ -333,7 +336,7 @@ def test_a_client_that_stops_reading_its_socket(tmp_path: Path) -> None:
 
 
 def test_rules_that_change_under_a_stream(tmp_path: Path) -> None:
-    """A call goes on by the rules it began with; its endpoint's connections are closed once it has ended."""
+    """A call finishes under the rules that it began with; then the connections to its removed endpoint are closed."""
     go_on = asyncio.Event()
 
     async def slow(call: Call) -> None:

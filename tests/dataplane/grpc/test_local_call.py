@@ -1,4 +1,4 @@
-"""The services beside Triton's own: health and reflection, by clients that behave, and that do not."""
+"""The gateway's own health and reflection services, with clients that behave and clients that do not."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def status_of(message: bytes) -> str:
 
 
 def test_check_and_watch(tmp_path: Path) -> None:
-    """`Check` tells once, `Watch` whenever it changes; a watcher that leaves is forgotten."""
+    """`Check` reports the health once, `Watch` reports each change; a watcher that leaves is removed."""
 
     async def play(it: GrpcStage, client: GrpcClient) -> None:
         it.plane.set_health({KEY: Readiness.READY})
@@ -108,7 +108,7 @@ def test_malformed_questions(tmp_path: Path, path: str, message: bytes, status: 
 
 @pytest.mark.parametrize("path", ["/grpc.health.v1.Health/Nothing", "/a.B/C", "/inference.GRPCInferenceService/", "/"])
 def test_unknown_methods(tmp_path: Path, path: str) -> None:
-    """They get the error at once, and the rest of the request is not read."""
+    """A call of an unknown method gets the error at once; the rest of the request is not read."""
 
     async def play(it: GrpcStage, client: GrpcClient) -> None:
         call = client.call(path)
@@ -125,7 +125,7 @@ def symbol(name: str) -> bytes:
 
 
 def test_reflection(tmp_path: Path) -> None:
-    """Each question has its answer, in order; what cannot be found is an answer too."""
+    """Each reflection request gets its response, in order; a symbol that is not found gets an error response."""
 
     async def play(it: GrpcStage, client: GrpcClient) -> None:
         questions = [
@@ -144,7 +144,7 @@ def test_reflection(tmp_path: Path) -> None:
 
 
 def test_a_client_of_reflection_that_does_not_read(tmp_path: Path) -> None:
-    """Questions of a few bytes have answers of many: they are answered as fast as they are read, and no faster."""
+    """Small reflection requests have large responses: the gateway answers no faster than the client reads."""
     number = 2_000
 
     async def play(it: GrpcStage, client: GrpcClient) -> None:
@@ -177,7 +177,8 @@ def test_a_client_of_reflection_that_leaves(tmp_path: Path) -> None:
 
 
 def test_a_client_that_falls_silent(tmp_path: Path) -> None:
-    """Before its first message, or in the middle of one, it has the time that a body has."""
+    """A client that sends no message, or stops in the middle of one, gets the time limit of a body; between messages
+    there is no limit."""
 
     async def play(it: GrpcStage, client: GrpcClient) -> None:
         calls = [client.call(path) for path in (CHECK, REFLECTION)]

@@ -40,7 +40,8 @@ def in_use(it: GrpcStage) -> int:
 
 
 def test_a_call_beyond_a_limit_is_exhausted(tmp_path: Path) -> None:
-    """RESOURCE_EXHAUSTED, with the limit's name and OpenAI's fields as trailers; each tenant has its own."""
+    """The call gets RESOURCE_EXHAUSTED, with the limit's name in its message and OpenAI's fields as trailers. Each
+    tenant has its own allowance."""
 
     async def play(it: GrpcStage, client: GrpcClient, engine: GrpcEngine) -> None:
         told = [(await client.ask(request(), metadata=[("x-tenant", tenant)])).status for tenant in "aaabaa"]
@@ -56,7 +57,7 @@ def test_a_call_beyond_a_limit_is_exhausted(tmp_path: Path) -> None:
 
 
 def test_each_message_of_a_stream_counts(tmp_path: Path) -> None:
-    """What is beyond the limit is answered at once, by an error with its id, and the stream goes on."""
+    """A message beyond the limit gets an error with its id at once, and the stream continues."""
 
     async def play(it: GrpcStage, client: GrpcClient, engine: GrpcEngine) -> None:
         call = client.call(STREAM)
@@ -77,7 +78,7 @@ def test_each_message_of_a_stream_counts(tmp_path: Path) -> None:
 
 
 def test_a_stream_holds_one_slot_as_long_as_it_lasts(tmp_path: Path, redis_server: RedisServer) -> None:
-    """Another one is refused until then, however the first one ends."""
+    """A second stream is refused until the first one ends, however it ends."""
 
     async def play(it: GrpcStage, client: GrpcClient, engine: GrpcEngine) -> None:
         for ends in (lambda call: call.reset(), lambda call: engine.break_connections()):
@@ -96,7 +97,7 @@ def test_a_stream_holds_one_slot_as_long_as_it_lasts(tmp_path: Path, redis_serve
 
 
 def test_a_call_that_is_converted_counts_once(tmp_path: Path) -> None:
-    """Where the engine has REST alone, the request to it is what counts."""
+    """A call that is converted for a REST engine counts as one request."""
 
     async def whole() -> None:
         engine = Engine()
@@ -113,7 +114,7 @@ def test_a_call_that_is_converted_counts_once(tmp_path: Path) -> None:
 
 
 def test_a_call_whose_engine_is_gone_gives_its_slot_back(tmp_path: Path) -> None:
-    """It is refused for that, and not by the limit, each time."""
+    """Each such call fails with UNAVAILABLE, and not because of the limit."""
 
     async def play(it: GrpcStage, client: GrpcClient, engine: GrpcEngine) -> None:
         engine.stop_listening()

@@ -1,4 +1,4 @@
-"""Sequences go on at another endpoint by gRPC too, and where client and engine speak otherwise."""
+"""Sequences fail over to another endpoint over gRPC too, and where client and engine speak different protocols."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Server:
         self.grpc = GrpcEngine(self.sums.by_grpc)
 
     async def start(self, speaks: str) -> str:
-        """Returns how the rules name it."""
+        """Start the engine and return its endpoint as the rules write it."""
         if "rest" in speaks:
             await self.rest.start()
         if "grpc" in speaks:
@@ -51,7 +51,7 @@ Fleet = tuple[GrpcStage, GrpcClient, list[Server]]
 
 @asynccontextmanager
 async def fleet(tmp_path: Path, speaks: str = "grpc", **more: Any) -> AsyncIterator[Fleet]:
-    """A data plane before two servers, whose route replays sequences."""
+    """A data plane with two servers, whose route replays sequences."""
     servers = [Server() for _ in range(2)]
     named = ", ".join([await server.start(speaks) for server in servers])
     text = f"version: 1\nengines: {{it: {{endpoints: [{named}], health: {{interval: 0}}, timeout: 5s}}}}\n"
@@ -74,7 +74,7 @@ def total(call: Call) -> int:
 
 
 async def asked(fleet: Fleet, by: str, value: int, **ends: bool) -> int:
-    """What a step is answered, by REST or by gRPC."""
+    """Send a step by REST or by gRPC and return the sum."""
     it, client, _ = fleet
     if by == "grpc":
         return total(await client.ask(message(7, value, **ends)))
@@ -84,7 +84,7 @@ async def asked(fleet: Fleet, by: str, value: int, **ends: bool) -> int:
 
 
 async def begun(fleet: Fleet, ways: str = "grpc grpc grpc") -> int:
-    """Tell a sequence three values; returns where it is."""
+    """Send a sequence's first three values; return the index of its server."""
     for index, by in enumerate(ways.split()):
         assert await asked(fleet, by, index + 1, start=not index) == [1, 3, 6][index]
     return next(index for index, server in enumerate(fleet[2]) if 7 in server.sums.totals)
@@ -100,7 +100,7 @@ def put_down(fleet: Fleet, at: int) -> None:
 @pytest.mark.parametrize("speaks", ["rest", "grpc", "rest and grpc"])
 @pytest.mark.parametrize("ways", ["grpc grpc grpc", "rest rest rest", "rest grpc rest"])
 def test_inputs_are_told_as_they_had_come(tmp_path: Path, speaks: str, ways: str) -> None:
-    """With every protocol of clients and engines, another endpoint gets all inputs in order."""
+    """Whatever the protocols of clients and engines, the other endpoint gets all inputs in order."""
 
     async def scene() -> None:
         async with fleet(tmp_path, speaks) as it:
@@ -115,7 +115,8 @@ def test_inputs_are_told_as_they_had_come(tmp_path: Path, speaks: str, ways: str
 
 
 def test_a_call_that_is_broken_off_is_told_to_another(tmp_path: Path) -> None:
-    """The endpoint's connection breaks before it has answered; no other endpoint gets the call."""
+    """When the endpoint's connection breaks before the reply, the other endpoint gets the call after all earlier
+    inputs."""
 
     async def scene() -> None:
         async with fleet(tmp_path) as it:
@@ -135,7 +136,7 @@ def test_a_call_that_is_broken_off_is_told_to_another(tmp_path: Path) -> None:
 
 
 def test_a_compressed_message_is_told_plain(tmp_path: Path) -> None:
-    """The gateway asks without compression, so that no endpoint need know the client's."""
+    """The gateway replays inputs uncompressed, so an endpoint need not support the client's encoding."""
 
     async def scene() -> None:
         async with fleet(tmp_path) as it:
@@ -152,7 +153,7 @@ def test_a_compressed_message_is_told_plain(tmp_path: Path) -> None:
 
 
 def test_a_call_that_lost_its_sequence_is_told_why(tmp_path: Path) -> None:
-    """UNAVAILABLE, with the kind beside it, as by REST."""
+    """The call gets UNAVAILABLE with the error's reason."""
 
     async def scene() -> None:
         async with fleet(tmp_path, workers=2) as it:
@@ -168,7 +169,7 @@ def test_a_call_that_lost_its_sequence_is_told_why(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("how", ["deadline", "client"])
 def test_a_replay_ends_with_the_call_that_waits_for_it(tmp_path: Path, how: str) -> None:
-    """At the call's deadline, or when its client leaves, the endpoint gets no more inputs."""
+    """When the call's deadline passes or its client leaves, the replay's call is cancelled."""
 
     async def scene() -> None:
         async with fleet(tmp_path) as it:
@@ -196,8 +197,8 @@ def test_a_replay_ends_with_the_call_that_waits_for_it(tmp_path: Path, how: str)
 
 @pytest.mark.parametrize("speaks", ["rest", "grpc"])
 def test_sequences_on_a_stream_go_on_too(tmp_path: Path, speaks: str) -> None:
-    """On a route that replays sequences each message of a ModelStreamInfer call is a request by itself: the stream
-    outlives the endpoints that its sequences are on."""
+    """On a route that replays sequences each message of a ModelStreamInfer call is a request of its own: the stream
+    outlives the endpoints of its sequences."""
 
     async def scene() -> None:
         async with fleet(tmp_path, speaks) as it:

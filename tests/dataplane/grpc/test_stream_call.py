@@ -1,4 +1,4 @@
-"""ModelStreamInfer: messages that go several ways, and what comes back for them on the one stream."""
+"""ModelStreamInfer: messages that go to several engines, and their responses on the one stream."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def model_of(message: bytes) -> str:
 
 
 async def config(call: Call, *, decoupled: bool = False) -> bool:
-    """Answer where the call asks for a model's configuration."""
+    """Answer a ModelConfig call; return whether the call was one."""
     if not (call.value(":path") or "").endswith("ModelConfig"):
         return False
     await call.over()
@@ -42,7 +42,7 @@ async def config(call: Call, *, decoupled: bool = False) -> bool:
 
 
 class Model:
-    """An engine's script: answers each message of a stream once, in order; `holds` keeps it from answering."""
+    """An engine's script: answers each message of a stream in order; `holds` delays the answers until `go_on`."""
 
     def __init__(self, *, decoupled: bool = False, holds: bool = False, size: int = 0, times: int = 1) -> None:
         self.decoupled = decoupled
@@ -67,7 +67,7 @@ class Model:
 def scene(
     tmp_path: Path, play: Any, engines: dict[str, Any], *, routes: str = "", options: Any = None, **more: Any
 ) -> None:
-    """Play with a client and engines by name, which serve the models that begin with it."""
+    """Play with a client and engines by name, which serve the models whose names begin with it."""
 
     async def whole() -> None:
         made = {name: await GrpcEngine(script).start() for name, script in engines.items()}
@@ -90,7 +90,7 @@ async def got(call: Call, number: int) -> list[str]:
 
 
 def test_messages_go_their_models_ways(tmp_path: Path) -> None:
-    """One stream to each engine, however many messages; the client's end is every engine's."""
+    """Each engine gets one stream, however many messages; the client's end of stream goes to every engine."""
 
     async def play(it: GrpcStage, client: GrpcClient, a: GrpcEngine, b: GrpcEngine) -> None:
         call = client.call(STREAM)
@@ -108,7 +108,7 @@ def test_messages_go_their_models_ways(tmp_path: Path) -> None:
 
 
 def test_an_empty_stream(tmp_path: Path) -> None:
-    """No engine gets anything, and no error is counted."""
+    """A stream without messages reaches no engine and counts as no error."""
 
     async def play(it: GrpcStage, client: GrpcClient, a: GrpcEngine) -> None:
         call = client.call(STREAM, ended=True)
@@ -118,7 +118,7 @@ def test_an_empty_stream(tmp_path: Path) -> None:
 
 
 def test_the_slow_first(tmp_path: Path) -> None:
-    """Responses come in the order of the requests, though the second engine has answered long ago."""
+    """Responses come in the order of the requests, even when the second engine answers first."""
     slow = Model(holds=True)
 
     async def play(it: GrpcStage, client: GrpcClient, a: GrpcEngine, b: GrpcEngine) -> None:
@@ -135,7 +135,7 @@ def test_the_slow_first(tmp_path: Path) -> None:
 
 
 def test_decoupled_models_wait_for_nobody(tmp_path: Path) -> None:
-    """Their responses come when they come, any number of them."""
+    """A decoupled model's responses are written when they come, any number of them."""
     slow = Model(holds=True)
 
     async def play(it: GrpcStage, client: GrpcClient, a: GrpcEngine, b: GrpcEngine) -> None:
@@ -151,7 +151,8 @@ def test_decoupled_models_wait_for_nobody(tmp_path: Path) -> None:
 
 
 def test_a_second_model_in_the_middle_of_a_response(tmp_path: Path) -> None:
-    """A response that passes through uncut stays whole, and counts: what comes behind it is not held for ever."""
+    """When a second model joins while a response is passing through, that response stays whole and counts as an answer:
+    later responses follow it."""
     go_on = asyncio.Event()
 
     async def cut(call: Call) -> None:
@@ -187,7 +188,8 @@ def test_a_second_model_in_the_middle_of_a_response(tmp_path: Path) -> None:
 
 
 def test_one_model_that_goes_two_ways(tmp_path: Path) -> None:
-    """Where the rules ask for what is in each message, one model has two engines: their responses stay whole too."""
+    """Where the rules match the content of each message, one model can have two engines; their responses stay whole
+    too."""
     go_on = asyncio.Event()
 
     async def cut(call: Call) -> None:
@@ -221,7 +223,7 @@ def test_one_model_that_goes_two_ways(tmp_path: Path) -> None:
 
 
 def test_no_route(tmp_path: Path) -> None:
-    """A message without a route is answered in its place, and the stream goes on."""
+    """A message without a route gets an error in its place, and the stream continues."""
 
     async def play(it: GrpcStage, client: GrpcClient, a: GrpcEngine) -> None:
         call = client.call(STREAM)
@@ -234,7 +236,7 @@ def test_no_route(tmp_path: Path) -> None:
 
 
 def test_who_asks_for_status_errors(tmp_path: Path) -> None:
-    """`triton_grpc_error: true` makes the first error the end of the stream, and every engine hears of it."""
+    """With `triton_grpc_error: true` the first error ends the stream, and every engine's stream is cancelled."""
 
     async def play(it: GrpcStage, client: GrpcClient, a: GrpcEngine) -> None:
         call = client.call(STREAM, ("triton_grpc_error", "true"))
@@ -249,7 +251,7 @@ def test_who_asks_for_status_errors(tmp_path: Path) -> None:
 
 
 def test_an_engines_own_end(tmp_path: Path) -> None:
-    """With one engine its status is the client's, message, metadata and all."""
+    """With one engine the client gets the engine's status, message and metadata."""
 
     async def ends(call: Call) -> None:
         await call.message()
@@ -296,7 +298,8 @@ async def is_no_grpc(call: Call) -> None:
 @pytest.mark.parametrize("script", [dies, breaks_off, ends_without_status, is_no_grpc], ids=lambda it: it.__name__)
 @pytest.mark.parametrize("others", [False, True])
 def test_an_engine_that_breaks_off(tmp_path: Path, script: Any, others: bool) -> None:
-    """Some messages will have no answer: the whole stream fails, the other engines' streams are cancelled."""
+    """When an engine breaks off, the whole stream fails and the other engines' streams are cancelled, since some
+    messages cannot be answered."""
 
     async def play(it: GrpcStage, client: GrpcClient, a: GrpcEngine, b: GrpcEngine) -> None:
         call = client.call(STREAM)
@@ -334,7 +337,8 @@ def malformed(data: bytes) -> Any:
     "data", [b"\x07\0\0\0\0", framed(b"\xff\xff\xff"), b"\x01" + framed(b"no gzip")[1:]], ids=["flag", "proto", "gzip"]
 )
 def test_an_engine_that_answers_nonsense(tmp_path: Path, data: bytes) -> None:
-    """Where responses are placed one by one, what is no message ends the stream, and the engine's is cancelled."""
+    """Where the gateway orders the responses, an engine's malformed message fails the stream and cancels the engine's
+    stream."""
 
     async def play(it: GrpcStage, client: GrpcClient, a: GrpcEngine, b: GrpcEngine) -> None:
         call = client.call(STREAM)
@@ -348,7 +352,7 @@ def test_an_engine_that_answers_nonsense(tmp_path: Path, data: bytes) -> None:
 
 
 def test_an_engine_that_ends_without_answering(tmp_path: Path) -> None:
-    """Responses of others behind its messages are still written."""
+    """When an engine ends its stream without an answer, the other engine's later responses are still written."""
 
     async def ends(call: Call) -> None:
         if await config(call):
@@ -367,7 +371,7 @@ def test_an_engine_that_ends_without_answering(tmp_path: Path) -> None:
 
 
 def test_a_stream_refused_untouched_is_opened_elsewhere(tmp_path: Path) -> None:
-    """All that was sent is sent again, in its order."""
+    """The other endpoint gets all messages again, in order."""
 
     async def refuses(call: Call) -> None:
         call.reset(ErrorCodes.REFUSED_STREAM)
@@ -389,7 +393,7 @@ def test_a_stream_refused_untouched_is_opened_elsewhere(tmp_path: Path) -> None:
 
 
 def test_an_engine_that_cannot_be_reached(tmp_path: Path) -> None:
-    """Each message that waited for it is answered by an error in its place, and the stream goes on with the others."""
+    """Each message for an unreachable engine gets an error in its place, and the stream continues with the others."""
 
     async def whole() -> None:
         gone = await GrpcEngine().start()
@@ -416,7 +420,8 @@ def test_an_engine_that_cannot_be_reached(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("ends", ["answers", "says nothing"])
 def test_responses_held_for_a_slow_engine(tmp_path: Path, ends: str) -> None:
-    """What waits for its turn is bounded by windows, which open again once the slow engine has answered or ended."""
+    """Windows bound the responses that wait for their turn; the windows open again once the slow engine has answered or
+    ended."""
     size, go_on = 400_000, asyncio.Event()
 
     async def slow(call: Call) -> None:
@@ -446,7 +451,7 @@ def test_responses_held_for_a_slow_engine(tmp_path: Path, ends: str) -> None:
 
 
 def test_an_engine_that_ends_in_the_middle_of_a_response(tmp_path: Path) -> None:
-    """Its last response is incomplete: the stream does not end with OK."""
+    """An incomplete last response fails the stream with UNAVAILABLE."""
 
     async def stops(call: Call) -> None:
         call.open()
@@ -485,7 +490,7 @@ def test_a_client_that_leaves(tmp_path: Path, way: str) -> None:
 
 
 def test_a_client_that_leaves_while_engines_are_asked(tmp_path: Path) -> None:
-    """The question whether a model is decoupled is not waited for."""
+    """The gateway does not wait for the ModelConfig calls that ask whether a model is decoupled."""
     go_on = asyncio.Event()
 
     async def silent(call: Call) -> None:
@@ -506,7 +511,8 @@ def test_a_client_that_leaves_while_engines_are_asked(tmp_path: Path) -> None:
 
 
 def test_the_deadline_of_a_stream(tmp_path: Path) -> None:
-    """It ends everything; of its engines each knew how long it had. It is counted once."""
+    """The deadline ends the client's stream and every engine's; each engine got the remaining time. The error counts
+    once for each engine."""
 
     async def play(it: GrpcStage, client: GrpcClient, a: GrpcEngine, b: GrpcEngine) -> None:
         call = client.call(STREAM, ("grpc-timeout", "300m"))
@@ -517,7 +523,7 @@ def test_the_deadline_of_a_stream(tmp_path: Path) -> None:
             assert (stream.value("grpc-timeout") or "")[-1] in "num"
             await stream.when(lambda stream=stream: stream.was_reset is not None)
         assert all(endpoint.breaker.is_spotless for endpoint in it.endpoints())
-        assert (it.errors(), it.requests()[504]) == ({"deadline": 2}, 2)  # one of each engine
+        assert (it.errors(), it.requests()[504]) == ({"deadline": 2}, 2)  # one for each engine
 
     scene(tmp_path, play, {"a": Model(holds=True), "b": Model(holds=True)})
 
@@ -550,11 +556,12 @@ def test_malformed_messages(tmp_path: Path, data: bytes, status: int) -> None:
 
 @pytest.mark.parametrize("models", ["a", "ab"])
 def test_a_client_that_does_not_read(tmp_path: Path, models: str) -> None:
-    """Its engines stop once their windows are full, alone or side by side; nothing is lost when it reads on."""
+    """Engines stop once their windows are full, whether one or two serve the stream; nothing is lost when the client
+    reads again."""
 
     async def play(it: GrpcStage, client: GrpcClient, *engines: GrpcEngine) -> None:
         call = client.call(STREAM)
-        if len(models) > 1:  # so that responses are placed one by one
+        if len(models) > 1:  # so that the gateway orders the responses
             await call.send(request("a", "x"), request("b", "y"))
             assert sorted(await got(call, 100)) == ["x"] * 50 + ["y"] * 50
         before = len(call.data)
@@ -574,8 +581,8 @@ def test_a_client_that_does_not_read(tmp_path: Path, models: str) -> None:
 
 
 def test_short_responses_to_a_client_that_does_not_read(tmp_path: Path) -> None:
-    """Passed straight through, they stop as well once a window is full, and go on to the last; a second model that
-    comes in between has its turn."""
+    """Responses that pass through unparsed stop too once a window is full, and all arrive once the client reads again,
+    with those of a second model that joins."""
 
     async def play(it: GrpcStage, client: GrpcClient, a: GrpcEngine, b: GrpcEngine) -> None:
         call = client.call(STREAM)
@@ -595,7 +602,8 @@ def test_short_responses_to_a_client_that_does_not_read(tmp_path: Path) -> None:
 
 
 def test_an_engine_that_does_not_read(tmp_path: Path) -> None:
-    """The client is stopped by its window; no silence of its is punished that is ours."""
+    """The client's window stops it; while the gateway does not read, the client's silence does not count against the
+    body timeout."""
     go_on = asyncio.Event()
 
     async def slow(call: Call) -> None:
@@ -623,10 +631,10 @@ def test_an_engine_that_does_not_read(tmp_path: Path) -> None:
 
 
 def test_a_client_that_sends_while_the_first_endpoint_is_tried(tmp_path: Path) -> None:
-    """What it sent meanwhile is given back to its window when another endpoint has taken it."""
+    """Once another endpoint has taken the messages, their bytes are given back to the client's window."""
 
     async def whole() -> None:
-        # Takes connections, and refuses every stream once a lot has come.
+        # Accepts connections, and refuses each stream after 60,000 bytes.
         async def refuses(call: Call) -> None:
             call.pause()
             await call.when(lambda: len(call.data) >= 60_000)
@@ -649,7 +657,7 @@ def test_a_client_that_sends_while_the_first_endpoint_is_tried(tmp_path: Path) -
 
 
 def test_compressed_responses_of_two_engines(tmp_path: Path) -> None:
-    """The client reads one encoding: responses in another one are decompressed."""
+    """The client gets one encoding: responses in another one are decompressed."""
 
     def packing(pack: Any, name: str) -> Any:
         async def script(call: Call) -> None:
@@ -680,7 +688,7 @@ def test_compressed_responses_of_two_engines(tmp_path: Path) -> None:
 
 
 def test_a_compressed_response_after_an_error_of_ours(tmp_path: Path) -> None:
-    """The first fields have gone out by then, without the engine's encoding."""
+    """By then the first fields are sent, without the engine's encoding, so the response is decompressed."""
 
     async def packs(call: Call) -> None:
         call.open([*OPENING, ("grpc-encoding", "gzip")])

@@ -1,4 +1,4 @@
-"""Random conversations over one stream: every response comes whole, once, and in its turn."""
+"""Random conversations over one stream: every response comes whole, once, and in its order."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.dataplane.stage import Engine, run
 
 
 class CuttingEngine:
-    """Answers in pieces cut anywhere, each after a moment of its own; a decoupled model from none to three times."""
+    """Sends answers in random pieces with random pauses; a decoupled model sends up to three for each message."""
 
     def __init__(self, dice: random.Random, *, decoupled: bool) -> None:
         self.dice = dice
@@ -48,7 +48,7 @@ class CuttingEngine:
 
 @pytest.mark.parametrize("seed", range(25))
 def test_a_random_conversation(tmp_path: Path, seed: int) -> None:
-    """Models on engines of their own: one decoupled, one with REST alone, and one without an engine."""
+    """Each model has its own engine: one is decoupled, one speaks REST alone, and one model has no engine."""
     dice = random.Random(seed)
 
     async def whole() -> None:

@@ -1,4 +1,4 @@
-"""Unary calls: what passes, what is retried, which status each kind of failure has."""
+"""Unary calls: what passes, what is retried, which status each kind of failure gets."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ BAD_REQUEST = INVALID_ARGUMENT
 
 
 async def answer(call: Call) -> None:
-    """As an engine does."""
+    """Answer with RESULT."""
     await call.over()
     call.open()
     await call.send(RESULT)
@@ -45,7 +45,7 @@ def scene(tmp_path: Path, play: Any, *scripts: Any, options: str = "", limits: A
 
 
 def test_a_call_passes_with_its_metadata(tmp_path: Path) -> None:
-    """Both ways and to the byte, `-bin` values too; hop-by-hop fields are the gateway's own."""
+    """Metadata passes both ways unchanged, `-bin` values too; the gateway sets the hop-by-hop fields itself."""
 
     async def told(call: Call) -> None:
         await call.over()
@@ -56,7 +56,7 @@ def test_a_call_passes_with_its_metadata(tmp_path: Path) -> None:
     async def play(it: GrpcStage, client: GrpcClient, engine: GrpcEngine) -> None:
         sent = request(raw_input_contents=[bytes(range(256))])
         metadata = [("x-mine", "1"), ("x-mine", "2"), ("trace-bin", "AAEC"), ("x-request-id", "r-1"), ("cookie", "a=b")]
-        metadata.append(("x-pointsman-shadow", "r"))  # a client cannot call itself one
+        metadata.append(("x-pointsman-shadow", "r"))  # a client cannot mark itself as a shadow
         call = await client.ask(sent, metadata=metadata)
         assert call.messages == [RESULT]
         told = [call.value(name) for name in ("x-began", "began-bin", "x-ended", "ended-bin")]
@@ -76,7 +76,7 @@ def test_a_call_passes_with_its_metadata(tmp_path: Path) -> None:
 
 
 def test_the_first_fields_come_before_the_message(tmp_path: Path) -> None:
-    """What an engine tells early its client reads early."""
+    """The client gets the engine's first fields before the message."""
     go_on = asyncio.Event()
 
     async def slow(call: Call) -> None:
@@ -139,7 +139,7 @@ async def lost(call: Call) -> None:
 REPLIES = [
     (trailers_only, NOT_FOUND, None),
     (status_503, UNAVAILABLE, "upstream_protocol"),
-    (status_503_alone, None, None),  # clients read UNAVAILABLE out of 503
+    (status_503_alone, None, None),  # clients map 503 to UNAVAILABLE
     (no_status, UNAVAILABLE, "upstream_protocol"),
     (headers_alone, None, None),
     (broken_off, UNAVAILABLE, "upstream_reset"),
@@ -149,7 +149,7 @@ REPLIES = [
 
 @pytest.mark.parametrize("script, status, reason", REPLIES, ids=lambda value: getattr(value, "__name__", ""))
 def test_replies_that_go_wrong(tmp_path: Path, script: Any, status: int | None, reason: str | None) -> None:
-    """The engine's status passes; a reply without one is an error that names the endpoint."""
+    """The engine's status passes; a reply without one gets an error that names the endpoint."""
 
     async def play(it: GrpcStage, client: GrpcClient, engine: GrpcEngine) -> None:
         call = await client.ask(request())
@@ -163,7 +163,7 @@ def test_replies_that_go_wrong(tmp_path: Path, script: Any, status: int | None, 
     scene(tmp_path, play, script)
 
 
-# Tries
+# Retries
 
 
 def refuse_stream(call: Call) -> Any:
@@ -184,7 +184,8 @@ async def reset_once_sent(call: Call) -> None:
 
 @pytest.mark.parametrize("script", [refuse_stream, go_away], ids=["REFUSED_STREAM", "GOAWAY"])
 def test_what_the_engine_has_not_touched_is_tried_again(tmp_path: Path, script: Any) -> None:
-    """An engine that refuses a stream, or leaves before it, promises that nothing happened: any call may go again."""
+    """A call is always retried when the engine refuses its stream or sends GOAWAY before it, since the engine has not
+    processed it."""
 
     async def play(it: GrpcStage, client: GrpcClient, *engines: GrpcEngine) -> None:
         body = request(parameters={"sequence_id": 7})
@@ -211,7 +212,7 @@ TRIES = [
 def test_what_was_sent_is_repeated_only_where_it_may_be(
     tmp_path: Path, retry: str, parameters: dict[str, Any], tries: int
 ) -> None:
-    """A call that the engine broke off may have run: another try needs `idempotent: infer`, no sequence, and budget."""
+    """A call that the engine broke off may have run: a retry needs `idempotent: infer`, no sequence, and budget."""
 
     async def play(it: GrpcStage, client: GrpcClient, *engines: GrpcEngine) -> None:
         call = await client.ask(request(parameters=parameters))
@@ -233,7 +234,7 @@ def test_what_was_sent_is_repeated_only_where_it_may_be(
 
 
 def test_questions_may_be_asked_twice(tmp_path: Path) -> None:
-    """What only asks (metadata, readiness) is tried again without anybody's leave."""
+    """A read-only call (metadata, readiness) is retried without `idempotent`."""
 
     async def once(call: Call) -> None:
         if call.id == 1:
@@ -249,7 +250,7 @@ def test_questions_may_be_asked_twice(tmp_path: Path) -> None:
 
 
 def test_refused_connections(tmp_path: Path) -> None:
-    """A call goes to the endpoint that listens; with none, the error names the one tried last."""
+    """A call goes to the endpoint that listens; with none, the error names the endpoint tried last."""
 
     async def whole() -> None:
         gone, there = await GrpcEngine().start(), await GrpcEngine(answer).start()
@@ -262,7 +263,7 @@ def test_refused_connections(tmp_path: Path) -> None:
             there.stop_listening()
             there.break_connections()
             call = await client.ask(request())
-            while call.value("x-pointsman-reason") == "upstream_reset":  # the broken connection was not known yet
+            while call.value("x-pointsman-reason") == "upstream_reset":  # the gateway has not noticed the break yet
                 call = await client.ask(request())
             assert (call.status, call.value("x-pointsman-reason")) == (UNAVAILABLE, "upstream_connect")
             assert "cannot connect to 127.0.0.1" in (call.value("grpc-message") or "")
@@ -273,7 +274,7 @@ def test_refused_connections(tmp_path: Path) -> None:
 
 
 def test_the_breaker_counts_failures_in_a_row(tmp_path: Path) -> None:
-    """After them calls go to another endpoint; statuses of models are no failures."""
+    """After three failures calls go to another endpoint; a model's error status is no failure."""
 
     async def play(it: GrpcStage, client: GrpcClient, bad: GrpcEngine, good: GrpcEngine) -> None:
         for _ in range(12):
@@ -300,7 +301,8 @@ def test_the_breaker_counts_failures_in_a_row(tmp_path: Path) -> None:
 
 
 def test_the_deadline_is_passed_on_and_kept(tmp_path: Path) -> None:
-    """The engine gets what is left of it; at its end the engine's stream is reset and the client gets an error."""
+    """The engine gets the remaining time; when the deadline passes, the engine's stream is reset and the client gets an
+    error."""
 
     async def silent(call: Call) -> None:
         await call.over()
@@ -321,7 +323,7 @@ def test_the_deadline_is_passed_on_and_kept(tmp_path: Path) -> None:
 
 
 def test_the_deadline_runs_on_while_the_reply_comes(tmp_path: Path) -> None:
-    """A reply that has begun is cut too."""
+    """The deadline also cuts a reply that has begun."""
 
     async def begins(call: Call) -> None:
         call.open()
@@ -351,7 +353,7 @@ def seconds(timeout: str | None) -> float:
 
 @pytest.mark.parametrize("options, tries", [("timeout: 100ms", 1), ("try_timeout: 50ms", 1)])
 def test_an_engine_that_does_not_answer(tmp_path: Path, options: str, tries: int) -> None:
-    """Its timeout is the rule's; a client without a deadline gets DEADLINE_EXCEEDED."""
+    """The engine's timeout applies: a client without a deadline gets DEADLINE_EXCEEDED."""
 
     async def waits(call: Call) -> None:
         await call.when(lambda: call.was_reset is not None)
@@ -366,7 +368,7 @@ def test_an_engine_that_does_not_answer(tmp_path: Path, options: str, tries: int
 
 
 def test_try_timeout_moves_on(tmp_path: Path) -> None:
-    """A try that takes too long goes to another endpoint where it may."""
+    """A try that exceeds `try_timeout` goes to another endpoint if the call may be retried."""
 
     async def waits(call: Call) -> None:
         await call.when(lambda: call.was_reset is not None)
@@ -381,7 +383,7 @@ def test_try_timeout_moves_on(tmp_path: Path) -> None:
 
 
 def test_an_engine_that_falls_silent_in_its_reply(tmp_path: Path) -> None:
-    """The longest silence is the engine's `idle_timeout`."""
+    """A silence longer than the engine's `idle_timeout` ends the call with DEADLINE_EXCEEDED."""
 
     async def begins(call: Call) -> None:
         call.open()
@@ -399,7 +401,7 @@ def test_an_engine_that_falls_silent_in_its_reply(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("way", ["reset", "abort"])
 def test_a_client_that_leaves(tmp_path: Path, way: str) -> None:
-    """The engine hears at once, whether the call was cancelled or the connection lost."""
+    """The engine's stream is cancelled at once, whether the client cancels the call or loses the connection."""
 
     async def waits(call: Call) -> None:
         await call.when(lambda: call.was_reset is not None)
@@ -418,7 +420,7 @@ def test_a_client_that_leaves(tmp_path: Path, way: str) -> None:
 
 
 def test_a_client_that_leaves_while_the_gateway_connects(tmp_path: Path) -> None:
-    """No other call waits for it."""
+    """Each call that its client cancels while the gateway connects ends at once."""
 
     async def whole() -> None:
         listening = await asyncio.start_server(lambda reader, writer: None, "127.0.0.1", 0, backlog=1)
@@ -448,7 +450,7 @@ def compressed(encoding: str, plain: bytes) -> bytes:
 @pytest.mark.parametrize("encoding", ["gzip", "deflate"])
 @pytest.mark.parametrize("route", ["  - {name: all, engine: it}\n", "  - {name: all, engine: it, model: there}\n"])
 def test_compressed_messages(tmp_path: Path, encoding: str, route: str) -> None:
-    """They pass as they are; with another name they go on plain."""
+    """Compressed messages pass unchanged; where the route renames the model, they are sent uncompressed."""
 
     async def whole() -> None:
         engine = await GrpcEngine(answer).start()
@@ -486,7 +488,7 @@ MALFORMED = [
 
 @pytest.mark.parametrize("what, data, status", MALFORMED, ids=[each[0] for each in MALFORMED])
 def test_malformed_messages(tmp_path: Path, what: str, data: bytes, status: int) -> None:
-    """They are refused before any engine hears of them, and the connection serves on."""
+    """A malformed message is refused before any engine gets the call, and the connection stays open."""
 
     async def play(it: GrpcStage, client: GrpcClient, engine: GrpcEngine) -> None:
         call = client.call("/inference.GRPCInferenceService/ModelInfer", ("grpc-encoding", "gzip"))
@@ -508,7 +510,7 @@ def test_an_encoding_that_nobody_knows(tmp_path: Path) -> None:
 
 
 def test_names_that_come_late_or_twice(tmp_path: Path) -> None:
-    """The last one counts, wherever it stands, as protobuf says; a rename leaves one."""
+    """The last model name counts, wherever it stands, as in protobuf; a rename leaves one name."""
 
     async def whole() -> None:
         a, b = await GrpcEngine(answer).start(), await GrpcEngine(answer).start()
@@ -532,7 +534,7 @@ def test_names_that_come_late_or_twice(tmp_path: Path) -> None:
 
 
 def test_two_messages(tmp_path: Path) -> None:
-    """The engine says what it thinks of a second one."""
+    """A second message reaches the engine, whose status the client gets."""
 
     async def refuses(call: Call) -> None:
         await call.over()
@@ -547,7 +549,7 @@ def test_two_messages(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("size", [100_000, 5 << 20])
 def test_long_messages_both_ways(tmp_path: Path, size: int) -> None:
-    """Longer than every window, and than what gRPC servers take by default."""
+    """Messages longer than every window, and than the default limit of gRPC servers, pass both ways."""
 
     async def play(it: GrpcStage, client: GrpcClient, engine: GrpcEngine) -> None:
         sent = request(raw_input_contents=[bytes(size)])
@@ -558,7 +560,7 @@ def test_long_messages_both_ways(tmp_path: Path, size: int) -> None:
 
 
 def test_a_client_that_does_not_read_stops_its_engine(tmp_path: Path) -> None:
-    """The engine's window closes before more than a few windows wait in memory; others go on meanwhile."""
+    """The engine's window closes before more than a few windows of data wait in memory; other calls continue."""
     size = 8 << 20
 
     async def long(call: Call) -> None:
@@ -574,7 +576,7 @@ def test_a_client_that_does_not_read_stops_its_engine(tmp_path: Path) -> None:
         await until(lambda: len(call.data) >= 65_535)
         heard = engine.calls[0]
         before = -1
-        while before != heard.num_sent:  # until the engine stands still
+        while before != heard.num_sent:  # until the engine stops sending
             before = heard.num_sent
             assert (await client.ask(request())).status == 0
         assert heard.num_sent - len(call.data) < 2 * WINDOW
@@ -585,7 +587,7 @@ def test_a_client_that_does_not_read_stops_its_engine(tmp_path: Path) -> None:
 
 
 def test_an_engine_that_does_not_read_stops_its_client(tmp_path: Path) -> None:
-    """What a client sends waits in memory as far as its stream's window goes."""
+    """At most a few stream windows of a client's data wait in memory."""
 
     async def slow(call: Call) -> None:
         await call.when(lambda: len(call.data) > 60_000)
@@ -610,7 +612,7 @@ def test_an_engine_that_does_not_read_stops_its_client(tmp_path: Path) -> None:
 
 
 def test_an_engine_that_answers_early(tmp_path: Path) -> None:
-    """A refusal before the message is complete is the reply; the client's stream is reset."""
+    """An engine's refusal before the message is complete is the reply; the client's stream is reset."""
 
     async def early(call: Call) -> None:
         call.refuse(EXHAUSTED, "enough")
@@ -627,7 +629,7 @@ def test_an_engine_that_answers_early(tmp_path: Path) -> None:
 
 
 def test_an_engine_with_few_streams(tmp_path: Path) -> None:
-    """Of many calls at once all are answered, on as many connections as that takes."""
+    """All of many concurrent calls are answered, over as many connections as the engine's stream limit requires."""
 
     async def whole() -> None:
         engine = await GrpcEngine(answer, settings={SettingCodes.MAX_CONCURRENT_STREAMS: 2}).start()
@@ -643,7 +645,7 @@ def test_an_engine_with_few_streams(tmp_path: Path) -> None:
 
 
 def test_a_slow_client_of_an_early_answer(tmp_path: Path) -> None:
-    """Once it has read the reply its request is not wanted any more: the stream is over, and nothing has failed."""
+    """Once the client has read the reply, the rest of its request is not needed: the stream ends without an error."""
 
     async def early(call: Call) -> None:
         call.open()
@@ -668,7 +670,7 @@ def test_a_slow_client_of_an_early_answer(tmp_path: Path) -> None:
 
 
 def test_a_client_that_leaves_before_it_has_read_all(tmp_path: Path) -> None:
-    """The reply was whole: the call is counted and logged once."""
+    """The reply was complete: the call is counted and logged once."""
 
     async def long(call: Call) -> None:
         await call.over()
@@ -689,7 +691,7 @@ def test_a_client_that_leaves_before_it_has_read_all(tmp_path: Path) -> None:
 
 
 def test_a_client_that_never_reads(tmp_path: Path) -> None:
-    """What waits for a client's window does not hold the engine's stream for ever; its other calls go on."""
+    """When a client never reads, the gateway cancels its call after the body timeout; its other calls continue."""
 
     async def long(call: Call) -> None:
         await call.over()
