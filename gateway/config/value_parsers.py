@@ -77,12 +77,12 @@ def share(text: str) -> float:
     return number(text[:-1]) / 100 if text.endswith("%") else number(text)
 
 
-def weight(text: str) -> float:
-    """An arm's weight, relative to the sum of all: `90` and `90%` are the same."""
-    value = number(text.removesuffix("%"))
-    if value < 0:
-        raise ValueError(f"weight {text} is negative: 0 sends no traffic to an arm")
-    return value
+# An arm's weight, relative to the sum of all: `90` and `90%` are the same
+weight = values.checked(
+    lambda text: number(text.removesuffix("%")),
+    lambda found: found >= 0,
+    "weight {text} is negative: 0 sends no traffic to an arm",
+)
 
 
 def text(text: str) -> str:

@@ -23,14 +23,9 @@ def experiment_json(experiment: ExperimentState) -> Json:
     counts = experiment.evidence.totals()
     in_force = (experiment.active or experiment.declared.fresh()).in_force
     return {
-        "name": spec.name,
-        "unit": spec.unit,
-        "layer": spec.layer,
-        "share": spec.share,
+        **{name: getattr(spec, name) for name in ("name", "unit", "layer", "share")},
         "control": spec.control_arm.name,
-        "metric": spec.metric,
-        "goal": spec.goal,
-        "alpha": spec.alpha,
+        **{name: getattr(spec, name) for name in ("metric", "goal", "alpha")},
         "status": state.status.value if state is not None else "unknown",
         "since": state.since if state is not None else None,
         "by": state.by if state is not None else "",
