@@ -146,21 +146,13 @@ class ChatReplyWriter(OpenAIReplyWriter):
         return b""
 
     def _delta(
-        self,
-        index: int,
-        delta: Fields,
-        logprobs: Sequence[object] | None = None,
-        reason: str | None = None,
+        self, index: int, delta: Fields, logprobs: Sequence[object] | None = None, reason: str | None = None
     ) -> bytes:
         if index not in self._texts:
             delta = {"role": "assistant", "content": "" if "tool_calls" not in delta else None} | delta
             self._texts[index] = self._chunk(b'[{"index":%d,"delta":{"content":' % index, b"")
-        choice = {
-            "index": index,
-            "delta": delta,
-            "logprobs": {"content": logprobs, "refusal": None} if logprobs is not None else None,
-            "finish_reason": reason,
-        }
+        fields = {"content": logprobs, "refusal": None} if logprobs is not None else None
+        choice = {"index": index, "delta": delta, "logprobs": fields, "finish_reason": reason}
         return self._chunk(orjson.dumps([choice]), self._stop)
 
     def _call(self, event: ToolCallDelta) -> Fields:

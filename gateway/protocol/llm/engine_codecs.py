@@ -67,20 +67,16 @@ class PromptSide:
     def _rendered(self, generation: Generation, continues: bool) -> Generation:
         """With the prompt that the messages become."""
         if self.template is None:
-            what = (
-                f"engine '{self.engine}' takes a prompt, not messages: give it a 'chat_template', or ask for "
-                "/v1/completions"
-            )
-            raise unsupported(what)
+            what = f"engine '{self.engine}' takes a prompt, not messages: give it a 'chat_template', or ask for "
+            raise unsupported(what + "/v1/completions")
         messages, tools, options = generation.messages, generation.tools, generation.options
         choice = options.get("tool_choice")
         if choice in ("auto", "none"):  # a prompt says these by having tools, or none
             options = {name: value for name, value in options.items() if name != "tool_choice"}
             tools = () if choice == "none" else tools
         begun = messages[-1].text if continues else ""
-        prompt = (
-            self.template.render(messages[:-1] if continues else messages, tools, strftime_now=self.strftime) + begun
-        )
+        said = messages[:-1] if continues else messages
+        prompt = self.template.render(said, tools, strftime_now=self.strftime) + begun
         # What the template has written is not to be told again; media stay, for engines that take them beside.
         return replace(generation, prompt=prompt, tools=() if self.template.takes_tools else tools, options=options)
 

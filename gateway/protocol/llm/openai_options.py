@@ -25,19 +25,13 @@ _SPELLINGS = [
 ]
 # What a field says when it says nothing: many clients send all that they know of.
 _IDLE: dict[str, tuple[Any, ...]] = {field.name: field.idle for field in SAMPLING_FIELDS} | {
-    "use_beam_search": (False,),
-    "include_stop_str_in_output": (False,),
-    "spaces_between_special_tokens": (True,),
-    "include_reasoning": (True,),
-    "separate_reasoning": (True,),
-    "stream_reasoning": (True,),
-    "add_generation_prompt": (True,),
-    "continue_final_message": (False,),
-    "store": (False,),
+    **dict.fromkeys(("include_reasoning", "separate_reasoning", "stream_reasoning"), (True,)),
+    **dict.fromkeys(("spaces_between_special_tokens", "add_generation_prompt"), (True,)),
+    **dict.fromkeys(("use_beam_search", "include_stop_str_in_output", "continue_final_message"), (False,)),
+    **dict.fromkeys(("store", "return_token_ids"), (False,)),
     "service_tier": ("auto", "default"),
     "modalities": (["text"],),
     "chat_template_kwargs": ({},),
-    "return_token_ids": (False,),
 }
 # Fields of engines that have no other name, and that both bodies of an engine that knows them have.
 EXTRAS = frozenset(
