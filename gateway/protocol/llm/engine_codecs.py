@@ -75,8 +75,8 @@ class PromptSide:
             options = {name: value for name, value in options.items() if name != "tool_choice"}
             tools = () if choice == "none" else tools
         begun = messages[-1].text if continues else ""
-        said = messages[:-1] if continues else messages
-        prompt = self.template.render(said, tools, strftime_now=self.strftime) + begun
+        complete = messages[:-1] if continues else messages
+        prompt = self.template.render(complete, tools, strftime_now=self.strftime) + begun
         # What the template has written is not to be told again; media stay, for engines that take them beside.
         return replace(generation, prompt=prompt, tools=() if self.template.takes_tools else tools, options=options)
 
