@@ -14,6 +14,7 @@ from gateway.config.settings import Settings
 from gateway.config.specs import RulesSpec
 from gateway.dataplane.context.active_requests import Connection
 from gateway.dataplane.context.call_head import CallReader
+from gateway.dataplane.context.capture import Tap
 from gateway.dataplane.context.feedback import FeedbackCollector
 from gateway.dataplane.context.head_reader import Reader
 from gateway.dataplane.context.request_log import RequestLog
@@ -29,7 +30,6 @@ from gateway.dataplane.context.snapshot import (
     Snapshot,
     Weights,
 )
-from gateway.dataplane.context.tap import Tap
 from gateway.events.event_bus import EventBus
 from gateway.events.event_types import ConditionChanged, EndpointDrained, SessionMoved
 from gateway.limits.limiter import Limiter

@@ -6,9 +6,8 @@ import random
 from collections.abc import Sequence
 from time import monotonic
 
-from gateway.dataplane.context.capture import CapturedFacts, Copy
+from gateway.dataplane.context.capture import CapturedFacts, Copy, Tap
 from gateway.dataplane.context.snapshot import Lane
-from gateway.dataplane.context.tap import Tap
 from gateway.protocol.errors import ErrorKind
 
 # Refusals to reduce load: a candidate would get what limits keep from the route's own engine.

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.dataplane.context.capture import CapturedFacts, CaptureReader, Copy, encode
-from gateway.dataplane.context.tap import CAPTURED, Tap
+from gateway.dataplane.context.capture import CAPTURED, CapturedFacts, CaptureReader, Copy, Tap, encode
 
 FACTS = CapturedFacts("r", "old", None, "id-é", "POST / HTTP/1.1\r\n\r\n", False, "", 200, 0.5, 0.25)
 
