@@ -22,8 +22,8 @@ REPLY = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n%b\r\n{}"
     ],
 )
 def test_loads_in_replies(tmp_path: Path, field: bytes, load: Load | None) -> None:
-    """With `load: {source: orca}` each request asks the engine for its load, and the balancing and the counters use the
-    reply's value."""
+    """With `load: {source: orca}` each request has the field that requests the engine's load, and the balancing and the
+    counters use the reply's value."""
 
     async def tells(engine: Engine, heard: Heard, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(REPLY % field)

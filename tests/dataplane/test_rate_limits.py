@@ -1,4 +1,5 @@
-"""Limits on requests, tokens and requests at the same time: who is let go, what the others read, what is given back."""
+"""Limits on requests, tokens and concurrency: which requests are admitted, what the refused ones get, and what is
+returned."""
 
 import asyncio
 import json
@@ -39,7 +40,7 @@ __all__ = ["redis_server", "shared_server"]
 
 Reader, Writer = asyncio.StreamReader, asyncio.StreamWriter
 
-# A limit that one test's time does not refill.
+# A limit that does not refill within a test.
 TWO_A_DAY = "limits: [{name: few, requests_per_second: 0.00002, burst: 2%s}]\n"
 ONE_AT_A_TIME = "limits: [{name: narrow, concurrency: 1%s}]\n"
 
@@ -62,7 +63,7 @@ async def statuses(it: Stage, *requests: bytes) -> list[int]:
 
 @asynccontextmanager
 async def two_workers(server: RedisServer, text: str, tmp_path: Path) -> AsyncIterator[tuple[Stage, Stage]]:
-    """Each has a connection of its own to the one Redis."""
+    """Two workers, each with its own connection to the one Redis."""
     async with (
         stored(server) as one,
         stored(server) as other,
@@ -73,7 +74,8 @@ async def two_workers(server: RedisServer, text: str, tmp_path: Path) -> AsyncIt
 
 
 def test_what_is_beyond_a_limit_is_refused_in_words_and_fields(tmp_path: Path) -> None:
-    """Status 429 names the limit, the route, and when to come again; nothing of it reaches the engine."""
+    """A request beyond a limit gets 429 with the limit's name, the route and the time to retry, and does not reach the
+    engine."""
 
     async def scene() -> None:
         engine = Engine()
@@ -98,7 +100,7 @@ def test_what_is_beyond_a_limit_is_refused_in_words_and_fields(tmp_path: Path) -
 
 
 def test_each_tenant_has_an_allowance_of_its_own(tmp_path: Path) -> None:
-    """And those who do not say who they are have one together."""
+    """Requests without a tenant share one allowance."""
 
     async def scene() -> None:
         engine = Engine()
@@ -116,7 +118,7 @@ def test_each_tenant_has_an_allowance_of_its_own(tmp_path: Path) -> None:
 
 
 def test_a_key_is_the_same_wherever_it_stands(tmp_path: Path) -> None:
-    """As a bearer or in a field of its own; and no operator reads it."""
+    """A key is the same as a bearer token or in a field of its own, and operators see only its hash."""
 
     async def scene() -> None:
         engine = Engine()
@@ -134,7 +136,7 @@ def test_a_key_is_the_same_wherever_it_stands(tmp_path: Path) -> None:
 
 
 def test_only_inferences_count_and_only_of_the_routes_that_are_named(tmp_path: Path) -> None:
-    """Who asks whether a model is ready is never refused."""
+    """Limits count inferences of the named routes only; readiness requests are never refused."""
 
     async def scene() -> None:
         engine = Engine()
@@ -150,7 +152,7 @@ def test_only_inferences_count_and_only_of_the_routes_that_are_named(tmp_path: P
 
 
 def test_a_request_meets_every_limit_and_takes_of_all_or_none(tmp_path: Path) -> None:
-    """What one limit refuses costs nothing of another."""
+    """A request that one limit refuses uses nothing of another limit."""
 
     async def scene() -> None:
         engine = Engine()
@@ -175,7 +177,7 @@ def test_a_request_meets_every_limit_and_takes_of_all_or_none(tmp_path: Path) ->
 def test_clients_of_language_models_read_it_in_their_dialect(
     tmp_path: Path, path: str, told: tuple[str, str | None]
 ) -> None:
-    """As OpenAI's and Anthropic's own servers say it, so that their clients wait and try again."""
+    """The error has the form of OpenAI's and Anthropic's own servers, so that their clients wait and retry."""
 
     async def scene() -> None:
         [engine], text = await started(writes(http(200, WHOLE)))
@@ -196,14 +198,15 @@ def test_clients_of_language_models_read_it_in_their_dialect(
 
 
 def test_a_slot_is_free_again_however_a_request_ends(tmp_path: Path) -> None:
-    """Answered, broken off, never connected, tried elsewhere, left by its client before or after it was whole."""
+    """The slot is free again after a reply, a broken connection, a failed connect, a retry, or a client that leaves,
+    also with an incomplete request."""
 
     async def scene() -> None:
         dead, engine = await gone(), Engine()
         await engine.start()
         text = rules(dead, engine, options="balance: round_robin\n    breaker: {failures: 0}")
         async with stage(limited(text, ONE_AT_A_TIME), tmp_path) as it:
-            assert await statuses(it, *[post()] * 4) == [200] * 4  # by another endpoint half of the time
+            assert await statuses(it, *[post()] * 4) == [200] * 4  # half of them retried on the other endpoint
             engine.script = die
             assert (await it.ask(post())).status == 502
             assert in_use(it) == 0
@@ -225,7 +228,7 @@ def test_a_slot_is_free_again_however_a_request_ends(tmp_path: Path) -> None:
 
 
 def test_a_stream_holds_its_slot_to_its_end(tmp_path: Path) -> None:
-    """Until the last byte, or until its client has left."""
+    """A stream holds its slot until the last byte, or until its client leaves."""
 
     async def scene() -> None:
         [engine], text = await started(writes(STREAM + chunk(ROLE + first_token), then="hang"))
@@ -247,7 +250,7 @@ def test_a_stream_holds_its_slot_to_its_end(tmp_path: Path) -> None:
 
 
 def test_a_generation_that_goes_on_elsewhere_counts_once(tmp_path: Path) -> None:
-    """It was admitted, so it is not refused in its middle, and it keeps its place."""
+    """A generation that continues on another endpoint is not refused in the middle, and keeps its slot."""
 
     async def scene() -> None:
         begins = writes(STREAM + chunk(ROLE + token("a")), then="reset")
@@ -274,7 +277,7 @@ def test_a_generation_that_goes_on_elsewhere_counts_once(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("is_shared", [False, True])
 def test_a_request_may_wait_for_its_turn(tmp_path: Path, redis_server: RedisServer, is_shared: bool) -> None:
-    """As long as the limit says: those whose turn comes in time are let go, the others are refused at once."""
+    """With `max_wait`, requests whose turn comes in time are admitted and the others are refused at once."""
 
     async def scene() -> None:
         engine = Engine()
@@ -293,7 +296,7 @@ def test_a_request_may_wait_for_its_turn(tmp_path: Path, redis_server: RedisServ
 
 
 def test_waiting_for_a_turn_is_none_of_the_engines_time(tmp_path: Path) -> None:
-    """An engine has all of its time for a request that has waited longer than that."""
+    """The engine's timeout does not include the time that a request waits for a limit."""
 
     async def scene() -> None:
         async def slow(engine: Engine, heard: Heard, reader: Reader, writer: Writer) -> None:
@@ -312,7 +315,8 @@ def test_waiting_for_a_turn_is_none_of_the_engines_time(tmp_path: Path) -> None:
 
 
 def test_the_next_goes_when_a_slot_is_free(tmp_path: Path) -> None:
-    """Its body is not read on without end meanwhile, and who leaves the line takes no slot."""
+    """While a request waits for a slot its body is not read beyond the high-water mark; a client that leaves takes no
+    slot."""
 
     async def scene() -> None:
         go_on = asyncio.Event()
@@ -351,7 +355,7 @@ def test_the_next_goes_when_a_slot_is_free(tmp_path: Path) -> None:
 
 
 def test_tokens_are_reserved_and_then_counted(tmp_path: Path) -> None:
-    """By the bound that the request tells, until the engine has said what was used."""
+    """The request's `max_tokens` is reserved until the reply reports the tokens used."""
 
     async def scene() -> None:
         [engine], text = await started(writes(http(200, WHOLE)))
@@ -363,7 +367,7 @@ def test_tokens_are_reserved_and_then_counted(tmp_path: Path) -> None:
             [account] = accounts(it)
             assert account.tokens is not None
             left = account.tokens.own.level(asyncio.get_running_loop().time())
-            assert 95 <= left < 100  # WHOLE says 5
+            assert 95 <= left < 100  # WHOLE reports 5
             engine.script = writes(b"", then="hang")
             await client.send(ask)
             await until(lambda: len(engine.heard) == 2)
@@ -383,7 +387,7 @@ def test_tokens_are_reserved_and_then_counted(tmp_path: Path) -> None:
 def test_a_streams_tokens_are_counted_by_its_engine_or_by_its_events(
     tmp_path: Path, ends: list[bytes], used: int | None
 ) -> None:
-    """Where the engine does not say, the prompt is taken for a quarter of its bytes."""
+    """Without usage in the reply, the prompt counts as a quarter of its bytes in tokens."""
 
     async def scene() -> None:
         pieces = [STREAM + chunk(ROLE + token("a")), *map(chunk, ends), LAST]
@@ -402,7 +406,7 @@ def test_a_streams_tokens_are_counted_by_its_engine_or_by_its_events(
 
 
 def test_where_nobody_counts_what_was_expected_stands(tmp_path: Path) -> None:
-    """A reply without usage costs what its request was taken for; one that fails costs nothing."""
+    """A reply without usage costs the tokens estimated for its request; a failed request costs nothing."""
 
     async def scene() -> None:
         [engine], text = await started(writes(http(200, b"{}"), then=""))
@@ -424,7 +428,7 @@ def test_where_nobody_counts_what_was_expected_stands(tmp_path: Path) -> None:
 
 
 def test_two_workers_share_one_allowance(tmp_path: Path, redis_server: RedisServer) -> None:
-    """Whoever is asked first gets it: together they admit what the limit says, and what each uses is shared at once."""
+    """Together two workers admit what the limit allows: each request draws on the shared allowance."""
 
     async def scene() -> None:
         engine = Engine()
@@ -440,7 +444,7 @@ def test_two_workers_share_one_allowance(tmp_path: Path, redis_server: RedisServ
 
 
 def test_a_slot_that_is_free_in_one_worker_is_there_for_another(tmp_path: Path, redis_server: RedisServer) -> None:
-    """No more requests are under way in both than the limit says, and none is lost between them."""
+    """The requests in flight in both workers never exceed the limit, and no slot is lost between them."""
 
     async def scene() -> None:
         under_way, most, go_on = 0, 0, asyncio.Event()
@@ -470,14 +474,14 @@ def test_a_slot_that_is_free_in_one_worker_is_there_for_another(tmp_path: Path, 
         engine.stop()
 
     async def until_admitted(each: Stage) -> None:
-        while (await each.ask(post())).status == 429:  # until the other has given it back
+        while (await each.ask(post())).status == 429:  # until the other worker has returned its slot
             await asyncio.sleep(0.01)
 
     run(scene())
 
 
 def test_what_lies_idle_goes_back(tmp_path: Path, redis_server: RedisServer) -> None:
-    """A worker that is asked no more keeps nothing from the others, and one that ends leaves nothing behind."""
+    """An idle worker returns its allowance to the shared one, and a worker that ends leaves no lease behind."""
 
     async def scene() -> None:
         engine = Engine()
@@ -490,7 +494,7 @@ def test_what_lies_idle_goes_back(tmp_path: Path, redis_server: RedisServer) -> 
                 assert (await client.ask(post())).status == 200
             [account] = accounts(it)
             assert account.requests is not None
-            account.used_at -= 2  # some seconds ago
+            account.used_at -= 2  # as if it was last used two seconds ago
             it.plane.limiter.sweep(asyncio.get_running_loop().time())
             await until(lambda: not account.holds)
             [bucket] = redis_server.client.keys("*:requests")
@@ -506,7 +510,7 @@ def test_what_lies_idle_goes_back(tmp_path: Path, redis_server: RedisServer) -> 
 
 
 def test_a_client_that_leaves_while_redis_is_asked_takes_nothing(tmp_path: Path, redis_server: RedisServer) -> None:
-    """Nobody is admitted for it, and nothing is counted in use."""
+    """When the client leaves, no request is admitted for it, and no slot stays in use."""
 
     async def scene() -> None:
         engine = Engine()
@@ -530,7 +534,7 @@ def test_a_client_that_leaves_while_redis_is_asked_takes_nothing(tmp_path: Path,
 
 
 def test_without_an_answer_of_redis_each_worker_keeps_to_its_share(tmp_path: Path, redis_server: RedisServer) -> None:
-    """A request waits no longer than the deadline, and then its worker decides: not all are refused, not all let go."""
+    """A request waits for Redis no longer than the deadline; then each worker admits its own share of the limit."""
 
     async def scene() -> None:
         engine = Engine()
@@ -548,7 +552,7 @@ def test_without_an_answer_of_redis_each_worker_keeps_to_its_share(tmp_path: Pat
 
 
 def test_where_redis_takes_no_more_each_worker_keeps_to_its_share(tmp_path: Path, redis_server: RedisServer) -> None:
-    """A full Redis answers, with a refusal: that is not the limit's."""
+    """A full Redis refuses commands, which does not count as the limit's refusal: each worker admits its own share."""
 
     async def scene() -> None:
         engine = Engine()
@@ -565,7 +569,7 @@ def test_where_redis_takes_no_more_each_worker_keeps_to_its_share(tmp_path: Path
 
 
 def test_new_rules_keep_who_is_under_way(tmp_path: Path) -> None:
-    """A limit of the same name goes on with the slots in use, whatever it allows from now on."""
+    """Under new rules a limit of the same name keeps its slots in use and applies its new bound."""
 
     async def scene() -> None:
         engine = Engine(never)

@@ -1,4 +1,4 @@
-"""Sequences whose inputs are kept go on at another endpoint when theirs is gone."""
+"""Sequences with stored inputs continue on another endpoint when theirs is gone."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ async def fleet(
     head: str = "",
     **more: Any,
 ) -> AsyncIterator[Fleet]:
-    """A data plane before so many engines that add, whose route replays sequences."""
+    """A data plane with `size` engines that add, whose route replays sequences."""
     sums = [Sums() for _ in range(size)]
     engines = [Engine(each.by_rest) for each in sums]
     for engine in engines:
@@ -49,7 +49,7 @@ def total(reply: Reply) -> int:
 
 
 async def begun(fleet: Fleet, number: int = 7) -> int:
-    """Tell a sequence three values; returns where it is."""
+    """Send a sequence's first three values; return the index of its engine."""
     it, _, sums = fleet
     assert total(await it.ask(step(number, 1, start=True))) == 1
     assert total(await it.ask(step(number, 2))) == 3
@@ -63,7 +63,7 @@ def endpoint(fleet: Fleet, at: int) -> Any:
 
 
 def counts(fleet: Fleet) -> tuple[int, int, int]:
-    """Sequences replayed, handed over, lost."""
+    """The number of sequences replayed, handed over and lost."""
     found = fleet[0].plane.affinity.book.counts
     moved = Counter(dict.fromkeys(("lost", "drained"), 0))
     for (_, _, why), number in found.sequences_moved.items():
@@ -72,7 +72,7 @@ def counts(fleet: Fleet) -> tuple[int, int, int]:
 
 
 async def lost(fleet: Fleet, request: bytes) -> str:
-    """What the client reads of a sequence that cannot go on."""
+    """The error that the client gets for a sequence that cannot continue."""
     reply = await fleet[0].ask(request)
     assert (reply.status, reply.reason) == (503, "sequence_lost"), reply.body
     return str(json.loads(reply.body)["error"])
@@ -81,8 +81,8 @@ async def lost(fleet: Fleet, request: bytes) -> str:
 @pytest.mark.parametrize("balance", ["session", "power_of_two"])
 @pytest.mark.parametrize("how", ["down", "refuses"])
 def test_another_endpoint_is_told_all_inputs(tmp_path: Path, how: str, balance: str) -> None:
-    """A sequence whose endpoint is down, or refuses, goes on at another one, which gets its inputs in order; the client
-    notices nothing. So it is however the engine balances other requests."""
+    """A sequence whose endpoint is down or refuses connections continues on another one, which gets its inputs in
+    order. The client gets no error, whatever the engine's balancing."""
 
     async def scene() -> None:
         async with fleet(tmp_path, options=f"balance: {balance}") as it:
@@ -101,7 +101,8 @@ def test_another_endpoint_is_told_all_inputs(tmp_path: Path, how: str, balance: 
 
 
 def test_a_request_whose_endpoint_dies_under_it_is_told_to_another(tmp_path: Path) -> None:
-    """Nobody else has seen it, so it does no harm there, though it may not be sent twice to the same."""
+    """The request goes to another endpoint with its sequence's inputs, though it may not be sent twice to the same
+    one."""
 
     async def scene() -> None:
         async with fleet(tmp_path) as it:
@@ -119,7 +120,7 @@ def test_a_request_whose_endpoint_dies_under_it_is_told_to_another(tmp_path: Pat
 
 
 def test_a_start_whose_endpoint_dies_under_it_begins_elsewhere(tmp_path: Path) -> None:
-    """There is nothing to tell before it."""
+    """A request that starts a sequence goes to another endpoint without a replay."""
 
     async def scene() -> None:
         async with fleet(tmp_path) as it:
@@ -138,7 +139,7 @@ def test_a_start_whose_endpoint_dies_under_it_begins_elsewhere(tmp_path: Path) -
 
 
 def test_a_reply_that_has_begun_is_not_replayed(tmp_path: Path) -> None:
-    """The client has read some of it. Whether the engine took the input nobody knows, and so the sequence is over."""
+    """When a reply breaks off, it is unknown whether the engine took the input, so the sequence is lost."""
 
     async def scene() -> None:
         async with fleet(tmp_path, replay="{on_loss: replay, patience: 10ms}") as it:
@@ -164,7 +165,7 @@ def test_a_reply_that_has_begun_is_not_replayed(tmp_path: Path) -> None:
 
 
 def test_what_an_engine_refused_is_not_told_again(tmp_path: Path) -> None:
-    """It changed nothing there, and so has no place among the inputs."""
+    """A refused input did not change the engine's state, so it is not replayed."""
 
     async def scene() -> None:
         async with fleet(tmp_path) as it:
@@ -187,7 +188,8 @@ LIMITS = [
 
 @pytest.mark.parametrize("replay, why", LIMITS)
 def test_a_sequence_beyond_its_limits_ends_with_its_endpoint(tmp_path: Path, replay: str, why: str) -> None:
-    """Inputs that are too many or too long are kept no more, which the client reads when it matters."""
+    """A sequence with too many or too long inputs is not stored; when its endpoint is lost, the error gives the
+    reason."""
 
     async def scene() -> None:
         async with fleet(tmp_path, replay=replay) as it:
@@ -202,7 +204,7 @@ def test_a_sequence_beyond_its_limits_ends_with_its_endpoint(tmp_path: Path, rep
 
 
 def test_several_workers_without_redis_keep_nothing(tmp_path: Path) -> None:
-    """None of them sees all inputs of a sequence, and a wrong answer is worse than none."""
+    """Without Redis none of several workers sees all inputs of a sequence, so it is not replayed."""
 
     async def scene() -> None:
         async with fleet(tmp_path, workers=2) as it:
@@ -215,7 +217,7 @@ def test_several_workers_without_redis_keep_nothing(tmp_path: Path) -> None:
 
 
 def test_an_endpoint_that_fails_meanwhile_gives_way_to_another(tmp_path: Path) -> None:
-    """The one that was to go on is gone too: a third one does."""
+    """When the endpoint of the replay fails too, a third one continues the sequence."""
 
     async def scene() -> None:
         async with fleet(tmp_path, 3) as it:
@@ -245,7 +247,7 @@ def test_an_endpoint_that_fails_meanwhile_gives_way_to_another(tmp_path: Path) -
 
 
 def test_the_only_endpoint_may_have_been_started_anew(tmp_path: Path) -> None:
-    """It answers, but knows nothing of the sequence: it is told all again."""
+    """A restarted endpoint replies without the sequence's state: it gets all inputs again."""
 
     async def scene() -> None:
         async with fleet(tmp_path, 1) as it:
@@ -264,7 +266,7 @@ def test_the_only_endpoint_may_have_been_started_anew(tmp_path: Path) -> None:
 
 
 def test_an_input_that_is_refused_ends_the_sequence(tmp_path: Path) -> None:
-    """The client reads which input it was, and what the engine said."""
+    """When an input is refused during a replay, the client's error names the input and has the engine's message."""
 
     async def scene() -> None:
         async with fleet(tmp_path) as it:
@@ -284,7 +286,7 @@ def test_an_input_that_is_refused_ends_the_sequence(tmp_path: Path) -> None:
 
 
 def test_without_a_healthy_endpoint_the_inputs_stay(tmp_path: Path) -> None:
-    """A sequence waits for an endpoint as its client does: nothing is lost while all are down."""
+    """While all endpoints are down, a sequence keeps its inputs; it continues once an endpoint is healthy."""
 
     async def scene() -> None:
         async with fleet(tmp_path) as it:
@@ -302,7 +304,8 @@ def test_without_a_healthy_endpoint_the_inputs_stay(tmp_path: Path) -> None:
 
 
 def test_a_drained_endpoint_hands_its_sequences_over(tmp_path: Path) -> None:
-    """At its next request a sequence goes on elsewhere, unless that is its last one, or it cannot be replayed."""
+    """At its next request a sequence of a drained endpoint continues on another one, unless this request is its last or
+    the sequence cannot be replayed."""
 
     async def scene() -> None:
         async with fleet(tmp_path, replay="{on_loss: replay, max_steps: 4}") as it:
@@ -330,7 +333,8 @@ def test_a_drained_endpoint_hands_its_sequences_over(tmp_path: Path) -> None:
 
 
 def test_a_hand_over_that_takes_too_long_is_given_up(tmp_path: Path) -> None:
-    """The drained endpoint is still there: the request goes to it in time, and so does the sequence."""
+    """When the hand-over takes too long, the request goes to the drained endpoint in time, and the sequence stays
+    there."""
 
     async def scene() -> None:
         async with fleet(tmp_path, options="balance: session\n    timeout: 400ms") as it:
@@ -348,7 +352,7 @@ def test_a_hand_over_that_takes_too_long_is_given_up(tmp_path: Path) -> None:
 
 
 def test_a_sequence_stays_on_a_drained_endpoint_that_is_the_only_one(tmp_path: Path) -> None:
-    """There is nowhere to go."""
+    """A sequence stays on a drained endpoint when no other is healthy."""
 
     async def scene() -> None:
         async with fleet(tmp_path) as it:
@@ -365,8 +369,8 @@ def test_a_sequence_stays_on_a_drained_endpoint_that_is_the_only_one(tmp_path: P
 def test_a_replay_that_redis_does_not_confirm_sends_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_drained: bool
 ) -> None:
-    """Others may read the new place or the old one: the request, which would make them differ, is refused, also where
-    it could stay; the sequence is not lost."""
+    """When Redis does not confirm the new endpoint, other workers may read either one, so the request is refused, even
+    if the drained endpoint could serve it. The sequence is not lost."""
 
     async def away(*_: Any) -> None:
         raise StoreError("away")
@@ -391,7 +395,7 @@ def test_a_replay_that_redis_does_not_confirm_sends_nothing(
 
 
 def test_without_redis_a_drained_endpoint_keeps_its_sequences(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody can read what they were told: they go on where they are."""
+    """Without Redis the inputs cannot be read, so the sequences stay on the drained endpoint."""
 
     async def away(*_: Any) -> None:
         raise StoreError("away")
@@ -409,7 +413,7 @@ def test_without_redis_a_drained_endpoint_keeps_its_sequences(tmp_path: Path, mo
 
 @pytest.mark.parametrize("limits", ["", "limits: [{name: narrow, concurrency: 1}]\n"])
 def test_a_client_that_leaves_stops_the_replay(tmp_path: Path, limits: str) -> None:
-    """No endpoint is told more once nobody waits for it, and another request has its place among those at a time."""
+    """When the client leaves, the replay stops and its concurrency slot is free again."""
 
     async def scene() -> None:
         async with fleet(tmp_path, head=limits) as it:
@@ -438,7 +442,7 @@ def test_a_client_that_leaves_stops_the_replay(tmp_path: Path, limits: str) -> N
 
 
 def test_a_replay_has_the_requests_own_time(tmp_path: Path) -> None:
-    """What is not told in time is given up, and the request with it; the sequence is not."""
+    """A replay that exceeds the request's timeout fails the request, but does not lose the sequence."""
 
     async def scene() -> None:
         async with fleet(tmp_path, options="balance: session\n    timeout: 100ms") as it:
@@ -460,7 +464,7 @@ def test_a_replay_has_the_requests_own_time(tmp_path: Path) -> None:
 
 
 def test_an_endpoint_that_has_forgotten_a_sequence_is_told_again(tmp_path: Path) -> None:
-    """Triton forgets a sequence that waits for too long; where another endpoint is healthy, that one goes on."""
+    """When Triton drops an idle sequence, the sequence is replayed to another healthy endpoint."""
 
     async def scene() -> None:
         async with fleet(tmp_path) as it:
@@ -476,7 +480,7 @@ def test_an_endpoint_that_has_forgotten_a_sequence_is_told_again(tmp_path: Path)
 
 
 def test_whose_an_input_was_is_not_kept(tmp_path: Path) -> None:
-    """The endpoint is told the inputs with the credentials of the request at hand, and none stand with the inputs."""
+    """The replay uses the current request's credentials; none are stored with the inputs."""
 
     async def scene() -> None:
         async with fleet(tmp_path) as it:
@@ -491,7 +495,7 @@ def test_whose_an_input_was_is_not_kept(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["binary", "compressed", "long", "in pieces"])
 def test_an_input_is_told_as_it_was(tmp_path: Path, kind: str) -> None:
-    """Tensors behind the JSON, compressed bodies, and bodies longer than those that are kept for a second try."""
+    """The replay sends the same bytes for binary tensors, compressed bodies, and bodies above --retry-body-bytes."""
 
     async def scene() -> None:
         async with fleet(tmp_path, limits={"retry_body_bytes": 1000}) as it:
@@ -522,7 +526,7 @@ def test_an_input_is_told_as_it_was(tmp_path: Path, kind: str) -> None:
 
 
 def test_a_route_without_it_keeps_nothing(tmp_path: Path) -> None:
-    """A sequence ends with its endpoint where its route does not say otherwise."""
+    """Without replay in its route, a sequence ends with its endpoint."""
 
     async def scene() -> None:
         async with fleet(tmp_path, replay="end") as it:

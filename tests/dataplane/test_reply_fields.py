@@ -1,4 +1,4 @@
-"""A field for every reply is one line in `reply_fields`: both fronts send it, with whatever reply."""
+"""A field for every reply is one line in `reply_fields`: HTTP/1.1 and HTTP/2 send it with each reply."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ routes:
   - {{name: generations, match: {{model: generated}}, engine: llm}}
   - {{name: infers, match: {{model: m}}, engine: rest}}
 """
-# Adds a field to the table before its readers are loaded, as an edit of the file does.
+# Adds a field to the table before the modules that read it are loaded, like an edit of the file.
 SCRIPT = """
 import sys
 from pathlib import Path
@@ -40,7 +40,8 @@ print_replies(Path(sys.argv[1]))
 
 
 def test_a_field_for_every_reply(tmp_path: Path) -> None:
-    """It stands once in replies of engines, of the gateway and errors, whole and as streams, by every protocol."""
+    """The field appears once in each reply: an engine's, the gateway's own and errors, whole or streamed, in every
+    protocol."""
     told = subprocess.run(
         [sys.executable, "-c", SCRIPT, str(tmp_path)], cwd=Path(__file__).parents[2], capture_output=True, text=True
     )
@@ -86,7 +87,7 @@ async def grpc_fields(it: GrpcStage, path: str, message: bytes) -> list[str]:
 
 
 def print_replies(tmp_path: Path) -> None:
-    """The names of the fields of each kind of reply, as JSON."""
+    """Print the names of the fields of each kind of reply, as JSON."""
     found: dict[str, list[str]] = {}
     rest_requests = {
         "relayed": ("POST", "/v2/models/m/infer", b"{}"),

@@ -1,4 +1,4 @@
-"""Rules at work: requests arrive at the engine, under the name, and on the arm that the rules say."""
+"""Rules at work: requests reach the engine, model name and arm that the rules give."""
 
 import asyncio
 import gzip
@@ -33,7 +33,7 @@ BY_TENANT = """\
 
 
 def test_a_header_says_what_a_rule_says_in_any_encoding(tmp_path: Path) -> None:
-    """Clients write letters in UTF-8, as most do, or in Latin-1, as HTTP had it."""
+    """A header value matches a rule whether its client encodes it in UTF-8 or in Latin-1."""
 
     async def scene() -> None:
         made = await engines("a")
@@ -53,7 +53,7 @@ BY_TENSOR = """\
 
 
 def test_rules_on_tensors(tmp_path: Path) -> None:
-    """A rule reads datatype and rank from the JSON, plain, compressed, or before a binary tail."""
+    """A rule reads datatype and rank from the JSON, whether it is plain, compressed, or followed by binary tensors."""
     image = json.dumps({"inputs": [tensor("FP32", [1, 1, 1, 2], data=[1, 2])]}).encode()
     vector = json.dumps({"inputs": [tensor("FP32", [2], data=[1, 2])]}).encode()
     binary = json.dumps({"inputs": [tensor("UINT8", [1, 2, 2, 1], parameters={"binary_data_size": 4})]}).encode()
@@ -72,7 +72,7 @@ def test_rules_on_tensors(tmp_path: Path) -> None:
             assert await route(post(INFER, vector)) == "rest"
             assert await route(post(INFER, gzip.compress(image), "Content-Encoding: gzip")) == "images"
             assert await route(post(INFER, binary + bytes(4), length)) == "images"
-            assert await route(post(INFER, b"not JSON")) == "rest"  # the engine will say what is wrong with it
+            assert await route(post(INFER, b"not JSON")) == "rest"  # the engine reports the error
             assert await route(get("/v2/models/m")) == "rest"
         for engine in made.values():
             engine.stop()
@@ -81,7 +81,8 @@ def test_rules_on_tensors(tmp_path: Path) -> None:
 
 
 def test_the_binary_tail_is_not_waited_for(tmp_path: Path) -> None:
-    """A rule on tensors decides when the JSON head is here: the engine gets the head while the tensor is on its way."""
+    """A rule on tensors decides once the JSON has arrived: the engine gets the request while the binary tensor is still
+    arriving."""
     binary = json.dumps({"inputs": [tensor("UINT8", [1, 2, 2, 1], parameters={"binary_data_size": 4})]}).encode()
 
     async def scene() -> None:
@@ -101,7 +102,7 @@ def test_the_binary_tail_is_not_waited_for(tmp_path: Path) -> None:
 
 
 def test_a_waiting_client_is_asked_for_its_body(tmp_path: Path) -> None:
-    """Where a rule needs the body, a client that expects 100-continue is told to send it."""
+    """When a rule needs the body, a client that expects 100-continue gets 100."""
 
     async def scene() -> None:
         made = await engines("images", "rest")
@@ -152,7 +153,7 @@ experiments:
 
 
 def test_sessions_keep_their_arm(tmp_path: Path) -> None:
-    """A session stays on its arm, named by a header or by a parameter of the body; sessions split by weight."""
+    """A session named by a header or by a body parameter stays on its arm; sessions split by weight."""
 
     async def scene() -> None:
         made = await engines("a", "b")
@@ -174,8 +175,8 @@ def test_sessions_keep_their_arm(tmp_path: Path) -> None:
 
 
 def test_new_rules_meet_new_requests(tmp_path: Path) -> None:
-    """A request ends with the rules that it started with; the next one, on the same connection, meets the new ones.
-    Endpoints that stay keep their connections; those that go lose their idle ones."""
+    """A request finishes under the rules that it started with; the next one on the same connection uses the new rules.
+    Endpoints that remain keep their connections; removed ones lose their idle ones."""
 
     async def scene() -> None:
         made = await engines("a", "b")
@@ -201,7 +202,7 @@ def test_new_rules_meet_new_requests(tmp_path: Path) -> None:
 
 
 def test_draining(tmp_path: Path) -> None:
-    """A plane that drains closes idle connections at once, and the others after their reply, telling so."""
+    """Draining closes idle connections at once, and the others after a reply with `connection: close`."""
 
     async def scene() -> None:
         made = await engines("a")

@@ -1,4 +1,4 @@
-"""A client that asks is told what became of its request's time."""
+"""A client that requests it gets the phases of its request's time."""
 
 import asyncio
 from pathlib import Path
@@ -26,7 +26,7 @@ INFER = "/v2/models/m/infer"
 
 
 def phases(reply: Reply) -> dict[str, float]:
-    """Milliseconds of each phase."""
+    """The milliseconds of each phase."""
     metrics = [metric.split(";") for metric in reply.headers["server-timing"].split(", ")]
     return {name: float(told.removeprefix("dur=")) for name, told, *_ in metrics}
 
@@ -37,7 +37,8 @@ async def slow(engine: Engine, heard: Heard, reader: Reader, writer: Writer) -> 
 
 
 def test_the_engines_time_is_told_with_its_endpoint(tmp_path: Path) -> None:
-    """The first request waits for a connection, the second has it; the engine is not told that anybody asks."""
+    """The first request has connect time, the second reuses the connection; the field that requests the timing does not
+    reach the engine."""
 
     async def scene() -> None:
         engine = Engine(slow)
@@ -58,7 +59,7 @@ def test_the_engines_time_is_told_with_its_endpoint(tmp_path: Path) -> None:
 
 
 def test_who_does_not_ask_is_not_told(tmp_path: Path) -> None:
-    """Nor is anybody told an address where replies do not name the decision."""
+    """Replies have no timing by default. Where they do not name the decision, the timing omits the endpoint's address."""
 
     async def scene() -> None:
         engine = Engine()
@@ -75,7 +76,7 @@ def test_who_does_not_ask_is_not_told(tmp_path: Path) -> None:
 
 
 def test_a_try_that_fails_is_time_of_its_own(tmp_path: Path) -> None:
-    """What an endpoint that is gone has cost is not the other's."""
+    """The time that a dead endpoint costs counts as `retry`, and not as the other endpoint's time."""
 
     async def scene() -> None:
         there = Engine()
@@ -90,7 +91,7 @@ def test_a_try_that_fails_is_time_of_its_own(tmp_path: Path) -> None:
 
 
 def test_an_error_tells_how_long_it_took(tmp_path: Path) -> None:
-    """Also one of the gateway's own."""
+    """An error from the gateway itself has the timing too."""
 
     async def scene() -> None:
         async with stage(rules(await gone()), tmp_path) as it:
@@ -102,7 +103,7 @@ def test_an_error_tells_how_long_it_took(tmp_path: Path) -> None:
 
 
 def test_a_wait_for_limits_is_told(tmp_path: Path) -> None:
-    """What a limit holds back is not the engine's time."""
+    """The time that a limit holds a request back counts as `wait`, and not as the engine's time."""
 
     async def scene() -> None:
         engine = Engine(slow)
@@ -120,7 +121,7 @@ def test_a_wait_for_limits_is_told(tmp_path: Path) -> None:
 
 
 def test_generations_and_translations_tell_it_too(tmp_path: Path) -> None:
-    """Passed on as they are, or translated, streamed or refused for their model."""
+    """Generations have the timing whether they are passed through or translated."""
 
     async def scene() -> None:
         script = writes(STREAM + chunk(ROLE + token("a")), chunk(STOP + DONE) + LAST)
@@ -140,7 +141,7 @@ def test_generations_and_translations_tell_it_too(tmp_path: Path) -> None:
 
 
 def test_two_who_ask_alike_have_times_of_their_own(tmp_path: Path) -> None:
-    """Requests with one head share its plan, and no clock."""
+    """Requests with the same head share a prepared head, but not their times."""
 
     async def scene() -> None:
         engine = Engine()

@@ -1,4 +1,4 @@
-"""Sessions stay where they are: on their endpoint, on their arm; sequences from their start to their end."""
+"""Sessions keep their endpoint and their arm; sequences keep theirs from start to end."""
 
 import asyncio
 import json
@@ -29,7 +29,7 @@ def step(number: int, *, start: bool = False, end: bool = False, **more: object)
 async def fleet(
     tmp_path: Path, size: int = 3, options: str = "", head: str = ""
 ) -> AsyncIterator[tuple[Stage, list[Engine]]]:
-    """A data plane before so many engines that balances by session."""
+    """A data plane with `size` engines that balances by session."""
     engines = [Engine() for _ in range(size)]
     for engine in engines:
         await engine.start()
@@ -45,7 +45,7 @@ def endpoint_of(it: Stage, engine: Engine) -> object:
 
 
 async def place(it: Stage, engines: list[Engine], request: bytes) -> int:
-    """Which engine gets a request."""
+    """The index of the engine that gets the request."""
     before = [len(engine.heard) for engine in engines]
     reply = await it.ask(request)
     assert reply.status == 200, reply.body
@@ -53,7 +53,7 @@ async def place(it: Stage, engines: list[Engine], request: bytes) -> int:
 
 
 def test_a_session_stays_and_sessions_spread(tmp_path: Path) -> None:
-    """Each session has one endpoint, and each endpoint its share of the sessions."""
+    """Each session has one endpoint, and the sessions are spread over the endpoints."""
 
     async def scene() -> None:
         async with fleet(tmp_path) as (it, engines):
@@ -67,7 +67,7 @@ def test_a_session_stays_and_sessions_spread(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("where", ["header", "cookie", "parameter"])
 def test_a_session_is_named_where_the_rules_say(tmp_path: Path, where: str) -> None:
-    """The same name is the same session, whether a header, a cookie or a parameter has it."""
+    """A name is one session, whether it comes in a header, a cookie or a parameter."""
     head = "identity: {session_header: x-chat, session_cookie: sid, session_parameters: [chat]}\n"
 
     def request(name: str) -> bytes:
@@ -92,7 +92,7 @@ def test_a_session_is_named_where_the_rules_say(tmp_path: Path, where: str) -> N
     ids=str,
 )
 def test_openai_bodies_name_sessions(tmp_path: Path, fields: dict[str, object]) -> None:
-    """A field of an OpenAI body, of its metadata, or its conversation is a session where the rules say so."""
+    """The rules can name a session by a field of an OpenAI body, by its metadata, or by its conversation."""
     head = "identity: {session_parameters: [user, conversation]}\n"
     options = "\n    protocol: openai\n    dialects: [responses]"
 
@@ -114,7 +114,7 @@ def test_openai_bodies_name_sessions(tmp_path: Path, fields: dict[str, object]) 
 
 @pytest.mark.parametrize("coding", ["utf-8", "latin-1"])
 def test_a_name_of_any_letters_is_one_name(tmp_path: Path, coding: str) -> None:
-    """A header's name is the same session as a body's, whichever way its client wrote it there."""
+    """A name in a header, in UTF-8 or Latin-1, is the same session as that name in a body."""
 
     async def scene() -> None:
         async with fleet(tmp_path) as (it, engines):
@@ -129,7 +129,7 @@ def test_a_name_of_any_letters_is_one_name(tmp_path: Path, coding: str) -> None:
 
 
 def test_long_names_are_kept_short(tmp_path: Path) -> None:
-    """A session's name may be a megabyte long, but what is remembered of it is not."""
+    """A session name of a megabyte is stored in a short form."""
 
     async def scene() -> None:
         async with fleet(tmp_path) as (it, engines):
@@ -147,7 +147,7 @@ HELD = "  - {name: all, engine: it, session: {history: engine}}\n"
 
 
 async def told_to_the_engine(tmp_path: Path, sessions: list[str]) -> list[bytes]:
-    """The heads that an engine which holds its sessions gets for requests whose bodies name these."""
+    """The heads that an engine with session history gets for requests whose bodies name these sessions."""
     engine = Engine()
     await engine.start()
     async with stage(rules(engine, options="protocol: openai", routes=HELD), tmp_path) as it:
@@ -165,18 +165,18 @@ def _session_line(head: bytes) -> bytes:
 
 @pytest.mark.parametrize("session", ["a\r\nx-evil: 1", "a\r\n\r\nGET / HTTP/1.1", "a\nb", "a\0b", " a"])
 def test_a_name_writes_no_field_of_its_own(tmp_path: Path, session: str) -> None:
-    """A name with a line's end in it, which a body may have, stands in an engine's head by its digest."""
+    """A name with line breaks, which a body can have, is sent to the engine as a digest or id."""
 
     async def scene() -> None:
         (head,) = await told_to_the_engine(tmp_path, [session])
         assert b"evil" not in head and b"GET /" not in head and b"\0" not in head
-        assert len(_session_line(head)) in (32, 71)  # the id of its conversation, or its digest
+        assert len(_session_line(head)) in (32, 71)  # the id of its conversation, or the name's digest
 
     run(scene())
 
 
 def test_names_of_other_letters_stay_apart(tmp_path: Path) -> None:
-    """Two sessions are never one for the engine that holds them."""
+    """Non-ASCII names reach the engine unchanged, so that two sessions stay distinct."""
 
     async def scene() -> None:
         names = ["\u65e5\u672c", "\u4e2d\u56fd", "caf\u00e9"]
@@ -187,7 +187,7 @@ def test_names_of_other_letters_stay_apart(tmp_path: Path) -> None:
 
 
 def test_an_escaped_name_is_read_too(tmp_path: Path) -> None:
-    """A parameter whose name is written with escapes, which JSON allows, names the session all the same."""
+    """A parameter name written with JSON escapes names the session too."""
 
     async def scene() -> None:
         async with fleet(tmp_path) as (it, engines):
@@ -200,7 +200,7 @@ def test_an_escaped_name_is_read_too(tmp_path: Path) -> None:
 
 
 def test_a_body_in_pieces_names_its_session(tmp_path: Path) -> None:
-    """A request whose body comes late goes where its session is."""
+    """A request whose body arrives in pieces goes to its session's engine."""
 
     async def scene() -> None:
         async with fleet(tmp_path) as (it, engines):
@@ -219,7 +219,7 @@ def test_a_body_in_pieces_names_its_session(tmp_path: Path) -> None:
 
 
 def test_a_session_that_had_to_move_stays_there(tmp_path: Path) -> None:
-    """When its endpoint is down a session goes to another, and does not come back: its state is there by now."""
+    """A session whose endpoint is down moves to another one and stays there, since its state is there now."""
 
     async def scene() -> None:
         async with fleet(tmp_path) as (it, engines):
@@ -235,7 +235,8 @@ def test_a_session_that_had_to_move_stays_there(tmp_path: Path) -> None:
 
 
 def test_a_drained_endpoint_hands_its_sessions_over(tmp_path: Path) -> None:
-    """Sessions of a drained endpoint go on elsewhere; those of others stay; a sequence goes on where it is."""
+    """Sessions of a drained endpoint move, those of other endpoints stay, and a started sequence stays until its
+    end."""
 
     async def scene() -> None:
         async with fleet(tmp_path) as (it, engines):
@@ -254,8 +255,8 @@ def test_a_drained_endpoint_hands_its_sessions_over(tmp_path: Path) -> None:
 
 
 def test_a_hot_endpoint_sheds_new_sessions(tmp_path: Path) -> None:
-    """An endpoint that has too much to do gets no new sessions; those that it has stay, and so do the new ones where
-    they were put."""
+    """An overloaded endpoint gets no new sessions. Its existing sessions stay, and the new ones stay where they were
+    placed."""
 
     async def scene() -> None:
         async with fleet(tmp_path, 2, "\n    affinity: {imbalance: 4, imbalance_ratio: 1.0}") as (it, engines):
@@ -275,7 +276,7 @@ def test_a_hot_endpoint_sheds_new_sessions(tmp_path: Path) -> None:
 
 
 def test_a_sequence_stays_from_start_to_end(tmp_path: Path) -> None:
-    """Its endpoint may be unready meanwhile, or be joined by others: a sequence under way goes nowhere else."""
+    """A started sequence stays on its endpoint even while that is unready."""
 
     async def scene() -> None:
         async with fleet(tmp_path) as (it, engines):
@@ -290,7 +291,8 @@ def test_a_sequence_stays_from_start_to_end(tmp_path: Path) -> None:
 
 
 def test_a_sequence_ends_with_its_endpoint(tmp_path: Path) -> None:
-    """Who goes on with a sequence whose endpoint is down is told so, and may start it anew elsewhere."""
+    """A request of a sequence whose endpoint is down gets 503 sequence_lost; the client can restart the sequence on
+    another endpoint."""
 
     async def scene() -> None:
         async with fleet(tmp_path) as (it, engines):
@@ -309,7 +311,7 @@ def test_a_sequence_ends_with_its_endpoint(tmp_path: Path) -> None:
 
 
 def test_a_sequence_whose_endpoint_refuses_is_not_sent_elsewhere(tmp_path: Path) -> None:
-    """A refused connection is tried again on another endpoint, but never for a sequence under way."""
+    """A refused connection is normally retried on another endpoint, but not within a sequence."""
 
     async def scene() -> None:
         async with fleet(tmp_path) as (it, engines):
@@ -334,7 +336,7 @@ experiments:
 
 
 def test_a_session_keeps_the_arm_that_it_had_first(tmp_path: Path) -> None:
-    """A change of weights moves no session that is known, until its arm may take none any more."""
+    """A change of weights moves no known session until its arm's weight is zero."""
 
     async def scene() -> None:
         made = {"a": Engine(), "b": Engine()}

@@ -1,4 +1,4 @@
-"""Replies as they come, and what happens when one side is slow or leaves."""
+"""Streamed replies, and a slow or disconnected client or engine."""
 
 import asyncio
 import hashlib
@@ -12,12 +12,12 @@ from tests.dataplane.stage import Engine, Heard, get, post, rules, run, stage, u
 Reader, Writer = asyncio.StreamReader, asyncio.StreamWriter
 STREAM = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
 HIGH_WATER = 64 * 1024
-# What the kernel may hold besides, both ways on both connections, and one read of the event loop.
+# What the kernel may buffer in addition, both ways on both connections, and one read of the event loop.
 SLACK = 16 * 1024 * 1024
 
 
 def test_events_pass_one_by_one(tmp_path: Path) -> None:
-    """Each event reaches the client before the engine sends the next: nothing waits for a buffer to fill."""
+    """Each event reaches the client before the engine sends the next one, without buffering."""
 
     async def scene() -> None:
         seen = asyncio.Event()
@@ -43,7 +43,7 @@ def test_events_pass_one_by_one(tmp_path: Path) -> None:
                 assert await client.chunk() == b'data: {"text_output": "%d"}\n\n' % number
                 seen.set()
             assert await client.chunk() == b""
-            assert (await client.ask(get("/v2/health/live"))).status == 200  # the connection lives on
+            assert (await client.ask(get("/v2/health/live"))).status == 200  # the connection stays open
         engine.stop()
 
     run(scene())
@@ -52,8 +52,8 @@ def test_events_pass_one_by_one(tmp_path: Path) -> None:
 @pytest.mark.parametrize("plain", [False, True], ids=["uvloop", "asyncio"])
 @pytest.mark.parametrize("framing", ["length", "chunks", "events", "close"])
 def test_a_slow_reader_stops_the_engine(tmp_path: Path, framing: str, plain: bool) -> None:
-    """A client that does not read makes the gateway hold no more than the high-water mark: the engine is paused, and
-    everything arrives intact once the client reads on."""
+    """While a client does not read, the gateway buffers at most the high-water mark and pauses the engine; everything
+    arrives intact once the client reads again."""
     piece = bytes(range(256)) * 256
     total = 48 * 1024 * 1024
 
@@ -86,7 +86,7 @@ def test_a_slow_reader_stops_the_engine(tmp_path: Path, framing: str, plain: boo
             client = await it.client()
             await client.send(post())
             before = -1
-            while before != sent:  # until the engine stands still
+            while before != sent:  # until the engine stops sending
                 before = sent
                 await asyncio.sleep(0.2)
             assert sent < SLACK < total
@@ -100,7 +100,8 @@ def test_a_slow_reader_stops_the_engine(tmp_path: Path, framing: str, plain: boo
 
 
 def test_a_reply_that_is_not_read_holds_up_the_next(tmp_path: Path) -> None:
-    """A client that asks again before it has read what was written for it waits; else replies would pile up here."""
+    """The next request of a client that has not read its last reply waits, so that replies do not accumulate in
+    memory."""
 
     async def scene() -> None:
         engine = Engine()
@@ -123,7 +124,7 @@ def test_a_reply_that_is_not_read_holds_up_the_next(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("plain", [False, True], ids=["uvloop", "asyncio"])
 def test_a_slow_engine_stops_the_client(tmp_path: Path, plain: bool) -> None:
-    """An engine that does not read makes the gateway pause the client; the upload arrives intact later."""
+    """While an engine does not read, the gateway pauses the client; the upload arrives intact later."""
     total = 48 * 1024 * 1024
     body = bytes(range(256)) * (total // 256)
 
@@ -157,7 +158,7 @@ def test_a_slow_engine_stops_the_client(tmp_path: Path, plain: bool) -> None:
 
 
 async def silent(engine: Engine, heard: Heard, reader: Reader, writer: Writer) -> None:
-    """An engine at work: it says nothing, and hears when it is left."""
+    """A busy engine: it sends nothing until the gateway closes the connection."""
     assert await reader.read() == b""
     raise ConnectionError
 
@@ -169,7 +170,7 @@ async def streaming(engine: Engine, heard: Heard, reader: Reader, writer: Writer
 
 @pytest.mark.parametrize("script", [silent, streaming])
 def test_a_client_that_leaves_cancels_the_engine(tmp_path: Path, script: object) -> None:
-    """When a client goes, before the reply or in it, the engine's connection is closed at once."""
+    """When a client leaves, before or during the reply, the engine's connection is closed at once."""
 
     async def scene() -> None:
         engine = Engine(script)  # type: ignore[arg-type]
@@ -189,7 +190,7 @@ def test_a_client_that_leaves_cancels_the_engine(tmp_path: Path, script: object)
 
 
 def test_a_client_that_leaves_during_its_upload(tmp_path: Path) -> None:
-    """A request whose client goes in the middle of its body ends at the engine too."""
+    """When a client leaves in the middle of its body, the engine's connection is closed."""
 
     async def scene() -> None:
         engine = Engine()
@@ -207,7 +208,7 @@ def test_a_client_that_leaves_during_its_upload(tmp_path: Path) -> None:
 
 
 def test_a_client_that_leaves_while_waiting_for_a_connection(tmp_path: Path) -> None:
-    """A request that waits in the pool's line is forgotten when its client goes; the one behind it is served."""
+    """A request that waits for a connection is removed when its client leaves; the next one in the queue is served."""
 
     async def scene() -> None:
         answer = asyncio.Event()
@@ -244,7 +245,7 @@ def test_a_client_that_leaves_while_waiting_for_a_connection(tmp_path: Path) -> 
     ],
 )
 def test_an_engine_that_dies_in_its_reply(tmp_path: Path, start: bytes, told: bytes) -> None:
-    """Half a reply is never made to look whole: the client's connection is closed where the engine's was."""
+    """An incomplete reply never looks complete: the client's connection is closed after the same bytes."""
 
     async def half(engine: Engine, heard: Heard, reader: Reader, writer: Writer) -> None:
         writer.write(start)
@@ -267,7 +268,7 @@ def test_an_engine_that_dies_in_its_reply(tmp_path: Path, start: bytes, told: by
 
 
 def test_a_broken_stream_says_so(tmp_path: Path) -> None:
-    """An event stream whose engine dies ends with an event that names the error, and without the end of a whole one."""
+    """An event stream whose engine dies ends with an error event, and without the last chunk."""
 
     async def half(engine: Engine, heard: Heard, reader: Reader, writer: Writer) -> None:
         writer.write(STREAM + b"9\r\ndata: 1\n\n\r\n")
@@ -293,7 +294,7 @@ def test_a_broken_stream_says_so(tmp_path: Path) -> None:
 
 
 def test_sockets_do_not_wait_for_more(tmp_path: Path) -> None:
-    """Both sides have Nagle's algorithm off: a token is not held back until the one before is acknowledged."""
+    """Nagle's algorithm is off on both sides, so that a token is not delayed until the previous one is acknowledged."""
 
     async def scene() -> None:
         engine = Engine()

@@ -11,7 +11,7 @@ from tests.dataplane.stage import Engine, post, rules, run, stage
 
 
 def files(tmp_path: Path, authority: trustme.CA) -> ListenerTls:
-    """A certificate for 127.0.0.1 and the authority's own, as files."""
+    """Write a certificate for 127.0.0.1 and the authority's own certificate to files."""
     issued = authority.issue_cert("127.0.0.1", "localhost")
     issued.cert_chain_pems[0].write_to_path(tmp_path / "cert.pem")
     issued.private_key_pem.write_to_path(tmp_path / "key.pem")
@@ -20,7 +20,7 @@ def files(tmp_path: Path, authority: trustme.CA) -> ListenerTls:
 
 
 def test_tls_on_the_listener(tmp_path: Path) -> None:
-    """Clients speak TLS with the gateway, large bodies included, and the engine is told that they did."""
+    """The gateway serves clients under TLS, large bodies included; the engine gets `x-forwarded-proto: https`."""
     authority = trustme.CA()
     context = listener_tls(files(tmp_path, authority))
     trusting = ssl.create_default_context()
@@ -68,7 +68,8 @@ def test_clients_can_be_asked_for_a_certificate(tmp_path: Path) -> None:
 
 
 def test_tls_to_an_engine(tmp_path: Path) -> None:
-    """An https engine is spoken to under TLS, and only when its certificate can be trusted; if not, 502 says why."""
+    """An https engine is called under TLS if its certificate is trusted; otherwise the client gets 502 with the
+    reason."""
     authority = trustme.CA()
     context = listener_tls(files(tmp_path, authority))
 

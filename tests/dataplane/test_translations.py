@@ -1,4 +1,4 @@
-"""Requests that are translated: what the engine is asked, what goes wrong in between, and how it goes on elsewhere."""
+"""Translated requests: what the engine gets, what can fail, and how a generation continues on another endpoint."""
 
 import asyncio
 import contextlib
@@ -37,7 +37,7 @@ Reader, Writer = asyncio.StreamReader, asyncio.StreamWriter
 
 BEGIN = STREAM + chunk(ROLE + token("a"))
 BREAKS = writes(BEGIN, chunk(token("b")), then="reset")
-# More than what an event loop reads at once.
+# More than the event loop reads at once.
 HELD = 1024 * 1024
 ENDS = writes(STREAM + chunk(ROLE + token("c")), chunk(STOP + DONE) + LAST)
 
@@ -45,8 +45,8 @@ ENDS = writes(STREAM + chunk(ROLE + token("c")), chunk(STOP + DONE) + LAST)
 @pytest.mark.parametrize("garbage", [b"{no json", b"[]", b'{"choices": [5]}', b'{"choices":[{"delta":{"content":"a"},'])
 @pytest.mark.parametrize("at", ["amid", "at the end"])
 def test_what_nobody_understands_ends_the_reply(tmp_path: Path, garbage: bytes, at: str) -> None:
-    """An event that cannot be read ends the reply with an error, and the engine is told, also where the reply ends
-    with it."""
+    """An event that cannot be parsed ends the reply with an error and closes the engine's connection; it does so as the
+    last event too."""
 
     async def scene() -> None:
         spoilt = chunk(event(garbage))
@@ -67,7 +67,7 @@ def test_what_nobody_understands_ends_the_reply(tmp_path: Path, garbage: bytes, 
 
 
 def test_a_reply_that_surprises_the_translator(tmp_path: Path) -> None:
-    """A number that no JSON writer takes is an error for its one client, who hears of it."""
+    """A reply with a number that the JSON writer rejects is an error for that one client."""
 
     async def scene() -> None:
         odd = json.loads(WHOLE) | {"created": 1e300}
@@ -84,7 +84,7 @@ def test_a_reply_that_surprises_the_translator(tmp_path: Path) -> None:
 
 
 def test_a_request_that_cannot_be_written(tmp_path: Path) -> None:
-    """Nested deeper than it can be written for the engine, a request is refused; its id is told."""
+    """A request that is nested too deeply to be written for the engine is refused, and the error has its id."""
 
     async def scene() -> None:
         [engine], text = await started(writes(http(200, WHOLE)))
@@ -100,7 +100,7 @@ def test_a_request_that_cannot_be_written(tmp_path: Path) -> None:
 
 
 def test_names_of_options_are_no_fields(tmp_path: Path) -> None:
-    """What was dropped is named in one field, whatever a client calls its options."""
+    """Dropped options are listed in one field with bounded, safe text, whatever their names."""
 
     async def scene() -> None:
         [engine], text = await started(writes(http(200, WHOLE)), options=OPENAI + "\n    unsupported: drop")
@@ -118,7 +118,7 @@ def test_names_of_options_are_no_fields(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_clients_of_http_10(tmp_path: Path, stream: bool) -> None:
-    """A client of HTTP/1.0, which names no host, is answered until its connection ends."""
+    """An HTTP/1.0 client, which sends no host, gets a reply that ends with the connection."""
 
     async def scene() -> None:
         [engine], text = await started(ENDS if stream else writes(http(200, WHOLE)))
@@ -150,7 +150,7 @@ KEYED = (
     ],
 )
 def test_the_key_of_an_anthropic_client(tmp_path: Path, fields: list[str], told: str, routes: str) -> None:
-    """A key is told where engines read it, once; and no field of the client's body or reply beside it."""
+    """The engine gets one `authorization` field, and none of the client's own Anthropic fields."""
 
     async def scene() -> None:
         [engine], text = await started(writes(http(200, WHOLE)), routes=routes)
@@ -172,8 +172,8 @@ def test_the_key_of_an_anthropic_client(tmp_path: Path, fields: list[str], told:
 @pytest.mark.parametrize("protocol", ["torchserve", "mlserver", "kserve"])
 @pytest.mark.parametrize("idempotent", ["safe", "infer"])
 def test_inferences_run_twice_only_where_they_may(tmp_path: Path, protocol: str, idempotent: str) -> None:
-    """An inference that has reached its engine is repeated only where rules say that it may be, however the engine is
-    asked; and no tokens are counted of it."""
+    """An inference that has reached its engine is retried only if the rules allow it, whatever the engine's protocol;
+    it counts no tokens."""
     tensor = {"name": "x", "datatype": "FP32", "shape": [1, 1], "data": [1]}
 
     async def scene() -> None:
@@ -196,8 +196,8 @@ def test_inferences_run_twice_only_where_they_may(tmp_path: Path, protocol: str,
     ids=["400", "503", "whole", "garbage"],
 )
 def test_who_was_to_go_on_does_not(tmp_path: Path, answer: bytes, path: str) -> None:
-    """Where no engine goes on with a generation that broke off, it ends as one that did, in the client's dialect: no
-    second reply stands in its middle."""
+    """When no engine can continue a generation that broke off, its stream ends with an error in the client's dialect,
+    and without a second reply inside it."""
 
     async def scene() -> None:
         script = first(BREAKS, writes(answer))
@@ -226,7 +226,8 @@ def test_who_was_to_go_on_does_not(tmp_path: Path, answer: bytes, path: str) -> 
     ],
 )
 def test_what_can_go_on(tmp_path: Path, more: dict[str, Any], goes: bool) -> None:
-    """A generation goes on where the engine can be told what is missing, and has what is left of its limits."""
+    """A generation continues if the engine can continue it from the text so far; it gets the rest of the token
+    limits."""
 
     async def scene() -> None:
         script = first(BREAKS, ENDS)
@@ -248,7 +249,8 @@ def test_what_can_go_on(tmp_path: Path, more: dict[str, Any], goes: bool) -> Non
 
 
 def test_thoughts_are_not_thought_twice(tmp_path: Path) -> None:
-    """A generation that broke off amid its thoughts does not begin anew: the client has read them."""
+    """A generation that broke off in its reasoning is not restarted, since the client already has part of the
+    reasoning."""
     thought = token("x").replace(b'"content"', b'"reasoning_content"')
 
     async def scene() -> None:
@@ -269,7 +271,7 @@ def test_thoughts_are_not_thought_twice(tmp_path: Path) -> None:
 
 
 def test_a_client_that_leaves_after_the_seam(tmp_path: Path) -> None:
-    """The engine that goes on with a generation is stopped as the first would have been."""
+    """When the client leaves, the engine that continues the generation is stopped too."""
 
     async def scene() -> None:
         script = first(BREAKS, writes(then="hang"))
@@ -288,7 +290,7 @@ def test_a_client_that_leaves_after_the_seam(tmp_path: Path) -> None:
 
 
 def test_a_client_that_leaves_while_the_engine_is_asked_about_its_model(tmp_path: Path) -> None:
-    """No question and no task outlives the client that they were for."""
+    """When the client leaves, the metadata request for its model is cancelled too."""
 
     async def scene() -> None:
         [engine], text = await started(writes(then="hang"), options="protocol: kserve")
@@ -306,7 +308,7 @@ def test_a_client_that_leaves_while_the_engine_is_asked_about_its_model(tmp_path
 
 
 def test_rules_change_before_a_generation_goes_on(tmp_path: Path) -> None:
-    """A generation goes on by the rules that it began with; the next one takes the new ones."""
+    """A generation continues under the rules that it began with; the next one uses the new rules."""
     breaks = asyncio.Event()
 
     async def wait(engine: Engine, heard: Heard, reader: Reader, writer: Writer) -> None:
@@ -339,7 +341,7 @@ def test_rules_change_before_a_generation_goes_on(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("path", [CHAT, MESSAGES])
 def test_a_slow_reader_stops_the_engine_that_goes_on(tmp_path: Path, path: str) -> None:
-    """An engine that goes on while the client takes nothing is held up after the first that it says."""
+    """While the client does not read, the engine that continues the generation is paused before it has sent much."""
     piece = chunk(token("x" * 16_000))
     total = 1000
     sent = 0
@@ -369,7 +371,7 @@ def test_a_slow_reader_stops_the_engine_that_goes_on(tmp_path: Path, path: str) 
             await client.head()
             [connection] = it.plane.connections
             assert isinstance(connection, Http1ServerConnection)
-            connection.is_paused = True  # as the event loop has it where the client's socket takes no more
+            connection.is_paused = True  # as the event loop sets it when the client's socket is full
             is_paused.set()
             await until(lambda: sent)
             told = b""

@@ -490,7 +490,7 @@ def test_a_client_that_leaves(tmp_path: Path, way: str) -> None:
 
 
 def test_a_client_that_leaves_while_engines_are_asked(tmp_path: Path) -> None:
-    """The gateway does not wait for the ModelConfig calls that ask whether a model is decoupled."""
+    """The gateway does not wait for open ModelConfig calls, which return whether a model is decoupled."""
     go_on = asyncio.Event()
 
     async def silent(call: Call) -> None:

@@ -1,4 +1,4 @@
-"""gRPC clients of engines that speak REST alone."""
+"""gRPC clients of REST-only engines."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ INVALID_ARGUMENT, DEADLINE, NOT_FOUND, EXHAUSTED, UNAVAILABLE = 3, 4, 5, 8, 14
 
 
 def infer(model: str = "m", request_id: str = "") -> bytes:
-    """A request that REST can say too."""
+    """A request that REST can express."""
     made = service_pb2.ModelInferRequest(model_name=model, id=request_id)
     made.inputs.add(name="x", datatype="INT32", shape=[1]).contents.int_contents.append(1)
     return bytes(made.SerializeToString())
@@ -33,7 +33,7 @@ def reply(body: Any, status: int = 200) -> bytes:
 
 
 class Model:
-    """A script: answers queries about itself, and inferences by its `answer`."""
+    """A script: answers metadata and config requests, and inferences with its `answer`."""
 
     def __init__(self, *, decoupled: bool = False, answer: Any = None) -> None:
         self.decoupled = decoupled
@@ -60,7 +60,7 @@ class Model:
 
 
 def scene(tmp_path: Path, play: Any, scripts: dict[str, Any], options: str = "", **more: Any) -> None:
-    """Play with a client and engines by name, which serve the models that begin with it."""
+    """Play with a client and engines by name, which serve the models whose names begin with it."""
 
     async def whole() -> None:
         engines = {name: Engine(script) for name, script in scripts.items()}
@@ -83,7 +83,7 @@ def asked(engine: Engine) -> list[Heard]:
 
 
 def test_an_inference(tmp_path: Path) -> None:
-    """The engine gets the metadata as fields, and no field of gRPC's; the client hears which way it went."""
+    """The engine gets the metadata as header fields, without gRPC's own; the reply's metadata names the engine."""
 
     async def play(it: GrpcStage, client: GrpcClient, engine: Engine) -> None:
         call = await client.ask(infer(request_id="7"), metadata=[("x-mine", "1"), ("x-request-id", "r")])
@@ -143,7 +143,7 @@ FAILURES = [
 @pytest.mark.parametrize("script, status", FAILURES, ids=lambda it: getattr(it, "__name__", ""))
 @pytest.mark.parametrize("path", ["/inference.GRPCInferenceService/ModelInfer", STREAM])
 def test_engines_that_fail(tmp_path: Path, script: Any, status: int, path: str) -> None:
-    """A call ends with a status; a message of a stream has an error in its place, and the stream goes on."""
+    """A unary call fails with a status; a message of a stream gets an error in its place, and the stream continues."""
 
     async def play(it: GrpcStage, client: GrpcClient, engine: Engine) -> None:
         if path != STREAM:
@@ -163,7 +163,7 @@ def test_engines_that_fail(tmp_path: Path, script: Any, status: int, path: str) 
 
 
 def test_messages_that_cannot_be_said_in_rest(tmp_path: Path) -> None:
-    """They are refused before any engine hears of them."""
+    """A message that cannot be converted to REST is refused before an engine gets it."""
 
     async def play(it: GrpcStage, client: GrpcClient, engine: Engine) -> None:
         for message in (b"\x0a\x01m\xff\xff", b"\x0a\x01m\x2a\x03\xff\xff\xff"):
@@ -181,7 +181,7 @@ def test_messages_that_cannot_be_said_in_rest(tmp_path: Path) -> None:
 
 
 def test_a_model_without_a_name(tmp_path: Path) -> None:
-    """A REST path cannot be without a name, so the call is refused here."""
+    """A REST path needs a model name, so the gateway refuses the call."""
 
     async def whole() -> None:
         engine = Engine(Model())
@@ -201,7 +201,7 @@ def test_a_model_without_a_name(tmp_path: Path) -> None:
 
 
 def test_deadlines(tmp_path: Path) -> None:
-    """They end the call, and the engine's connection with it."""
+    """A deadline ends the call and the engine's connection."""
 
     async def silent(engine: Engine, heard: Heard, reader: Any, writer: Any) -> None:
         await reader.read()
@@ -219,7 +219,7 @@ def test_deadlines(tmp_path: Path) -> None:
 @pytest.mark.parametrize("path", ["/inference.GRPCInferenceService/ModelInfer", STREAM])
 @pytest.mark.parametrize("way", ["reset", "abort"])
 def test_a_client_that_leaves(tmp_path: Path, path: str, way: str) -> None:
-    """The engine's connection is closed at once, which is all that HTTP/1.1 can tell."""
+    """The engine's connection is closed at once, which is how HTTP/1.1 cancels a request."""
     gone = asyncio.Event()
 
     async def silent(engine: Engine, heard: Heard, reader: Any, writer: Any) -> None:
@@ -267,7 +267,7 @@ def test_messages_of_one_model_are_asked_in_turn(tmp_path: Path) -> None:
 
 
 def test_an_error_leaves_no_gap(tmp_path: Path) -> None:
-    """A message that failed before the second model came is not waited for any more."""
+    """After a message has failed, the responses to later messages of both models are not held back."""
 
     async def fails_once(engine: Engine, heard: Heard, reader: Any, writer: Any) -> None:
         if b'"1"' in heard.body:
@@ -288,7 +288,8 @@ def test_an_error_leaves_no_gap(tmp_path: Path) -> None:
 
 
 def test_a_decoupled_model(tmp_path: Path) -> None:
-    """Its events are responses as they come; an error among them is one too; a cut ends with an error."""
+    """A decoupled model's events become responses one by one, error events too; a broken event stream ends with an
+    error."""
 
     async def events(engine: Engine, heard: Heard, reader: Any, writer: Any) -> None:
         assert "/generate_stream" in heard.line
@@ -325,7 +326,7 @@ def test_a_decoupled_model(tmp_path: Path) -> None:
 
 
 def test_a_client_that_does_not_read(tmp_path: Path) -> None:
-    """The engine's events stop at the socket."""
+    """When the client does not read, the engine is paused through its socket."""
     event = b'data: {"text_output": "' + b"x" * 40_000 + b'"}\n\n'
     sent = [0]
 
@@ -352,13 +353,13 @@ def test_a_client_that_does_not_read(tmp_path: Path) -> None:
     scene(tmp_path, play, {"m": Model(decoupled=True, answer=events)})
 
 
-# The fleet's RPCs
+# The RPCs of the whole fleet
 
 
 @pytest.mark.parametrize("rpc", sorted(RPCS))
 @pytest.mark.parametrize("message", [b"\xff\xff\xff", b"\x0a\x02\xff\xfe", b"\x0a\x80\x80\x80\x80\x10", b"\x12\x01x"])
 def test_malformed_messages_of_every_rpc(tmp_path: Path, rpc: str, message: bytes) -> None:
-    """They are refused, or answered by what can be read of them; the connection serves on."""
+    """Each call with a malformed message ends with a status, and the connection stays open."""
 
     async def play(it: GrpcStage, client: GrpcClient, engine: Engine) -> None:
         call = await client.ask(message, path=RPCS[rpc].path)
@@ -369,7 +370,7 @@ def test_malformed_messages_of_every_rpc(tmp_path: Path, rpc: str, message: byte
 
 
 def test_more_than_one_message(tmp_path: Path) -> None:
-    """A call that takes one message ends with the second, so that no client fills the memory."""
+    """A unary call ends at its second message, so that a client cannot fill the memory."""
 
     async def play(it: GrpcStage, client: GrpcClient, engine: Engine) -> None:
         for path in (

@@ -1,4 +1,4 @@
-"""REST on HTTP/2: the same answers as on HTTP/1.1, each on a stream of its own."""
+"""REST on HTTP/2: the same replies as on HTTP/1.1, each on its own stream."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.dataplane.stage import Engine, Heard, run, until
 
 
 def scene(tmp_path: Path, play: Any, script: Any = None, **more: Any) -> None:
-    """Play with an engine that speaks REST, or, where the script is a gRPC engine's, gRPC alone."""
+    """Play with an engine that speaks REST or, if `script` is a gRPC engine, gRPC only."""
 
     async def whole() -> None:
         engine: Any = script if isinstance(script, GrpcEngine) else Engine(*([script] if script else []))
@@ -45,7 +45,7 @@ def status(call: Call) -> int:
 
 
 def test_an_inference(tmp_path: Path) -> None:
-    """Fields of HTTP/1.1's connections stay behind; the engine gets an HTTP/1.1 request."""
+    """The engine gets an HTTP/1.1 request; the reply on HTTP/2 has no `connection` field."""
 
     async def play(it: GrpcStage, client: GrpcClient, engine: Engine) -> None:
         call = await ask(
@@ -61,7 +61,7 @@ def test_an_inference(tmp_path: Path) -> None:
 
 
 def test_many_at_a_time(tmp_path: Path) -> None:
-    """No request waits for an earlier one."""
+    """A request does not wait for earlier ones."""
     go_on = asyncio.Event()
 
     async def slow(engine: Engine, heard: Heard, reader: Any, writer: Any) -> None:
@@ -94,7 +94,7 @@ ANSWERS = [
 @pytest.mark.parametrize("method, path, told", ANSWERS)
 @pytest.mark.parametrize("kind", ["rest", "grpc"])
 def test_answers(tmp_path: Path, method: str, path: str, told: int, kind: str) -> None:
-    """HEAD is answered as GET, without the body: no DATA follows, from any handler."""
+    """Every handler answers HEAD like GET without the body: it sends no DATA."""
 
     async def play(it: GrpcStage, client: GrpcClient, engine: Any) -> None:
         call = await ask(client, method, path)
@@ -135,7 +135,7 @@ def test_events_come_one_by_one(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("told", [True, False])
 def test_a_body_that_is_too_long(tmp_path: Path, told: bool) -> None:
-    """413, with or without a content-length; the rest of it is not read."""
+    """A body that is too long gets 413, with or without a content-length; the rest of it is not read."""
 
     async def play(it: GrpcStage, client: GrpcClient, engine: Engine) -> None:
         fields = [("content-length", "200000")] if told else []
@@ -152,7 +152,7 @@ def test_a_body_that_is_too_long(tmp_path: Path, told: bool) -> None:
 
 
 def test_a_body_in_pieces(tmp_path: Path) -> None:
-    """It passes on as it comes, in chunks without a content-length."""
+    """A body in pieces and without a content-length reaches the engine whole."""
 
     async def play(it: GrpcStage, client: GrpcClient, engine: Engine) -> None:
         body = bytes(range(256)) * 8000
@@ -166,7 +166,7 @@ def test_a_body_in_pieces(tmp_path: Path) -> None:
 
 
 def test_an_engine_that_does_not_read(tmp_path: Path) -> None:
-    """The client's window stays closed meanwhile: memory holds no whole body."""
+    """While the engine does not read, the client's window stays closed, so that memory does not hold the whole body."""
     go_on = asyncio.Event()
 
     async def slow(engine: Engine, heard: Heard, reader: Any, writer: Any) -> None:
@@ -191,7 +191,7 @@ def test_an_engine_that_does_not_read(tmp_path: Path) -> None:
 
 
 def test_an_engine_that_answers_early(tmp_path: Path) -> None:
-    """The reply comes though the body is incomplete, and the client's stream is reset."""
+    """The reply comes before the body is complete; then the client's stream is reset."""
 
     async def early(engine: Engine, heard: Heard, reader: Any, writer: Any) -> None:
         writer.write(b"HTTP/1.1 403 Forbidden\r\nConnection: close\r\nContent-Length: 2\r\n\r\nno")
@@ -214,7 +214,7 @@ def test_an_engine_that_answers_early(tmp_path: Path) -> None:
 
 
 def test_a_slow_client_of_an_early_answer(tmp_path: Path) -> None:
-    """Once it has read the reply its request is not wanted any more, and the stream is over."""
+    """Once the client has read the reply, the rest of its request is not needed: the stream ends."""
     size = 100_000
 
     async def early(engine: Engine, heard: Heard, reader: Any, writer: Any) -> None:
@@ -258,7 +258,7 @@ def test_a_client_that_leaves(tmp_path: Path) -> None:
 
 
 def test_a_client_that_does_not_read(tmp_path: Path) -> None:
-    """It stops its engine; others on the same connection go on."""
+    """A client that does not read pauses its engine; other streams on the same connection continue."""
     size, sent = 30_000_000, [0]
 
     async def long(engine: Engine, heard: Heard, reader: Any, writer: Any) -> None:
@@ -285,7 +285,7 @@ def test_a_client_that_does_not_read(tmp_path: Path) -> None:
 
 
 def test_an_engine_that_breaks_its_reply_off(tmp_path: Path) -> None:
-    """The stream is reset, so that the client sees an incomplete reply."""
+    """The stream is reset, so that the client can detect the incomplete reply."""
 
     async def cuts(engine: Engine, heard: Heard, reader: Any, writer: Any) -> None:
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nabc")
@@ -300,7 +300,7 @@ def test_an_engine_that_breaks_its_reply_off(tmp_path: Path) -> None:
 
 
 def test_a_client_that_waits_for_leave(tmp_path: Path) -> None:
-    """`expect: 100-continue` has its interim answer."""
+    """A client that sends `expect: 100-continue` gets the interim reply."""
 
     async def play(it: GrpcStage, client: GrpcClient, engine: Engine) -> None:
         call = client.request("POST", "/v2/models/m/infer", ("expect", "100-continue"))
@@ -334,7 +334,7 @@ def test_generate_stream_over_grpc(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="there is no curl")
 def test_curl(tmp_path: Path) -> None:
-    """By somebody else's HTTP/2."""
+    """curl, an independent HTTP/2 client, gets replies."""
 
     async def play(it: GrpcStage, client: GrpcClient, engine: Engine) -> None:
         def curl(*arguments: str) -> str:

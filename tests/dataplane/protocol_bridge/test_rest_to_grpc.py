@@ -1,4 +1,4 @@
-"""REST clients of engines that speak gRPC alone."""
+"""REST clients of gRPC-only engines."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ STREAM_PATH = "/v2/models/m/generate_stream"
 
 
 async def metadata(call: Call) -> bool:
-    """Answer where the call asks for a model's tensors: one text in, one text out."""
+    """Answer a ModelMetadata call, with one text in and one text out; return whether the call was one."""
     if not (call.value(":path") or "").endswith("ModelMetadata"):
         return False
     await call.over()
@@ -75,7 +75,7 @@ def of_inference(engine: GrpcEngine) -> list[Call]:
 
 
 def test_an_inference(tmp_path: Path) -> None:
-    """The engine gets the client's fields as metadata; the client hears which way it went."""
+    """The engine gets the client's fields as metadata; the reply's fields name the engine."""
 
     async def play(it: GrpcStage, engine: GrpcEngine) -> None:
         reply = await it.ask(post("/v2/models/m/versions/1/infer", INFER, "X-Mine: 1", "X-Request-Id: r"))
@@ -91,7 +91,7 @@ def test_an_inference(tmp_path: Path) -> None:
 
 
 def test_pipelined_requests(tmp_path: Path) -> None:
-    """Each is answered in its turn, whatever it asks."""
+    """Pipelined requests get their replies in order, whatever their kinds."""
 
     async def play(it: GrpcStage, engine: GrpcEngine) -> None:
         client = await it.client()
@@ -165,8 +165,8 @@ BROKEN = [no_grpc, bad_flag, bad_gzip, unknown_encoding, no_protobuf, no_message
 @pytest.mark.parametrize("script", BROKEN, ids=lambda it: it.__name__)
 @pytest.mark.parametrize("path, body", [("/v2/models/m/infer", INFER), (STREAM_PATH, GENERATE)])
 def test_engines_that_answer_nonsense(tmp_path: Path, script: Any, path: str, body: bytes) -> None:
-    """The client reads an error, as a status or, once events have begun, as an event; others on the engine's connection
-    are not disturbed."""
+    """The client gets an error, as a status or, once events have begun, as an event. Other calls on the engine's
+    connection are not affected."""
 
     async def play(it: GrpcStage, engine: GrpcEngine) -> None:
         waits = asyncio.create_task(it.ask(post(body=INFER)))
@@ -200,7 +200,7 @@ def test_engines_that_answer_nonsense(tmp_path: Path, script: Any, path: str, bo
 
 @pytest.mark.parametrize("path, body", [("/v2/models/m/infer", INFER), (STREAM_PATH, GENERATE)])
 def test_a_client_that_leaves(tmp_path: Path, path: str, body: bytes) -> None:
-    """Its call is cancelled at once."""
+    """When the client leaves, the engine's call is cancelled at once."""
 
     async def silent(call: Call) -> None:
         if not await metadata(call):
@@ -237,7 +237,8 @@ def test_a_client_that_leaves_while_the_model_is_asked_about(tmp_path: Path) -> 
 
 
 def test_events_come_one_by_one(tmp_path: Path) -> None:
-    """Each as soon as its response has come; an error is an event, the end is the end of the chunks."""
+    """Each event is written as soon as its response comes; an error becomes an event, and the end of the stream the
+    last chunk."""
     step = asyncio.Semaphore(0)
 
     async def slow(call: Call) -> None:
@@ -270,7 +271,7 @@ def test_events_come_one_by_one(tmp_path: Path) -> None:
 
 
 def test_an_http_10_client(tmp_path: Path) -> None:
-    """It knows no chunks: events end with the connection."""
+    """An HTTP/1.0 client gets events without chunks; the stream ends with the connection."""
 
     async def play(it: GrpcStage, engine: GrpcEngine) -> None:
         client = await it.client()
@@ -283,7 +284,7 @@ def test_an_http_10_client(tmp_path: Path) -> None:
 
 
 def test_a_slow_reader_of_events(tmp_path: Path) -> None:
-    """It stops its engine through the window; nothing is lost when it reads on."""
+    """A client that reads slowly pauses its engine through the window; nothing is lost when it reads again."""
     events, size = 200, 40_000
 
     async def long(call: Call) -> None:
@@ -310,7 +311,7 @@ def test_a_slow_reader_of_events(tmp_path: Path) -> None:
 
 
 def test_generate_that_has_not_one_response(tmp_path: Path) -> None:
-    """As Triton says it: under 200."""
+    """As in Triton, the error has status 200."""
 
     async def play(it: GrpcStage, engine: GrpcEngine) -> None:
         reply = await it.ask(post("/v2/models/m/generate", GENERATE))
@@ -322,7 +323,7 @@ def test_generate_that_has_not_one_response(tmp_path: Path) -> None:
 @pytest.mark.parametrize("path, body", [("/v2/models/m/infer", INFER), (STREAM_PATH, GENERATE)])
 @pytest.mark.parametrize("options", ["timeout: 100ms", "timeout: 100ms\n    idle_timeout: 100ms"])
 def test_an_engine_that_does_not_answer(tmp_path: Path, path: str, body: bytes, options: str) -> None:
-    """Its time limits hold for REST clients as they do where the engine speaks REST."""
+    """The engine's time limits apply to converted requests as they do to REST engines."""
 
     async def silent(call: Call) -> None:
         if not await metadata(call):
@@ -337,7 +338,7 @@ def test_an_engine_that_does_not_answer(tmp_path: Path, path: str, body: bytes, 
 
 
 def test_an_engine_that_falls_silent_between_events(tmp_path: Path) -> None:
-    """The longest silence is the engine's `idle_timeout`; the last event has the error."""
+    """A silence longer than the engine's `idle_timeout` ends the stream with an error event."""
 
     async def silent(call: Call) -> None:
         if not await metadata(call):
@@ -357,7 +358,7 @@ def test_an_engine_that_falls_silent_between_events(tmp_path: Path) -> None:
 
 
 def test_an_engine_whose_reason_nobody_knows(tmp_path: Path) -> None:
-    """Another gateway may stand behind this one, and may be of another version."""
+    """An unknown reason, as another gateway of another version may send, gives the status of the gRPC error."""
 
     async def refuses(call: Call) -> None:
         await call.over()
@@ -371,7 +372,7 @@ def test_an_engine_whose_reason_nobody_knows(tmp_path: Path) -> None:
 
 
 def test_tries_are_counted_once(tmp_path: Path) -> None:
-    """A REST request is one request, its retries are retries, and the breaker hears of each try once."""
+    """A REST request counts as one request, its retries as retries, and the breaker counts each try once."""
 
     async def breaks(call: Call) -> None:
         await call.over()
@@ -403,7 +404,7 @@ BODIES = [
 
 @pytest.mark.parametrize("body, status", BODIES)
 def test_bodies_that_cannot_be_converted(tmp_path: Path, body: bytes, status: int) -> None:
-    """They are refused before any engine hears of them, and stand in the access log."""
+    """A body that cannot be converted is refused before an engine gets it, and is logged."""
 
     async def play(it: GrpcStage, engine: GrpcEngine) -> None:
         reply = await it.ask(post(body=body))
@@ -417,7 +418,8 @@ def test_bodies_that_cannot_be_converted(tmp_path: Path, body: bytes, status: in
 
 
 def test_a_client_that_leaves_in_its_body_stands_in_the_log(tmp_path: Path) -> None:
-    """No engine gets it; the request is counted and logged, as with an engine that has REST."""
+    """When the client leaves in its body, no engine gets the request; it is counted and logged, as for a REST
+    engine."""
 
     async def play(it: GrpcStage, engine: GrpcEngine) -> None:
         client = await it.client()
@@ -434,7 +436,7 @@ def test_a_client_that_leaves_in_its_body_stands_in_the_log(tmp_path: Path) -> N
 
 
 def test_one_line_a_request(tmp_path: Path) -> None:
-    """The access log has each request once."""
+    """The access log has one line for each request."""
 
     async def play(it: GrpcStage, engine: GrpcEngine) -> None:
         for request in (post(body=INFER), post(STREAM_PATH, GENERATE), get("/v2/models/m"), get("/v2/models/m/ready")):
@@ -451,7 +453,7 @@ def test_one_line_a_request(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("pieces", [1, 7])
 def test_rules_that_ask_for_the_body(tmp_path: Path, pieces: int) -> None:
-    """What is in the body decides between an engine with REST and one with gRPC alone; it may come in pieces."""
+    """Rules on the body decide between a REST engine and a gRPC engine, also when the body comes in pieces."""
 
     async def whole() -> None:
         rest = Engine()
@@ -489,7 +491,7 @@ def test_rules_that_ask_for_the_body(tmp_path: Path, pieces: int) -> None:
 
 
 def test_routes_by_protocol(tmp_path: Path) -> None:
-    """`match: {protocol: ...}` sees what the client speaks, whatever the engine does."""
+    """`match: {protocol: ...}` matches the client's protocol, whatever the engine's."""
 
     async def whole() -> None:
         rest = Engine()
@@ -509,7 +511,7 @@ def test_routes_by_protocol(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("size", [100, 3_000_000])
 def test_heads(tmp_path: Path, size: int) -> None:
-    """HEAD goes on as GET, and its reply has no body."""
+    """HEAD is sent as GET, and its reply has no body."""
 
     async def play(it: GrpcStage, engine: GrpcEngine) -> None:
         client = await it.client()
@@ -523,7 +525,7 @@ def test_heads(tmp_path: Path, size: int) -> None:
 
 @pytest.mark.parametrize("path, body", [("/v2/models/m/infer", INFER), ("/v2/models/m/generate", GENERATE)])
 def test_who_asks_is_told_what_became_of_the_time(tmp_path: Path, path: str, body: bytes) -> None:
-    """Across the conversion; the engine's call does not carry the question."""
+    """A converted request has the timing too; the field that requests it does not reach the engine."""
 
     async def play(it: GrpcStage, engine: GrpcEngine) -> None:
         reply = await it.ask(post(path, body, "x-pointsman-timing: 1"))
