@@ -59,7 +59,7 @@ def test_the_engines_time_is_told_with_its_endpoint(tmp_path: Path) -> None:
 
 
 def test_who_does_not_ask_is_not_told(tmp_path: Path) -> None:
-    """Replies have no timing by default. Where they do not name the decision, the timing omits the endpoint's address."""
+    """By default replies have no timing. With `name_decision` off the timing omits the endpoint's address."""
 
     async def scene() -> None:
         engine = Engine()

@@ -1,4 +1,4 @@
-"""Engines of language models for the tests here."""
+"""Engines of language models for these tests."""
 
 from tests.llm.fleet import fleet
 from tests.support.llm import canned, canned_process, canned_v2, canned_v2_process, real_llms, start_canned

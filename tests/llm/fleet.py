@@ -1,4 +1,4 @@
-"""One of every engine, and one gateway before them all; clients name an engine as their model."""
+"""One of every engine, and one gateway in front of them all; clients name an engine as their model."""
 
 import contextlib
 import json
@@ -17,10 +17,10 @@ from tests.support.tfserving import TfServing
 
 MODELS = Path(__file__).parent / "models"
 
-# Behind a name: the same engine, which leaves out what it has no place for.
+# Behind a name: the same engine, with unsupported options dropped.
 DROPPING = "-dropping"
 
-# Messages and tools as some model may want them; no engine here reads any of it.
+# Messages and tools as some models take them; no engine here parses the result.
 CHAT_TEMPLATE = """\
 {%- for tool in tools or [] %}tool {{ tool.function.name }} {% endfor -%}
 {%- for message in messages %}{{ message.role }}: \
@@ -33,7 +33,7 @@ PLAIN_TEMPLATE = "{% for message in messages %}{{ message.role }}: {{ message.co
 
 @dataclass(frozen=True)
 class Fleet:
-    """The gateway; the engine whose requests can be looked at, and its V2 twin; why a server is missing."""
+    """The gateway, the engine whose requests can be inspected, its V2 twin, and why a server is missing."""
 
     gateway: GatewayProcess
     canned: CannedLLM
@@ -48,7 +48,7 @@ class Fleet:
 
 @pytest.fixture(scope="session")
 def fleet(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
-    """All of them; they start side by side."""
+    """All of them; they start in parallel."""
     directory = tmp_path_factory.mktemp("fleet")
     missing: dict[str, str] = {}
     with contextlib.ExitStack() as stops:
@@ -60,7 +60,7 @@ def fleet(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         urls: dict[str, tuple[Any, str]] = {}
         reason = why_unavailable()
         if reason is None:
-            # Connections that the gateway keeps would hold up its end.
+            # Connections that the gateway keeps open would delay Triton's exit.
             triton = TritonProcess.start(
                 MODELS, extra_args=["--exit-timeout-secs=1"], log_path=directory / "triton.log"
             )
@@ -89,7 +89,7 @@ def fleet(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         yield Fleet(gateway.wait_ready(), canned, canned_v2, missing)
 
 
-# What a V2 engine is asked can be looked at where the canned one plays it.
+# The requests of a V2 engine can be inspected where the canned engine plays it.
 CANNED_V2 = {"seen_vllm": "vllm_model", "seen_trtllm": "ensemble"}
 
 

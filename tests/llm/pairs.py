@@ -1,7 +1,7 @@
-"""Which client reaches which engine: every pair of a dialect in front and one behind, as one table.
+"""Which client works with which engine: every pair of a client's and an engine's dialect, in one table.
 
-`GROUPS` is what is known, `PAIRS` the same pair by pair: test_pairs.py asks each through a gateway, and
-routing_rules/README.md shows it (`pairs_shown`).
+`GROUPS` is the source, `PAIRS` the same pair by pair: test_pairs.py tests each through a gateway, and
+routing_rules/README.md shows the table (`pairs_shown`).
 """
 
 from collections.abc import Iterator, Sequence
@@ -11,19 +11,19 @@ from enum import Enum
 
 @dataclass(frozen=True, slots=True)
 class Front:
-    """A dialect that clients speak. `says` are the options that it has a word for, by `llm.sampling_fields`' names."""
+    """A dialect that clients speak. `says` are the options that it has, by `llm.sampling_fields`' names."""
 
     name: str
     title: str
-    takes: str = ""  # what text is asked for by: messages or prompt
+    takes: str = ""  # the form of its input for text: messages or prompt
     is_v2: bool = False
     says: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """What stands behind. `server` is the process that plays it (fleet.py), `model` the name there; `keys` are further
-    keys of its rule. `num_pieces`: how many pieces three tokens come in."""
+    """What stands behind the gateway. `server` is the process that plays it (fleet.py), `model` the name there; `keys`
+    are further keys of its rule. `num_pieces` is the number of pieces in which three tokens come."""
 
     name: str
     title: str
@@ -32,10 +32,10 @@ class Engine:
     protocol: str
     keys: tuple[tuple[str, object], ...] = ()
     by_grpc: bool = False
-    takes: str = ""  # messages or prompt; "": it is asked for no text by OpenAI's clients
-    tensors: str = "vllm"  # by which a V2 client asks
+    takes: str = ""  # messages or prompt; "": OpenAI's clients get no text from it
+    tensors: str = "vllm"  # the inputs that a V2 client uses
     num_pieces: int = 3
-    has: frozenset[str] = frozenset()  # the options that it has a place for
+    has: frozenset[str] = frozenset()  # the options that it supports
 
     @property
     def is_v2(self) -> bool:
@@ -43,7 +43,7 @@ class Engine:
 
 
 class How(Enum):
-    """What becomes of a pair."""
+    """The outcome of a pair."""
 
     WORKS = "works"
     LOSSY = "lossy"
@@ -64,7 +64,7 @@ class Loss(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """One row. `reason` are the words that a client reads where the pair is refused: `{engine}` and `{model}` stand for
+    """One row. `reason` is the error that a client gets where the pair is refused: `{engine}` and `{model}` stand for
     the names, `…` for more words."""
 
     front: str
@@ -76,7 +76,7 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Pairs that fare alike."""
+    """Pairs with the same outcome."""
 
     engines: Sequence[str]
     fronts: Sequence[str]

@@ -9,7 +9,7 @@ from tests.llm.pairs import ENGINES, GROUPS, PAIRS, Engine, How, Loss, Pair
 
 HEADING = "## Which client reaches which engine"
 
-# Clients that fare alike with every engine share a column.
+# Clients with the same outcome on every engine share a column.
 COLUMNS = {
     "chat, responses, messages": ("chat", "responses", "messages"),
     "completions": ("completions",),
@@ -25,9 +25,9 @@ _REASONS = list(dict.fromkeys(group.reason for group in GROUPS if group.reason))
 
 
 def rendered() -> str:
-    """The table in Markdown, and under it what its numbers and letters stand for."""
+    """The table in Markdown, followed by the meaning of its numbers and letters."""
     rows = [["engine", *COLUMNS], ["---"] * (len(COLUMNS) + 1)]
-    # What has gRPC alone fares as what has REST: `_cell` sees to it.
+    # A gRPC-only engine has the same outcomes as its REST twin: `_cell` checks it.
     rows += [
         [engine.title, *(_cell(engine, fronts) for fronts in COLUMNS.values())] for engine in ENGINES if engine.title
     ]

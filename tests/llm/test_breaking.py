@@ -1,4 +1,5 @@
-"""Engines that break: another one is tried before the first token; after it the client is told, or another goes on."""
+"""Engines that break: before the first token another endpoint is tried; after it the client gets an error, or another
+endpoint continues."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -17,10 +18,10 @@ from tests.support.waiting import eventually
 
 Start = Callable[[str], GatewayProcess]
 HI: list[Any] = [{"role": "user", "content": "hi"}]
-# Breakers off: what one test breaks is whole for the next.
+# Breakers are off, so that a test's failures do not affect the next test.
 STEADY = {"breaker": {"failures": 0}}
 
-# How an engine may fail before it has said anything.
+# How an engine can fail before its first token.
 BEFORE = ["close", "reset", "status=503", "die=0", "cut=0"]
 # And after three tokens.
 AMID = ["die=3", "cut=3", "truncate=3", "error=3"]
@@ -35,7 +36,7 @@ def two_processes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Can
 
 @pytest.fixture
 def two(two_processes: list[CannedLLM]) -> list[CannedLLM]:
-    """Two engines that have seen nothing and have no faults."""
+    """Two engines without recorded requests or faults."""
     for engine in two_processes:
         engine.forget()
     return two_processes
@@ -43,7 +44,7 @@ def two(two_processes: list[CannedLLM]) -> list[CannedLLM]:
 
 @pytest.fixture(scope="module")
 def gateway_for(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Start]:
-    """A function that gives a gateway with these rules: one for all tests that ask for the same."""
+    """A function that returns a gateway with these rules, one for all tests with the same rules."""
     started: dict[str, GatewayProcess] = {}
 
     def gateway(rules: str) -> GatewayProcess:
@@ -69,7 +70,7 @@ def words(stream: Any) -> list[str]:
 def test_another_endpoint_before_the_first_token(
     two: list[CannedLLM], gateway_for: Start, fault: str, stream: bool
 ) -> None:
-    """Whatever goes wrong before the first token, another endpoint answers, and nobody notices."""
+    """Whatever fails before the first token, another endpoint answers, and the client gets no error."""
     broken, whole = two
     broken.break_down(fault)
     rules = rules_for(
@@ -86,7 +87,7 @@ def test_another_endpoint_before_the_first_token(
 
 @pytest.mark.parametrize("fault", BEFORE)
 def test_no_endpoint_is_left(two: list[CannedLLM], gateway_for: Start, fault: str) -> None:
-    """Where no other endpoint is left, the client reads an error in its dialect."""
+    """When no other endpoint is left, the client gets an error in its dialect."""
     broken = two[0]
     broken.break_down(fault)
     gateway = gateway_for(rules_for(broken.http_url, engine=STEADY))
@@ -98,7 +99,7 @@ def test_no_endpoint_is_left(two: list[CannedLLM], gateway_for: Start, fault: st
 
 @pytest.mark.parametrize("fault", AMID)
 def test_an_honest_end(two: list[CannedLLM], gateway_for: Start, fault: str) -> None:
-    """A stream that breaks in its middle ends with an error, never as if it were whole."""
+    """A stream that breaks in the middle ends with an error, and never looks complete."""
     broken = two[0]
     broken.break_down(fault)
     gateway = gateway_for(rules_for(broken.http_url, engine=STEADY))
@@ -111,7 +112,7 @@ def test_an_honest_end(two: list[CannedLLM], gateway_for: Start, fault: str) -> 
 
 @pytest.mark.parametrize("fault", AMID)
 def test_an_honest_end_for_anthropic(two: list[CannedLLM], gateway_for: Start, fault: str) -> None:
-    """The same, where the stream is translated."""
+    """A translated stream that breaks in the middle ends with an error too."""
     broken = two[0]
     broken.break_down(fault)
     gateway = gateway_for(rules_for(broken.http_url, engine=STEADY))
@@ -141,7 +142,7 @@ def counted(gateway: GatewayProcess, name: str) -> float:
 @pytest.mark.parametrize("fault", ["die=3", "cut=3", "truncate=3"])
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
 def test_a_generation_goes_on(two: list[CannedLLM], gateway_for: Start, fault: str, path: str) -> None:
-    """With `resume: true` another endpoint goes on from what the client has read; an event marks the seam."""
+    """With `resume: true` another endpoint continues from the text that the client has; an event marks the seam."""
     broken, whole = two
     broken.break_down(fault)
     rules = rules_for(
@@ -162,7 +163,7 @@ def test_a_generation_goes_on(two: list[CannedLLM], gateway_for: Start, fault: s
 
 
 def test_a_generation_goes_on_at_another_engine(two: list[CannedLLM], gateway_for: Start) -> None:
-    """Where the engine has no other endpoint, the other arm of the route's experiment goes on."""
+    """When the engine has no other endpoint, the other arm of the route's experiment continues."""
     broken, whole = two
     broken.break_down("die=3")
     rules = rules_of(
@@ -190,7 +191,8 @@ def test_a_generation_goes_on_at_another_engine(two: list[CannedLLM], gateway_fo
 def test_a_client_that_leaves_stops_the_engine(
     canned: CannedLLM, gateway_for: Start, dialect: str, stream: bool
 ) -> None:
-    """Whoever leaves, streaming or not, in whichever dialect: the engine is told, and what it made is counted."""
+    """When a client leaves, streaming or not, in either dialect, the engine's request is cancelled, and the
+    cancellation is counted."""
     gateway = gateway_for(rules_for(canned.http_url))
     before = counted(gateway, "cancel_seconds_count")
     canned.break_down("slow=0.02")
@@ -209,7 +211,7 @@ def test_a_client_that_leaves_stops_the_engine(
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/messages"])
 def test_an_engine_that_always_streams(canned: CannedLLM, gateway_for: Start, path: str) -> None:
-    """With `always_stream` the engine is asked for a stream, and the client reads it whole."""
+    """With `always_stream` the engine gets a request for a stream, and the client gets a complete reply."""
     gateway = gateway_for(rules_for(canned.http_url, engine={"always_stream": True}))
     body = {"model": MODEL, "messages": HI, "max_tokens": 3}
     reply = httpx.post(f"{gateway.http_url}{path}", json=body).json()

@@ -1,4 +1,4 @@
-"""The canned engine breaks as it is told, and tells what it has seen."""
+"""The canned engine fails on request, and reports the requests that it got."""
 
 import http.client
 import json
@@ -21,7 +21,7 @@ def ask(engine: CannedLLM, body: Mapping[str, Any], fault: str = "", path: str =
 
 
 def events(body: bytes) -> list[Any]:
-    """The data of each event, as JSON where it is some."""
+    """The data of each event, parsed if it is JSON."""
     found = [line.removeprefix(b"data: ") for line in body.split(b"\n") if line.startswith(b"data: ")]
     return [json.loads(data) if data.endswith(b"}") else data.decode() for data in found]
 
@@ -45,7 +45,7 @@ def texts(body: bytes) -> list[str]:
     ],
 )
 def test_broken_connection(canned: CannedLLM, fault: str, failure: type[Exception]) -> None:
-    """The connection ends before the reply does; another one is served."""
+    """The connection ends before the reply does; the next connection is served."""
     with pytest.raises(failure):
         ask(canned, {**CHAT, "stream": True}, fault)
     assert ask(canned, CHAT).status == 200
@@ -53,7 +53,7 @@ def test_broken_connection(canned: CannedLLM, fault: str, failure: type[Exceptio
 
 
 def test_tokens_come_before_a_reset(canned: CannedLLM) -> None:
-    """What was produced before the engine dies has reached its client."""
+    """Tokens produced before the engine dies reach its client."""
     body = json.dumps({**CHAT, "stream": True}).encode()
     with Wire(canned.http_port) as wire:
         wire.send(b"POST /v1/chat/completions HTTP/1.1\r\nx-test-fault: die=2\r\n")
@@ -77,7 +77,7 @@ def test_tokens_come_before_a_reset(canned: CannedLLM) -> None:
     ],
 )
 def test_broken_stream(canned: CannedLLM, fault: str, seen: list[str], ends: str | None) -> None:
-    """HTTP is well, the stream is not."""
+    """The HTTP reply is valid, but its stream is broken."""
     reply = ask(canned, {**CHAT, "stream": True}, fault)
     assert reply.status == 200
     assert texts(reply.body) == seen
@@ -88,7 +88,7 @@ def test_broken_stream(canned: CannedLLM, fault: str, seen: list[str], ends: str
 @pytest.mark.parametrize(("fault", "status"), [("status=503", 503), ("status=400", 400), ("error=1", 500)])
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/messages", "/v1/responses"])
 def test_error_status(canned: CannedLLM, fault: str, status: int, path: str) -> None:
-    """An error comes in the dialect."""
+    """An error has the form of the request's dialect."""
     reply = ask(canned, {**CHAT, "input": "hi"}, fault, path)
     assert reply.status == status
     told = json.loads(reply.body)
@@ -97,7 +97,7 @@ def test_error_status(canned: CannedLLM, fault: str, status: int, path: str) -> 
 
 
 def test_faults_without_a_header(canned: CannedLLM) -> None:
-    """Faults are set for so many requests, or until they are taken away."""
+    """Faults apply to a given number of requests, or until they are removed."""
     canned.break_down("status=503", times=1)
     assert [ask(canned, CHAT).status for _ in range(2)] == [503, 200]
     canned.break_down("status=429")
@@ -109,7 +109,7 @@ def test_faults_without_a_header(canned: CannedLLM) -> None:
 @pytest.mark.parametrize("streams", [True, False])
 @pytest.mark.parametrize("fault", ["slow=0.01", "slow=0.01,stall=3", "hang"])
 def test_client_that_leaves(canned: CannedLLM, fault: str, streams: bool) -> None:
-    """A client that leaves is noticed, with how many tokens were produced for it."""
+    """The engine notices a client that leaves, and reports the tokens produced for it."""
     body = json.dumps({**ENDLESS, "stream": streams}).encode()
     with Wire(canned.http_port) as wire:
         wire.send(b"POST /v1/chat/completions HTTP/1.1\r\nx-test-fault: " + fault.encode() + b"\r\n")
@@ -122,7 +122,7 @@ def test_client_that_leaves(canned: CannedLLM, fault: str, streams: bool) -> Non
 
 
 def test_seen(canned: CannedLLM) -> None:
-    """It tells what was asked of it, and by which headers."""
+    """The engine reports each request's body and headers."""
     ask(canned, CHAT)
     (sight,) = canned.seen()
     assert sight["body"] == CHAT
@@ -133,7 +133,7 @@ def test_seen(canned: CannedLLM) -> None:
 
 
 def test_metrics(canned: CannedLLM) -> None:
-    """Load is told by vLLM's names."""
+    """The load metrics have vLLM's names."""
     body = json.dumps(ENDLESS).encode()
     with Wire(canned.http_port) as wire:
         wire.send(b"POST /v1/chat/completions HTTP/1.1\r\nx-test-fault: hang\r\ncontent-length: %d\r\n\r\n" % len(body))
@@ -143,7 +143,8 @@ def test_metrics(canned: CannedLLM) -> None:
 
 
 def test_strict_engine(start_canned: Any) -> None:
-    """It serves what it is told to, to those who have its key; like vLLM it goes on only where the request says so."""
+    """The engine serves only its dialects and models, and only with its key. Like vLLM it continues an assistant's
+    message only if the request's flags say so."""
     extra = ["--dialects", "chat", "--api-key", "secret", "--models", "a,b", "--prefill", "flagged"]
     engine = start_canned(extra_args=extra)
     beginning = [*CHAT["messages"], {"role": "assistant", "content": "one two"}]  # type: ignore[misc]
@@ -173,14 +174,14 @@ def test_strict_engine(start_canned: Any) -> None:
     ],
 )
 def test_generate(canned_v2: CannedLLM, model: str, body: dict[str, Any], expected: str) -> None:
-    """The prompt stands before the text unless it is excluded, which an ensemble cannot."""
+    """The reply has the prompt before the text unless the request excludes it, which an ensemble does not support."""
     told = {**body, "parameters": {"max_tokens": 2}} if model == VLLM else body
     reply = ask(canned_v2, told, path=f"/v2/models/{model}/generate")
     assert json.loads(reply.body)["text_output"] == expected
 
 
 def test_generate_stream(canned_v2: CannedLLM) -> None:
-    """A stream brings tokens alone; vLLM's backend tells the reason where it is asked to."""
+    """A stream brings only the tokens; vLLM's backend adds the finish reason on request."""
     options = {"sampling_parameters": '{"max_tokens": 2}', "return_finish_reason": True, "stream": True}
     reply = ask(canned_v2, {"text_input": "one", **options}, path=f"/v2/models/{VLLM}/generate_stream")
     assert [(event["text_output"], event["finish_reason"]) for event in events(reply.body)] == [
@@ -193,7 +194,7 @@ def test_generate_stream(canned_v2: CannedLLM) -> None:
 
 
 def test_infer(canned_v2: CannedLLM) -> None:
-    """An ensemble is asked by tensors too."""
+    """An ensemble accepts infer requests too; vLLM's decoupled model refuses them."""
     inputs = [
         {"name": "text_input", "datatype": "BYTES", "shape": [1, 1], "data": ["one"]},
         {"name": "max_tokens", "datatype": "INT32", "shape": [1, 1], "data": [[2]]},
@@ -204,7 +205,7 @@ def test_infer(canned_v2: CannedLLM) -> None:
 
 
 def test_v2_metadata(canned_v2: CannedLLM) -> None:
-    """Both models tell their tensors, by which they are told apart."""
+    """Each model's metadata lists its tensors, by which a client can distinguish the two."""
     for model, datatype in ((VLLM, "BYTES"), (ENSEMBLE, None)):
         told = json.loads(send(canned_v2.http_port, "GET", f"/v2/models/{model}").body)
         inputs = {tensor["name"]: tensor["datatype"] for tensor in told["inputs"]}

@@ -1,4 +1,4 @@
-"""Anthropic's messages and OpenAI's responses, asked of engines directly with the public clients."""
+"""Anthropic's messages and OpenAI's responses, sent to engines directly with the public clients."""
 
 from typing import Any
 
@@ -39,7 +39,7 @@ speak_responses = pytest.mark.parametrize("engine", ["canned", "llama_cpp", "tra
 
 @speak_messages
 def test_message(engine: Engine) -> None:
-    """A message is answered up to its limit."""
+    """A message's reply stops at its token limit."""
     process, model = engine
     with anthropic(process) as client:
         reply = client.messages.create(model=model, max_tokens=3, messages=HI, system="count")
@@ -51,7 +51,7 @@ def test_message(engine: Engine) -> None:
 
 @speak_messages
 def test_message_goes_on(engine: Engine) -> None:
-    """A last message of the assistant is the beginning of the answer; llama.cpp tells it again."""
+    """A last message of the assistant begins the reply; llama.cpp repeats it."""
     process, model = engine
     beginning = [*HI, {"role": "assistant", "content": "one two three"}]
     with anthropic(process) as client:
@@ -81,7 +81,7 @@ def test_streamed_message(engine: Engine) -> None:
 
 @speak_messages
 def test_counted_message(engine: Engine) -> None:
-    """Tokens are counted without an answer."""
+    """Tokens are counted without generating a reply."""
     process, model = engine
     with anthropic(process) as client:
         assert client.messages.count_tokens(model=model, messages=HI).input_tokens > 0
@@ -89,7 +89,7 @@ def test_counted_message(engine: Engine) -> None:
 
 @speak_responses
 def test_response(engine: Engine) -> None:
-    """A response holds one message. `stream` is said, for transformers streams unasked."""
+    """A response holds one message. The request sets `stream`, since transformers streams by default."""
     process, model = engine
     with openai(process) as client:
         reply = client.responses.create(model=model, input="hi", max_output_tokens=3, stream=False)
@@ -100,7 +100,7 @@ def test_response(engine: Engine) -> None:
 
 @speak_responses
 def test_streamed_response(engine: Engine) -> None:
-    """A streamed response opens an item and a part, brings each token, closes both and tells the whole again."""
+    """A streamed response opens an item and a part, brings each token, closes both and repeats the whole text."""
     process, model = engine
     with openai(process) as client:
         events = list(client.responses.create(model=model, input="hi", max_output_tokens=3, stream=True))
@@ -108,13 +108,14 @@ def test_streamed_response(engine: Engine) -> None:
     assert kinds[:4] == ["created", "in_progress", "output_item.added", "content_part.added"]
     assert kinds[4:7] == ["output_text.delta"] * 3
     assert kinds[7:10] == ["output_text.done", "content_part.done", "output_item.done"]
-    assert kinds[10] in ("completed", "incomplete")  # only the canned one says that the limit was met
+    assert kinds[10] in ("completed", "incomplete")  # only the canned engine reports that the limit was reached
     assert [event.delta for event in events[4:7]] == ["one", " two", " three"]
     assert events[-1].response.output_text == "one two three"
 
 
 def test_canned_tool_call(canned: CannedLLM) -> None:
-    """The canned engine calls a tool that the user names, in each dialect; streamed or not, it is the same call."""
+    """The canned engine calls the tool that the user names, in each dialect; the call is the same with and without
+    streaming."""
     asked = [{"role": "user", "content": "use add"}]
     with openai(canned) as client:
         tools: Any = [{"type": "function", "function": {"name": "add", "parameters": TOOL}}]
@@ -140,7 +141,7 @@ def test_canned_tool_call(canned: CannedLLM) -> None:
 
 
 def test_canned_thoughts(canned: CannedLLM) -> None:
-    """It thinks before it answers where it is asked to."""
+    """The canned engine returns reasoning before its answer on request."""
     with openai(canned) as client:
         chat = client.chat.completions.create(model=MODEL, messages=HI, max_tokens=1, reasoning_effort="low")
         assert chat.choices[0].message.reasoning_content == "let me count"
@@ -156,7 +157,7 @@ def test_canned_thoughts(canned: CannedLLM) -> None:
 
 
 def test_canned_choices_and_logprobs(canned: CannedLLM) -> None:
-    """It tells as many choices as are asked for, and what each token is worth."""
+    """The canned engine returns the requested number of choices, with token log probabilities."""
     with openai(canned) as client:
         chat = client.chat.completions.create(
             model=MODEL, messages=HI, max_tokens=2, n=2, logprobs=True, top_logprobs=2
@@ -175,7 +176,7 @@ def test_canned_choices_and_logprobs(canned: CannedLLM) -> None:
 
 
 def test_canned_json(canned: CannedLLM) -> None:
-    """It answers in a schema."""
+    """The canned engine answers in the requested schema."""
     wanted: Any = {"type": "json_schema", "json_schema": {"name": "count", "schema": TOOL}}
     with openai(canned) as client:
         chat = client.chat.completions.create(model=MODEL, messages=HI, response_format=wanted)
@@ -183,7 +184,7 @@ def test_canned_json(canned: CannedLLM) -> None:
 
 
 def test_canned_embeddings(canned: CannedLLM) -> None:
-    """The same text has the same embedding; the client asks for base64 by itself."""
+    """The same text has the same embedding; the client requests base64 by default."""
     with openai(canned) as client:
         data = client.embeddings.create(model=MODEL, input=["one", "two", "one"]).data
         floats = client.embeddings.create(model=MODEL, input="one", encoding_format="float").data
@@ -192,7 +193,7 @@ def test_canned_embeddings(canned: CannedLLM) -> None:
 
 
 def test_canned_cache(canned: CannedLLM) -> None:
-    """What it has seen of a prompt it tells as cached, in blocks of 16 words."""
+    """The canned engine reports a repeated prompt's tokens as cached, in blocks of 16 words."""
     prompt = " ".join(f"word{number}" for number in range(40))
     with openai(canned) as client:
         used = [client.completions.create(model=MODEL, prompt=prompt, max_tokens=1).usage for _ in range(2)]

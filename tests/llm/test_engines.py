@@ -1,6 +1,6 @@
-"""What engines of language models do when they are asked directly: the canned one keeps the promises of the real ones.
+"""How engines of language models behave when called directly: the canned engine behaves like the real ones.
 
-Where the real ones differ, `WAYS` says how; it is what the gateway has to live with.
+Where the real ones differ, `WAYS` has the difference, which the gateway has to handle.
 """
 
 import json
@@ -22,16 +22,16 @@ from tests.support.wire import Wire, send
 
 @dataclass(frozen=True)
 class Ways:
-    """How one engine does what the others do otherwise."""
+    """The behaviours in which an engine differs from the others."""
 
     says_done: bool = True  # a stream ends with [DONE]
     tells_usage_unasked: bool = False  # in a stream
     drops_first_space: bool = False  # of a completion
-    goes_on: bool = True  # with a last message of the assistant
-    repeats_beginning: bool = False  # where it goes on and does not stream
-    stop_text: str = "one two "  # all of the text where `three` ends it
+    goes_on: bool = True  # continues a last message of the assistant
+    repeats_beginning: bool = False  # when it continues without streaming
+    stop_text: str = "one two "  # the whole text when `three` is a stop text
     stop_reason: str = "stop"
-    malformed: int = 400  # status for what is no JSON
+    malformed: int = 400  # status for malformed JSON
     no_messages: int = 400
     unknown_model: int = 200
     unknown_field: int = 200
@@ -41,7 +41,7 @@ class Ways:
 WAYS = {
     "canned": Ways(unknown_model=404),
     "llama_cpp": Ways(repeats_beginning=True),
-    # Its stop texts are those that begin with a token: `three` is cut out of ` three`, and ends nothing.
+    # It matches stop texts only from the start of a token: `three` is cut out of ` three`, and ends nothing.
     "mlx": Ways(
         drops_first_space=True,
         goes_on=False,
@@ -66,7 +66,7 @@ HI = [{"role": "user", "content": "hi"}]
 
 @dataclass(frozen=True)
 class Asked:
-    """One engine and what is asked of it."""
+    """One engine, its model and a client."""
 
     process: Child
     model: str
@@ -74,7 +74,7 @@ class Asked:
     client: OpenAI
 
     def post(self, path: str, body: Mapping[str, Any] | bytes) -> tuple[int, Any]:
-        """A status and the body, as JSON where it is some."""
+        """The status and the body, parsed if it is JSON."""
         sent = body if isinstance(body, bytes) else json.dumps({"model": self.model, **body}).encode()
         reply = send(self.process.http_port, "POST", path, sent, {"content-type": "application/json"})
         is_json = reply.headers.get("content-type", "").startswith("application/json")
@@ -90,17 +90,17 @@ def asked(request: pytest.FixtureRequest, canned: CannedLLM, real_llms: dict[str
 
 
 def test_health(asked: Asked) -> None:
-    """An engine that is ready says so at /health."""
+    """A ready engine answers /health with 200."""
     assert send(asked.process.http_port, "GET", "/health").status == 200
 
 
 def test_models(asked: Asked) -> None:
-    """/v1/models names the model as requests name it."""
+    """/v1/models lists the model by the name that requests use."""
     assert asked.model in [model.id for model in asked.client.models.list()]
 
 
 def test_chat(asked: Asked) -> None:
-    """A chat is answered with so many tokens, which are counted."""
+    """A chat's reply has `max_tokens` tokens, and usage counts them."""
     reply = asked.client.chat.completions.create(model=asked.model, messages=HI, max_tokens=5)
     assert reply.choices[0].message.content == "one two three four five"
     assert reply.choices[0].message.role == "assistant"
@@ -110,15 +110,15 @@ def test_chat(asked: Asked) -> None:
 
 
 def test_chat_ends_by_itself(asked: Asked) -> None:
-    """A text that is whole ends with `stop`."""
+    """A text that ends by itself has the reason `stop`."""
     reply = asked.client.chat.completions.create(model=asked.model, messages=HI, max_tokens=64)
     assert reply.choices[0].message.content == counted(20)
     assert reply.choices[0].finish_reason == "stop"
-    assert reply.usage.completion_tokens - 20 in (0, 1)  # some count the token that ends it
+    assert reply.usage.completion_tokens - 20 in (0, 1)  # some count the end token
 
 
 def test_chat_without_an_end(asked: Asked) -> None:
-    """A user who says `endless` gets as many tokens as there may be, also where the text comes in parts."""
+    """The user message `endless` gives as many tokens as the limit allows, also when its text comes in parts."""
     parts = [{"type": "text", "text": "endless"}]
     reply = asked.client.chat.completions.create(
         model=asked.model, messages=[{"role": "user", "content": parts}], max_tokens=81
@@ -128,7 +128,7 @@ def test_chat_without_an_end(asked: Asked) -> None:
 
 
 def test_streamed_chat(asked: Asked) -> None:
-    """A streamed chat brings each token by itself, the reason once and last, and usage in the end."""
+    """A streamed chat brings each token by itself, the finish reason once and last, and usage at the end."""
     stream = asked.client.chat.completions.create(
         model=asked.model, messages=HI, max_tokens=3, stream=True, stream_options={"include_usage": True}
     )
@@ -144,7 +144,7 @@ def test_streamed_chat(asked: Asked) -> None:
 
 @pytest.mark.parametrize("path", ["chat/completions", "completions"])
 def test_end_of_stream(asked: Asked, path: str) -> None:
-    """Whether a stream says that it is over, and whether it tells usage that nobody wanted."""
+    """Engines differ in whether a stream ends with [DONE], and whether it has usage without a request for it."""
     body = {"max_tokens": 2, "stream": True, **({"messages": HI} if path.startswith("chat") else {"prompt": "one"})}
     status, told = asked.post(f"/v1/{path}", body)
     assert status == 200
@@ -154,7 +154,7 @@ def test_end_of_stream(asked: Asked, path: str) -> None:
 
 
 def test_completion(asked: Asked) -> None:
-    """A completion goes on after its prompt, whichever engine began the text."""
+    """A completion continues its prompt, whichever engine began the text."""
     reply = asked.client.completions.create(model=asked.model, prompt="Count: one two three", max_tokens=3)
     assert reply.choices[0].text == " four five six"[asked.ways.drops_first_space :]
     assert reply.choices[0].finish_reason == "length"
@@ -162,7 +162,7 @@ def test_completion(asked: Asked) -> None:
 
 
 def test_streamed_completion(asked: Asked) -> None:
-    """The same, token by token."""
+    """A streamed completion continues its prompt token by token."""
     stream = asked.client.completions.create(
         model=asked.model, prompt="thirty fortyone", max_tokens=3, stream=True, stream_options={"include_usage": True}
     )
@@ -175,14 +175,14 @@ def test_streamed_completion(asked: Asked) -> None:
 
 @pytest.mark.parametrize("prompt", ["Count", "Count: ", "three", "Zählung", "one\n"])
 def test_prompt_that_counts_nothing(asked: Asked, prompt: str) -> None:
-    """After anything else a text begins from one."""
+    """After a prompt that does not end in the count, a completion begins at one."""
     reply = asked.client.completions.create(model=asked.model, prompt=prompt, max_tokens=2)
     assert reply.choices[0].text == " one two"[asked.ways.drops_first_space :]
 
 
 @pytest.mark.parametrize("streams", [False, True])
 def test_beginning_of_the_assistant(asked: Asked, streams: bool) -> None:
-    """Some engines go on with a last message of the assistant, others answer it."""
+    """Some engines continue a last message of the assistant, others answer it."""
     messages = [*HI, {"role": "assistant", "content": "one two three"}]
     reply = asked.client.chat.completions.create(model=asked.model, messages=messages, max_tokens=2, stream=streams)
     if streams:
@@ -194,7 +194,7 @@ def test_beginning_of_the_assistant(asked: Asked, streams: bool) -> None:
 
 
 def test_stop_text(asked: Asked) -> None:
-    """What becomes of a text that is to end the answer."""
+    """Engines differ in how a stop text ends the reply."""
     reply = asked.client.chat.completions.create(model=asked.model, messages=HI, max_tokens=9, stop=["three"])
     assert reply.choices[0].message.content == asked.ways.stop_text
     assert reply.choices[0].finish_reason == asked.ways.stop_reason
@@ -210,14 +210,14 @@ REFUSALS: dict[str, tuple[bytes | dict[str, Any], Callable[[Ways], int]]] = {
 
 @pytest.mark.parametrize("case", REFUSALS)
 def test_refusal(asked: Asked, case: str) -> None:
-    """What engines think of a bad request; afterwards they answer a good one."""
+    """Engines differ in the status of a bad request; afterwards they answer a good one."""
     body, status = REFUSALS[case]
     assert asked.post("/v1/chat/completions", body)[0] == status(asked.ways)
     assert asked.post("/v1/chat/completions", {"messages": HI, "max_tokens": 1})[0] == 200
 
 
 def test_version_of_http(asked: Asked) -> None:
-    """A stream is framed by chunks, or by the end of its connection."""
+    """Engines differ in the HTTP version: a stream is framed by chunks, or by the end of its connection."""
     body = json.dumps({"model": asked.model, "messages": HI, "max_tokens": 1, "stream": True}).encode()
     with Wire(asked.process.http_port) as wire:
         wire.send(post("/v1/chat/completions", body))
@@ -225,7 +225,7 @@ def test_version_of_http(asked: Asked) -> None:
 
 
 def test_client_that_leaves(asked: Asked) -> None:
-    """A client that leaves in the middle of a long stream makes room for the next one."""
+    """After a client leaves in the middle of a long stream, the engine serves the next one."""
     messages = [{"role": "user", "content": "endless"}]
     body = json.dumps({"model": asked.model, "messages": messages, "max_tokens": 4000, "stream": True}).encode()
     with Wire(asked.process.http_port) as wire:
@@ -236,7 +236,7 @@ def test_client_that_leaves(asked: Asked) -> None:
 
 
 def test_llama_cpp_stops_for_a_client_that_leaves(real_llms: dict[str, RealLLM]) -> None:
-    """llama.cpp produces nothing more for a stream that nobody reads."""
+    """llama.cpp stops generating when a stream's client leaves."""
     process = get_real_llm("llama_cpp", real_llms)
     body = {"messages": [{"role": "user", "content": "endless"}], "max_tokens": 12000, "stream": True}
     with Wire(process.http_port) as wire:
@@ -248,7 +248,7 @@ def test_llama_cpp_stops_for_a_client_that_leaves(real_llms: dict[str, RealLLM])
 
 
 def metric(process: Child, name: str) -> float:
-    """The value of a metric that has no labels."""
+    """The value of a metric without labels."""
     lines = send(process.http_port, "GET", "/metrics").body.decode().splitlines()
     return next(float(line.split()[1]) for line in lines if line.split(" ")[0] == name)
 

@@ -1,4 +1,4 @@
-"""V2 clients before TF Serving, TorchServe and MLServer: real servers, but for the first, which is replayed."""
+"""V2 clients with TF Serving, TorchServe and MLServer: real servers, except the first, which is replayed."""
 
 import json
 import queue
@@ -34,7 +34,7 @@ def column(kind: Any) -> Any:
 
 
 def test_tfserving_by_rest(tfserving: TfServing, start_gateway: Start) -> None:
-    """A V2 REST client infers, with binary tensors, and reads metadata, config and readiness."""
+    """A V2 REST client can infer with binary tensors, and read metadata, config and readiness."""
     gateway = start_gateway(rules_for(tfserving.http_url, protocol="tfserving"))
     with tritonclient.http.InferenceServerClient(gateway.http_url.removeprefix("http://")) as client:
         reply = client.infer("half_plus_two", [column(tritonclient.http)])
@@ -47,7 +47,7 @@ def test_tfserving_by_rest(tfserving: TfServing, start_gateway: Start) -> None:
 
 
 def test_tfserving_for_grpc_clients(tfserving: TfServing, start_gateway: Start) -> None:
-    """A V2 gRPC client does the same, unary and as a stream."""
+    """A V2 gRPC client can infer, unary and as a stream, and read metadata."""
     gateway = start_gateway(rules_for(tfserving.http_url, protocol="tfserving"))
     answers: queue.Queue[Any] = queue.Queue()
     with tritonclient.grpc.InferenceServerClient(gateway.grpc_url) as client:
@@ -71,7 +71,7 @@ def test_what_tfserving_has_no_place_for(tfserving: TfServing, start_gateway: St
 
 
 def test_tfserving_that_has_grpc_alone(tfserving: TfServing, start_gateway: Start) -> None:
-    """REST and gRPC clients reach a TF Serving by its PredictionService."""
+    """REST and gRPC clients can call a TF Serving that has only its gRPC PredictionService."""
     gateway = start_gateway(rules_for(f"grpc://{tfserving.grpc_url}", protocol="tfserving"))
     with tritonclient.http.InferenceServerClient(gateway.http_url.removeprefix("http://")) as client:
         reply = client.infer("half_plus_two", [column(tritonclient.http)])
@@ -87,7 +87,7 @@ def test_tfserving_that_has_grpc_alone(tfserving: TfServing, start_gateway: Star
 
 @pytest.mark.parametrize("by_grpc", [False, True])
 def test_a_translated_requests_time_is_told(tfserving: TfServing, start_gateway: Start, by_grpc: bool) -> None:
-    """Who asks reads what became of it, whatever the engine is asked by."""
+    """A translated request gets its timing on request, whatever the engine's protocol."""
     url = f"grpc://{tfserving.grpc_url}" if by_grpc else tfserving.http_url
     gateway = start_gateway(rules_for(url, protocol="tfserving"))
     body = {"inputs": [{"name": "x", "datatype": "FP32", "shape": [3, 1], "data": [1.0, 2.0, 5.0]}]}
@@ -107,7 +107,7 @@ def text(kind: Any, name: str, content: bytes) -> Any:
 
 @pytest.mark.parametrize("by_grpc", [False, True])
 def test_torchserve(torchserve: TorchServe, start_gateway: Start, by_grpc: bool) -> None:
-    """V2 clients ask a TorchServe by its REST or by its gRPC, with the token that the rules have for it."""
+    """V2 clients can call a TorchServe over its REST or its gRPC, with the token from the rules."""
     url = f"grpc://127.0.0.1:{torchserve.ports['grpc']}" if by_grpc else torchserve.http_url
     key = torchserve.inference_key
     gateway = start_gateway(rules_for(url, engine={"api_key": key}, protocol="torchserve"))
@@ -123,7 +123,8 @@ def test_torchserve(torchserve: TorchServe, start_gateway: Start, by_grpc: bool)
 
 
 def test_torchserve_streams(torchserve: TorchServe, start_gateway: Start) -> None:
-    """What a handler sends on the way reaches generate_stream's client as events; a failure amid it as an error."""
+    """A handler's intermediate results reach the client of generate_stream as events; a failure in the middle breaks
+    the stream."""
     engine = {"api_key": torchserve.inference_key}
     gateway = start_gateway(rules_for(torchserve.http_url, engine=engine, protocol="torchserve"))
     url = f"{gateway.http_url}/v2/models/texts/generate_stream"
@@ -140,7 +141,7 @@ def test_torchserve_streams(torchserve: TorchServe, start_gateway: Start) -> Non
 
 
 def test_mlserver_by_rest(mlserver: MLServer, start_gateway: Start) -> None:
-    """Triton's clients ask an MLServer for generate, streams and binary tensors, which it has in other ways or not."""
+    """V2 REST clients can use generate, streams and binary tensors, which MLServer has in other forms or lacks."""
     gateway = start_gateway(rules_for(mlserver.http_url, protocol="mlserver"))
     reply = httpx.post(f"{gateway.http_url}/v2/models/streamer/generate", json={"text_input": "hi"})
     assert reply.json()["text_output"] == "HI"
@@ -156,7 +157,8 @@ def test_mlserver_by_rest(mlserver: MLServer, start_gateway: Start) -> None:
 
 @pytest.mark.parametrize("protocol", ["mlserver", "kserve"])
 def test_mlserver_streams_by_grpc(mlserver: MLServer, start_gateway: Start, protocol: str) -> None:
-    """Its ModelStreamInfer answers with another message: the gateway notices, and Triton's client reads its own."""
+    """MLServer's ModelStreamInfer has another response message: the gateway converts it to the one that Triton's client
+    reads."""
     endpoint = {"url": mlserver.http_url, "grpc": f"127.0.0.1:{mlserver.ports['grpc']}"}
     rules = {"engines": {"it": {"protocol": protocol, "endpoints": [endpoint]}}}
     gateway = start_gateway(json.dumps({"version": 1, **rules, "routes": [{"name": "all", "engine": "it"}]}))
@@ -170,7 +172,7 @@ def test_mlserver_streams_by_grpc(mlserver: MLServer, start_gateway: Start, prot
 
 
 def test_mlserver_that_has_rest_alone(mlserver: MLServer, start_gateway: Start) -> None:
-    """A gRPC client's stream is asked message by message, each answered once."""
+    """On a gRPC client's stream each message becomes a REST request and gets one response."""
     gateway = start_gateway(rules_for(mlserver.http_url, protocol="mlserver"))
     answers: queue.Queue[Any] = queue.Queue()
     with tritonclient.grpc.InferenceServerClient(gateway.grpc_url) as client:
@@ -181,7 +183,7 @@ def test_mlserver_that_has_rest_alone(mlserver: MLServer, start_gateway: Start) 
 
 
 def test_infer_stream(mlserver: MLServer, start_gateway: Start, triton: Any) -> None:
-    """MLServer's own infer_stream passes to it, and is translated for a Triton."""
+    """MLServer's own infer_stream passes through to it, and is translated for Triton."""
     rules = {
         "engines": {
             "mlserver": {"protocol": "mlserver", "endpoints": [mlserver.http_url]},

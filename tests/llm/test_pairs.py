@@ -1,4 +1,4 @@
-"""Every client before every engine, as `pairs.py` has it: what works, what is lost, what is refused and why."""
+"""Every client with every engine, as in `pairs.py`: what works, what is lost, what is refused and why."""
 
 import json
 from collections import Counter
@@ -23,7 +23,7 @@ ID = "my-id"
 TEXTS = ["one", "two"]
 VECTORS = [embedding(text, 8) for text in TEXTS]
 
-# What is no text is asked by one tensor: model -> it, and what it is inferred to.
+# Models that are not about text get one tensor: model -> it, and the expected output.
 _TEXTS = Tensor("text", "BYTES", np.array([b"one", b"two"], np.object_))
 _TEXT = Tensor("text", "BYTES", np.array([b"one two"], np.object_))
 TENSORS: dict[str, tuple[Tensor, list[Any]]] = {
@@ -36,13 +36,13 @@ TENSORS: dict[str, tuple[Tensor, list[Any]]] = {
 
 
 def test_every_pair_is_a_row() -> None:
-    """The table has each pair, once."""
+    """The table has each pair once."""
     counts = Counter((pair.front, pair.engine) for pair in PAIRS)
     assert counts == Counter((front.name, engine.name) for front in FRONTS for engine in ENGINES)
 
 
 def test_the_readme_shows_the_table() -> None:
-    """routing_rules/README.md has the table as it is (python -m tests.llm.pairs_shown)."""
+    """routing_rules/README.md shows the current table (python -m tests.llm.pairs_shown)."""
     readme = (REPOSITORY / "routing_rules" / "README.md").read_text()
     section = readme.partition(f"{HEADING}\n")[2].partition("\n## ")[0]
     assert rendered() in section
@@ -55,7 +55,7 @@ def _marked(pair: Pair) -> object:
 
 @pytest.mark.parametrize("pair", [_marked(pair) for pair in PAIRS])
 def test_pair(fleet: Fleet, pair: Pair) -> None:
-    """Streamed and not, the pair fares as the table says."""
+    """Each pair, streamed or not, has the outcome in the table."""
     front, engine = FRONT[pair.front], ENGINE[pair.engine]
     fleet.need(engine)
     if pair.how is not How.REFUSED:
@@ -72,7 +72,7 @@ STREAMS |= dict.fromkeys(("chat", "completions", "responses", "messages"), (Fals
 
 
 def _ask(fleet: Fleet, front: Front, engine: Engine, pair: Pair) -> None:
-    """Ask it all that the pair can be asked."""
+    """Send each kind of request that the pair supports."""
     if front.name == "embeddings":
         vectors, tokens = embed(fleet.gateway, engine.name, TEXTS)
         assert vectors == VECTORS
@@ -93,7 +93,7 @@ def _infer(fleet: Fleet, front: Front, engine: Engine, pair: Pair) -> None:
         expected = ["one", "two"]
     inferred = INFER[front.name](fleet.gateway, engine.name, tensor, ID)
     array = inferred.array
-    if tensor.datatype == "BYTES" and array.dtype.kind in "OU":  # JSON brings texts, tensors bytes
+    if tensor.datatype == "BYTES" and array.dtype.kind in "OU":  # JSON outputs are str, tensors are bytes
         assert [each.decode() if isinstance(each, bytes) else each for each in array.reshape(-1)] == expected
     elif Loss.SHAPES in pair.losses:
         assert array.tolist() == np.array(expected).reshape(-1).tolist()
@@ -103,7 +103,7 @@ def _infer(fleet: Fleet, front: Front, engine: Engine, pair: Pair) -> None:
 
 
 def _ask_for_a_vector(fleet: Fleet, engine: Engine, *, is_stream: bool) -> None:
-    """A generate names tensors, whatever they are."""
+    """A generate request can name any tensors."""
     url = f"{fleet.gateway.http_url}/v2/models/{engine.name}/generate{'_stream' if is_stream else ''}"
     reply = httpx.post(url, json={"text": "one"}, timeout=TIMEOUT_SECONDS)
     assert json.loads(reply.text.removeprefix("data: "))["embedding"] == VECTORS[0]
@@ -115,7 +115,7 @@ def _check(told: Told, asked: Asked, front: Front, engine: Engine, pair: Pair) -
         assert len(told.pieces) == 1
     elif engine.server == "mlserver":
         assert len(told.pieces) == len(told.text.replace("user:", "user: ").replace("onetwo", "one two").split())
-    elif engine.server != "torchserve":  # whose pieces have no marks: they may come as one
+    elif engine.server != "torchserve":  # its pieces have no boundaries: they may arrive as one
         assert len(told.pieces) == engine.num_pieces
     assert (Loss.PIECES in pair.losses) == (not front.is_v2 and engine.num_pieces == 1)
     _check_reason(told, front, engine, pair)
@@ -124,7 +124,7 @@ def _check(told: Told, asked: Asked, front: Front, engine: Engine, pair: Pair) -
         assert told.id == ID
     else:
         assert told.id
-    assert told.model == engine.model  # whoever answers says who it is
+    assert told.model == engine.model  # a reply names the engine's model
 
 
 def _expected_text(asked: Asked, front: Front, engine: Engine) -> str:
@@ -136,7 +136,7 @@ def _expected_text(asked: Asked, front: Front, engine: Engine) -> str:
     if "messages" in (front.takes, engine.takes):
         return "one two three" if engine.takes == "messages" else " one two three"
     if engine.tensors == "trtllm" and front.name == "generate":
-        return "one two three four five"  # the prompt too, as of Triton itself
+        return "one two three four five"  # the prompt too, as from Triton itself
     return " three four five"
 
 
@@ -157,5 +157,5 @@ def _check_usage(told: Told, front: Front, engine: Engine, pair: Pair) -> None:
 
 
 def _tells(front: Front, engine: Engine) -> bool:
-    """Whether a client that asks is told why the text ends, and its tokens."""
+    """Whether the client gets the finish reason and the token counts."""
     return not front.is_v2 or engine.tensors == "vllm"

@@ -1,4 +1,4 @@
-"""What is more than text, by every front that has it: tools, schemas, thoughts, images."""
+"""Content beyond text, by every front that supports it: tools, schemas, reasoning, images."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -28,7 +28,7 @@ def _nothing_is_seen(fleet: Fleet) -> None:
 
 
 def seen(fleet: Fleet, engine: str) -> dict[str, Any]:
-    """What the engine was asked."""
+    """The body of the one request that the engine got."""
     canned = fleet.canned_v2 if engine in CANNED_V2 else fleet.canned
     (sight,) = canned.seen()
     body: dict[str, Any] = sight["body"]
@@ -66,7 +66,7 @@ REQUIRED: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("engine", ANSWERING)
 @pytest.mark.parametrize("front", CHATS)
 def test_tools(fleet: Fleet, front: str, engine: str, streams: bool) -> None:
-    """A tool reaches the engine, and its call the client, whole or piece by piece."""
+    """A tool reaches the engine, and the tool call reaches the client, streamed or not."""
     told = ask(fleet, front, engine, USE_ADD[front], streams=streams, max_tokens=64)
     assert told.tool_calls == [("add", {"count": 1})]
     assert told.reason == "tool_calls"
@@ -76,7 +76,8 @@ def test_tools(fleet: Fleet, front: str, engine: str, streams: bool) -> None:
 @pytest.mark.parametrize("engine", ["completions", *CANNED_V2])
 @pytest.mark.parametrize("front", CHATS)
 def test_tools_in_a_prompt(fleet: Fleet, front: str, engine: str) -> None:
-    """Where the engine takes a prompt, the template tells of the tools; what it cannot tell is refused by its name."""
+    """Where the engine takes a prompt, the template writes the tools into it; `tool_choice`, which it cannot express,
+    is refused by name."""
     ask(fleet, front, engine, USE_ADD[front], streams=False)
     body = seen(fleet, engine)
     assert body.get("prompt", body.get("text_input")).startswith("tool add user: use add")
@@ -86,7 +87,7 @@ def test_tools_in_a_prompt(fleet: Fleet, front: str, engine: str) -> None:
 
 @pytest.mark.parametrize("engine", ["completions", "plain_completions"])
 def test_tools_that_may_not_be_called(fleet: Fleet, engine: str) -> None:
-    """Of tools that may not be called no prompt tells."""
+    """With `tool_choice: none` the prompt does not have the tools."""
     ask(fleet, "chat", engine, USE_ADD["chat"] | {"tool_choice": "none"}, streams=False)
     assert "tool add" not in seen(fleet, engine)["prompt"]
 
@@ -94,7 +95,7 @@ def test_tools_that_may_not_be_called(fleet: Fleet, engine: str) -> None:
 @pytest.mark.parametrize("engine", ["plain_completions", "plain_vllm"])
 @pytest.mark.parametrize("front", CHATS)
 def test_tools_that_no_template_tells(fleet: Fleet, front: str, engine: str) -> None:
-    """A template that knows no tools loses none: they are refused, or left out and named."""
+    """With a template that has no place for tools, they are refused, or dropped and listed."""
     with pytest.raises(RefusedError, match="'tools'"):
         ask(fleet, front, engine, USE_ADD[front], streams=False)
     told = ask(fleet, front, engine + DROPPING, USE_ADD[front], streams=False)
@@ -120,7 +121,7 @@ SCHEMA_AT: dict[str, Callable[[Any], Any]] = {
 @pytest.mark.parametrize("engine", SCHEMA_AT)
 @pytest.mark.parametrize("front", CHATS)
 def test_schema(fleet: Fleet, front: str, engine: str) -> None:
-    """The schema that the answer must have reaches the engine as it is."""
+    """The schema of the reply reaches the engine unchanged."""
     told = ask(fleet, front, engine, IN_SCHEMA[front], streams=False)
     assert SCHEMA_AT[engine](seen(fleet, engine)) == SCHEMA
     if engine in ("chat", "responses"):
@@ -129,12 +130,12 @@ def test_schema(fleet: Fleet, front: str, engine: str) -> None:
 
 @pytest.mark.parametrize("front", CHATS)
 def test_schema_without_a_place(fleet: Fleet, front: str) -> None:
-    """An ensemble that cannot be guided is not asked."""
+    """An ensemble without guided decoding refuses a schema."""
     with pytest.raises(RefusedError, match="'response_format'"):
         ask(fleet, front, "seen_trtllm", IN_SCHEMA[front], streams=False)
 
 
-# Thoughts
+# Reasoning
 
 THINK: dict[str, dict[str, Any]] = {
     "chat": {"reasoning_effort": "low"},
@@ -143,7 +144,7 @@ THINK: dict[str, dict[str, Any]] = {
     "messages": {"thinking": {"type": "enabled", "budget_tokens": 1024}},
     **{front: {"sampling": {"reasoning_effort": "low"}} for front in V2},
 }
-# Of a budget OpenAI's dialects know the effort alone.
+# OpenAI's dialects have an effort, and no budget in tokens.
 THOUGHTS = [
     ("chat", "chat", "let me count"),
     ("chat", "responses", "let me count"),
@@ -161,7 +162,7 @@ THOUGHTS = [
 @pytest.mark.parametrize("streams", [False, True])
 @pytest.mark.parametrize(("front", "engine", "thoughts"), THOUGHTS)
 def test_thoughts(fleet: Fleet, front: str, engine: str, thoughts: str, streams: bool) -> None:
-    """What the engine thinks is told apart from what it says, or left out where the dialect has no place for it."""
+    """The engine's reasoning is separate from its text, or left out where the dialect has no place for it."""
     told = ask(fleet, front, engine, THINK[front], streams=streams, max_tokens=2048)
     assert told.thoughts == thoughts
     assert told.text.startswith("one two three")
@@ -170,7 +171,7 @@ def test_thoughts(fleet: Fleet, front: str, engine: str, thoughts: str, streams:
 
 @pytest.mark.parametrize("engine", ["chat", "responses"])
 def test_budget_of_thoughts(fleet: Fleet, engine: str) -> None:
-    """A budget in tokens has no place in OpenAI's dialects."""
+    """OpenAI's dialects cannot express a budget in tokens, so it is refused."""
     with pytest.raises(RefusedError, match="'thinking_tokens'"):
         ask(fleet, "messages", engine, THINK["messages"], streams=False, max_tokens=2048)
 
@@ -210,13 +211,13 @@ SEEING = _SEEING | {front: {"image": PNG} for front in V2}
 
 
 def translated(*engines: str) -> list[tuple[str, str]]:
-    """Each front with each of the engines, but for V2 to V2, which passes as it stands."""
+    """Each front with each of the engines, except V2 with V2, which passes unchanged."""
     return [(front, engine) for front in SEEING for engine in engines if not (front in V2 and engine in CANNED_V2)]
 
 
 @pytest.mark.parametrize(("front", "engine"), translated(*ANSWERING, "seen_vllm"))
 def test_image(fleet: Fleet, front: str, engine: str) -> None:
-    """An image reaches an engine that takes images, byte for byte."""
+    """An image reaches an engine that supports images, byte for byte."""
     told = ask(fleet, front, engine, SEEING[front], streams=False)
     body = seen(fleet, engine)
     assert PNG in json.dumps(body)
@@ -227,7 +228,7 @@ def test_image(fleet: Fleet, front: str, engine: str) -> None:
 
 @pytest.mark.parametrize(("front", "engine"), translated("completions", "seen_trtllm"))
 def test_image_without_a_place(fleet: Fleet, front: str, engine: str) -> None:
-    """An engine that takes text alone is not asked."""
+    """A request with an image does not reach a text-only engine."""
     with pytest.raises(RefusedError, match="image"):
         ask(fleet, front, engine, SEEING[front], streams=False)
     assert fleet.canned.seen() + fleet.canned_v2.seen() == []

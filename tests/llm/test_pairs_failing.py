@@ -1,4 +1,4 @@
-"""Engines that refuse, fail or fall silent, behind every front; the canned ones, which do as they are told."""
+"""Canned engines that refuse, fail or fall silent, behind every front."""
 
 from typing import Any
 
@@ -25,22 +25,22 @@ ANTHROPIC_TYPES = {400: "invalid_request_error", 404: "not_found_error", 500: "a
 
 
 def canned_of(fleet: Fleet, engine: str) -> CannedLLM:
-    """The engine; it has seen nothing and has no faults."""
+    """The engine, without recorded requests or faults."""
     canned = fleet.canned_v2 if engine in CANNED_V2 else fleet.canned
     canned.forget()
     return canned
 
 
-# MLServer's infer_stream reaches none of OpenAI's.
+# OpenAI's engines do not support MLServer's infer_stream.
 ALL = [(front, engine) for front in ASK for engine in ENGINES if front != "infer_stream" or engine in CANNED_V2]
-# The canned engine of V2's takes no tensors behind the JSON.
+# The canned V2 engine does not accept binary tensors.
 PAIRS = [(front, engine) for front, engine in ALL if engine not in CANNED_V2 or front not in TENSORED]
 
 
 @pytest.mark.parametrize("status", GRPC)
 @pytest.mark.parametrize(("front", "engine"), ALL)
 def test_refusal(fleet: Fleet, front: str, engine: str, status: int) -> None:
-    """An error of the engine's keeps its status and its words, and is told in the client's dialect, streamed or not."""
+    """An engine's error keeps its status and message, and has the form of the client's dialect, streamed or not."""
     canned = canned_of(fleet, engine)
     for streams in (False, True) if front in (*OPENAI, *ANTHROPIC) else (front in STREAMING,):
         canned.break_down(f"status={status}", times=1)
@@ -56,20 +56,20 @@ def test_refusal(fleet: Fleet, front: str, engine: str, status: int) -> None:
 
 
 def check_dialect(front: str, body: Any, *, passes: bool, status: int) -> None:
-    """What passes is as the engine has written it."""
+    """An error that passes through has the engine's own form."""
     if front in OPENAI:
         assert body["error"].keys() >= {"message", "type", "code"}
         assert passes or body["error"]["type"]
     elif front in ANTHROPIC:
         assert body["type"] == "error"
         assert body["error"]["type"] == ANTHROPIC_TYPES[status]
-    elif body is not None:  # tritonclient tells none
+    elif body is not None:  # tritonclient has no body
         assert body.keys() == {"error"}
 
 
 @pytest.mark.parametrize(("front", "engine"), [pair for pair in PAIRS if pair[0] in STREAMING])
 def test_stream_comes_as_it_is_made(fleet: Fleet, front: str, engine: str) -> None:
-    """Each token reaches the client before the next is made, and an engine whose client leaves is stopped."""
+    """Each token reaches the client before the next one is generated, and an engine whose client leaves is stopped."""
     canned = canned_of(fleet, engine)
     canned.break_down("stall=2", times=1)
     asked = Asked(engine, max_tokens=8, streams=True, tensors=TENSORS.get(engine, "vllm"), leave_after=2)
@@ -81,7 +81,7 @@ def test_stream_comes_as_it_is_made(fleet: Fleet, front: str, engine: str) -> No
 
 @pytest.mark.parametrize(("front", "engine"), PAIRS)
 def test_wrong_limit(fleet: Fleet, front: str, engine: str) -> None:
-    """What the engine finds wrong with a request is told in its words."""
+    """The engine's message about an invalid request reaches the client."""
     canned_of(fleet, engine)
     streams = front in ("generate_stream", "infer_stream", "model_stream_infer")
     with pytest.raises(RefusedError, match="max_tokens must be at least 1") as raised:
@@ -93,7 +93,7 @@ def test_wrong_limit(fleet: Fleet, front: str, engine: str) -> None:
 @pytest.mark.parametrize("engine", ["vllm", "vllm_by_grpc", "trtllm", "trtllm_by_grpc"])
 @pytest.mark.parametrize("front", STREAMING)
 def test_wrong_limit_at_triton(fleet: Fleet, front: str, engine: str) -> None:
-    """The same of a model that answers as it likes: its first response is the error, also of a stream."""
+    """For a decoupled model the first response is the error, which reaches the client, streamed or not."""
     fleet.need(ENGINE[engine])
     for streams in (False, True) if front in (*OPENAI, *ANTHROPIC) else (True,):
         with pytest.raises(RefusedError, match="max_tokens must be at least 1") as raised:

@@ -1,5 +1,5 @@
-"""What a client asks beside its text, by every front at every engine: it arrives, is refused by its name, or is left
-out and named. Engines here are the canned ones, which tell what they have seen."""
+"""Sampling options, by every front at every engine: each arrives, is refused by name, or is dropped and listed. The
+engines are the canned ones, which report their requests."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -25,7 +25,7 @@ SAID: dict[str, Any] = {
     "presence_penalty": 0.25,
 }
 
-# Front -> its own words for some of them.
+# Front -> the options in its own terms.
 WORDS: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
     "chat": lambda said: _with_extras(said),
     "completions": lambda said: _with_extras(said),
@@ -41,7 +41,7 @@ WORDS |= dict.fromkeys(
 def _with_extras(
     said: dict[str, Any], names: Mapping[str, str] | None = None, extras: tuple[str, ...] = ("top_k", "min_p")
 ) -> dict[str, Any]:
-    """What the client has no argument for, of which Anthropic's has few, goes into the body beside them."""
+    """Options that the client library has no argument for (Anthropic's has few) go into the body beside them."""
     told = {(names or {}).get(name, name): value for name, value in said.items()}
     beside = {name: told.pop(name) for name in extras if name in told}
     return told | ({"extra_body": beside} if beside else {})
@@ -55,7 +55,7 @@ def _of_responses(body: dict[str, Any]) -> dict[str, Any]:
     return body | {"max_tokens": body["max_output_tokens"]}
 
 
-# Engine -> what it was asked, by `llm.sampling_fields`' names.
+# Engine -> the options of its request, by `llm.sampling_fields`' names.
 READ: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
     "chat": lambda body: body,
     "completions": lambda body: body,
@@ -69,7 +69,7 @@ HAS |= {"seen_vllm": ENGINE["vllm"].has, "seen_trtllm": ENGINE["trtllm"].has}
 
 PAIRS = [
     (front, engine) for front in WORDS for engine in READ if not (FRONT[front].is_v2 and engine in CANNED_V2)
-]  # V2 to V2 passes as it stands
+]  # V2 to V2 passes unchanged
 
 
 def _asked(front: str, engine: str, options: Mapping[str, Any]) -> Asked:
@@ -96,7 +96,7 @@ def _nothing_is_seen(fleet: Fleet) -> None:
 
 @pytest.mark.parametrize(("front", "engine"), PAIRS)
 def test_options_arrive(fleet: Fleet, front: str, engine: str) -> None:
-    """What the client has a word for and the engine a place is told, value for value."""
+    """An option that both the client's dialect and the engine support arrives with the same value."""
     said = {name: SAID[name] for name in SAID if name in FRONT[front].says & HAS[engine]}
     ASK[front](fleet.gateway, _asked(front, engine, said))
     assert _arrived(fleet, engine) == said | {"max_tokens": 3}
@@ -107,7 +107,8 @@ LACKING = [(front, engine) for front, engine in PAIRS if front != engine and FRO
 
 @pytest.mark.parametrize(("front", "engine"), LACKING)
 def test_options_without_a_place(fleet: Fleet, front: str, engine: str) -> None:
-    """What the engine has no place for is refused by its name, before the engine is asked; or left out, and named."""
+    """An option that the engine does not support is refused by name, before the engine gets a request; or dropped and
+    listed."""
     said = {name: SAID[name] for name in SAID if name in FRONT[front].says}
     lacking = sorted(said.keys() - HAS[engine])
     with pytest.raises(RefusedError) as raised:
@@ -119,5 +120,5 @@ def test_options_without_a_place(fleet: Fleet, front: str, engine: str) -> None:
     assert told.text
     kept = {name: value for name, value in said.items() if name not in lacking}
     assert _arrived(fleet, engine) == kept | {"max_tokens": 3}
-    if told.headers:  # tritonclient shows none
+    if told.headers:  # tritonclient returns none
         assert sorted(told.headers["x-pointsman-dropped"].split(", ")) == lacking

@@ -1,5 +1,5 @@
-"""The clients that people use before real engines on the tiny model, which counts: streamed and not, through one
-gateway. They speak chat and completions; what else a client speaks is translated."""
+"""Public clients with real engines on the tiny model, which counts: streamed and not, through one gateway. The engines
+speak chat and completions; other dialects are translated."""
 
 from collections.abc import Iterator
 
@@ -18,13 +18,13 @@ CHATS = ("chat", "responses", "messages")
 STREAMS = dict.fromkeys((*CHATS, "completions"), (False, True)) | {"generate_stream": (True,)}
 STREAMS |= {"model_stream_infer": (True,)}
 
-# mlx-lm begins a completion without the space before its first word.
+# mlx-lm omits the space before a completion's first word.
 DROPS_FIRST_SPACE = ("mlx",)
 
 
 @pytest.fixture(scope="module")
 def gateway(real_llms: dict[str, RealLLM], tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess]:
-    """Before all of them; a client names one as its model."""
+    """A gateway in front of all engines; a client names one as its model."""
     engines = {
         name: {"protocol": "openai", "dialects": ["chat", "completions"], "endpoints": [process.http_url]}
         for name, process in real_llms.items()
@@ -39,7 +39,7 @@ def gateway(real_llms: dict[str, RealLLM], tmp_path_factory: pytest.TempPathFact
 @pytest.mark.parametrize("engine", PACKAGES)
 @pytest.mark.parametrize("front", [front for front in ASK if front != "infer_stream"])
 def test_client(real_llms: dict[str, RealLLM], request: pytest.FixtureRequest, front: str, engine: str) -> None:
-    """Three tokens come one by one, or at once; they are counted, and it is told that the limit has ended them."""
+    """Three tokens come one by one or at once; the reply has their count and the reason `length`."""
     get_real_llm(engine, real_llms)
     gateway = request.getfixturevalue("gateway")
     for streams in STREAMS.get(front, (False,)):

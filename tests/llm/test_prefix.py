@@ -1,4 +1,4 @@
-"""`balance: prefix` through the gateway: conversations go where their beginning was seen, in every dialect."""
+"""`balance: prefix` through the gateway: a conversation goes to the endpoint that has its prefix, in every dialect."""
 
 from collections.abc import Callable
 from typing import Any
@@ -14,7 +14,7 @@ LONG = "You are a helpful assistant of a railway. " * 40
 
 
 def body_of(path: str, conversation: int, turn: int) -> dict[str, Any]:
-    """The next request of a conversation, which begins with all that was said before."""
+    """The next request of a conversation, which begins with all earlier turns."""
     said = f"{LONG} conversation {conversation} " + " ".join(f"turn {number}" for number in range(turn))
     if path.endswith("/chat/completions"):
         return {"model": MODEL, "seed": turn, "messages": [{"role": "user", "content": said}], "max_tokens": 1}
@@ -31,7 +31,7 @@ def body_of(path: str, conversation: int, turn: int) -> dict[str, Any]:
 def test_a_conversation_stays(
     start_canned: Callable[..., CannedLLM], start_gateway: Callable[..., GatewayProcess], path: str
 ) -> None:
-    """Each turn of a conversation goes to the endpoint that saw the one before."""
+    """Each turn of a conversation goes to the endpoint that got the previous one."""
     engines = [start_canned() for _ in range(3)]
     gateway = start_gateway(rules_for(*(engine.http_url for engine in engines), engine={"balance": "prefix"}))
     for turn in range(4):

@@ -1,4 +1,4 @@
-"""Limits as the libraries of OpenAI and Anthropic, and tritonclient, read them."""
+"""Limits as OpenAI's, Anthropic's and Triton's client libraries report them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ def limited(canned: CannedLLM, **limit: Any) -> str:
 def test_clients_read_a_limit_as_their_libraries_tell_it(
     start_gateway: Callable[..., GatewayProcess], canned: CannedLLM
 ) -> None:
-    """RateLimitError, with the code that OpenAI has for it; each key has its own; RESOURCE_EXHAUSTED of gRPC's."""
+    """Beyond a limit OpenAI's and Anthropic's libraries raise RateLimitError, and tritonclient RESOURCE_EXHAUSTED; each
+    key has its own allowance."""
     gateway = start_gateway(limited(canned, requests_per_second=0.001, burst=1))
     with openai.OpenAI(base_url=f"{gateway.http_url}/v1", api_key="a", max_retries=0) as client:
         assert client.chat.completions.create(model=MODEL, messages=TURNS).choices
@@ -53,7 +54,7 @@ def test_clients_read_a_limit_as_their_libraries_tell_it(
 def test_a_client_that_tries_again_comes_when_it_was_told(
     start_gateway: Callable[..., GatewayProcess], canned: CannedLLM
 ) -> None:
-    """OpenAI's library waits for `retry-after-ms` by itself: all its requests are answered in the end."""
+    """OpenAI's library waits for `retry-after-ms`, so all its requests succeed in the end."""
     gateway = start_gateway(limited(canned, requests_per_second=4, burst=1))
     with openai.OpenAI(base_url=f"{gateway.http_url}/v1", api_key="a", max_retries=3) as client:
         for _ in range(4):
@@ -63,11 +64,11 @@ def test_a_client_that_tries_again_comes_when_it_was_told(
 def test_tokens_are_what_the_engine_has_counted(
     start_gateway: Callable[..., GatewayProcess], canned: CannedLLM
 ) -> None:
-    """A reply's usage takes the place of what its request was taken for."""
+    """A reply's usage replaces the tokens reserved for its request."""
     gateway = start_gateway(limited(canned, tokens_per_minute=10_000))
     with openai.OpenAI(base_url=f"{gateway.http_url}/v1", api_key="a", max_retries=0) as client:
-        for _ in range(3):  # each is taken for more than half of a minute's tokens
+        for _ in range(3):  # each reserves more than half of a minute's tokens
             assert client.chat.completions.create(model=MODEL, messages=TURNS, max_tokens=6000).usage
         assert list(client.chat.completions.create(model=MODEL, messages=TURNS, max_tokens=6000, stream=True))
-        with pytest.raises(openai.RateLimitError, match="10000 tokens per minute"):  # of which some are gone
+        with pytest.raises(openai.RateLimitError, match="10000 tokens per minute"):  # some of which are used
             client.chat.completions.create(model=MODEL, messages=TURNS, max_tokens=10_000)

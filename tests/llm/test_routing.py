@@ -1,4 +1,4 @@
-"""Rules for requests to language models: what they may ask of an OpenAI or Anthropic body, and what passes through."""
+"""Rules for language-model requests: what they match in an OpenAI or Anthropic body, and what passes through."""
 
 from collections.abc import Callable
 from typing import Any
@@ -17,7 +17,7 @@ ANTHROPIC_IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "
 
 
 def routes_of(*engines: CannedLLM) -> str:
-    """Rules that ask everything of a request that they can."""
+    """Rules that match every property of a request."""
     named = {name: {"protocol": "openai", "endpoints": [it.http_url]} for name, it in zip("ab", engines, strict=True)}
     return rules_of(
         named,
@@ -71,7 +71,8 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 @pytest.mark.parametrize("path, body, headers, route, model", CASES)
 def test_routes(fleet: Any, path: str, body: Any, headers: dict[str, str], route: str, model: str) -> None:
-    """Each request takes the first route whose conditions its head and its body meet, and is renamed there."""
+    """Each request takes the first route whose conditions on its head and body hold, and gets that route's model
+    name."""
     gateway, *engines = fleet
     for engine in engines:
         engine.forget()
@@ -82,7 +83,7 @@ def test_routes(fleet: Any, path: str, body: Any, headers: dict[str, str], route
 
 
 def test_the_image_arrives(fleet: Any) -> None:
-    """What an image's client sent reaches the engine, translated from Anthropic's form where it came so."""
+    """An image reaches the engine, translated from Anthropic's form."""
     gateway, _, sees = fleet
     sees.forget()
     body = {"model": MODEL, "max_tokens": 5, "messages": said(ANTHROPIC_IMAGE)}
@@ -92,7 +93,7 @@ def test_the_image_arrives(fleet: Any) -> None:
 
 
 def test_a_unit_in_the_body(fleet: Any) -> None:
-    """An experiment's unit may be a field of the body; the same user keeps the arm."""
+    """An experiment's unit can be a field of the body; the same user keeps the arm."""
     gateway = fleet[0]
     arms: dict[str, set[str]] = {}
     for user in [f"user-{number}" for number in range(8)] * 2:
@@ -103,7 +104,7 @@ def test_a_unit_in_the_body(fleet: Any) -> None:
 
 
 def test_the_list_of_models(fleet: Any) -> None:
-    """The models that rules name, and those that engines serve under names that the rules send there."""
+    """The list has the models that rules name, and those that engines serve under names that rules route to them."""
     with OpenAI(base_url=f"{fleet[0].http_url}/v1", api_key="none") as client:
         assert {model.id for model in client.models.list()} == {MODEL, "mine", "sees", "split"}
         assert client.models.retrieve("mine").id == "mine"
@@ -112,7 +113,7 @@ def test_the_list_of_models(fleet: Any) -> None:
 
 
 def test_a_model_that_no_rule_knows(fleet: Any) -> None:
-    """It is an error of the client's own kind."""
+    """An unknown model gives OpenAI's NotFoundError with the code `no_route`."""
     with OpenAI(base_url=f"{fleet[0].http_url}/v1", api_key="none") as client, pytest.raises(NotFoundError) as raised:
         client.chat.completions.create(model="nobody", messages=said())
     assert raised.value.code == "no_route"
@@ -121,7 +122,7 @@ def test_a_model_that_no_rule_knows(fleet: Any) -> None:
 
 @pytest.mark.parametrize("workers", [2])
 def test_tokens_are_counted(canned: CannedLLM, start_gateway: Callable[..., GatewayProcess], workers: int) -> None:
-    """Prompt, completion and cached tokens, times to the first token and between tokens; over all workers."""
+    """Prompt and completion tokens and the token times are counted over all workers."""
     rules = rules_of({"e": {"protocol": "openai", "endpoints": [canned.http_url]}}, [{"name": "all", "engine": "e"}])
     gateway = start_gateway(rules, workers=workers)
     for stream in (False, True):

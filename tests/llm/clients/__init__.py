@@ -1,5 +1,5 @@
-"""The clients that people use, one function for each dialect: each asks for a text (`ASK`), or for what one tensor is
-inferred to (`INFER`)."""
+"""Public client libraries, one function for each dialect: each requests a text (`ASK`), or an inference on one tensor
+(`INFER`)."""
 
 from collections.abc import Callable, Mapping
 
@@ -10,7 +10,7 @@ from tests.support.child import Child
 Ask = Callable[[Child, Asked], Told]
 Infer = Callable[[Child, str, Tensor, str], Inferred]  # gateway, model, input, the request's id
 
-# Front, as `pairs.FRONTS` names it -> who asks.
+# Front, as `pairs.FRONTS` names it -> its client function.
 ASK: Mapping[str, Ask] = {
     "chat": of_openai.ask_chat,
     "completions": of_openai.ask_completions,

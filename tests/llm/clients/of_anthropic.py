@@ -14,7 +14,7 @@ _REASONS = {"end_turn": "stop", "stop_sequence": "stop", "max_tokens": "length",
 
 @contextmanager
 def connected(gateway: Child) -> Iterator[anthropic.Anthropic]:
-    """The client; an error that it reads is raised as a RefusedError."""
+    """The client; an error reply is raised as a RefusedError."""
     with anthropic.Anthropic(
         base_url=gateway.http_url, api_key="none", max_retries=0, timeout=TIMEOUT_SECONDS
     ) as client:

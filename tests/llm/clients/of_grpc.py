@@ -24,13 +24,13 @@ def infer(gateway: Child, model: str, tensor: Tensor, id: str) -> Inferred:
 
 
 def ask_model_stream_infer(gateway: Child, asked: Asked) -> Told:
-    """One request on a stream."""
+    """Send one request on a stream."""
     given = inputs(asked, triton.InferInput)
     return _told(_stream_infer(gateway, asked.model, given, asked.id, asked))
 
 
 def stream_infer(gateway: Child, model: str, tensor: Tensor, id: str) -> Inferred:
-    """All of its responses as one."""
+    """All of the responses as one."""
     results = _stream_infer(gateway, model, [_input(tensor)], id, Asked(model))
     told = [_inferred(result) for result in results if result.get_response().outputs]
     return replace(told[0], array=np.concatenate([each.array for each in told]))
@@ -45,13 +45,13 @@ def _infer(gateway: Child, model: str, given: Sequence[Any], id: str) -> Any:
 
 
 def _stream_infer(gateway: Child, model: str, given: Sequence[Any], id: str, asked: Asked) -> list[Any]:
-    """All responses to one request, up to the end of the stream, or as many as the client stays for."""
+    """All responses to one request, up to the end of the stream, or until the client leaves."""
     came: queue.SimpleQueue[tuple[Any, Any]] = queue.SimpleQueue()
     with closing(triton.InferenceServerClient(gateway.grpc_url)) as client:
         client.start_stream(lambda result, error: came.put((result, error)), stream_timeout=TIMEOUT_SECONDS)
         client.async_stream_infer(model, given, request_id=id)
         if asked.leave_after is None:
-            client.stop_stream()  # returns once all is there
+            client.stop_stream()  # returns once all responses have come
             came.put((None, None))
         try:
             return gathered(_results(came), lambda result: outputs_of(result).get("text_output"), asked)
@@ -61,7 +61,7 @@ def _stream_infer(gateway: Child, model: str, given: Sequence[Any], id: str, ask
 
 
 def _results(came: queue.SimpleQueue[tuple[Any, Any]]) -> Iterator[Any]:
-    """What comes, until nothing does.
+    """The responses as they come, until the stream ends.
 
     Raises: RefusedError.
     """

@@ -13,7 +13,7 @@ from tests.support.child import Child
 
 @contextmanager
 def connected(gateway: Child) -> Iterator[openai.OpenAI]:
-    """The client; an error that it reads is raised as a RefusedError."""
+    """The client; an error reply is raised as a RefusedError."""
     base_url = f"{gateway.http_url}/v1"
     with openai.OpenAI(base_url=base_url, api_key="none", max_retries=0, timeout=TIMEOUT_SECONDS) as client:
         try:
@@ -117,7 +117,7 @@ def _delta(event: Any) -> str:
 
 
 def embed(gateway: Child, model: str, texts: Sequence[str]) -> tuple[list[list[float]], int]:
-    """Their vectors, and how many tokens they are."""
+    """The texts' vectors, and their number of tokens."""
     with connected(gateway) as client:
         reply = client.embeddings.create(model=model, input=list(texts))
         return [each.embedding for each in reply.data], reply.usage.prompt_tokens

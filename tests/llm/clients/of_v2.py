@@ -23,7 +23,7 @@ from tests.llm.clients.values import (
 )
 from tests.support.child import Child
 
-# What a reply may tell, and the flags that ask for it.
+# The outputs that a reply may have, and the flags that request them.
 OUTPUTS = ("text_output", "finish_reason", "num_input_tokens", "num_output_tokens")
 _FLAGS = ("return_finish_reason", "return_num_input_tokens", "return_num_output_tokens")
 
@@ -31,7 +31,7 @@ NUMPY = {"BYTES": np.object_, "BOOL": np.bool_, "INT32": np.int32, "FP32": np.fl
 
 
 def fields(asked: Asked) -> dict[str, tuple[str, Any]]:
-    """What a V2 client says: name -> datatype and value."""
+    """The inputs of a V2 request: name -> datatype and value."""
     said: dict[str, tuple[str, Any]] = {"text_input": ("BYTES", PROMPT)}
     match asked.tensors:
         case "vllm":
@@ -46,7 +46,7 @@ def fields(asked: Asked) -> dict[str, tuple[str, Any]]:
 
 
 def inputs(asked: Asked, make: Any, **how: Any) -> list[Any]:
-    """The same as a tritonclient's inputs."""
+    """The same inputs as a tritonclient's."""
     shape = [1, 1] if asked.tensors == "trtllm" else [1]
     made = []
     for name, (datatype, value) in fields(asked).items():
@@ -57,7 +57,7 @@ def inputs(asked: Asked, make: Any, **how: Any) -> list[Any]:
 
 
 def told_by(replies: Sequence[Mapping[str, Any]], headers: Mapping[str, str]) -> Told:
-    """What replies tell, each name -> value."""
+    """The result of replies, each of them name -> value."""
     reasons = [reply["finish_reason"] for reply in replies if reply.get("finish_reason") not in (None, "None")]
     prompt_tokens = [reply["num_input_tokens"] for reply in replies if "num_input_tokens" in reply]
     counts = [reply["num_output_tokens"] for reply in replies if "num_output_tokens" in reply]
@@ -73,7 +73,7 @@ def told_by(replies: Sequence[Mapping[str, Any]], headers: Mapping[str, str]) ->
 
 
 def outputs_of(result: Any) -> dict[str, Any]:
-    """What a tritonclient's result tells, each output's first element."""
+    """The first element of each output of a tritonclient's result."""
     found: dict[str, Any] = {}
     for name in OUTPUTS:
         array = result.as_numpy(name)
@@ -84,7 +84,7 @@ def outputs_of(result: Any) -> dict[str, Any]:
 
 
 def ask_generate(gateway: Child, asked: Asked) -> Told:
-    """generate or, where it `streams`, generate_stream."""
+    """Call generate or, if `asked.streams`, generate_stream."""
     url = f"{gateway.http_url}/v2/models/{asked.model}/generate{'_stream' if asked.streams else ''}"
     body = {name: value for name, (_, value) in fields(asked).items()} | ({"id": asked.id} if asked.id else {})
     with httpx.stream("POST", url, json=body, timeout=TIMEOUT_SECONDS) as reply:
@@ -102,7 +102,7 @@ def ask_generate(gateway: Child, asked: Asked) -> Told:
 
 
 def ask_infer_stream(gateway: Child, asked: Asked) -> Told:
-    """MLServer's infer_stream, which has no client of its own either: infer's JSON, an infer response an event."""
+    """Call MLServer's infer_stream, which has no client library: infer's JSON in, an infer response in each event."""
     tensors = [
         {"name": name, "datatype": datatype, "shape": [1], "data": [value]}
         for name, (datatype, value) in fields(asked).items()

@@ -1,4 +1,4 @@
-"""What a client asks and what it reads, in OpenAI's words whichever dialect carried it: one test reads them all."""
+"""A client's request and its result, in OpenAI's terms whatever the dialect, so that one test can check all clients."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,10 +12,10 @@ PROMPT = "one two"
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A text to be had for PROMPT.
+    """A request for a text that continues or answers PROMPT.
 
-    `options` are fields of the client's own dialect, put into its request as they are. `tensors` says by which names a
-    V2 client asks: `vllm`, `trtllm`, `plain` (max_tokens beside the text), or `text` alone. Of a stream the client
+    `options` are fields of the client's own dialect, put into its request unchanged. `tensors` names the inputs that a
+    V2 client uses: `vllm`, `trtllm`, `plain` (max_tokens beside the text), or `text` alone. From a stream the client
     leaves after `leave_after` pieces of text.
     """
 
@@ -30,8 +30,8 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What a client has read. `pieces` are its text as it came, one where it came whole; None and "" is what nobody
-    told."""
+    """A client's result. `pieces` are its text as it came, one piece unless streamed; None and "" stand for what the
+    reply lacks."""
 
     pieces: Sequence[str]
     reason: str = ""
@@ -50,7 +50,7 @@ class Told:
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """An input of an inference that is no text's."""
+    """An input of an inference that is not about text."""
 
     name: str
     datatype: str
@@ -59,7 +59,7 @@ class Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Inferred:
-    """Its one output, and who answered."""
+    """The one output of an inference, and the model that returned it."""
 
     array: NDArray[Any]
     model: str
@@ -67,8 +67,8 @@ class Inferred:
 
 
 class RefusedError(Exception):
-    """The client was told an error: its status (HTTP's, or gRPC's by name; None where none is told), the words, and
-    the whole body where there is one."""
+    """The client got an error: its status (HTTP's, or gRPC's by name; None if it has none), its message, and the whole
+    body if there is one."""
 
     def __init__(self, status: int | str | None, message: str, body: Any = None) -> None:
         super().__init__(f"{status}: {message}")
@@ -78,7 +78,7 @@ class RefusedError(Exception):
 
 
 class LeftError(Exception):
-    """The client has left in the middle of a stream, with so much read."""
+    """The client left in the middle of a stream after reading these pieces."""
 
     def __init__(self, pieces: Sequence[str]) -> None:
         super().__init__("".join(pieces))
@@ -88,7 +88,7 @@ class LeftError(Exception):
 def gathered(events: Iterable[Any], text_of: Any, asked: Asked) -> list[Any]:
     """All events of a stream.
 
-    Raises: LeftError once as many of them have text as the client wants.
+    Raises: LeftError once `leave_after` of them have text.
     """
     found, pieces = [], []
     for event in events:
@@ -101,7 +101,7 @@ def gathered(events: Iterable[Any], text_of: Any, asked: Asked) -> list[Any]:
 
 
 def words(body: Any) -> str:
-    """The message of an error's body, whoever's it is."""
+    """The message of an error's body, in any dialect."""
     if isinstance(body, dict):
         inner = body.get("error", body)
         return str(inner["message"] if isinstance(inner, dict) else inner)

@@ -1,4 +1,4 @@
-"""A direction for each text, which depends on the text alone: the canned engine's."""
+"""The canned engine's embedding: a direction for each text, which depends on the text alone."""
 
 import sys
 from pathlib import Path

@@ -1,5 +1,5 @@
-"""Counts behind the tensors of a TensorRT-LLM ensemble, with its manners: decoupled, in batches of one, the prompt
-before a whole text, and nothing told of why it ends.
+"""Counts behind the tensors of a TensorRT-LLM ensemble, and behaves like one: decoupled, in batches of one, the prompt
+before an unstreamed text, and no finish reason.
 
 Source: triton-inference-server/tensorrtllm_backend, all_models/inflight_batcher_llm/ensemble.
 """

@@ -1,4 +1,4 @@
-"""Counts behind one text in and one text out, as a model of somebody's own may be: one reply, and no end to choose."""
+"""Counts behind one text in and one text out, like a user's own model: one reply, and no stop texts."""
 
 import sys
 from pathlib import Path

@@ -1,5 +1,5 @@
-"""Counts behind the tensors of Triton's vLLM backend, with its manners: decoupled, the prompt before a whole text
-unless it is excluded, and beside the text what was asked to be told.
+"""Counts behind the tensors of Triton's vLLM backend, and behaves like it: decoupled, the prompt before an unstreamed
+text unless it is excluded, and beside the text the outputs that were requested.
 
 Source: triton-inference-server/vllm_backend, src/model.py.
 """
