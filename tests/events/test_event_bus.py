@@ -29,7 +29,7 @@ class Listener:
     """A process of a gateway: what it has heard, and how often it read all anew."""
 
     def __init__(self, url: str) -> None:
-        self.store = Store(read_address(url), deadline=0.1, timeout=0.3)
+        self.store = Store(read_address(url), deadline=5.0, timeout=10.0)
         self.news = EventBus(self.store)
         self.heard: list[str] = []
         self.missed = 0

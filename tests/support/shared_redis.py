@@ -27,7 +27,7 @@ def redis_server(shared_server: RedisServer) -> RedisServer:
 
 
 @asynccontextmanager
-async def stored(server: RedisServer, deadline: float = 1.0) -> AsyncIterator[Store]:
+async def stored(server: RedisServer, deadline: float = 10.0) -> AsyncIterator[Store]:
     """A store that is open, whose patience no busy machine wears out."""
     store = Store(read_address(server.url), deadline=deadline)
     await store.open()
