@@ -35,7 +35,8 @@ def run(*arguments: object) -> tuple[int, str]:
 
 
 def test_it_prints_and_writes(folder: Path, tmp_path: Path) -> None:
-    """A table with a row a batch, a plot of text, a picture, and a JSON with the machine, the plan and all samples."""
+    """The command writes a table with one row per batch size, a text plot, an image, and a JSON report with the
+    machine, the plan and all samples."""
     report, plot = tmp_path / "bench.json", tmp_path / "bench.png"
     status, output = run("--model", folder, "--batches", "1,4", "--tokens", 6, "--rounds", 2, "--prompt-tokens", 20,
                          "--report", report, "--plot", plot)  # fmt: skip
@@ -59,7 +60,7 @@ def test_it_prints_and_writes(folder: Path, tmp_path: Path) -> None:
 
 
 def test_packed_weights_read_less(folder: Path, tmp_path: Path) -> None:
-    """What a step reads shrinks with the weights."""
+    """Packed weights reduce the bytes that a step reads."""
     bytes_of = {}
     for name in ("none", "int8"):
         report = tmp_path / f"{name}.json"
@@ -82,19 +83,20 @@ def test_packed_weights_read_less(folder: Path, tmp_path: Path) -> None:
 )
 @pytest.mark.skipif(torch.backends.mps.is_available(), reason="one of them is what a Mac has")
 def test_invalid_measurements_are_refused(folder: Path, arguments: list[object], status: int, why: str) -> None:
-    """The exit code says so, and a sentence what would do."""
+    """An invalid option exits with an error that names the valid values."""
     found, output = run("--model", folder, *arguments)
     assert (found, why in " ".join(output.split())) == (status, True), output
 
 
 def test_a_folder_must_be_a_model(tmp_path: Path) -> None:
-    """A folder without a config.json is named."""
+    """A folder without a config.json is refused with an error that names it."""
     status, output = run("--model", tmp_path)
     assert status == 1 and "it has no config.json" in output
 
 
 def test_the_bandwidth_is_measured_within_free_memory() -> None:
-    """A quarter of what is free holds both buffers, and every round of both loops is kept."""
+    """Both buffers fit in a quarter of the free memory, and the result keeps the samples of every round of both
+    loops."""
     rounds: list[tuple[int, int]] = []
     found = machine.measure_bandwidth(torch.device("cpu"), 1 << 24, lambda *each: rounds.append(each))
     assert found.buffer_bytes == 1 << 21
@@ -104,6 +106,6 @@ def test_the_bandwidth_is_measured_within_free_memory() -> None:
 
 
 def test_it_is_a_command_of_pointsman_llm() -> None:
-    """`pointsman llm bench` is found where `pointsman llm` serves."""
+    """`pointsman llm` has `bench` as a subcommand."""
     found = CliRunner().invoke(pointsman, ["llm", "bench", "--help"])
     assert found.exit_code == 0 and "Measure a language model on this machine" in found.output

@@ -1,4 +1,4 @@
-"""What rounds say, from times that are written down."""
+"""Figures computed from rounds with fixed times."""
 
 import pytest
 
@@ -6,12 +6,13 @@ from engines.paged.bench.figures import cache_bytes_per_step, figures, percentil
 from engines.paged.bench.load import RequestTimings, Round, gaps
 from tests.engines.paged.bench.test_memory_traffic import LLAMA
 
-# Two requests: the second one's prompt is read later, and it ends later.
+# Two requests; the second one starts and ends later than the first.
 ROUND = Round(2, 10, (RequestTimings(0.0, (1.0, 2.0, 3.0, 4.0)), RequestTimings(0.0, (2.0, 3.0, 4.0, 5.0))))
 
 
 def test_decoding_is_measured_while_all_decode() -> None:
-    """From the last first token to the first last one: here two seconds, in which each of two got two tokens."""
+    """The decode rate covers the time from the last first token to the first last token: here two seconds, in which
+    each of two requests gets two tokens."""
     found = figures([ROUND], LLAMA, None, 64, 1e9)
     assert found.tokens_per_second == 2.0
     assert found.prompt_tokens_per_second == 10.0
@@ -20,7 +21,7 @@ def test_decoding_is_measured_while_all_decode() -> None:
 
 
 def test_rounds_have_a_median_and_a_spread() -> None:
-    """The rate is that of the middle round; the least and the most stand beside it."""
+    """The rate is that of the median round, reported with the lowest and the highest rate."""
     rounds = [
         Round(1, 10, (RequestTimings(0.0, tuple(1.0 + step * number for number in range(5))),))
         for step in (0.5, 0.25, 0.1)
@@ -31,7 +32,7 @@ def test_rounds_have_a_median_and_a_spread() -> None:
 
 
 def test_the_share_is_what_steps_read_over_what_memory_can() -> None:
-    """One token a second of each of two sequences is one step a second."""
+    """The memory share counts steps: one token per second for each of two sequences is one step per second."""
     step = weight_bytes_per_step(LLAMA, 2) + cache_bytes_per_step(LLAMA, 2, 12.0)
     found = figures([ROUND], LLAMA, None, 64, 4 * step)
     assert found.step_bytes == step
@@ -40,7 +41,7 @@ def test_the_share_is_what_steps_read_over_what_memory_can() -> None:
 
 
 def test_answers_that_never_run_together_are_measured_as_a_whole() -> None:
-    """Where the first has ended before the last begins, the rate is that of all the time in which any decodes."""
+    """If the first reply ends before the last one begins, the rate covers all the time in which any reply decodes."""
     apart = Round(2, 10, (RequestTimings(0.0, (1.0, 2.0)), RequestTimings(0.0, (4.0, 6.0))))
     found = figures([apart], LLAMA, None, 64, 1e9)
     assert found.tokens_per_second == pytest.approx(3 / 5)
@@ -49,6 +50,6 @@ def test_answers_that_never_run_together_are_measured_as_a_whole() -> None:
 
 
 def test_a_percentile_is_one_of_the_values() -> None:
-    """It needs no order."""
+    """A percentile of unsorted values is one of the values."""
     values = [float(value) for value in range(100, 0, -1)]
     assert (percentile(values, 50), percentile(values, 95), percentile([3.0], 95)) == (51.0, 96.0, 3.0)

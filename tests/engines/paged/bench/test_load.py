@@ -1,4 +1,4 @@
-"""The load, on engines that say what the test says."""
+"""The load generator, with fake engines that return fixed token counts."""
 
 import pytest
 
@@ -10,7 +10,7 @@ LOAD = BenchLoad(prompt_tokens=5, output_tokens=3, vocabulary=50)
 
 
 class Answering:
-    """Answers at once, with these numbers of tokens in its outputs."""
+    """Replies immediately, with these token counts in its outputs."""
 
     def __init__(self, *pieces: int, error: str = "") -> None:
         self.pieces = pieces
@@ -27,7 +27,7 @@ class Answering:
 
 
 def test_a_round_has_every_tokens_time() -> None:
-    """Tokens that come together have one time; each comes after its request."""
+    """A round records a time for every token; tokens of one output share a time, which is never before the request."""
     engine = Answering(1, 2)
     measured = run_round(engine, LOAD, 4, 0)
     assert (measured.batch, len(measured.requests)) == (4, 4)
@@ -37,7 +37,7 @@ def test_a_round_has_every_tokens_time() -> None:
 
 
 def test_requests_are_greedy_and_of_one_length() -> None:
-    """Each has its own random prompt of the model's tokens, and goes on beyond the end of text."""
+    """Each request has its own random prompt of valid tokens, decodes greedily and ignores the end of text."""
     engine = Answering(3)
     run_round(engine, LOAD, 4, 0)
     assert len({request.prompt for request in engine.requested}) == 4
@@ -48,7 +48,7 @@ def test_requests_are_greedy_and_of_one_length() -> None:
 
 
 def test_prompts_never_repeat() -> None:
-    """Another round and another batch have other prompts; the same round has the same ones on every machine."""
+    """Another round or batch size uses other prompts; the same round uses the same prompts on every machine."""
     assert LOAD.prompts(2, 0) == LOAD.prompts(2, 0)
     different = {prompt for batch in (1, 2) for seed in (-1, 0, 1) for prompt in LOAD.prompts(batch, seed)}
     assert len(different) == 9
@@ -62,6 +62,6 @@ def test_prompts_never_repeat() -> None:
     ],
 )
 def test_a_wrong_answer_makes_no_figure(engine: Answering, why: str) -> None:
-    """An engine that fails, or ends early, is an error without figures."""
+    """An engine that fails or ends early raises an error instead of giving figures."""
     with pytest.raises(EngineError, match=why):
         run_round(engine, LOAD, 1, 0)

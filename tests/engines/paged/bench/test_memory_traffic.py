@@ -1,4 +1,4 @@
-"""What a step must read from memory."""
+"""The bytes that a step reads from memory."""
 
 from dataclasses import replace
 
@@ -29,7 +29,8 @@ ELEMENTS = 2 * (ATTENTION + MLP) + HEAD
 
 
 def test_dense_weights_are_read_once() -> None:
-    """However many sequences there are, a step reads every layer and the head once, and not the embedding's table."""
+    """A step reads every layer and the head once for any number of sequences, and does not read the whole embedding
+    table."""
     assert weight_bytes_per_step(LLAMA, 1) == ELEMENTS * 2
     assert weight_bytes_per_step(LLAMA, 32) == ELEMENTS * 2
     assert weight_bytes_per_step(replace(LLAMA, dtype="float32"), 1) == ELEMENTS * 4
@@ -37,14 +38,14 @@ def test_dense_weights_are_read_once() -> None:
 
 @pytest.mark.parametrize("name, bits", [("int8", 8), ("int4", 4)])
 def test_packed_weights_have_scales(name: str, bits: int) -> None:
-    """Each group of packed weights has a scale and a bias, from any tool."""
+    """Each group of packed weights has a scale and a bias, whichever tool packed them."""
     right = ELEMENTS * (bits / 8 + 4 / 32)
     assert weight_bytes_per_step(LLAMA, 1, name, 32) == right
     assert weight_bytes_per_step(replace(LLAMA, quantization=QuantizationSpec(bits, 32)), 1) == right
 
 
 def test_a_mixture_reads_the_experts_that_are_chosen() -> None:
-    """One token reads its own experts, few tokens some of the others' too, many all there are."""
+    """One token reads its own experts, several tokens read the union of theirs, many tokens read all experts."""
     experts = Experts(8, 2, 32, True, frozenset({1}), shared_intermediate_size=16)
     mixture = replace(LLAMA, experts=experts)
     always = 2 * ATTENTION + MLP + HEAD + 3 * 64 * 16 + 64 * 8
@@ -55,7 +56,8 @@ def test_a_mixture_reads_the_experts_that_are_chosen() -> None:
 
 
 def test_each_sequence_reads_its_own_keys_and_values() -> None:
-    """So many tokens of two layers, and no more than a window where a layer has one."""
+    """Each sequence reads the keys and values of its context in two layers, and no more than the window in a layer that
+    has one."""
     per_token = 2 * 2 * 16 * 2
     assert cache_bytes_per_step(LLAMA, 3, 100) == 3 * 2 * 100 * per_token
     assert cache_bytes_per_step(replace(LLAMA, windows=(0, 30)), 3, 100) == 3 * 130 * per_token

@@ -1,4 +1,4 @@
-"""Blocks: given out, shared, named, forgotten."""
+"""The block pool: allocation, sharing, naming and eviction."""
 
 import random
 
@@ -9,7 +9,7 @@ from tests.engines.paged.scheduling.invariants import check_pool
 
 
 def test_blocks_come_in_runs() -> None:
-    """A new sequence gets neighbours, and grows into the room that was left behind them."""
+    """A new sequence gets contiguous blocks and grows into the gap left behind them."""
     pool = BlockPool(100)
     first = pool.allocate(3, room=4)
     second = pool.allocate(2, room=4)
@@ -21,7 +21,7 @@ def test_blocks_come_in_runs() -> None:
 
 
 def test_what_one_sequence_let_go_of_is_a_run_again() -> None:
-    """Even in a pool of cached blocks, an allocation gets the neighbours that were freed first."""
+    """In a pool of cached blocks, an allocation evicts the contiguous blocks that were freed first."""
     pool = BlockPool(13)
     holders = [pool.allocate(4) for _ in range(3)]
     for holder in holders:
@@ -34,7 +34,7 @@ def test_what_one_sequence_let_go_of_is_a_run_again() -> None:
 
 
 def test_the_end_of_a_prompt_is_forgotten_before_its_beginning() -> None:
-    """Of a cached chain the last block goes first, so that the rest can still be found."""
+    """Eviction takes the last block of a cached chain first, so that its beginning can still be found."""
     pool = BlockPool(4)
     chain = pool.allocate(3)
     names = [b"a", b"b", b"c"]
@@ -47,7 +47,7 @@ def test_the_end_of_a_prompt_is_forgotten_before_its_beginning() -> None:
 
 
 def test_more_than_there_is_cannot_be_had() -> None:
-    """The null block is never allocated, and a failed allocation changes nothing."""
+    """An allocation that exceeds the free blocks fails and changes nothing; the null block is never allocated."""
     pool = BlockPool(4)
     with pytest.raises(ValueError, match="4 blocks wanted, 3 free"):
         pool.allocate(4)
@@ -57,7 +57,7 @@ def test_more_than_there_is_cannot_be_had() -> None:
 
 
 def test_of_two_equal_blocks_one_is_known() -> None:
-    """The second keeps no name, and is empty once it is freed."""
+    """Of two blocks with equal content only the first is named; the second is empty once it is freed."""
     pool = BlockPool(5)
     first, second = pool.allocate(1), pool.allocate(1)
     pool.name(first[0], b"x")
@@ -69,7 +69,8 @@ def test_of_two_equal_blocks_one_is_known() -> None:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_random_walks_keep_the_books(seed: int) -> None:
-    """After each step every block is used, cached or empty, and counted as often as it is held."""
+    """After each random step every block is used, cached or empty, and its reference count equals its number of
+    holders."""
     dice = random.Random(seed)
     pool = BlockPool(30)
     held: list[list[int]] = []

@@ -1,4 +1,4 @@
-"""What an engine takes of a machine's memory: of a Mac's by fakes of torch.mps, of other engines' by real claims."""
+"""An engine's memory plan: on a Mac with a fake torch.mps, beside other engines with real claims."""
 
 from __future__ import annotations
 
@@ -45,7 +45,8 @@ LLAMA_1B = DecoderConfig(
 
 @pytest.fixture
 def mac(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
-    """A Mac of 16 GB: what Metal recommends, what this process has of it, and what the whole machine has free."""
+    """A Mac with 16 GB: the limit that Metal recommends, the memory of this process, and the free memory of the
+    machine."""
     it = SimpleNamespace(recommended=12 * GIB, own=0, available=14 * GIB)
     monkeypatch.setattr(torch.mps, "recommended_max_memory", lambda: it.recommended)
     monkeypatch.setattr(torch.mps, "driver_allocated_memory", lambda: it.own)
@@ -64,29 +65,30 @@ def _without_cgroup(read: object) -> object:
 
 
 def test_other_programs_memory_is_not_taken(mac: SimpleNamespace) -> None:
-    """A Mac on which other programs leave 5 GiB gives an engine a share of these, whatever Metal recommends."""
+    """If other programs leave 5 GiB of a Mac free, an engine plans for a share of that, whatever Metal recommends."""
     mac.available = 5 * GIB
     assert available_memory(MPS, 0) == int(0.8 * 5 * GIB)
 
 
 def test_two_engines_do_not_plan_for_the_same_bytes(mac: SimpleNamespace) -> None:
-    """What another engine has claimed is not there, though it may not have taken it yet."""
+    """An engine does not plan for memory that another engine has claimed, even if that engine has not allocated it
+    yet."""
     first = available_memory(MPS, 0)
     second = available_memory(MPS, 0, claimed_bytes=first)
     assert first == int(0.8 * 12 * GIB)
     assert first + second <= mac.recommended
-    assert available_memory(MPS, 3 * GIB, claimed_bytes=20 * GIB) == 3 * GIB  # its weights are taken already
+    assert available_memory(MPS, 3 * GIB, claimed_bytes=20 * GIB) == 3 * GIB  # its weights are loaded already
 
 
 def test_the_processor_shares_with_other_engines_too(mac: SimpleNamespace) -> None:
-    """On a processor half of what is free, and no more than the engines that are there leave of the whole."""
+    """On a CPU an engine plans for half of the free memory, and for no more than other engines' claims leave."""
     assert available_memory(torch.device("cpu"), 0) == 7 * GIB
     assert available_memory(torch.device("cpu"), 0, claimed_bytes=10 * GIB) == 3 * GIB
 
 
 def test_a_large_mac_is_not_filled() -> None:
-    """Without --memory-gb the cache of a Mac ends at two contexts, or 2048 tokens a seat; with it, or on CUDA, where
-    each seat has a whole context."""
+    """Without --memory-gb the cache of a Mac is limited to two contexts, or 2048 tokens for each sequence. With
+    --memory-gb, or on CUDA, it has no such limit."""
     options, available = EngineOptions(), 200 * GIB
 
     def tokens(options: EngineOptions, device_type: str, context: int = 131_072) -> int:
@@ -101,7 +103,8 @@ def test_a_large_mac_is_not_filled() -> None:
 
 @pytest.mark.parametrize("device_type, scratch", [("mps", 64 * MIB), ("cuda", 0), ("cpu", 0)])
 def test_the_scratch_of_packed_matrices_is_planned(device_type: str, scratch: int) -> None:
-    """A Mac's plan has room for the largest matrix unpacked, gate and up together, and for none where all is dense."""
+    """A Mac's plan includes scratch memory for the largest unpacked matrix, gate and up together, and none for dense
+    weights."""
 
     def workspace(config: DecoderConfig, options: EngineOptions) -> int:
         return plan_memory(config, options, GIB, 100 * GIB, 4096, device_type=device_type).workspace_bytes
@@ -114,12 +117,12 @@ def test_the_scratch_of_packed_matrices_is_planned(device_type: str, scratch: in
     huge = replace(packed, intermediate_size=100_000)
     assert workspace(huge, options) - workspace(replace(huge, quantization=None), options) == 2 * scratch
     exact = replace(options, deterministic=True)
-    assert workspace(packed, exact) == workspace(LLAMA_1B, exact)  # its products unpack nothing
+    assert workspace(packed, exact) == workspace(LLAMA_1B, exact)  # its products need no unpacked copy
 
 
 def test_captured_steps_are_planned() -> None:
-    """A Mac's plan has room for results of the decoding steps that are replayed: of as many rows as are computed
-    without torch. Elsewhere, and in deterministic mode, no step is."""
+    """A Mac's plan includes the results of captured decoding steps, for as many rows as are computed without torch.
+    Other devices and deterministic mode capture no steps."""
 
     def replay(config: DecoderConfig, options: EngineOptions) -> int:
         plans = (plan_memory(config, options, GIB, 100 * GIB, 4096, device_type=each) for each in ("mps", "cpu"))
@@ -148,7 +151,7 @@ sys.stdin.read()
 
 @contextmanager
 def claimant(folder: Path, num_bytes: int) -> Iterator[subprocess.Popen[str]]:
-    """A process that has claimed so much."""
+    """A process that has claimed this much memory."""
     process = subprocess.Popen(
         [sys.executable, "-c", CLAIMANT, str(folder), str(num_bytes)],
         stdin=subprocess.PIPE,
@@ -170,7 +173,8 @@ def claimed(folder: Path) -> int:
 
 
 def test_claims_of_living_processes_count(tmp_path: Path) -> None:
-    """Two engines' claims add up; a killed engine's is gone with it, and its file with the next look."""
+    """Claims of two engines add up; the claim of a killed engine ends with its process, and the next reader deletes its
+    file."""
     with claimant(tmp_path, 3 * GIB), claimant(tmp_path, 2 * GIB) as second:
         assert claimed(tmp_path) == 5 * GIB
         second.kill()
@@ -181,7 +185,7 @@ def test_claims_of_living_processes_count(tmp_path: Path) -> None:
 
 
 def test_a_claim_ends_with_its_engine(tmp_path: Path) -> None:
-    """Within one process, too: when it is released, or nothing refers to it any more."""
+    """Within a process a claim ends when it is released or garbage-collected."""
     claims = MemoryClaims(tmp_path)
     first, second = claims.claim(GIB), claims.claim(2 * GIB)
     assert claimed(tmp_path) == 3 * GIB
@@ -194,7 +198,7 @@ def test_a_claim_ends_with_its_engine(tmp_path: Path) -> None:
 
 
 def test_an_unusable_folder_stops_no_engine(tmp_path: Path) -> None:
-    """Where claims cannot be written an engine starts as if it were alone."""
+    """If claims cannot be written, an engine starts without regard to other engines."""
     (tmp_path / "file").write_text("")
     claims = MemoryClaims(tmp_path / "file")
     with claims.planning() as others:
@@ -203,7 +207,7 @@ def test_an_unusable_folder_stops_no_engine(tmp_path: Path) -> None:
 
 
 def test_a_plan_that_takes_too_long_stops_no_engine(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """After the timeout an engine plans with the claims that it sees, and logs that."""
+    """After the timeout an engine plans with the claims that it sees and logs a warning."""
     with MemoryClaims(tmp_path).planning():
         claim = MemoryClaims(tmp_path).claim(GIB)
         with MemoryClaims(tmp_path, timeout_seconds=0).planning() as others:
@@ -216,7 +220,8 @@ def test_a_plan_that_takes_too_long_stops_no_engine(tmp_path: Path, caplog: pyte
 
 
 def test_claims_are_of_those_who_share_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A cache on NFS, or in a volume of several containers, has a folder for each machine's start and container."""
+    """The claims folder depends on the machine's boot ID and the container's cgroup, so that a cache on NFS or a shared
+    volume keeps them apart."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     here = MemoryClaims().folder
     assert here == MemoryClaims().folder
@@ -234,7 +239,7 @@ def test_claims_are_of_those_who_share_memory(tmp_path: Path, monkeypatch: pytes
 
 
 def test_the_domain_of_a_mac(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is what sysctl prints of this start of the system, without a cgroup."""
+    """The claims folder of a Mac is named for the boot time from sysctl, without a cgroup."""
 
     def sysctl(command: list[str], **_: object) -> SimpleNamespace:
         assert command == ["/usr/sbin/sysctl", "-n", "kern.bootsessionuuid"]
@@ -248,7 +253,7 @@ def test_the_domain_of_a_mac(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def _virtual_mac(monkeypatch: pytest.MonkeyPatch) -> None:
-    """GitHub's: MPS says that it is there, and has no memory."""
+    """GitHub's virtual Mac: MPS is available but has no memory."""
 
     def ones(*_: object, device: str) -> None:
         raise RuntimeError(
@@ -262,7 +267,7 @@ def _virtual_mac(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("_virtual_mac")
 def test_mps_that_has_no_memory_is_not_chosen(caplog: pytest.LogCaptureFixture) -> None:
-    """`auto` takes the processor then, and logs the reason; with mps the reason is the error."""
+    """`auto` chooses another device and logs the reason; `mps` fails with that reason."""
     assert choose_device("auto").type in ("cpu", "cuda")
     assert "MPS backend out of memory" in caplog.text
     with pytest.raises(EngineError, match="mps is there but cannot be used: MPS backend out of memory"):
@@ -271,7 +276,7 @@ def test_mps_that_has_no_memory_is_not_chosen(caplog: pytest.LogCaptureFixture) 
 
 
 def test_an_engine_claims_what_it_plans(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """While an engine lives its plan counts for others, and what others have claimed it does not plan for."""
+    """A live engine's plan counts as a claim, and a new engine does not plan for memory that others have claimed."""
     for module in ("tokenizers", "safetensors", "llguidance"):
         pytest.importorskip(module)
     from engines.paged import builder

@@ -1,4 +1,4 @@
-"""The maker of the demo's language model is a package beside its script: it is found as the script finds it."""
+"""The demo model's generator is a package beside its script; it is imported the way the script imports it."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The corpus of the demo's language model: what it tells is well formed, consistent, and the same every time."""
+"""The corpus of the demo's language model: its text is well formed, consistent and reproducible."""
 
 import os
 import random
@@ -33,27 +33,28 @@ MIA = Character("Mia", "owl", "old", True, "in a tree", "soup")
     ],
 )
 def test_a_template_becomes_english(template: str, told: str) -> None:
-    """Slots are filled; articles, capitals, spaces and marks are put right."""
+    """The printer fills slots and corrects articles, capitals, spaces and punctuation."""
     scene = {"hero": MIA, "thing": Word("a rope", use="pulled")}
     assert tell(template, scene, random.Random(0)) == told
 
 
 def test_every_branch_of_a_template_is_printed() -> None:
-    """Alternatives are chosen among by chance, those within alternatives too."""
+    """Alternatives, including nested ones, are chosen at random."""
     told = {tell("[a|b[1|2|]]", {}, random.Random(seed)) for seed in range(100)}
     assert told == {"A", "B1", "B2", "B"}
 
 
 @pytest.mark.parametrize("template", ["[a|b", "a|b", "a]", "{nobody}", "{hero.age}"])
 def test_a_template_that_cannot_be_printed_is_refused(template: str) -> None:
-    """Brackets that do not match, and names that the scene has not."""
+    """A template with unbalanced brackets or names missing from the scene is refused."""
     with pytest.raises(TemplateError, match=r"bracket|is not in the scene"):
         tell(template, {"hero": MIA}, random.Random(0))
 
 
 @pytest.mark.parametrize("one", plot.all_plots(), ids=lambda one: one.name)
 def test_a_plot_prints_whole_sentences(one: plot.Plot) -> None:
-    """Whatever chance chooses: no template is left over, quotations close, sentences begin with a capital and end."""
+    """Any random choice yields whole sentences: no template syntax remains, quotations are closed, sentences begin with
+    a capital and end with a mark."""
     for seed in range(30):
         story = draw_story(random.Random(f"{one.name} {seed}"), plot=one)
         for paragraph in (*story.paragraphs, story.summary, *(each.answer for each in story.questions)):
@@ -68,7 +69,7 @@ def test_a_plot_prints_whole_sentences(one: plot.Plot) -> None:
 
 @pytest.mark.parametrize("one", plot.all_plots(), ids=lambda one: one.name)
 def test_questions_about_a_story_have_answers_in_it(one: plot.Plot) -> None:
-    """Names in questions and answers are names of the story; nobody has the name or the kind of another."""
+    """The names in questions and answers occur in the story, and no two characters share a name or a kind."""
     for seed in range(10):
         story = draw_story(random.Random(f"{one.name} {seed}"), plot=one)
         people = (story.hero, *story.others)
@@ -82,7 +83,7 @@ def test_questions_about_a_story_have_answers_in_it(one: plot.Plot) -> None:
 
 
 def test_a_request_gets_what_it_names() -> None:
-    """A story that was asked for by kind or name is about that kind and that name."""
+    """A story requested by kind or name has a hero of that kind and name."""
     asked = 0
     for seed in range(250):
         chat = [message for message in draw_chat(random.Random(seed)) if message.role != "system"]
@@ -95,7 +96,8 @@ def test_a_request_gets_what_it_names() -> None:
 
 
 def test_a_conversation_takes_turns() -> None:
-    """One system message at most, then user and assistant in turns; the assistant has the last word."""
+    """A conversation has at most one system message, then alternating user and assistant messages, the assistant's
+    last."""
     for seed in range(200):
         roles = [message.role for message in draw_chat(random.Random(seed))]
         turns = roles[1:] if roles[0] == "system" else roles
@@ -103,7 +105,7 @@ def test_a_conversation_takes_turns() -> None:
 
 
 def test_sums_are_right() -> None:
-    """What the corpus says of numbers is so."""
+    """The sums in the corpus are correct."""
     for seed in range(200):
         one = facts.draw_sum(random.Random(seed))
         found = re.search(r"(\d+) ([+-]) (\d+)", one.asked)
@@ -118,7 +120,7 @@ def test_sums_are_right() -> None:
 
 
 def test_a_reading_holds_its_answer() -> None:
-    """Who has, is, or got something can be read in the sentences before the question."""
+    """A question about who has, is or got something is answered by the sentences before it."""
     for seed in range(200):
         one = facts.draw_reading(random.Random(seed))
         told, _, asked = one.asked.rpartition(". ")
@@ -127,7 +129,7 @@ def test_a_reading_holds_its_answer() -> None:
 
 
 def test_the_corpus_is_the_same_every_time() -> None:
-    """A seed is a corpus, in any process; another seed or split is another one."""
+    """A seed yields the same corpus in any process; another seed or split yields another corpus."""
     program = "from demo_llm.corpus import *; print(digest(documents(7, 40)))"
     environment = os.environ | {"PYTHONHASHSEED": "1", "PYTHONPATH": str(SCRIPTS)}
     elsewhere = subprocess.run(
@@ -138,14 +140,14 @@ def test_the_corpus_is_the_same_every_time() -> None:
 
 
 def test_documents_differ() -> None:
-    """Among thousands of stories, no two are the same."""
+    """Thousands of generated stories are all different."""
     stories = [one.text for one in documents(0, 600) if one.text]
     assert len(set(stories)) == len(stories) > 140
     assert document(random.Random("train 0 3")) == list(documents(0, 4))[3]
 
 
 def test_names_agree_with_pronouns() -> None:
-    """Somebody with a name of hers is she, a king is he, and made-up names are words of their own."""
+    """Characters with female names are female, a king is male, and invented names are rarely known names."""
     for seed in range(200):
         one = draw_character(random.Random(seed))
         assert (one.name in words.HER_NAMES) == one.is_her
@@ -164,12 +166,12 @@ def test_names_agree_with_pronouns() -> None:
     ],
 )
 def test_a_plot_that_cannot_be_read_is_named(text: str, said: str) -> None:
-    """The error says which plot, and which line."""
+    """The error for an unreadable plot names the plot and the line."""
     with pytest.raises(plot.PlotError, match=said):
         list(plot.read(text))
 
 
 def test_polishing_twice_changes_nothing() -> None:
-    """Text that has been polished is as it should be."""
+    """Polishing polished text leaves it unchanged."""
     for one in documents(3, 100):
         assert polish(one.text) == one.text

@@ -1,4 +1,4 @@
-"""The language model that is shipped: small, sound, and it writes stories."""
+"""The shipped language model is small and writes coherent stories."""
 
 import json
 import re
@@ -42,7 +42,7 @@ def dictionary() -> set[str]:
 
 
 def test_it_is_small() -> None:
-    """It travels with the repository: 8 MB at most, and nothing is there that nobody reads."""
+    """The model folder has at most 8 MB and holds no unused files."""
     assert size_of(FOLDER) <= 8_000_000
     assert {path.name for path in FOLDER.iterdir() if path.name != "__pycache__"} == {
         *("README.md", "config.json", "generation_config.json"),
@@ -51,7 +51,7 @@ def test_it_is_small() -> None:
 
 
 def test_its_settings_are_those_that_the_scripts_write() -> None:
-    """The chat template is the one that the corpus was written with."""
+    """The shipped chat template is the one that the corpus was written with."""
     settings = json.loads((FOLDER / "tokenizer_config.json").read_text())
     assert settings["chat_template"] == CHAT_TEMPLATE
     assert json.loads((FOLDER / "config.json").read_text())["torch_dtype"] == "float16"
@@ -59,14 +59,16 @@ def test_its_settings_are_those_that_the_scripts_write() -> None:
 
 @pytest.mark.parametrize(("kind", "bound"), [("stories", 1.55), ("conversations", 1.55)])
 def test_it_foresees_what_it_has_not_seen(model: PreTrainedModel, kind: str, bound: float) -> None:
-    """Its perplexity a token on what was held out; chance chooses whom a story is about, which nobody foresees."""
+    """The perplexity per token on held-out text is below a bound. A story's random choices, such as its hero, are
+    unpredictable."""
     own = Tokenizer.from_file(str(FOLDER / "tokenizer.json"))
     some = [one for one in documents(0, 60, "held out") if bool(one.chat) == (kind == "conversations")]
     assert loss_of(model, [encode(own, one) for one in some], 1).perplexity < bound
 
 
 def test_its_story_is_a_story(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, dictionary: set[str]) -> None:
-    """Asked for a fox it tells of one, in words of the corpus, with a hero who keeps the name; then it stops."""
+    """A request for a story about a fox yields one in words of the corpus, whose hero keeps the name, and which
+    ends."""
     story, stopped = write(model, tokenizer, FOX)
     assert stopped
     assert strange_words(story, dictionary) == []
@@ -80,7 +82,7 @@ def test_its_story_is_a_story(model: PreTrainedModel, tokenizer: PreTrainedToken
 def test_its_stories_vary(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, dictionary: set[str], prompt: str
 ) -> None:
-    """At a temperature of 0.8 every story is another one, still in whole words, and comes to an end."""
+    """At temperature 0.8 every story is different, uses words of the corpus and ends."""
     stories = set()
     for seed in range(2):
         torch.manual_seed(seed)
@@ -104,12 +106,13 @@ def test_its_stories_vary(
 def test_it_answers_questions(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, question: str, answer: str
 ) -> None:
-    """About what everyone knows, and about who was given something; its card tells what it cannot answer."""
+    """It answers questions about general knowledge and about who received something; the model card lists what it
+    cannot answer."""
     assert write(model, tokenizer, [{"role": "user", "content": question}]) == (answer, True)
 
 
 def test_it_remembers_its_story(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
-    """Asked for the hero's name after a story, it gives the one of the story."""
+    """After a story it answers the question for the hero's name with that story's name."""
     story, _ = write(model, tokenizer, FOX)
     asked = [
         *FOX,
@@ -122,7 +125,7 @@ def test_it_remembers_its_story(model: PreTrainedModel, tokenizer: PreTrainedTok
 
 
 def test_it_answers_in_few_words_on_demand(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
-    """A system message counts."""
+    """A system message that requests few words shortens the reply."""
     asked = [
         {"role": "system", "content": "Answer in a few words."},
         {"role": "user", "content": "What color is the sky?"},
@@ -131,7 +134,7 @@ def test_it_answers_in_few_words_on_demand(model: PreTrainedModel, tokenizer: Pr
 
 
 def test_the_paged_engine_generates_the_same_story(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
-    """Greedy, in float32: word for word what transformers tells, from the same tokens of the same template."""
+    """Greedy decoding in float32 yields the same text as transformers, from the same prompt tokens."""
     engine = PagedEngine.load(FOLDER, EngineOptions(device="cpu", dtype="float32", threads=1, memory_gb=0.5))
     engine.start()
     try:

@@ -1,4 +1,4 @@
-"""Training of the demo's language model: what a batch is, that it learns, what it writes, that it can go on."""
+"""Training of the demo's language model: its batches, its loss, its output and resuming."""
 
 import json
 import random
@@ -32,7 +32,7 @@ def corpus():
 
 @pytest.fixture(scope="module")
 def trained(corpus):
-    """A tiny network after twenty steps, and how far it is."""
+    """A tiny network after twenty steps, with the training state."""
     model = Network(TINY, 0)
     seen: list[float] = []
     plan = Plan(steps=20, tokens_per_step=1024, compile=False)
@@ -41,7 +41,7 @@ def trained(corpus):
 
 
 def test_every_text_is_a_row_of_its_own() -> None:
-    """In an epoch each text is seen once, from its beginning to its end; padding costs nothing."""
+    """An epoch has each text once, whole, in its own row; padding does not count in the loss."""
     chance = random.Random(0)
     texts = [[chance.randint(1, 99) for _ in range(chance.randint(2, 90))] for _ in range(300)]
     source = batches(texts, 512, seed=1)
@@ -56,7 +56,7 @@ def test_every_text_is_a_row_of_its_own() -> None:
 
 
 def test_twenty_steps_lower_the_loss(trained) -> None:
-    """A tiny network begins with knowing nothing and learns at once."""
+    """The loss of a tiny network starts at that of a uniform guess and falls within twenty steps."""
     _, state, seen = trained
     assert state.step == 20 and state.tokens > 10_000
     assert abs(seen[0] - torch.log(torch.tensor(400.0))) < 0.3
@@ -64,14 +64,15 @@ def test_twenty_steps_lower_the_loss(trained) -> None:
 
 
 def test_the_rate_rises_and_falls_with_progress() -> None:
-    """Progress is of steps, or of minutes."""
+    """The learning rate follows progress in steps or in minutes."""
     assert State(step=5).progress(Plan(steps=20)) == 0.25
     assert State(seconds=90.0).progress(Plan(minutes=3.0)) == 0.5
     assert State(seconds=900.0).progress(Plan(minutes=3.0)) == 1.0
 
 
 def test_transformers_loads_the_folder(trained, corpus, tmp_path: Path) -> None:
-    """Its logits are the network's, but for bfloat16 and float16; the end ends what it writes."""
+    """transformers computes the network's logits, up to rounding to bfloat16 and float16, and stops at the end
+    token."""
     model, _, _ = trained
     tokenizer, texts = corpus
     folder.write_tokenizer(tmp_path, tokenizer, TINY.context)
@@ -91,7 +92,7 @@ def test_transformers_loads_the_folder(trained, corpus, tmp_path: Path) -> None:
 
 
 def test_a_run_goes_on_from_its_checkpoint(corpus, tmp_path: Path) -> None:
-    """What was interrupted has its weights, its optimizers' state and its step."""
+    """A resumed run has the weights, the optimizers' state and the step of its checkpoint."""
     from demo_llm import training
 
     plan = Plan(steps=6, tokens_per_step=512, compile=False)
@@ -110,14 +111,15 @@ def test_a_run_goes_on_from_its_checkpoint(corpus, tmp_path: Path) -> None:
 
 
 def test_strange_words_are_found() -> None:
-    """Words that the corpus has not, but for names: those have a capital within a sentence."""
+    """Words outside the corpus are reported, except for names, which are capitalised within a sentence."""
     known = {"the", "fox", "saw", "said", "hello"}
     assert strange_words('The fox saw Mia. "Hello," said Mia.', known) == []
     assert strange_words("The foxy saw. Grumbled said Tom.", known) == ["foxy", "Grumbled"]
 
 
 def test_the_script_teaches(capsys: pytest.CaptureFixture[str]) -> None:
-    """--help says what comes out and how long it takes; --show prints documents; without --output it says so."""
+    """--help describes the output and the duration; --show prints documents; without --output the script prints what is
+    missing."""
     command = [sys.executable, str(SCRIPTS / "make_demo_llm.py"), "--help"]
     told = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
     assert "--minutes" in told and "Hugging Face folder" in told and "--resume" in told
@@ -128,7 +130,7 @@ def test_the_script_teaches(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_the_script_makes_a_whole_folder(tmp_path: Path) -> None:
-    """Corpus, tokenizer, training, weights and a card that tells the held-out perplexity, by one command."""
+    """One command makes the corpus, the tokenizer, the weights and a model card with the held-out perplexity."""
     options = ["--output", str(tmp_path), "--steps", "2", "--threads=1", "--documents", "100", "--hidden", "64"]
     options += ["--layers", "1", "--heads", "1", "--key-value-heads", "1", "--mlp", "64", "--no-compile"]
     assert make_demo_llm.main([*options, "--held-out", "4"]) == 0

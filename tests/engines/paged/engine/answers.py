@@ -1,4 +1,4 @@
-"""Requests to an engine, and their answers."""
+"""Requests to an engine and their replies."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _ids = itertools.count()
 
 @dataclass
 class Answer:
-    """All choices of one request, as they came."""
+    """All choices of one request, in the order of the engine's outputs."""
 
     request: GenerateRequest
     outputs: list[Output] = field(default_factory=list)
@@ -60,13 +60,13 @@ def send(engine: PagedEngine, prompt: Iterable[int], **fields: Any) -> Answer:
 
 
 def finish(*answers: Answer) -> None:
-    """Wait until all are answered."""
+    """Wait until all replies are complete."""
     for answer in answers:
         assert answer.done.wait(60), f"no end after {len(answer.outputs)} outputs"
 
 
 def answer_of(engine: PagedEngine, prompt: Iterable[int], **fields: Any) -> Answer:
-    """Ask, and wait."""
+    """Send a request and wait for the complete reply."""
     answer = send(engine, prompt, **fields)
     finish(answer)
     return answer

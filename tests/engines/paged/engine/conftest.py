@@ -1,4 +1,4 @@
-"""Engines over tiny models, one for each set-up that a module asks for."""
+"""Engines with tiny models, one for each set of options in a module."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def llama() -> Path:
 
 @pytest.fixture(scope="module")
 def engine_of() -> Iterator[Callable[..., PagedEngine]]:
-    """engine_of(folder, **options): an engine that runs, on one thread."""
+    """engine_of(folder, **options): a running engine with one thread."""
     engines: list[PagedEngine] = []
 
     def make(folder: Path, **options: Any) -> PagedEngine:

@@ -1,4 +1,4 @@
-"""LoRA adapters, several at once, by the name that a request gives."""
+"""Several LoRA adapters at once, selected by the name in a request."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -36,8 +36,8 @@ def greedy(model: Any, num_tokens: int) -> list[int]:
 
 
 def test_each_request_has_its_own(engine_of: Callable[..., PagedEngine], tmp_path: Path) -> None:
-    """Two adapters and the base, in the same steps, from the same prompt: each writes what its merged model writes, and
-    none finds the others' blocks in the cache."""
+    """Two adapters and the base model run in the same steps with the same prompt: each writes what its merged model
+    writes, and none reuses the others' cached blocks."""
     folder = tiny_model("llama")
     expected = {name: greedy(saved_adapter(folder, tmp_path / name, seed), 30) for seed, name in enumerate(("a", "b"))}
     engine = engine_of(folder, adapters={name: tmp_path / name for name in ("a", "b")})

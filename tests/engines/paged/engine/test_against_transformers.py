@@ -1,4 +1,4 @@
-"""The engine against transformers on tiny random models of every family."""
+"""The engine against transformers, on tiny random models of every family."""
 
 from collections.abc import Callable
 from functools import cache
@@ -44,7 +44,7 @@ def greedy(model: Any, prompt: list[int], num_tokens: int, **options: Any) -> li
 
 @pytest.mark.parametrize("case", CASES)
 def test_greedy_text_is_transformers_own(case: str, engine_of: Callable[..., PagedEngine]) -> None:
-    """200 tokens alone, and the same amid fifteen others of all lengths, whose first tokens are right too."""
+    """200 greedy tokens are those of transformers, alone and beside fifteen requests of other lengths."""
     engine = engine_of(tiny_model(case.split()[0], **CASES[case]), max_context=512, max_batch_tokens=64)
     expected = greedy(model_of(case), PROMPTS[3], NUM_TOKENS)
     assert answer_of(engine, PROMPTS[3], max_tokens=NUM_TOKENS).tokens() == expected
@@ -56,7 +56,7 @@ def test_greedy_text_is_transformers_own(case: str, engine_of: Callable[..., Pag
 
 
 def test_log_probabilities_are_transformers_own(engine_of: Callable[..., PagedEngine]) -> None:
-    """Of the tokens, of the likeliest ones beside them, and of the prompt's."""
+    """The log probabilities of tokens, of their alternatives and of the prompt are those of transformers."""
     import torch
 
     engine = engine_of(tiny_model("qwen3"), max_batch_tokens=16)
@@ -84,7 +84,7 @@ def test_log_probabilities_are_transformers_own(engine_of: Callable[..., PagedEn
 def test_beams_are_transformers_own(
     width: int, penalty: float, early: bool, engine_of: Callable[..., PagedEngine]
 ) -> None:
-    """The best answer of a beam search over 20 tokens, alone and beside others."""
+    """The best reply of a beam search over 20 tokens is that of transformers, alone and beside other requests."""
     engine = engine_of(tiny_model("llama"), max_batch_tokens=48)
     prompts = PROMPTS[2:5]
     expected = [
@@ -101,7 +101,7 @@ def test_beams_are_transformers_own(
 
 
 def test_beams_that_compete_for_seats_all_end(engine_of: Callable[..., PagedEngine]) -> None:
-    """Three searches of four beams in six seats and a small cache: each has the answer that it has alone."""
+    """Three searches with four beams each, in six seats and a small cache, have the replies that they have alone."""
     engine = engine_of(tiny_model("llama"), max_sequences=6, num_blocks=30)
     alone = [answer_of(engine, prompt, beam_width=4, max_tokens=15).tokens() for prompt in PROMPTS[2:5]]
     answers = [send(engine, prompt, beam_width=4, max_tokens=15) for prompt in PROMPTS[2:5]]
@@ -110,7 +110,8 @@ def test_beams_that_compete_for_seats_all_end(engine_of: Callable[..., PagedEngi
 
 
 def test_beams_that_do_not_fit_together_all_end(engine_of: Callable[..., PagedEngine]) -> None:
-    """A cache that holds one beam at a time: each offers its candidates, rests while the others do, and all go on."""
+    """A search completes even if the cache holds one beam at a time: each beam offers its candidates and then yields
+    its blocks."""
     for width in (2, 4):
         fields = {"beam_width": width, "max_tokens": 40}
         wide = engine_of(tiny_model("llama"), max_context=64)
@@ -119,7 +120,7 @@ def test_beams_that_do_not_fit_together_all_end(engine_of: Callable[..., PagedEn
 
 
 def test_beams_of_which_few_can_go_on(engine_of: Callable[..., PagedEngine]) -> None:
-    """Where most of what may follow ends an answer, there are fewer beams for a while: the search ends all the same."""
+    """A search completes even if most candidate tokens end a hypothesis, which leaves fewer beams for a while."""
     engine = engine_of(tiny_model("llama"))
     fields = {"beam_width": 4, "n": 2, "max_tokens": 12, "stop_token_ids": tuple(range(0, 320, 2))}
     for prompt in PROMPTS[:6]:

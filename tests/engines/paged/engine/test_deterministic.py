@@ -21,7 +21,7 @@ def results(answer: Answer) -> list[tuple[int, float]]:
 def test_log_probabilities_are_the_same_to_the_bit(
     family: str, dtype: str, engine_of: Callable[..., PagedEngine]
 ) -> None:
-    """Alone, from the cache, beside others, in another order, and with preemptions."""
+    """Log probabilities are the same alone, from the cache, beside others, in another order and with preemptions."""
     folder: Path = tiny_model(family)
     engine = engine_of(folder, deterministic=True, dtype=dtype)
     fields = {"max_tokens": 44, "logprobs": 0}

@@ -1,4 +1,4 @@
-"""When the model or the device fails, requests fail with the reason, and the engine goes on."""
+"""If the model or the device fails, requests fail with the reason, and the engine keeps serving."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -17,7 +17,7 @@ PROMPT = list(range(40))
 def test_nan_scores_fail_their_request(
     fields: dict[str, object], engine_of: Callable[..., PagedEngine], llama: Path
 ) -> None:
-    """A NaN fails the request with a sentence, rather than writing noise, and nothing of it stays in the cache."""
+    """A NaN in the logits fails the request with an error message, and none of its blocks stay in the cache."""
     engine = engine_of(llama)
     before = answer_of(engine, PROMPT, max_tokens=8).tokens()
     norm = engine._parts.loaded.decoder.weights.norm
@@ -34,7 +34,7 @@ def test_nan_scores_fail_their_request(
 
 
 def test_a_step_that_fails_ends_those_in_it(engine_of: Callable[..., PagedEngine], llama: Path) -> None:
-    """Each gets the reason; the next request is answered."""
+    """Every request of a failed step fails with the reason; the next request succeeds."""
     engine = engine_of(llama)
     before = answer_of(engine, PROMPT, max_tokens=8).tokens()
     runner = engine._parts.runner

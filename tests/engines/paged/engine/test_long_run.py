@@ -1,4 +1,4 @@
-"""Thousands of requests that come, go, and send each other away."""
+"""Thousands of requests that arrive, end, are cancelled and preempt each other."""
 
 import gc
 import os
@@ -13,15 +13,15 @@ from engines.paged.engine import PagedEngine
 from tests.engines.paged.engine.answers import Answer, answer_of, finish, send
 from tests.engines.paged.scheduling.invariants import check_scheduler
 
-# The whole 10,000 by POINTSMAN_LONG_RUN=10000: about half a minute for each thousand.
+# POINTSMAN_LONG_RUN=10000 runs all 10,000; each thousand takes about half a minute.
 NUM_REQUESTS = int(os.environ.get("POINTSMAN_LONG_RUN", "400"))
 NUM_KINDS = 24
 AT_ONCE = 40
 
 
 def test_nothing_is_lost_or_changed(engine_of: Callable[..., PagedEngine], llama: Path) -> None:
-    """Random requests with cancellations and preemptions in a cache that is far too small: each that ends by itself has
-    the text that it has alone, no block is lost, and memory does not grow."""
+    """Random requests with cancellations and preemptions run in a cache that is far too small: each request that
+    completes has the text that it has alone, no block leaks, and memory does not grow."""
     dice = random.Random(7)
     kinds = []
     for number in range(NUM_KINDS):

@@ -1,4 +1,4 @@
-"""How an engine is set up, and what it says of set-ups that cannot be."""
+"""Engine options, and the errors for invalid ones."""
 
 import json
 import re
@@ -53,14 +53,14 @@ MIB = 1 / 1024  # in GiB
     ids=str,
 )
 def test_what_cannot_be_is_refused(options: dict[str, Any], error: str, llama: Path) -> None:
-    """By the option, with what would do."""
+    """The error names the option and the remedy."""
     with pytest.raises(EngineError) as caught:
         PagedEngine.load(llama, EngineOptions(**{"device": "cpu", "dtype": "float32", **options}))
     assert caught.value.message == error
 
 
 def test_the_memory_is_divided_before_the_first_request(llama: Path) -> None:
-    """Weights, cache and workspace stay within the budget; the context is by default as long as fits."""
+    """Weights, cache and workspace stay within the budget; by default the context is as long as fits."""
     engine = PagedEngine.load(llama, EngineOptions(device="cpu", dtype="float32", memory_gb=4 * MIB, threads=1))
     memory = engine.memory
     assert memory.weight_bytes + memory.cache_bytes + memory.workspace_bytes <= memory.budget_bytes == 4 << 20
@@ -77,7 +77,7 @@ def test_the_memory_is_divided_before_the_first_request(llama: Path) -> None:
 
 @pytest.mark.parametrize("scheme", ["int8", "int4"])
 def test_quantization_reports_its_loss(scheme: str, llama: Path) -> None:
-    """How many modules, by how much at most and which, and text by what is left."""
+    """The report gives the number of quantized modules, the largest error and its module; the model still generates."""
     options = {"device": "cpu", "dtype": "float32", "threads": 1, "max_context": 128, "max_sequences": 4}
     engine = PagedEngine.load(llama, EngineOptions(**options, quantize=scheme, quantize_group=32))  # type: ignore[arg-type]
     assert re.fullmatch(
@@ -89,7 +89,7 @@ def test_quantization_reports_its_loss(scheme: str, llama: Path) -> None:
 
 
 def test_a_missing_folder_is_named(tmp_path: Path, llama: Path) -> None:
-    """No folder; no tokenizer; an unknown architecture."""
+    """A missing folder, a missing tokenizer and an unknown architecture each have an error that names them."""
     for error, damage in (
         ("config.json", lambda folder: (folder / "config.json").unlink()),
         ("tokenizer.json", lambda folder: (folder / "tokenizer.json").unlink()),

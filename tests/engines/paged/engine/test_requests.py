@@ -1,4 +1,4 @@
-"""What a request may ask for, and how it may end."""
+"""The fields of a request, and the ways it ends."""
 
 import json
 import threading
@@ -24,7 +24,7 @@ def engine(engine_of: Make, llama: Path) -> PagedEngine:
 
 
 def test_it_ends_at_its_length(engine: PagedEngine) -> None:
-    """With the requested number of tokens, counted in the usage."""
+    """A request ends with the requested number of tokens, and the usage counts them."""
     answer = answer_of(engine, PROMPT, max_tokens=9)
     last = answer.outputs[-1]
     assert (len(answer.tokens()), answer.reason()) == (9, FinishReason.LENGTH)
@@ -32,13 +32,13 @@ def test_it_ends_at_its_length(engine: PagedEngine) -> None:
 
 
 def test_it_ends_where_the_context_does(engine: PagedEngine) -> None:
-    """An answer that may be longer than the context ends with it."""
+    """A reply ends at the context's length if its limit is higher."""
     answer = answer_of(engine, range(180), max_tokens=10_000)
     assert (len(answer.tokens()), answer.reason()) == (12, FinishReason.LENGTH)
 
 
 def test_stop_tokens_end_it(engine: PagedEngine) -> None:
-    """The token is reported as the stop reason, and its text is left out."""
+    """The stop reason reports the stop token, and the text does not contain it."""
     whole = answer_of(engine, PROMPT, max_tokens=12)
     stop = whole.tokens()[5]
     answer = answer_of(engine, PROMPT, max_tokens=12, stop_token_ids=(stop,))
@@ -49,7 +49,7 @@ def test_stop_tokens_end_it(engine: PagedEngine) -> None:
 
 
 def test_stop_texts_end_it(engine: PagedEngine) -> None:
-    """The text before it is sent, the stop string itself only on demand."""
+    """A stop string ends the text before it; the request can include it."""
     whole = answer_of(engine, PROMPT, max_tokens=30, temperature=1.0, seed=4).text()
     stop = whole[6:9]
     first = whole.index(stop)
@@ -62,7 +62,8 @@ def test_stop_texts_end_it(engine: PagedEngine) -> None:
 
 
 def test_several_answers_and_the_best_of_more(engine: PagedEngine) -> None:
-    """n answers come as they grow; of best_of the likeliest per token are sent at the end, the best first."""
+    """The n choices are streamed; with best_of the choices with the highest log probability per token are sent at the
+    end, the best first."""
     three = answer_of(engine, PROMPT, max_tokens=10, temperature=1.0, seed=3, n=3, logprobs=0)
     assert {output.choice for output in three.outputs} == {0, 1, 2}
     assert three.outputs[-1].is_final and three.outputs[-1].usage.completion == 30
@@ -76,7 +77,7 @@ def test_several_answers_and_the_best_of_more(engine: PagedEngine) -> None:
 
 
 def test_a_grammar_is_kept(engine: PagedEngine) -> None:
-    """A model of noise writes JSON that is right, alone and beside others, and stops when it is whole."""
+    """A random model writes JSON that fits the schema, alone and beside others, and stops when it is complete."""
     schema = {
         "type": "object",
         "properties": {
@@ -85,7 +86,7 @@ def test_a_grammar_is_kept(engine: PagedEngine) -> None:
         },
         "required": ["name", "age"],
         "additionalProperties": False,
-        "x-guidance": {"whitespace_pattern": ""},  # noise would fill its answer with blanks
+        "x-guidance": {"whitespace_pattern": ""},  # random tokens would otherwise be mostly whitespace
     }
     grammar = GrammarSpec("json_schema", json.dumps(schema))
     answers = [
@@ -102,7 +103,7 @@ def test_a_grammar_is_kept(engine: PagedEngine) -> None:
 
 
 def test_a_grammar_without_a_next_token_fails_its_request(engine: PagedEngine) -> None:
-    """Where no token of the grammar is allowed, the request fails with that error, and the others go on."""
+    """If the grammar allows no next token, the request fails with that error, and other requests continue."""
     grammar = GrammarSpec("choice", json.dumps(["a"]))
     alone, other = (
         send(engine, PROMPT, grammar=grammar, bad_words=("a",)),
@@ -115,14 +116,14 @@ def test_a_grammar_without_a_next_token_fails_its_request(engine: PagedEngine) -
 
 
 def test_a_choice_of_words(engine: PagedEngine) -> None:
-    """One of the texts, whichever is likeliest."""
+    """The reply is one of the given texts, even if other tokens are likelier."""
     grammar = GrammarSpec("choice", json.dumps(["yes", "no", "perhaps"]))
     answer = answer_of(engine, PROMPT, max_tokens=20, grammar=grammar, ignore_eos=False)
     assert answer.text() in ("yes", "no", "perhaps")
 
 
 def test_no_end_before_its_time(engine: PagedEngine) -> None:
-    """With min_tokens no stop token comes before."""
+    """min_tokens prevents stop tokens before that length."""
     stop = answer_of(engine, PROMPT, max_tokens=3).tokens()[0]
     answer = answer_of(engine, PROMPT, max_tokens=20, stop_token_ids=(stop,), min_tokens=4)
     assert stop not in answer.tokens()[:4]
@@ -130,7 +131,7 @@ def test_no_end_before_its_time(engine: PagedEngine) -> None:
 
 
 def test_who_leaves_is_not_waited_for(engine: PagedEngine) -> None:
-    """A cancelled request frees its blocks, whatever it was at; an unknown one is no error."""
+    """A cancelled request frees its blocks in any state; cancelling an unknown request is no error."""
     answers = [send(engine, range(i, i + 60), max_tokens=100, n=2) for i in range(6)]
     assert answers[0].first.wait(30)
     for answer in answers:
@@ -142,7 +143,8 @@ def test_who_leaves_is_not_waited_for(engine: PagedEngine) -> None:
 
 
 def test_a_deadline_ends_it(engine: PagedEngine) -> None:
-    """Tokens before the deadline are sent; a request past its deadline has none."""
+    """A request that reaches its deadline keeps the tokens sent before; one that starts past its deadline yields
+    none."""
     late = send(engine, PROMPT, max_tokens=150, deadline=time.monotonic() + 0.03)
     over = send(engine, PROMPT, max_tokens=150, deadline=time.monotonic() - 1)
     finish(late, over)
@@ -151,7 +153,7 @@ def test_a_deadline_ends_it(engine: PagedEngine) -> None:
 
 
 def test_cached_tokens_are_reported(engine_of: Make, llama: Path) -> None:
-    """Of a prompt that was computed before, whole blocks are not computed again; another tenant's are."""
+    """Whole blocks of a cached prompt are not computed again and are reported; another tenant does not share them."""
     engine = engine_of(llama)
     prompt = list(range(100))
     first = answer_of(engine, prompt, max_tokens=5)
@@ -164,8 +166,8 @@ def test_cached_tokens_are_reported(engine_of: Make, llama: Path) -> None:
 
 
 def test_all_prompt_logprobs_are_returned(engine_of: Make, llama: Path) -> None:
-    """Where a prompt's log probabilities are asked for, those of tokens that the cache has are told too, and once: when
-    its request was sent away in between as well."""
+    """Prompt log probabilities cover cached tokens too and are sent once, even if the request was preempted in
+    between."""
     engine = engine_of(llama, block_size=4, num_blocks=48, max_batch_tokens=24, max_sequences=8)
     prompt = [*range(60), *PROMPT]
     first, again = (answer_of(engine, prompt, max_tokens=20, prompt_logprobs=2) for _ in range(2))
@@ -185,7 +187,7 @@ def test_all_prompt_logprobs_are_returned(engine_of: Make, llama: Path) -> None:
 
 
 def test_the_answer_of_a_turn_is_cached_for_the_next(engine_of: Make, llama: Path) -> None:
-    """A conversation that goes on finds its own answer in the cache."""
+    """The next turn of a conversation finds the previous reply in the cache."""
     engine = engine_of(llama)
     turn = list(range(40)) + answer_of(engine, range(40), max_tokens=40).tokens()
     answer = answer_of(engine, [*turn, 7, 8, 9], max_tokens=3)
@@ -218,20 +220,20 @@ def test_the_answer_of_a_turn_is_cached_for_the_next(engine_of: Make, llama: Pat
     ids=str,
 )
 def test_what_cannot_be_answered_is_refused(engine: PagedEngine, fields: dict[str, object], error: str) -> None:
-    """By the field, with what would do."""
+    """The error names the field and the remedy."""
     with pytest.raises(EngineError) as caught:
         send(engine, **{"prompt": PROMPT, **fields})  # type: ignore[arg-type]
     assert caught.value.message == error
 
 
 def test_a_wrong_schema_is_refused(engine: PagedEngine) -> None:
-    """Before anything is computed, saying what is wrong with it."""
+    """An invalid schema is refused at submission, and the error describes it."""
     with pytest.raises(EngineError, match="json_schema: "):
         send(engine, PROMPT, grammar=GrammarSpec("json_schema", '{"type": "nonsense"}'))
 
 
 def test_too_many_wait(engine_of: Make, llama: Path) -> None:
-    """Beyond max_waiting requests are refused at once, and those that wait are answered."""
+    """Requests beyond max_waiting are refused at once; the waiting ones complete."""
     engine = engine_of(llama, max_sequences=1, max_waiting=2)
     answers: list[Answer] = []
     with pytest.raises(EngineError, match=r"2 requests wait already \(max_waiting\): try again later"):
@@ -243,7 +245,7 @@ def test_too_many_wait(engine_of: Make, llama: Path) -> None:
 
 
 def test_a_failing_listener_affects_no_other_request(engine: PagedEngine) -> None:
-    """What one request's listener raises is logged; the others are answered."""
+    """An exception in one request's listener is logged and does not affect other requests."""
 
     def fails(_: object) -> None:
         raise RuntimeError("a listener's fault")
@@ -253,7 +255,7 @@ def test_a_failing_listener_affects_no_other_request(engine: PagedEngine) -> Non
 
 
 def test_stopping_waits_for_those_under_way(engine_of: Make, llama: Path) -> None:
-    """Within the grace they end by themselves, after it they are cancelled; new ones are refused."""
+    """Requests that end within the grace period complete, later ones are cancelled, and new ones are refused."""
     engine = engine_of(llama)
     answer = send(engine, PROMPT, max_tokens=20)
     engine.stop(grace_seconds=30)
@@ -269,7 +271,8 @@ def test_stopping_waits_for_those_under_way(engine_of: Make, llama: Path) -> Non
 
 
 def test_an_id_is_of_one_request_at_a_time(engine: PagedEngine) -> None:
-    """A second request of the same id fails, the first goes on and can be cancelled; later the id is free again."""
+    """A second request with the id of an active one fails and leaves the first unaffected; the id is free once the
+    first ends."""
     request = GenerateRequest("same", tuple(PROMPT), SamplingParams(max_tokens=150, ignore_eos=True))
     first, second, third = Answer(request), Answer(request), Answer(request)
     engine.submit(request, first)
@@ -286,7 +289,7 @@ def test_an_id_is_of_one_request_at_a_time(engine: PagedEngine) -> None:
 
 
 def test_each_request_ends_in_one_way(engine_of: Make, llama: Path) -> None:
-    """The counters of ends add up to all requests, tokens of beams are counted as others are."""
+    """The outcome counters add up to the number of requests, and tokens of beams are counted."""
     engine = engine_of(llama)
     finish(*(send(engine, PROMPT, max_tokens=5, **fields) for fields in ({}, {"n": 2}, {"beam_width": 2})))
     late = send(engine, PROMPT, deadline=time.monotonic() - 1)
@@ -304,7 +307,7 @@ def test_each_request_ends_in_one_way(engine_of: Make, llama: Path) -> None:
 
 
 def test_every_admitted_request_gets_its_end(engine_of: Make, llama: Path) -> None:
-    """However late a request comes, it is refused or it gets its last output; nothing of it stays behind."""
+    """A request submitted while the engine stops is either refused or gets a last output, and leaves nothing behind."""
     engine = engine_of(llama, max_waiting=1_000_000)
     taken: list[Answer] = []
 
@@ -326,7 +329,7 @@ def test_every_admitted_request_gets_its_end(engine_of: Make, llama: Path) -> No
 
 
 def test_an_engine_that_never_ran_ends_its_requests(llama: Path) -> None:
-    """They are cancelled when it is stopped."""
+    """Stopping an engine that was never started cancels its requests."""
     engine = PagedEngine.load(llama, EngineOptions(device="cpu", dtype="float32", threads=1, max_context=64))
     answer = send(engine, PROMPT, max_tokens=2)
     engine.stop()
@@ -334,7 +337,7 @@ def test_an_engine_that_never_ran_ends_its_requests(llama: Path) -> None:
 
 
 def test_a_listener_may_stop_the_engine(engine_of: Make, llama: Path) -> None:
-    """The others are cancelled, and the thread ends."""
+    """A listener can stop the engine: other requests are cancelled and the engine's thread ends."""
     engine = engine_of(llama)
     thread = engine._thread
     assert thread is not None

@@ -1,4 +1,4 @@
-"""One seed, one text: whatever else runs, however the prompt is cut, whatever is cached, guessed or preempted."""
+"""A seed determines the text, regardless of other requests, prompt chunks, caching, speculation and preemption."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -28,7 +28,7 @@ NUM_TOKENS = 24
 
 @pytest.fixture(scope="module")
 def alone(engine_of: Callable[..., PagedEngine], llama: Path) -> list[list[list[int]]]:
-    """What each request is answered when nothing else runs."""
+    """The reply to each request when it runs alone."""
     engine = engine_of(llama, prefix_cache=False)
     answers = [
         answer_of(engine, prompt, max_tokens=NUM_TOKENS, **fields)
@@ -59,7 +59,8 @@ def alone(engine_of: Callable[..., PagedEngine], llama: Path) -> list[list[list[
 def test_together_as_alone(
     options: dict[str, Any], alone: list[list[list[int]]], engine_of: Callable[..., PagedEngine], llama: Path
 ) -> None:
-    """Eight requests at once, twice (the second time from the cache), are each answered as if they were alone."""
+    """Eight concurrent requests, sent twice (the second time with a warm cache), have the replies that they have
+    alone."""
     speculation = options.get("speculation")
     if speculation is not None and speculation.method == "draft":
         options = {**options, "speculation": replace(speculation, draft=llama)}
@@ -81,7 +82,7 @@ def test_together_as_alone(
 
 
 def test_a_draft_model_of_shorter_texts_guesses_on(engine_of: Callable[..., PagedEngine], llama: Path) -> None:
-    """Beyond the positions of its config its drafts may be poor, but the text is the same."""
+    """Beyond the draft model's maximum positions its drafts may be poor, but the text is the same."""
     short = tiny_model("llama", max_position_embeddings=32)
     fields: dict[str, Any] = {"temperature": 1.0, "seed": 11, "max_tokens": 40}
     alone = answer_of(engine_of(llama), PROMPTS[3], **fields).tokens()
@@ -90,7 +91,7 @@ def test_a_draft_model_of_shorter_texts_guesses_on(engine_of: Callable[..., Page
 
 
 def test_another_seed_is_another_text(engine_of: Callable[..., PagedEngine], llama: Path) -> None:
-    """And no seed is a new one each time; the choices of one request differ."""
+    """Different seeds yield different texts, as do requests without a seed and the choices of one request."""
     engine = engine_of(llama)
     results = [
         answer_of(engine, PROMPTS[3], temperature=1.0, max_tokens=20, seed=seed).tokens() for seed in (1, 2, None, None)

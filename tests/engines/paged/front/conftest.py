@@ -1,4 +1,4 @@
-"""One server of a tiny model for all the tests here."""
+"""One server of a tiny model for all tests of this folder."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,7 +20,7 @@ def llm(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LLMPro
     server = LLMProcess.start(tiny, tmp_path_factory.mktemp("llm"), extra_args=["--max-context", str(MAX_CONTEXT)])
     try:
         yield server.wait_ready()
-        eventually(server.is_idle)  # nothing is left behind, whatever the clients did
+        eventually(server.is_idle)  # no request or block remains after any of the tests
         server.stop()
     finally:
         server.kill()

@@ -18,7 +18,7 @@ from tests.support.wire import Reply, send
 
 NAME = "tiny"
 MAX_CONTEXT = 256
-# Tools stand before the conversation, as JSON.
+# Tools come before the conversation, as JSON.
 TEMPLATE = (
     "{% if tools %}<|im_start|>tools\n{{ tools | tojson }}<|im_end|>\n{% endif %}"
     "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n{% endfor %}"
@@ -27,7 +27,7 @@ TEMPLATE = (
 
 
 def tiny_folder(directory: Path) -> Path:
-    """A model of random weights that answers greedily by default, with tools in its template."""
+    """A model with random weights, greedy by default, whose template supports tools."""
     folder = directory / NAME
     shutil.copytree(tiny_model("llama"), folder)
     results = json.loads((folder / "generation_config.json").read_text())
@@ -39,7 +39,7 @@ def tiny_folder(directory: Path) -> Path:
 
 
 def adapter_folder(folder: Path, directory: Path) -> Path:
-    """An adapter of random weights for a tiny model, as PEFT writes it."""
+    """An adapter with random weights for a tiny model, as PEFT writes it."""
     config = json.loads((folder / "config.json").read_text())
     hidden, rank = config["hidden_size"], 4
     generator = np.random.default_rng(0)
@@ -56,7 +56,7 @@ def adapter_folder(folder: Path, directory: Path) -> Path:
 
 
 class LLMProcess(Child):
-    """One server of one model."""
+    """A server process of one model."""
 
     what = "llm"
     start_timeout_seconds = 240.0
@@ -68,7 +68,7 @@ class LLMProcess(Child):
         return cls.start_module(command, directory)
 
     def post(self, path: str, body: Any) -> Reply:
-        """A request with a body of JSON; bytes go as they are."""
+        """Post a JSON body; bytes are sent unchanged."""
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
         return send(self.http_port, "POST", path, data, {"content-type": "application/json"})
 
@@ -76,7 +76,7 @@ class LLMProcess(Child):
         return send(self.http_port, "GET", path)
 
     def generate(self, prompt: str = "", **fields: Any) -> dict[str, Any]:
-        """One answer of V2's generate."""
+        """Send a V2 generate request and return its reply."""
         request = ({"text_input": prompt} if prompt else {}) | {"exclude_input_in_output": True, **fields}
         reply = self.post(f"/v2/models/{NAME}/generate", request)
         assert reply.status == 200, reply.body
@@ -84,7 +84,7 @@ class LLMProcess(Child):
         return results
 
     def metrics(self) -> dict[str, float]:
-        """All samples by name; those that have an outcome or a bucket by that too."""
+        """All metric samples by name, with the outcome or the bucket in the key where there is one."""
         text = send(self.port("metrics"), "GET", "/metrics").body.decode()
         found: dict[str, float] = {}
         for name, labels, value in re.findall(r"^([\w:]+)(\{.*\})? (\S+)$", text, re.MULTILINE):
@@ -93,7 +93,7 @@ class LLMProcess(Child):
         return found
 
     def is_idle(self) -> bool:
-        """Whether nothing is under way, and no block is in use."""
+        """Whether no request is active and no block is in use."""
         metrics = self.metrics()
         busy = ("vllm:num_requests_running", "vllm:num_requests_waiting", "pointsman_llm_kv_blocks_used")
         return not any(metrics[name] for name in busy)

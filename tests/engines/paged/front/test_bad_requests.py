@@ -1,4 +1,4 @@
-"""Invalid requests, and their errors: the field, and the remedy."""
+"""Invalid requests: their errors name the field and the remedy."""
 
 import json
 from typing import Any
@@ -77,7 +77,7 @@ OPENAI: list[tuple[str, Any, int, str]] = [
 
 @pytest.mark.parametrize("path, body, status, message", OPENAI)
 def test_errors_of_the_openai_api(llm: LLMProcess, path: str, body: Any, status: int, message: str) -> None:
-    """In the form of their dialect, by the name of the field, before anything is generated."""
+    """Each error has the format of its API, names the field, and comes before anything is generated."""
     reply = llm.post(path, body)
     results = json.loads(reply.body)
     assert results["error"]["message"].startswith(message)
@@ -95,7 +95,7 @@ BAD_SCHEMAS: list[Any] = [{"type": "nothing"}, {"type": "object", "properties": 
 
 @pytest.mark.parametrize("schema", BAD_SCHEMAS)
 def test_a_schema_that_is_none(llm: LLMProcess, schema: Any) -> None:
-    """A schema is compiled before the request is taken."""
+    """An invalid schema is refused before the request starts."""
     form = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
     reply = llm.post(CHAT, chat(response_format=form))
     assert reply.status == 400, reply.body
@@ -126,7 +126,7 @@ V2: list[tuple[Any, int, str]] = [
 
 @pytest.mark.parametrize("body, status, message", V2)
 def test_errors_of_v2(llm: LLMProcess, body: Any, status: int, message: str) -> None:
-    """In Triton's form of an error, by the name of the tensor or the field."""
+    """Each error has Triton's format and names the tensor or the field."""
     reply = llm.post(GENERATE, body)
     assert json.loads(reply.body)["error"].startswith(message)
     assert reply.status == status
@@ -141,6 +141,6 @@ PATHS: list[tuple[str, str, int, bytes]] = [
 
 @pytest.mark.parametrize("method, path, status, body", PATHS)
 def test_paths_that_lead_nowhere(llm: LLMProcess, method: str, path: str, status: int, body: bytes) -> None:
-    """As Triton answers them."""
+    """Unknown paths get Triton's replies."""
     reply = llm.get(path) if method == "GET" else llm.post(path, {})
     assert (reply.status, reply.body) == (status, body)

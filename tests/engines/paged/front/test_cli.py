@@ -1,4 +1,4 @@
-"""`pointsman llm` before and while a model loads: what it refuses, the repository it writes, what its user sees."""
+"""`pointsman llm` before and while a model loads: errors, the repository that it writes, and its output."""
 
 import io
 import logging
@@ -35,7 +35,7 @@ def serving(**changed: Any) -> Serving:
 
 
 def written(directory: Path, request: Serving) -> tuple[Path, EngineOptions]:
-    """What the backend reads of the repository that was written."""
+    """The options that the backend reads from the written repository."""
     write_repository(directory, "tiny", request)
     entry = directory / "tiny"
     config = configuration((entry / "config.pbtxt").read_text())
@@ -45,12 +45,12 @@ def written(directory: Path, request: Serving) -> tuple[Path, EngineOptions]:
 
 
 def test_the_repository_names_the_folder(tmp_path: Path) -> None:
-    """One entry, whose configuration names the model; other options have the engine's defaults."""
+    """The repository has one model, whose configuration names the folder; other options have the engine's defaults."""
     assert written(tmp_path, serving()) == (Path("/models/tiny"), EngineOptions())
 
 
 def test_the_repository_has_the_options(tmp_path: Path) -> None:
-    """Options of the command line arrive at the engine."""
+    """Command-line options reach the engine."""
     options = {"memory_gb": "2.5", "speculation": "ngram,num_tokens=3", "prefix_cache": "False", "quantize": "none"}
     _, read = written(tmp_path, serving(options=options, adapters={"a, b": Path("/adapters/one")}))
     assert read == EngineOptions(
@@ -80,7 +80,7 @@ REFUSED = [
 
 @pytest.mark.parametrize("arguments, message", REFUSED)
 def test_options_that_mean_nothing_are_refused(arguments: list[str], message: str) -> None:
-    """The command line says what an option takes, and ends with 2."""
+    """The error describes the option's values, and the exit code is 2."""
     result = CliRunner().invoke(app, arguments, env={"COLUMNS": "200"})
     assert result.exit_code == 2
     assert message in " ".join(result.output.split())
@@ -100,7 +100,7 @@ def test_options_that_mean_nothing_are_refused(arguments: list[str], message: st
 def test_an_unservable_model_fails_before_it_is_loaded(
     changed: dict[str, Any], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The error says what is wrong with the option, and what would do."""
+    """The error names the option's problem and the remedy."""
     assert serve_folder(serving(**changed)) == 1
     error = capsys.readouterr().err
     assert error.startswith("pointsman llm: ")
@@ -108,7 +108,7 @@ def test_an_unservable_model_fails_before_it_is_loaded(
 
 
 def test_missing_libraries_are_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """With the extra that brings them."""
+    """The error names the extra that installs the missing libraries."""
     monkeypatch.setattr("engines.cli.llm_command.find_spec", lambda name: None if name[0] == "t" else object())
     assert serve_folder(serving()) == 1
     assert capsys.readouterr().err == (
@@ -117,13 +117,13 @@ def test_missing_libraries_are_named(monkeypatch: pytest.MonkeyPatch, capsys: py
 
 
 def test_a_missing_adapter_is_named(tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Adapters are looked for before the model is loaded."""
+    """A missing adapter is reported before the model is loaded."""
     assert serve_folder(serving(model=tiny, adapters={"sql": tmp_path / "nope"})) == 1
     assert f"--adapter sql={tmp_path}/nope: there is no such folder" in capsys.readouterr().err
 
 
 def test_an_unsupported_model_fails_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """By its config.json, before anything is loaded."""
+    """An unsupported config.json is refused before anything is loaded."""
     (tmp_path / "config.json").write_text('{"architectures": ["BertModel"], "model_type": "bert"}')
     assert serve_folder(serving(model=tmp_path)) == 1
     error = capsys.readouterr().err
@@ -132,14 +132,14 @@ def test_an_unsupported_model_fails_at_once(tmp_path: Path, capsys: pytest.Captu
 
 
 def test_progress_is_read_as_it_is_written() -> None:
-    """The host's log carries it, behind the name of the instance."""
+    """Progress is parsed from the host's log, where the instance's name precedes it."""
     progress = LoadProgress("weights of model-00001.safetensors", 512, 1024)
     assert find_progress(f"tiny_0_0: {progress} (progress.py:70)") == progress
     assert find_progress("tiny_0_0: loading '/models/tiny'") is None
 
 
 def shown(is_terminal: bool) -> str:
-    """What a user has seen once a model has loaded."""
+    """The output of the command once a model has loaded."""
     out = io.StringIO()
     display = Display(Console(file=out, force_terminal=is_terminal, width=200, highlight=False), "tiny")
     logger = logging.getLogger("engines.models.test")
@@ -159,7 +159,7 @@ def show_ready(display: Display) -> None:
 
 
 def test_what_is_shown_in_a_pipe() -> None:
-    """Lines: each stage once, where it serves, and a command to try."""
+    """In a pipe the command prints lines: each stage once, the addresses, and a command to try."""
     assert shown(is_terminal=False).splitlines() == [
         "loading tiny: weights",
         "tiny is served on cpu (reference, float32), contexts of up to 2,048 tokens",
@@ -176,7 +176,7 @@ def test_what_is_shown_in_a_pipe() -> None:
 
 
 def test_what_is_shown_on_a_terminal() -> None:
-    """A bar for each stage, from the start on; all are full once it serves."""
+    """On a terminal the command draws a bar for each stage from the start; all are full once it serves."""
     last = shown(is_terminal=True).split("is served on")[0].splitlines()[-3:-1]
     assert [line.count("100%") for line in last] == [1, 1]
     assert "starting tiny" in last[0]

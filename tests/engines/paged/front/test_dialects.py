@@ -1,4 +1,4 @@
-"""Real clients, each with its API: directly, and through a gateway."""
+"""Real clients of each API, directly and through a gateway."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,14 +17,14 @@ pytestmark = pytest.mark.timeout(120)  # the engine starts with the first test
 CHATS = ("chat", "responses", "messages")
 STREAMS = dict.fromkeys((*CHATS, "completions"), (False, True)) | {"generate_stream": (True,)}
 STREAMS |= {"model_stream_infer": (False, True)}
-FRONTS = [front for front in ASK if front != "infer_stream"]  # that is MLServer's
+FRONTS = [front for front in ASK if front != "infer_stream"]  # MLServer's name
 CHAT = {"messages": f'[{{"role": "user", "content": "{PROMPT}"}}]'}
 TOLD = {"return_num_input_tokens": True, "return_finish_reason": True}
 
 
 @pytest.fixture(scope="module")
 def gateway(llm: LLMProcess, tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess]:
-    """Two routes to the server: as an engine of OpenAI's, and as one of V2's, for which the gateway makes prompts."""
+    """Two routes to the server: as an OpenAI engine, and as a V2 engine for which the gateway renders prompts."""
     endpoint = {"url": llm.http_url}
     engines = {
         "openai": {
@@ -46,7 +46,7 @@ def gateway(llm: LLMProcess, tiny: Path, tmp_path_factory: pytest.TempPathFactor
 
 
 def check(llm: LLMProcess, server: Child, front: str, model: str) -> None:
-    """Each API's reply is V2's for the same prompt."""
+    """The reply in each API equals V2's for the same prompt."""
     is_chat = front in CHATS
     expected = llm.generate(**CHAT if is_chat else {"text_input": PROMPT}, max_tokens=5, **TOLD)
     for streams in STREAMS.get(front, (False,)):
@@ -59,7 +59,7 @@ def check(llm: LLMProcess, server: Child, front: str, model: str) -> None:
 
 @pytest.mark.parametrize("front", FRONTS)
 def test_every_client_reads_the_same_text(llm: LLMProcess, front: str) -> None:
-    """OpenAI's, Anthropic's and Triton's clients read what the model says, streamed and not, with counts of tokens."""
+    """OpenAI's, Anthropic's and Triton's clients read the same text with token counts, streamed and not."""
     check(llm, llm, front, NAME)
 
 
@@ -68,5 +68,5 @@ def test_every_client_reads_the_same_text(llm: LLMProcess, front: str) -> None:
 def test_every_client_reads_the_same_through_a_gateway(
     llm: LLMProcess, gateway: GatewayProcess, front: str, engine: str
 ) -> None:
-    """For each protocol of the server in the gateway's rules."""
+    """The clients read the same text through a gateway, for each protocol of the server in its rules."""
     check(llm, gateway, front, engine)

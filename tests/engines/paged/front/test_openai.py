@@ -1,4 +1,4 @@
-"""OpenAI's client, and what it may ask of a language model of ours."""
+"""OpenAI's client and the request fields that it sends to a language model."""
 
 import asyncio
 import json
@@ -36,7 +36,7 @@ def client(llm: LLMProcess) -> Iterator[openai.OpenAI]:
 
 
 def test_models_are_listed(client: openai.OpenAI) -> None:
-    """The model is there under its name, with the context it has."""
+    """The list has the model under its name with its context length."""
     (model,) = client.models.list()
     assert (model.id, model.owned_by, model.model_dump()["max_model_len"]) == (NAME, "pointsman", 256)
     assert client.models.retrieve(NAME) == model
@@ -51,7 +51,7 @@ def test_models_are_listed(client: openai.OpenAI) -> None:
 
 
 def test_a_chat_without_a_limit_ends_with_the_context(client: openai.OpenAI) -> None:
-    """Without max_tokens it goes on until the model ends, or the context is full."""
+    """Without max_tokens the reply ends when the model does or when the context is full."""
     reply = client.chat.completions.create(model=NAME, messages=USER, extra_body={"ignore_eos": True})
     assert reply.choices[0].finish_reason == "length"
     assert reply.usage is not None
@@ -59,7 +59,7 @@ def test_a_chat_without_a_limit_ends_with_the_context(client: openai.OpenAI) -> 
 
 
 def test_a_stream_equals_a_whole_reply(client: openai.OpenAI) -> None:
-    """Token by token, with the usage last on demand."""
+    """A stream has the text of the whole reply, token by token, and ends with the usage if requested."""
     request: dict[str, Any] = {"model": NAME, "messages": USER, "max_tokens": 12}
     whole = client.chat.completions.create(**request)
     chunks = list(client.chat.completions.create(**request, stream=True, stream_options={"include_usage": True}))
@@ -75,7 +75,7 @@ def test_a_stream_equals_a_whole_reply(client: openai.OpenAI) -> None:
 
 
 def test_concurrent_requests_get_the_same_text(llm: LLMProcess, client: openai.OpenAI) -> None:
-    """Sixteen asynchronous clients read the text that one alone reads."""
+    """Sixteen concurrent asynchronous clients read the text that one client reads alone."""
     request: dict[str, Any] = {"model": NAME, "max_tokens": 20}
     prompts = [f"{number} sailors " * (1 + number % 4) for number in range(16)]
 
@@ -94,7 +94,7 @@ def test_concurrent_requests_get_the_same_text(llm: LLMProcess, client: openai.O
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_choices_differ_and_are_had_again_by_the_seed(client: openai.OpenAI, stream: bool) -> None:
-    """`n` choices at a temperature are texts of their own; the same seed gives the same."""
+    """The `n` choices at a temperature differ; the same seed yields the same choices."""
     request: dict[str, Any] = {"model": NAME, "messages": USER, "max_tokens": 8, "n": 3, "temperature": 1.0, "seed": 7}
 
     def choices() -> list[str]:
@@ -115,7 +115,7 @@ def test_choices_differ_and_are_had_again_by_the_seed(client: openai.OpenAI, str
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_log_probabilities_of_a_chat(client: openai.OpenAI, stream: bool) -> None:
-    """Each token has its own, and the likeliest beside; greedy text is the likeliest."""
+    """Each token has its log probability and the likeliest alternatives; greedy tokens are the likeliest."""
     request: dict[str, Any] = {"model": NAME, "messages": USER, "max_tokens": 6, "logprobs": True, "top_logprobs": 3}
     request["extra_body"] = {"skip_special_tokens": False}
     if stream:
@@ -137,7 +137,7 @@ def test_log_probabilities_of_a_chat(client: openai.OpenAI, stream: bool) -> Non
 
 
 def test_log_probabilities_of_a_completion_and_its_prompt(client: openai.OpenAI) -> None:
-    """`echo` puts the prompt and its log probabilities before the answer's; of the first token there is none."""
+    """`echo` adds the prompt and its log probabilities before the text; the first token has none."""
     prompt = "the end"
     request: dict[str, Any] = {"model": NAME, "max_tokens": 1, "logprobs": 1, "echo": True}
     choice = client.completions.create(**request, prompt=prompt).choices[0]
@@ -149,7 +149,7 @@ def test_log_probabilities_of_a_completion_and_its_prompt(client: openai.OpenAI)
     assert "".join(results.tokens[:-1]) == prompt
     assert results.token_logprobs[0] is None
     assert all(-50 < each <= 0 for each in results.token_logprobs[1:] if each is not None)
-    # The last token of the prompt is as likely as where it is to be generated.
+    # The last token of the prompt is as likely as when it is generated.
     before = (
         client.completions.create(**request | {"logprobs": 20}, prompt=prompt.removesuffix("d")).choices[0].logprobs
     )
@@ -161,7 +161,7 @@ def test_log_probabilities_of_a_completion_and_its_prompt(client: openai.OpenAI)
 
 
 def test_several_prompts_of_one_request(client: openai.OpenAI, tiny: Path) -> None:
-    """The choices of the first prompt come first; prompts of token ids too, and what they used is summed."""
+    """Choices are ordered by prompt; prompts may be token ids; the usage is summed over prompts."""
     request: dict[str, Any] = {"model": NAME, "max_tokens": 4}
     alone = [client.completions.create(**request, prompt=prompt) for prompt in ("one", "two")]
     both = client.completions.create(**request, prompt=["one", "two"])
@@ -177,7 +177,7 @@ def test_several_prompts_of_one_request(client: openai.OpenAI, tiny: Path) -> No
 
 
 def test_a_text_by_a_schema(client: openai.OpenAI) -> None:
-    """`response_format` holds the model to JSON of a schema, whatever it would say."""
+    """`response_format` restricts the text to JSON of a schema."""
     form: Any = {"type": "json_schema", "json_schema": {"name": "person", "schema": SCHEMA}}
     for seed in range(3):
         reply = client.chat.completions.create(
@@ -199,7 +199,7 @@ GUIDES = [
 
 @pytest.mark.parametrize("guide, fits", GUIDES)
 def test_a_text_by_vllms_guides(client: openai.OpenAI, guide: dict[str, Any], fits: Any) -> None:
-    """vLLM's clients find their names for it."""
+    """vLLM's guided decoding fields have the same effect."""
     reply = client.completions.create(
         model=NAME, prompt="Say", max_tokens=100, temperature=0.7, seed=1, extra_body=guide
     )
@@ -207,7 +207,7 @@ def test_a_text_by_vllms_guides(client: openai.OpenAI, guide: dict[str, Any], fi
 
 
 def test_stop_texts_end_a_text(client: openai.OpenAI) -> None:
-    """The text ends before the stop text, and says that it was one."""
+    """A stop string ends the text before it and sets the finish reason."""
     request: dict[str, Any] = {"model": NAME, "prompt": "the sea", "max_tokens": 30}
     text = client.completions.create(**request).choices[0].text
     stop = text[5:8]
@@ -217,7 +217,7 @@ def test_stop_texts_end_a_text(client: openai.OpenAI) -> None:
 
 
 def test_tools_stand_in_the_prompt(client: openai.OpenAI) -> None:
-    """The model's template gets them, unless they are not to be called."""
+    """The model's template receives the tools, unless tool_choice is none."""
     request: dict[str, Any] = {"model": NAME, "messages": USER, "max_tokens": 1}
     lengths = [
         reply.usage.prompt_tokens
@@ -230,7 +230,7 @@ def test_tools_stand_in_the_prompt(client: openai.OpenAI) -> None:
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_tool_call_is_an_event(client: openai.OpenAI, stream: bool) -> None:
-    """What the model writes between Hermes' marks comes as a call; here it can write nothing else."""
+    """Text between Hermes' tool call tags is returned as a tool call; the request allows no other text."""
     call = '<tool_call>\n{"name": "weather", "arguments": {"city": "Rome"}}\n</tool_call>'
     request: dict[str, Any] = {"model": NAME, "messages": USER, "tools": [TOOL], "max_tokens": 100}
     request["extra_body"] = {"guided_choice": [call]}
@@ -250,7 +250,7 @@ def test_a_tool_call_is_an_event(client: openai.OpenAI, stream: bool) -> None:
 
 
 def test_a_conversation_goes_on_where_it_was_left(client: openai.OpenAI) -> None:
-    """vLLM's `continue_final_message` lets the model go on with a beginning of its own answer."""
+    """vLLM's `continue_final_message` continues an unfinished assistant message."""
     request: dict[str, Any] = {"model": NAME, "max_tokens": 12}
     begun = "Well, the "
     messages = [*USER, {"role": "assistant", "content": begun}]
@@ -261,8 +261,8 @@ def test_a_conversation_goes_on_where_it_was_left(client: openai.OpenAI) -> None
 
 
 def test_a_client_that_leaves_frees_its_blocks(llm: LLMProcess, client: openai.OpenAI) -> None:
-    """The engine notices at once, and goes on with other requests."""
-    # Choices enough to take seconds on any machine, unless they are ended.
+    """When a client disconnects, the engine frees its blocks at once and keeps serving other requests."""
+    # These choices take seconds on any machine, unless they are cancelled.
     request: dict[str, Any] = {"model": NAME, "prompt": "the sea", "max_tokens": 230, "n": 64, "temperature": 1.0}
     request["extra_body"] = {"ignore_eos": True}
     before = llm.metrics()

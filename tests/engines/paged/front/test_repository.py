@@ -1,4 +1,4 @@
-"""A language model in a model repository with others: its names in each protocol, loading and unloading."""
+"""A model repository with a language model among others: names in each protocol, loading and unloading."""
 
 import contextlib
 import http.client
@@ -39,7 +39,7 @@ KEY = {"admin": "key"}
 
 @pytest.fixture(scope="module")
 def host(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[HostProcess]:
-    """A host of a python model, and of a language model that is not loaded yet."""
+    """A host with a python model and a language model that is not loaded yet."""
     models = tmp_path_factory.mktemp("repository")
     shutil.copytree(REPOSITORY / "engines/samples/models/text", models / "shout")
     config = models / "shout" / "config.pbtxt"
@@ -66,14 +66,14 @@ def get(host: HostProcess, path: str) -> tuple[int, Any]:
 
 
 def test_a_host_without_language_models_is_a_triton(host: HostProcess) -> None:
-    """OpenAI's paths lead nowhere, as Triton's do, until a language model serves."""
+    """OpenAI's paths reply 404, as in Triton, until a language model is loaded."""
     nothing = (404, {"error": "Not Found"})
     assert get(host, "/v1/models") == nothing
     assert post(host, "/v1/completions", {"model": "shout", "prompt": "a"}) == nothing
 
 
 def test_a_language_model_is_loaded_and_found(host: HostProcess) -> None:
-    """By every protocol under its name; the models beside it stay V2's alone."""
+    """A loaded language model has its name in every protocol; other models are available over V2 only."""
     status, results = post(host, "/v2/repository/models/writer/load", {})
     assert (status, results) == (200, None)
     cards = get(host, "/v1/models")[1]["data"]
@@ -93,13 +93,13 @@ def test_a_language_model_is_loaded_and_found(host: HostProcess) -> None:
 
 
 def test_what_guards_tritons_apis_guards_openais(host: HostProcess) -> None:
-    """A list of models is metadata, whichever the path."""
+    """The restriction of Triton's metadata API covers OpenAI's model list."""
     reply = send(host.http_port, "GET", "/v1/models")
     assert (reply.status, reply.body) == (403, b'{"error":"This API is restricted, expecting header \'admin\'"}')
 
 
 def test_an_adapter_is_named_as_a_model_or_beside_one(host: HostProcess) -> None:
-    """Its text is its own under both names."""
+    """An adapter named as the model or in its own field yields the same text."""
     requested: dict[str, Any] = {"prompt": "the sea", "max_tokens": 8}
     bodies = [{"model": "writer"}, {"model": "pirate"}, {"model": "writer", "lora_name": "pirate"}]
     replies = [post(host, "/v1/completions", requested | body) for body in bodies]
@@ -114,7 +114,7 @@ def test_an_adapter_is_named_as_a_model_or_beside_one(host: HostProcess) -> None
 
 
 def test_too_many_waiting_requests_are_refused(host: HostProcess) -> None:
-    """One is generated, one waits, the next is refused by every protocol; when they leave there is room."""
+    """One request runs, one waits, and each protocol refuses the next; requests are accepted again once they leave."""
     body = {"model": "writer", "prompt": "the sea", "max_tokens": 190, "stream": True, "ignore_eos": True}
     with contextlib.ExitStack() as clients:
         for _ in range(2):
@@ -135,13 +135,13 @@ def test_too_many_waiting_requests_are_refused(host: HostProcess) -> None:
 
 
 def refused_one(host: HostProcess) -> tuple[int, Any] | None:
-    """The error of a short request where the model is not served."""
+    """The error of a short request that the model refuses."""
     status, results = post(host, "/v1/completions", {"model": "writer", "prompt": "a", "max_tokens": 1})
     return (status, results) if status == 503 else None
 
 
 def stream_through(host: HostProcess, what: Callable[[], Any]) -> None:
-    """A long stream, in whose course something happens, goes on to its end."""
+    """A long stream runs to its end while `what` is executed."""
     body = {"model": "writer", "prompt": "the sea", "max_tokens": 150, "stream": True, "ignore_eos": True}
     data = json.dumps(body).encode()
     with Wire(host.http_port) as wire:
@@ -159,23 +159,23 @@ def stream_through(host: HostProcess, what: Callable[[], Any]) -> None:
 
 
 def test_a_stopping_host_lets_answers_end(host: HostProcess) -> None:
-    """SIGTERM in the middle of a stream: its client reads all of it, then the host ends well."""
+    """On SIGTERM during a stream the client reads the whole stream, then the host exits with status 0."""
     stream_through(host, lambda: host.process.send_signal(signal.SIGTERM))
     assert host.process.wait(30) == 0, host.log()
 
 
-# A server that does not start
+# A server that fails to start.
 
 
 def refused(folder: Path, directory: Path, *arguments: str) -> str:
-    """The error message of a process that ends with 1."""
+    """The error message of a process that exits with 1."""
     server = LLMProcess.start(folder, directory, extra_args=arguments)
     assert server.process.wait(60) == 1, server.log()
     return next(line for line in server.log().splitlines() if line.startswith("pointsman llm: "))
 
 
 def test_a_used_port_fails_at_once(tiny: Path, tmp_path: Path) -> None:
-    """Before the model is loaded, with the option that chooses another."""
+    """A port in use is reported before the model is loaded; the error names the option that sets the port."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         message = refused(tiny, tmp_path, "--http-port", str(port))
@@ -185,7 +185,7 @@ def test_a_used_port_fails_at_once(tiny: Path, tmp_path: Path) -> None:
 
 
 def test_a_folder_that_cannot_be_loaded_is_named(tiny: Path, tmp_path: Path) -> None:
-    """The weights' problem, in the reader's words."""
+    """The error has the loader's message about the weights."""
     folder = tmp_path / "broken"
     shutil.copytree(tiny, folder)
     (folder / "model.safetensors").write_bytes(b"\x08\0\0\0\0\0\0\0{}      ")

@@ -1,4 +1,4 @@
-"""A language model for V2's clients: its metadata, its outputs, and the ends of requests."""
+"""A language model for V2 clients: metadata, outputs, cancellation and timeouts."""
 
 import json
 import queue
@@ -24,7 +24,7 @@ DATATYPES = {bool: ("BOOL", np.bool_), str: ("BYTES", np.object_), list: ("INT64
 
 
 def tensors(make: Any, **values: Any) -> list[Any]:
-    """A tritonclient's inputs."""
+    """The inputs for a tritonclient."""
     made = []
     for name, value in values.items():
         datatype, dtype = DATATYPES[type(value)]
@@ -35,7 +35,7 @@ def tensors(make: Any, **values: Any) -> list[Any]:
 
 
 def events(llm: LLMProcess, **fields: Any) -> list[dict[str, Any]]:
-    """The events of generate_stream."""
+    """The events of a generate_stream reply."""
     reply = llm.post(f"{PATH}/generate_stream", {"text_input": "the sea", "stream": True, **fields})
     assert reply.status == 200, reply.body
     assert reply.headers["content-type"] == "text/event-stream; charset=utf-8"
@@ -45,7 +45,8 @@ def events(llm: LLMProcess, **fields: Any) -> list[dict[str, Any]]:
 
 
 def test_the_model_describes_itself(llm: LLMProcess) -> None:
-    """Metadata has the tensors of a vLLM backend, the configuration says that it is decoupled, and what runs where."""
+    """Metadata lists the tensors of a vLLM backend; the configuration says that the model is decoupled and where each
+    instance runs."""
     metadata = json.loads(llm.get(PATH).body)
     assert metadata["platform"] == "paged"
     inputs = {each["name"]: each["datatype"] for each in metadata["inputs"]}
@@ -61,7 +62,7 @@ def test_the_model_describes_itself(llm: LLMProcess) -> None:
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_all_outputs(llm: LLMProcess, stream: bool) -> None:
-    """Each flag adds an output; of a stream, counts and ids are those since the event before."""
+    """Each flag adds an output; counts and ids of a stream's event are those since the previous event."""
     names = ["finish_reason", "stop_reason", "cumulative_logprob", "logprobs"]
     names += ["num_input_tokens", "num_output_tokens", "num_cached_tokens", "token_ids"]
     flags = {f"return_{name}": True for name in names}
@@ -80,7 +81,7 @@ def test_all_outputs(llm: LLMProcess, stream: bool) -> None:
 
 
 def test_the_cumulative_logprob_needs_no_logprobs(llm: LLMProcess) -> None:
-    """Without its tokens' own log probabilities, too."""
+    """The cumulative log probability is returned without per-token log probabilities."""
     both = llm.generate("the sea", return_cumulative_logprob=True, return_logprobs=True)
     alone = llm.generate("the sea", return_cumulative_logprob=True)
     assert alone["cumulative_logprob"] == pytest.approx(both["cumulative_logprob"], rel=1e-4)
@@ -88,14 +89,14 @@ def test_the_cumulative_logprob_needs_no_logprobs(llm: LLMProcess) -> None:
 
 
 def llm_tokens(llm: LLMProcess, prompt: str) -> list[int]:
-    """A prompt's tokens: those that are scored, with the first."""
+    """The tokens of a prompt: those with a score, and the first."""
     request = {"return_prompt_logprobs": True, "sampling_parameters": '{"max_tokens": 1}'}
     results = json.loads(llm.generate(prompt, **request)["prompt_logprobs"])
     return [int(next(iter(token))) for token in results]
 
 
 def test_a_prompt_of_token_ids_is_that_of_its_text(llm: LLMProcess) -> None:
-    """`input_ids` skips the tokenizer; a whole answer begins with the prompt where that is not excluded."""
+    """`input_ids` skips the tokenizer; without exclude_input_in_output a whole reply begins with the prompt."""
     ids = llm_tokens(llm, "the sea")
     text = llm.generate("the sea", max_tokens=4)["text_output"]
     assert llm.generate(input_ids=ids, max_tokens=4)["text_output"] == text
@@ -103,7 +104,7 @@ def test_a_prompt_of_token_ids_is_that_of_its_text(llm: LLMProcess) -> None:
 
 
 def test_a_shared_beginning_is_not_computed_again(llm: LLMProcess) -> None:
-    """The second of two prompts finds the blocks of the first, unless its salt is another."""
+    """The second of two prompts reuses the first one's blocks, unless its salt differs."""
     prompt = "Of the ship that went to sea and never was seen again. " * 3
     results = [
         llm.generate(prompt + end, max_tokens=1, return_num_cached_tokens=True, **salt)["num_cached_tokens"]
@@ -115,7 +116,7 @@ def test_a_shared_beginning_is_not_computed_again(llm: LLMProcess) -> None:
 
 
 def test_infer_by_http_and_by_grpc(llm: LLMProcess) -> None:
-    """A request that does not stream has one answer, so that infer may ask for it."""
+    """A request that does not stream has one reply, so infer accepts it."""
     request = {"text_input": "the sea", "exclude_input_in_output": True, "sampling_parameters": '{"max_tokens": 4}'}
     expected = llm.generate("the sea", max_tokens=4)["text_output"]
     with closing(http.InferenceServerClient(f"127.0.0.1:{llm.http_port}")) as client:
@@ -128,7 +129,7 @@ def test_infer_by_http_and_by_grpc(llm: LLMProcess) -> None:
 
 
 def test_infer_does_not_stream(llm: LLMProcess) -> None:
-    """A stream has more responses than infer can return: it is refused before anything is generated."""
+    """infer refuses a streaming request before anything is generated, since it returns one response."""
     message = (
         "input 'stream' of model 'tiny' is true, and infer has one answer: ask generate_stream or ModelStreamInfer"
     )
@@ -144,7 +145,8 @@ def test_infer_does_not_stream(llm: LLMProcess) -> None:
 
 
 def test_many_requests_of_one_grpc_stream(llm: LLMProcess) -> None:
-    """Answers come as they are made, each with its request's id; the last one of each says so."""
+    """Responses are sent as they are generated, with their request's id; the last one of each request is marked
+    final."""
     prompts = {f"{number}": f"{number} ships and " for number in range(6)}
     came: queue.SimpleQueue[Any] = queue.SimpleQueue()
     with closing(grpc.InferenceServerClient(llm.grpc_url)) as client:
@@ -165,7 +167,7 @@ def test_many_requests_of_one_grpc_stream(llm: LLMProcess) -> None:
     assert texts == {id: llm.generate(prompt, max_tokens=6)["text_output"] for id, prompt in prompts.items()}
 
 
-# Choices enough to take seconds on any machine, unless they are ended.
+# These choices take seconds on any machine, unless they are cancelled.
 LONG = json.dumps({"max_tokens": 230, "ignore_eos": True, "n": 64, "temperature": 1.0})
 
 
@@ -180,7 +182,7 @@ def leave_generate_stream(llm: LLMProcess) -> None:
 
 
 def leave_generate(llm: LLMProcess) -> None:
-    # Eight answers take long enough to be seen under way.
+    # Eight replies take long enough to be observed while active.
     body = json.dumps({"text_input": "the sea", "sampling_parameters": LONG}).encode()
     with socket.create_connection(("127.0.0.1", llm.http_port)) as connection:
         head = f"POST {PATH}/generate HTTP/1.1\r\nhost: x\r\ncontent-length: {len(body)}\r\n\r\n"
@@ -197,7 +199,7 @@ def leave_infer(llm: LLMProcess) -> None:
 
 @pytest.mark.parametrize("leave", [leave_grpc, leave_generate_stream, leave_generate, leave_infer])
 def test_a_client_that_leaves_frees_its_blocks(llm: LLMProcess, leave: Any) -> None:
-    """By any protocol: its request ends as cancelled, long before its text would."""
+    """In any protocol the request of a client that disconnects ends as cancelled, long before its text would end."""
     cancelled = 'pointsman_llm_requests_total{outcome="cancelled"}'
     before = llm.metrics()[cancelled]
     leave(llm)
@@ -206,9 +208,9 @@ def test_a_client_that_leaves_frees_its_blocks(llm: LLMProcess, leave: Any) -> N
 
 
 def test_a_request_that_takes_too_long_is_ended(llm: LLMProcess) -> None:
-    """V2's timeout counts in microseconds, and ends a generation wherever it is."""
+    """V2's timeout is in microseconds and ends a generation in any phase."""
     reply = llm.post(f"{PATH}/generate", {"text_input": "the sea", "sampling_parameters": LONG, "timeout": 60_000})
-    assert reply.status == 400  # Triton's status for errors of models by generate
+    assert reply.status == 400  # Triton's status for model errors of generate
     assert json.loads(reply.body)["error"].startswith("Request timeout expired after ")
     results = events(llm, sampling_parameters=LONG, timeout=60_000)
     assert all("text_output" in each for each in results[:-1])
@@ -216,7 +218,7 @@ def test_a_request_that_takes_too_long_is_ended(llm: LLMProcess) -> None:
 
 
 def test_statistics_and_metrics_count(llm: LLMProcess) -> None:
-    """Triton's counters count requests as they end, vLLM's tokens and times a moment later."""
+    """Triton's counters count requests when they end; vLLM's counters of tokens and times follow a moment later."""
     success, finished = "nv_inference_request_success", 'pointsman_llm_requests_total{outcome="finished"}'
     first, later = "vllm:time_to_first_token_seconds", "vllm:inter_token_latency_seconds"
     least = {"vllm:generation_tokens_total": 15, "vllm:prompt_tokens_total": 15, finished: 3}

@@ -1,4 +1,4 @@
-"""Beam search as a pure thing: scores in, moves out."""
+"""Beam search as a pure state machine: scores in, moves out."""
 
 import itertools
 import math
@@ -13,7 +13,7 @@ STOP = 0
 
 
 def scores(prefix: tuple[int, ...], seed: int) -> list[tuple[int, float]]:
-    """A made-up model: (token, log probability), falling."""
+    """A synthetic model: (token, log probability) in descending order."""
     dice = random.Random(f"{seed}.{prefix}")
     weights = [dice.random() ** 3 + 0.01 for _ in range(VOCABULARY)]
     total = sum(weights)
@@ -34,7 +34,7 @@ def search(width: int, length: int, seed: int, **options: object) -> BeamSearch:
 
 
 def best_of_all(length: int, seed: int, penalty: float) -> tuple[tuple[int, ...], float]:
-    """By trying every answer."""
+    """The best reply by exhaustive search."""
     found: list[tuple[float, tuple[int, ...]]] = []
     for size in range(length + 1):
         for answer in itertools.product(range(1, VOCABULARY), repeat=size):
@@ -51,14 +51,14 @@ def best_of_all(length: int, seed: int, penalty: float) -> tuple[tuple[int, ...]
 @pytest.mark.parametrize("seed", range(8))
 @pytest.mark.parametrize("penalty", [0.5, 1.0])
 def test_as_many_beams_as_there_are_answers_find_the_best(seed: int, penalty: float) -> None:
-    """With room for every prefix, the search finds what trying all finds."""
+    """With a beam for every prefix, the search finds the result of an exhaustive search."""
     answer, score = best_of_all(4, seed, penalty)
     best = search(300, 4, seed, length_penalty=penalty).best(1)[0]
     assert best.tokens == answer and best.score == pytest.approx(score)
 
 
 def test_one_beam_goes_on_alone_and_all_wait_for_the_last() -> None:
-    """The first step has one beam; later ones move once each beam has offered its candidates."""
+    """The first step has one beam; later steps move once every beam has offered its candidates."""
     beams = BeamSearch(2, 9, frozenset({STOP}), length_penalty=1.0, early_stopping=False)
     assert beams.offer(0, [(3, -0.1), (4, -0.5), (2, -0.9), (1, -3.0)]) == [Move(0, 0, 3), Move(1, 0, 4)]
     assert beams.offer(1, [(1, -0.05), (2, -0.1), (3, -9.0), (4, -9.0)]) is None
@@ -66,7 +66,7 @@ def test_one_beam_goes_on_alone_and_all_wait_for_the_last() -> None:
 
 
 def test_it_can_end_with_the_first_answers() -> None:
-    """With early_stopping it is done once as many answers as beams have ended."""
+    """With early_stopping the search ends once it has as many hypotheses as beams."""
     beams = BeamSearch(1, 9, frozenset({STOP}), length_penalty=1.0, early_stopping=True)
     assert beams.offer(0, [(STOP, -0.1), (4, -0.5)]) == []
     assert beams.is_done and beams.best(1)[0].tokens == () and beams.best(1)[0].has_ended
@@ -74,7 +74,7 @@ def test_it_can_end_with_the_first_answers() -> None:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_hypotheses_are_ranked_and_of_the_requested_length(seed: int) -> None:
-    """No answer is longer than it may be, the best comes first."""
+    """No hypothesis exceeds the length limit, and the best comes first."""
     best = search(3, 6, seed).best(3)
     assert all(len(each.tokens) <= 6 for each in best)
     assert [each.score for each in best] == sorted((each.score for each in best), reverse=True)

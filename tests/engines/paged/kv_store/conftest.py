@@ -1,4 +1,4 @@
-"""Engines that share a Redis, and one without."""
+"""Engines that share a Redis, and one without Redis."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ EngineOf = Callable[..., PagedEngine]
 
 @pytest.fixture
 def engine_of(llama: Path) -> Iterator[EngineOf]:
-    """engine_of(server, **options): an engine that runs, on one thread; with a server its blocks are stored there."""
+    """engine_of(server, **options): a running engine with one thread; with a server it stores its blocks there."""
     engines: list[PagedEngine] = []
 
     def make(server: RedisServer | None = None, *, folder: Path = llama, **options: Any) -> PagedEngine:

@@ -1,4 +1,4 @@
-"""Blocks as values: the same bits back, or near them for half the bytes."""
+"""Encoded blocks: lossless, or close to the original in half the bytes."""
 
 import pytest
 import torch
@@ -25,7 +25,7 @@ def stored(codec: BlockCodec, arrays: list[torch.Tensor]) -> State:
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_raw_blocks_are_the_same_to_the_bit(dtype: torch.dtype) -> None:
-    """Several at once, in their order."""
+    """Several raw blocks decode to the same bits, in their order."""
     codec = BlockCodec(SHAPES, dtype, CODECS["raw"])
     blocks = [block(seed, dtype) for seed in range(3)]
     decoded = codec.decode([stored(codec, each) for each in blocks])
@@ -35,7 +35,7 @@ def test_raw_blocks_are_the_same_to_the_bit(dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_int8_is_near(dtype: torch.dtype) -> None:
-    """No number is further off than half a step of its head's and token's largest, of which 127 are."""
+    """No number is off by more than half a step, where 127 steps are the largest value of its head and token."""
     codec = BlockCodec(SHAPES, dtype, CODECS["int8"])
     arrays = block(1, dtype)
     for array, decoded in zip(arrays, codec.decode([stored(codec, arrays)]), strict=True):
@@ -45,14 +45,14 @@ def test_int8_is_near(dtype: torch.dtype) -> None:
 
 
 def test_int8_is_small() -> None:
-    """Of heads of 128 numbers in 16 bits, 132 bytes are left of 256."""
+    """A head of 128 16-bit numbers takes 132 bytes instead of 256."""
     shapes = [(2, 16, 4, 128)] * 2
     raw, small = (BlockCodec(shapes, torch.bfloat16, codec).num_bytes for codec in CODECS.values())
     assert small / raw == 132 / 256
 
 
 def test_zeros_stay_zeros() -> None:
-    """A row without any number has no scale of its own."""
+    """A row of zeros has no scale and decodes to zeros."""
     codec = BlockCodec([(1, 2, 1, 4)], torch.float32, CODECS["int8"])
     state = codec.encode([torch.zeros(1, 2, 1, 4)])
     assert state is not None and not codec.decode([state])[0].any()
@@ -60,14 +60,14 @@ def test_zeros_stay_zeros() -> None:
 
 @pytest.mark.parametrize("number", [float("nan"), float("inf")])
 def test_what_is_no_number_is_not_kept(number: float) -> None:
-    """A broken model does not affect other requests."""
+    """A block with NaN or infinity is not encoded, so that a broken model does not affect other requests."""
     arrays = block(0, torch.float32)
     arrays[1][0, 3, 0, 5] = number
     assert BlockCodec(SHAPES, torch.float32, CODECS["raw"]).encode(arrays) is None
 
 
 def test_another_form_is_refused() -> None:
-    """Of another codec, dtype or shape: whatever the key says."""
+    """A value of another codec, dtype or shape is refused, whatever its key is."""
     raw = BlockCodec(SHAPES, torch.float32, CODECS["raw"])
     others = [
         BlockCodec(SHAPES, torch.float32, CODECS["int8"]),

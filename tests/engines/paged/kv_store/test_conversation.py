@@ -1,4 +1,4 @@
-"""A conversation of ten turns on two servers, of which the first is killed after the fifth."""
+"""A conversation of ten turns on two servers, the first of which is killed after the fifth turn."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def stored(url: str) -> list[str]:
 
 
 def question(turn: int) -> list[int]:
-    """The question of a turn: between 21 and 30 tokens."""
+    """A turn's question: 21 to 30 tokens."""
     return [(turn * 31 + place * 7) % 250 for place in range(21 + turn)]
 
 
@@ -52,14 +52,14 @@ def answer(llm: LLMProcess, prompt: list[int], turn: int) -> list[int]:
 
 
 def prefilled(llm: LLMProcess, num_prompt_tokens: int) -> float:
-    """Computed prompt tokens, once this many prompt tokens are reported."""
+    """The number of computed prompt tokens, read once this many prompt tokens are reported."""
     eventually(lambda: llm.metrics()["vllm:prompt_tokens_total"] == num_prompt_tokens)
     return llm.metrics()["pointsman_llm_prefill_tokens_total"]
 
 
 def test_a_conversation_goes_on_elsewhere(folder: Path, tmp_path: Path, redis_server: RedisServer) -> None:
-    """The text is that of the undisturbed run, token by token, and the second server computes those tokens alone that
-    the store lacks, and what is new in each turn."""
+    """The text is that of the undisturbed run, token by token, and the second server computes only the tokens that are
+    missing from the store or new in a turn."""
     text: list[int] = []
     lengths, message = [], []
     with server(folder, tmp_path / "undisturbed") as llm:
@@ -75,20 +75,20 @@ def test_a_conversation_goes_on_elsewhere(folder: Path, tmp_path: Path, redis_se
             text += question(turn)
             assert answer(first, text, turn) == message[turn]
             text += message[turn]
-        first.kill()  # as it is: what was not yet written is lost
+        first.kill()  # without a shutdown: pending writes are lost
     num_stored = len(redis_server.names("pointsman:1:kv:*"))
     assert num_stored > 0
 
     computed = 0
     with server(folder, tmp_path / "second", *stored(redis_server.url)) as second:
-        # All that is known is one text: each turn's prompt begins with the prompts and the answers before it.
+        # All known tokens are one text: each turn's prompt begins with the earlier prompts and replies.
         num_known = num_stored * BLOCK
         for turn in range(KILLED_AFTER, TURNS):
             text += question(turn)
             assert answer(second, text, turn) == message[turn]
             computed += len(text) - min(num_known, len(text) - 1) // BLOCK * BLOCK
             text += message[turn]
-            num_known = len(text) - 1  # the last token was sampled, not read
+            num_known = len(text) - 1  # the last token was sampled and never read
         assert prefilled(second, sum(lengths[KILLED_AFTER:])) == computed
         metrics = second.metrics()
         assert metrics["vllm:external_prefix_cache_hits_total"] == num_stored * BLOCK
@@ -98,8 +98,8 @@ def test_a_conversation_goes_on_elsewhere(folder: Path, tmp_path: Path, redis_se
 
 
 def test_a_client_sees_what_was_stored(folder: Path, tmp_path: Path, redis_server: RedisServer) -> None:
-    """OpenAI's usage counts tokens that came from the store as cached; a tenant's salt has blocks of its own, sealed
-    with a secret of its own; and no client is shown the store's address."""
+    """OpenAI's usage counts tokens from the store as cached; a tenant's salt separates its blocks, which are sealed
+    with a secret; no client sees the store's address."""
     secret = tmp_path / "secret"
     secret.write_text("0123456789abcdef0123456789abcdef")
     body = {"model": NAME, "messages": [{"role": "user", "content": "once " * 40}], "max_tokens": 3, "seed": 1}
@@ -121,8 +121,8 @@ def test_a_client_sees_what_was_stored(folder: Path, tmp_path: Path, redis_serve
 
 
 def test_a_missing_redis_stops_no_request(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The environment may name it. The server starts and answers without it; an address that is none is refused at the
-    start."""
+    """The environment can name the store. The server starts and replies without a reachable Redis, but refuses an
+    invalid address at startup."""
     monkeypatch.setenv("POINTSMAN_KV_STORE", f"unix://{tmp_path}/nobody")
     with server(folder, tmp_path / "away") as llm:
         assert f"kv store  unix://{tmp_path}/nobody: " in llm.log()

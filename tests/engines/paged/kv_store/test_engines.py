@@ -1,4 +1,5 @@
-"""Engines that share stored blocks: one goes on where another ended, with the same text, computing what it lacks."""
+"""Engines that share stored blocks: one continues a text of another, with the same result, and computes only missing
+tokens."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ BLOCK = 16
 
 
 def settle(engine: PagedEngine) -> None:
-    """Wait until what it has computed is stored, as far as it ever will be."""
+    """Wait until the engine has finished its writes to the store."""
     block_store = engine._parts.block_store
     assert block_store is not None and block_store.store.flush(10)
 
@@ -51,7 +52,7 @@ SETTINGS: list[dict[str, Any]] = [
 def test_a_second_engine_finds_what_the_first_has_computed(
     options: dict[str, Any], redis_server: RedisServer, engine_of: EngineOf, llama: Path
 ) -> None:
-    """Prompt and answer of a text are not computed again, and the continuation is the first engine's."""
+    """Prompt and reply of a text are not computed again, and the continuation equals the first engine's."""
     if options.get("speculation") == "draft":
         options = {**options, "speculation": Speculation("draft", num_tokens=3, draft=llama)}
     first = engine_of(redis_server, **options)
@@ -70,8 +71,8 @@ def test_a_second_engine_finds_what_the_first_has_computed(
 
 
 def test_a_store_changes_no_text(redis_server: RedisServer, engine_of: EngineOf) -> None:
-    """The same seeds without a store, with an empty one, and with one that knows all: sixteen at once, of which some
-    begin alike and some have several answers."""
+    """Sixteen concurrent requests, some with a common prefix or several choices, have the same texts without a store,
+    with an empty one and with a full one."""
     prompts = [[place // 2, *PROMPT[: 30 + 11 * (place % 7)], place % 5] for place in range(16)]
     fields = [{**SEEDED, "seed": place, "n": 1 + (place % 5 == 0)} for place in range(16)]
 
@@ -91,8 +92,8 @@ def test_a_store_changes_no_text(redis_server: RedisServer, engine_of: EngineOf)
 
 
 def test_int8_changes_a_text_a_little(redis_server: RedisServer, engine_of: EngineOf) -> None:
-    """A fourth of float32's bytes and a little more; the next token's log probabilities are off by tenths at most, with
-    weights as large as these."""
+    """int8 blocks take little more than a fourth of float32's bytes; with these large weights the next token's log
+    probabilities are off by tenths at most."""
     sizes, results = {}, {}
     for codec in ("raw", "int8"):
         writer = engine_of(redis_server, kv_codec=codec)
@@ -114,7 +115,7 @@ def test_int8_changes_a_text_a_little(redis_server: RedisServer, engine_of: Engi
 def test_a_device_that_copies_behind_loses_nothing(
     ahead: bool, redis_server: RedisServer, engine_of: EngineOf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As a GPU does: blocks are handed on once a later step was read, and the last ones when nothing is left to do."""
+    """As on a GPU, blocks are written once a later step was read, and the last ones when the engine is idle."""
     monkeypatch.setattr(BlockMemory, "is_asynchronous", True)
     engine = engine_of(redis_server, run_ahead=ahead)
     answer_of(engine, PROMPT, max_tokens=40)
@@ -124,8 +125,8 @@ def test_a_device_that_copies_behind_loses_nothing(
 
 
 def test_a_prefetched_sequence_does_not_wait(redis_server: RedisServer, engine_of: EngineOf, llama: Path) -> None:
-    """The look-up begins when a request comes: where nothing is stored of it and that is known by its turn, it is
-    admitted at once; without that it steps aside."""
+    """The look-up starts when a request arrives. If its result is known by the request's turn and empty, the request is
+    admitted at once; otherwise it waits for the look-up."""
     settings = {"kv_store": redis_server.url, "kv_fetch": "always", "kv_deadline": 10.0, "threads": 1}
     engine = PagedEngine.load(llama, EngineOptions(max_context=256, dtype="float32", **settings))  # type: ignore[arg-type]
     transfer, scheduler = engine._transfer, engine._scheduler
@@ -146,7 +147,7 @@ def test_a_prefetched_sequence_does_not_wait(redis_server: RedisServer, engine_o
 
 
 def test_requests_that_begin_alike_fetch_once(redis_server: RedisServer, engine_of: EngineOf) -> None:
-    """Those that come together wait for one fetch of what they have in common."""
+    """Concurrent requests with a common prefix wait for one fetch of it."""
     writer = engine_of(redis_server)
     answer_of(writer, PROMPT, max_tokens=1)
     settle(writer)
@@ -158,7 +159,7 @@ def test_requests_that_begin_alike_fetch_once(redis_server: RedisServer, engine_
 
 
 def test_tenants_share_nothing(redis_server: RedisServer, engine_of: EngineOf, tmp_path: Path) -> None:
-    """A salt is another text; with a secret it is another seal, too. The right one finds it all."""
+    """Another salt finds no blocks, nor does an engine without the secret; the right salt finds all."""
     secret = tmp_path / "secret"
     secret.write_text("0123456789abcdef0123456789abcdef")
     writer = engine_of(redis_server, kv_secret_file=secret)
@@ -171,7 +172,7 @@ def test_tenants_share_nothing(redis_server: RedisServer, engine_of: EngineOf, t
 
 
 def test_adapters_share_nothing(redis_server: RedisServer, engine_of: EngineOf, llama: Path, tmp_path: Path) -> None:
-    """Neither with the base, nor with another of the same name."""
+    """An adapter's blocks are not used for the base model, nor for another adapter of the same name."""
     folder = adapter_folder(llama, tmp_path / "sql")
     writer = engine_of(redis_server, adapters={"sql": folder})
     answer_of(writer, PROMPT, max_tokens=1, adapter="sql")
@@ -181,7 +182,7 @@ def test_adapters_share_nothing(redis_server: RedisServer, engine_of: EngineOf, 
 
 
 def test_a_block_that_is_missing_ends_what_is_found(redis_server: RedisServer, engine_of: EngineOf) -> None:
-    """Blocks before it are loaded, those behind it are computed, and stored again."""
+    """Blocks before a missing one are loaded; later ones are computed and stored again."""
     writer = engine_of(redis_server)
     expected = answer_of(writer, PROMPT, **SEEDED).tokens()
     settle(writer)
@@ -199,7 +200,7 @@ def test_a_block_that_is_missing_ends_what_is_found(redis_server: RedisServer, e
 
 
 def test_what_is_faster_computed_is_not_fetched(redis_server: RedisServer, engine_of: EngineOf) -> None:
-    """Once it is known what prefill takes and what a slow network does, a short prompt is computed."""
+    """Once the costs of prefill and of a slow network are known, a short prompt is computed."""
     writer = engine_of(redis_server)
     answer_of(writer, PROMPT, max_tokens=1)
     settle(writer)
@@ -211,16 +212,16 @@ def test_what_is_faster_computed_is_not_fetched(redis_server: RedisServer, engin
     answer = answer_of(reader, PROMPT, max_tokens=1)
     assert cached(answer) == 0
     assert reader.stats()["kv_store_declined_total"] == 192
-    settle(reader)  # its writes teach the cost, too
+    settle(reader)  # its writes update the cost, too
     block_store.cost.round_trip_seconds = 0.0
     block_store.cost.seconds_per_byte = 0.0
-    reader._pacing.row_seconds = 0.1  # longer than any round trip of a busy machine
+    reader._pacing.row_seconds = 0.1  # longer than any round trip on a busy machine
     assert cached(answer_of(reader, [9, *PROMPT], max_tokens=1)) == 0, "another text"
     assert reader.stats()["kv_store_queries_total"] == 192
 
 
 def test_store_problems_are_reported_at_the_start(llama: Path, tmp_path: Path) -> None:
-    """The option, and what it has to be."""
+    """The error names the option and its valid values."""
     for options, text in (
         ({"kv_store": "redis://"}, "names no host"),
         ({"kv_store": "redis://localhost", "prefix_cache": False}, "leave prefix_cache on"),

@@ -1,4 +1,4 @@
-"""Whatever Redis does, generation goes on, and the text is the same: at worst all of it is computed."""
+"""Generation continues with the same text whatever Redis does; at worst all tokens are computed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.support.waiting import eventually
 
 @pytest.fixture
 def expected(redis_server: RedisServer, engine_of: EngineOf) -> list[int]:
-    """The answer to the prompt, whose blocks are stored."""
+    """The reply to the prompt whose blocks are stored."""
     engine = engine_of(redis_server)
     answer = answer_of(engine, PROMPT, **SEEDED).tokens()
     settle(engine)
@@ -42,7 +42,7 @@ def cut(server: RedisServer) -> None:
 
 
 def swap(server: RedisServer) -> None:
-    """Each block in another's place."""
+    """Swap the values of blocks."""
     keys = server.names()
     values = server.client.mget(keys)
     for key, value in zip(keys, values[1:] + values[:1], strict=True):
@@ -61,7 +61,7 @@ def another_type(server: RedisServer) -> None:
 
 
 def larger(server: RedisServer) -> None:
-    """Much larger than any block is: it is not even read."""
+    """Store a value much larger than a block; the engine does not read it."""
     for key in server.names():
         server.client.append(key, bytes(100_000))
 
@@ -78,7 +78,7 @@ FAULTS: list[tuple[Callable[[RedisServer], None], int]] = [
     (larger, 0),
     (another_type, 0),
     (emptied, 0),
-    (fill_up, 192),  # what is there is read
+    (fill_up, 192),  # the present blocks are read
 ]
 
 
@@ -90,7 +90,7 @@ def test_the_text_is_the_same(
     redis_server: RedisServer,
     engine_of: EngineOf,
 ) -> None:
-    """Killed, full, corrupt, of another type, empty: a miss, without an error."""
+    """A store that is killed, full, corrupt, of another type or empty causes a cache miss without an error."""
     fault(redis_server)
     engine = engine_of(redis_server)
     answer = answer_of(engine, PROMPT, **SEEDED)
@@ -104,7 +104,7 @@ def test_the_text_is_the_same(
 def test_a_spoilt_block_is_replaced(
     spoil: Callable[[RedisServer], None], expected: list[int], redis_server: RedisServer, engine_of: EngineOf
 ) -> None:
-    """The engine that finds it deletes it, and the one that computes it writes it again."""
+    """The engine that finds a corrupt block deletes it, and the one that computes it writes it again."""
     spoil(redis_server)
     engine = engine_of(redis_server)
     assert answer_of(engine, PROMPT, **SEEDED).tokens() == expected
@@ -117,7 +117,7 @@ def test_a_spoilt_block_is_replaced(
 def test_a_frozen_redis_delays_a_few_requests_by_its_deadline(
     expected: list[int], redis_server: RedisServer, engine_of: EngineOf
 ) -> None:
-    """Then calls pause for a while, and decoding never waits for it."""
+    """After some timeouts calls to the store pause for a while, and decoding never waits for it."""
     engine = engine_of(redis_server, kv_deadline=0.2)
     redis_server.freeze()
     for place in range(6):
@@ -136,8 +136,8 @@ def test_a_frozen_redis_delays_a_few_requests_by_its_deadline(
 
 
 def test_steps_go_on_while_one_waits(expected: list[int], redis_server: RedisServer, engine_of: EngineOf) -> None:
-    """A request that waits for a frozen Redis holds up nobody: others are answered meanwhile, and it is cancelled in a
-    moment, with nothing left behind."""
+    """A request that waits for a frozen Redis does not delay others; it can be cancelled at once and holds no
+    blocks."""
     engine = engine_of(redis_server, kv_deadline=60.0)
     block_store = engine._parts.block_store
     assert block_store is not None
@@ -165,7 +165,7 @@ def test_steps_go_on_while_one_waits(expected: list[int], redis_server: RedisSer
 def test_an_expired_request_fails_while_it_fetches(
     expected: list[int], redis_server: RedisServer, engine_of: EngineOf
 ) -> None:
-    """A request's own deadline holds while it waits for stored blocks, too."""
+    """A request's own deadline also holds while it waits for stored blocks."""
     engine = engine_of(redis_server, kv_deadline=60.0)
     block_store = engine._parts.block_store
     assert block_store is not None
@@ -180,7 +180,7 @@ def test_an_expired_request_fails_while_it_fetches(
 def test_blocks_that_cannot_be_loaded_are_computed(
     expected: list[int], redis_server: RedisServer, engine_of: EngineOf
 ) -> None:
-    """A device without room for them, once: nothing that was not filled is found by its name."""
+    """If the device has no room for loaded blocks, they are computed; no unfilled block is found by its name."""
     engine = engine_of(redis_server)
     block_store = engine._parts.block_store
     assert block_store is not None
@@ -198,8 +198,8 @@ def test_blocks_that_cannot_be_loaded_are_computed(
 def test_a_long_text_is_read_as_fast_as_it_is_loaded(
     expected: list[int], redis_server: RedisServer, engine_of: EngineOf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Reads wait for the engine, so that a text of any length takes little memory beside the cache."""
-    monkeypatch.setattr("engines.paged.kv_store.block_store.READ_BYTES", 1)  # a block a read
+    """Reads wait for the engine, so that a text of any length takes little memory outside the cache."""
+    monkeypatch.setattr("engines.paged.kv_store.block_store.READ_BYTES", 1)  # one block per read
     monkeypatch.setattr("engines.paged.kv_store.kv_transfer._MAX_AHEAD", 1)
     answer = answer_of(engine_of(redis_server), PROMPT, **SEEDED)
     assert (answer.tokens(), cached(answer)) == (expected, 192)
@@ -208,7 +208,7 @@ def test_a_long_text_is_read_as_fast_as_it_is_loaded(
 def test_a_cache_that_is_full_takes_what_it_can(
     expected: list[int], redis_server: RedisServer, engine_of: EngineOf
 ) -> None:
-    """Others hold nearly all of it: what there is no room for is computed in its turn."""
+    """If other requests hold nearly the whole cache, blocks without room are computed later."""
     engine = engine_of(redis_server, num_blocks=20, max_context=240)
     others = [send(engine, [place, *range(60)], max_tokens=40) for place in range(3)]
     eventually(lambda: engine.stats()["num_requests_running"] >= 2 or all(each.done.is_set() for each in others))
@@ -219,7 +219,7 @@ def test_a_cache_that_is_full_takes_what_it_can(
 
 @contextmanager
 def slow_proxy(target: Path, bytes_per_second: float, directory: Path) -> Iterator[Path]:
-    """A way to a Redis on which answers come slowly."""
+    """A proxy in front of Redis that delays its replies."""
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(str(directory / "slow"))
     listener.listen()
@@ -257,8 +257,8 @@ def slow_proxy(target: Path, bytes_per_second: float, directory: Path) -> Iterat
 def test_a_slow_redis_delays_a_request_up_to_its_deadline(
     expected: list[int], redis_server: RedisServer, engine_of: EngineOf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What has come by the deadline is used, the rest is computed."""
-    monkeypatch.setattr("engines.paged.kv_store.block_store.READ_BYTES", 1)  # a block a read
+    """Blocks that arrive by the deadline are used; the rest is computed."""
+    monkeypatch.setattr("engines.paged.kv_store.block_store.READ_BYTES", 1)  # one block per read
     with slow_proxy(redis_server.socket, 50_000, redis_server.socket.parent) as path:
         engine = engine_of(redis_server, kv_store=f"unix://{path}", kv_deadline=1.5)
         answer = answer_of(engine, PROMPT, **SEEDED)
@@ -270,8 +270,8 @@ def test_a_slow_redis_delays_a_request_up_to_its_deadline(
 def test_what_comes_slowly_and_would_be_computed_more_slowly_is_waited_for(
     expected: list[int], redis_server: RedisServer, engine_of: EngineOf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The deadline is for requests that would be faster without a store."""
-    monkeypatch.setattr("engines.paged.kv_store.block_store.READ_BYTES", 1)  # a block a read
+    """The deadline does not apply to requests for which computing would take longer than the read."""
+    monkeypatch.setattr("engines.paged.kv_store.block_store.READ_BYTES", 1)  # one block per read
     with slow_proxy(redis_server.socket, 100_000, redis_server.socket.parent) as path:
         engine = engine_of(redis_server, kv_store=f"unix://{path}", kv_deadline=1.0)
         engine._pacing.row_seconds = 0.1
@@ -283,7 +283,7 @@ def test_what_comes_slowly_and_would_be_computed_more_slowly_is_waited_for(
 def test_a_step_that_fails_stores_nothing_wrong(
     redis_server: RedisServer, engine_of: EngineOf, expected: list[int]
 ) -> None:
-    """What it has named and not computed is neither kept nor found."""
+    """Blocks that a failed step named but did not compute are neither stored nor found."""
     engine = engine_of(redis_server)
     runner = engine._parts.runner
     launch = runner.launch
@@ -302,7 +302,7 @@ def test_a_step_that_fails_stores_nothing_wrong(
 
 
 def test_numbers_that_are_none_are_not_stored(redis_server: RedisServer, engine_of: EngineOf) -> None:
-    """A model that computes NaN affects no other texts."""
+    """NaN results of a broken model are not stored."""
     import torch
 
     engine: PagedEngine = engine_of(redis_server)

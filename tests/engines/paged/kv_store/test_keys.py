@@ -1,4 +1,4 @@
-"""Keys of stored blocks: the same wherever the same numbers are computed, and others wherever they are not."""
+"""Keys of stored blocks: equal where the computed numbers are equal, different otherwise."""
 
 import os
 import subprocess
@@ -25,13 +25,13 @@ def request(adapter: str | None = None, salt: str = "") -> GenerateRequest:
 
 
 def test_a_key_is_the_same_in_each_process_and_on_each_machine() -> None:
-    """This very text: a change of how keys are made is another layout version."""
+    """The key has this fixed value: a change of the key format requires a new layout version."""
     assert BlockKeys(NUMBERS, {}, None).of(request(), NAME) == KEY
 
 
 @pytest.mark.parametrize("seed", ["0", "1"])
 def test_no_seed_of_a_process_is_in_it(seed: str) -> None:
-    """Python's hashes differ from process to process (LMCache's misses came from that); ours do not."""
+    """The key is independent of PYTHONHASHSEED, which differs between processes (the cause of LMCache's misses)."""
     script = (
         "from tests.engines.paged.kv_store.test_keys import *\nprint(BlockKeys(NUMBERS, {}, None).of(request(), NAME))"
     )
@@ -52,19 +52,19 @@ CHANGES = [
 
 @pytest.mark.parametrize("change", CHANGES, ids=str)
 def test_other_numbers_have_other_keys(change: dict[str, object]) -> None:
-    """Everything that a block depends on is in its key: no request is answered from another model's blocks."""
+    """Everything that a block depends on is in its key, so that no request gets another model's blocks."""
     assert BlockKeys(replace(NUMBERS, **change), {}, None).of(request(), NAME) != KEY  # type: ignore[arg-type]
 
 
 def test_an_adapter_is_known_by_its_weights() -> None:
-    """Whatever requests call it."""
+    """An adapter is identified by its weights, not by its name."""
     one, other = BlockKeys(NUMBERS, {"sql": "11"}, None), BlockKeys(NUMBERS, {"sql": "22"}, None)
     keys = {keys.of(request("sql"), NAME) for keys in (one, other)} | {KEY}
     assert len(keys) == 3
 
 
 def test_a_secret_hides_which_texts_were_seen() -> None:
-    """Without it a text's key cannot be computed; tenants have keys of their own."""
+    """Without the secret the key of a text cannot be computed; each tenant has its own keys."""
     keys = BlockKeys(NUMBERS, {}, SECRET)
     made = {keys.of(request(salt=salt), NAME) for salt in ("", "a", "b")} | {KEY}
     assert len(made) == 4

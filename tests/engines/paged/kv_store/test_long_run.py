@@ -1,4 +1,4 @@
-"""Many requests that come, go and send each other away, while their Redis is killed, frozen, emptied and spoilt."""
+"""Many requests that arrive, end and preempt each other while Redis is killed, frozen, emptied and corrupted."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ AT_ONCE = 20
 
 
 def test_nothing_is_lost_or_changed(redis_server: RedisServer, engine_of: EngineOf) -> None:
-    """Each that ends by itself has the text that it has alone, on whichever of two engines, and no block is lost."""
+    """Each request that completes has the text that it has alone, on either of two engines, and no block leaks."""
     dice = random.Random(11)
     kinds = []
     for number in range(NUM_KINDS):

@@ -1,4 +1,4 @@
-"""Blocks out of the cache and into it: on the processor, and on a GPU that runs behind the calls."""
+"""Blocks copied out of the cache and back: on the CPU, and on a GPU that runs asynchronously."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def ops(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iter
 
 @torch.inference_mode()
 def test_blocks_go_out_and_come_back(ops: Ops) -> None:
-    """What is copied out of some blocks and into others is in both, keys and values of all layers, of the model's cache
-    and the draft model's; the device is not waited for on the way in."""
+    """Blocks copied out and into other blocks have the same keys and values of all layers, in the model's cache and the
+    draft model's; copying in does not wait for the device."""
     configs = [read_config(tiny_model("llama")), read_config(tiny_model("llama", num_hidden_layers=1))]
     caches = [KVCache(config, 9, 4, ops.device) for config in configs]
     contents = [[torch.randn(each.shape) for each in (cache.keys, cache.values)] for cache in caches]
