@@ -1,4 +1,4 @@
-"""Fixtures of the engine host: one on the tests' simple models, and pairs of a Triton and a host that are compared."""
+"""Fixtures of the engine host: a host on the tests' simple models, and pairs of a Triton and a host for comparison."""
 
 import os
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ from tests.engines.conformance.pair import (
 )
 from tests.support.host import HostProcess
 
-# CONFORMANCE_OF=triton compares Triton with another Triton: calls that differ then are no test of the host.
+# CONFORMANCE_OF=triton compares Triton with another Triton: calls that differ then say nothing about the host.
 PEER = os.environ.get("CONFORMANCE_OF", "host")
 
 

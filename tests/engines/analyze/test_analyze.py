@@ -55,7 +55,7 @@ def send_request(triton: TritonProcess, path: str, body: object = None) -> Any:
 
 @pytest.mark.triton
 def test_a_quick_analysis(triton: TritonProcess, tmp_path: Path) -> None:
-    """It measures a model under its candidates, recommends one as config.pbtxt, and leaves the model as it was."""
+    """An analysis measures a model under its candidates, recommends one as config.pbtxt, and restores the model."""
     before = send_request(triton, "/v2/models/adder/config")
     sweep = ("--instances=1,2", "--max-batch-size=8", "--queue-delay-us=none,100")
     status, printed = run(
@@ -97,7 +97,7 @@ def test_a_quick_analysis(triton: TritonProcess, tmp_path: Path) -> None:
 
 @pytest.mark.triton
 def test_an_interrupted_analysis(triton: TritonProcess, tmp_path: Path) -> None:
-    """Ctrl-C puts the model back, and keeps what was measured; nothing but errors recommends nothing."""
+    """Ctrl-C restores the model and keeps the measurements so far."""
     before = send_request(triton, "/v2/models/adder/config")
     process = start(
         tmp_path, "--model=adder", f"--url={triton.http_url}", *TINY, "--instances=2,3,4,5,6", "--search=grid",
@@ -124,7 +124,7 @@ def test_an_interrupted_analysis(triton: TritonProcess, tmp_path: Path) -> None:
 
 @pytest.mark.triton
 def test_a_model_that_was_not_loaded_is_unloaded_again(triton: TritonProcess, tmp_path: Path) -> None:
-    """Nothing within the budget is exit code 3, with the nearest; the repository is as it was before."""
+    """If no candidate is within the budget, the exit code is 3 and the nearest is shown. The repository is restored."""
     send_request(triton, "/v2/repository/models/identity_fp32/unload", {})
     try:
         status, printed = run(
@@ -152,7 +152,7 @@ def test_a_model_that_was_not_loaded_is_unloaded_again(triton: TritonProcess, tm
     ids=["unknown", "decoupled", "sequence", "shape", "no batches"],
 )
 def test_what_cannot_be_analyzed(triton: TritonProcess, tmp_path: Path, arguments: list[str], printed: str) -> None:
-    """One line has the reason."""
+    """The exit code is 1, and one line of output has the reason."""
     status, reported = run(tmp_path, *arguments, f"--url={triton.http_url}")
     assert status == 1
     assert f"pointsman analyze: {printed}" in reported
@@ -160,7 +160,7 @@ def test_what_cannot_be_analyzed(triton: TritonProcess, tmp_path: Path, argument
 
 @pytest.mark.triton
 def test_a_server_on_this_machine_is_found(triton: TritonProcess) -> None:
-    """By its port; another machine's is not."""
+    """`server_pid` finds a local server by its port, and returns None for another machine's."""
     assert server_pid(triton.http_url) == triton.process.pid
     assert server_pid("http://192.0.2.1:8000") is None
 
@@ -187,7 +187,8 @@ signal.pause()
 
 
 def test_a_host_of_our_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It starts in explicit model control and is stopped; one that exits early shows its log."""
+    """The host starts in explicit model control and is stopped afterwards. The error of a host that exits early shows
+    its log."""
     (tmp_path / "host.py").write_text(HOST)
     monkeypatch.chdir(tmp_path)
     command = (sys.executable, str(tmp_path / "host.py"))

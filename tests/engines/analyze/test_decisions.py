@@ -42,7 +42,7 @@ FRONTS = [
 
 @pytest.mark.parametrize(("what", "points", "front"), FRONTS, ids=[row[0] for row in FRONTS])
 def test_the_pareto_front(what: str, points: list[Measurement], front: list[Measurement]) -> None:
-    """On it is what no other measurement beats in throughput and latency both."""
+    """The front has each measurement that no other beats in both throughput and latency."""
     assert pareto_front(points) == front
 
 
@@ -122,7 +122,8 @@ SPACE = Space(instances=(1, 2, 4), max_batch_sizes=(1, 8, 32), queue_delays_us=(
 
 
 def test_the_grid_is_every_combination_once() -> None:
-    """Batch 1 has no batcher, so it stands once for each count; the others with no, and with each delay and size."""
+    """The grid has every combination once: batch 1 without a batcher, other sizes without one and with each delay and
+    preferred size."""
     tried = drive(grid(SPACE), lambda candidate: 1.0)
     assert len(tried) == len(set(tried)) == 3 * (1 + 2 * (1 + 2 * 2))
 
@@ -146,7 +147,8 @@ HILLS: list[tuple[str, Callable[[Candidate], float], Candidate]] = [
 
 @pytest.mark.parametrize(("what", "judge", "best"), HILLS, ids=[row[0] for row in HILLS])
 def test_the_quick_search_climbs(what: str, judge: Callable[[Candidate], float], best: Candidate) -> None:
-    """It tries nothing twice, finds the best on a plain hill, and tries fewer than the grid has."""
+    """The search tries no candidate twice, finds the best one on a simple hill, and tries at most as many as the
+    grid."""
     tried = drive(coordinate(SPACE, Candidate(1, 8)), judge)
     assert tried[0] == Candidate(1, 8)
     assert len(tried) == len(set(tried)) <= 3 * (1 + 2 * (1 + 2 * 2))
@@ -168,12 +170,13 @@ RAMPS = [
 def test_concurrency_rises_while_it_brings_something(
     what: str, points: Sequence[Measurement], budget: Budget, more: bool
 ) -> None:
-    """Not beyond an error, the latency budget, or two steps without a gain."""
+    """Concurrency stops rising after an error, above the latency budget, or after two steps without a gain."""
     assert wants_more(points, budget) is more
 
 
 def test_scores() -> None:
-    """Within the budget it is throughput; without, the lower latency is better; only errors are the worst."""
+    """The score is throughput within the budget and negative latency outside it. A candidate with only errors scores
+    lowest."""
     budget = Budget(latency_ms=5)
     assert score([FAST, MIDDLE, SLOW], budget) == 60
     assert score([SLOW], budget) == -9
@@ -197,7 +200,7 @@ STEADY = [
 
 @pytest.mark.parametrize(("what", "windows", "steady"), STEADY, ids=[row[0] for row in STEADY])
 def test_steady(what: str, windows: list[Window], steady: bool) -> None:
-    """Three windows in a row that agree in throughput and latency."""
+    """A measurement is steady after three consecutive windows that agree in throughput and latency."""
     assert is_steady(windows) is steady
 
 

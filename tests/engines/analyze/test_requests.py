@@ -1,4 +1,4 @@
-"""The requests of an analysis, the configurations that it loads, and the load generator against a server of our own."""
+"""The requests of an analysis, the configurations that it loads, and the load generator against a test server."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def tensors(body: RequestBody) -> dict[str, tuple[str, list[int], bytes]]:
 
 
 def test_generated_requests() -> None:
-    """They have the batch first and the dims that are given, values that fit, and no optional inputs; they differ, and
-    are the same in the next run."""
+    """Generated inputs have the batch first, the given dims and valid values, and leave optional inputs out. The
+    requests of a set differ from each other, and each run generates the same set."""
     bodies = inputs.generate(CONFIG, 3, {"a": (2, 5)})
     assert bodies == inputs.generate(CONFIG, 3, {"a": (2, 5)})
     assert len({body.data for body in bodies}) == inputs.NUM_GENERATED
@@ -71,7 +71,7 @@ def test_wrong_shapes(shapes: dict[str, tuple[int, ...]], error: str) -> None:
 
 
 def test_a_file_of_requests(tmp_path: Path) -> None:
-    """It holds V2 requests, whose tensors are sent in binary."""
+    """A file holds one or more V2 requests as JSON; their tensors are sent in binary."""
     path = tmp_path / "requests.json"
     one = {"inputs": [{"name": "a", "datatype": "INT8", "shape": [1, 2], "data": [[1, 2]]}]}
     path.write_text(json.dumps([one, one]))
@@ -115,7 +115,7 @@ def test_wrong_files(tmp_path: Path, text: str, error: str) -> None:
 
 
 def test_a_candidate_in_a_configuration() -> None:
-    """Its settings stand in it, everything else stays; read again it is the same candidate."""
+    """A configuration takes the candidate's settings and keeps everything else. Parsing it gives the same candidate."""
     config = {
         **CONFIG,
         "instance_group": [{"name": "m_0", "kind": "KIND_CPU", "count": 1}],
@@ -155,7 +155,7 @@ def test_urls_that_are_none(url: str) -> None:
 
 
 async def load_on(reply: bytes, concurrency: int, *, closes: bool = False) -> tuple[Window, int, set[bytes]]:
-    """A window against a server that answers each request so, the most requests under way, and those seen."""
+    """The window of a load on a server that sends this reply, the highest concurrency, and the requests received."""
     under_way, most, seen = 0, 0, set()
     windows: asyncio.Queue[None] = asyncio.Queue()
 

@@ -1,4 +1,4 @@
-"""A request as an instance's process hands it over, and configurations as text."""
+"""A request as an instance's process receives it, and configurations as text."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gateway.protocol.protobuf import message
 
 @dataclass
 class Request:
-    """Keeps its answer."""
+    """A request that stores its response."""
 
     inputs: Mapping[str, Array]
     wanted: Sequence[str] = ()
@@ -38,11 +38,11 @@ class Request:
     ) -> None:
         assert self.outputs is None and self.error is None, "answered twice"
         assert is_final and parameters is None
-        # The bytes go out before respond() returns: what a backend does with its arrays later is its own business.
+        # The bytes are copied out before respond() returns, so a backend may reuse its arrays afterwards.
         self.outputs = {name: array.copy() for name, array in outputs.items()}
 
     def when_cancelled(self, told: Callable[[], None]) -> None:
-        """Nobody leaves here."""
+        """Does nothing: no client cancels."""
 
     def fail(self, error: EngineError) -> None:
         assert self.outputs is None and self.error is None, "answered twice"
@@ -50,7 +50,7 @@ class Request:
 
     @property
     def answer(self) -> Mapping[str, Array]:
-        """What it was answered. Raises: the error that it was answered with."""
+        """The outputs of the response. Raises: the response's error."""
         if self.error is not None:
             raise self.error
         assert self.outputs is not None, "not answered"

@@ -102,7 +102,7 @@ def test_only_the_outputs_that_are_wanted_are_answered():
 
 
 def test_state_outputs_are_always_made():
-    """The host stores them for the sequence's next step, whether or not they are requested."""
+    """A batch returns its state outputs even if they are not requested: the host stores them for the next step."""
     config = configuration(
         """
         max_batch_size: 4

@@ -1,4 +1,4 @@
-"""Functions of jax as models: few shapes, what sequences carry, and jax's own answers."""
+"""Functions of jax as models: few shapes, states of sequences, and the same results as jax."""
 
 import numpy as np
 import pytest
@@ -96,7 +96,7 @@ def apply(params, inputs):
 
 
 def test_padded_inputs_let_lengths_batch_together(start):
-    """Lengths 3 and 4 are one run: the model takes no account of what they are filled up with."""
+    """Inputs of lengths 3 and 4 run as one batch: the model ignores the padding value."""
     model = """
 import jax.numpy as jnp
 shapes = []
@@ -124,7 +124,7 @@ ADD_ONE = "def apply(params, inputs):\n    return {'y': inputs['x'] + 1}\n"
 
 
 def test_64_bits_outside_are_32_inside(start):
-    """A number that does not fit fails its request, not silently."""
+    """A number that does not fit the model's dtype fails its request."""
     good, bad = answers(start(ADD_ONE, WIDE), {"x": np.array([[7]])}, {"x": np.array([[1 << 40]])})
     assert (good.answer["y"].dtype, good.answer["y"].tolist()) == (np.int64, [[8]])
     assert bad.error is not None

@@ -126,7 +126,7 @@ def test_strings_go_through_as_bytes(saved):
 
 
 def test_bfloat16_goes_through_as_its_bits(saved):
-    """1 and 2 become 2 and 4."""
+    """BF16 inputs and outputs are passed as uint16 bits: 1 and 2 become 2 and 4."""
     tensor = (TensorProto.BFLOAT16, ["n", 2])
     nodes = [("Cast", ["x"], ["f"], {"to": TensorProto.FLOAT}), ("Add", ["f", "f"], ["s"]),
              ("Cast", ["s"], ["y"], {"to": TensorProto.BFLOAT16})]  # fmt: skip
@@ -137,7 +137,7 @@ def test_bfloat16_goes_through_as_its_bits(saved):
 
 
 def test_a_request_that_the_model_refuses_fails_alone(saved):
-    """A gather beyond its table, in one of two requests of a batch."""
+    """An index outside the table fails only its own request of the batch."""
     directory = saved(
         [("Gather", ["table", "x"], ["y"])],
         [("x", TensorProto.INT64, ["n", 1])],
@@ -292,7 +292,7 @@ TRT = """optimization { execution_accelerators { gpu_execution_accelerator {
     ],
 )
 def test_providers_follow_the_configuration_the_kind_and_what_is_there(available, kind, text, chosen):
-    """For a model whose inputs have fixed shapes."""
+    """The execution providers of a model with fixed input shapes."""
     assert providers.choose(available, kind, 1, configuration(text)) == chosen
 
 
@@ -307,18 +307,18 @@ def test_providers_follow_the_configuration_the_kind_and_what_is_there(available
     ],
 )
 def test_open_shapes_stay_on_the_cpu_of_a_mac_unless_coreml_is_configured(text, chosen):
-    """By the kind alone CoreML gets no model with open shapes; a configuration that names it does."""
+    """On KIND_GPU a model with open shapes runs on the CPU; with CoreML in its configuration it runs on CoreML."""
     assert providers.choose(MAC, "KIND_GPU", 0, configuration(text), lambda: False) == chosen
 
 
 def test_cuda_takes_open_shapes():
-    """The shapes of a model matter to CoreML alone."""
+    """Open shapes exclude CoreML, but not CUDA."""
     assert providers.choose(NVIDIA, "KIND_GPU", 1, configuration(""), lambda: False) == [cuda(), CPU]
 
 
 @pytest.mark.parametrize(("shape", "provider"), [((2, 3), "CoreML"), (("rows", 3), "CPU"), ((None, 3), "CPU")])
 def test_the_models_own_shapes_count(saved, monkeypatch, tmp_path, shape, provider):
-    """What a session of a Mac is made with: CoreML and a folder for what it compiles, or the CPU alone."""
+    """On a Mac a model with fixed shapes gets CoreML with a cache folder, and one with open shapes the CPU."""
     monkeypatch.setenv("POINTSMAN_CACHE", str(tmp_path / "cache"))
     directory = saved(
         [("Identity", ["x"], ["y"])], [("x", TensorProto.FLOAT, shape)], [("y", TensorProto.FLOAT, shape)]
@@ -346,7 +346,8 @@ def folder_of(path, chosen=None, version="1.23.2", here="a Mac"):
 
 
 def test_each_model_has_a_folder_for_what_coreml_compiles_of_it(tmp_path, monkeypatch):
-    """One folder for equal models, wherever they lie; another for other weights, options, versions and machines."""
+    """Equal models share a cache folder wherever they are stored. Other weights, options, versions or machines have
+    another."""
     monkeypatch.setenv("POINTSMAN_CACHE", str(tmp_path / "cache"))
     first, second = tmp_path / "a" / "model.onnx", tmp_path / "b" / "model.onnx"
     for path in (first, second):
@@ -363,8 +364,8 @@ def test_each_model_has_a_folder_for_what_coreml_compiles_of_it(tmp_path, monkey
 
 
 def test_a_folder_is_named_only_where_it_is_of_use(tmp_path, monkeypatch):
-    """Not without CoreML, nor where the configuration names one, nor for an onnxruntime that refuses the option, nor
-    where it cannot be made: the model loads all the same."""
+    """No folder is named without CoreML, for an onnxruntime without the option, or where it cannot be created. A
+    configured folder is kept."""
     monkeypatch.setenv("POINTSMAN_CACHE", str(tmp_path / "cache"))
     path = tmp_path / "model.onnx"
     path.write_bytes(b"graph")

@@ -1,4 +1,4 @@
-"""Torch's models in each of their forms answer what torch itself does."""
+"""PyTorch models in each of their forms return the same results as torch."""
 
 import os
 
@@ -13,7 +13,7 @@ from engines.backends.pytorch import devices, models  # noqa: E402
 from engines.core.errors import EngineError  # noqa: E402
 from tests.engines.backends.support import answers, configuration, spec  # noqa: E402
 
-# What makes TorchScript files is old, and still what model repositories are full of.
+# TorchScript is deprecated, and still the most frequent form in model repositories.
 pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")
 
 CONFIG = """
@@ -176,7 +176,7 @@ def two_inputs(names, outputs):
     ],
 )
 def test_tensors_find_their_arguments_by_name_by_index_or_by_order(start, module, names, outputs, answer):
-    """The first input is 4, the second 5; the answers are what the outputs in their order are."""
+    """The first input is 4 and the second 5, matched by name, index or order; outputs follow the configured order."""
     backend = start(lambda path: torch.jit.script(module()).save(path / "model.pt"), two_inputs(names, outputs))
     (request,) = answers(backend, {names[0]: np.array([[4]], "i4"), names[1]: np.array([[5]], "i4")})
     assert [request.answer[name].item() for name in outputs] == answer
@@ -358,7 +358,7 @@ def test_a_gpu_instance_runs_on_the_cpu_where_there_is_no_gpu(net, start, monkey
 
 @pytest.fixture
 def on_meta(monkeypatch):
-    """KIND_GPU is a device that computes nothing, and lacks what Metal may lack: reading what it has computed fails."""
+    """KIND_GPU becomes torch's device `meta`: it computes nothing, and reading a result from it fails."""
     monkeypatch.setattr(devices, "_choose", lambda *_: torch.device("meta"))
     monkeypatch.setattr(devices, "INCOMPLETE", {"meta"})
     monkeypatch.setattr(devices, "_LACKS", {"meta": {"FP64"}})
@@ -378,7 +378,7 @@ def test_a_model_that_fails_on_its_gpu_at_first_runs_on_the_cpu(net, start, on_m
 
 @pytest.fixture
 def loads(monkeypatch):
-    """The devices that models were loaded onto, in order."""
+    """The devices on which models were loaded, in order."""
     seen = []
     load = models.load
 
@@ -391,8 +391,8 @@ def loads(monkeypatch):
 
 
 def test_requests_that_fail_on_the_cpu_too_settle_nothing(net, start, on_meta, loads):
-    """Their errors are the device's, the model stays where it is, and the CPU's copy is loaded once; a good request
-    after any number of them, or in one batch with them, still finds out that the device fails."""
+    """Requests that fail on the CPU too keep the model on the device, and the CPU copy is loaded once. A later good
+    request still detects that the device fails."""
     text = CONFIG.replace("[ 3, 8, 8 ]", "[ -1, 8, 8 ]")
     bad = {"image": np.zeros((1, 2, 8, 8), np.float32)}
     backend = start(lambda path: save_eager(net, path), text, kind="KIND_GPU")
@@ -408,7 +408,7 @@ def test_requests_that_fail_on_the_cpu_too_settle_nothing(net, start, on_meta, l
 
 
 def test_a_device_that_answers_is_kept(net, start, monkeypatch, loads):
-    """Once a request has been answered there, no later failure loads a copy onto the CPU."""
+    """After one successful request on the device, failures load no copy onto the CPU."""
     monkeypatch.setattr(devices, "INCOMPLETE", {"cpu"})
     text = CONFIG.replace("[ 3, 8, 8 ]", "[ -1, 8, 8 ]")
     backend = start(lambda path: save_eager(net, path), text)
@@ -419,7 +419,7 @@ def test_a_device_that_answers_is_kept(net, start, monkeypatch, loads):
 
 
 def test_inputs_that_are_refused_load_nothing(start, on_meta, loads):
-    """A string that is not UTF-8 is refused before the model runs: the device has no part in that."""
+    """An input that is not UTF-8 is refused before the model runs, and loads no copy onto the CPU."""
     text = """
     name: "net" max_batch_size: 0
     input { name: "words" data_type: TYPE_STRING dims: -1 } output { name: "scores" data_type: TYPE_FP32 dims: -1 }
@@ -432,7 +432,7 @@ def test_inputs_that_are_refused_load_nothing(start, on_meta, loads):
 
 
 def test_a_copy_that_the_cpu_cannot_hold_is_tried_once(net, start, on_meta, monkeypatch):
-    """The error is the device's, and later requests do not try it again."""
+    """The request fails with the device's error, and later requests do not load the copy again."""
     backend = start(lambda path: save_eager(net, path), kind="KIND_GPU")
     tried = []
 
@@ -459,7 +459,7 @@ def test_a_gpu_without_a_datatype_of_the_model_is_not_taken(net, start, on_meta,
 
 
 def test_operations_that_metal_lacks_run_on_the_cpu(monkeypatch):
-    """On macOS, before torch is loaded; what the user has set stays, and other systems are left alone."""
+    """The fallback is enabled on macOS only; a value that the user has set is kept."""
     monkeypatch.delenv("PYTORCH_ENABLE_MPS_FALLBACK", raising=False)
     pytorch.allow_metal_fallback("linux")
     assert "PYTORCH_ENABLE_MPS_FALLBACK" not in os.environ

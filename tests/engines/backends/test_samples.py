@@ -34,7 +34,7 @@ def started(backend, entry):
 
 @pytest.fixture(scope="module")
 def mamba(tmp_path_factory):
-    """The script, its parameters without any training, and the entry."""
+    """The script as a module, its initial parameters, and a backend on its repository entry."""
     pytest.importorskip("jax")
     repository = tmp_path_factory.mktemp("models")
     made = script(SCRIPTS / "mamba.py")
@@ -45,7 +45,7 @@ def mamba(tmp_path_factory):
 
 
 def step(backend, states, tokens):
-    """One request for each sequence, in one batch; `states` are moved on."""
+    """Run one request of each sequence in one batch, and store the new states in `states`."""
     requests = []
     for key, row in tokens.items():
         inputs = {"tokens": np.array([row], np.int32), **states[key]}
@@ -65,7 +65,7 @@ def no_states(made, *keys):
 
 
 def test_a_mamba_fed_byte_by_byte_equals_one_run_over_the_text(mamba):
-    """Its state is complete, for any split of the text and any other requests in the batch."""
+    """The state is complete: the result does not depend on how the text is split or on other requests in the batch."""
     made, params, backend = mamba
     texts = {1: list(b"state space"), 2: list(b"models")}
     whole = np.full((2, 11), -1)
@@ -84,7 +84,7 @@ def test_a_mamba_fed_byte_by_byte_equals_one_run_over_the_text(mamba):
 
 
 def test_a_mamba_learns(mamba, monkeypatch):
-    """A text that repeats itself is soon known in part: of eight bits a byte, fewer than six are left."""
+    """Training on a repetitive text brings the loss below six bits a byte."""
     made, _, _ = mamba
     for name, size in {"LAYERS": 1, "WIDTH": 32, "INSIDE": 64}.items():
         monkeypatch.setattr(made, name, size)
@@ -93,7 +93,7 @@ def test_a_mamba_learns(mamba, monkeypatch):
 
 
 def test_a_classifier_is_the_same_as_onnx_and_as_torchscript(tmp_path):
-    """Untrained, for what is compared is the two entries."""
+    """The ONNX and TorchScript entries of one untrained model return the same scores."""
     torch = pytest.importorskip("torch")
     pytest.importorskip("onnx")
     pytest.importorskip("onnxruntime")
@@ -126,13 +126,13 @@ TOKENIZER = MODELS / "minilm_tokenizer" / "1" / "model.py"
     ],
 )
 def test_the_tokenizer_is_berts(text, pieces):
-    """Words in lower case without accents, cut into the longest pieces that are known."""
+    """Words are lower-cased, stripped of accents, and split into the longest known pieces."""
     ids = script(TOKENIZER).WordPiece(VOCABULARY).ids(text)
     assert [VOCABULARY[number] for number in ids] == ["[CLS]", *pieces, "[SEP]"]
 
 
 def test_texts_of_a_batch_are_filled_up_to_one_length():
-    """With zeros, which the mask leaves out."""
+    """Texts of a batch are padded with zeros, which the mask excludes."""
     ids, mask = script(TOKENIZER).batch_of([[2, 5, 3], [2] * 17])
     assert ids.shape == (2, 32)
     assert (ids[0, :4].tolist(), mask.sum(1).tolist()) == ([2, 5, 3, 0], [3, 17])
@@ -160,7 +160,7 @@ def random_weights(torch, layers):
 
 
 def embedded(torch, weights, layers, ids, mask):
-    """The network's result in torch."""
+    """The network's result, computed in torch."""
     functional = torch.nn.functional
 
     def linear(x, name):
@@ -225,7 +225,7 @@ def test_sentences_that_mean_the_same_are_near_each_other(tmp_path):
 
 
 def test_the_classifier_names_shapes():
-    """The network that is shipped knows what its script draws."""
+    """The shipped network classifies images that its script draws."""
     pytest.importorskip("onnxruntime")
     pytest.importorskip("torch")
     made, random = script(SCRIPTS / "classifier.py"), np.random.default_rng(7)

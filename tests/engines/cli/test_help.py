@@ -13,7 +13,7 @@ COMMANDS = sorted(get_command(app).commands)  # type: ignore[attr-defined]
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_command_has_help(command: str) -> None:
-    """Brackets in a text may be markup that rich cannot read: [/db] ends what was never begun."""
+    """A help text may contain brackets that rich would read as invalid markup, such as [/db]."""
     done = CliRunner().invoke(app, [command, "--help"])
     assert done.exit_code == 0, done.exception
     assert "Usage" in done.output

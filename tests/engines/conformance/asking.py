@@ -1,4 +1,4 @@
-"""One inference, put the same way by each of Triton's clients: REST in binary and in JSON, gRPC, gRPC streams."""
+"""One inference, sent through each of Triton's clients: REST in binary and in JSON, gRPC, gRPC streams."""
 
 import asyncio
 import queue
@@ -29,7 +29,7 @@ DTYPES = {
 
 
 class Server(Protocol):
-    """What is asked: a Triton, or the host."""
+    """The server under test: a Triton, or the host."""
 
     http_port: int
     grpc_port: int
@@ -38,8 +38,8 @@ class Server(Protocol):
 
 @dataclass(frozen=True)
 class Ask:
-    """An inference. `inputs` are (datatype, values) by name; of `outputs` those with a number are wanted as so many
-    classes. `is_refused` is what Triton makes of it, so that two servers that fail alike do not pass for two that
+    """An inference. `inputs` are (datatype, values) by name; `outputs` with a number are requested as that number of
+    classes. `is_refused` is Triton's expected outcome, so that two servers that fail alike do not pass as two that
     work."""
 
     model: str
@@ -51,24 +51,25 @@ class Ask:
     headers: Mapping[str, str] | None = None
     options: Mapping[str, Any] = field(default_factory=dict)  # sequence_id, priority, timeout and the like
     is_refused: bool = False
-    has_begun: bool = False  # on a stream: before the next one is put the model has begun with it
+    has_begun: bool = False  # on a stream: the next request is sent once the model has started this one
 
 
-# What came back for one Ask: each a dict of a response's fields, or the status and message of a refusal.
+# The responses to one Ask: each a dict of the response's fields, or the status and message of an error.
 Answers = list[Any]
 Client = Callable[[Server, Sequence[Ask], bool], Answers]
 CLIENTS: dict[str, Client] = {}
-# Triton's queue holds a request until some thread of its takes it, which on a busy machine lasts.
+# On a busy machine it takes a while until a thread of Triton takes a request from the queue.
 _BEGUN_SECONDS = 0.4
 
 
 def client(function: Client) -> Client:
-    """Register a client: it asks one thing after another, or all together, and answers in the order of the asks."""
+    """Register a client: it sends the requests one after another or all together, and returns the responses in
+    order."""
     CLIENTS[function.__name__] = function
     return function
 
 
-# Asking
+# Requests
 
 
 def inputs_of(ask: Ask, library: Any, **how: Any) -> list[Any]:
@@ -87,7 +88,7 @@ def outputs_of(ask: Ask, library: Any, **how: Any) -> list[Any] | None:
 
 
 def arguments_of(ask: Ask, library: Any) -> dict[str, Any]:
-    """The arguments of `infer` that all clients have."""
+    """The arguments of `infer`, the same for all clients."""
     return {
         "model_name": ask.model,
         "inputs": inputs_of(ask, library),
@@ -101,7 +102,7 @@ def arguments_of(ask: Ask, library: Any) -> dict[str, Any]:
 
 
 def in_json(ask: Ask) -> dict[str, Any]:
-    """The same for REST with all tensors in JSON."""
+    """The same arguments for REST, with all tensors in JSON."""
     arguments = arguments_of(ask, http_client)
     arguments["inputs"] = inputs_of(ask, http_client, binary_data=False)
     if ask.outputs is None:
@@ -122,7 +123,7 @@ def refusal(error: InferenceServerException) -> dict[str, Any]:
     return {"refused": error.status(), "message": error.message()}
 
 
-# Telling
+# Responses
 
 
 def told_by_rest(result: http_client.InferResult) -> Any:
@@ -232,14 +233,15 @@ def grpc_aio(server: Server, asks: Sequence[Ask], together: bool) -> Answers:
 
 @client
 def stream(server: Server, asks: Sequence[Ask], together: bool) -> Answers:
-    """On streams an answer is the list of all responses; those to asks put together are sorted, in one list."""
+    """On streams a result is the list of all responses. Responses to requests that are sent together are one sorted
+    list."""
     if together:
         return [sorted(responses(server, asks), key=str)]
     return [list(responses(server, [ask])) for ask in asks]
 
 
 def responses(server: Server, asks: Sequence[Ask]) -> Iterator[Any]:
-    """All responses on one stream: it ends when everything that was asked is answered."""
+    """All responses on one stream, which ends when every request is answered."""
     answers: queue.SimpleQueue[tuple[Any, InferenceServerException | None]] = queue.SimpleQueue()
     headers = {name: value for ask in asks for name, value in (ask.headers or {}).items()}
     with grpc_client.InferenceServerClient(f"127.0.0.1:{server.grpc_port}") as made:

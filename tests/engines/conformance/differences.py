@@ -1,4 +1,4 @@
-"""Where the host answers otherwise than Triton on purpose: the one list of it, each with its reason."""
+"""The one list of the host's intended differences from Triton, each with its reason."""
 
 import difflib
 import fnmatch
@@ -13,7 +13,7 @@ Even = Callable[[Any], Any]
 
 
 def without_texts(answer: Any) -> Any:
-    """An answer with the messages of its refusals left out: whether and with which status they are refused remains."""
+    """A reply without its error messages; errors keep their status."""
     match answer:
         case {"refused": status}:
             return {"refused": status}
@@ -56,7 +56,7 @@ def without_younger_fields(answer: Any) -> Any:
 
 
 def without_reasons(answer: Any) -> Any:
-    """What loading came to, but for why."""
+    """The result of a load without the reasons of failures."""
     index = [{name: value for name, value in entry.items() if name != "reason"} for entry in answer["index"]]
     return without_texts({**answer, "index": index})
 
@@ -73,13 +73,13 @@ def without_responses(answer: Any) -> Any:
 
 
 def without_history(answer: Any) -> Any:
-    """Statistics of models without what hangs on the requests that they have had."""
+    """Model statistics without those that depend on earlier requests."""
     models = [{**model, "batch_stats": []} for model in without_responses(answer)["model_stats"]]
     return {**answer, "model_stats": models}
 
 
 def without_ends(answer: Any) -> Any:
-    """Answers of a stream but for what tells the end: an answer without outputs, or that it is the last one."""
+    """Stream responses without end markers: responses without outputs, and the flag of the final response."""
     match answer:
         case dict():
             return {key: without_ends(value) for key, value in answer.items() if key != "triton_final_response"}
@@ -92,13 +92,13 @@ def without_ends(answer: Any) -> Any:
 
 @dataclass(frozen=True)
 class Difference:
-    """`calls` is a pattern of test names (as of a shell); `even` takes out of both answers what may differ, None where
-    nothing of them is alike."""
+    """`calls` is a pattern of test names (as of a shell); `even` removes from both replies what may differ. None means
+    that they have nothing in common."""
 
     calls: str
     reason: str
     even: Even | None = without_texts
-    is_always: bool = True  # False where it depends on what was asked before
+    is_always: bool = True  # False where it depends on earlier requests
 
 
 RESPONSE_STATISTICS = (
@@ -231,7 +231,8 @@ def difference_of(name: str) -> Difference | None:
 
 
 def assert_alike(name: str, triton: Any, host: Any) -> None:
-    """The two answers are equal, but for what the list says of this call; a row that says too much fails as well."""
+    """The two replies are equal except for the listed difference of this call. A difference that no longer exists fails
+    as well."""
     difference = difference_of(name)
     if difference is not None:
         if triton == host and difference.is_always:
@@ -244,6 +245,6 @@ def assert_alike(name: str, triton: Any, host: Any) -> None:
 
 
 def told_apart(triton: Any, host: Any) -> str:
-    """The two answers as lines, with what differs marked: `-` is Triton's, `+` the host's."""
+    """A diff of the two replies: lines with `-` are Triton's, with `+` the host's."""
     lines = [pprint.pformat(answer, width=110).splitlines() for answer in (triton, host)]
     return "\n".join(difflib.unified_diff(*lines, "triton", "host", lineterm="", n=2))

@@ -1,4 +1,4 @@
-"""Two servers of the same repositories, a real Triton and the host, that are asked the same."""
+"""Two servers of the same repositories, a real Triton and the host, that receive the same requests."""
 
 import importlib.util
 import threading
@@ -22,18 +22,18 @@ ENGINE_MODELS = TESTS / "engines" / "models"
 BROKEN_MODELS = Path(__file__).parent / "broken_models"
 REPOSITORIES = (SIMPLE_MODELS, ENGINE_MODELS, BROKEN_MODELS)
 
-# What request headers a model sees as parameters, so that a test can tell that they arrived.
+# Request headers that a model sees as parameters, so that a test can check that they were forwarded.
 FORWARDED = [f"--{front}-header-forward-pattern=x-forward-.*" for front in ("http", "grpc")]
 CACHE = ["--cache-config=local,size=4194304"]
 EXPLICIT = ["--model-control-mode=explicit", "--rate-limit=execution_count", *FORWARDED, *CACHE]
 
-# A model takes Triton some seconds to load where others load beside it.
+# Triton takes some seconds to load a model while others load.
 LOAD_SECONDS = 60.0
 
 
 @dataclass
 class Pair:
-    """The two servers; models are loaded on both when they are first needed, for loading costs the most here."""
+    """The two servers. Models are loaded on both when they are first needed, because loading costs most of the time."""
 
     triton: Server
     host: Server
@@ -41,7 +41,8 @@ class Pair:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def ask(self, call: Callable[[Server], T]) -> tuple[T, T]:
-        """What Triton answers to a call, and what the host does: at the same time, since much of it is waiting."""
+        """The results of a call on Triton and on the host. The calls run concurrently, as much of their time is
+        waiting."""
         with ThreadPoolExecutor(1) as other:
             of_triton = other.submit(call, self.triton)
             try:
@@ -51,7 +52,8 @@ class Pair:
             return of_triton.result(), of_host
 
     def load(self, models: Iterable[str]) -> None:
-        """Have these models ready on both. Raises: InferenceServerException where one cannot be loaded."""
+        """Load the models that are not yet ready on both. Raises: InferenceServerException where one cannot be
+        loaded."""
         with self._lock:
             missing = [model for model in models if model not in self._loaded]
             if missing:
@@ -75,7 +77,7 @@ def start_triton(repositories: Sequence[Path], log_path: Path, extra_args: Seque
     first, *others = repositories
     return TritonProcess.start(
         first,
-        # Its front waits for idle connections of clients, and a test that failed may have left some.
+        # On exit Triton waits for idle client connections, which a failed test may leave open.
         extra_args=[
             *(f"--model-repository={path}" for path in others),
             "--exit-timeout-secs=3",
@@ -87,7 +89,7 @@ def start_triton(repositories: Sequence[Path], log_path: Path, extra_args: Seque
 
 
 def cache_directory() -> list[str]:
-    """Where the wheel's response caches lie: Triton's own default is a folder of its container."""
+    """Where the wheel's response caches are: Triton's default is a folder of its container."""
     package = importlib.util.find_spec("pytriton")
     assert package is not None and package.origin is not None
     return [f"--cache-directory={Path(package.origin).parent / 'tritonserver' / 'caches'}"]

@@ -1,4 +1,4 @@
-"""What is asked of the models: each scenario is put to both servers by several clients."""
+"""Scenarios of requests to the models: several clients send each scenario to both servers."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -6,15 +6,15 @@ from typing import Any
 
 from tests.engines.conformance.asking import ALL, UNARY, Answers, Ask
 
-# Clients that let no second request overtake the first: one stream, read in its order.
+# Clients whose requests cannot overtake each other: one stream, read in order.
 ORDERED = ("stream",)
 BINARY = ("rest", "rest_aio", "grpc", "grpc_aio", "stream")
 
 
 @dataclass(frozen=True)
 class Scenario:
-    """Asks by one client, one after another or together. `needs` are models beside those that are asked; `summary`
-    is what is compared of the answers, where they tell times or names of instances."""
+    """Requests of one client, one after another or together. `needs` are further models that must be loaded; `summary`
+    selects what is compared where responses contain times or names of instances."""
 
     asks: Sequence[Ask]
     clients: Sequence[str] = ALL
@@ -112,7 +112,7 @@ scenario("completed by the model", Ask("completed", {"x": ("FP32", [[1.5, 2.5]])
 scenario("completed, with its optional input", Ask("completed", {"x": ("FP32", [[1.0]]), "y": ("FP32", [[1.0]])}))
 scenario("half completed, with a parameter", Ask("half_completed", {"x": ("FP32", [[1.0, 2.0]])}))
 
-# What a model is told
+# Parameters and headers of requests
 
 scenario(
     "what a model is told",

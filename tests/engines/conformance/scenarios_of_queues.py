@@ -18,7 +18,7 @@ def columns(model: str, *values: int) -> Ask:
     return Ask(model, {"value": ("INT32", [list(values)])})
 
 
-# Batches: each answer tells how many requests and rows were in its batch.
+# Batches: each response has the number of requests and rows in its batch.
 
 scenario("four make a preferred batch", *[rows("batch_preferred", 1)] * 4, together=True, clients=TOGETHER)
 scenario(
@@ -82,7 +82,7 @@ scenario("late ones are only put back", *[rows("queue_patient", 1)] * 3, togethe
 
 
 def order_of(priorities: list[int]) -> list[Ask]:
-    """A first one that keeps the model busy, then one for each priority."""
+    """A first request that keeps the model busy, then one for each priority."""
     first = Ask("queue_priority", {"value": ("INT32", [[0]])}, id="first", options={"priority": 1})
     return [
         first,
@@ -111,7 +111,7 @@ def slept(model: str, seconds: float) -> Ask:
 
 
 def times_of(answers: Answers) -> dict[str, Any]:
-    """By output: what the answers say, as values."""
+    """The values of all responses, by output."""
     found: dict[str, Any] = {}
     for answer in answers:
         for output in answer["outputs"]:
@@ -120,7 +120,7 @@ def times_of(answers: Answers) -> dict[str, Any]:
 
 
 def at_once(answers: Answers) -> dict[str, Any]:
-    """How many instances ran, and whether two ever ran at the same time."""
+    """The instances that ran, and whether two ran at the same time."""
     found = times_of(answers)
     spans = sorted(found["times"])
     return {
@@ -148,7 +148,7 @@ scenario(
     summary=lambda answers: len(answers[0]),
 )
 
-# The response cache: an answer from it tells the number of an execution that was before.
+# The response cache: a cached response has the number of an earlier execution.
 
 
 def cached(*values: float, **more: Any) -> Ask:
@@ -156,7 +156,7 @@ def cached(*values: float, **more: Any) -> Ask:
 
 
 def steps_of(answers: Answers) -> list[int]:
-    """The executions' numbers, counted from the first one's."""
+    """The numbers of the executions, relative to the first."""
     counts = [ast.literal_eval(answer["outputs"][0]["data"][2])[0][0] for answer in answers]
     return [count - counts[0] for count in counts]
 

@@ -1,4 +1,4 @@
-"""Scenarios of sequences, of decoupled models, of models that call others, and of models that go wrong."""
+"""Scenarios of sequences, of decoupled models, of models that call others, and of models that fail."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ def step(model: str, name: int | str, value: int, start: bool = False, end: bool
     return Ask(model, {"value": ("INT32", [[value]])}, options=options, **more)
 
 
-# One model wants its sequences named by texts, which Triton 2.51 refuses; the others it would hand an address.
+# One model takes sequence ids as texts, which Triton 2.51 refuses; models with numeric ids would get an address.
 NAMES = {
     "sequence_direct": (11, 12, 13, 14, 15, 16, 17),
     "sequence_oldest": (21, 22, 23, 24, 25, 26, 27),
@@ -158,7 +158,7 @@ scenario(
     needs=("adder",),
 )
 
-# Models that go wrong
+# Models that fail
 
 WRONG = [
     "raises_model_exception",
@@ -200,7 +200,7 @@ for how in (*WRONG, *NOT_SO_WRONG):
 scenario(
     "wrong: answers_output_twice",
     Ask("wanderer", numbers("INPUT0", 1, 2, 3), parameters={"how": "answers_output_twice"}),
-    clients=("rest", "rest_json"),  # Triton's gRPC client cannot read such an answer
+    clients=("rest", "rest_json"),  # Triton's gRPC client cannot read such a response
 )
 for how in ("right", "more rows", "fewer columns", "no batch axis"):
     scenario(

@@ -1,6 +1,6 @@
-"""Models that go wrong in each phase: the request gets a clear error, the others go on, the instance comes back.
+"""Models that fail in each phase: the request gets a clear error, other requests continue, the instance restarts.
 
-The host alone is asked: Triton leaves some of these requests without any answer, or ends itself.
+Only the host is tested: Triton leaves some of these requests without a reply, or crashes.
 """
 
 import json
@@ -40,7 +40,7 @@ MODELS = (
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HostProcess]:
     repositories = [SIMPLE_MODELS, ENGINE_MODELS, BROKEN_MODELS]
-    # One of them hangs in finalize, and is waited for.
+    # One of them hangs in finalize until its timeout.
     flags = [*EXPLICIT, "--exit-timeout-secs=2", *(f"--load-model={model}" for model in MODELS)]
     process = start_host(repositories, tmp_path_factory.mktemp("host"), flags).wait_ready()
     yield process
@@ -62,7 +62,7 @@ def adds(server: HostProcess) -> bool:
 
 
 def pid_of(server: HostProcess) -> int | None:
-    """The process that runs the crasher; None while there is none."""
+    """The process of the model `crasher`; None while it has none."""
     (answer,) = ask(server, crash("live"))
     return None if is_refusal(answer) else int(answer["outputs"][0]["data"][2].strip("[]"))
 
@@ -70,7 +70,7 @@ def pid_of(server: HostProcess) -> int | None:
 @pytest.mark.parametrize("client", ["rest", "grpc"])
 @pytest.mark.parametrize("how", ["exit", "segfault", "abort", "kill", "crash in a thread"])
 def test_a_process_that_ends(how: str, client: str, server: HostProcess) -> None:
-    """Its request fails with what happened to the model, nobody else's does, and a new process takes over."""
+    """Only the model's own request fails, with the cause, and a new process takes over."""
     before = eventually(lambda: pid_of(server))
     (answer,) = ask(server, crash(how), client=client)
     assert answer["refused"] in ("500", "503", "StatusCode.INTERNAL", "StatusCode.UNAVAILABLE"), answer
@@ -80,7 +80,7 @@ def test_a_process_that_ends(how: str, client: str, server: HostProcess) -> None
 
 
 def test_a_process_that_ends_while_idle(server: HostProcess) -> None:
-    """No request pays for it."""
+    """The process restarts without a failed request."""
     before = eventually(lambda: pid_of(server))
     assert not is_refusal(ask(server, crash("exit later"))[0])
     eventually(lambda: not psutil.pid_exists(before) or psutil.Process(before).status() == psutil.STATUS_ZOMBIE)
@@ -88,7 +88,7 @@ def test_a_process_that_ends_while_idle(server: HostProcess) -> None:
 
 
 def test_those_who_wait_are_answered(server: HostProcess) -> None:
-    """Of requests behind one that ends the process, each gets an answer: the new instance's, or an error."""
+    """Each request queued behind one that ends the process gets a reply: the new instance's, or an error."""
     eventually(lambda: pid_of(server))
     answers = ask(server, crash("exit"), *[crash("live")] * 5, together=True)
     assert len(answers) == 6
@@ -98,7 +98,7 @@ def test_those_who_wait_are_answered(server: HostProcess) -> None:
 
 
 def test_again_and_again(server: HostProcess) -> None:
-    """A model that crashes on every request is there for the next one, and leaves no process behind."""
+    """A model that crashes on every request restarts each time, and leaves no zombie process."""
     for _ in range(3):
         assert eventually(lambda: pid_of(server))
         assert is_refusal(ask(server, crash("exit"))[0])
@@ -109,7 +109,7 @@ def test_again_and_again(server: HostProcess) -> None:
 
 @pytest.mark.parametrize("how", ["raise", "exit", "thread segfault"])
 def test_a_stream_that_breaks(how: str, server: HostProcess) -> None:
-    """What was answered before arrives; then an error ends the request, and the next one works."""
+    """Responses before the failure arrive, then an error ends the request. The next request works."""
     (answers,) = ask(server, Ask("crashing_streamer", text("how", how)), client="stream")
     assert not is_refusal(answers[0]), answers
     assert is_refusal(answers[-1]) and answers[-1]["message"], answers
@@ -122,14 +122,14 @@ def test_a_stream_that_breaks(how: str, server: HostProcess) -> None:
 
 
 def test_what_is_no_response(server: HostProcess) -> None:
-    """A thread that sends what is no response is told so, and can still end its request."""
+    """A thread that sends an invalid response gets an exception, and can still end its request with an error."""
     (answers,) = ask(server, Ask("crashing_streamer", text("how", "thread wrong")), client="stream")
     assert [is_refusal(answer) for answer in answers] == [False, True]
 
 
 @pytest.mark.parametrize("how", ["answers_nothing", "answers_none_in_a_list"])
 def test_no_answer_is_an_error(how: str, server: HostProcess) -> None:
-    """`execute` returned None, or a list with None, without having sent anything: Triton would never answer."""
+    """`execute` returned None, or a list with None, without a response: the request fails. Triton never replies."""
     wrong = Ask("wanderer", numbers("INPUT0", 1), parameters={"how": how})
     answer, after = ask(server, wrong, Ask("wanderer", numbers("INPUT0", 1)))
     assert answer["refused"] == "StatusCode.INTERNAL", answer
@@ -138,19 +138,20 @@ def test_no_answer_is_an_error(how: str, server: HostProcess) -> None:
 
 
 def test_an_exit_in_python(server: HostProcess) -> None:
-    """SystemExit is an error of that request like any other, or the end of the process; either way it goes on."""
+    """SystemExit fails the request, whether or not it ends the process, and the next request works."""
     (answer,) = ask(server, Ask("wanderer", numbers("INPUT0", 1), parameters={"how": "exits"}))
     assert is_refusal(answer)
     eventually(lambda: not is_refusal(ask(server, Ask("wanderer", numbers("INPUT0", 1)))[0]))
 
 
 def test_a_model_that_hangs(server: HostProcess) -> None:
-    """Others go on beside it; unloaded, it is gone, its request fails, and it can be loaded again."""
+    """Other models work while one hangs. When its process is killed, the request fails and the model can be
+    reloaded."""
     before = eventually(lambda: pid_of(server))
     with ThreadPoolExecutor(1) as thread:
         hanging = thread.submit(ask, server, crash("hang"))
         with rest_client(server) as rest:
-            # Its own statistics tell when it is under way: it has been asked once more than it has answered.
+            # The process sleeps while it hangs, and another model still works.
             eventually(lambda: psutil.Process(before).status() == psutil.STATUS_SLEEPING and adds(server))
             os.kill(before, 9)
             (answer,) = hanging.result(timeout=30)
@@ -162,7 +163,7 @@ def test_a_model_that_hangs(server: HostProcess) -> None:
 
 
 def test_a_model_that_leaks(server: HostProcess) -> None:
-    """What a model eats is its own process's: the host does not grow with it, and unloading gives it back."""
+    """A memory leak stays in the model's process: the host does not grow, and unloading frees the memory."""
     pid = eventually(lambda: pid_of(server))
     host_before = psutil.Process(server.process.pid).memory_info().rss
     for _ in range(12):
@@ -178,7 +179,7 @@ def test_a_model_that_leaks(server: HostProcess) -> None:
 
 @pytest.mark.parametrize("how", ["raise", "exit", "hang"])
 def test_finalize_that_fails(how: str, server: HostProcess) -> None:
-    """A model that goes wrong on its way out is gone all the same, with its process."""
+    """A model that fails in finalize is unloaded, and its process ends."""
     with rest_client(server) as rest:
         rest.load_model("bad_loser")
         config = rest.get_model_config("bad_loser")
@@ -198,7 +199,7 @@ def test_finalize_that_fails(how: str, server: HostProcess) -> None:
     "model", ["exits_in_initialize", "segfaults_in_initialize", "raises_in_initialize", "bad_warmup"]
 )
 def test_initialize_that_fails(model: str, server: HostProcess) -> None:
-    """It is not loaded, with a reason; no process is left of it, and the others go on."""
+    """The load fails with a reason and leaves no process; other models continue."""
     family = len(psutil.Process(server.process.pid).children(recursive=True))
     with rest_client(server) as rest:
         with pytest.raises(InferenceServerException, match=f"load failed for model '{model}'"):
@@ -207,11 +208,11 @@ def test_initialize_that_fails(model: str, server: HostProcess) -> None:
     assert adds(server)
 
 
-# Beyond Triton 2.51: what it refuses of its own, or ends itself by.
+# Beyond Triton 2.51: requests on which its own checks fail or it crashes.
 
 
 def test_classes_of_text(server: HostProcess) -> None:
-    """Text has no classes, which is an error; Triton divides by zero and ends."""
+    """Classification of a text output is an error; Triton divides by zero and crashes."""
     counts = {"counts": ("INT32", [[5, 1, 3], [2, 9, 4]])}
     for client in ("rest", "grpc"):
         (answer,) = ask(server, Ask("labelled", counts, outputs={"words": 1}), client=client)
@@ -219,7 +220,7 @@ def test_classes_of_text(server: HostProcess) -> None:
 
 
 def test_sequences_named_by_text(server: HostProcess) -> None:
-    """CORRID comes as the text that names the sequence."""
+    """A text sequence id is passed in CORRID."""
     step = Ask(
         "sequence_text",
         {"value": ("INT32", [[5]])},

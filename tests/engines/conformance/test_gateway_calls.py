@@ -1,6 +1,6 @@
-"""All that the gateway's tests ask of Triton, asked of the host directly: it answers what Triton answers.
+"""The requests of the gateway's tests, sent to the host directly: it replies as Triton does.
 
-Requests as bytes, conversations on one connection, and whatever Triton's own clients can call, over REST and gRPC.
+Requests as bytes, connections with several requests, and all calls of Triton's own clients, over REST and gRPC.
 """
 
 import re
@@ -19,9 +19,9 @@ from tests.support.wire import Reply, Wire, send
 
 pytestmark = pytest.mark.triton
 
-# What is wrong with a body that is not JSON, each parser says in its own words.
+# Each parser describes the fault of invalid JSON in its own words.
 PARSE_ERROR = re.compile(rb"(failed to parse the request JSON buffer: )[^\"]*")
-# Headers that mean something to a client. Date, server and connection handling are each server's own.
+# Headers with a meaning for clients. Date, server and connection handling differ by server.
 COMPARED_HEADERS = ("content-type", "content-encoding", "accept-encoding", "inference-header-content-length", "allow")
 
 
@@ -34,7 +34,8 @@ def over_grpc(server: Server) -> str:
 
 
 def comparable(reply: Reply) -> dict[str, Any]:
-    """A reply's parts. Refusals are JSON from either, which Triton calls text/plain now and then: not compared."""
+    """A reply's compared parts. Both servers send errors as JSON, but Triton's content type is sometimes text/plain:
+    that difference is ignored."""
     headers = {name: reply.headers.get(name) for name in COMPARED_HEADERS}
     if reply.status >= 400 and reply.body.startswith(b'{"error":') and headers["content-type"] == "text/plain":
         headers["content-type"] = "application/json"
@@ -43,7 +44,7 @@ def comparable(reply: Reply) -> dict[str, Any]:
 
 @pytest.mark.parametrize("name", REQUESTS)
 def test_request(name: str, simple: Pair) -> None:
-    """A request gets the same status, body bytes and headers from both."""
+    """Both servers send the same status, body bytes and headers."""
     request = REQUESTS[name]
 
     def ask(server: Server) -> dict[str, Any]:
@@ -56,7 +57,7 @@ def test_request(name: str, simple: Pair) -> None:
 
 @pytest.mark.parametrize("conversation", CONVERSATIONS, ids=lambda conversation: conversation.__name__)
 def test_conversation(conversation: Callable[[Wire], list[Reply]], simple: Pair) -> None:
-    """A connection goes the same way with both, byte by byte as the client sends it."""
+    """A connection proceeds the same way on both servers, byte by byte as the client sends it."""
 
     def ask(server: Server) -> list[dict[str, Any]]:
         with Wire(server.http_port) as wire:
@@ -68,7 +69,7 @@ def test_conversation(conversation: Callable[[Wire], list[Reply]], simple: Pair)
     assert_alike(f"conversation: {conversation.__name__}", *simple.ask(ask))
 
 
-# Their calls name one region of shared memory, so that the two servers are asked one after the other.
+# The calls name one region of shared memory, so the two servers are called one after the other.
 
 
 @pytest.mark.parametrize("call", client_calls.CALLS, ids=lambda call: call.__name__)

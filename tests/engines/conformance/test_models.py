@@ -1,4 +1,4 @@
-"""What a client is told about models: configuration, metadata, statistics, metrics; loading and unloading."""
+"""What clients see of models: configuration, metadata, statistics, metrics; loading and unloading."""
 
 import json
 import re
@@ -20,7 +20,7 @@ from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.triton
 
-# What an ensemble does not load by itself: the models that its steps name in another repository than its own.
+# Models that an ensemble does not load itself: those of its steps that are in another repository.
 STEPS = {"newest": ["versions"], "cached_chain": ["cached"]}
 MODELS = sorted(path.name for path in ENGINE_MODELS.iterdir())
 
@@ -43,10 +43,10 @@ def test_description(model: str, pair: Pair) -> None:
     assert_alike(f"description: {model}", *pair.ask(ask))
 
 
-# A warm-up that fails now and then ends Triton: test_faults.py asks the host alone.
+# A warm-up that fails sometimes crashes Triton: test_faults.py tests it on the host alone.
 @pytest.mark.parametrize("model", sorted({path.name for path in BROKEN_MODELS.iterdir()} - {"bad_warmup"}))
 def test_loading_what_is_broken(model: str, pair: Pair) -> None:
-    """A model that cannot be loaded is refused with Triton's reason, in the answer and in the index."""
+    """A load that fails has Triton's reason, in the reply and in the index."""
 
     def ask(server: Server) -> dict[str, Any]:
         with rest_client(server) as rest:
@@ -66,7 +66,7 @@ def index_of(rest: Any, model: str) -> list[Any]:
 
 
 def loaded_anew(server: Server, *models: str) -> None:
-    """Unload and load, so that counters begin at nothing."""
+    """Unload and load the models, so that their counters start at 0."""
     with rest_client(server) as rest:
         for model in models:
             rest.unload_model(model)
@@ -109,7 +109,7 @@ COUNTED: dict[str, tuple[list[str], list[Ask], bool]] = {
 
 @pytest.mark.parametrize("case", COUNTED)
 def test_statistics_and_metrics(case: str, pair: Pair) -> None:
-    """After the same requests both have counted the same: in the statistics, by either front, and in the metrics."""
+    """After the same requests both servers have equal counts: in the statistics of both fronts, and in the metrics."""
     models, asks, together = COUNTED[case]
     pair.load(models)
 
@@ -117,7 +117,7 @@ def test_statistics_and_metrics(case: str, pair: Pair) -> None:
         loaded_anew(server, *models)
         CLIENTS["stream"](server, asks, together)
         with rest_client(server) as rest, grpc_client.InferenceServerClient(f"127.0.0.1:{server.grpc_port}") as grpc:
-            # Counters move a moment after the answer is out.
+            # Counters change shortly after the response is sent.
             seen = [
                 settled(lambda model=model: rest.get_inference_statistics(model)["model_stats"]) for model in models
             ]
@@ -128,7 +128,7 @@ def test_statistics_and_metrics(case: str, pair: Pair) -> None:
 
 
 def settled(ask: Callable[[], Any]) -> Any:
-    """An answer that has come ten times in a row."""
+    """The first reply that has come ten times in a row."""
     seen: list[Any] = []
 
     def is_steady() -> bool:
@@ -154,8 +154,7 @@ METRIC = re.compile(r"^(nv_\w+)\{(.*?)\} (\S+)$", re.MULTILINE)
 
 
 def metrics_of(server: Server, models: list[str]) -> dict[str, str]:
-    """The metrics of these models by name and labels; of durations whether there are any. Counters outlive a model in
-    Triton, so that of those the names are compared."""
+    """The names and labels of these models' metrics, without their values: counters outlive a model in Triton."""
     with urllib.request.urlopen(f"http://127.0.0.1:{server.metrics_port}/metrics", timeout=10) as reply:
         found = METRIC.findall(reply.read().decode())
     return {
@@ -166,7 +165,7 @@ def metrics_of(server: Server, models: list[str]) -> dict[str, str]:
 
 
 def test_metric_families(pair: Pair) -> None:
-    """The families of metrics, with their types; those of a GPU and of the machine are each server's own."""
+    """The names and types of the metric families; those of the GPU and of the machine are left out."""
     pair.load(["wanderer"])
 
     def ask(server: Server) -> dict[str, str]:
@@ -180,7 +179,7 @@ def test_metric_families(pair: Pair) -> None:
 
 
 def test_a_models_own_log_and_metrics(pair: Pair, tmp_path: Path) -> None:
-    """Metrics that a model makes are among the server's."""
+    """A model's own metrics are exported with the server's."""
     pair.load(["teller"])
 
     def ask(server: Server) -> Any:
@@ -193,7 +192,7 @@ def test_a_models_own_log_and_metrics(pair: Pair, tmp_path: Path) -> None:
 
 
 def test_index_and_unload(pair: Pair) -> None:
-    """The index tells every model of the repositories, and what became of each version."""
+    """The index lists every model of the repositories, and the state of each version."""
     pair.load(["versions", "versions_all", "chain", "adder"])
 
     def ask(server: Server) -> list[Any]:
@@ -216,7 +215,7 @@ def test_index_and_unload(pair: Pair) -> None:
 
 @pytest.mark.parametrize("how", ["raise", "exit"])
 def test_finalize_that_fails(how: str, pair: Pair) -> None:
-    """A model that goes wrong when it is unloaded is gone all the same, and can be loaded again."""
+    """A model that fails while it is unloaded is gone nevertheless, and can be loaded again."""
     pair.load(["bad_loser"])
 
     def ask(server: Server) -> list[Any]:
@@ -234,7 +233,7 @@ def test_finalize_that_fails(how: str, pair: Pair) -> None:
 
 
 def test_cancelled_on_a_stream(pair: Pair) -> None:
-    """A decoupled model hears of it when its client lets go of the stream."""
+    """A decoupled model is notified when its client cancels the stream."""
     pair.load(["patient"])
 
     def ask(server: Server) -> Any:

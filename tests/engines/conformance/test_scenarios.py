@@ -1,7 +1,7 @@
-"""The same repository answers the same, served by a real Triton and by the host, whichever client asks.
+"""The host returns the same responses as a real Triton from the same repository, with each client.
 
-Each scenario is put to both by each client, and the answers are compared whole: names, datatypes, shapes, values,
-parameters, statuses, messages. `CONFORMANCE_OF=triton` compares Triton with itself instead.
+Each client sends each scenario to both servers, and the responses are compared completely: names, datatypes, shapes,
+values, parameters, statuses, messages. `CONFORMANCE_OF=triton` compares Triton with itself instead.
 """
 
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ assert scenarios_of_queues and scenarios_of_streams  # which fill SCENARIOS
 
 
 def cases() -> Iterator[tuple[str, Scenario, str]]:
-    """Scenarios beside each other have the same models, so that what is loaded is used while it is."""
+    """Consecutive scenarios use the same models, so that few models have to be loaded at a time."""
     for name, scenario in SCENARIOS.items():
         for client in scenario.clients:
             yield name, scenario, client
@@ -28,7 +28,7 @@ def cases() -> Iterator[tuple[str, Scenario, str]]:
 
 @pytest.mark.parametrize("name, scenario, client", [pytest.param(*case, id=f"{case[0]}-{case[2]}") for case in cases()])
 def test_scenario(name: str, scenario: Scenario, client: str, pair: Pair) -> None:
-    """Both answer alike, and Triton as the scenario expects."""
+    """Both servers return the same responses, and Triton fails as the scenario expects."""
     pair.load(scenario.models)
 
     def put(server: Server) -> Answers:
@@ -44,5 +44,5 @@ def test_scenario(name: str, scenario: Scenario, client: str, pair: Pair) -> Non
 
 
 def has_refusal(answer: object) -> bool:
-    """Of a stream: whether one of its responses is an error."""
+    """Whether a response is an error; of a stream, whether any response is one."""
     return is_refusal(answer) or (isinstance(answer, list) and any(map(is_refusal, answer)))

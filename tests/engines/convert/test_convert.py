@@ -219,7 +219,8 @@ def test_onnx_without_onnx2torch_gets_advice(onnx_file, tmp_path, monkeypatch):
 
 
 def test_onnx_goes_by_onnx2torch_where_that_is_installed(onnx_file, tmp_path, monkeypatch):
-    """Here it is a stand-in, which knows the one operator of this model."""
+    """ONNX models are converted with onnx2torch if it is installed: here a stand-in that knows this model's
+    operator."""
 
     class Negative(torch.nn.Module):
         def forward(self, x):
@@ -232,7 +233,7 @@ def test_onnx_goes_by_onnx2torch_where_that_is_installed(onnx_file, tmp_path, mo
 
 
 def test_the_fallback_is_an_entry_for_onnxruntime_that_serves_anywhere(onnx_file, tmp_path):
-    """With CoreML where there is one, and by the CPU here."""
+    """The entry runs on CoreML where it is available, and on the CPU here."""
     from engines.backends import onnxruntime
 
     result = convert(onnx_file, "-o", tmp_path / "out", "--fallback")
@@ -268,7 +269,7 @@ def source(models):
     [(0.0, "fp32", True), (1e-3, "fp32", False), (1e-3, "fp16", True), (0.1, "fp16", False)],
 )
 def test_the_comparison_allows_what_the_precision_explains(source, error, precision, passed):
-    """CoreML's part is played by the source itself, off by a share of the largest element."""
+    """The stand-in for CoreML returns the source's results with an error relative to the largest element."""
 
     class Model:
         def __init__(self, path):

@@ -11,7 +11,7 @@ from engines.core.messages import InferRequest, InferResponse
 
 
 class Asker:
-    """Holds its call, which holds it by its sink."""
+    """Holds its call, and is referenced by the call's sink."""
 
     def __init__(self) -> None:
         self.call = InferenceCall(InferRequest("m"), self.take)
@@ -33,7 +33,7 @@ class Asker:
     ],
 )
 def test_an_ended_call_holds_no_references(end) -> None:  # type: ignore[no-untyped-def]
-    """Its end is reported once, and its tensors are freed at once, without the garbage collector."""
+    """The end of a call is reported once, and its tensors are freed at once, without the garbage collector."""
     asker = Asker()
     gc.collect()
     gc.disable()

@@ -52,14 +52,14 @@ def test_an_engine_that_is_not_there(tmp_path: Path) -> None:
     ],
 )
 def test_wrong_options(arguments: list[str], message: str) -> None:
-    """They are refused with status 2, and named."""
+    """Wrong options are reported by name, with exit status 2."""
     done = doctor(*arguments)
     assert done.returncode == 2, done.stdout + done.stderr
     assert message in done.stdout + done.stderr
 
 
 def test_every_check_is_there() -> None:
-    """The table's functions exist, and their names are one each."""
+    """Each check of the table has an existing function and a unique name."""
     import importlib
 
     assert len({check.name for check in CHECKS}) == len(CHECKS)

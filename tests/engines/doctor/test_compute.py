@@ -144,7 +144,8 @@ def test_the_budget_counts_claims(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.parametrize("wrong, status", [(False, FindingStatus.OK), (True, FindingStatus.FAIL)])
 def test_a_round_trip_by_coreml(wrong: bool, status: FindingStatus, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The model is really made; CoreML itself, which only a Mac has, is played by numpy, once right and once wrong."""
+    """A model is really converted; numpy replaces CoreML, which only a Mac has, once with right and once with wrong
+    results."""
     ct = pytest.importorskip("coremltools")
     sent = []
 

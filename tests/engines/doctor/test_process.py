@@ -1,4 +1,4 @@
-"""A check always comes to a finding, whatever becomes of its process."""
+"""A check always has a finding, however its process ends."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ def trouble(name: str, **more: Any) -> Finding:
 
 
 def test_an_exception_is_a_finding() -> None:
-    """Its first line is shown, its traceback is for the report."""
+    """The finding shows the exception's first line; the traceback goes into the report."""
     finding = trouble("raises")
     assert (finding.status, finding.found) == (FindingStatus.FAIL, "it raised ValueError: the disk is upside down")
     assert any("trouble.py" in line for line in finding.figures["traceback"])
 
 
 def test_a_crash_is_a_finding() -> None:
-    """A driver's crash names its signal, and keeps what was printed of it."""
+    """A crash names its signal, and keeps the output of the driver."""
     finding = trouble("crashes")
     assert (finding.status, finding.found) == (FindingStatus.FAIL, "it crashed: SIGSEGV")
-    assert any("trouble.py" in line for line in finding.figures["errors"])  # faulthandler's
+    assert any("trouble.py" in line for line in finding.figures["errors"])  # written by faulthandler
 
 
 def is_gone(pid: int) -> bool:
@@ -55,12 +55,12 @@ def test_a_hang_ends_with_all_it_started(tmp_path: Path) -> None:
 
 
 def test_an_exit_is_a_finding() -> None:
-    """A process that ends without a finding is one, with its last words."""
+    """The finding of a process that exits early has its status and its last output."""
     assert trouble("exits").found == "it ended with status 1: no more"
 
 
 def test_what_libraries_print_is_no_finding() -> None:
-    """The last line counts."""
+    """The finding is the last line of the output."""
     assert trouble("prints") == ok("found", number=1)
 
 

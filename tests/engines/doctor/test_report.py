@@ -1,4 +1,4 @@
-"""The file for an issue: whole, and without secrets."""
+"""The file for an issue: complete, and without secrets."""
 
 from __future__ import annotations
 
@@ -45,7 +45,8 @@ def test_values_stay_json() -> None:
 
 
 def test_a_report_has_every_finding() -> None:
-    """A row for each, figures below; what would break the table is escaped."""
+    """The report has a row for each finding and its figures below. Characters that would break the table are
+    escaped."""
     text = markdown({"one": ok("a | b\nc", rate=1.5), "two": fail("broken", "mend it")})
     assert "| one | ok | a \\| b c |  |" in text
     assert "| two | fail | broken | mend it |" in text

@@ -29,7 +29,7 @@ DRAINING = "Now drawing from 'Battery Power'\n -InternalBattery-0 (id=1)\t61%; d
 
 @pytest.fixture
 def mac(monkeypatch: pytest.MonkeyPatch) -> Mac:
-    """`mac({command: (status, text)}, release="15.5")`: from then on this is a Mac whose programs answer so."""
+    """`mac({command: (status, text)}, release="15.5")`: simulates a Mac on which programs print these outputs."""
 
     def pretend(answers: dict[str, tuple[int, str]], release: str = "15.5") -> None:
         monkeypatch.setattr(sys, "platform", "darwin")
@@ -41,7 +41,7 @@ def mac(monkeypatch: pytest.MonkeyPatch) -> Mac:
 
 
 def test_this_python_is_fine() -> None:
-    """The tests run on a Python that the doctor likes."""
+    """The Python of the tests is supported."""
     assert system.python().status is FindingStatus.OK
     assert platform.python_version() in system.python().found
 
@@ -109,7 +109,7 @@ def test_shared_memory_here() -> None:
 
 
 def test_shared_memory_of_a_mac(monkeypatch: pytest.MonkeyPatch) -> None:
-    """XNU's fstat gives no identity: that is known, and no fault."""
+    """macOS's fstat identifies no shared memory object: this is reported, and not a failure."""
     monkeypatch.setattr(os, "fstat", lambda descriptor: SimpleNamespace(st_dev=0, st_ino=0, st_size=4096, st_mode=0))
     finding = system.shared_memory()
     assert finding.status is FindingStatus.OK
@@ -166,13 +166,13 @@ def test_no_redis(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_programs_that_are_not_there() -> None:
-    """Asking one gives a status and no exception."""
+    """A program that does not exist gives a status and no exception."""
     assert printed("/nowhere/at-all").status == -1
     assert printed("sh", "-c", "echo out; echo err >&2; exit 3") == Printed(3, "out\nerr")
 
 
 def test_an_engine_that_listens() -> None:
-    """The address and the time it took."""
+    """The finding has the address and the time to connect."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         finding = connect(f"grpc://localhost:{server.getsockname()[1]}")
     assert finding.status is FindingStatus.OK
@@ -187,7 +187,7 @@ def test_no_one_listens() -> None:
 
 
 def test_a_name_that_is_not_known() -> None:
-    """An unknown name is a finding, too."""
+    """A host name that cannot be resolved is a failure."""
     assert connect("http://no..name:80").status is FindingStatus.FAIL
 
 

@@ -1,4 +1,4 @@
-"""Checks that go wrong, each in its way."""
+"""Checks that fail in different ways."""
 
 from __future__ import annotations
 

@@ -144,7 +144,7 @@ class FleetProcess:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Leave nothing behind, whatever happened."""
+        """Kill the fleet and all processes that it has started."""
         pids = [self.process.pid]
         with contextlib.suppress(OSError, ValueError, KeyError):
             pids += [agent["pid"] for agent in self.agents().values() if agent["pid"]]

@@ -192,7 +192,7 @@ WRONG = [
 
 @pytest.mark.parametrize(("what", "text", "findings"), WRONG, ids=[row[0] for row in WRONG])
 def test_findings(tmp_path: Path, what: str, text: str, findings: list[str]) -> None:
-    """Each finding has its place and what would be right; warnings let the file pass."""
+    """Each finding has its place and the correction. A file with only warnings loads."""
     loaded = load(tmp_path, text)
     assert [str(problem) for problem in loaded.problems] == [
         f"{tmp_path}/fleet.yaml:{finding.replace('{file}', f'{tmp_path}/fleet.yaml')}" for finding in findings
@@ -201,7 +201,7 @@ def test_findings(tmp_path: Path, what: str, text: str, findings: list[str]) -> 
 
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
-    """It is one finding, not a traceback."""
+    """A missing file is one finding without a traceback."""
     loaded = load_fleet(tmp_path / "none.yaml")
     assert [str(problem) for problem in loaded.problems] == [
         f"{tmp_path}/none.yaml:1:1: error: cannot be read: No such file or directory"

@@ -23,8 +23,8 @@ QUICK = "ready_interval: 50ms, backoff: {first: 50ms, longest: 200ms}"
 
 
 def test_a_fleet_lives(tmp_path: Path) -> None:
-    """Agents are ready on ports of their own and known to the gateway; one that is killed comes back on the same ports;
-    SIGTERM stops all, the last one first, and leaves no process."""
+    """Agents get separate ports and are in the gateway's rules. A killed agent restarts on the same ports. SIGTERM
+    stops all agents, the last one first, and leaves no process."""
     orphan = tmp_path / "child.pid"
     fleet_file = f"""
         version: 1
@@ -89,7 +89,8 @@ def test_the_gateway_routes_to_the_fleet(tmp_path: Path, start_gateway: Callable
 
 
 def test_a_crash_loop_is_reported_and_never_given_up(tmp_path: Path) -> None:
-    """Each end is logged with the log's last lines, a crash loop as such; without its cause the agent is ready."""
+    """Each exit is logged with the agent's last output, and a crash loop as one. When its cause is removed, the agent
+    gets ready."""
     broken = tmp_path / "broken"
     broken.touch()
     text = f"""
@@ -164,7 +165,7 @@ def test_a_bad_agent_is_restarted(tmp_path: Path, what: str, option: str, keys: 
 
 
 def test_an_agent_that_is_not_ready_is_left_alone(tmp_path: Path) -> None:
-    """It answers, so it works: the log has it, without a restart."""
+    """An agent that answers "not ready" is logged and not restarted."""
     unready = tmp_path / "unready"
     text = f"""
         version: 1
@@ -182,7 +183,8 @@ def test_an_agent_that_is_not_ready_is_left_alone(tmp_path: Path) -> None:
 
 
 def test_sighup_changes_only_what_changed(tmp_path: Path) -> None:
-    """Unchanged agents keep running, changed ones restart, others start and stop; an invalid file changes nothing."""
+    """SIGHUP restarts changed agents, starts new ones, stops removed ones and keeps the others. An invalid file changes
+    nothing."""
     ports = port_range()
 
     def file(*agents: str) -> str:
@@ -212,7 +214,7 @@ def test_sighup_changes_only_what_changed(tmp_path: Path) -> None:
 
 
 def test_an_agent_that_is_deaf_is_killed(tmp_path: Path) -> None:
-    """It is killed after its stop timeout, with an exit code of 1."""
+    """An agent that ignores SIGTERM is killed after its stop timeout, and the fleet's exit code is 1."""
     text = f"""
         version: 1
         ports: {port_range()}
@@ -247,7 +249,7 @@ def test_a_killed_fleet_is_cleaned_up_by_the_next(tmp_path: Path) -> None:
 
 
 def test_a_closed_terminal_stops_the_fleet(tmp_path: Path) -> None:
-    """On a terminal it shows a table; SIGHUP because the terminal is gone is no wish for a reload."""
+    """On a terminal the fleet shows a table. A SIGHUP from a closed terminal does not reload the file."""
     write_agent(tmp_path)
     (tmp_path / "fleet.yaml").write_text(
         f"version: 1\nports: {port_range()}\nagents: {{llm: {{command: {command()}, {QUICK}}}}}\n"

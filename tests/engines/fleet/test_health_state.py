@@ -1,4 +1,4 @@
-"""The health of an agent, by a clock that the test moves."""
+"""The health of an agent, on a clock that the test moves."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ LIVES = [
 
 @pytest.mark.parametrize(("what", "probes", "state", "restart"), LIVES, ids=[row[0] for row in LIVES])
 def test_probes(what: str, probes: list[tuple[float, Probe]], state: AgentState, restart: str | None) -> None:
-    """Silence restarts an agent that was ready; "not ready" does not, unless it was never ready in its time."""
+    """Probes without an answer restart an agent that was ready. "Not ready" does not, unless the agent exceeds its
+    start time."""
     health = HealthState(SPEC, 0.0)
     for now, probe in probes:
         reason = health.probed(probe, now)
@@ -44,7 +45,7 @@ def test_probes(what: str, probes: list[tuple[float, Probe]], state: AgentState,
     ],
 )
 def test_memory(samples: list[int], restarts: list[bool]) -> None:
-    """Three samples in a row above the budget, not fewer."""
+    """An agent restarts after three consecutive samples above its memory budget."""
     health = HealthState(SPEC, 0.0)
     assert [health.memory_sampled(sample) is not None for sample in samples] == restarts
 

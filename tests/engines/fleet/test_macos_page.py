@@ -28,7 +28,7 @@ COMMANDS = [
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """The page's files, where it puts them, and the models that they name."""
+    """A folder with the page's files and the models that they name."""
     for name, text in FILES.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
@@ -38,7 +38,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_the_fleet_is_right(folder: Path) -> None:
-    """Nothing is wrong with it, and both engines are known to the gateway."""
+    """The fleet file has no problems and both agents."""
     loaded = load_fleet(folder / "fleet.yaml")
     assert loaded.problems == ()
     assert loaded.fleet is not None
@@ -46,7 +46,7 @@ def test_the_fleet_is_right(folder: Path) -> None:
 
 
 def test_the_rules_are_right(folder: Path) -> None:
-    """They load without a warning, and the CUDA machine's address may be given from outside."""
+    """The rules load without a warning, and an environment variable sets the CUDA machine's address."""
     loaded = rule_tests.tested(load_rules([folder / "rules"], {"CUDA_URL": "http://10.0.0.7:8000"}))
     assert loaded.problems == ()
     assert loaded.rules is not None

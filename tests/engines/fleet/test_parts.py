@@ -44,7 +44,7 @@ ALLOTMENTS = [
     ("what", "agents", "in_use", "previous", "allotted"), ALLOTMENTS, ids=[r[0] for r in ALLOTMENTS]
 )
 def test_ports(what: str, agents: list[AgentSpec], in_use: set[int], previous: dict, allotted: dict) -> None:  # type: ignore[type-arg]
-    """Ports are free, differ, and stay what they were."""
+    """Allotted ports are free and distinct, and an agent keeps its previous ports."""
     assert allot(agents, (10, 20), lambda port: port not in in_use, previous) == allotted
 
 
@@ -73,7 +73,7 @@ POWERS = [
 
 @pytest.mark.parametrize(("power", "platform", "programs", "is_root", "planned"), POWERS)
 def test_power(power: Power, platform: str, programs: set[str], is_root: bool, planned: PowerPlan) -> None:
-    """A class is a prefix of the command, with a warning for what is missing."""
+    """A power class adds a prefix to the command, with a warning for what is missing."""
     assert power_plan(power, platform, programs.__contains__, is_root) == planned
 
 
@@ -87,7 +87,8 @@ def group(tmp_path: Path) -> Path:
 
 
 def test_a_cgroup_limits_an_agent(group: Path) -> None:
-    """Its process goes into a group with its budget, which the kernel ends as a whole; we stand in one beside."""
+    """The process joins a cgroup with its memory budget, which the kernel kills as a whole. The fleet joins a cgroup
+    beside it."""
     groups = Cgroups(group)
     groups.put("llm", 4711, 1000)
     result = group / "pointsman-agent-llm"
@@ -117,7 +118,7 @@ def test_cgroups_that_cannot_be_used(group: Path) -> None:
 
 
 def test_a_directory_has_one_fleet(tmp_path: Path) -> None:
-    """A second lock fails with the holder; after the first is closed it succeeds."""
+    """A second lock fails and names the holder; after the first is closed a new one succeeds."""
     lock = Lock(tmp_path / "lock")
     with pytest.raises(LockedError, match=f"another fleet \\(pid {os.getpid()}\\) runs in {tmp_path}"):
         Lock(tmp_path / "lock")
@@ -126,7 +127,7 @@ def test_a_directory_has_one_fleet(tmp_path: Path) -> None:
 
 
 def test_the_state_file(tmp_path: Path) -> None:
-    """It is read as written; an invalid file is empty."""
+    """The state file is read as written. A missing or invalid file gives an empty state."""
     state = {"a": SavedState(12, "99", {"http": 10})}
     (tmp_path / "state.json").write_text(json.dumps({"agents": {"a": asdict(state["a"])}}))
     assert read_state(tmp_path / "state.json") == state
@@ -136,7 +137,7 @@ def test_the_state_file(tmp_path: Path) -> None:
 
 
 def test_logs_are_kept_to_a_size(tmp_path: Path) -> None:
-    """The old lines are in NAME.1, and the writer goes on at the beginning of the new file."""
+    """Old lines move to NAME.1, and the writer continues in the emptied file."""
     log = tmp_path / "a.log"
     with log.open("ab", buffering=0) as writer:
         writer.write(b"old\n" * 100)
@@ -192,7 +193,7 @@ PORTS = {
 
 
 def test_the_gateway_takes_the_rules(tmp_path: Path) -> None:
-    """An engine for each group with all its endpoints, the way to probe it, and routes for models that are named."""
+    """The rules have an engine with all endpoints for each group, its probe, and routes for the named models."""
     (tmp_path / "fleet.yaml").write_text(rules_text(FLEET, PORTS))
     (tmp_path / "mine.yaml").write_text("version: 1\nroutes: [{name: mine, match: {model: x}, engine: c}]\n")
     loaded = load_rules([tmp_path])

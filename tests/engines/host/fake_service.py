@@ -1,4 +1,4 @@
-"""A service for the fronts' tests: models are functions in this process, which answer at once or on command."""
+"""A service for the fronts' tests: models are functions in this process, which respond at once or on command."""
 
 from __future__ import annotations
 
@@ -71,8 +71,8 @@ class FakeRegions:
 
 
 class FakeService:
-    """Keeps every call that it saw in `calls`, its request in `requests`, and calls of `sleeper` in `sleeping` until a
-    test ends them."""
+    """Records every call in `calls` and its request in `requests`; calls of `sleeper` stay in `sleeping` until a test
+    ends them."""
 
     def __init__(self, **restrictions: tuple[str, str]) -> None:
         self.regions = FakeRegions()
@@ -206,7 +206,7 @@ def upper(call: InferenceCall) -> None:
 
 
 def fail(call: InferenceCall) -> None:
-    """Not at once: as a model does, and not as a check before it."""
+    """Fail the call later, as a model does, and not at once as a check does."""
     later(call, lambda: call.fail(internal(f"asked to fail: {text_of(call)}")))
 
 

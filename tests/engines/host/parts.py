@@ -1,4 +1,4 @@
-"""Pieces for tests of the host's service: configurations, tensors, and calls whose answers are kept."""
+"""Parts for tests of the host's service: configurations, tensors, and calls that store their responses."""
 
 import struct
 from collections.abc import Callable, Sequence
@@ -30,7 +30,7 @@ def ints(name: str, *values: int, shape: tuple[int, ...] | None = None) -> Tenso
 
 
 class Asked:
-    """A call and its responses."""
+    """A call that stores its responses."""
 
     def __init__(self, request: InferRequest) -> None:
         self.answers: list[InferResponse] = []
@@ -51,9 +51,9 @@ class Asked:
 
 
 class FakeInstance:
-    """An instance that runs a batch on the test's command, and answers each call by `answer`.
+    """An instance that runs a batch on the test's command, and responds to each call by `answer`.
 
-    It keeps the promises of the contract: each call ends, and `done` is called once.
+    It follows the interface: each call ends, and `done` is called once.
     """
 
     def __init__(self, answer: Callable[[InferenceCall], Sequence[InferResponse]], name: str = "model_0_0") -> None:
@@ -69,7 +69,7 @@ class FakeInstance:
         self._done.append(done)
 
     def run(self) -> None:
-        """Answer the batch that it has."""
+        """Respond to the calls of the current batch."""
         for call in self.batches[-1]:
             call.compute_input_ns, call.compute_infer_ns, call.compute_output_ns = 10, 20, 30
             answers = self._answer(call)

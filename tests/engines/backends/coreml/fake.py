@@ -1,8 +1,8 @@
-"""What coremltools does on a Mac, on any machine: the part of it that the coreml backend uses.
+"""A stand-in for coremltools on any machine: the part of it that the coreml backend uses.
 
-It keeps coremltools' promises where a caller could break them: a compiled model is a directory that must not exist
-before, inputs have to be there by name, of float32 or int32, and of a shape that the package was made for; several
-inputs at once are a list. The predictions themselves come from a function, by the same names.
+It checks what coremltools checks: a compiled model is a directory that must not exist before, inputs have to be there
+by name, of float32 or int32, and of a shape that the package was made for; several inputs at once are a list. The
+predictions themselves come from a function, by the same names.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Compute = Callable[[Mapping[str, np.ndarray]], Mapping[str, np.ndarray]]
 
 class FakeCoreMLTools:
     """`compute` predicts; `unusable` are compute units that cannot load a model; `work` is the share of each device by
-    units. What was asked for is counted."""
+    units. The calls are recorded."""
 
     def __init__(self, ct: Any, compute: Compute, unusable: tuple[str, ...] = (), work: Any = None) -> None:
         self.ComputeUnit = ct.ComputeUnit

@@ -115,7 +115,7 @@ def test_requests_of_a_batch_share_a_bucket(start):
 
 
 def test_a_batch_beyond_the_largest_bucket_is_predicted_as_a_list(start):
-    """Nine rows are two times four at once, and one."""
+    """A batch of nine rows is one prediction of two inputs of four rows, and one prediction of one row."""
     tools = FakeCoreMLTools(ct, lambda inputs: {"y": expected(inputs["x"])})
     backend = start(tools, BOTH, CONFIG + 'parameters { key: "COMPUTE_UNITS" value { string_value: "ALL" } }')
     answers(backend, {"x": np.ones((9, 3), np.float32)})
@@ -163,7 +163,7 @@ def compiled(tmp_path):
     ],
 )
 def test_the_configuration_may_name_the_units(start, parameter, units):
-    """Nothing is measured then."""
+    """Compute units that the configuration names are used without trials."""
     tools = FakeCoreMLTools(ct, lambda inputs: {"y": expected(inputs["x"])})
     key, value = parameter
     backend = start(
@@ -242,7 +242,7 @@ def test_batches_are_cut_into_the_largest_buckets_they_fill(rows, sizes, cut):
 
 
 def test_shapes_of_several_inputs_change_together():
-    """The i-th of one goes with the i-th of the other; a fixed one goes with all."""
+    """The i-th shapes of all variable inputs form one call; an input of fixed shape is in every call."""
     package = packages.Package(
         "p",
         (
@@ -285,7 +285,7 @@ def test_a_compiled_model_has_its_shapes_in_its_metadata(tmp_path):
 
 
 def test_packages_with_the_same_content_have_the_same_digest(made, tmp_path):
-    """Whatever the package is called, and different where a file in it is."""
+    """The digest does not depend on the package's name, and differs when a file in it differs."""
     import shutil
 
     copy = tmp_path / "copy.mlpackage"

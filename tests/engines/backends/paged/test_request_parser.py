@@ -1,4 +1,4 @@
-"""A request's tensors and parameters, read."""
+"""Parsing of a request's tensors and parameters."""
 
 import json
 from typing import Any
@@ -63,7 +63,8 @@ def test_when_the_prompt_is_repeated(stream: bool | None, excludes: bool | None,
 
 
 def test_sampling_fields_stand_in_json_or_among_the_parameters() -> None:
-    """`sampling_parameters` is a JSON text; without it the request's parameters count, lists as their JSON."""
+    """`sampling_parameters` is a JSON text. Without it the request's parameters are used, with lists and objects as
+    JSON."""
     results = {"temperature": 0.5, "stop": ["a", "b"], "logit_bias": {"5": -1}}
     assert request(**HELLO, sampling_parameters=texts(json.dumps(results))).fields == results
     scalars = {"temperature": 0.5, "stop": '["a", "b"]', "logit_bias": '{"5": -1}', "bad": "[x"}
@@ -94,13 +95,13 @@ def test_a_lower_level_goes_first() -> None:
 
 
 def test_token_ids_are_a_prompt() -> None:
-    """A prompt may come as ids."""
+    """A prompt can be given as token ids."""
     assert request(input_ids=np.array([3, 4], np.int64)).prompt == (3, 4)
 
 
 def test_a_chat_is_a_prompt() -> None:
-    """Messages and tools come as JSON in OpenAI's form, or parsed by the host; options of the template are no fields of
-    sampling."""
+    """Messages and tools are JSON in OpenAI's form, or parsed by the host. Options of the template are not sampling
+    fields."""
     tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
     sampling = {"chat_template_kwargs": {"enable_thinking": False}, "add_generation_prompt": True, "top_k": 3}
     read = request(

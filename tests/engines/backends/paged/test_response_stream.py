@@ -1,4 +1,4 @@
-"""What an engine puts out, as answers to a request."""
+"""An engine's outputs as responses to a request."""
 
 import json
 from collections.abc import Mapping
@@ -84,7 +84,7 @@ def test_a_stream_is_sent_as_it_comes() -> None:
 
 
 def test_deferred_outputs_come_at_the_end() -> None:
-    """With `tell_at_end` the text is alone until a choice has ended; token ids stay with their tokens."""
+    """With `defers_outputs` the other outputs come with a choice's last response; token ids stay with their text."""
     stream = sent(TWO, streams=True, defers_outputs=True, outputs=frozenset({"num_output_tokens", "token_ids"}))
     assert [outputs for outputs, _, _ in stream.sent] == [
         {"text_output": ["Hel"], "token_ids": ["[72]"]},
@@ -133,7 +133,7 @@ def test_logprobs_are_written_as_vllm_writes_them() -> None:
 
 
 def test_prompt_logprobs_come_with_the_first_response() -> None:
-    """Of its first token there is none, which stands there by its text."""
+    """The prompt's first token has no logprob: its entry has only the token's text."""
     first = more("a", 1, prompt_logprobs=(None, TokenLogprob(66, -2.0)))
     stream = sent([first, TWO[1]], streams=True, outputs=frozenset({"prompt_logprobs"}), first=65)
     assert [sorted(outputs) for outputs, _, _ in stream.sent] == [
@@ -168,7 +168,7 @@ def test_what_ends_before_its_time_is_an_error(output: Output, code: ErrorCode, 
 
 
 def test_one_failed_choice_fails_the_request_once_all_have_ended() -> None:
-    """The other choices go on, and the error comes last."""
+    """If one choice fails, the others continue and the request's error is sent last."""
     failed = Output(0, finish_reason=FinishReason.ERROR, error="NaN")
     stream = sent([failed, more("b", 2, choice=1, finish_reason=STOP, is_final=True)], n=2)
     assert stream.error is not None

@@ -1,4 +1,4 @@
-"""What a model's configuration says of its engine."""
+"""Engine options from a model's configuration."""
 
 from dataclasses import fields
 from pathlib import Path
@@ -85,14 +85,14 @@ WRONG = [
 
 @pytest.mark.parametrize("name, text, error_text", WRONG)
 def test_a_wrong_option_is_named(name: str, text: str, error_text: str) -> None:
-    """A text that means nothing is refused with the parameter's name, and what it takes."""
+    """An invalid value is refused with the parameter's name and its valid values."""
     with pytest.raises(EngineError) as failure:
         read_options({name: text}, BASE)
     assert failure.value.message.startswith(error_text)
 
 
 def test_names_in_upper_case_count_and_backend_config_stands_behind(tmp_path: Path) -> None:
-    """Parameters are read in either case; what --backend-config says holds where the configuration is silent."""
+    """Parameter names are case-insensitive; --backend-config gives the values that the configuration leaves out."""
     config = configuration(parameters(MODEL="folder", MAX_SEQUENCES="3", dtype="float32"))
     folder, options = read_settings(spec(tmp_path, config, options={"max-sequences": "9", "max-waiting": "7"}))
     assert folder == tmp_path / "folder"
@@ -100,7 +100,7 @@ def test_names_in_upper_case_count_and_backend_config_stands_behind(tmp_path: Pa
 
 
 def test_the_version_directory_is_the_folder_where_none_is_named(tmp_path: Path) -> None:
-    """A folder may stand in the repository as a version is expected to."""
+    """Without the parameter MODEL the folder is the version directory."""
     assert read_settings(spec(tmp_path, configuration("")))[0] == tmp_path / "1"
 
 
@@ -137,6 +137,7 @@ def test_declared_tensors_stay() -> None:
 
 @pytest.mark.parametrize("text", ["max_batch_size: 4", "dynamic_batching { }", "sequence_batching { }"])
 def test_batching_of_the_host_is_refused(text: str) -> None:
-    """The engine batches itself: a configuration that has the host do it says what to set instead."""
+    """A configuration with the host's batching is refused: the error names MAX_SEQUENCES, as the engine batches
+    itself."""
     with pytest.raises(EngineError, match="set the parameter MAX_SEQUENCES"):
         complete(configuration(text), Path("/repository/m"), {})

@@ -123,7 +123,7 @@ FACTS = [
 
 @pytest.mark.parametrize(("code", "expected"), FACTS, ids=range(len(FACTS)))
 def test_facts(stage: Stage, runner: InstanceSet, code: str, expected: Any) -> None:
-    """What a request, a tensor and the utilities say."""
+    """The properties of requests and tensors, and the results of the utility functions."""
     fields: dict[str, Any] = {
         "id": "r", "sequence_id": "s", "sequence_start": True, "sequence_end": True, "timeout_us": 7,
         "parameters": {"a": 1, "b": "x", "c": True}, "trace": {"traceparent": "00-1"},
@@ -132,7 +132,7 @@ def test_facts(stage: Stage, runner: InstanceSet, code: str, expected: Any) -> N
 
 
 def test_inputs_can_be_written_and_kept(stage: Stage, runner: InstanceSet) -> None:
-    """Arrays are the model's: small and large ones stay what they are after later requests have come and gone."""
+    """A model may write into its input arrays and keep them: later requests do not change them."""
     for size in (4, 100_000):
         keep = "x = pb.get_input_tensor_by_name(request, 'x').as_numpy()\nx += 1\nself.kept.append(x)\nreturn 0"
         for number in range(4):
@@ -144,7 +144,8 @@ def test_inputs_can_be_written_and_kept(stage: Stage, runner: InstanceSet) -> No
 
 
 def test_dlpack(stage: Stage, runner: InstanceSet) -> None:
-    """Both ways without a copy, BF16 included; what DLPack cannot say is refused."""
+    """DLPack converts in both directions without a copy, BF16 included. Tensors that DLPack cannot describe are
+    refused."""
     code = """
 x = pb.get_input_tensor_by_name(request, "x")
 h = pb.get_input_tensor_by_name(request, "h")
@@ -199,7 +200,7 @@ def texts(model="repeater"):
 
 
 def test_other_models_answer(stage: Stage, runner: InstanceSet) -> None:
-    """An inference of its own waits, while the host serves others."""
+    """`exec` blocks until the other model's response or error, while the host serves other requests."""
     assert run(stage, runner, BLS + "return told(ask().exec())") == {"sum": [[6, 8]], "diff": [[0, 0]]}
     assert run(stage, runner, BLS + "return told(ask(names=['sum']).exec())") == {"sum": [[6, 8]]}
     assert run(stage, runner, BLS + "return told(ask('nope').exec())") == (
@@ -213,7 +214,7 @@ def test_other_models_answer(stage: Stage, runner: InstanceSet) -> None:
 
 
 def test_other_models_answer_with_large_tensors(stage: Stage, runner: InstanceSet) -> None:
-    """By shared memory, again and again in the same place."""
+    """Large tensors go through shared memory, whose blocks are used again."""
     code = BLS + (
         "big = np.arange(200_000, dtype=np.int32).reshape(1, -1)\n"
         "request = pb.InferenceRequest(model_name='adder', requested_output_names=['sum', 'diff'],"
@@ -225,7 +226,7 @@ def test_other_models_answer_with_large_tensors(stage: Stage, runner: InstanceSe
 
 
 def test_streams_of_other_models(stage: Stage, runner: InstanceSet) -> None:
-    """As an iterator, which may be closed early."""
+    """Responses of a decoupled model are an iterator, which can be cancelled early."""
     code = BLS + "return [told(each) for each in texts().exec(decoupled=True)]"
     assert run(stage, runner, code.replace("tolist()", "astype(str).tolist()"))[:3] == [{"text_output": ["hi"]}] * 3
     assert (
@@ -239,7 +240,7 @@ def test_streams_of_other_models(stage: Stage, runner: InstanceSet) -> None:
 
 
 def test_inferences_at_the_same_time(stage: Stage, runner: InstanceSet) -> None:
-    """Awaited in the model's loop, and called by its threads."""
+    """Inferences run concurrently, awaited in an event loop or called from threads."""
     code = (
         BLS
         + """
@@ -270,7 +271,7 @@ except pb.TritonModelException as error:
 
 
 def test_metrics(stage: Stage, runner: InstanceSet) -> None:
-    """They are the host's; a wrong use is the model's failure."""
+    """The host exports the metrics of a model; an invalid operation raises TritonModelException."""
     code = """
 self.family = pb.MetricFamily(name="made", description="d", kind=pb.MetricFamily.COUNTER)
 self.metric = self.family.Metric(labels={"a": "b"})
@@ -287,7 +288,8 @@ except pb.TritonModelException as error:
 
 
 def test_clients_shared_memory(stage: Stage, runner: InstanceSet) -> None:
-    """An input is read from it, an output is written into it; a region too small is the request's error."""
+    """An input is read from a client's region and an output is written into it. A region that is too small fails the
+    request."""
     from multiprocessing.shared_memory import SharedMemory as Region
 
     region = Region(create=True, size=4096)
@@ -374,7 +376,7 @@ def test_decoupled_models(stage: Stage, streamer: InstanceSet, act: str, expecte
 
 
 def test_rescheduled_requests_come_again(stage: Stage, tmp_path: Path) -> None:
-    """They go back to the scheduler."""
+    """The scheduler runs a rescheduled request again."""
     code = """
     def execute(self, requests):
         self.count = getattr(self, "count", 0) + 1
@@ -399,7 +401,7 @@ STATEFUL = """
 
 
 def test_implicit_state(stage: Stage, tmp_path: Path) -> None:
-    """Kept from step to step of each sequence: from its first value to its end."""
+    """The state of a sequence is kept from its first step to its last."""
     code = """
     def execute(self, requests):
         out = []
@@ -430,7 +432,7 @@ def test_implicit_state(stage: Stage, tmp_path: Path) -> None:
 
 
 def test_configurations_are_completed(stage: Stage, tmp_path: Path) -> None:
-    """By the model's own word, and the model gets the whole of it."""
+    """`auto_complete_config` completes the configuration, and `initialize` gets the completed one."""
     code = """
     @staticmethod
     def auto_complete_config(config):
@@ -455,5 +457,5 @@ def test_configurations_are_completed(stage: Stage, tmp_path: Path) -> None:
 
 
 def test_nothing_runs_here_that_is_a_model_s() -> None:
-    """The host's own process has no thread of theirs."""
+    """The host's own process has no thread of the model runtime."""
     assert not [each.name for each in threading.enumerate() if each.name in ("lifeline", "model's loop")]

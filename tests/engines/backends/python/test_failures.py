@@ -9,7 +9,7 @@ from engines.core.errors import EngineError, ErrorCode
 from engines.instances import InstanceSet
 from tests.engines.instances.stage import TEXT_CONFIG, Stage, model, request, tensor, texts
 
-# Each does what its request names.
+# Each function is one fault (or success); a request names the function to run.
 ACTOR = """
 def execute(self, requests):
     return getattr(self, pb.get_input_tensor_by_name(requests[0], "text").as_numpy()[0].decode())(requests)
@@ -122,7 +122,7 @@ async def raises_async(self, requests):
 
 PREFIX = "Failed to process the request(s) for model 'actor_0_0', message: "
 AT = "\n\nAt:\n  {path}("
-# A beginning of the message, or two with what is between them left open.
+# The beginning of the message, or its beginning and end with any text between.
 FAILURES = [
     ("raises", PREFIX + "ValueError: boom" + AT),
     ("raises_own", PREFIX + "TritonModelException: boom" + AT),
@@ -172,7 +172,7 @@ FAILURES = [
     ),
     ("execs_itself", PREFIX + "TritonModelException: a request that this model is to answer cannot be sent"),
 ]
-# What is wrong and passes, as in Triton, or comes later than the end of `execute`.
+# Faults that pass, as in Triton, or that occur after `execute` has returned.
 PASSES = [
     ("no_outputs", []),
     ("other_name", []),
@@ -188,13 +188,13 @@ PASSES = [
 def actor(stage: Stage, tmp_path_factory: pytest.TempPathFactory) -> Iterator[InstanceSet]:
     running = stage.start(model(tmp_path_factory.mktemp("models") / "actor", ACTOR))
     yield running
-    # All of it went to one process.
+    # All requests went to one process, without a restart.
     assert not stage.changes
 
 
 @pytest.mark.parametrize(("act", "message"), FAILURES, ids=[act for act, _ in FAILURES])
 def test_failures_have_triton_s_texts(stage: Stage, actor: InstanceSet, act: str, message: str) -> None:
-    """The request gets the text, and the next one its answer."""
+    """The request fails with Triton's text, and the next request succeeds."""
     (answers,) = stage.execute(actor, request(tensor("text", [act])))
     error = answers.error()
     path = str(actor.processes[0]._fields["version_directory"]) + "/model.py"
@@ -219,13 +219,13 @@ def test_the_innermost_place_comes_first(stage: Stage, actor: InstanceSet) -> No
 
 
 def test_an_error_has_its_code(stage: Stage, actor: InstanceSet) -> None:
-    """As the model chose it."""
+    """The error has the code that the model chose."""
     (answers,) = stage.execute(actor, request(tensor("text", ["error"])))
     assert (answers.error().code, answers.error().message) == (ErrorCode.NOT_FOUND, "not here")
 
 
 def test_a_failure_fails_the_whole_execution(stage: Stage, actor: InstanceSet) -> None:
-    """All requests of it, once each."""
+    """A failure fails each request of the execution once."""
     for act in ("raises", "first_only"):
         answers = stage.execute(actor, *[request(tensor("text", [act]))] * 2)
         assert {each.error().message[: len(PREFIX)] for each in answers} == {PREFIX}
@@ -258,7 +258,7 @@ LOADS = [
 
 @pytest.mark.parametrize(("code", "message"), LOADS, ids=range(len(LOADS)))
 def test_a_model_that_does_not_load(stage: Stage, tmp_path: Path, code: str, message: str) -> None:
-    """The reason is Triton's, and nothing is left of it."""
+    """The load fails with Triton's text."""
     spec = model(tmp_path / "broken", code)
     with pytest.raises(EngineError) as failure:
         stage.start(spec)

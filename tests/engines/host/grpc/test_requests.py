@@ -56,7 +56,7 @@ def test_a_message_by_its_bytes():
 
 
 def test_large_tensors_are_views_on_the_message():
-    """And small ones are bytes, so that they do not keep their message."""
+    """Large tensors are views on the message; small ones are bytes, so that they do not keep the message alive."""
     built = request("identity_fp32")
     built.inputs.add(name="input", datatype="FP32", shape=[4096])
     built.raw_input_contents.append(bytes(16384))
@@ -90,7 +90,7 @@ def test_parameters_become_fields():
 
 @pytest.mark.parametrize(("value", "read_as"), [("abc", "abc"), (-1, 2**64 - 1), (5, 5)])
 def test_sequence_ids_are_texts_or_unsigned(value, read_as):
-    """An int64_param has the bits of a uint64."""
+    """An int64_param is read as an unsigned number with the same bits."""
     assert read(adder(parameters={"sequence_id": value}))[1].sequence_id == read_as
 
 
@@ -125,7 +125,7 @@ def with_parameters(target, **values):
 
 
 def test_shared_memory_is_resolved():
-    """Its inputs take no raw contents; the service resolves the region."""
+    """An input in shared memory has no raw contents; the service resolves the region."""
     built = adder(outputs=[])
     with_parameters(built.inputs[0], shared_memory_region="known", shared_memory_byte_size=8, shared_memory_offset=16)
     del built.raw_input_contents[0]
@@ -251,7 +251,7 @@ def test_what_is_wrong_with_a_request(built, message):
 
 @pytest.mark.parametrize("data", [b"\xff\xff", b"\x0a\x05ad", b"\x0a\x01\xff", b"\x3a\x05x"])
 def test_what_is_no_message(data):
-    """gRPC's own word for it."""
+    """Bytes that are not a message fail with gRPC's own text."""
     with pytest.raises(EngineError) as caught:
         read(data)
     assert (caught.value.code, caught.value.message) == (ErrorCode.INTERNAL, "Unable to parse request")
@@ -280,7 +280,7 @@ def test_layouts_change_nothing(calls):
 
 
 def test_shared_memory_is_never_remembered():
-    """A region may be another one the next time."""
+    """Requests with shared memory are not cached by layout: the region may differ the next time."""
     built = text("text", "x")
     del built.raw_input_contents[:]
     with_parameters(built.inputs[0], shared_memory_region="known", shared_memory_byte_size=8)

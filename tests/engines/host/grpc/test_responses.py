@@ -1,4 +1,4 @@
-"""Answers as ModelInferResponse and ModelStreamInferResponse messages: protobuf reads what was written by hand."""
+"""Responses as ModelInferResponse and ModelStreamInferResponse messages: protobuf parses the hand-written encoding."""
 
 import gzip
 import struct
@@ -39,7 +39,7 @@ def test_outputs_and_their_data():
 
 
 def test_parameters_of_each_type():
-    """As InferParameter has them."""
+    """Each type of value uses its InferParameter field."""
     written = write_infer(MODEL, "", InferResponse((), {"b": True, "i": -1, "d": 0.5, "s": "x"}), {})
     wanted = expected()
     wanted.parameters["b"].bool_param = True
@@ -50,7 +50,7 @@ def test_parameters_of_each_type():
 
 
 def test_classes_stand_in_for_values():
-    """With the model's labels, by batch element."""
+    """An output with classification has the highest classes of each batch element, with the model's labels."""
     scores = TensorData("probabilities", "FP32", (1, 4), struct.pack("<4f", 0.1, 0.2, 0.3, 0.9))
     result = parsed(write_infer(MODEL, "", InferResponse((scores,)), {"probabilities": 1}))
     assert result.outputs[0].datatype == "BYTES"
@@ -62,7 +62,7 @@ def test_classes_stand_in_for_values():
 
 @pytest.mark.parametrize("is_final", [True, False])
 def test_a_streamed_response_reports_whether_it_is_the_last(is_final):
-    """`triton_final_response`, whatever other parameters there are."""
+    """`triton_final_response` is set, beside other parameters."""
     response = InferResponse((), {"own": 1})
     result = parse(
         "inference.ModelStreamInferResponse",
@@ -89,7 +89,7 @@ def test_failures_on_a_stream():
 
 @pytest.mark.parametrize("sizes", [(), (1, 2), (40_000,), (1, 40_000, 2), (40_000, 40_000), (5, 70_000)])
 def test_framing_joins_what_is_small(sizes):
-    """Large pieces are sent as they are; together they are the message behind its length."""
+    """Small pieces are joined and large ones sent unchanged. Together they are the message, prefixed by its length."""
     pieces = [bytes([number]) * size for number, size in enumerate(sizes, 1)]
     result = framed(pieces)
     assert b"".join(result) == b"\0" + sum(sizes).to_bytes(4, "big") + b"".join(pieces)
@@ -98,7 +98,7 @@ def test_framing_joins_what_is_small(sizes):
 
 @pytest.mark.parametrize(("encoding", "read"), [(b"gzip", gzip.decompress), (b"deflate", zlib.decompress)])
 def test_compressed_messages(encoding, read):
-    """The flag is set, and the length is that of the compressed message."""
+    """The compressed flag is set, and the length is that of the compressed message."""
     (result,) = framed([b"a" * 1000, b"b"], (encoding, 6))
     assert result[0] == 1
     assert int.from_bytes(result[1:5], "big") == len(result) - 5 < 100

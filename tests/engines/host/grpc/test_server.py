@@ -109,7 +109,7 @@ def test_tritonclient_classifies_and_names_sequences(stage):
 
 @pytest.mark.parametrize("num_bytes", [0, 5_000, 70_000, 3_000_000])
 def test_tensors_of_any_size(channel, num_bytes):
-    """Through windows and frames, both ways."""
+    """Tensors of any size pass through flow-control windows and frames in both directions."""
     built = text("identity_uint8", "x")
     built.inputs[0].name, built.inputs[0].datatype = "input", "UINT8"
     built.inputs[0].shape[:] = [num_bytes]
@@ -186,7 +186,7 @@ def test_answers_of_a_stream_come_in_the_order_of_their_requests(stage, channel)
 
 @pytest.mark.parametrize("kind", ["unary", "stream"])
 def test_a_client_that_leaves_cancels_its_calls(stage, channel, kind):
-    """At once, and whatever it waits for."""
+    """Calls are cancelled at once, both unary calls and streams."""
     data = text("sleeper", "z").SerializeToString()
     if kind == "unary":
         call = channel.unary_unary(SERVICE + "ModelInfer").future(data, timeout=10)
@@ -201,7 +201,7 @@ def test_a_client_that_leaves_cancels_its_calls(stage, channel, kind):
 
 
 def test_a_deadline_ends_a_call(stage, channel):
-    """The client has its own clock: the call behind it is cancelled by ours."""
+    """The client ends its call by its own clock; the host cancels its call by the deadline."""
     with pytest.raises(grpc.RpcError) as caught:
         channel.unary_unary(SERVICE + "ModelInfer")(text("sleeper", "z").SerializeToString(), timeout=0.1)
     assert caught.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
@@ -224,7 +224,7 @@ def test_statuses_of_the_protocol(channel):
 
 
 def test_a_stream_with_a_message_that_is_none_ends(channel):
-    """Triton 2.51 crashes at one; the stream ends with gRPC's word for it."""
+    """Triton 2.51 crashes on such a message; here the stream ends with gRPC's error."""
     call = channel.stream_stream(SERVICE + "ModelStreamInfer")(iter([b"\xff\xff"]), timeout=10)
     with pytest.raises(grpc.RpcError) as caught:
         list(call)
@@ -320,7 +320,7 @@ def test_a_stream_is_not_read_while_its_client_does_not_read():
 
 
 def test_stopping_lets_calls_end():
-    """A call under way is answered, new ones are refused, connections close."""
+    """A call in flight ends normally while the server drains, then connections close."""
     with fronts() as stage, grpc.insecure_channel(stage.grpc_url) as channel:
         call = channel.unary_unary(SERVICE + "ModelInfer").future(text("sleeper", "z").SerializeToString(), timeout=10)
         eventually(lambda: stage.service.sleeping)
@@ -336,7 +336,7 @@ def test_stopping_lets_calls_end():
 
 
 def test_silent_clients_are_pinged():
-    """The connection of a live one stays."""
+    """The connection of a client that answers the PING stays open."""
     with fronts(ClientLimits(keepalive_seconds=0.1)) as stage, grpc.insecure_channel(stage.grpc_url) as channel:
         infer(channel, adder())
         (connection,) = stage.grpc.connections
@@ -365,7 +365,8 @@ def test_stub_of_the_schema(channel):
 
 
 def test_a_client_that_does_not_read_loses_its_stream():
-    """A decoupled model goes on while its client does not: what waits has a limit, and then the call is cancelled."""
+    """A decoupled model continues while its client does not read. When the unsent bytes exceed their limit, the call is
+    cancelled."""
     with fronts(ClientLimits(max_unsent_bytes=1 << 20)) as stage, grpc.insecure_channel(stage.grpc_url) as channel:
         built = repeater("x" * 200_000, 1000)
         call = channel.stream_stream(SERVICE + "ModelStreamInfer")(iter([built.SerializeToString()]), timeout=20)

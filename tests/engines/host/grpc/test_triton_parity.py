@@ -132,7 +132,7 @@ def stream(url, requests, metadata):
 @pytest.mark.triton
 @pytest.mark.parametrize("name", UNARY)
 def test_model_infer(name, triton, stage):
-    """The models behind it are functions that do what the models of tests/models do."""
+    """Functions stand in for the models of tests/models."""
     assert unary(stage.grpc_url, UNARY[name]) == unary(triton.grpc_url, UNARY[name])
 
 
@@ -147,7 +147,7 @@ def test_model_stream_infer(name, metadata, triton, stage):
 
 @pytest.fixture(scope="module")
 def doomed():
-    """A Triton of one's own: 2.51 ends itself some time after a decoupled model has failed on a stream that asks for
+    """A Triton of its own: 2.51 crashes some time after a decoupled model has failed on a stream with the header
     `triton_grpc_error`."""
     only = ["--model-control-mode=explicit", "--load-model=repeater"]
     server = TritonProcess.start(TEST_MODELS, extra_args=only).wait_ready()
@@ -158,7 +158,7 @@ def doomed():
 @pytest.mark.triton
 @pytest.mark.parametrize("metadata", [(), (("triton_grpc_error", "true"),)], ids=["", "grpc_error"])
 def test_failures_on_a_stream(metadata, doomed, stage):
-    """Told in the stream, or as the status that ends it; the model's own words are another's."""
+    """A failure is a response in the stream, or the status that ends it. The models' own texts are not compared."""
     requests = [repeater("x", 3, fail_after=1, id="1")]
     seen = []
     for url in (stage.grpc_url, doomed.grpc_url):

@@ -1,4 +1,4 @@
-"""A generation as an inference, and its answers as events: what OpenAI's front does between two dialects."""
+"""A generation as an inference, and its responses as events, between the two formats of OpenAI's front."""
 
 import json
 from typing import Any
@@ -31,7 +31,7 @@ def infer(generation: Generation, adapter: str | None = None) -> InferRequest:
 
 
 def inputs(request: InferRequest) -> dict[str, Any]:
-    """The tensors' values: texts that are JSON as what they say, flags as True."""
+    """The tensors' values: texts are parsed as JSON where possible, flags are True."""
     return {tensor.name: _value(tensor) for tensor in request.inputs}
 
 
@@ -81,7 +81,7 @@ def test_a_completion_has_its_prompt_as_a_tensor() -> None:
 
 
 def test_what_is_no_field_of_sampling_goes_beside() -> None:
-    """Adapter, salt and priority are the request's; a user's name changes nothing, and goes nowhere."""
+    """Adapter, salt and priority become fields of the request. A user's name and metadata are ignored."""
     request = infer(chat(lora_name="sql", cache_salt="s", priority=5, user="me", metadata={"a": "b"}))
     assert request.parameters == {"tell_at_end": True, "adapter": "sql", "cache_salt": "s"}
     assert request.priority == 105
@@ -119,7 +119,7 @@ REFUSED = [
 
 @pytest.mark.parametrize("send, kind, error_text", REFUSED)
 def test_what_has_no_place_is_refused_by_name(send: Any, kind: ErrorKind, error_text: str) -> None:
-    """An option that cannot be had is named."""
+    """An unsupported option is named in the error."""
     with pytest.raises(GatewayError) as failure:
         send()
     assert failure.value.kind is kind
@@ -137,14 +137,15 @@ def test_what_has_no_place_is_refused_by_name(send: Any, kind: ErrorKind, error_
     ],
 )
 def test_several_prompts_are_several_requests(prompt: Any, prompts: list[Any]) -> None:
-    """Each has all that the request says; a list of numbers is one prompt of token ids."""
+    """Each request has all options of the original; a list of numbers is one prompt of token ids."""
     body = json.dumps({"model": "m", "prompt": prompt, "n": 2}).encode()
     read = completions.read_requests(body)
     assert [(each.prompt, each.options["n"]) for each in read] == [(each, 2) for each in prompts]
 
 
 def test_a_prompt_that_is_repeated_is_scored_where_the_answer_is() -> None:
-    """`echo` with logprobs requests those of the prompt; the model repeats a prompt of ids, as it knows its text."""
+    """`echo` with logprobs also requests the prompt's logprobs. For a prompt of ids the model returns the prompt's
+    text."""
     read = inputs(infer(completion(echo=True, logprobs=1)))
     assert read["return_prompt_logprobs"]
     assert read["exclude_input_in_output"]
@@ -152,7 +153,7 @@ def test_a_prompt_that_is_repeated_is_scored_where_the_answer_is() -> None:
     assert "exclude_input_in_output" not in inputs(infer(completion(prompt=[1], echo=True)))
 
 
-# Answers
+# Responses
 
 
 def answer(index: int | None = None, /, **outputs: list[Any]) -> InferResponse:
@@ -179,7 +180,7 @@ def ending(reason: str, tokens: int, stop: str = "None", n: int = 1) -> dict[str
 
 
 def test_a_stream_becomes_events() -> None:
-    """Text as it comes, then the end and the usage."""
+    """Text is passed on as it arrives, followed by the end and the usage."""
     reader = AnswerReader(chat(stream=True))
     assert reader.read(answer(text_output=["Hel"])) == [Started(), TextDelta("Hel")]
     assert reader.read(answer(text_output=[""])) == []
@@ -191,7 +192,7 @@ def test_a_stream_becomes_events() -> None:
 
 
 def test_choices_of_a_stream_are_separate() -> None:
-    """Each answer is of one choice; the tokens of all of them are counted."""
+    """Each response belongs to one choice; usage counts the tokens of all choices."""
     reader = AnswerReader(chat(stream=True, n=2))
     assert reader.read(answer(1, text_output=["b"])) == [Started(), TextDelta("b", 1)]
     assert reader.read(answer(0, text_output=["a"], **ending("length", 1))) == [TextDelta("a"), Finished("length", 0)]
@@ -203,7 +204,7 @@ def test_choices_of_a_stream_are_separate() -> None:
 
 
 def test_a_whole_answer_becomes_events() -> None:
-    """All choices at once."""
+    """One response has all choices."""
     reader = AnswerReader(completion(n=2, echo=True))
     events = reader.read(answer(text_output=["a", ""], **ending("length", 1, n=2)))
     assert events == [Started(), TextDelta("Oncea"), TextDelta("Once", 1), Finished("length", 0), Finished("length", 1)]
@@ -211,7 +212,7 @@ def test_a_whole_answer_becomes_events() -> None:
 
 
 def test_the_prompts_logprobs_stand_before_the_answers() -> None:
-    """The first token has none."""
+    """The prompt's first token has no logprob."""
     none = {"79": {"logprob": None, "rank": None, "decoded_token": "O"}}
     some = {"110": {"logprob": -1.0, "rank": 1, "decoded_token": "n"}}
     reader = AnswerReader(completion(echo=True, logprobs=1), first_choice=3)

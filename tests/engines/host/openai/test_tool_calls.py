@@ -12,7 +12,7 @@ CALL = ToolCallDelta(0, "call_1", "weather", '{"city":"Rome"}')
 
 
 def read(*texts: str, reason: str = "stop") -> list[Event]:
-    """The events of a stream of these texts, those of text joined."""
+    """The events of a stream of these texts, with adjacent text deltas joined."""
     numbers = count(1)
     reader = ToolCallReader(lambda: f"call_{next(numbers)}")
     results = [event for text in texts for event in reader.read([TextDelta(text)])]
@@ -59,7 +59,7 @@ def test_calls_stand_out_of_the_text_however_it_is_cut(text: str, events: list[E
 
 
 def test_a_cut_off_call_is_still_reported() -> None:
-    """The reason stays the length where that ended the text, calls or not."""
+    """The finish reason stays "length" where the limit ended the text, with or without calls."""
     assert read(ROME, reason="length") == [CALL, Finished("length"), USED]
 
 
@@ -71,7 +71,7 @@ def test_choices_are_read_apart() -> None:
 
 
 def test_log_probabilities_are_kept() -> None:
-    """Each token's is kept, also where its text waits."""
+    """Each token keeps its logprobs, also while its text is held back."""
     reader = ToolCallReader(lambda: "call")
     logprobs = [{"token": "<", "logprob": -1.0}]
     assert reader.read([TextDelta("<", 0, logprobs), TextDelta("b")]) == [TextDelta("", 0, logprobs), TextDelta("<b")]

@@ -1,5 +1,5 @@
-"""Unusual and invalid infer and generate bodies, for a comparison with a real Triton. What the host's service answers
-a request that the front could read is not in here: names, shapes and sizes that do not fit the model."""
+"""Unusual and invalid infer and generate bodies, for a comparison with a real Triton. Faults that the host's service
+finds, in names, shapes and sizes, are not included."""
 
 import gzip
 import json

@@ -89,13 +89,13 @@ def test_infer():
 
 
 def test_a_body_in_pieces():
-    """However it is cut, and with nothing at its end."""
+    """A body may arrive in any pieces, an empty last one included."""
     assert send_request("POST", INFER, pieces=[BODY[:10], BODY[10:11], BODY[11:], b""]).status == 200
 
 
 @pytest.mark.parametrize(("encoding", "pack"), [("gzip", gzip.compress), ("deflate", zlib.compress)])
 def test_compression_both_ways(encoding, pack):
-    """The reply by what the client prefers."""
+    """Request bodies are decompressed, and the reply has the encoding that the client prefers."""
     reply = send_request(
         "POST", INFER, pack(BODY), content_encoding=encoding, accept_encoding=f"br, {encoding};q=0.5, identity;q=0.1"
     )
@@ -195,7 +195,7 @@ def test_what_is_wrong_with_the_body_of_a_control_operation(path, body, text):
 
 
 def test_restricted_apis():
-    """A category requires its header, for any verb."""
+    """A restricted category requires its header for every method."""
     service = FakeService(rest_inference=("X-Key", "secret"))
     text = "This API is restricted, expecting header 'X-Key'"
     for headers in ({}, {"x_key": "wrong"}):
@@ -216,7 +216,7 @@ def test_headers_and_trace_context_reach_the_service():
 
 @pytest.mark.parametrize("pieces", [None, [BODY[:50], BODY[50:]]])
 def test_bodies_have_a_limit(pieces):
-    """Told beforehand, or found out while it comes."""
+    """A body above the limit is refused, by its declared length or while it arrives."""
     status, text = error_of(send_request("POST", INFER, BODY, pieces=pieces, limits=ClientLimits(max_body_bytes=100)))
     assert status == 400
     assert text.startswith("request JSON size of ")
@@ -226,7 +226,7 @@ def test_bodies_have_a_limit(pieces):
 
 
 def test_decompressed_bodies_have_the_same_limit():
-    """A small body may hold a large one."""
+    """The limit applies to the decompressed size."""
     reply = send_request(
         "POST", INFER, gzip.compress(bytes(10_000)), limits=ClientLimits(max_body_bytes=100), content_encoding="gzip"
     )
@@ -242,7 +242,7 @@ def test_decompressed_bodies_have_the_same_limit():
     [("infer", SLEEP), ("generate", b'{"text_input":"z"}'), ("generate_stream", b'{"text_input":"z"}')],
 )
 def test_a_client_that_leaves_cancels_its_call(path, body):
-    """At once, and not at the next event; nothing is sent."""
+    """The call is cancelled at once, and nothing is sent."""
 
     async def run():
         service = FakeService()
@@ -261,7 +261,7 @@ def test_a_client_that_leaves_cancels_its_call(path, body):
 
 @pytest.mark.parametrize("path", ["infer", "generate"])
 def test_a_client_that_leaves_early_sends_nothing(path):
-    """Half a body is no request."""
+    """An incomplete body submits no request."""
 
     async def run():
         service = FakeService()
@@ -281,7 +281,7 @@ def generate(model, path="generate", **content):
 
 
 def test_generate():
-    """One flat object; the number of answers must be one."""
+    """The reply is one flat object; a model that does not respond exactly once is an error."""
     assert json.loads(generate("text", text_input="hi", n=2).body)["text_output"] == 'HI {"n": 2}'
     for count in (0, 2):
         status, text = error_of(generate("repeater", text_input="hi", count=count))
@@ -294,13 +294,13 @@ def test_generate():
 
 
 def test_a_request_that_was_never_taken_has_its_own_status():
-    """And not that of a model's failure."""
+    """An invalid generate_stream request has status 400, unlike a failure of the model."""
     status, text = error_of(generate("text", "generate_stream"))
     assert (status, "expected 1 inputs but got 0 inputs for model 'text'" in text) == (400, True)
 
 
 def test_generate_stream():
-    """An event for each answer; the first of them makes the status, later errors are events."""
+    """Each response is an event. The first one determines the status, later errors are events."""
     reply = generate("repeater", "generate_stream", text_input="hi", count=2)
     event = b'data: {"model_name":"repeater","model_version":"1","text_output":"hi"}\n\n'
     assert (reply.status, reply.headers["content-type"]) == (200, "text/event-stream; charset=utf-8")
@@ -314,7 +314,7 @@ def test_generate_stream():
 
 
 def test_what_no_one_foresaw_is_an_error_of_the_host():
-    """The client gets an error, and the log the traceback."""
+    """The client gets status 500 with the kind of the exception."""
     service = FakeService()
     service.models["text"].answer = lambda call: 1 / 0
     reply = send_request("POST", "/v2/models/text/generate", b'{"text_input":"x"}', service=service)

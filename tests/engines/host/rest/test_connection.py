@@ -1,4 +1,4 @@
-"""A REST client's connection, by the bytes that it sends and gets; its transport and its time are the test's."""
+"""A REST client's connection, by the bytes sent and received, with the test's transport and clock."""
 
 import asyncio
 import gc
@@ -33,7 +33,7 @@ CHUNKED = post(b"").replace(b"content-length: 0", b"transfer-encoding: chunked")
 
 
 class Transport:
-    """Takes everything; what was written is `written`."""
+    """A transport that accepts all data and records it in `written`."""
 
     def __init__(self):
         self.written = b""
@@ -106,7 +106,7 @@ def on_stage(play, **limits):
 
 
 def sent(*pieces, **limits):
-    """A new connection's answer to these pieces, and whether it closes."""
+    """The reply to these pieces on a new connection, and whether it closes."""
 
     async def play(stage):
         written = await stage.send(*pieces)
@@ -128,7 +128,8 @@ def sent(*pieces, **limits):
     ],
 )
 def test_an_infer_however_it_is_cut(pieces):
-    """The whole answer, and the connection serves on; who names no host is served too."""
+    """The reply is complete however the request is cut, and the connection stays open. A missing Host header is
+    accepted."""
     written, closes = sent(*pieces)
     head, _, body = written.partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: ")
@@ -137,7 +138,7 @@ def test_an_infer_however_it_is_cut(pieces):
 
 
 def test_requests_that_come_together_are_answered_in_their_order():
-    """An infer behind one that waits, and a control request behind that."""
+    """An infer request waits for an earlier one, and a control request waits for both."""
 
     async def play(stage):
         assert await stage.send(post(SLEEP, model="sleeper") + post(BODY) + LIVE) == b""
@@ -160,7 +161,7 @@ def test_requests_that_come_together_are_answered_in_their_order():
     ],
 )
 def test_what_cannot_be_read_is_answered_and_the_connection_closes(request_bytes, status, text):
-    """Nobody knows where the next request would start."""
+    """The connection closes, because the start of the next request is unknown."""
     written, closes = sent(request_bytes)
     assert written.startswith(b"HTTP/1.1 " + status)
     assert text in written
@@ -177,7 +178,7 @@ def test_what_cannot_be_read_is_answered_and_the_connection_closes(request_bytes
     ],
 )
 def test_how_the_connection_goes_on(request_bytes, ending, closes):
-    """By the client's fields; an error closes nothing."""
+    """The client's headers decide whether the connection stays open; an error does not close it."""
     written, does_close = sent(request_bytes)
     assert ending in written
     assert (b"connection: " in written) == (b"connection: " in ending)
@@ -207,7 +208,7 @@ def test_leave_to_send_the_body():
 
 
 def test_what_is_left_of_a_body_that_no_one_needs_is_read_past():
-    """The next request on the connection is answered."""
+    """After an oversized body the next request on the connection is answered."""
     rest = b"x" * 1000
     written, closes = sent(post(rest)[:-400], rest[-400:] + LIVE, max_body_bytes=999)
     assert [answer[:3] for answer in written.split(b"HTTP/1.1 ")[1:]] == [b"400", b"200"]
@@ -215,7 +216,7 @@ def test_what_is_left_of_a_body_that_no_one_needs_is_read_past():
 
 
 def test_a_client_that_leaves_cancels_its_call():
-    """Also where the call has no task."""
+    """The call is cancelled also if it has no task."""
 
     async def play(stage):
         await stage.send(post(SLEEP, model="sleeper"))
@@ -238,7 +239,7 @@ def test_a_client_that_leaves_cancels_its_call():
     ],
 )
 def test_a_client_that_owes_a_request_has_so_long(request_bytes, seconds, answer):
-    """It gets a 408, and its connection closes; nothing happens before."""
+    """After the timeout the client gets a 408 and the connection closes; before it nothing happens."""
 
     async def play(stage):
         if request_bytes:
@@ -255,7 +256,7 @@ def test_a_client_that_owes_a_request_has_so_long(request_bytes, seconds, answer
 
 
 def test_a_client_that_is_answered_may_be_silent_for_longer():
-    """Its connection is kept for its next request, and closes in the end."""
+    """An idle connection waits longer for the next request, and closes after its own timeout."""
 
     async def play(stage):
         await stage.send(LIVE)
@@ -285,7 +286,7 @@ def test_a_client_that_does_not_read_is_given_up():
 
 
 def test_an_inference_leaves_nothing_to_the_garbage_collector():
-    """Its tensors go with it."""
+    """An inference's objects are freed without the garbage collector."""
 
     async def play(stage):
         await stage.send(post(BODY))

@@ -124,7 +124,7 @@ def test_parameters_become_fields():
 
 
 def test_outputs_and_their_forms():
-    """Each by its own parameters; the first of a name counts."""
+    """Each output has its own parameters; of two with one name the first counts."""
     content = {
         **with_parameters(binary_data_output=True),
         "outputs": [
@@ -147,7 +147,7 @@ def test_outputs_and_their_forms():
 
 
 def test_an_input_in_shared_memory():
-    """The service resolves its region."""
+    """The service resolves the input's region."""
     parameters = {"shared_memory_region": "known", "shared_memory_offset": 8, "shared_memory_byte_size": 8}
     assert read(one(data=..., parameters=parameters))[0].inputs[0].data == SharedMemory("/known", 8, 8)
 
@@ -242,7 +242,7 @@ def test_what_is_wrong_with_a_body(content, code, message):
 
 
 def test_bytes_behind_the_last_tensor():
-    """Nobody declared them."""
+    """Bytes after the last declared tensor are an error."""
     with pytest.raises(EngineError, match="unexpected additional input data for model 'adder'"):
         read(binary(2), b"123")
 
@@ -294,7 +294,7 @@ def test_raw_requests_that_no_configuration_explains(served, message):
 
 
 def test_axes_without_end():
-    """Are not multiplied without end: the request is refused at once."""
+    """A shape with very many axes is refused at once: the product of the axes is bounded."""
     axes = b",".join([b"18446744073709551615"] * 200_000)
     body = b'{"inputs":[{"name":"x","datatype":"FP32","shape":[%b],"data":[1]}]}' % axes
     with pytest.raises(EngineError, match="Shape does not match true shape of 'data' field"):

@@ -1,4 +1,4 @@
-"""Inferences' answers as REST bodies, by their bytes."""
+"""Responses as REST bodies, compared by their bytes."""
 
 import struct
 from typing import NamedTuple
@@ -38,7 +38,7 @@ def test_json():
 
 
 def test_binary():
-    """Raw tensors behind the JSON, in order; with the length of the JSON where there are any."""
+    """Raw tensors follow the JSON in order, with the JSON's length if there are any bytes."""
     outputs = (SUM, TensorData("view", "UINT8", (2,), memoryview(b"xy")), TensorData("none", "FP32", (0,), b""))
     head = (
         b"{"
@@ -52,7 +52,7 @@ def test_binary():
 
 
 def test_forms_by_output():
-    """One in binary, one in JSON, one as classes, one in shared memory."""
+    """Each output has its own form: binary, JSON, classes, or shared memory."""
     forms = Forms(is_binary={"sum": True}, classes={"top": 1})
     top = TensorData("top", "INT32", (1, 2), struct.pack("<2i", 5, 6))
     memory = TensorData("memory", "INT32", (1, 2), SharedMemory("/r", 0, 8))
@@ -79,7 +79,7 @@ def test_forms_by_output():
     ],
 )
 def test_values_of_each_datatype(datatype, shape, raw, data):
-    """In RapidJSON's spelling; texts are arbitrary bytes."""
+    """Values are written as RapidJSON writes them; texts are arbitrary bytes."""
     assert b'"data":' + data + b"}" in written(TensorData("x", datatype, shape, raw)).data
 
 
@@ -105,7 +105,7 @@ def test_what_json_cannot_hold(output, message):
 
 
 def test_generate_writes_sorted_members():
-    """The response's names first, then parameters and outputs; a single value has no array."""
+    """The response's own names come first, then parameters and outputs. A single value is written without an array."""
     outputs = (
         TensorData("text_output", "BYTES", (1,), join_elements(["é".encode()])),
         TensorData("numbers", "INT32", (2,), struct.pack("<2i", 1, 2)),
@@ -122,7 +122,7 @@ def read(body, model="repeater"):
 
 
 def test_generate_reads_tensors_and_parameters():
-    """A key is a tensor where the model has one of that name, else a parameter, the id too."""
+    """A key is a tensor if the model has an input of that name, otherwise a parameter, `id` included."""
     request = read(b'{"id":"i","text_input":"hi","n":3,"parameters":{"count":2,"stop":"x"}}')
     assert request.inputs == (
         TensorData("text_input", "BYTES", (1,), join_elements([b"hi"])),

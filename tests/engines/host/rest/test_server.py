@@ -88,7 +88,7 @@ def test_the_asyncio_client(stage):
 
 @pytest.mark.parametrize("num_bytes", [100, 100_000, 5_000_000])
 def test_tensors_of_any_size(stage, num_bytes):
-    """Both ways, in binary."""
+    """Tensors of any size pass in binary in both directions."""
     with triton_http.InferenceServerClient(stage.rest_url) as client:
         tensor = triton_http.InferInput("input", [num_bytes], "UINT8")
         values = np.arange(num_bytes, dtype=np.uint8)
@@ -97,7 +97,7 @@ def test_tensors_of_any_size(stage, num_bytes):
 
 
 def test_a_client_that_hangs_up_cancels_its_call(stage):
-    """Through the server: its connection is closed in the middle of the answer."""
+    """Closing the connection during a request cancels its call."""
     body = b'{"inputs":[{"name":"text_input","datatype":"BYTES","shape":[1],"data":["z"]}]}'
     with socket.create_connection(("127.0.0.1", stage.rest_port)) as connection:
         connection.sendall(
@@ -110,7 +110,7 @@ def test_a_client_that_hangs_up_cancels_its_call(stage):
 
 
 def test_two_requests_on_one_connection(stage):
-    """A refused request, whose body is not read, and a valid one."""
+    """A refused request with an unread body, followed by a valid one."""
     connection = http.client.HTTPConnection("127.0.0.1", stage.rest_port, timeout=10)
     connection.request("POST", "/v2/models/nope/infer", b"x" * 300_000)
     response = connection.getresponse()
@@ -121,7 +121,7 @@ def test_two_requests_on_one_connection(stage):
 
 
 def test_tls_on_both_fronts(tmp_path):
-    """With a context that the caller made."""
+    """Both fronts serve TLS with the caller's context."""
     import grpc
 
     authority = trustme.CA()

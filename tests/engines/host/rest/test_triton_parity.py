@@ -9,7 +9,7 @@ from tests.conformance.requests import REQUESTS, Request
 from tests.engines.host.rest.bodies import BODIES
 from tests.engines.host.stage import fronts
 
-# The host's service answers these, not its front; or the test's models fail in other words.
+# Requests that the host's service refuses, not its front; or on which the test's models have other texts.
 _OF_THE_SERVICE = (
     *("config", "stats", "sequence", "shared memory", "CUDA", "settings", "load", "failing", "fails"),
     *("wrong rank", "wrong datatype", "unknown input", "missing input", "unknown output", "batch too large"),
@@ -32,7 +32,7 @@ def stage():
 
 
 def send_request(port: int, request: Request) -> tuple[int, bytes, str | None, str | None]:
-    """Status, body, content-encoding and the length of the JSON."""
+    """The reply's status, body, content-encoding and the length of the JSON."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
     connection.request(request.method, request.path, request.body, dict(request.headers))
     response = connection.getresponse()
@@ -53,7 +53,7 @@ def test_the_front_answers_as_triton(name, triton, stage):
     """The models behind it are functions that do what the models of tests/models do."""
     request = COMPARED[name]
     ours, tritons = send_request(stage.rest_port, request), send_request(triton.http_port, request)
-    if _NOT_JSON in tritons[1]:  # the parser's own words
+    if _NOT_JSON in tritons[1]:  # the parser's own text
         assert ours[0] == tritons[0]
         assert _NOT_JSON in ours[1]
         return
