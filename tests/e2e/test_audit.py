@@ -1,4 +1,4 @@
-"""The audit in Redis: of all gateways that share it, and over their restarts."""
+"""The audit in Redis covers all gateways that share it and survives their restarts."""
 
 from pathlib import Path
 
@@ -12,7 +12,8 @@ RULES = "{version: 1, engines: {it: {endpoints: ['http://127.0.0.1:1']}}, routes
 
 @pytest.mark.timeout(120)
 def test_the_audit_is_of_all_gateways_and_outlives_them(tmp_path: Path) -> None:
-    """Two gateways on one embedded Redis, then a third when both have gone: each tells what any was asked."""
+    """Two gateways on one embedded Redis, and a third after both have stopped, all report the calls that either
+    received."""
 
     def start(name: str) -> GatewayProcess:
         started = GatewayProcess.start(RULES, tmp_path / name, redis="embedded", data_dir=tmp_path / "state")

@@ -1,4 +1,4 @@
-"""A conversation that outlives its engine: two gateways of two workers, two language-model engines, one Redis."""
+"""A conversation outlives its engine: two gateways of two workers, two language-model engines, one Redis."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -63,7 +63,7 @@ routes:
 
 
 class Chat:
-    """One conversation, of which each message is all that is sent, by one gateway after the other."""
+    """One conversation that sends only its new message, alternating between the gateways."""
 
     def __init__(self, name: str, gateways: list[GatewayProcess]) -> None:
         self.name = name
@@ -80,7 +80,7 @@ class Chat:
             "max_tokens": 24,
         }
         url = self.gateways[turn % len(self.gateways)].http_url
-        # A connection of its own, so that any worker may get it.
+        # A connection per request, so that any worker may accept it.
         reply = httpx.post(f"{url}/v1/chat/completions", json=asked, headers={"x-session-id": self.name}, timeout=60)
         assert reply.status_code == 200, reply.text
         told = reply.json()
@@ -95,8 +95,8 @@ def prefilled(engine: LLMProcess) -> float:
 def test_a_chat_goes_on_where_another_engine_died(
     gateways: list[GatewayProcess], engines: list[LLMProcess], redis: RedisServer
 ) -> None:
-    """Ten turns, one engine killed in the middle: the text is that of an undisturbed chat, and the other engine
-    computes only what the store had not got."""
+    """One engine is killed in the middle of ten turns. The text equals that of an undisturbed chat, and the other
+    engine computes only what the store does not hold."""
     chat = Chat("disturbed", gateways)
     for turn in range(KILLED_BEFORE):
         chat.say(turn)
@@ -108,8 +108,8 @@ def test_a_chat_goes_on_where_another_engine_died(
     engines[served.index(True)].kill()
     chat.say(KILLED_BEFORE)
 
-    # All that was computed before is stored, but for a block that is not full; a text that is read as tokens again may
-    # differ in the last one of those that were generated, and with it in its block.
+    # Everything computed before is stored, except a block that is not full. When the text is tokenized again, the last
+    # generated token may differ, and its block with it.
     told, before = chat.usages[KILLED_BEFORE], chat.usages[KILLED_BEFORE - 1]
     cached = told["prompt_tokens_details"]["cached_tokens"]
     assert cached >= before["total_tokens"] - 2 * BLOCK_TOKENS
@@ -118,7 +118,7 @@ def test_a_chat_goes_on_where_another_engine_died(
 
     for turn in range(KILLED_BEFORE + 1, TURNS):
         chat.say(turn)
-    redis.client.flushall()  # the other chat has nothing of this one's
+    redis.client.flushall()  # the other chat shares no prefix with this one
     undisturbed = Chat("undisturbed", gateways)
     for turn in range(TURNS):
         undisturbed.say(turn)

@@ -1,4 +1,4 @@
-"""Conversations as clients meet them: a gateway of two workers, a real Redis, engines that tell what they were told."""
+"""Conversations as clients see them: a gateway of two workers, a real Redis, and engines that record their requests."""
 
 import contextlib
 import gzip
@@ -26,7 +26,7 @@ SESSION, TENANT, HISTORY = "x-session-id", "x-tenant", "x-pointsman-history"
 TIMEOUT = 20.0
 TEMPLATE = "{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}assistant: "
 
-SURE = {"patience": "5s"}  # a machine that is busy with tests has slow moments
+SURE = {"patience": "5s"}  # a machine that is busy with tests responds slowly at times
 ROUTES: dict[str, Any] = {
     "chat": {"history": SURE},
     "brief": {"history": {"max_turns": 2, **SURE}},
@@ -103,7 +103,7 @@ def forget(engine: CannedLLM, v2_engine: CannedLLM, redis_server: RedisServer) -
 
 
 class Asking:
-    """A client that asks one gateway, over a connection of its own for each request, so that any worker answers."""
+    """A client of one gateway with a new connection for each request, so that any worker may answer."""
 
     def __init__(self, gateway: GatewayProcess, session: str = "s1", tenant: str = "") -> None:
         self.gateway = gateway
@@ -119,7 +119,7 @@ class Asking:
 
 
 def told(engine: CannedLLM) -> list[tuple[str, Any]]:
-    """The messages that the engine was asked with last."""
+    """The messages of the last request that the engine received."""
     return [(each["role"], each["content"]) for each in engine.seen()[-1]["body"]["messages"]]
 
 
@@ -130,7 +130,8 @@ def answer(reply: httpx.Response) -> str:
 
 
 def test_a_client_sends_its_new_message_alone(gateway: GatewayProcess, engine: CannedLLM) -> None:
-    """The engine is told all the turns, whichever worker took them, and the reply says how many were kept."""
+    """The engine receives all turns, whichever worker stored them, and the reply header gives the number of stored
+    turns."""
     client = Asking(gateway)
     for number in range(6):
         reply = client.chat(f"question {number}")
@@ -142,7 +143,7 @@ def test_a_client_sends_its_new_message_alone(gateway: GatewayProcess, engine: C
 
 
 def test_who_sends_everything_is_told_the_same(gateway: GatewayProcess, engine: CannedLLM) -> None:
-    """OpenAI's own client keeps its messages and sends all of them: nothing stands there twice."""
+    """When OpenAI's client sends all its messages, none is duplicated."""
     with openai.OpenAI(
         base_url=f"{gateway.http_url}/v1", api_key="none", default_headers={SESSION: "s1"}, max_retries=0
     ) as client:
@@ -257,8 +258,8 @@ WAYS: list[Callable[[GatewayProcess, str, str], str]] = [
 
 @pytest.mark.parametrize("model", ["chat", "split"])
 def test_one_conversation_in_every_protocol(gateway: GatewayProcess, engine: CannedLLM, model: str) -> None:
-    """Whoever asks, an OpenAI client, Anthropic's or one of V2, and whether he reads the answer whole or as a stream,
-    sends his new message alone; also where the session has an arm, and an endpoint."""
+    """OpenAI, Anthropic and V2 clients share one conversation, streamed or not: each sends only its new message, also
+    on a route with an experiment and on a session-balanced one."""
     expected: list[tuple[str, str]] = []
     for ask in WAYS:
         expected.append(("user", ask.__name__))
@@ -268,7 +269,7 @@ def test_one_conversation_in_every_protocol(gateway: GatewayProcess, engine: Can
 
 
 def test_one_conversation_with_a_v2_engine(gateway: GatewayProcess, v2_engine: CannedLLM) -> None:
-    """An engine that takes a prompt is told the conversation by its template."""
+    """An engine that takes a prompt receives the conversation rendered by its template."""
     expected = ""
     for ask in WAYS:
         expected += f"user: {ask.__name__}\n"
@@ -279,7 +280,7 @@ def test_one_conversation_with_a_v2_engine(gateway: GatewayProcess, v2_engine: C
 
 
 def test_sessions_side_by_side_on_one_stream(gateway: GatewayProcess, engine: CannedLLM) -> None:
-    """Each message of a ModelStreamInfer call is one of its own session's."""
+    """Each message of a ModelStreamInfer call belongs to the session that it names."""
     came: queue.SimpleQueue[Any] = queue.SimpleQueue()
     with contextlib.closing(triton.InferenceServerClient(gateway.grpc_url)) as client:
         client.start_stream(lambda result, error: came.put(error or result), stream_timeout=TIMEOUT)
@@ -293,7 +294,7 @@ def test_sessions_side_by_side_on_one_stream(gateway: GatewayProcess, engine: Ca
 
 
 def test_compressed_bodies_are_read(gateway: GatewayProcess, engine: CannedLLM) -> None:
-    """An infer may come compressed, as V2's clients send it, and so may a chat."""
+    """The gateway reads the conversation's message from gzip bodies of infer and of chat."""
     inputs = [
         {"name": "text_input", "datatype": "BYTES", "shape": [1], "data": ["a"]},
         {"name": "max_tokens", "datatype": "INT32", "shape": [1], "data": [2]},
@@ -324,7 +325,7 @@ MALFORMED = [
 
 @pytest.mark.parametrize("path, body, named", MALFORMED)
 def test_what_cannot_be_read_is_refused(gateway: GatewayProcess, path: str, body: bytes, named: str) -> None:
-    """As on any route: with what is wrong, in the client's dialect."""
+    """An unreadable body gets an error that names the mistake, in the client's dialect."""
     headers = {SESSION: "s1", "content-type": "application/json"}
     reply = httpx.post(f"{gateway.http_url}{path}", content=body, headers=headers, timeout=TIMEOUT)
     assert 400 <= reply.status_code < 502, reply.text
@@ -333,7 +334,7 @@ def test_what_cannot_be_read_is_refused(gateway: GatewayProcess, path: str, body
 
 
 def test_a_v2_client_at_a_v2_engine(gateway: GatewayProcess, v2_engine: CannedLLM) -> None:
-    """Neither side knows what a message is, and the session is a parameter, or a header."""
+    """A V2 client at a V2 engine has a conversation too; a parameter or a header names the session."""
     assert by_generate(gateway, "a", "v2") == " one two"
     assert by_infer(gateway, "b", "v2") == " one two"
     told = "user: a\nassistant:  one two\nuser: b\nassistant: "
@@ -341,7 +342,7 @@ def test_a_v2_client_at_a_v2_engine(gateway: GatewayProcess, v2_engine: CannedLL
 
 
 def test_a_text_goes_on(gateway: GatewayProcess, engine: CannedLLM) -> None:
-    """Where prompts are more of one text, a client sends what comes next, or all of it."""
+    """Where a prompt continues one text, a client may send the continuation alone or the whole text."""
     client = Asking(gateway)
 
     def prompted(prompt: str) -> tuple[str, str]:
@@ -363,7 +364,7 @@ CLOCK = {
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_tools_result_finds_its_call(gateway: GatewayProcess, engine: CannedLLM, stream: bool) -> None:
-    """The call is kept with its id; the client sends the result alone."""
+    """A tool call is stored with its id; the client sends only the tool's result."""
     with of_openai(gateway) as client:
         asked: Any = {"model": "chat", "messages": [{"role": "user", "content": "the clock?"}], "tools": [CLOCK]}
         if stream:
@@ -382,7 +383,7 @@ def test_a_tools_result_finds_its_call(gateway: GatewayProcess, engine: CannedLL
 
 
 def test_pictures_stay(gateway: GatewayProcess, engine: CannedLLM) -> None:
-    """What a message shows is told again with it."""
+    """An image of an earlier message is sent to the engine again with later turns."""
     picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="}}
     parts = [{"type": "text", "text": "what is it?"}, picture]
     client = Asking(gateway)
@@ -392,7 +393,8 @@ def test_pictures_stay(gateway: GatewayProcess, engine: CannedLLM) -> None:
 
 
 def test_a_system_message_is_said_once(gateway: GatewayProcess, engine: CannedLLM) -> None:
-    """It is kept, until another one is said; with `system: request` each request says its own."""
+    """A system message is stored until another one replaces it; with `system: request` each request must send its
+    own."""
     kind, short = ({"role": "system", "content": text} for text in ("be kind", "be short"))
     for model, then in (("chat", [("system", "be kind")]), ("each", [])):
         client = Asking(gateway, session=model)
@@ -405,8 +407,7 @@ def test_a_system_message_is_said_once(gateway: GatewayProcess, engine: CannedLL
 
 
 def test_a_session_is_named_in_many_ways(gateway: GatewayProcess, engine: CannedLLM) -> None:
-    """By its header, a cookie, a field of the body, or the conversation of OpenAI's Responses, which engines here know
-    nothing of."""
+    """A header, a cookie, a body field or the `conversation` of OpenAI's Responses names the session."""
     anyone = Asking(gateway)
     anyone.headers = {}
     assert anyone.chat("a", session_id="s1").headers[HISTORY] == "0 turns"
@@ -420,7 +421,7 @@ def test_a_session_is_named_in_many_ways(gateway: GatewayProcess, engine: Canned
 
 
 def test_tenants_have_their_own(gateway: GatewayProcess, engine: CannedLLM) -> None:
-    """A session's name is nobody's secret: another tenant that knows it reads nothing."""
+    """A tenant cannot read another tenant's conversation by using its session name."""
     Asking(gateway, tenant="acme").chat("our secret")
     for tenant in ("other", ""):
         reply = Asking(gateway, tenant=tenant).chat("what was it?")
@@ -438,7 +439,7 @@ def test_tenants_have_their_own(gateway: GatewayProcess, engine: CannedLLM) -> N
 def test_without_a_session_nothing_is_kept(
     gateway: GatewayProcess, engine: CannedLLM, redis_server: RedisServer
 ) -> None:
-    """Nor is it on a route without history, nor of what is no text."""
+    """Nothing is stored for a request without a session, on a route without history, or for embeddings."""
     url = f"{gateway.http_url}/v1/chat/completions"
     body = {"model": "chat", "messages": [{"role": "user", "content": "a"}], "max_tokens": 2}
     assert HISTORY not in httpx.post(url, json=body, timeout=TIMEOUT).headers
@@ -462,7 +463,7 @@ def test_old_turns_go(gateway: GatewayProcess, engine: CannedLLM) -> None:
 
 
 def test_a_full_conversation_is_refused(gateway: GatewayProcess, engine: CannedLLM) -> None:
-    """With `on_overflow: refuse` the client is told, in its dialect, and no engine is asked."""
+    """With `on_overflow: refuse` the client gets an error in its dialect, and the engine gets no request."""
     client = Asking(gateway)
     for letter in "ab":
         assert client.chat(letter, model="full").status_code == 200
@@ -474,7 +475,7 @@ def test_a_full_conversation_is_refused(gateway: GatewayProcess, engine: CannedL
 
 
 def test_a_message_edited_takes_the_place_of_the_first(gateway: GatewayProcess, engine: CannedLLM) -> None:
-    """A client that sends its conversation as it should have been is right, and the rest is forgotten."""
+    """A client that sends an edited conversation replaces the stored one."""
     client = Asking(gateway)
     client.chat("a")
     client.chat("b")
@@ -486,7 +487,7 @@ def test_a_message_edited_takes_the_place_of_the_first(gateway: GatewayProcess, 
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_request_that_fails_leaves_nothing(gateway: GatewayProcess, engine: CannedLLM, stream: bool) -> None:
-    """The client asks again, and its question stands there once."""
+    """When the client repeats a failed request, its question is stored once."""
     client = Asking(gateway)
     client.chat("a")
     for fault in ("status=400", "error=1", "die=1"):
@@ -499,7 +500,7 @@ def test_a_request_that_fails_leaves_nothing(gateway: GatewayProcess, engine: Ca
 
 
 def test_an_answer_that_went_on_elsewhere_is_whole(gateway: GatewayProcess, engine: CannedLLM) -> None:
-    """With `resume`, what two engines have said is one turn."""
+    """With `resume`, an answer that two engines produced is stored as one turn."""
     client = Asking(gateway)
     engine.break_down("die=2", times=1)
     client.chat("a", stream=True, max_tokens=5)
@@ -509,8 +510,8 @@ def test_an_answer_that_went_on_elsewhere_is_whole(gateway: GatewayProcess, engi
 
 
 def test_a_client_that_stops_reading_keeps_what_it_has_read(gateway: GatewayProcess, engine: CannedLLM) -> None:
-    """As a person who presses `stop`: the answer stands there as far as it came. One that has read nothing yet leaves
-    nothing."""
+    """When a client disconnects during a stream, the answer is stored as far as it was read. If no token was read,
+    nothing is stored."""
     client = Asking(gateway)
     body = {"model": "chat", "messages": [{"role": "user", "content": "a"}], "stream": True}
     url = f"{gateway.http_url}/v1/chat/completions"
@@ -532,7 +533,7 @@ def test_a_client_that_stops_reading_keeps_what_it_has_read(gateway: GatewayProc
 
 
 def test_many_at_the_same_time(gateway: GatewayProcess, engine: CannedLLM) -> None:
-    """Requests of one session that run side by side stand there one after the other, each question with its answer."""
+    """Concurrent requests of one session are stored one after the other, each question followed by its answer."""
     client = Asking(gateway)
     with ThreadPoolExecutor(8) as pool:
         replies = list(pool.map(lambda number: client.chat(f"question {number}", "x"), range(16)))
@@ -548,8 +549,8 @@ def test_many_at_the_same_time(gateway: GatewayProcess, engine: CannedLLM) -> No
 def test_an_engine_that_holds_its_sessions_is_told_theirs(
     gateway: GatewayProcess, engine: CannedLLM, v2_engine: CannedLLM, redis_server: RedisServer
 ) -> None:
-    """Nothing is kept here: the id goes on as the session's header, as V2's parameter, as the field that a rule names;
-    with a tenant it is one that no other tenant's session has."""
+    """For an engine that holds its sessions the gateway stores nothing: it forwards the id as the session header, as
+    V2's parameter, or as the field that a rule names. With a tenant the id is unique to that tenant."""
 
     def seen(asked: CannedLLM) -> tuple[str, dict[str, Any]]:
         return asked.seen()[-1]["headers"][SESSION], asked.seen()[-1]["body"]
@@ -559,7 +560,7 @@ def test_an_engine_that_holds_its_sessions_is_told_theirs(
     assert len(seen(engine)[1]["messages"]) == 1
     Asking(gateway).chat("a", model="named")
     assert seen(engine)[1]["conversation_id"] == "s1"
-    assert by_generate(gateway, "a", "held") == " one two"  # translated: the header alone tells it
+    assert by_generate(gateway, "a", "held") == " one two"  # translated: only the header carries the session
     assert seen(engine)[0] == "s1"
     by_generate(gateway, "a", "v2-held")
     assert (seen(v2_engine)[0], seen(v2_engine)[1]["parameters"]["session_id"]) == ("s1", "s1")
@@ -574,8 +575,8 @@ def test_an_engine_that_holds_its_sessions_is_told_theirs(
 
 
 def test_redis_goes_away_and_comes_back(gateway: GatewayProcess, engine: CannedLLM, redis_server: RedisServer) -> None:
-    """Requests go on without what was kept, and say so; a route that needs it refuses them; once Redis is back
-    conversations go on."""
+    """Without Redis a request is answered without its history, and the reply header says so. A route that requires
+    history refuses it. Once Redis is back, conversations continue."""
     client = Asking(gateway)
     assert client.chat("a").status_code == 200
     redis_server.kill()
@@ -592,12 +593,12 @@ def test_redis_goes_away_and_comes_back(gateway: GatewayProcess, engine: CannedL
 
 
 def is_back(client: Asking) -> bool:
-    """Whether both workers read what is kept."""
+    """Whether both workers can read the stored turns."""
     return all("missing" not in client.chat("c").headers[HISTORY] for _ in range(8))
 
 
 def test_nobody_waits_long_for_redis(gateway: GatewayProcess, redis_server: RedisServer) -> None:
-    """While Redis hangs, requests are answered without it."""
+    """While Redis hangs, requests are answered without their history."""
     client = Asking(gateway)
     redis_server.pause()
     try:
@@ -609,8 +610,8 @@ def test_nobody_waits_long_for_redis(gateway: GatewayProcess, redis_server: Redi
 
 
 def test_operators_read_and_delete(gateway: GatewayProcess, engine: CannedLLM) -> None:
-    """The admin API lists conversations, shows one with who answered and what it cost, exports it as messages, and
-    forgets it."""
+    """The admin API lists conversations, shows one with its engines and costs, exports it as messages, and deletes
+    it."""
     client, admin = Asking(gateway, session="a/b c", tenant="acme"), f"{gateway.admin_url}/conversations"
     client.chat({"role": "system", "content": "be kind"}, "a")
     Asking(gateway, session="s2").chat("b")

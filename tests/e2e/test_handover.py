@@ -1,4 +1,4 @@
-"""What happens to requests and sessions when an engine host is told to stop: SIGTERM in the middle of traffic."""
+"""Requests and sessions when an engine host stops on SIGTERM in the middle of traffic."""
 
 import threading
 from collections import Counter
@@ -32,7 +32,7 @@ def hosts(tmp_path: Path) -> Iterator[list[HostProcess]]:
 def test_a_host_that_stops_hands_its_sessions_over(
     start_gateway: Callable[..., GatewayProcess], hosts: list[HostProcess], tmp_path: Path
 ) -> None:
-    """Not one request fails, its sessions go on at the other host, and what moved is counted."""
+    """No request fails, the host's sessions continue at the other host, and the moves are counted."""
     urls = ", ".join(f"'{host.http_url}'" for host in hosts)
     engine = f"it: {{endpoints: [{urls}], balance: session}}"
     rules = f"version: 1\nengines: {{{engine}}}\nroutes: [{{name: all, engine: it}}]\n"

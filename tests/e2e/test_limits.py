@@ -44,7 +44,7 @@ def gateways(redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory
         started = [
             GatewayProcess.start(
                 rules, folder / name, workers=2, redis=redis_server.url, extra_args=("--redis-deadline", "0.25")
-            )  # so patient that a busy machine is no outage
+            )  # long enough that a busy machine does not look like an outage
             for name in ("one", "other")
         ]
         yield [gateway.wait_ready() for gateway in started]
@@ -53,8 +53,8 @@ def gateways(redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory
 
 
 def offer(gateways: list[GatewayProcess], tenant: str, rate: float, seconds: float) -> tuple[int, int, float]:
-    """Send so many requests a second to all workers alike. Returns how many were admitted and refused, and the seconds
-    that it took."""
+    """Send `rate` requests per second, spread over all workers. Returns the numbers of admitted and refused requests,
+    and the duration in seconds."""
     ask = post("/v2/models/fast/infer", b'{"inputs": []}', f"X-Tenant: {tenant}")
     connections = 40
     admitted = refused = 0
@@ -80,8 +80,8 @@ def offer(gateways: list[GatewayProcess], tenant: str, rate: float, seconds: flo
 
 
 def test_four_workers_admit_what_one_limit_says(gateways: list[GatewayProcess]) -> None:
-    """100 requests a second with a burst of as many, 400 offered: what is admitted is within the stated bound, and
-    little of what may be is refused."""
+    """With 100 requests per second, a burst of 100 and 400 offered, the admitted number stays within the documented
+    bound and reaches at least 90 % of the limit."""
     admitted, refused, took = offer(gateways, "rate", 400, 3)
     assert admitted + refused == 1200
     assert admitted <= 100 + 100 * took + AHEAD
@@ -103,7 +103,8 @@ def in_use(gateway: GatewayProcess) -> int:
 
 
 def test_what_killed_workers_held_comes_back(gateways: list[GatewayProcess]) -> None:
-    """By the end of their leases, with nobody telling; until then the other gateway admits nobody in their place."""
+    """The slots of killed workers are released when their leases expire; until then the other gateway does not reuse
+    them."""
     one, other = gateways
     with ThreadPoolExecutor(8) as clients:
         holding = [clients.submit(hold, one, 20) for _ in range(4)]
@@ -126,7 +127,7 @@ def test_what_killed_workers_held_comes_back(gateways: list[GatewayProcess]) -> 
 def test_without_redis_each_worker_keeps_to_its_share(
     gateways: list[GatewayProcess], redis_server: RedisServer
 ) -> None:
-    """Not all are refused, and not all are let go; and when Redis is back, it decides again."""
+    """Without Redis each worker admits its share of the limit; once Redis is back, the limit is shared again."""
     for gateway in gateways:
         eventually(lambda gateway=gateway: is_shared(gateway))  # type: ignore[misc]
     redis_server.kill()

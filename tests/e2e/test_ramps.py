@@ -1,4 +1,4 @@
-"""Ramps in real gateways of two workers, under load: what they do when an arm turns, and who may steer them."""
+"""Ramps on real gateways of two workers under load: rollbacks, promotions, and operator commands."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ INFER = "/v2/models/m/infer"
 StartGateway = Callable[..., GatewayProcess]
 CLIENT = httpx.Client(timeout=20, trust_env=False)
 
-# The share of users that a bad arm may hurt before it has none: stated in gateway/README.md.
+# The share of users that a bad arm may affect before it loses all traffic: stated in gateway/README.md.
 HURT = 0.1
-# Users, and what they ask in all, each second.
+# The number of users, and the total of their requests per second.
 USERS, RATE = 2000, 160
 
 
@@ -59,9 +59,9 @@ experiments:
 {more}"""
 
 
-# A ramp that stays at its first step, for as long as a test looks at it.
+# A ramp that stays at its first step throughout a test.
 STANDS = "{steps: [20%, 100%], min_time: 1h, auto_start: true}"
-# One that is soon over.
+# A ramp that finishes quickly.
 QUICK = "{steps: [20%, 50%, 100%], min_requests: 100, min_time: 2s, auto_start: true}"
 
 
@@ -88,7 +88,7 @@ def weights_written(gateway: GatewayProcess) -> str:
 
 
 Turn = Callable[[CannedEngine], None]
-# A tick that falls into the first second is quicker than the fuse.
+# A tick within the first second runs before the fuse.
 FAILS = r"the fuse has blown|error_rate of 'new' is"
 TURNS: list[tuple[str, Turn, str]] = [
     ("fails", lambda engine: engine.turn(status=500), FAILS),
@@ -102,7 +102,7 @@ TURNS: list[tuple[str, Turn, str]] = [
 def test_an_arm_that_turns_is_rolled_back(
     start_gateway: StartGateway, engines: tuple[CannedEngine, CannedEngine], turn: Turn, because: str
 ) -> None:
-    """In ten seconds at the most nobody is sent to an arm that fails or turns slow under load, and few were hurt."""
+    """Within ten seconds an arm that fails or slows down under load gets no requests, and few users were affected."""
     gateway = start_gateway(rules(engines, STANDS), workers=2)
     with Load([gateway.http_port], rate=RATE, sessions=USERS, connections=300) as load:
         eventually(lambda: sum(answer.arm == "new" for answer in load.answers) > 60)
@@ -135,7 +135,8 @@ def _hurts(answer: Answer) -> bool:
 
 
 def test_an_equal_arm_gets_all(start_gateway: StartGateway, engines: tuple[CannedEngine, CannedEngine]) -> None:
-    """Step by step, with nobody hurt; each step is recorded, and the rules say so in the end."""
+    """An equal arm advances step by step without a failed request; each step is recorded, and the rules contain the
+    result."""
     gateway = start_gateway(rules(engines, QUICK), workers=2, extra_args=("--experiment-tick", "500ms"))
     with Load([gateway.http_port], rate=RATE, sessions=100_000) as load:
         eventually(lambda: status(gateway) == "finished", 40)
@@ -153,7 +154,7 @@ def test_an_equal_arm_gets_all(start_gateway: StartGateway, engines: tuple[Canne
 
 
 def command(gateway: GatewayProcess, *arguments: str, refused: bool = False) -> str:
-    """What `pointsman experiments` says."""
+    """The output of `pointsman experiments`."""
     asked = [sys.executable, "-m", "gateway", "experiments", *arguments, "--admin", gateway.admin_url]
     done = subprocess.run(asked, cwd=REPOSITORY, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == int(refused), done.stderr
@@ -163,7 +164,8 @@ def command(gateway: GatewayProcess, *arguments: str, refused: bool = False) -> 
 def test_operators_steer_by_the_command_line(
     start_gateway: StartGateway, engines: tuple[CannedEngine, CannedEngine]
 ) -> None:
-    """They start, hold, go on, go to a step, promote, roll back and stop; what cannot be is told in a sentence."""
+    """Operators start, hold, resume, promote, roll back and stop a ramp and move it to a step; an invalid command gets
+    one sentence of explanation."""
     gateway = start_gateway(rules(engines, "{steps: [20%, 50%, 100%], min_time: 1h}"), workers=2)
     assert "│ x          │ idle   │" in command(gateway)
     assert command(gateway, "hold", "x", refused=True) == (
@@ -188,7 +190,8 @@ def test_operators_steer_by_the_command_line(
 def test_a_session_is_in_the_arm_that_an_operator_says(
     engines: tuple[CannedEngine, CannedEngine], tmp_path: Path
 ) -> None:
-    """From its next request on, at every worker; and in its own again when he says no other."""
+    """A forced session moves to its arm at its next request, on every worker; when the force is removed it returns to
+    its own arm."""
     program()
     with RedisServer(tmp_path / "redis") as redis:
         gateway = GatewayProcess.start(rules(engines, STANDS), tmp_path, workers=2, redis=redis.url).wait_ready()
@@ -212,7 +215,7 @@ def test_a_session_is_in_the_arm_that_an_operator_says(
 def test_a_bandit_leaves_an_arm_that_fails(
     start_gateway: StartGateway, engines: tuple[CannedEngine, CannedEngine]
 ) -> None:
-    """It has its smallest share soon; each move is recorded with the chances that it was made by."""
+    """A failing arm soon has its smallest share; each update is recorded with the probabilities that caused it."""
     text = rules(engines, "X").replace("ramp: X", "bandit: {every: 1s, min_share: 10%}")
     text = text[: text.index("    guardrails:")] + text[text.index("    bandit:") :]
     gateway = start_gateway(text, workers=2, extra_args=("--experiment-tick", "500ms"))
@@ -227,7 +230,7 @@ def test_a_bandit_leaves_an_arm_that_fails(
 
 
 def test_a_ramp_goes_on_after_a_restart(engines: tuple[CannedEngine, CannedEngine], tmp_path: Path) -> None:
-    """Without Redis, at its step, with its evidence and its record, though the gateway was killed."""
+    """After a kill the gateway resumes the ramp without Redis, at the same step, with the same evidence and record."""
     ramp = "{steps: [20%, 50%, 100%], min_requests: 100, min_time: 4s, auto_start: true}"
 
     def start() -> GatewayProcess:
@@ -257,7 +260,7 @@ def test_a_ramp_goes_on_after_a_restart(engines: tuple[CannedEngine, CannedEngin
 
 
 def test_two_gateways_go_on_when_the_leader_dies(engines: tuple[CannedEngine, CannedEngine], tmp_path: Path) -> None:
-    """Both count, one decides; when it is killed the other one does, and a bad arm is rolled back by it."""
+    """Both gateways count and one decides; when it is killed the other one decides and rolls a bad arm back."""
     program()
     with RedisServer(tmp_path / "redis") as redis:
         started = [
@@ -286,7 +289,7 @@ def test_two_gateways_go_on_when_the_leader_dies(engines: tuple[CannedEngine, Ca
 
 
 def test_gateways_end_with_the_same_rules(engines: tuple[CannedEngine, CannedEngine], tmp_path: Path) -> None:
-    """What a run came to is one version of the rules, at all gateways that share a Redis and have the same files."""
+    """The result of a run is one version of the rules on all gateways that share a Redis and have the same files."""
     program()
     with RedisServer(tmp_path / "redis") as redis:
         options = {"workers": 1, "redis": redis.url, "extra_args": ("--experiment-tick", "500ms")}
@@ -307,7 +310,8 @@ def test_gateways_end_with_the_same_rules(engines: tuple[CannedEngine, CannedEng
 
 
 def test_the_fuse_does_not_wait_for_redis(engines: tuple[CannedEngine, CannedEngine], tmp_path: Path) -> None:
-    """With Redis gone shares stay and nothing goes on, but an arm that collapses has none; Redis learns of it later."""
+    """Without Redis the shares stay and the ramp does not advance, but a failing arm loses its share; Redis gets the
+    decision later."""
     program()
     ramp = "{steps: [20%, 100%], min_requests: 20, min_time: 4s, auto_start: true}"
     with RedisServer(tmp_path / "redis", "--appendonly", "yes", "--appendfsync", "always") as redis:

@@ -1,5 +1,5 @@
-"""Conversations with the project's own engine: whoever sends his new message alone reads the same answers as whoever
-sends everything."""
+"""Conversations with the project's own engine: clients that send only their new message get the same answers as clients
+that send everything."""
 
 import contextlib
 import queue
@@ -36,7 +36,7 @@ def llm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LLMProcess]:
 
 @pytest.fixture(scope="module")
 def gateway(llm: LLMProcess, tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess]:
-    """Two workers; the engine by OpenAI's API, by V2 over both of its ports, and by gRPC alone."""
+    """Two workers; the engine is reached by OpenAI's API, by V2 over both its ports, and by gRPC alone."""
     template = {"protocol": "kserve", "chat_template": str(FOLDER / "tokenizer_config.json")}
     both = {"url": llm.http_url, "grpc": llm.grpc_url}
     engines = {
@@ -60,7 +60,7 @@ def gateway(llm: LLMProcess, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 
 @pytest.fixture(scope="module")
 def answers(gateway: GatewayProcess) -> list[str]:
-    """What a client reads that sends everything, on a route that keeps nothing."""
+    """The answers to a client that sends all messages, on a route that stores nothing."""
     messages: list[Any] = []
     with openai.OpenAI(base_url=f"{gateway.http_url}/v1", api_key="none") as client:
         for question in QUESTIONS:
@@ -123,6 +123,6 @@ def by_grpc_stream(gateway: GatewayProcess, model: str, session: str, question: 
 @pytest.mark.parametrize("engine", ["openai", "v2", "grpc"])
 @pytest.mark.parametrize("ask", [by_chat, by_generate, by_grpc, by_grpc_stream])
 def test_the_same_answers(gateway: GatewayProcess, answers: list[str], engine: str, ask: Ask) -> None:
-    """The story is remembered, and what it is asked about it is answered as if all had been sent."""
+    """Questions about the story get the same answers as if the client had sent all messages."""
     session = f"{engine} {ask.__name__}"
     assert [ask(gateway, engine, session, question) for question in QUESTIONS] == answers

@@ -1,4 +1,4 @@
-"""Traffic recorded at real gateways, and decided again by other rules."""
+"""Traffic recorded at real gateways and replayed against other rules."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -69,8 +69,8 @@ def record(gateway: GatewayProcess, facts: int, send: Callable[[], None]) -> lis
 
 
 def test_facts_are_recorded_and_no_bodies(start_gateway: StartGateway, engine: CannedEngine) -> None:
-    """A recording has what rules could ask of each request and what they said: of headers those that rules ask for, of
-    parameters numbers and flags, of inputs their shape; nothing that a user has written, and no key."""
+    """A recording holds the facts that rules can read and their decisions: only the headers that rules use, numeric and
+    boolean parameters, and the shapes of inputs. It holds no user's text and no key."""
     gateway = start_gateway(rules(engine), workers=2)
 
     def send() -> None:
@@ -107,8 +107,8 @@ def test_facts_are_recorded_and_no_bodies(start_gateway: StartGateway, engine: C
 def test_a_candidate_is_tried_on_what_was_recorded(
     start_gateway: StartGateway, engine: CannedEngine, tmp_path: Path
 ) -> None:
-    """By the admin API and by the command line: which decisions change, with counts and examples; --fail-on-change says
-    so by its exit code."""
+    """Replay by the admin API and by the command line shows which decisions change, with counts and examples; with
+    --fail-on-change the exit code does too."""
     gateway = start_gateway(rules(engine))
 
     def send() -> None:
@@ -149,7 +149,7 @@ def test_a_candidate_is_tried_on_what_was_recorded(
 
 
 def test_recordings_end_and_are_deleted(start_gateway: StartGateway, engine: CannedEngine) -> None:
-    """One is stopped by the first DELETE and deleted by the second; names are taken once; what is not there is 404."""
+    """The first DELETE stops a recording and the second deletes it; a name is used once; a missing recording is 404."""
     gateway = start_gateway(rules(engine))
     call(gateway, "POST", "/recordings", name="a", sample=1.0)
     assert "already" in call(gateway, "POST", "/recordings", 409, name="a")["detail"]
@@ -169,8 +169,7 @@ def test_recordings_end_and_are_deleted(start_gateway: StartGateway, engine: Can
 
 
 def test_the_live_tail_tells_decisions(start_gateway: StartGateway, engine: CannedEngine) -> None:
-    """Whoever listens for decisions is told each request that ends, within a second; a worker that is started anew
-    tells, too."""
+    """A subscriber of decisions gets an event for each request within a second, also from a restarted worker."""
     gateway = start_gateway(rules(engine))
     with CLIENT.stream("GET", gateway.admin_url + "/events?decisions=true") as stream:
         lines = stream.iter_lines()
@@ -205,8 +204,8 @@ def _decision(lines: Iterator[str]) -> Any:
 def test_grpc_calls_and_chats_are_recorded_alike(
     start_gateway: StartGateway, triton: TritonProcess, engine: CannedEngine
 ) -> None:
-    """A unary call, a stream and a REST call that is converted to gRPC tell their facts; a chat tells its numbers and
-    whether it has an image, never its messages."""
+    """A unary call, a stream and a converted REST call are recorded with their facts; a chat with its numbers and
+    whether it has an image, never with its messages."""
     gateway = start_gateway(
         "version: 1\n"
         "engines:\n"

@@ -1,4 +1,4 @@
-"""Sessions under load while their Redis is killed, paused, slow, full, defaced or replaced by its replica."""
+"""Sessions under load while their Redis is killed, paused, slow, full, corrupted or replaced by its replica."""
 
 import contextlib
 import http.client
@@ -22,7 +22,7 @@ from tests.support.slow_proxy import SlowProxy
 from tests.support.waiting import eventually
 
 SESSIONS = [f"s{number}" for number in range(24)]
-# How long requests go on while the fault lasts: some hundreds, by several clients.
+# How long requests continue during the fault: a few hundred, from several clients.
 FAULT_SECONDS = 1.0
 NUM_CLIENTS = 3
 
@@ -41,21 +41,21 @@ def engines() -> Iterator[list[CannedEngine]]:
 
 
 class Stage:
-    """A gateway of two workers before three engines, and sessions that are not where hashing would have them: what is
-    known of those is in Redis alone once the workers are others."""
+    """A gateway of two workers before three engines, with sessions that were moved away from their hashed engine. Once
+    the workers are replaced, only Redis holds those places."""
 
     def __init__(self, folder: Path, engines: Sequence[CannedEngine], redis: str) -> None:
         urls = ", ".join(f"'{engine.url}'" for engine in engines)
         rules = f"version: 1\nengines: {{it: {{endpoints: [{urls}], balance: session, health: {{interval: 200ms}}}}}}\n"
         rules += "routes: [{name: all, engine: it}]\n"
-        # A deadline that a busy machine keeps; what is meant is that no request waits for longer.
+        # A deadline that a busy machine meets; no request should wait for longer.
         extra = ("--redis-deadline", "50ms")
         self.gateway = GatewayProcess.start(rules, folder, workers=2, redis=redis, extra_args=extra).wait_ready()
         self._first = engines[0].url
         self.places: Places = {}
 
     def move_some(self) -> None:
-        """Have all sessions that are at home at the first engine be elsewhere, and stay there."""
+        """Move all sessions of the first engine to others, and keep them there."""
         self._drain("drain")
         self.places = self.where_all_are()
         assert set(self.places.values()) == {"b", "c"}
@@ -63,11 +63,11 @@ class Stage:
         eventually(lambda: self.where_all_are() == self.places)
 
     def where_all_are(self) -> Places:
-        """Who answers each session, asked over a connection of its own; every request is answered."""
+        """The engine of each session, over a new connection each; every request is answered."""
         return {session: self._ask(session) for session in SESSIONS}
 
     def others_know(self) -> bool:
-        """Whether workers that have never seen the sessions know where they are."""
+        """Whether new workers find the sessions' places."""
         before = self._workers()
         for worker in before:
             worker.kill()
@@ -83,7 +83,7 @@ class Stage:
 
     @contextlib.contextmanager
     def under_load(self) -> Iterator[None]:
-        """Clients that ask on and on; at the end each of their requests must have been answered."""
+        """Clients that send requests until the block ends; every request must have been answered."""
         is_over = threading.Event()
         told: list[int | str] = []
         clients = [threading.Thread(target=self._keep_asking, args=(n, is_over, told)) for n in range(NUM_CLIENTS)]
@@ -104,7 +104,7 @@ class Stage:
     def __exit__(self, *_: object) -> None:
         self.gateway.stop()
         log = self.gateway.log()
-        assert log.count("is left alone for a while") <= 12, log  # a line of each process for each fault, no more
+        assert log.count("is left alone for a while") <= 12, log  # at most one line per process and fault
 
     def _keep_asking(self, number: int, is_over: threading.Event, told: list[int | str]) -> None:
         connection = http.client.HTTPConnection("127.0.0.1", self.gateway.http_port, timeout=20)
@@ -136,7 +136,7 @@ class Stage:
     def _workers(self) -> list[psutil.Process]:
         found = []
         for child in psutil.Process(self.gateway.process.pid).children():
-            with contextlib.suppress(psutil.Error):  # one that was killed, and not yet waited for
+            with contextlib.suppress(psutil.Error):  # one that was killed and not yet reaped
                 if "gateway.worker" in child.cmdline():
                     found.append(child)
         return found
@@ -190,7 +190,7 @@ def fill(redis: RedisServer, network: SlowProxy) -> None:
 
 
 def deface(redis: RedisServer, network: SlowProxy) -> None:
-    """Something else lies under the names of all that a gateway keeps; then what was there is there again."""
+    """Replace every key that the gateway stores by another value, then restore the keys."""
     client = redis.client
     names = client.keys("pointsman:1:*")
     assert len(names) > len(SESSIONS)
@@ -206,15 +206,15 @@ def deface(redis: RedisServer, network: SlowProxy) -> None:
 def test_no_request_fails_and_nothing_is_forgotten(
     stage: Stage, redis: RedisServer, network: SlowProxy, fault: Callable[[RedisServer, SlowProxy], None]
 ) -> None:
-    """Whatever happens to Redis under load, each request is answered; when it is over, other workers find each session
-    where it was."""
+    """During each Redis fault under load every request is answered; afterwards new workers find each session at its
+    engine."""
     with stage.under_load():
         fault(redis, network)
     assert stage.others_know()
 
 
 def test_a_killed_redis_of_ones_own(engines: list[CannedEngine], tmp_path: Path) -> None:
-    """The embedded Redis, killed under load, is back with all sessions, and no request notices."""
+    """The embedded Redis, killed under load, is restarted with all sessions, and no request fails."""
     with Stage(tmp_path, engines, "embedded") as stage:
         stage.move_some()
         with stage.under_load():
@@ -226,7 +226,7 @@ def test_a_killed_redis_of_ones_own(engines: list[CannedEngine], tmp_path: Path)
 
 
 def test_a_replica_takes_over(engines: list[CannedEngine], tmp_path: Path) -> None:
-    """When the master dies under load the Sentinels' new one is used, with all that the old one had told it."""
+    """When the master dies under load, the gateway uses the master that the Sentinels promote, with all sessions."""
     with watched(tmp_path / "redis") as (master, replica, sentinels):
         hosts = ",".join(f"127.0.0.1:{sentinel.port}" for sentinel in sentinels)
         with Stage(tmp_path / "gateway", engines, f"redis+sentinel://{hosts}/pointsman") as stage:

@@ -1,4 +1,4 @@
-"""Sequences while engines break connections off or are drained, and Redis stops: right answers, or errors."""
+"""Sequences while engines drop connections or are drained, and Redis stops: every answer is right or an error."""
 
 import asyncio
 import random
@@ -17,7 +17,7 @@ from tests.support.servers import GatewayProcess
 
 SECONDS = 5.0
 NUM_CLIENTS = 12
-# What a client may be told: the sequence is over, or may go on later; and what Triton says of one that is over.
+# Errors that a client may get: the sequence has ended or may continue later, and Triton's error for one that has ended.
 TOLD = (400, 503)
 
 
@@ -41,7 +41,7 @@ class Scene:
             fate = self.chance.random()
             if fate > 0.01:
                 await sums.by_rest(engine, heard, reader, writer)
-            if fate < 0.02:  # before it has taken the input, or after
+            if fate < 0.02:  # before or after it has read the input
                 writer.transport.abort()
 
         return play
@@ -53,7 +53,7 @@ class Scene:
         return f"version: 1\nengines: {{{engine}}}\nroutes: [{route}]\n"
 
     async def sequences(self, clients: list[httpx.AsyncClient], who: int) -> None:
-        """One sequence after another, each until it is told that it is over."""
+        """Run one sequence after another, each until an error ends it."""
         number = 1000 * who
         while not self.is_over:
             number, total, last = number + 1, 0, self.chance.randint(1, 25)
@@ -91,7 +91,7 @@ def moved(gateways: list[GatewayProcess]) -> float:
 
 
 def test_no_answer_is_wrong(redis: RedisServer, tmp_path: Path) -> None:
-    """A sequence that lacks an input would go on with a wrong sum, and nobody would notice: it is never told one."""
+    """No sequence gets a wrong sum, which an engine that lacks an input would produce unnoticed."""
     scene = Scene(seed=1)
 
     async def play() -> None:

@@ -1,4 +1,4 @@
-"""Gateways that share a Redis: what one is told reaches all workers of all, at once."""
+"""Gateways that share a Redis: a change at one reaches all workers of all."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -15,7 +15,7 @@ from tests.support.waiting import eventually
 
 StartGateway = Callable[..., GatewayProcess]
 
-# One connection a request, so that all workers have some.
+# One connection per request, so that every worker gets some.
 CLIENT = httpx.Client(headers={"connection": "close"}, timeout=20, trust_env=False)
 
 
@@ -42,7 +42,7 @@ def rules(engines: tuple[CannedEngine, CannedEngine], more: str = "health: {inte
 
 
 def served_by(gateway: GatewayProcess, requests: int = 40) -> Counter[str]:
-    """Who answers so many requests."""
+    """How many of the requests each engine answered."""
     found: Counter[str] = Counter()
     for _ in range(requests):
         answer = CLIENT.post(gateway.http_url + "/v2/models/m/infer", content=b"{}")
@@ -52,7 +52,7 @@ def served_by(gateway: GatewayProcess, requests: int = 40) -> Counter[str]:
 
 
 def drain(gateway: GatewayProcess, engine: CannedEngine, undo: bool = False) -> bool:
-    """Ask for it; whether the replicas will know."""
+    """Drain or undrain an endpoint. Returns whether the change is shared with the replicas."""
     path = f"/engines/it/endpoints/{'undrain' if undo else 'drain'}"
     answer = CLIENT.post(gateway.admin_url + path, json={"url": engine.url, "by": "the test"})
     assert answer.status_code == 200, answer.text
@@ -68,8 +68,8 @@ def drained_at(gateway: GatewayProcess) -> list[str]:
 def test_a_drain_reaches_all_workers_of_all_replicas(
     start_gateway: StartGateway, engines: tuple[CannedEngine, CannedEngine], redis: RedisServer
 ) -> None:
-    """An endpoint that is drained at one gateway gets no request of another, and gets them again when that is undone; a
-    gateway that starts meanwhile knows."""
+    """An endpoint that is drained at one gateway gets no request from another, nor from a gateway that starts later,
+    until it is undrained."""
     one, other = (start_gateway(rules(engines), workers=2, redis=redis.url) for _ in range(2))
     assert set(served_by(other)) == {"a", "b"}
     assert drain(one, engines[0])
@@ -83,8 +83,8 @@ def test_a_drain_reaches_all_workers_of_all_replicas(
 
 
 def test_a_drain_without_redis(start_gateway: StartGateway, engines: tuple[CannedEngine, CannedEngine]) -> None:
-    """Without Redis a gateway drains for itself: all of its workers, those that are started later, and whatever rules
-    come; where no other endpoint is left a drained one serves."""
+    """Without Redis a drain holds in this gateway alone: for all its workers, for restarted ones, and under new rules.
+    Where no other endpoint is left, a drained one serves."""
     gateway = start_gateway(rules(engines), workers=2)
     assert not drain(gateway, engines[0])
     assert set(served_by(gateway)) == {"b"}
@@ -105,8 +105,8 @@ def test_a_drain_without_redis(start_gateway: StartGateway, engines: tuple[Canne
 def test_a_drain_outlives_the_gateway_and_an_outage(
     start_gateway: StartGateway, engines: tuple[CannedEngine, CannedEngine], redis: RedisServer
 ) -> None:
-    """What was decided while Redis was away holds here at once, is told when Redis is back, and is known after a
-    restart of both."""
+    """A drain during a Redis outage holds here at once, is shared when Redis is back, and survives a restart of
+    both."""
     one, other = (start_gateway(rules(engines), redis=redis.url) for _ in range(2))
     redis.kill()
     assert not drain(one, engines[0])
@@ -123,7 +123,7 @@ def test_a_drain_outlives_the_gateway_and_an_outage(
 def test_replicas_tell_their_rules(
     start_gateway: StartGateway, engines: tuple[CannedEngine, CannedEngine], redis: RedisServer
 ) -> None:
-    """/rules shows who is there and by which rules each serves, as they change, come and go."""
+    """/rules lists the replicas with the digest of each one's rules, as they change, join and leave."""
     one, other = (start_gateway(rules(engines), redis=redis.url) for _ in range(2))
 
     def told() -> list[tuple[int, str]]:
@@ -141,7 +141,8 @@ def test_replicas_tell_their_rules(
 def test_an_endpoint_that_goes_is_news(
     start_gateway: StartGateway, engines: tuple[CannedEngine, CannedEngine], redis: RedisServer
 ) -> None:
-    """A replica that probes seldom learns from one that probes often that an endpoint is gone, and sees for itself."""
+    """A replica that probes rarely gets the event from one that probes often that an endpoint is down, and probes it
+    itself."""
     often = start_gateway(rules(engines), redis=redis.url)
     seldom = start_gateway(rules(engines, "health: {interval: 1h}"), redis=redis.url)
     assert set(served_by(seldom)) == {"a", "b"}
@@ -159,8 +160,8 @@ def test_an_endpoint_that_goes_is_news(
 def test_a_worker_whose_control_process_is_gone_still_hears(
     start_gateway: StartGateway, engines: tuple[CannedEngine, CannedEngine], redis: RedisServer, tmp_path: Path
 ) -> None:
-    """Workers listen for themselves: what is drained at another gateway, and which endpoints are down, they know
-    though their own control process was killed."""
+    """A worker whose control process was killed still gets drains from another gateway and detects endpoints that are
+    down."""
     one = start_gateway(rules(engines), redis=redis.url)
     orphaned = GatewayProcess.start(rules(engines), tmp_path / "orphaned", redis=redis.url).wait_ready()
     (worker,) = psutil.Process(orphaned.process.pid).children()

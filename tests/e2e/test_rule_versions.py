@@ -1,4 +1,4 @@
-"""Rules put in force by the admin API of real gateways: kept, taken back, superseded, shared."""
+"""Rules activated by the admin API of real gateways: stored, rolled back, superseded, shared."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -31,7 +31,7 @@ def redis(tmp_path: Path) -> Iterator[RedisServer]:
 
 
 def rules(engines: dict[str, str], to: str) -> str:
-    """Rules that send everything to one of the engines; those of a different one differ in a line."""
+    """Rules that send everything to one of the engines; the rules of two engines differ in one line."""
     return (
         "version: 1\n"
         "engines:\n"
@@ -41,7 +41,7 @@ def rules(engines: dict[str, str], to: str) -> str:
 
 
 def served_by(gateway: GatewayProcess) -> set[str]:
-    """Who answers; several times, since there are several workers."""
+    """Which engines answer twelve requests, so that every worker gets some."""
     answers = [CLIENT.post(gateway.http_url + "/v2/models/m/infer", content=b"{}") for _ in range(12)]
     assert {answer.status_code for answer in answers} == {200}
     return {answer.json()["served_by"] for answer in answers}
@@ -60,8 +60,8 @@ def get(gateway: GatewayProcess, path: str) -> Any:
 
 
 def test_activated_compared_refused_and_rolled_back(start_gateway: StartGateway, engines: dict[str, str]) -> None:
-    """An activation is in force in all workers when it is answered; one with a mistake changes nothing and names the
-    line; one call takes back what was activated; the file on disk stays as it is."""
+    """When the call returns, an activation is in force in all workers. Rules with a mistake change nothing, and the
+    error names the line. One call rolls an activation back. The file on disk does not change."""
     gateway = start_gateway(rules(engines, "one"), workers=2)
     told = post(gateway, "/rules/activate", files={"rules.yaml": rules(engines, "other")}, reason="faster")
     assert served_by(gateway) == {"other"}
@@ -105,7 +105,7 @@ def test_activated_compared_refused_and_rolled_back(start_gateway: StartGateway,
 def test_a_version_outlives_the_gateway_until_the_files_change(
     start_gateway: StartGateway, engines: dict[str, str], tmp_path: Path
 ) -> None:
-    """After a restart what was activated is in force; when the files say something else they win, running or not."""
+    """After a restart the activated rules are in force; when the files change they take precedence, running or not."""
     kept = tmp_path / "kept"
     first = start_gateway(rules(engines, "one"), data_dir=kept)
     post(first, "/rules/activate", files={"rules.yaml": rules(engines, "other")}, reason="mine")
@@ -130,8 +130,8 @@ def test_a_version_outlives_the_gateway_until_the_files_change(
 def test_gateways_of_one_redis_activate_together(
     start_gateway: StartGateway, engines: dict[str, str], redis: RedisServer
 ) -> None:
-    """What one is told the others serve by, and so do those that start later; one with other files does not, and says
-    so; a file that changes everywhere ends it."""
+    """Rules activated at one gateway apply to all gateways with the same files, also to those that start later. A
+    gateway with other files reports the difference. A file that changes everywhere supersedes them."""
     one, other = (start_gateway(rules(engines, "one"), redis=redis.url) for _ in range(2))
     different = start_gateway(rules(engines, "third"), redis=redis.url)
     told = post(one, "/rules/activate", files={"rules.yaml": rules(engines, "other")}, reason="for all")
@@ -162,7 +162,8 @@ def test_gateways_of_one_redis_activate_together(
 def test_what_was_activated_without_redis_is_told_when_it_is_back(
     start_gateway: StartGateway, engines: dict[str, str], redis: RedisServer
 ) -> None:
-    """An activation is not held up by Redis, and says that the others do not know; they hear of it later."""
+    """An activation during a Redis outage takes effect at once and reports that it is not shared; the others get it
+    when Redis is back."""
     one, other = (start_gateway(rules(engines, "one"), redis=redis.url) for _ in range(2))
     redis.kill()
     told = post(one, "/rules/activate", files={"rules.yaml": rules(engines, "other")})
@@ -175,7 +176,7 @@ def test_what_was_activated_without_redis_is_told_when_it_is_back(
 def test_other_rules_for_the_same_files_at_two_gateways_end_as_one(
     start_gateway: StartGateway, engines: dict[str, str], redis: RedisServer
 ) -> None:
-    """Whoever comes last wins at both, however quickly one follows the other."""
+    """The last activation wins on both gateways, however quickly one follows the other."""
     one, other = (start_gateway(rules(engines, "one"), redis=redis.url) for _ in range(2))
     for _ in range(3):
         post(one, "/rules/activate", files={"rules.yaml": rules(engines, "other")})

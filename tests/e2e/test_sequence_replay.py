@@ -1,4 +1,4 @@
-"""Sequences outlive the Triton that they were on: another one is told what they had said."""
+"""Sequences outlive their Triton: their inputs are replayed to another one."""
 
 import asyncio
 import random
@@ -21,7 +21,7 @@ from tests.support.waiting import eventually
 pytestmark = pytest.mark.triton
 
 MODELS = Path(__file__).parents[1] / "models"
-# Triton's model has sixteen places for sequences, which must do for all of them once one server is gone.
+# Triton's model has sixteen slots for sequences, and one server must hold all of them after the other is killed.
 NUM_SEQUENCES = 12
 NUM_STEPS = 12
 MAX_STEPS = 20
@@ -60,14 +60,14 @@ def gateway(tritons: list[TritonProcess], redis: RedisServer, folder: Path) -> I
 
 
 class Clients:
-    """Several connections of each kind, so that requests of one sequence come by both workers."""
+    """Several connections of each kind, so that requests of one sequence reach both workers."""
 
     def __init__(self, gateway: GatewayProcess) -> None:
         self.grpc = [over_grpc.InferenceServerClient(gateway.grpc_url) for _ in range(4)]
         self.http = [over_http.InferenceServerClient(gateway.http_url.removeprefix("http://")) for _ in range(4)]
 
     async def step(self, chance: random.Random, number: int, **step: Any) -> int:
-        """What a step of a sequence is answered, over a connection drawn by chance."""
+        """The result of a sequence's step, over a random connection."""
         library: Any = over_http if chance.random() < 0.5 else over_grpc
         value = library.InferInput("value", [1, 1], "INT32")
         value.set_data_from_numpy(np.array([[number]], dtype=np.int32))
@@ -81,12 +81,12 @@ class Clients:
 
 
 def place(redis: RedisServer, sequence: int) -> str | None:
-    """Where a sequence is that is under way."""
+    """The endpoint of a running sequence."""
     return cast("str | None", redis.client.hget(f"pointsman:1:sequence:{{accumulator:{sequence}}}", "at:it"))
 
 
 def moved(gateway: GatewayProcess, reason: str) -> float:
-    """How many sequences have gone on elsewhere."""
+    """How many sequences have moved to another endpoint."""
     lines = httpx.get(gateway.admin_url + "/metrics").text.splitlines()
     told = [line for line in lines if line.startswith("pointsman_sequences_moved_total") and f'"{reason}"' in line]
     return sum(float(line.split()[-1]) for line in told)
@@ -106,7 +106,7 @@ async def begin_at(clients: Clients, redis: RedisServer, url: str, first: int) -
 def test_a_drained_triton_hands_its_sequences_over(
     gateway: GatewayProcess, tritons: list[TritonProcess], redis: RedisServer
 ) -> None:
-    """At their next request they go on at the other one, which knows by then what they had said."""
+    """At their next request the sequences continue at the other Triton with the right sum."""
     url = tritons[0].http_url
 
     async def scene() -> None:
@@ -128,8 +128,8 @@ def test_a_drained_triton_hands_its_sequences_over(
 def test_sequences_outlive_their_triton(
     gateway: GatewayProcess, tritons: list[TritonProcess], redis: RedisServer
 ) -> None:
-    """One of two Tritons is killed in the middle of many sequences: each goes on at the other one, by whichever worker
-    and protocol, and every answer is right. One that is too long to be told again ends with the reason."""
+    """One of two Tritons is killed in the middle of many sequences. Each continues at the other one over any worker and
+    protocol, and every answer is right. A sequence too long to replay ends with an error that says so."""
     url = tritons[0].http_url
     half = asyncio.Event()
 
@@ -154,7 +154,7 @@ def test_sequences_outlive_their_triton(
         return sequence
 
     async def without_redis(clients: Clients) -> int:
-        """A step that comes while Redis is away is refused, and changes nothing."""
+        """A step during a Redis outage is refused and changes nothing."""
         sequence = await begin_at(clients, redis, url, 3000)
         redis.pause()
         try:

@@ -1,4 +1,4 @@
-"""Triton's sequences over two real Tritons: each stays on its server, by whichever worker its requests come."""
+"""Triton's sequences over two real Tritons: each stays on its server, whichever worker gets its requests."""
 
 import asyncio
 import random
@@ -19,9 +19,9 @@ pytestmark = pytest.mark.triton
 
 MODELS = Path(__file__).parents[1] / "models"
 NUM_SEQUENCES = 1000
-# Triton's model has sixteen places for sequences on each server; others wait there.
+# Triton's model has sixteen slots for sequences on each server; further sequences wait.
 AT_A_TIME = 24
-# Of those that share one stream, none may wait for a place that only another one behind it gives free.
+# No sequence on a shared stream may wait for a slot that only a later one on that stream frees.
 ON_A_STREAM = 6
 
 
@@ -51,7 +51,7 @@ def gateways(tritons: list[TritonProcess], tmp_path_factory: pytest.TempPathFact
 
 
 class Clients:
-    """Several connections of each kind, so that requests of one sequence come by all workers."""
+    """Several connections of each kind, so that requests of one sequence reach all workers."""
 
     def __init__(self, gateways: list[GatewayProcess]) -> None:
         self.grpc = [over_grpc.InferenceServerClient(gateway.grpc_url) for gateway in gateways for _ in range(4)]
@@ -70,7 +70,7 @@ def value(library: Any, number: int) -> Any:
 
 
 async def answer(clients: Clients, chance: random.Random, number: int, **step: Any) -> int:
-    """What a step of a sequence is answered, over a connection drawn by chance."""
+    """The result of a sequence's step, over a random connection."""
     if chance.random() < 0.5:
         asked = await chance.choice(clients.http).infer("accumulator", [value(over_http, number)], **step)
     else:
@@ -79,7 +79,7 @@ async def answer(clients: Clients, chance: random.Random, number: int, **step: A
 
 
 def test_a_thousand_sequences(gateways: list[GatewayProcess], tritons: list[TritonProcess]) -> None:
-    """Over two Tritons, two gateways and four workers, by REST and gRPC mixed, every answer is right."""
+    """Over two Tritons, two gateways and four workers, with REST and gRPC mixed, every answer is right."""
 
     async def one(clients: Clients, sequence: int, places: asyncio.Semaphore) -> int:
         chance = random.Random(sequence)
@@ -103,7 +103,7 @@ def test_a_thousand_sequences(gateways: list[GatewayProcess], tritons: list[Trit
 
 
 def test_sequences_that_share_streams(gateways: list[GatewayProcess]) -> None:
-    """Sequences whose steps are mixed on streams stay on their servers, and each stream answers in its order."""
+    """Sequences whose steps are interleaved on streams stay on their servers, and each stream answers in order."""
 
     async def stream(client: Any, first: int, chance: random.Random) -> None:
         steps: list[dict[str, Any]] = []
@@ -154,7 +154,7 @@ def test_sequences_that_share_streams(gateways: list[GatewayProcess]) -> None:
 
 
 def test_a_sequence_goes_on_by_another_way(gateways: list[GatewayProcess]) -> None:
-    """One that starts on a stream goes on by unary calls and by REST, at the other gateway too."""
+    """A sequence that starts on a stream continues by unary calls and by REST, at the other gateway too."""
 
     async def scene() -> None:
         clients = Clients(gateways)

@@ -1,4 +1,4 @@
-"""Sessions over two real gateways of two workers each, which share a Redis: where they are, and who is told."""
+"""Sessions on two real gateways of two workers each, which share a Redis: their places, and admin commands."""
 
 import json
 from collections import Counter
@@ -16,7 +16,7 @@ from tests.support.waiting import eventually
 from tests.support.wire import send
 
 NUM_SESSIONS = 24
-# No reply of Redis, or of a probe, is late on a busy machine.
+# A timeout that replies of Redis and of probes meet on a busy machine.
 PATIENT = ["--redis-deadline", "10s"]
 
 
@@ -49,7 +49,7 @@ def gateways(
 
 
 def served_by(gateway: GatewayProcess, session: str) -> str:
-    """Which engine answers a session, over a connection of its own, so that any worker may have it."""
+    """The engine that answers a session, over a new connection, so that any worker may accept it."""
     reply = send(gateway.http_port, "POST", "/v2/models/m/infer", b'{"inputs": []}', {"x-session-id": session})
     assert reply.status == 200, reply.body
     return str(json.loads(reply.body)["served_by"])
@@ -60,7 +60,7 @@ def admin(gateway: GatewayProcess, method: str, path: str, **body: Any) -> httpx
 
 
 def test_a_session_is_at_one_place_for_all(gateways: list[GatewayProcess]) -> None:
-    """Every worker of every gateway sends a session to the same engine, and each engine has its share of them."""
+    """Every worker of every gateway sends a session to the same engine, and every engine gets some sessions."""
     names = [f"same-{number}" for number in range(NUM_SESSIONS)]
     places = {name: {served_by(gateway, name) for gateway in gateways for _ in range(3)} for name in names}
     assert {len(found) for found in places.values()} == {1}
@@ -70,7 +70,7 @@ def test_a_session_is_at_one_place_for_all(gateways: list[GatewayProcess]) -> No
 def test_an_operator_finds_moves_and_forgets_a_session(
     gateways: list[GatewayProcess], engines: dict[str, CannedEngine]
 ) -> None:
-    """What is told to one gateway's admin API holds for every worker of both within a moment."""
+    """Moving and deleting a session by one gateway's admin API takes effect on every worker of both."""
     home = served_by(gateways[0], "chat/7")
     eventually(lambda: admin(gateways[1], "GET", "/sessions/chat/7").status_code == 200)
     told = admin(gateways[1], "GET", "/sessions/chat/7").json()
@@ -100,14 +100,14 @@ def test_an_operator_finds_moves_and_forgets_a_session(
 def test_what_is_not_there_is_told(
     gateways: list[GatewayProcess], method: str, path: str, body: dict[str, str], status: int, why: str
 ) -> None:
-    """A wrong name changes nothing, and the right ones are told."""
+    """A wrong name changes nothing, and the error lists the valid ones."""
     reply = admin(gateways[0], method, path, **body)
     assert reply.status_code == status
     assert why in reply.json()["detail"]
 
 
 def test_operators_find_sessions_of_any_name(gateways: list[GatewayProcess]) -> None:
-    """A name may have slashes in it, ends of lines, other letters, or be long."""
+    """A session name may contain slashes, line ends and non-ASCII characters, or be long."""
     for name in ("a/b", "a\r\nb", "\u65e5\u672c", "x" * 1000):
         body = json.dumps({"inputs": [], "parameters": {"session_id": name}})
         assert httpx.post(f"{gateways[0].http_url}/v2/models/m/infer", content=body, timeout=20).status_code == 200
@@ -116,7 +116,7 @@ def test_operators_find_sessions_of_any_name(gateways: list[GatewayProcess]) -> 
 
 
 def test_what_no_gateway_has_written_is_told_so(gateways: list[GatewayProcess], redis: RedisServer) -> None:
-    """An operator reads what is wrong with a key, and may delete it."""
+    """An operator gets an error that describes a corrupt key, and may delete it."""
     redis.client.hset("pointsman:1:session:{broken}", "requests", "many")
     reply = admin(gateways[0], "GET", "/sessions/broken")
     assert reply.status_code == 503
@@ -127,10 +127,11 @@ def test_what_no_gateway_has_written_is_told_so(gateways: list[GatewayProcess], 
 def test_a_drained_engine_hands_its_sessions_over(
     gateways: list[GatewayProcess], engines: dict[str, CannedEngine]
 ) -> None:
-    """A drain at one gateway moves an engine's sessions at both, alike, and counts them; they stay when it is over."""
+    """A drain at one gateway moves an engine's sessions to the same engines on both and counts them; they stay after
+    the drain ends."""
     names = [f"drain-{number}" for number in range(NUM_SESSIONS)]
     homes = {name: served_by(gateways[0], name) for name in names}
-    # Stored, so that no worker takes a session that it has not seen for a new one.
+    # Stored, so that no worker treats a known session as new.
     eventually(lambda: {admin(gateways[0], "GET", f"/sessions/{name}").status_code for name in names} == {200})
     urls = {name: engine.url for name, engine in engines.items()}
     assert admin(gateways[0], "POST", "/engines/it/endpoints/drain", url=urls["a"]).status_code == 200

@@ -1,4 +1,4 @@
-"""A route's requests mirrored to a second engine: what the report says, and that nobody waits for it."""
+"""A route's requests mirrored to a second engine: the report, and the clients' independence of the candidate."""
 
 import contextlib
 import json
@@ -43,7 +43,7 @@ def report(gateway: GatewayProcess, route: str = "r") -> dict[str, Any]:
 
 
 def when_mirrored(gateway: GatewayProcess, number: int, route: str = "r") -> dict[str, Any]:
-    """The report once so many requests are compared or have failed."""
+    """The report, once this number of requests is compared or has failed."""
 
     def told() -> dict[str, Any] | None:
         found = report(gateway, route)
@@ -78,7 +78,7 @@ def tritons(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[TritonPr
 
 
 def rules_between(primary: Any, candidate: Any, shadow: str = "", by: str = "url: '{0}', grpc: '{1}'") -> str:
-    """Everything to one engine, mirrored to another; `by` is how the candidate is reached."""
+    """Rules that send everything to one engine and mirror it to another; `by` is the candidate's address."""
     there = by.format(candidate.http_url, candidate.grpc_url)
     return f"""
 version: 1
@@ -91,7 +91,7 @@ routes:
 
 
 def ask_each_way(gateway: GatewayProcess) -> None:
-    """The same inference as JSON, as binary tensors and by gRPC; each client gets the primary's answer."""
+    """Send the same inference as JSON, as binary tensors and by gRPC; each client gets the primary's answer."""
     for module, address in ((over_http, gateway.http_url[7:]), (over_grpc, gateway.grpc_url)):
         given = module.InferInput("x", X.shape, "FP32")
         given.set_data_from_numpy(X)
@@ -103,7 +103,7 @@ def ask_each_way(gateway: GatewayProcess) -> None:
 
 
 def check_the_difference(found: dict[str, Any]) -> None:
-    """Three comparisons, each with exactly the difference that the models have."""
+    """Check for three comparisons that show exactly the difference between the models."""
     assert (found["compared"], found["agreeing"], found["differing"], found["dropped"]) == (3, 0, 3, {})
     y = found["tensors"]["y"]
     for name, value in (("max_absolute", LARGEST), ("mean_absolute", MEAN), ("max_relative", LARGEST_RELATIVE)):
@@ -127,7 +127,7 @@ def check_the_difference(found: dict[str, Any]) -> None:
 def test_two_tritons_differ_by_exactly_what_their_models_do(
     tritons: tuple[TritonProcess, TritonProcess], start_gateway: Callable[..., GatewayProcess]
 ) -> None:
-    """By REST in JSON, in binary tensors, and by gRPC."""
+    """The report shows the models' exact difference for REST with JSON, REST with binary tensors, and gRPC."""
     gateway = start_gateway(rules_between(*tritons), workers=2)
     ask_each_way(gateway)
     check_the_difference(when_mirrored(gateway, 3))
@@ -137,7 +137,7 @@ def test_two_tritons_differ_by_exactly_what_their_models_do(
 def test_the_difference_is_the_same_however_the_candidate_is_reached(
     by: str, hosts: tuple[HostProcess, HostProcess], start_gateway: Callable[..., GatewayProcess]
 ) -> None:
-    """A candidate with REST alone, or gRPC alone, is asked by the translations that a route would take there."""
+    """Requests to a candidate with REST alone or gRPC alone are converted as on a route."""
     gateway = start_gateway(rules_between(*hosts, by=by))
     ask_each_way(gateway)
     check_the_difference(when_mirrored(gateway, 3))
@@ -146,7 +146,7 @@ def test_the_difference_is_the_same_however_the_candidate_is_reached(
 def test_streams_are_counted_and_not_mirrored(
     hosts: tuple[HostProcess, HostProcess], start_gateway: Callable[..., GatewayProcess]
 ) -> None:
-    """A ModelStreamInfer call is answered by the primary alone."""
+    """A ModelStreamInfer call is answered by the primary and not mirrored."""
     gateway = start_gateway(rules_between(*hosts))
     answers: list[Any] = []
     given = over_grpc.InferInput("x", X.shape, "FP32")
@@ -163,7 +163,8 @@ def test_streams_are_counted_and_not_mirrored(
 def test_a_tolerance_lets_them_agree(
     hosts: tuple[HostProcess, HostProcess], start_gateway: Callable[..., GatewayProcess]
 ) -> None:
-    """An eighth and a half more are tolerated; the label still differs. A wider tolerance begins a new report."""
+    """A tolerance accepts the difference of the numbers, while the label still differs. A wider tolerance starts a new
+    report."""
     gateway = start_gateway(rules_between(*hosts, shadow=", tolerance: {absolute: 0.3, relative: 0}"))
     ask_each_way(gateway)
     found = when_mirrored(gateway, 3)
@@ -179,7 +180,8 @@ def test_a_tolerance_lets_them_agree(
 def test_the_report_is_told_as_a_page_and_on_the_command_line(
     hosts: tuple[HostProcess, HostProcess], start_gateway: Callable[..., GatewayProcess], tmp_path: Path
 ) -> None:
-    """The page needs nothing but itself and shows the worst; the command line shows the same; it can begin anew."""
+    """The report page has no external resources and shows the largest difference; the command line shows it too and can
+    reset the report."""
     gateway = start_gateway(rules_between(*hosts))
     ask_each_way(gateway)
     when_mirrored(gateway, 3)
@@ -216,7 +218,7 @@ def test_the_report_is_told_as_a_page_and_on_the_command_line(
 
 @pytest.fixture(scope="module")
 def talkers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[CannedLLM, CannedLLM, CannedLLM]]:
-    """Three that count: one as it should, one by OpenAI's API and one by V2 that say another word for seven."""
+    """Three counting engines: a correct one, and two that replace `seven`, one with OpenAI's API and one with V2."""
     folder = tmp_path_factory.mktemp("talkers")
     swap = ["--swap", "seven=heaven"]
     with (
@@ -234,7 +236,7 @@ SEVENTH = len("one two three four five six ")
 
 
 def talk_each_way(gateway: GatewayProcess) -> int:
-    """Ten words in each dialect, streamed and whole; how many requests that were."""
+    """Request ten words in each dialect, streamed and whole. Returns the number of requests."""
     asked = [
         ("/v1/chat/completions", TEN | {"messages": HI}),
         ("/v1/chat/completions", TEN | {"messages": HI, "stream": True}),
@@ -256,7 +258,7 @@ def test_texts_part_at_the_word_that_differs(
     start_gateway: Callable[..., GatewayProcess],
     tmp_path: Path,
 ) -> None:
-    """The seventh word, in each dialect, streamed or not; whatever the candidate speaks."""
+    """The texts differ at the seventh word, in each dialect, streamed or not, with an OpenAI or a V2 candidate."""
     old, new, v2 = talkers
     template = tmp_path / "chat.jinja"
     template.write_text(TEMPLATE)
@@ -279,7 +281,7 @@ routes:
     assert (found["differing"], found["dropped"]) == (number, {}), found["failures"]
     text = found["texts"]["choice 0"]
     assert (text["compared"], text["equal"]) == (number, 0)
-    # The V2 engine goes on with a prompt, and begins with a space.
+    # The V2 engine continues a prompt, and its text begins with a space.
     for name, place in (("first_token", 6), ("first_character", 0 if candidate == "v2" else SEVENTH)):
         assert (text[name]["least"], text[name]["most"], text[name]["p50"]) == (place, place, place)
     assert text["primary_tokens"]["p50"] == text["candidate_tokens"]["p50"] == 10
@@ -288,7 +290,7 @@ routes:
 def test_what_was_said_is_told_only_where_it_may_be(
     talkers: tuple[CannedLLM, CannedLLM, CannedLLM], start_gateway: Callable[..., GatewayProcess]
 ) -> None:
-    """Neither questions nor answers stand in a report, unless the route says how much of them."""
+    """A report contains neither questions nor answers, unless the route sets the length of excerpts."""
     old, new, _ = talkers
     rules = f"""
 version: 1
@@ -312,11 +314,11 @@ routes:
     assert [("seven" in text, "heaven" in text) for text in around] == [(True, False), (False, True)]
 
 
-# Nobody waits
+# Independence of clients from the candidate
 
 
 class Holding:
-    """A candidate that says it is well, and answers no inference."""
+    """A candidate that reports ready and never answers an inference."""
 
     def __init__(self) -> None:
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=256)
@@ -380,7 +382,7 @@ routes:
 
 
 def ask_many(gateway: GatewayProcess, number: int, body: bytes = b'{"inputs": []}') -> Counter[int]:
-    """From four clients at once; how often each status came."""
+    """Send requests from four clients at once. Returns the count of each status."""
 
     def some(_: int) -> list[int]:
         with httpx.Client(base_url=gateway.http_url, timeout=30) as client:
@@ -396,7 +398,7 @@ def unused_url() -> str:
 
 
 def test_a_dead_candidate_harms_nobody(primary: CannedEngine, start_gateway: Callable[..., GatewayProcess]) -> None:
-    """All primaries are answered; each mirrored request is a failure of the candidate, or was not mirrored."""
+    """With a dead candidate the primary answers all requests; each mirrored request fails or is dropped."""
     gateway = start_gateway(simple_rules(primary.url, unused_url(), "max_in_flight: 4"))
     assert ask_many(gateway, 200) == {200: 200}
 
@@ -413,8 +415,8 @@ def test_a_dead_candidate_harms_nobody(primary: CannedEngine, start_gateway: Cal
 def test_a_candidate_that_never_answers_gets_only_so_many(
     primary: CannedEngine, holding: Holding, start_gateway: Callable[..., GatewayProcess]
 ) -> None:
-    """A flood reaches it with as many requests as may be in flight, and no more; the others are counted, and after its
-    time is over the first have failed. No primary notices."""
+    """A candidate that never answers gets at most `max_in_flight` requests at a time. The rest are counted as dropped,
+    the mirrored ones fail after the timeout, and every client gets its answer."""
     gateway = start_gateway(simple_rules(primary.url, holding.url, "max_in_flight: 3, timeout: 2s"))
     assert ask_many(gateway, 400) == {200: 400}
 
@@ -431,7 +433,7 @@ def test_a_candidate_that_never_answers_gets_only_so_many(
 
 
 def test_long_bodies_are_not_mirrored(primary: CannedEngine, start_gateway: Callable[..., GatewayProcess]) -> None:
-    """Neither requests nor answers beyond `max_bytes`, and they are counted."""
+    """Requests and answers beyond `max_bytes` are not mirrored, and are counted."""
     gateway = start_gateway(simple_rules(primary.url, primary.url, "max_bytes: 2KiB"))
     long = b'{"inputs": [], "id": "%b"}' % (b"x" * 3000)
     assert ask_many(gateway, 8, long) == {200: 8}
@@ -452,7 +454,8 @@ def shadow_processes(gateway: GatewayProcess) -> list[psutil.Process]:
 def test_a_shadow_process_that_dies_is_started_anew(
     primary: CannedEngine, start_gateway: Callable[..., GatewayProcess]
 ) -> None:
-    """Primaries are answered all the while, what was known is not forgotten, and mirroring goes on."""
+    """When the shadow process dies, clients still get their answers, the report keeps its counts, and mirroring
+    continues."""
     gateway = start_gateway(simple_rules(primary.url, primary.url, "max_in_flight: 1000"))
     (first,) = shadow_processes(gateway)
     assert ask_many(gateway, 40) == {200: 40}
@@ -477,7 +480,7 @@ def test_a_shadow_process_that_dies_is_started_anew(
 def test_there_is_no_process_without_a_shadow(
     primary: CannedEngine, start_gateway: Callable[..., GatewayProcess]
 ) -> None:
-    """It comes with the first route that has one, and a route that has none any more keeps its report."""
+    """The process starts with the first route that has a shadow; a route whose shadow is removed keeps its report."""
     with_shadow = simple_rules(primary.url, primary.url, "timeout: 5s")
     plain = with_shadow.replace(", shadow: {engine: new, sample: 1, timeout: 5s}", "")
     gateway = start_gateway(plain)
@@ -497,7 +500,7 @@ def test_there_is_no_process_without_a_shadow(
 
 
 def test_what_is_not_mirrored(primary: CannedEngine, start_gateway: Callable[..., GatewayProcess]) -> None:
-    """Parts of sequences, requests that limits refuse, and metadata."""
+    """Parts of sequences, requests refused by limits, and metadata requests are not mirrored."""
     rules = simple_rules(primary.url, primary.url, "timeout: 5s")
     gateway = start_gateway(rules + "limits: [{name: few, requests_per_second: 0.001, burst: 2}]\n")
     of_sequence = {"parameters": {"sequence_id": 5, "sequence_start": True}, "inputs": []}
@@ -513,15 +516,15 @@ def test_what_is_not_mirrored(primary: CannedEngine, start_gateway: Callable[...
 
 
 def test_a_sample_is_a_sample(primary: CannedEngine, start_gateway: Callable[..., GatewayProcess]) -> None:
-    """Of 400 requests about a fifth."""
+    """A sample of 20 % captures about a fifth of 400 requests."""
     rules = simple_rules(primary.url, primary.url, "max_in_flight: 1000").replace("sample: 1,", "sample: 20%,")
     gateway = start_gateway(rules)
     assert ask_many(gateway, 400) == {200: 400}
-    assert 40 <= report(gateway)["captured"] <= 130  # nine standard deviations, were each drawn by itself
+    assert 40 <= report(gateway)["captured"] <= 130  # nine standard deviations of independent samples
 
 
 class Recorder:
-    """An engine that answers everything with nothing, and keeps what inferences it was asked."""
+    """An engine that answers everything with an empty object and records the inferences that it receives."""
 
     def __init__(self) -> None:
         self.seen: list[tuple[str, dict[str, str], bytes]] = []
@@ -564,7 +567,7 @@ def recorders() -> Iterator[tuple[Recorder, Recorder]]:
 def test_a_candidate_gets_what_the_primary_got(
     recorders: tuple[Recorder, Recorder], start_gateway: Callable[..., GatewayProcess]
 ) -> None:
-    """The same body, path, id and fields of its own; and the name of the route, so that it can tell."""
+    """The candidate gets the same body, path, id and headers, and the route's name in a header."""
     primary, candidate = recorders
     gateway = start_gateway(simple_rules(primary.url, candidate.url, "timeout: 5s"))
     head = b'{"inputs":[{"name":"x","datatype":"FP32","shape":[1],"parameters":{"binary_data_size":4}}]}'
@@ -588,8 +591,8 @@ def test_a_candidate_gets_what_the_primary_got(
 def test_a_candidate_is_asked_for_the_model_that_has_answered(
     recorders: tuple[Recorder, Recorder], start_gateway: Callable[..., GatewayProcess]
 ) -> None:
-    """Of an experiment the arm's; of a route that only the body chose its own; unless the shadow names one. Routes
-    without a shadow mirror nothing."""
+    """The candidate gets the model name that the arm or the route set, unless the shadow names one. Routes without a
+    shadow mirror nothing."""
     primary, candidate = recorders
     gateway = start_gateway(f"""
 version: 1
@@ -618,7 +621,8 @@ routes:
     assert asked.keys() == {"any", "split", "of-b", "other"}
 
     def mirrored() -> bool:
-        """At most four are in flight at a time: what was dropped is counted."""
+        """Whether all mirrored requests have arrived: at most four are in flight at a time, and the rest are counted as
+        dropped."""
         dropped = sum(report(gateway, "split")["dropped"].values())
         return len(candidate.seen) == 1 + 20 - dropped
 
@@ -632,7 +636,7 @@ routes:
 def test_what_is_converted_is_mirrored_once(
     hosts: tuple[HostProcess, HostProcess], start_gateway: Callable[..., GatewayProcess]
 ) -> None:
-    """REST clients of an engine with gRPC alone, and gRPC clients of one with REST alone; TLS has no part in it."""
+    """REST requests to a gRPC engine and gRPC requests to a REST engine are mirrored once."""
     exact, shifted = hosts
     for endpoint in (f"grpc://{exact.grpc_url}", exact.http_url):
         gateway = start_gateway(f"""
@@ -650,7 +654,8 @@ routes: [{{name: r, engine: old, shadow: {{engine: new, sample: 1}}}}]
 def test_a_gateway_with_tls_mirrors_as_well(
     primary: CannedEngine, start_gateway: Callable[..., GatewayProcess], tmp_path: Path
 ) -> None:
-    """The candidate is asked by no listener, so a certificate that clients must show is nobody's trouble."""
+    """Mirroring works on a listener with TLS and client certificates, because the candidate's requests do not pass
+    through it."""
     authority = trustme.CA()
     issued = authority.issue_cert("127.0.0.1")
     authority.cert_pem.write_to_path(tmp_path / "ca.pem")
