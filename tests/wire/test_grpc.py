@@ -19,7 +19,7 @@ MESSAGES = st.lists(st.tuples(st.booleans(), st.binary(max_size=300)), max_size=
 @settings(max_examples=200, deadline=None)
 @given(MESSAGES, st.lists(st.integers(0, 2500), max_size=10))
 def test_messages_come_back_however_they_are_cut(messages: list[tuple[bool, bytes]], cuts: list[int]) -> None:
-    """Each message once, whole and in order; between two of them nothing is held."""
+    """Each message is read once, complete and in order; between messages the reader buffers nothing."""
     sent = b"".join(framed(message, compressed=compressed) for compressed, message in messages)
     edges = [0, *sorted(min(cut, len(sent)) for cut in cuts), len(sent)]
     reader = MessageReader(300)
@@ -32,7 +32,7 @@ def test_messages_come_back_however_they_are_cut(messages: list[tuple[bool, byte
 
 
 def test_the_bytes_on_the_wire() -> None:
-    """One byte for compression, four of length, the message."""
+    """A message has one byte for compression, four for the length, and its content."""
     assert framed(b"abc") == b"\0\0\0\0\3abc"
     assert framed(b"", compressed=True) == b"\1\0\0\0\0"
     reader = MessageReader(10)
@@ -53,7 +53,7 @@ def test_the_bytes_on_the_wire() -> None:
     ],
 )
 def test_prefixes_that_are_refused(sent: bytes, kind: ErrorKind) -> None:
-    """A prefix is judged as soon as it is there, before a byte of its message is held."""
+    """A prefix is checked as soon as it is complete, before any byte of its message is buffered."""
     for size in (1, len(sent)):
         reader = MessageReader(10)
         with pytest.raises(GatewayError) as refused:
@@ -63,7 +63,7 @@ def test_prefixes_that_are_refused(sent: bytes, kind: ErrorKind) -> None:
 
 
 def test_a_long_message_is_put_together_once() -> None:
-    """However small its pieces, no more is held than the message itself and its join."""
+    """However small the pieces, memory peaks at the message itself and its join."""
     size = 4_000_000
     sent = framed(bytes(size))
     reader = MessageReader(size)
@@ -83,7 +83,7 @@ COMPRESS = {b"gzip": gzip.compress, b"deflate": zlib.compress}
 @pytest.mark.parametrize("encoding", COMPRESS)
 @given(content=st.binary(max_size=1000))
 def test_what_was_compressed_comes_back(encoding: bytes, content: bytes) -> None:
-    """gzip and deflate, up to the limit to the byte."""
+    """gzip and deflate decompress to the original, with an exact size limit."""
     packed = COMPRESS[encoding](content)
     assert decompress(packed, encoding, len(content)) == content
     if content:
@@ -94,7 +94,8 @@ def test_what_was_compressed_comes_back(encoding: bytes, content: bytes) -> None
 
 @pytest.mark.parametrize("encoding", COMPRESS)
 def test_bombs(encoding: bytes) -> None:
-    """A small message that would grow to a hundred megabytes: it is cut off at the limit, and so is the memory."""
+    """A small message that decompresses to a hundred megabytes is cut off at the limit, which also bounds the
+    memory."""
     bomb = COMPRESS[encoding](bytes(100_000_000))
     assert len(bomb) < 200_000
     tracemalloc.start()
@@ -122,12 +123,12 @@ PACKED = gzip.compress(b"content", mtime=0)
         (PACKED[:5], b"gzip", ErrorKind.BAD_REQUEST),
         (PACKED[:-8] + bytes(8), b"gzip", ErrorKind.BAD_REQUEST),  # a wrong checksum
         (PACKED + b"x", b"gzip", ErrorKind.BAD_REQUEST),
-        (PACKED + PACKED, b"gzip", ErrorKind.BAD_REQUEST),  # which some would read as one message, others as two
+        (PACKED + PACKED, b"gzip", ErrorKind.BAD_REQUEST),  # which some readers take for one message, others for two
         (zlib.compress(b"content") + b"x", b"deflate", ErrorKind.BAD_REQUEST),
     ],
 )
 def test_compressed_messages_that_are_refused(packed: bytes, encoding: bytes, kind: ErrorKind) -> None:
-    """The caller is told what is wrong."""
+    """A malformed or unknown compression is rejected with its error kind."""
     with pytest.raises(GatewayError) as refused:
         decompress(packed, encoding, 1000)
     assert refused.value.kind is kind
@@ -139,7 +140,7 @@ STREAM = b"".join(map(framed, MESSAGES)) + framed(b"\x0apacked", compressed=True
 
 @pytest.mark.parametrize("size", [1, 2, 3, 5, 6, 7, 11, 1000])
 def test_messages_are_counted_wherever_they_are_cut(size: int) -> None:
-    """And those whose first byte is the mark: never of compressed ones."""
+    """Messages, and uncompressed ones whose first byte is the mark, are counted wherever the stream is cut."""
     boundaries = Boundaries(0x0A)
     for at in range(0, len(STREAM), size):
         boundaries.feed(STREAM[at : at + size])
@@ -147,7 +148,7 @@ def test_messages_are_counted_wherever_they_are_cut(size: int) -> None:
 
 
 def test_whole_messages_are_counted_alike() -> None:
-    """As they mostly come."""
+    """Messages that arrive one per piece are counted as well."""
     boundaries = Boundaries(0x0A)
     for message in MESSAGES:
         boundaries.feed(framed(message))

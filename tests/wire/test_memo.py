@@ -1,4 +1,4 @@
-"""Remembering what was read."""
+"""The memo of parsed values."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from gateway.wire.memo import Memo
 
 
 def test_what_is_used_stays() -> None:
-    """Two generations hold what was used lately; memory is bounded, and what is asked for again is kept."""
+    """Recently used values stay in one of two generations, and a value in use is not computed again."""
     read: list[bytes] = []
 
     def upper(key: bytes) -> bytes:
@@ -22,7 +22,7 @@ def test_what_is_used_stays() -> None:
 
 
 def test_memory_is_bounded() -> None:
-    """However many different heads come, no more are kept than two generations hold."""
+    """However many keys come, no more values are stored than two generations hold."""
     memo = Memo(bytes.upper, size=3)
     for number in range(1000):
         memo(b"x%d" % number)
@@ -30,7 +30,7 @@ def test_memory_is_bounded() -> None:
 
 
 def test_errors_and_long_keys_are_not_remembered() -> None:
-    """What cannot be read is tried again each time; a very long head is read each time."""
+    """An error is not cached, and a very long key is computed each time."""
     calls = []
 
     def read(key: bytes) -> int:

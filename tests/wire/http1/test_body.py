@@ -41,7 +41,7 @@ CASES = [
 
 @pytest.mark.parametrize("wire, data, tail", CASES)
 def test_bodies_are_read_in_any_pieces(wire: bytes, data: bytes, tail: bytes) -> None:
-    """Whole, or byte by byte, the same data comes out, and what follows the body is kept."""
+    """The decoder yields the same data from one piece and from single bytes, and keeps the bytes behind the body."""
     assert decode([wire]) == (data, True, tail)
     decoder, read = ChunkedDecoder(), b""
     body = wire.removesuffix(tail)
@@ -53,7 +53,7 @@ def test_bodies_are_read_in_any_pieces(wire: bytes, data: bytes, tail: bytes) ->
 
 @given(st.lists(st.binary(min_size=1, max_size=300), max_size=8), st.lists(st.integers(0, 5000), max_size=8))
 def test_what_is_encoded_is_decoded(chunks: list[bytes], places: list[int]) -> None:
-    """Any data in any chunks, cut at any places, comes out as it went in."""
+    """Any data, encoded in any chunks and cut anywhere, decodes to itself."""
     wire = b"".join(map(encode_chunk, chunks)) + LAST_CHUNK
     assert decode(cut(wire, places)) == (b"".join(chunks), True, b"")
 
@@ -89,7 +89,7 @@ BYTES = st.one_of(st.binary(max_size=60), st.lists(PARTS, max_size=8).map(b"".jo
 
 @given(BYTES, st.lists(st.integers(0, 12000), max_size=4))
 def test_garbage_is_refused_by_a_value_error(garbage: bytes, places: list[int]) -> None:
-    """No bytes make it fail in another way, and how they are cut does not change whether they are refused."""
+    """Garbage raises only ValueError, and cutting it into pieces does not change the outcome."""
     outcomes: list[object] = []
     for pieces in ([garbage], cut(garbage, places)):
         try:
@@ -101,7 +101,7 @@ def test_garbage_is_refused_by_a_value_error(garbage: bytes, places: list[int]) 
 
 @given(st.lists(st.binary(min_size=1, max_size=5000), max_size=4), st.booleans())
 def test_the_fast_ways_agree_with_the_slow_one(chunks: list[bytes], last: bool) -> None:
-    """Bytes that may pass as they are hold what reading them would give, and leave the decoder where reading would."""
+    """A body that the fast paths accept leaves the decoder in the same state as a full parse."""
     wire = b"".join(map(encode_chunk, chunks)) + (LAST_CHUNK if last else b"")
     for fast in (ChunkedDecoder.takes_plain_chunk, ChunkedDecoder.takes_whole):
         quick, slow = ChunkedDecoder(), ChunkedDecoder()
@@ -116,7 +116,7 @@ def test_the_fast_ways_agree_with_the_slow_one(chunks: list[bytes], last: bool) 
 
 @given(st.lists(BYTES, max_size=6))
 def test_the_fast_ways_take_nothing_that_is_malformed(pieces: list[bytes]) -> None:
-    """At any point of a body, what would be refused when read is never passed as it is, and what is passed is whole."""
+    """At any point of a body the fast paths accept only complete chunks, and never what a full parse rejects."""
     for fast in (ChunkedDecoder.takes_plain_chunk, ChunkedDecoder.takes_whole):
         quick, slow = ChunkedDecoder(), ChunkedDecoder()
         for piece in pieces:
@@ -138,7 +138,7 @@ def test_the_fast_ways_take_nothing_that_is_malformed(pieces: list[bytes]) -> No
 
 @pytest.mark.parametrize("opening, longest", [(b"3;", 256), (b"0\r\nx:", 8192)], ids=["a size line", "a trailer"])
 def test_lines_have_a_limit(opening: bytes, longest: int) -> None:
-    """A line may be so long and no longer, however it is cut; one that never ends is refused once it is too long."""
+    """A line has a maximum length, however it is cut; a line that never ends is rejected once it is too long."""
     start = opening.rpartition(b"\n")[2]
     for excess in (0, 1):
         wire = opening + b"a" * (longest - len(start) + excess) + b"\r\n"
@@ -166,7 +166,7 @@ def test_lines_have_a_limit(opening: bytes, longest: int) -> None:
     ],
 )
 def test_the_fast_ways_wait_for_a_chunk_to_end(before: bytes, data: bytes) -> None:
-    """In the middle of a chunk nothing is taken for a new one, though it looks like it."""
+    """Within a chunk the fast paths do not accept data that looks like a new chunk."""
     decoder = ChunkedDecoder()
     decoder.feed(before)
     assert not decoder.takes_plain_chunk(data)

@@ -1,4 +1,4 @@
-"""Heads of requests and responses. What must be refused stands in test_smuggling.py."""
+"""Heads of requests and responses. The heads that must be rejected are in test_smuggling.py."""
 
 import re
 
@@ -11,7 +11,7 @@ from gateway.wire.http1.head import read_length, read_request_head, read_respons
 
 
 def test_a_request_head() -> None:
-    """Names come in lower case and values as they were; fields of this hop are gone, but what they say is known."""
+    """Names are lower case, values are unchanged, and hop-by-hop fields are removed after they are evaluated."""
     head = read_request_head(
         b"POST /v2/models/m/infer?x=1 HTTP/1.1\r\nHost: a\r\nX-Own:  b c \r\nConnection: X-Hop\r\nX-Hop: d\r\n"
         b"Content-Length: 12\r\nExpect: 100-Continue\r\n\r\n"
@@ -33,7 +33,7 @@ def test_a_request_head() -> None:
     ],
 )
 def test_targets(target: bytes, path: bytes) -> None:
-    """A target in absolute form is read as its path; nothing else about a path is changed."""
+    """A target in absolute form is reduced to its path; a path is otherwise unchanged."""
     assert read_request_head(b"GET " + target + b" HTTP/1.1\r\nHost: a\r\n\r\n").target == path
 
 
@@ -51,7 +51,7 @@ def test_targets(target: bytes, path: bytes) -> None:
     ],
 )
 def test_keep_alive(version: bytes, connection: bytes, keeps: bool) -> None:
-    """HTTP/1.1 keeps a connection unless told not to, HTTP/1.0 only when told to; `close` has the last word."""
+    """An HTTP/1.1 connection persists by default, an HTTP/1.0 connection on request only; `close` takes precedence."""
     fields = b"Host: a\r\n" + connection + b"\r\n"
     assert read_request_head(b"GET / HTTP/" + version + b"\r\n" + fields).keep_alive is keeps
     assert read_response_head(b"HTTP/" + version + b" 200 OK\r\n" + connection + b"\r\n").keep_alive is keeps
@@ -69,13 +69,13 @@ def test_keep_alive(version: bytes, connection: bytes, keeps: bool) -> None:
     ],
 )
 def test_how_a_response_is_framed(head: bytes, framing: tuple[int | None, bool, bool]) -> None:
-    """A response's body has a length, or chunks, or ends with the connection; some statuses have none."""
+    """A response's body has a length, is chunked, or ends with the connection; some statuses have no body."""
     read = read_response_head(head)
     assert (read.length, read.is_chunked, read.ends_at_close) == framing
 
 
 def test_a_response_head_goes_on() -> None:
-    """Its end-to-end fields are ready to be sent on; its id and its hop's fields are left out."""
+    """A response's end-to-end fields are ready to forward; its request id and hop-by-hop fields are removed."""
     head = read_response_head(
         b"HTTP/1.0 418 I'm a teapot\r\nX-A: 1\r\nX-Request-Id: b\r\nConnection: close\r\nContent-Length: 3\r\n\r\n"
     )
@@ -94,7 +94,7 @@ def test_a_response_head_goes_on() -> None:
     ],
 )
 def test_status_lines(line: bytes, status_line: bytes) -> None:
-    """A status line goes on with its own reason, as HTTP/1.1."""
+    """A status line is forwarded as HTTP/1.1 with its own reason."""
     head = read_response_head(line + b"\r\nContent-Length: 0\r\n\r\n")
     assert (head.status, head.status_line) == (int(line[9:12]), status_line)
 
@@ -106,13 +106,13 @@ def test_an_empty_line_before_a_request_is_read_over() -> None:
 
 @pytest.mark.parametrize("text, length", [(b"0", 0), (b"12", 12), (b"007", 7), (b"9" * 18, 10**18 - 1)])
 def test_lengths(text: bytes, length: int) -> None:
-    """A length is digits alone."""
+    """A length consists of digits only."""
     assert read_length(text) == length
 
 
 @given(st.binary(max_size=20))
 def test_other_lengths(text: bytes) -> None:
-    """What is anything but digits is no length, whatever Python's `int` would make of it."""
+    """A text with anything but digits is not a length, even where Python's `int` accepts it."""
     if re.fullmatch(rb"[0-9]{1,18}", text):
         assert read_length(text) == int(text)
     else:
@@ -122,7 +122,7 @@ def test_other_lengths(text: bytes) -> None:
 
 @given(st.binary(max_size=80))
 def test_garbage_is_refused_by_its_kind(garbage: bytes) -> None:
-    """No bytes make reading fail in another way than by the error that the caller is told."""
+    """Any malformed head raises GatewayError of the kind for requests or for replies, and no other exception."""
     for read, kind in ((read_request_head, ErrorKind.BAD_REQUEST), (read_response_head, ErrorKind.UPSTREAM_PROTOCOL)):
         for head in (garbage, b"GET / HTTP/1.1\r\nHost: a\r\n" + garbage + b"\r\n\r\n", b"HTTP/1.1 " + garbage):
             try:

@@ -137,7 +137,7 @@ REPLIES = {
 
 @pytest.mark.parametrize("fields", FRAMING.values(), ids=FRAMING)
 def test_ambiguous_fields_are_refused(fields: bytes) -> None:
-    """A field that could be read in two ways is refused, from a client as from an engine."""
+    """A field that two servers could read differently is rejected in requests and in replies."""
     with pytest.raises(GatewayError, match="malformed request: ") as refused:
         read_request_head(REQUEST + fields + b"\r\n")
     assert refused.value.kind is ErrorKind.BAD_REQUEST
@@ -148,7 +148,7 @@ def test_ambiguous_fields_are_refused(fields: bytes) -> None:
 
 @pytest.mark.parametrize("head", REQUESTS.values(), ids=REQUESTS)
 def test_ambiguous_requests_are_refused(head: bytes) -> None:
-    """So is a request line that could be read in two ways, and what only a request must or must not have."""
+    """An ambiguous request line, and a field that requests must have or must not have, is rejected."""
     with pytest.raises(GatewayError) as refused:
         read_request_head(head)
     assert refused.value.kind is ErrorKind.BAD_REQUEST
@@ -156,7 +156,7 @@ def test_ambiguous_requests_are_refused(head: bytes) -> None:
 
 @pytest.mark.parametrize("head", REPLIES.values(), ids=REPLIES)
 def test_ambiguous_replies_are_refused(head: bytes) -> None:
-    """So is a reply that does not begin as one of HTTP/1.1 or 1.0 does."""
+    """A reply that does not begin like one of HTTP/1.1 or HTTP/1.0 is rejected."""
     with pytest.raises(GatewayError) as refused:
         read_response_head(head)
     assert refused.value.kind is ErrorKind.UPSTREAM_PROTOCOL
@@ -173,23 +173,23 @@ def test_ambiguous_replies_are_refused(head: bytes) -> None:
         (b"Content-Length: 999999999999999999\r\n", 999_999_999_999_999_999),
         (b"Transfer-Encoding: chunked\r\n", None),
         (b"TRANSFER-encoding:\tChunKed \r\n", None),
-        # Names that only look like it are other fields, which frame nothing.
+        # Fields whose names only resemble framing fields do not frame anything.
         (b"Transfer_Encoding: chunked\r\n", 0),
         (b"Content_Length: 3\r\n", 0),
         (b"X-Transfer-Encoding: chunked\r\nContent-Length: 3\r\n", 3),
         (b"Trailer: Content-Length\r\nContent-Length: 3\r\n", 3),
-        # Framing cannot be named away.
+        # `Connection` cannot remove framing fields.
         (b"Connection: content-length\r\nContent-Length: 3\r\n", 3),
         (b"Connection: close, Transfer-Encoding\r\nTransfer-Encoding: chunked\r\n", None),
         (b"Connection: host\r\n", 0),
-        # An offer to change the protocol is ignored, and hides no body.
+        # An upgrade offer is ignored and does not change the framing.
         (b"Connection: Upgrade\r\nUpgrade: websocket\r\nContent-Length: 3\r\n", 3),
         (b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nTransfer-Encoding: chunked\r\n", None),
         (b"Upgrade: h2c\r\n", 0),
     ],
 )
 def test_what_is_not_refused_has_one_meaning(fields: bytes, body: int | None) -> None:
-    """A request's body is as long as its one framing field says, and that field goes nowhere."""
+    """A request's body has the length of its one framing field, and hop-by-hop fields are not forwarded."""
     head = read_request_head(REQUEST + fields + b"\r\n")
     assert head.length == body
     assert head.value(b"host") == b"a"
@@ -214,8 +214,8 @@ def test_what_is_not_refused_has_one_meaning(fields: bytes, body: int | None) ->
     ],
 )
 def test_a_target_is_a_path(line: bytes, target: bytes) -> None:
-    """A target in absolute form is its path, whatever host it names; others name no path that anything answers to, and
-    CONNECT opens no tunnel: what follows is a request again."""
+    """A target in absolute form is reduced to its path, whatever host it names; other forms match no path. CONNECT
+    opens no tunnel: the next bytes are a request."""
     head = read_request_head(line + b"\r\nHost: a\r\n\r\n")
     assert (head.target, head.length, head.keep_alive) == (target, 0, True)
 
@@ -270,8 +270,8 @@ CHUNKS = {
 
 @pytest.mark.parametrize("body", CHUNKS.values(), ids=CHUNKS)
 def test_ambiguous_chunks_are_refused(body: bytes) -> None:
-    """A chunk whose size or end could be read in two ways is refused, whole or byte by byte, and the fast ways leave it
-    alone."""
+    """A chunk with an ambiguous size or end is rejected, in one piece or byte by byte, and the fast paths do not accept
+    it."""
     with pytest.raises(ValueError, match="chunk"):
         ChunkedDecoder().feed(body)
     slow = ChunkedDecoder()
@@ -283,7 +283,7 @@ def test_ambiguous_chunks_are_refused(body: bytes) -> None:
 
 
 def test_trailers_carry_nothing_past() -> None:
-    """Trailers that look like framing are read over: they are neither data nor what follows."""
+    """Trailers that look like framing fields are skipped: they are neither data nor the next request."""
     decoder = ChunkedDecoder()
     body = b"3\r\nabc\r\n0\r\nContent-Length: 99\r\nTransfer-Encoding: x\r\nHost: b\r\n\r\n"
     assert decoder.feed(body + b"GET / HTTP/1.1\r\n") == b"abc"

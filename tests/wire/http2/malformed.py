@@ -1,4 +1,4 @@
-"""Requests that are whole frames and no messages: RFC 9113 section 8, row by row."""
+"""Requests of well-formed frames that are malformed messages, by section of RFC 9113, section 8."""
 
 from gateway.wire.http2.fields import Field
 from tests.wire.http2.sides import REQUEST, data, headers
@@ -7,7 +7,7 @@ OPEN = headers(1)
 
 
 def request(*fields: Field, without: bytes = b"", ended: bool = True, stream_id: int = 1) -> bytes:
-    """A request with these fields behind the usual ones, or in their place."""
+    """A request with these fields after the usual ones, or in their place."""
     names = {name for name, _ in fields}
     usual = [field for field in REQUEST if field[0] not in names | {without}]
     pseudo = [field for field in fields if field[0].startswith(b":")]

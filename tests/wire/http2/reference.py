@@ -1,4 +1,4 @@
-"""The `h2` library as the other side: it checks what we send."""
+"""The `h2` library as the peer: it validates what the gateway sends."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -24,7 +24,7 @@ def told(events: Iterable[Event], kind: type[Event]) -> list[Any]:
 
 
 def exchange(side: Side, peer_: H2Connection) -> list[Event]:
-    """Carry bytes both ways until nobody has more to say; `h2` raises where we break a rule."""
+    """Carry bytes both ways until neither side sends more; `h2` raises where the gateway breaks a rule."""
     events: list[Event] = []
     while True:
         theirs = bytes(peer_.data_to_send())

@@ -1,4 +1,4 @@
-"""Our side of an HTTP/2 connection with everything written down, and the bytes that a peer sends."""
+"""An HTTP/2 connection that records all events, and frames as a peer sends them."""
 
 from dataclasses import dataclass, field
 
@@ -18,7 +18,7 @@ OPENING = frames.PREFACE + SETTINGS
 
 @dataclass
 class Heard:
-    """What the receiver of one stream was told."""
+    """The events that the receiver of one stream got."""
 
     stream: Stream
     fields: list[Field] | None = None
@@ -36,11 +36,11 @@ class Heard:
 
 @dataclass
 class Side:
-    """The owner of a connection and the receiver of its streams. It checks that nothing is told twice or too late."""
+    """The owner of a connection and the receiver of its streams. It checks that no event is repeated or late."""
 
     is_client: bool
     limits: Http2Limits = field(default_factory=Http2Limits)
-    credits: bool = True  # gives windows back as it reads
+    credits: bool = True  # returns flow-control credit as it reads
 
     def __post_init__(self) -> None:
         self.http2 = Http2Connection(self, self.limits, is_client=self.is_client)
@@ -57,7 +57,7 @@ class Side:
         return self
 
     def take(self) -> bytes:
-        """What it has sent since the last time."""
+        """The bytes sent since the last call."""
         data = b"".join(self.http2.out)
         self.http2.out = []
         self.sent += data
@@ -126,7 +126,7 @@ class Side:
 
 
 def server(limits: Http2Limits | None = None) -> Side:
-    """A server whose client has said hello."""
+    """A server that has received the client's preface and SETTINGS."""
     side = Side(is_client=False, limits=limits or Http2Limits())
     side.feed(OPENING)
     side.take()
@@ -134,7 +134,7 @@ def server(limits: Http2Limits | None = None) -> Side:
 
 
 def client(limits: Http2Limits | None = None) -> Side:
-    """A client whose server has said hello."""
+    """A client that has received the server's SETTINGS."""
     side = Side(is_client=True, limits=limits or Http2Limits())
     side.feed(SETTINGS)
     side.take()
@@ -145,7 +145,7 @@ Frame = tuple[int, int, int, bytes]  # type, flags, stream, payload
 
 
 def cut(data: bytes) -> list[Frame]:
-    """Bytes as frames."""
+    """Split bytes into frames."""
     found = []
     while data:
         kind, flags, stream_id = frames.HEAD.unpack_from(data)
@@ -157,7 +157,7 @@ def cut(data: bytes) -> list[Frame]:
 
 
 def errors(data: bytes) -> list[tuple[int, ErrorCode]]:
-    """What was refused: streams with the code of each RST_STREAM, and 0 with that of GOAWAY."""
+    """The errors sent: each RST_STREAM's stream and code, and stream 0 with the code of GOAWAY."""
     return [
         (stream_id, ErrorCode(frames.read_u32(payload[4:] if kind == frames.GOAWAY else payload)))
         for kind, _, stream_id, payload in cut(data)

@@ -1,4 +1,4 @@
-"""Our sides against the `h2` library: it checks what we send, and what it sends we must read however it is cut."""
+"""Both sides of the gateway against the `h2` library, in pieces of any size."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -28,7 +28,7 @@ from tests.wire.http2.sides import REPLY, REQUEST, Side, client, data, headers
 
 
 class Answering(Side):
-    """A server that answers a request with its own body, once it is whole."""
+    """A server that answers each complete request with the request's own body."""
 
     def stream_opened(self, stream: Any, block: Any, ended: bool) -> None:
         super().stream_opened(stream, block, ended)
@@ -51,7 +51,7 @@ class Answering(Side):
 
 
 def a_clients_conversation() -> bytes:
-    """Requests in every shape, by `h2` where it can make it."""
+    """Requests of every shape, written by `h2` where it can."""
     peer_ = peer(is_client=True)
     peer_.update_settings({SettingCodes.HEADER_TABLE_SIZE: 1000, SettingCodes.MAX_FRAME_SIZE: 20_000})
     peer_.send_headers(1, REQUEST, priority_weight=200, priority_depends_on=0, priority_exclusive=True)
@@ -84,7 +84,7 @@ def a_clients_conversation() -> bytes:
 
 
 def a_servers_conversation() -> bytes:
-    """Replies in every shape to the requests 1, 3, 5, 7 of a client of ours."""
+    """Replies of every shape to the requests 1, 3, 5 and 7 of a gateway client."""
     peer_ = peer(is_client=False)
     peer_.receive_data(calling().sent)
     peer_.send_headers(1, [(b":status", b"100")])
@@ -104,7 +104,7 @@ def a_servers_conversation() -> bytes:
 
 
 def calling() -> Side:
-    """A client of ours with four calls under way."""
+    """A gateway client with four open calls."""
     side = Side(is_client=True)
     for _ in range(4):
         side.open(ended=True)
@@ -131,7 +131,7 @@ CONVERSATIONS: list[tuple[Callable[[], Side], bytes]] = [
 
 @pytest.mark.parametrize("make, sent", CONVERSATIONS)
 def test_however_a_conversation_is_cut(make: Callable[[], Side], sent: bytes) -> None:
-    """Cut at any byte, or byte by byte, or in pieces of any size: the streams hear the same."""
+    """Cut at any byte or into pieces of any size, the conversation yields the same events."""
     whole = fed(make, [sent])
     for at in range(1, len(sent)):
         assert fed(make, [sent[:at], sent[at:]]) == whole
@@ -140,7 +140,7 @@ def test_however_a_conversation_is_cut(make: Callable[[], Side], sent: bytes) ->
 
 
 def test_what_a_server_of_ours_heard() -> None:
-    """The requests of the conversation are what `h2` was asked to send."""
+    """The server receives the requests that `h2` sent."""
     outcomes, num_closed, _ = fed(asked, [a_clients_conversation()])
     bare = [(b":method", b"POST"), (b":scheme", b"http"), (b":path", b"/a"), (b":authority", b"b")]
     assert outcomes == {
@@ -154,7 +154,7 @@ def test_what_a_server_of_ours_heard() -> None:
 
 
 def test_what_a_client_of_ours_heard() -> None:
-    """Interim replies are passed over; a reply without a body is no less a reply."""
+    """The client skips interim replies, and accepts a reply without a body."""
     outcomes, num_closed, num_farewells = fed(calling, [a_servers_conversation()])
     assert outcomes == {
         1: ([*REPLY, (b"content-length", b"8")], b"bodybody", TRAILERS, True, None),
@@ -166,7 +166,7 @@ def test_what_a_client_of_ours_heard() -> None:
 
 
 def test_a_call_from_h2() -> None:
-    """A client of `h2` reads our settings and the whole of our reply; both sides are done with the stream."""
+    """An `h2` client reads the server's settings and its complete reply; then both sides have closed the stream."""
     side, peer_ = Answering(is_client=False), peer(is_client=True)
     peer_.send_headers(1, REQUEST)
     peer_.send_data(1, b"hello", end_stream=True)
@@ -182,7 +182,7 @@ def test_a_call_from_h2() -> None:
 
 
 def test_a_call_to_h2() -> None:
-    """A server of `h2` reads our request and its trailers; an interim reply is passed over."""
+    """An `h2` server reads the client's request and trailers; the client skips an interim reply."""
     side, peer_ = Side(is_client=True), peer(is_client=False)
     heard = side.open()
     heard.stream.send_data(b"hello")
@@ -198,7 +198,7 @@ def test_a_call_to_h2() -> None:
 
 
 def test_long_fields_in_both_directions() -> None:
-    """A block that is longer than a frame goes as CONTINUATION frames, ours and theirs."""
+    """A block longer than a frame continues in CONTINUATION frames, in both directions."""
     long: list[Field] = [(b"x-%d" % number, b"v" * 9000) for number in range(5)]
     side, peer_ = Answering(is_client=False), peer(is_client=True)
     peer_.send_headers(1, REQUEST + long, end_stream=True)
@@ -211,7 +211,7 @@ def test_long_fields_in_both_directions() -> None:
 
 
 def test_goaway_from_us() -> None:
-    """First a warning, while which streams are still taken; then the last of them is named, and later ones are not."""
+    """The first GOAWAY still accepts streams; the second one names the last stream, and later streams are ignored."""
     side, peer_ = Answering(is_client=False), peer(is_client=True)
     peer_.send_headers(1, REQUEST)
     exchange(side, peer_)
@@ -229,11 +229,11 @@ def test_goaway_from_us() -> None:
     assert sorted(side.heard) == [1, 3] and not side.http2.streams
     side.http2.leave(last_id=frames.MAX_WINDOW)
     side.http2.leave()
-    assert side.take() == 2 * frames.goaway(3, 0)  # the last stream told never rises
+    assert side.take() == 2 * frames.goaway(3, 0)  # the last stream id never rises
 
 
 def test_goaway_from_the_peer() -> None:
-    """Streams that the peer has not taken up are refused, which lets their callers ask elsewhere; others go on."""
+    """Streams above the last stream of a GOAWAY are refused, so that callers can retry elsewhere; others continue."""
     side, peer_ = Side(is_client=True), peer(is_client=False)
     calls = [side.open(ended=True) for _ in range(3)]
     exchange(side, peer_)
@@ -247,7 +247,7 @@ def test_goaway_from_the_peer() -> None:
 
 
 def test_a_reset_reaches_the_other_side() -> None:
-    """Our reset arrives with its code; what its caller still sends on the stream goes nowhere."""
+    """A reset reaches the peer with its code; data sent on the stream afterwards is dropped."""
     side, peer_ = Side(is_client=True), peer(is_client=False)
     call = side.open()
     call.stream.send_data(bytes(100_000))
@@ -264,7 +264,8 @@ def test_a_reset_reaches_the_other_side() -> None:
 
 @pytest.mark.parametrize("end", ["headers", "data", "trailers"])
 def test_a_reply_before_the_end_of_the_request(end: str) -> None:
-    """The rest of the request is not sent, and the stream makes room; no reply is lost by it (section 8.1)."""
+    """After an early reply the rest of the request is not sent, the stream closes, and the reply is complete (section
+    8.1)."""
     side, peer_ = Side(is_client=True), peer(is_client=False)
     call = side.open()
     call.stream.send_data(bytes(100_000))
@@ -282,7 +283,7 @@ def test_a_reply_before_the_end_of_the_request(end: str) -> None:
 
 
 def test_the_peers_stream_limit_is_kept() -> None:
-    """No more streams are opened than SETTINGS allows; where it allows more, the owner hears that there is room."""
+    """The client opens at most as many streams as SETTINGS allows; a higher limit notifies the connection's owner."""
     side, peer_ = Side(is_client=True), peer(is_client=False)
     peer_.update_settings({SettingCodes.MAX_CONCURRENT_STREAMS: 1})
     exchange(side, peer_)
@@ -295,7 +296,7 @@ def test_the_peers_stream_limit_is_kept() -> None:
 
 
 def test_the_numbers_of_streams_end() -> None:
-    """Section 5.1.1: no number comes twice; when they are used up, other connections must serve."""
+    """Section 5.1.1: stream ids are never reused; when they run out, the connection accepts no new streams."""
     side = client()
     side.http2.next_id = 2**31 - 3
     assert not side.http2.is_leaving

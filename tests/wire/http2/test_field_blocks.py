@@ -1,4 +1,4 @@
-"""Header blocks against the `hpack` library: what it writes we read, what we write it reads."""
+"""Header blocks against the `hpack` library, in both directions."""
 
 import pytest
 from hpack import Decoder, Encoder, HPACKError
@@ -13,7 +13,7 @@ from gateway.wire.http2.fields import Block, Field, Shape, is_value, reply_fault
 from gateway.wire.http2.frames import ErrorCode, Http2Error
 from gateway.wire.http2.hpack import CachedHeaders, FieldEncoder, literals
 
-# Few names and values, so that tables are hit; some long enough to push others out.
+# Few names and values, so that table lookups hit; some are long enough to evict others.
 NAMES = st.sampled_from([b":path", b":status", b"x-a", b"cookie", b"date", b"", b"x" * 200, b"te", b":method"])
 VALUES = st.one_of(
     st.sampled_from(
@@ -29,7 +29,7 @@ VOLATILE = st.sampled_from([frozenset(), frozenset({b"x-a", b"date"}), frozenset
 
 
 def apart(fields: list[Field], volatile: frozenset[bytes]) -> tuple[list[Field], list[list[Field]]]:
-    """The fields in their order, and those of each volatile name in theirs: these may be moved behind the others."""
+    """The fields in order, and each volatile name's fields in order: these may be moved behind the others."""
     return (
         [field for field in fields if field[0] not in volatile],
         [[field for field in fields if field[0] == name] for name in sorted(volatile)],
@@ -39,8 +39,8 @@ def apart(fields: list[Field], volatile: frozenset[bytes]) -> tuple[list[Field],
 @settings(max_examples=150, deadline=None)
 @given(VOLATILE, st.lists(st.tuples(FIELDS, st.booleans(), st.sampled_from(["index", "never"]), SIZES), max_size=12))
 def test_what_hpack_writes(volatile: frozenset[bytes], blocks: list[tuple[list[Field], bool, str, int | None]]) -> None:
-    """Blocks with Huffman and without, indexed and never indexed, between changes of the table's size: we read what
-    was written, and so does the library; each twice, since a block that came before may be remembered."""
+    """Blocks with and without Huffman code, indexed and never indexed, between changes of the table's size, decode to
+    the fields that were encoded. Each is decoded twice, since the decoder caches blocks."""
     encoder, decoder, reference = Encoder(), FieldDecoder(1 << 20, volatile), Decoder(1 << 20)
     for fields, huffman, kind, size in blocks:
         if size is not None:
@@ -76,7 +76,7 @@ PIECES = st.one_of(
 @example(frozenset({b"a"}), [b"\x82\x00\x01a\x01b", b"\x82\x82\x00\x01a\x01b"], 100)
 @example(frozenset(), [b"\x82" * 3], 100)
 def test_any_block(volatile: frozenset[bytes], blocks: list[bytes], max_list_bytes: int) -> None:
-    """Well-formed or not: we come to the same fields as the library, or both refuse."""
+    """For any bytes the decoder and the library yield the same fields, or both reject them."""
     decoder, reference = FieldDecoder(max_list_bytes, volatile), Decoder(max_list_bytes)
     for block in blocks:
         try:
@@ -90,7 +90,8 @@ def test_any_block(volatile: frozenset[bytes], blocks: list[bytes], max_list_byt
 
 
 def test_blanks_around_values() -> None:
-    """They are malformed; what a reply has of them is taken without, and the message of an error loses none."""
+    """Blanks around a value are removed in replies and malformed in requests; an error message keeps them
+    percent-encoded."""
     block = Block([(b":status", b"200"), (b"a", b" b\t"), (b"grpc-message", b"not\tso. ")])
     assert block.fields[1:] == [(b"a", b"b"), (b"grpc-message", b"not\tso.%20")]
     assert (block.error, block.fault(reply_fault), block.fault(trailer_fault) is None) == (None, None, False)
@@ -100,7 +101,7 @@ def test_blanks_around_values() -> None:
 
 
 def test_a_block_without_its_volatile_fields_is_remembered() -> None:
-    """An id that differs each time leaves the rest of a block as known as it was; a malformed one is still noticed."""
+    """An id that changes each time leaves the rest of a block cached; a malformed id is still detected."""
     decoder = FieldDecoder(1 << 16, frozenset({b"x-request-id"}))
     steady = b"\x83\x86\x84" + literals([(b"x-a", b"1")])
     base = decoder.decode(steady + literals([(b"x-request-id", b"0")])).base
@@ -118,7 +119,7 @@ def test_a_block_without_its_volatile_fields_is_remembered() -> None:
         decoder.decode(steady + literals([(b"x-request-id", b"x" * (1 << 16))]))
 
 
-# Beside each other in a block: fields of a table, literals whose value is volatile, and one that is not.
+# The parts of a block: fields of a table, literals with a volatile value, and a literal without one.
 SKELETONS = st.sampled_from(
     [
         [b"\x83", b"x-id"],
@@ -137,8 +138,8 @@ SHORT = st.sampled_from(
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.tuples(SKELETONS, st.lists(SHORT, min_size=3, max_size=3), st.booleans()), max_size=20))
 def test_blocks_that_differ_in_a_few_values(steps: list[tuple[list[bytes], list[bytes], bool]]) -> None:
-    """Of one length or not, between changes of the table, coded by Huffman now and then: the same fields as the library
-    reads, the same verdict on them, the same length."""
+    """Blocks that differ in volatile values, in table size and in Huffman coding decode to the fields, verdict and size
+    that the library finds."""
     volatile = frozenset({b"x-id", b"trace"})
     encoder, decoder, reference = Encoder(), FieldDecoder(1 << 16, volatile), Decoder(1 << 16)
     decoder.decode(b"\x40\x01n\x01v")
@@ -160,7 +161,8 @@ def test_blocks_that_differ_in_a_few_values(steps: list[tuple[list[bytes], list[
 
 
 def test_a_shape_is_recognised() -> None:
-    """Blocks whose volatile values are as long as before share what was made of the second, until the table changes."""
+    """Blocks with volatile values of the same length share a cached shape from the second one, until the table
+    changes."""
     decoder = FieldDecoder(1 << 16, frozenset({b"x-id"}))
 
     def shape(*, first: bytes = b"\x83", id: bytes = b"001") -> Shape | None:
@@ -178,8 +180,8 @@ def test_a_shape_is_recognised() -> None:
 
 
 def test_blocks_that_change_the_table_each_time() -> None:
-    """grpc-go and grpc-java put each id and deadline into it: what such blocks have in common is one object all the
-    same, wherever the volatile fields stand behind the pseudo-fields, and whatever falls out of the table meanwhile."""
+    """grpc-go and grpc-java add each id and deadline to the table. Such blocks still share one base, wherever the
+    volatile fields stand behind the pseudo-fields, and whichever entries are evicted."""
     volatile = frozenset({b"x-id", b"grpc-timeout"})
     encoder, decoder, reference = Encoder(), FieldDecoder(1 << 16, volatile), Decoder(1 << 16)
     bases = set()
@@ -207,8 +209,8 @@ def test_blocks_that_change_the_table_each_time() -> None:
 
 
 def test_blocks_that_change_the_table_do_not_fill_the_memory() -> None:
-    """Who has other steady fields each time makes us remember a few, and none that are long; an entry named again and
-    again costs nothing before it is known to be too much."""
+    """A client that changes its steady fields each time fills a small bounded cache without long entries, and an entry
+    that is repeated too often is rejected cheaply."""
     decoder = FieldDecoder(1 << 16, frozenset({b"x-id"}))
     for number in range(500):
         decoder.decode(b"\x40\x01n\x04%04d" % number)
@@ -222,7 +224,7 @@ def test_blocks_that_change_the_table_do_not_fill_the_memory() -> None:
 @pytest.mark.parametrize("name", [b"x-id", b"x-no"])
 @pytest.mark.parametrize("number", [30, 1000, 16_000])
 def test_an_entry_that_is_named_again_and_again(monkeypatch: pytest.MonkeyPatch, name: bytes, number: int) -> None:
-    """A byte stands for 4 KiB: nobody looks at more of these than the limit allows."""
+    """One byte references a 4 KiB entry: the decoder validates no more of them than the limit allows."""
     looked_at = 0
 
     def counted(value: bytes) -> object:
@@ -240,7 +242,7 @@ def test_an_entry_that_is_named_again_and_again(monkeypatch: pytest.MonkeyPatch,
 
 
 def test_shapes_do_not_fill_the_memory() -> None:
-    """Who has each value longer than the last, or other fields beside it, makes us remember a few only."""
+    """Values that grow with each block, and steady fields that change, fill only a small bounded cache."""
     decoder = FieldDecoder(1 << 16, frozenset({b"x-id"}))
     for size in range(2000):
         for _ in range(3):
@@ -251,14 +253,14 @@ def test_shapes_do_not_fill_the_memory() -> None:
         for _ in range(3):
             decoder.decode(b"\x83" + literals([(b"x-id", b"x"), (b"n", b"%04d" % number)]))
     assert sum(map(len, decoder._shapes.values())) <= 16 + 4
-    for size in range(1, 200):  # blocks that are too long to be remembered, each beside a short value
+    for size in range(1, 200):  # blocks too long to be cached, each with a short value
         for _ in range(3):
             assert decoder.decode(b"\x83" * 900 + literals([(b"x-id", b"x" * size)])).shape is None
 
 
 def test_shapes_of_one_length() -> None:
-    """A client that has its deadlines in two ways is known in both; one whose steady fields are others each time costs
-    no more than its blocks."""
+    """A client that alternates between two shapes hits the cache for both; changing steady fields do not fill the
+    cache."""
     decoder = FieldDecoder(1 << 16, frozenset({b"x-id"}))
 
     def shape(path: bytes, number: int) -> Shape | None:
@@ -270,11 +272,11 @@ def test_shapes_of_one_length() -> None:
     assert [shape(path, 1) for path in (b"\x84", b"\x85")] == both[2:4]
     many = [shape(literals([(b"n", b"%d" % (number % 7))]), 1) for number in range(700)]
     assert sum(each is not None for each in many) > 300
-    assert len(set(map(id, many))) < 100  # not one for each of them
+    assert len(set(map(id, many))) < 100  # fewer than one for each block
 
 
 def test_a_block_is_remembered_until_the_table_changes() -> None:
-    """A block that comes again is the same object; after an insertion its index means another field."""
+    """A repeated block is the same object; after an insertion its index refers to another field."""
     decoder = FieldDecoder(1 << 16)
     decoder.decode(b"\x40\x01a\x01b")
     block = decoder.decode(b"\xbe")
@@ -287,7 +289,7 @@ def test_a_block_is_remembered_until_the_table_changes() -> None:
 
 
 def test_blocks_in_use_stay_remembered() -> None:
-    """Blocks that come only once do not push out one that comes again and again."""
+    """Blocks that occur once do not evict a block that recurs."""
     decoder = FieldDecoder(1 << 16)
     often = decoder.decode(b"\x83\x86\x84")
     for number in range(1000):
@@ -320,8 +322,8 @@ STEADIES = [
     )
 )
 def test_what_hpack_reads(steps: list[tuple[CachedHeaders | None, object]]) -> None:
-    """The library reads what we write, whatever was remembered, through all changes of its table; its table never has
-    more in it than was allowed."""
+    """The library decodes every encoded block, through all changes of the table's size, and the table stays within its
+    limit."""
     encoder, decoder = FieldEncoder(), Decoder(1 << 20)
     allowed = decoder.max_allowed_table_size
     for steady, given_ in steps:
@@ -338,7 +340,7 @@ def test_what_hpack_reads(steps: list[tuple[CachedHeaders | None, object]]) -> N
 
 
 def test_what_comes_again_is_short() -> None:
-    """Fields cost their length the first two times, and a byte each from then on; what is unlike is never indexed."""
+    """A field costs its length the first two times and one byte afterwards; a field that changes is never indexed."""
     encoder, decoder = FieldEncoder(), Decoder()
     sizes = []
     for number in range(4):
@@ -350,7 +352,7 @@ def test_what_comes_again_is_short() -> None:
 
 
 def test_secrets_are_never_indexed() -> None:
-    """RFC 7541 section 7.1.3: whoever relays them is told so."""
+    """RFC 7541 section 7.1.3: secret fields are encoded as never indexed, which binds every intermediary."""
     [field] = Decoder().decode(literals([(b"authorization", b"Bearer a")], secret=True), raw=True)
     assert isinstance(field, NeverIndexedHeaderTuple)
 
@@ -366,7 +368,7 @@ VALUE = st.one_of(
 
 
 def has_fault(fields: list[Field]) -> bool:
-    """The slow, obvious way (RFC 9113 sections 8.2.1, 8.2.2, 8.3)."""
+    """The straightforward check (RFC 9113 sections 8.2.1, 8.2.2, 8.3)."""
     token = b"!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyz"
     regular = False
     for name, value in fields:
@@ -388,7 +390,7 @@ def has_fault(fields: list[Field]) -> bool:
 @example([])
 @example([(b"a", b"b\n"), (b"c", b"d")])
 def test_malformed_fields(fields: list[Field]) -> None:
-    """All names at once, and all values, are judged as each of them would be."""
+    """A block has a fault exactly where one of its fields has one."""
     block = Block(fields)
     assert (block.error is not None or block.has_blanks) == has_fault(fields)
 
@@ -407,7 +409,7 @@ def test_malformed_fields(fields: list[Field]) -> None:
     ],
 )
 def test_what_is_wrong_is_said(fields: list[Field], why: str | None) -> None:
-    """The first fault in a block, in words that fit into a log."""
+    """A block's error names its first fault, in text that fits into a log line."""
     block = Block(fields)
     assert block.error == why
     assert block.length == (12 if why is None and fields[0][0] == b"content-length" else None)

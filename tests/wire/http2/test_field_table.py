@@ -1,4 +1,4 @@
-"""Huffman code against the `hpack` library: the same strings, the same refusals."""
+"""Huffman code against the `hpack` library."""
 
 import pytest
 from hpack.exceptions import HPACKDecodingError
@@ -18,15 +18,15 @@ encode = HuffmanEncoder(REQUEST_CODES, REQUEST_CODES_LENGTH).encode
 @example(bytes(range(256)))
 @example(b"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01")
 def test_what_was_written_is_read(text: bytes) -> None:
-    """Any bytes, whatever is known of the code by then."""
+    """Any encoded bytes decode to the original."""
     assert decode_huffman(encode(text)) == text
 
 
 @given(st.binary(max_size=6))
-@example(b"\xff" * 4)  # the end of all strings, which none has (RFC 7541 section 5.2)
-@example(b"\x1f\xff")  # a padding longer than seven bits
+@example(b"\xff" * 4)  # the end-of-string code, which no string contains (RFC 7541 section 5.2)
+@example(b"\x1f\xff")  # padding longer than seven bits
 def test_any_bytes(coded: bytes) -> None:
-    """We read what the library reads, and refuse what it refuses."""
+    """The decoder and the library return the same text, or both reject the code."""
     try:
         expected = reference(coded)
     except HPACKDecodingError:

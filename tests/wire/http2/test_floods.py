@@ -1,4 +1,5 @@
-"""Peers that make us work for nothing: they are told to calm down, and what they can make us hold is bounded."""
+"""Peers that cause useless work: their connection ends with ENHANCE_YOUR_CALM, and the memory they occupy is
+bounded."""
 
 import sys
 
@@ -14,7 +15,7 @@ from tests.wire.http2.sides import REPLY, REQUEST, Side, client, data, errors, h
 
 CALM = ErrorCode.ENHANCE_YOUR_CALM
 OPEN = headers(1)
-# Far more than anybody needs in a second.
+# Far more frames than a client needs in a second.
 MANY = 20_000
 
 FLOODS = [
@@ -38,7 +39,7 @@ FLOODS = [
 @pytest.mark.parametrize("is_client", [False, True])
 @pytest.mark.parametrize("first, again", [flood[1:] for flood in FLOODS], ids=[flood[0] for flood in FLOODS])
 def test_frames_that_bring_nothing(is_client: bool, first: bytes, again: bytes) -> None:
-    """Whatever the frame: who sends thousands of them in a second is cut off; so is an engine that does."""
+    """Thousands of useless frames a second, of any kind, end the connection of a client or of an engine."""
     if is_client:
         side = client()
         side.open()
@@ -55,7 +56,7 @@ def test_frames_that_bring_nothing(is_client: bool, first: bytes, again: bytes) 
 
 @pytest.mark.parametrize("again", [flood[2] for flood in FLOODS[:8]], ids=[flood[0] for flood in FLOODS[:8]])
 def test_now_and_then_they_are_welcome(again: bytes) -> None:
-    """A few hundred a second go on for ever."""
+    """A few hundred such frames a second are accepted indefinitely."""
     side = server()
     for _ in range(60):
         side.feed(again * 400)
@@ -65,8 +66,8 @@ def test_now_and_then_they_are_welcome(again: bytes) -> None:
 
 
 def test_who_reads_much_may_acknowledge_much() -> None:
-    """Small messages, each acknowledged on its stream and on the connection: far more frames than an idle peer may
-    send, and none too many."""
+    """A window update for each small message, on the stream and on the connection, is accepted: the frames stay in
+    proportion to the data."""
     side = server()
     side.feed(headers(1, ended=True))
     stream = side.heard[1].stream
@@ -79,7 +80,7 @@ def test_who_reads_much_may_acknowledge_much() -> None:
 
 
 def test_rapid_reset() -> None:
-    """CVE-2023-44487: requests broken off at once, thousands of them; their work ends with the connection."""
+    """CVE-2023-44487: thousands of requests that are reset at once end the connection and all its streams."""
     side = server(Http2Limits(max_resets=100))
     for stream_id in range(1, 2 * MANY, 2):
         side.feed(headers(stream_id) + rst_stream(stream_id, 8))
@@ -89,7 +90,7 @@ def test_rapid_reset() -> None:
 
 
 def test_resets_are_forgiven() -> None:
-    """A twentieth of the allowed burst each second is what cancelling clients may do for good."""
+    """A client may reset a twentieth of the allowed burst each second indefinitely."""
     side = server(Http2Limits(max_resets=100))
     stream_id = 1
     for second in range(50):
@@ -100,7 +101,7 @@ def test_resets_are_forgiven() -> None:
     assert side.http2.failed is None
 
 
-# CVE-2025-8671: frames that make the server itself reset the stream, while the work on it may go on.
+# CVE-2025-8671: frames that make the server reset the stream while the request may still be in progress.
 PROVOKED = [
     ("a window that overflows", lambda id_: headers(id_) + window_update(id_, frames.MAX_WINDOW)),
     ("a window update by nothing", lambda id_: headers(id_) + window_update(id_, 0)),
@@ -115,7 +116,7 @@ PROVOKED = [
 
 @pytest.mark.parametrize("make", [row[1] for row in PROVOKED], ids=[row[0] for row in PROVOKED])
 def test_made_you_reset(make: object) -> None:
-    """Resets that the client provokes count as its own; whoever worked on the stream hears that it is over."""
+    """Resets that the client provokes count as the client's own, and each stream's receiver gets its reset."""
     assert callable(make)
     side = server(Http2Limits(max_resets=100))
     for stream_id in range(1, 1001, 2):
@@ -126,7 +127,7 @@ def test_made_you_reset(make: object) -> None:
 
 
 def test_requests_beyond_the_limit() -> None:
-    """Refused streams cost little, but no client needs thousands of them a second."""
+    """Refusing a stream is cheap, but thousands of refused streams a second end the connection."""
     side = server(Http2Limits(max_streams=10))
     for stream_id in range(1, 2 * MANY, 2):
         side.feed(headers(stream_id))
@@ -136,7 +137,7 @@ def test_requests_beyond_the_limit() -> None:
 
 
 def test_frames_of_a_reset_stream() -> None:
-    """Who does not heed a reset and sends on is cut off."""
+    """A client that keeps sending on a reset stream loses its connection."""
     side = server(Http2Limits(max_resets=1 << 20))
     side.feed(OPEN)
     side.heard[1].stream.reset()
@@ -145,7 +146,7 @@ def test_frames_of_a_reset_stream() -> None:
 
 
 def test_interim_replies_without_end() -> None:
-    """An engine that sends interim replies for ever is cut off."""
+    """An engine that sends interim replies endlessly loses its connection."""
     side = client()
     heard = side.open()
     side.feed(headers(1, [(b":status", b"103")]) * MANY)
@@ -154,7 +155,7 @@ def test_interim_replies_without_end() -> None:
 
 @pytest.mark.parametrize("payload", [b"", b"\x00", bytes(1000), bytes(16_384)])
 def test_continuation_flood(payload: bytes) -> None:
-    """Blocks that never end: neither their number of frames nor their bytes grow beyond a bound, even unread."""
+    """A block that never ends is bounded in frames and in bytes."""
     side = server()
     side.feed(headers(1, b"", flags=0))
     for _ in range(1000):
@@ -164,7 +165,7 @@ def test_continuation_flood(payload: bytes) -> None:
 
 
 def bomb(times: int) -> bytes:
-    """One long field in the table, and then references to it."""
+    """A block with one long field that enters the table, followed by references to it."""
     encoder = Encoder()
     first = encoder.encode([(b"x-bomb", b"b" * 4000)], huffman=False)
     return first + b"\xbe" * times
@@ -174,7 +175,7 @@ def bomb(times: int) -> bytes:
     "block",
     [
         bomb(60_000),
-        b"\x82" * 60_000,  # many small fields, out of the static table
+        b"\x82" * 60_000,  # many small fields of the static table
         b"\x00\x00\x00" * 20_000,  # fields without name and value count as well
         b"\x40\x00\x00" * 20_000,
         b"\x00\x01a\x00" * 15_000,
@@ -182,7 +183,7 @@ def bomb(times: int) -> bytes:
     ids=["references", "static", "nothing", "nothing, indexed", "small"],
 )
 def test_blocks_that_grow_as_they_are_read(block: bytes) -> None:
-    """The list of fields is bounded as it grows, whatever a block of a few kilobytes stands for."""
+    """The size of the decoded fields is bounded while a block is decoded, however short the block is."""
     side = server()
     side.feed(headers(1, block))
     assert errors(side.take()) == [(0, CALM)]
@@ -191,7 +192,7 @@ def test_blocks_that_grow_as_they_are_read(block: bytes) -> None:
 
 @pytest.mark.parametrize("update", [b"\x20", b"\x3f\xe1\x1f", b"\x20\x3f\xe1\x1f"])
 def test_table_sizes_without_end(update: bytes) -> None:
-    """RFC 7541 section 4.2: a block opens with two changes of the table's size at most; a few more are forgiven."""
+    """RFC 7541 section 4.2: a block begins with at most two table size updates; the decoder tolerates a few more."""
     side = server()
     side.feed(headers(1, update * 2 + b"\x83\x86\x84", ended=True))
     assert side.heard[1].ended
@@ -200,7 +201,7 @@ def test_table_sizes_without_end(update: bytes) -> None:
 
 
 def held_bytes(thing: object, seen: set[int]) -> int:
-    """The memory of an object and of all that it holds."""
+    """The memory of an object and of everything it refers to."""
     if id(thing) in seen or isinstance(thing, (type, Side)):
         return 0
     seen.add(id(thing))
@@ -214,7 +215,7 @@ def held_bytes(thing: object, seen: set[int]) -> int:
 
 
 def unlike(number: int, kind: str) -> list[Field]:
-    """Fields that come only once."""
+    """Fields that occur once."""
     if kind == "one":
         return [*REQUEST, (b"x-request-id", b"%032d" % number)]
     if kind == "long":
@@ -225,7 +226,7 @@ def unlike(number: int, kind: str) -> list[Field]:
 @pytest.mark.parametrize("kind", ["one", "long", "many"])
 @pytest.mark.parametrize("indexes", [False, True])
 def test_what_is_remembered_of_blocks(kind: str, indexes: bool) -> None:
-    """Requests that are all different, in a connection that lasts: what is kept of them stays below a megabyte."""
+    """The caches of a long connection whose requests all differ stay below one megabyte."""
     side = server()
     encoder = Encoder()
     for number in range(1000):
@@ -242,7 +243,7 @@ def test_what_is_remembered_of_blocks(kind: str, indexes: bool) -> None:
 
 
 def test_what_is_held_of_unfinished_frames() -> None:
-    """A frame that never ends holds no more than its announced length; DATA is handed on as it comes."""
+    """An incomplete frame occupies no more memory than its announced length; DATA is delivered as it arrives."""
     side = server(Http2Limits(window_bytes=1 << 20))
     side.feed(OPEN, frame(frames.DATA, 0, 1, bytes(65_000))[:-1])
     assert len(side.heard[1].body) == 64_999

@@ -1,4 +1,4 @@
-"""Bytes that nobody would send: never an exception, never a state that does not add up."""
+"""Arbitrary bytes never raise an exception and never leave an inconsistent state."""
 
 from collections.abc import Callable
 from itertools import pairwise
@@ -52,9 +52,9 @@ BYTES = st.one_of(
 
 
 def is_consistent(side: Side) -> None:
-    """What must hold between any two calls; `Side` itself checks that nobody hears a thing twice or too late."""
+    """The invariants between any two calls; `Side` itself checks that no event is repeated or late."""
     http2 = side.http2
-    cut(side.sent.removeprefix(frames.PREFACE))  # whatever is sent, it is whole frames
+    cut(side.sent.removeprefix(frames.PREFACE))  # the bytes sent are complete frames
     assert set(http2.waiting) <= set(http2.streams.values())
     if http2.failed is not None:
         assert not http2.streams
@@ -98,8 +98,8 @@ def throw(make: Callable[[], Side], pieces: list[bytes]) -> Side:
 @given(st.booleans(), BYTES, st.lists(st.integers(0, 400), max_size=4))
 @example(True, frames.settings({frames.Setting.INITIAL_WINDOW_SIZE: 0}) + frames.goaway(1, 0), [])
 def test_any_frames(is_client: bool, sent: bytes, cuts: list[int]) -> None:
-    """Frames in any order, some of them garbage, cut anywhere: every stream comes to an end that is told once, and it
-    is the same end however the bytes come."""
+    """Frames in any order, some of them garbage: every stream ends once, and in the same way however the bytes are
+    cut."""
     make, opening = (a_client, SETTINGS) if is_client else (a_server, OPENING)
     sent = opening + sent
     edges = [0, *sorted(cuts), len(sent)]
@@ -124,7 +124,7 @@ def errors_of(side: Side) -> list[tuple[int, frames.ErrorCode]]:
 @settings(max_examples=200, deadline=None)
 @given(st.booleans(), st.data())
 def test_mutations(is_client: bool, draw: st.DataObject) -> None:
-    """A conversation that is right but for some of its bytes."""
+    """A valid conversation with a few changed bytes leaves the connection consistent."""
     valid = a_servers_conversation() if is_client else a_clients_conversation()
     mutated = bytearray(valid)
     for _ in range(draw.draw(st.integers(1, 4))):
@@ -152,14 +152,14 @@ def test_mutations(is_client: bool, draw: st.DataObject) -> None:
 @settings(max_examples=200, deadline=None)
 @given(st.booleans(), st.binary(max_size=200))
 def test_any_bytes(is_client: bool, sent: bytes) -> None:
-    """Bytes that are not HTTP/2 at all."""
+    """Bytes that are not HTTP/2 leave the connection consistent."""
     throw(a_client if is_client else a_server, [sent])
     side = (client() if is_client else server()).feed(sent)
     side.take()
 
 
 class Fickle(Side):
-    """A receiver that resets its streams, others' too, whenever it is told something."""
+    """A receiver that resets all streams on every event."""
 
     def data_received(self, stream: object, data: bytes, ended: bool) -> None:
         for heard in self.heard.values():
@@ -182,7 +182,8 @@ class Fickle(Side):
 @settings(max_examples=200, deadline=None)
 @given(st.booleans(), BYTES)
 def test_receivers_that_end_things_while_they_are_told(is_client: bool, sent: bytes) -> None:
-    """A receiver may reset any stream at any moment; nothing more is sent on it, and nothing is left of it."""
+    """A receiver may reset any stream during any event; nothing more is sent on that stream, and none of its state
+    remains."""
     side = Fickle(is_client=is_client, limits=SMALL)
     if is_client:
         for _ in range(3):

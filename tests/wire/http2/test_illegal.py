@@ -1,4 +1,4 @@
-"""What a peer may not send, section by section of RFC 9113: each is answered by the error that the RFC names."""
+"""Protocol violations by section of RFC 9113: each is answered with the error that the RFC names."""
 
 import pytest
 
@@ -31,7 +31,7 @@ from gateway.wire.http2.state import Http2Limits
 from tests.wire.http2.malformed import MALFORMED, request
 from tests.wire.http2.sides import OPENING, REPLY, REQUEST, Side, client, data, errors, headers, server
 
-CONNECTION = 0  # the stream of a connection's error
+CONNECTION = 0  # the stream id of a connection error
 PROTOCOL = ErrorCode.PROTOCOL_ERROR
 FLOW = ErrorCode.FLOW_CONTROL_ERROR
 CLOSED = ErrorCode.STREAM_CLOSED
@@ -49,7 +49,7 @@ def setting(key: int, value: int) -> bytes:
     return frame(SETTINGS, 0, 0, key.to_bytes(2) + value.to_bytes(4))
 
 
-# What comes before the client's SETTINGS.
+# Bytes in place of the client's preface and SETTINGS.
 UNOPENED = [
     ("3.4", b"GET / HTTP/1.1\r\n\r\n"),
     ("3.4", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\rX"),
@@ -64,7 +64,7 @@ UNOPENED = [
 
 @pytest.mark.parametrize("section, sent", UNOPENED)
 def test_what_opens_no_connection(section: str, sent: bytes) -> None:
-    """A client's first bytes are the preface and SETTINGS."""
+    """A client's first bytes must be the preface and SETTINGS."""
     side = Side(is_client=False).feed(sent)
     assert errors(side.take()) == [(CONNECTION, PROTOCOL)]
     assert side.http2.failed is not None and not side.heard
@@ -72,7 +72,7 @@ def test_what_opens_no_connection(section: str, sent: bytes) -> None:
 
 @pytest.mark.parametrize("sent", [frame(SETTINGS, ACK, 0), frame(PING, 0, 0, bytes(8)), headers(1, REPLY)])
 def test_what_opens_no_reply(sent: bytes) -> None:
-    """Section 3.4: a server's first frame is SETTINGS."""
+    """Section 3.4: a server's first frame must be SETTINGS."""
     side = Side(is_client=True)
     heard = side.open()
     side.feed(sent)
@@ -80,7 +80,7 @@ def test_what_opens_no_reply(sent: bytes) -> None:
     assert heard.reset == ErrorCode.INTERNAL_ERROR
 
 
-# What a server gets: section, frames, stream (0: the connection), code.
+# Sent to a server: section, frames, stream (0: the connection), error code.
 TO_SERVERS = [
     # Frames
     ("4.2", frame(DATA, 0, 1, bytes(70_000)), CONNECTION, SIZE),
@@ -88,7 +88,7 @@ TO_SERVERS = [
     ("4.2", frame(HEADERS, END_HEADERS, 1, bytes(65_537)), CONNECTION, SIZE),
     ("4.2", frame(0x55, 0, 0, bytes(65_537)), CONNECTION, SIZE),
     ("4.3", headers(1, b"\x80"), CONNECTION, COMPRESSION),  # index 0
-    ("4.3", headers(1, b"\xbe"), CONNECTION, COMPRESSION),  # an entry that is not there
+    ("4.3", headers(1, b"\xbe"), CONNECTION, COMPRESSION),  # a missing entry
     ("4.3", headers(1, b"\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\x0f"), CONNECTION, COMPRESSION),
     ("4.3", headers(1, b"\x40\x05ab"), CONNECTION, COMPRESSION),  # ends too early
     ("4.3", headers(1, b"\x00\x01a"), CONNECTION, COMPRESSION),
@@ -97,7 +97,7 @@ TO_SERVERS = [
     ("4.3", headers(1, b"\x00\x81\xff\x00"), CONNECTION, COMPRESSION),  # Huffman: padding of eight bits
     ("4.3", headers(1, b"\x00\x84\xff\xff\xff\xff\x00"), CONNECTION, COMPRESSION),  # Huffman: the end of strings
     ("4.3", OPEN + headers(1, b"\xbe", ended=True), CONNECTION, COMPRESSION),  # in trailers too
-    ("4.3", ASKED + headers(1, b"\xbe"), CONNECTION, COMPRESSION),  # of a stream in error too
+    ("4.3", ASKED + headers(1, b"\xbe"), CONNECTION, COMPRESSION),  # on a stream in error too
     # Stream states: idle
     ("5.1", data(1, b"x"), CONNECTION, PROTOCOL),
     ("5.1", rst_stream(1, 8), CONNECTION, PROTOCOL),
@@ -105,7 +105,7 @@ TO_SERVERS = [
     ("5.1", OPEN + data(3, b"x"), CONNECTION, PROTOCOL),
     ("5.1", OPEN + window_update(3, 1), CONNECTION, PROTOCOL),
     ("5.1", OPEN + rst_stream(3, 8), CONNECTION, PROTOCOL),
-    ("5.1", window_update(2, 1), CONNECTION, PROTOCOL),  # ours, never opened
+    ("5.1", window_update(2, 1), CONNECTION, PROTOCOL),  # a server's stream id, never opened
     ("5.1", rst_stream(2, 1), CONNECTION, PROTOCOL),
     ("5.1", data(2), CONNECTION, PROTOCOL),
     # half-closed (remote)
@@ -177,13 +177,13 @@ TO_SERVERS = [
     ("6.8", frame(GOAWAY, 0, 0, bytes(7)), CONNECTION, SIZE),
     # WINDOW_UPDATE
     ("6.9", window_update(0, 0), CONNECTION, PROTOCOL),
-    ("6.9", frame(WINDOW_UPDATE, 0, 0, b"\x80\0\0\0"), CONNECTION, PROTOCOL),  # the reserved bit counts for nothing
+    ("6.9", frame(WINDOW_UPDATE, 0, 0, b"\x80\0\0\0"), CONNECTION, PROTOCOL),  # the reserved bit is ignored
     ("6.9", OPEN + window_update(1, 0), 1, PROTOCOL),
     ("6.9", frame(WINDOW_UPDATE, 0, 0, bytes(3)), CONNECTION, SIZE),
     ("6.9", OPEN + frame(WINDOW_UPDATE, 0, 1, bytes(5)), CONNECTION, SIZE),
     ("6.9.1", window_update(0, MAX_WINDOW), CONNECTION, FLOW),
     ("6.9.1", OPEN + window_update(1, MAX_WINDOW), 1, FLOW),
-    ("6.9.1", OPEN + 5 * data(1, bytes(60_000)), 1, FLOW),  # more than was allowed
+    ("6.9.1", OPEN + 5 * data(1, bytes(60_000)), 1, FLOW),  # more than the window
     ("6.9.1", OPEN + 5 * data(1, bytes(59_800), padding=255), 1, FLOW),  # padding counts
     ("6.9.2", OPEN + window_update(1, 2**30) + setting(Setting.INITIAL_WINDOW_SIZE, 2**30), CONNECTION, FLOW),
     # CONTINUATION
@@ -202,7 +202,7 @@ FEW = Http2Limits(max_streams=2)
 
 @pytest.mark.parametrize("section, sent, stream_id, code", TO_SERVERS)
 def test_what_clients_may_not_send(section: str, sent: bytes, stream_id: int, code: ErrorCode) -> None:
-    """It ends the stream or the connection by the right code, once; whoever had the stream is told, once."""
+    """A client's violation ends the stream or the connection with the right code, once; each open stream is reset."""
     side = server(FEW)
     side.credits = False
     side.feed(sent)
@@ -220,7 +220,7 @@ def test_what_clients_may_not_send(section: str, sent: bytes, stream_id: int, co
 
 @pytest.mark.parametrize("section, sent, stream_id, code", TO_SERVERS)
 def test_however_it_is_cut(section: str, sent: bytes, stream_id: int, code: ErrorCode) -> None:
-    """The same when it comes in small pieces."""
+    """A violation that arrives in small pieces has the same result."""
     size = 1 if len(sent) < 2000 else 997
     side = server(FEW)
     side.credits = False
@@ -228,12 +228,12 @@ def test_however_it_is_cut(section: str, sent: bytes, stream_id: int, code: Erro
     assert errors(side.take()) == [(stream_id, code)]
 
 
-# What a client gets on the one stream that it has opened.
+# Sent to a client on the one stream that it has opened.
 ANSWER = headers(1, REPLY)
 TO_CLIENTS = [
     ("5.1", data(3, b"x"), CONNECTION, PROTOCOL),  # not opened yet
     ("5.1", headers(3, REPLY), CONNECTION, PROTOCOL),
-    ("5.1", headers(2, REPLY), CONNECTION, PROTOCOL),  # servers open none
+    ("5.1", headers(2, REPLY), CONNECTION, PROTOCOL),  # servers open no streams
     ("5.1", data(2, b"x"), CONNECTION, PROTOCOL),
     ("5.1", rst_stream(1, 8) + headers(1, REPLY), CONNECTION, CLOSED),
     ("6.5.2", setting(Setting.ENABLE_PUSH, 1), CONNECTION, PROTOCOL),
@@ -258,13 +258,14 @@ TO_CLIENTS = [
     ("8.3.2", headers(1, [(b":status", b"abc")]), 1, PROTOCOL),
     ("8.3.2", headers(1, [(b":status", b"099")]), 1, PROTOCOL),
     ("8.3.2", headers(1, [(b":status", b"200"), (b":path", b"/")]), 1, PROTOCOL),
-    ("8.6", headers(1, [(b":status", b"101")]), 1, PROTOCOL),  # there is nothing to switch to
+    ("8.6", headers(1, [(b":status", b"101")]), 1, PROTOCOL),  # no upgrade is possible
 ]
 
 
 @pytest.mark.parametrize("section, sent, stream_id, code", TO_CLIENTS)
 def test_what_servers_may_not_send(section: str, sent: bytes, stream_id: int, code: ErrorCode) -> None:
-    """It ends the call or the connection by the right code; the call's receiver is told once."""
+    """A server's violation ends the call or the connection with the right code, and the call's receiver gets a
+    reset."""
     side = client()
     heard = side.open()
     side.take()
@@ -275,7 +276,7 @@ def test_what_servers_may_not_send(section: str, sent: bytes, stream_id: int, co
 
 @pytest.mark.parametrize("late", [data(1, b"x"), data(1, ended=True), headers(1, REPLY), headers(1, REPLY, ended=True)])
 def test_what_servers_may_not_send_behind_the_end(late: bytes) -> None:
-    """Section 5.1: a stream that both sides have ended is closed."""
+    """Section 5.1: a frame on a stream that both sides have ended is a connection error."""
     side = client()
     heard = side.open(ended=True)
     side.feed(ANSWER, data(1, ended=True), late)
@@ -283,16 +284,16 @@ def test_what_servers_may_not_send_behind_the_end(late: bytes) -> None:
     assert heard.outcome == (REPLY, b"", None, True, None)
 
 
-# What looks odd and is allowed.
+# Unusual but legal frames.
 ALLOWED = [
-    ("4.1", frame(PING, 0xFF - ACK, 0, bytes(8))),  # flags without a meaning
+    ("4.1", frame(PING, 0xFF - ACK, 0, bytes(8))),  # unknown flags
     ("4.1", frame(PING, 0, 1 << 31, bytes(8))),  # the reserved bit
     ("4.1", frame(0x77, 0xFF, 0x7FFFFFFF, b"abc")),
     ("5.1", frame(PRIORITY, 0, 99, bytes(5))),  # of an idle stream
     ("5.1", ASKED + window_update(1, 1) + rst_stream(1, 8) + window_update(1, 1) + rst_stream(1, 8)),
     ("5.1", ASKED + window_update(1, 1) + frame(PRIORITY, 0, 1, bytes(5))),
-    ("5.3", frame(PRIORITY, 0, 1, b"\0\0\0\1\0")),  # depends on itself: priorities mean nothing any more
-    ("5.4", OPEN + rst_stream(1, 0xDEADBEEF)),  # codes without a meaning
+    ("5.3", frame(PRIORITY, 0, 1, b"\0\0\0\1\0")),  # depends on itself: priorities are ignored
+    ("5.4", OPEN + rst_stream(1, 0xDEADBEEF)),  # unknown codes
     ("5.5", frame(0xFE, 0, 1, b"") + OPEN),
     ("6.1", OPEN + frame(DATA, PADDED, 1, b"\x00")),
     ("6.1", OPEN + frame(DATA, PADDED | END_STREAM, 1, b"\x03abc\0\0\0")),
@@ -301,7 +302,7 @@ ALLOWED = [
     ("6.5.2", setting(Setting.ENABLE_PUSH, 1)),
     ("6.5.2", setting(Setting.MAX_CONCURRENT_STREAMS, 0)),
     ("6.5.2", setting(Setting.HEADER_TABLE_SIZE, 2**32 - 1)),
-    ("6.5.3", frame(SETTINGS, ACK, 0)),  # nobody waits for it
+    ("6.5.3", frame(SETTINGS, ACK, 0)),  # no SETTINGS is outstanding
     ("6.7", frame(PING, ACK, 0, bytes(8))),
     ("6.8", frame(GOAWAY, 0, 0, bytes(8) + b"why")),
     ("6.9", OPEN + window_update(1, MAX_WINDOW - 65_535)),
@@ -324,14 +325,14 @@ ALLOWED = [
 
 @pytest.mark.parametrize("section, sent", ALLOWED)
 def test_what_clients_may_send(section: str, sent: bytes) -> None:
-    """It is taken or ignored, and the connection serves on."""
+    """An unusual legal frame is accepted or ignored, and the connection continues."""
     side = server().feed(sent)
     side.feed(headers(101, ended=True))
     assert errors(side.take()) == [] and side.heard[101].ended
 
 
 def test_what_was_on_its_way_when_the_stream_was_reset() -> None:
-    """Section 5.1: frames that the peer sent before it read of a reset are ignored; windows and tables follow them."""
+    """Section 5.1: frames sent before the peer received a reset are ignored, but still update windows and tables."""
     side = server().feed(OPEN)
     side.heard[1].stream.reset()
     side.take()
@@ -342,7 +343,7 @@ def test_what_was_on_its_way_when_the_stream_was_reset() -> None:
 
 
 def test_reset_streams_are_forgotten_by_and_by() -> None:
-    """No more than a thousand resets are remembered."""
+    """At most a thousand resets are remembered."""
     side = server(Http2Limits(max_resets=5000))
     for stream_id in range(1, 6001, 2):
         side.feed(headers(stream_id))
@@ -355,7 +356,7 @@ def test_reset_streams_are_forgotten_by_and_by() -> None:
 
 
 def test_an_unfinished_preface_is_no_error() -> None:
-    """It may come byte by byte."""
+    """The preface may arrive byte by byte."""
     side = Side(is_client=False).feed(*(bytes([byte]) for byte in OPENING[:23]))
     assert side.http2.failed is None and side.http2.awaits_opening
     side.feed(OPENING[23:])

@@ -1,4 +1,4 @@
-"""The short way between two streams does what the long one does, whatever comes and whatever the windows allow."""
+"""The fast path between two streams behaves like the general one, for any data and any windows."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ STEPS = st.lists(
 
 
 class Relay:
-    """Relays to a stream of a server, by a passage or by two calls."""
+    """Relays to a stream of a server, through a Passage or through two calls."""
 
     def __init__(self, *, is_short: bool) -> None:
         self.side: Side = server()
@@ -81,7 +81,8 @@ class Relay:
 @settings(max_examples=150, deadline=None)
 @given(st.lists(MESSAGE, min_size=1, max_size=20), STEPS)
 def test_both_ways_do_the_same(messages: list[tuple[bytes, bool]], steps: list[tuple[str, int]]) -> None:
-    """Counted and sent alike: whole messages, pieces of them, more than the windows allow, and while nothing may go."""
+    """Both paths count and send alike: complete messages, parts of messages, more than the windows allow, and while
+    blocked."""
     whole = [framed(message, compressed=compressed) for message, compressed in messages]
     rest = b"".join(whole)
     short, long = Relay(is_short=True), Relay(is_short=False)
@@ -89,7 +90,7 @@ def test_both_ways_do_the_same(messages: list[tuple[bytes, bool]], steps: list[t
         piece = b""
         if step == "pass":
             piece, rest = rest[:value], rest[value:]
-        elif step == "message" and whole:  # where the ends of pieces are those of messages again
+        elif step == "message" and whole:  # piece ends coincide with message ends again
             while whole and len(b"".join(whole)) > len(rest):
                 whole.pop(0)
             size = len(rest) - len(b"".join(whole)) or (len(whole[0]) if whole else 0)

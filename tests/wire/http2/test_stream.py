@@ -1,4 +1,4 @@
-"""Sending with windows: random walks beside a model that only counts."""
+"""Sending within windows: random walks against a model that only counts."""
 
 from typing import Any
 
@@ -28,7 +28,7 @@ STEPS = st.one_of(
 
 
 class Walk:
-    """A server's three replies, and what the peer knows of its own windows."""
+    """A server's three replies, and the windows as the peer counts them."""
 
     def __init__(self) -> None:
         self.side = server()
@@ -41,7 +41,7 @@ class Walk:
         self.max_frame = frames.MIN_MAX_FRAME_BYTES
         self.given = dict.fromkeys(STREAMS, b"")
         self.got = dict.fromkeys(STREAMS, b"")
-        self.closing: dict[int, str] = {}  # how a stream was asked to end
+        self.closing: dict[int, str] = {}  # how a stream is to end
         self.ended: list[int] = []
         self.num_sent = 0
 
@@ -108,8 +108,8 @@ class Walk:
 @settings(max_examples=150, deadline=None)
 @given(st.lists(STEPS, max_size=40))
 def test_random_walks(steps: list[tuple[str, int, int]]) -> None:
-    """Bytes arrive in order, in frames that the peer takes, within both windows; whatever may be sent is sent at once;
-    `drained` is told when what had waited is gone, and only then. With all windows open, everything arrives."""
+    """Bytes arrive in order, in frames of legal size, within both windows; whatever may be sent is sent at once.
+    `drained` is called exactly when the waiting bytes are gone. With open windows everything arrives."""
     walk = Walk()
     for step in steps:
         walk.step(*step)
@@ -130,7 +130,7 @@ def sent_sizes(side: Side) -> list[tuple[int, int]]:
 
 
 def test_streams_take_turns() -> None:
-    """A stream with much to send does not keep the connection's window for itself."""
+    """A stream with much data does not take the connection's whole window."""
     side = server()
     side.feed(frames.settings({Setting.INITIAL_WINDOW_SIZE: 1 << 20}))
     streams: list[Any] = []
@@ -148,7 +148,7 @@ def test_streams_take_turns() -> None:
 
 
 def test_a_long_message_is_not_copied_again_and_again() -> None:
-    """What waits stays the object that it was, however many frames it takes."""
+    """Waiting data stays the same object, however many frames it takes."""
     side = server()
     side.feed(headers(1, ended=True))
     stream = side.heard[1].stream
@@ -162,7 +162,7 @@ def test_a_long_message_is_not_copied_again_and_again() -> None:
 
 
 def test_a_stream_that_is_over_sends_nothing() -> None:
-    """After the peer's reset, whoever still answers need not look first."""
+    """After the peer's reset, sending on the stream is a no-op."""
     side = server()
     side.feed(headers(1, ended=True))
     stream = side.heard[1].stream

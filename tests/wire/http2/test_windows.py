@@ -12,7 +12,7 @@ from gateway.wire.http2.state import Http2Limits
 from tests.wire.http2.reference import TRAILERS, exchange, peer, told
 from tests.wire.http2.sides import REPLY, REQUEST, Side
 
-# What the reader of a body may do meanwhile: take bytes, or change its settings.
+# What the reader of a body may do meanwhile: read bytes, or change its settings.
 STEPS = st.one_of(
     st.tuples(st.just("take"), st.integers(1, 60_000)),
     st.tuples(st.just("window"), st.sampled_from([0, 1, 10, 1000, 16_384, 65_535, 200_000])),
@@ -53,8 +53,8 @@ class Reading:
 @settings(max_examples=60, deadline=None)
 @given(st.booleans(), st.lists(st.integers(0, 150_000), min_size=1, max_size=3), st.lists(STEPS, max_size=12))
 def test_windows_are_never_exceeded(is_client: bool, sizes: list[int], steps: list[tuple[str, int]]) -> None:
-    """However the reader shrinks its windows, even below nothing, and changes its frames and tables: `h2` finds no
-    fault, and once it takes all, every body has come whole and every stream has ended."""
+    """However the reader shrinks its windows, even below zero, and changes its frame and table sizes, `h2` finds no
+    violation; once it reads everything, each body is complete and each stream has ended."""
     side, reading = Side(is_client=is_client), Reading(is_client=not is_client)
     peer_ = reading.peer
     bodies = [bytes([number]) * size for number, size in enumerate(sizes)]
@@ -93,8 +93,8 @@ def test_windows_are_never_exceeded(is_client: bool, sizes: list[int], steps: li
 
 
 def test_a_window_below_nothing_hangs_nobody() -> None:
-    """Section 6.9.2: on a stream whose window turned negative nothing is sent, not even an empty DATA frame (which `h2`
-    would refuse), until the window is open again."""
+    """Section 6.9.2: on a stream with a negative window nothing is sent, not even an empty DATA frame (which `h2` would
+    reject), until the window is positive again."""
     side, reading = Side(is_client=False), Reading(is_client=True)
     peer_ = reading.peer
     peer_.send_headers(1, REQUEST, end_stream=True)
@@ -115,7 +115,7 @@ def test_a_window_below_nothing_hangs_nobody() -> None:
 
 
 def test_an_end_without_data_needs_no_window() -> None:
-    """Section 6.9.1: with both windows shut, and the carrier too, a stream can still end."""
+    """Section 6.9.1: a stream can end while both windows and the transport are blocked."""
     side, reading = Side(is_client=False), Reading(is_client=True)
     peer_ = reading.peer
     peer_.send_headers(1, REQUEST, end_stream=True)
@@ -133,7 +133,7 @@ def test_an_end_without_data_needs_no_window() -> None:
 
 @pytest.mark.parametrize("is_client", [False, True])
 def test_credit_stops_the_peer(is_client: bool) -> None:
-    """Who does not take what comes gets a window's worth and no more; credit for half of it lets the peer go on."""
+    """A receiver that reads nothing gets one window of data; credit for half of it lets the peer continue."""
     limits = Http2Limits(window_bytes=100_000)
     side, peer_ = Side(is_client=is_client, limits=limits, credits=False), peer(is_client=not is_client)
     if is_client:
@@ -164,7 +164,7 @@ def test_credit_stops_the_peer(is_client: bool) -> None:
 
 
 def test_the_connections_window_stays_open() -> None:
-    """Streams that nobody takes from do not stop others, and data of reset streams counts for the connection alone."""
+    """Unread streams do not block others, and data of reset streams counts against the connection's window only."""
     side, peer_ = Side(is_client=False, credits=False), peer(is_client=True)
     exchange(side, peer_)
     before = peer_.outbound_flow_control_window
