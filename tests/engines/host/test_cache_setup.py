@@ -29,7 +29,7 @@ def result(options: dict[str, dict[str, str]]) -> LocalStore | RedisStore | None
 
 
 def test_caches() -> None:
-    """None, one in this process, or Redis."""
+    """The options create no cache, a cache in this process, or a cache in Redis."""
     assert result({}) is None
     assert isinstance(result({"local": {"size": "1024"}}), LocalStore)
     assert isinstance(result({"redis": {"host": "127.0.0.1", "port": "1"}}), RedisStore)
@@ -47,7 +47,7 @@ def test_caches() -> None:
     ],
 )
 def test_wrong_options_are_reported(options: dict[str, dict[str, str]], text: str) -> None:
-    """With what would be right."""
+    """The error has the correction."""
     with pytest.raises(ValueError, match=text):
         result(options)
 
@@ -102,7 +102,7 @@ def test_a_real_redis_keeps_answers_for_a_time(redis_socket: Path) -> None:
 
 
 def test_the_cache_is_reported_in_the_metrics() -> None:
-    """Its lookups, and of the host's own how full it is."""
+    """The metrics have the cache's lookups, and the entries of a cache in this process."""
 
     async def scene() -> str:
         cache = response_cache({"local": {"size": "4096"}}, LoopClock(asyncio.get_running_loop()))

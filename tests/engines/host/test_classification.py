@@ -53,7 +53,8 @@ def reported(datatype, code, shape, values, num_classes, **options):
     ],
 )
 def test_the_best_classes_of_each_batch_element(datatype, code, shape, values, num_classes, options, expected):
-    """The highest first, the first of equal ones; labels where given; no more classes than values."""
+    """Classes are sorted by value, equal ones by index, and have labels where given. There are no more classes than
+    values."""
     assert reported(datatype, code, shape, values, num_classes, **options) == expected
 
 

@@ -34,7 +34,7 @@ def test_metrics_are_reported_as_text() -> None:
 
 
 def test_observations_are_merged_in_their_buckets() -> None:
-    """Many observations may come as their counts, one for each bucket and one beyond, and their sum."""
+    """Many observations can be merged as their sum and one count for each bucket and one beyond."""
     metrics = CustomMetrics()
     seconds = metrics.metric(metrics.family("s", "", "histogram"), {}, (0.1, 1.0))
     metrics.change("observe", seconds, 0.5)
@@ -55,7 +55,7 @@ def test_observations_are_merged_in_their_buckets() -> None:
 
 
 def test_metrics_live_as_long_as_somebody_has_them() -> None:
-    """Two instances make one; the second to drop it takes it away."""
+    """Instances share a metric by name; it disappears when the last of them drops it."""
     metrics = CustomMetrics()
     numbers = []
     for _ in range(2):
@@ -81,7 +81,7 @@ REFUSED = [
 
 @pytest.mark.parametrize("kind, operation, value, text", REFUSED)
 def test_kinds_do_what_they_do(kind: str, operation: str, value: float, text: str) -> None:
-    """The rest is refused with Triton's text."""
+    """An operation that the kind does not support is refused with Triton's text."""
     metrics = CustomMetrics()
     metric = metrics.metric(metrics.family("m", "", kind), {}, (1.0,) if kind == "histogram" else None)
     with pytest.raises(EngineError, match=text):

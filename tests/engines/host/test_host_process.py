@@ -110,7 +110,7 @@ def test_what_has_happened_is_counted(served: HostProcess) -> None:
 
 
 def test_traces_are_written(served: HostProcess) -> None:
-    """A client starts and stops traces, which go into the file of --trace-config."""
+    """A client starts and stops traces, which are written to the file of --trace-config."""
     with grpc_client.InferenceServerClient(served.grpc_url) as client:
         client.update_trace_settings("adder", {"trace_level": "TIMESTAMPS"})
         send_grpc(served, [[1]])
@@ -124,7 +124,7 @@ def test_traces_are_written(served: HostProcess) -> None:
 
 
 def test_restricted_apis_want_their_header(served: HostProcess) -> None:
-    """On both fronts, each with its own name of the header."""
+    """Both fronts require the header, each with its own name for it."""
     url = f"{served.http_url}/v2/logging"
     assert get(url) == (403, b'{"error":"This API is restricted, expecting header \'secret\'"}')
     assert get(url, secret="xyz")[0] == 200
@@ -135,7 +135,7 @@ def test_restricted_apis_want_their_header(served: HostProcess) -> None:
 
 
 def test_sigterm_lets_requests_end(tmp_path: Path) -> None:
-    """A request in flight is answered, readiness is gone, and then the host ends with 0."""
+    """On SIGTERM the host answers a request in flight, then exits with 0."""
     host = HostProcess.start(
         [MODELS], tmp_path, extra_args=["--model-control-mode=explicit", "--load-model=sleeper"]
     ).wait_ready()
@@ -152,7 +152,7 @@ def test_sigterm_lets_requests_end(tmp_path: Path) -> None:
 
 
 def test_a_request_that_does_not_end_holds_nothing_up(tmp_path: Path) -> None:
-    """After --exit-timeout-secs it is broken off, its instance is killed, and the host ends with 0."""
+    """After --exit-timeout-secs the request is aborted, its instance is killed, and the host exits with 0."""
     options = ["--model-control-mode=explicit", "--load-model=sleeper", "--exit-timeout-secs=0.1"]
     host = HostProcess.start([MODELS], tmp_path, extra_args=options).wait_ready()
     with socket.create_connection(("127.0.0.1", host.http_port)) as client:
@@ -166,7 +166,7 @@ def test_a_request_that_does_not_end_holds_nothing_up(tmp_path: Path) -> None:
 
 
 def _runs(host: HostProcess) -> bool:
-    """Whether the sleeper sleeps: its execution is neither waiting nor over."""
+    """Whether a request to `sleeper` is in flight and not yet counted."""
     stats = json.loads(get(f"{host.http_url}/v2/models/sleeper/stats")[1])["model_stats"][0]
     return bool(stats["inference_stats"]["success"]["count"] == 0 and sample(host, "pointsman_requests_in_flight") == 1)
 
@@ -191,7 +191,7 @@ WRONG = [
 @pytest.mark.usefixtures("restored_logs")
 @pytest.mark.parametrize("options, exit_code, text", WRONG)
 def test_what_cannot_start_reports_why(tmp_path: Path, options: list[str], exit_code: int, text: str) -> None:
-    """One line that names the mistake, and no traceback."""
+    """The error is one line that names the mistake, without a traceback."""
     if not any(option.startswith("--model-repository") for option in options):
         options = [f"--model-repository={tmp_path}", *options]
     ports = [f"--{name}-port=0" for name in ("http", "grpc", "metrics")]
@@ -202,7 +202,7 @@ def test_what_cannot_start_reports_why(tmp_path: Path, options: list[str], exit_
 
 @pytest.mark.usefixtures("restored_logs")
 def test_a_port_in_use_is_reported(tmp_path: Path) -> None:
-    """With the option that chooses another, and before any model is loaded."""
+    """The error names the option that changes the port, and no model is loaded before it."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         options = [f"--model-repository={MODELS}", f"--http-port={port}", f"--log-file={tmp_path / 'log'}"]
@@ -213,7 +213,7 @@ def test_a_port_in_use_is_reported(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("restored_logs")
 def test_two_servers_on_one_port_are_reported(tmp_path: Path) -> None:
-    """By the second one's option."""
+    """The error names the option of the second server."""
     with socket.create_server(("127.0.0.1", 0)) as cached:
         port = cached.getsockname()[1]
     options = [f"--model-repository={tmp_path}", f"--http-port={port}", f"--grpc-port={port}"]

@@ -25,7 +25,7 @@ def lines(path: Path) -> list[str]:
 
 
 def test_levels_are_turned_on_and_off(tmp_path: Path) -> None:
-    """Verbose lines come from level 1 on; the others until they are turned off."""
+    """Verbose lines are logged from level 1 on, other lines until their level is turned off."""
     path = tmp_path / "log"
     settings = LogSettings(log_file=str(path))
     settings.install()
@@ -46,7 +46,7 @@ def test_levels_are_turned_on_and_off(tmp_path: Path) -> None:
 
 
 def test_settings_are_reported() -> None:
-    """With Triton's types."""
+    """Settings are reported with Triton's types."""
     settings = LogSettings(log_verbose_level=2)
     settings.update(sent(log_format="ISO8601"))  # type: ignore[arg-type]
     response = message("inference.LogSettingsResponse")()
@@ -73,14 +73,14 @@ REFUSED = [
 
 @pytest.mark.parametrize("values, text", REFUSED)
 def test_wrong_settings_are_refused(values: dict[str, object], text: str) -> None:
-    """With Triton's texts."""
+    """Wrong settings are refused with Triton's texts."""
     with pytest.raises(EngineError) as raised:
         LogSettings().update(sent(**values))  # type: ignore[arg-type]
     assert raised.value.message == text
 
 
 def test_times_are_written_in_two_ways(tmp_path: Path) -> None:
-    """Triton's own form, and ISO 8601."""
+    """Times are written in Triton's own form, or as ISO 8601."""
     path = tmp_path / "log"
     settings = LogSettings(log_file=str(path))
     settings.install()

@@ -33,7 +33,7 @@ def reported(text: str) -> dict[str, Any]:
 
 
 def test_models_are_reported_under_triton_s_names() -> None:
-    """Each with model and version, failures with their reason too, and the tags of the configuration."""
+    """Each metric has the model, its version and the tags of the configuration; failures also have their reason."""
 
     async def scenario() -> str:
         stage = Stage(config_of(ECHO + 'metric_tags { key: "team" value: "a" }'))
@@ -73,10 +73,10 @@ def test_models_are_reported_under_triton_s_names() -> None:
     ],
 )
 def test_the_metrics_port_has_one_page(method: str, path: str, status: int, starts: bytes) -> None:
-    """Triton answers other paths with nothing."""
+    """Other paths have an empty reply, as in Triton."""
 
     class Connection:
-        """Takes one reply."""
+        """Stores one reply."""
 
         status, body = 0, b""
 

@@ -1,4 +1,4 @@
-"""A loaded version: what its requests pass through."""
+"""A loaded version of a model, from the request to the response."""
 
 import asyncio
 import json
@@ -29,7 +29,7 @@ ECHO = """
 
 
 def echo(call: InferenceCall) -> Sequence[InferResponse]:
-    """Answer the first input as `y`."""
+    """Return the first input as `y`."""
     return (InferResponse((replace(call.request.inputs[0], name="y"),)),)
 
 
@@ -68,7 +68,7 @@ class Stage:
 
 
 def test_a_request_is_answered_and_counted() -> None:
-    """It goes to an instance, comes back, and statistics know of it."""
+    """A request runs on an instance, its response is returned, and the statistics count it."""
 
     async def scenario() -> None:
         stage = Stage(config_of(ECHO))
@@ -85,7 +85,7 @@ def test_a_request_is_answered_and_counted() -> None:
 
 
 def test_a_wrong_request_never_counts() -> None:
-    """Only queued requests count, as in Triton."""
+    """A request that fails its checks is not counted, as in Triton."""
 
     async def scenario() -> None:
         stage = Stage(config_of(ECHO))
@@ -96,7 +96,7 @@ def test_a_wrong_request_never_counts() -> None:
 
 
 def test_unloading_waits_for_what_is_under_way() -> None:
-    """New requests are refused, the old one is answered, and then the model goes."""
+    """Unloading refuses new requests, and ends after the request in flight."""
 
     async def scenario() -> None:
         stage = Stage(config_of(ECHO))
@@ -114,7 +114,7 @@ def test_unloading_waits_for_what_is_under_way() -> None:
 
 
 def test_giving_up_fails_what_waits() -> None:
-    """A stopping host waits for its timeout only: queued requests then fail."""
+    """On abort queued requests fail; the running one is left to its instance."""
 
     async def scenario() -> None:
         stage = Stage(config_of(ECHO))
@@ -124,13 +124,13 @@ def test_giving_up_fails_what_waits() -> None:
         stage.model.abort()
         await unloading
         assert waiting.is_over
-        assert not running.is_over  # its instance, which goes with it, ends it
+        assert not running.is_over  # its instance ends it when it stops
 
     asyncio.run(scenario())
 
 
 def test_shapes_are_the_model_s_own_inside() -> None:
-    """`reshape` is undone on the way back."""
+    """`reshape` is undone in the responses."""
 
     async def scenario() -> None:
         stage = Stage(
@@ -149,7 +149,7 @@ def test_shapes_are_the_model_s_own_inside() -> None:
 
 
 def test_streams_are_counted_by_their_answers() -> None:
-    """A decoupled model's answers have statistics of their own."""
+    """A decoupled model has separate statistics of its responses."""
 
     async def scenario() -> None:
         config = config_of(ECHO + "model_transaction_policy { decoupled: true }")
@@ -169,7 +169,7 @@ def test_streams_are_counted_by_their_answers() -> None:
 
 
 def test_every_second_request_is_traced(tmp_path: Path) -> None:
-    """Traces are written in Triton's format, a number of them in each file."""
+    """Traces are written in Triton's format, a fixed number of them in each file."""
     path = tmp_path / "trace"
 
     async def scenario() -> None:
@@ -196,7 +196,7 @@ def test_every_second_request_is_traced(tmp_path: Path) -> None:
 
 
 def test_tracing_follows_its_settings(tmp_path: Path) -> None:
-    """Turned on and off while requests come; what was not written yet is written when they change."""
+    """Tracing can be changed between requests. When the settings change, pending traces are written first."""
     path = tmp_path / "trace"
 
     async def scenario() -> None:
@@ -216,7 +216,7 @@ def test_tracing_follows_its_settings(tmp_path: Path) -> None:
         stage.send_request(ints("x", 1))
         stage.tracer.settings.update("echo", {"trace_level": ["OFF"]})
         assert {record["id"] for record in json.loads(path.read_text())} == {3}
-        stage.instance.run()  # it was requested before
+        stage.instance.run()  # it was sent before the change
         send_request()
         assert {record["id"] for record in json.loads(path.read_text())} == {3, 4}
 
@@ -225,7 +225,7 @@ def test_tracing_follows_its_settings(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("is_first", [True, False])
 def test_cancelling_reaches_the_scheduler(is_first: bool) -> None:
-    """A call that waits ends at once; one that runs is its instance's."""
+    """Cancelling ends a queued call at once, and leaves a running one to its instance."""
 
     async def scenario() -> None:
         stage = Stage(config_of(ECHO))
@@ -238,7 +238,7 @@ def test_cancelling_reaches_the_scheduler(is_first: bool) -> None:
 
 
 def test_the_steps_of_a_traced_ensemble_are_traced_with_it(tmp_path: Path) -> None:
-    """Each names the ensemble's trace as its parent, and passes the W3C context on without a trace of ours."""
+    """Each step's trace has the ensemble's trace as its parent. Untraced steps still pass the W3C context on."""
     path = tmp_path / "trace"
     chain = config_of("""
         name: "chain" max_batch_size: 4 platform: "ensemble"

@@ -14,7 +14,7 @@ from engines.host.model_loader import LoopClock
 @pytest.mark.parametrize("loop_factory", [asyncio.new_event_loop, uvloop.new_event_loop])
 @pytest.mark.parametrize("delay_ns", [0, 300_000, 3_000_000])
 def test_timers_are_never_early(loop_factory: type, delay_ns: int) -> None:
-    """Also where the loop counts milliseconds, and the delay is less."""
+    """A timer never fires early, even if the loop counts milliseconds and the delay is shorter."""
 
     async def scenario() -> None:
         clock = LoopClock(asyncio.get_running_loop())
@@ -28,7 +28,7 @@ def test_timers_are_never_early(loop_factory: type, delay_ns: int) -> None:
 
 
 def test_a_cancelled_timer_does_not_come(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One behind it does."""
+    """A cancelled timer does not fire; a later one does."""
     now_ns = [1_000_000_000]
     monkeypatch.setattr(model_loader, "time", SimpleNamespace(monotonic_ns=lambda: now_ns[0]))
 

@@ -14,7 +14,7 @@ SETTINGS = TraceSettings(levels=("TIMESTAMPS",), rate=1, mode="opentelemetry")
 
 
 def test_the_sdk_is_required_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The mode without its packages is an error that names them."""
+    """A missing OpenTelemetry package is an error that names it."""
     monkeypatch.setitem(sys.modules, "opentelemetry.sdk", None)
     monkeypatch.setitem(sys.modules, "opentelemetry.exporter", None)
     with pytest.raises(OpenTelemetryMissingError, match="pip install opentelemetry-sdk"):
@@ -46,7 +46,8 @@ class FakeTracer:
 
 
 def test_a_request_is_a_span_below_its_caller_s() -> None:
-    """With the computation in one of its own, Triton's attributes, and the trace context that came with it."""
+    """A request's span is a child of the caller's span, has Triton's attributes, and has the computation as its own
+    child."""
     api = pytest.importorskip("opentelemetry.trace")
     spans = FakeTracer()
     tracer = Tracer(SETTINGS, SpanExport(spans))

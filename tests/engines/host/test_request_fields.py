@@ -14,7 +14,7 @@ from gateway.protocol.operations import Operation
     [("", ""), ("1", "1"), ("007", "7"), (" 12", "12"), ("+3", "3"), ("3x", "3"), ("9" * 18, "9" * 18)],
 )
 def test_a_version_is_read_as_stol_reads_it(text, version):
-    """Blanks and a sign before it and letters behind it do no harm."""
+    """Leading blanks, a sign and trailing letters are accepted."""
     assert read_version(text) == version
 
 
@@ -34,7 +34,7 @@ def test_what_is_no_version(text, message):
 
 
 def test_headers_that_match_anywhere_are_forwarded():
-    """In any case, and not without a pattern."""
+    """Headers that match the pattern anywhere, in any case, are forwarded; without a pattern none are."""
     fields = [(b"x-forward-a", b"1"), (b"my-x-forward-b", "é".encode()), (b"other", b"2")]
     assert HeaderForward("X-Forward-.").parameters(fields) == {"x-forward-a": "1", "my-x-forward-b": "é"}
     assert HeaderForward("").parameters(fields) == {}
@@ -48,13 +48,13 @@ def test_trace_context_needs_a_parent():
 
 
 def test_every_operation_has_a_category():
-    """So that restricting a category leaves no way around it: OpenAI's paths are guarded with Triton's."""
+    """A restricted category covers every operation: OpenAI's paths have the categories of Triton's."""
     assert set(Operation) - {Operation.FEEDBACK} == set(CATEGORIES)  # which the gateway alone answers
     assert {CATEGORIES[each] for each in (Operation.CHAT, Operation.COMPLETION)} == {CATEGORIES[Operation.INFER]}
 
 
 def test_a_datatype_that_is_none():
-    """The core's word for it."""
+    """An unknown datatype has the name that Triton's core uses."""
     assert [datatype_named(name) for name in ("FP32", "BYTES", "INT33", "")] == [
         "FP32",
         "BYTES",

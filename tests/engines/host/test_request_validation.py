@@ -185,13 +185,13 @@ TAKEN = [
     (TEXTS, text(b"", 0), 1),
     (TEXTS, InferRequest("texts", inputs=(TensorData("text", "BYTES", (3,), SharedMemory("/t", 0, 99)),)), 1),
     (OPTIONAL, InferRequest("optional", inputs=(floats("x"), floats("z"))), 1),
-    (OPTIONAL, InferRequest("optional", inputs=(floats("y"),)), 1),  # Triton counts inputs, and leaves it at that
+    (OPTIONAL, InferRequest("optional", inputs=(floats("y"),)), 1),  # Triton only counts the inputs
 ]
 
 
 @pytest.mark.parametrize("config, request_, batch_size", TAKEN)
 def test_a_request_that_fits_has_a_batch_size(config: object, request_: InferRequest, batch_size: int) -> None:
-    """It is the first axis of a model that batches, and 1 of others."""
+    """The batch size is the first axis for a model that batches, and 1 for others."""
     assert RequestCheck(config)(request_) == batch_size
 
 
@@ -208,7 +208,7 @@ TENSORS = st.builds(
 @given(st.lists(TENSORS, max_size=3).map(tuple))
 @example((ints("a", shape=(0, 1)), ints("b", 1, 2, 3, shape=(3, 1))))
 def test_the_quick_look_agrees_with_the_thorough_one(inputs: tuple[TensorData, ...]) -> None:
-    """A request that passes the fast check passes Triton's steps too, with the same batch size."""
+    """A request that passes the fast check also passes Triton's steps, with the same batch size."""
     check = RequestCheck(ADDER)
     request = adder(*inputs)
     quick = check._batch_size(request)
@@ -217,7 +217,7 @@ def test_the_quick_look_agrees_with_the_thorough_one(inputs: tuple[TensorData, .
 
 
 def test_shape_tensors_have_no_batch_axis() -> None:
-    """A TensorRT shape tensor is taken as it is, whatever the batch."""
+    """A TensorRT shape tensor has no batch axis, whatever the batch size."""
     config = config_of("""
         name: "shaped" max_batch_size: 4
         input [

@@ -40,7 +40,8 @@ def test_answers_come_in_their_order():
 
 @pytest.mark.parametrize("num_read", [0, 3])
 def test_what_waits_has_a_limit(num_read):
-    """The call is cancelled once; earlier responses are delivered, later ones dropped. Read ones do not count."""
+    """Above the limit the call is cancelled once; earlier responses are delivered and later ones dropped. Responses
+    that were read do not count."""
 
     async def work(answers, call, exchange):
         cancels = []
@@ -60,7 +61,7 @@ def test_what_waits_has_a_limit(num_read):
 
 
 def test_a_client_that_leaves_ends_the_wait():
-    """And cancels the call, which is not over."""
+    """When the client disconnects, waiting ends and the call is cancelled."""
 
     async def work(answers, call, exchange):
         waiting = asyncio.create_task(answers.complete())

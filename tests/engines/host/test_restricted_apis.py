@@ -26,6 +26,6 @@ WRONG = [
 
 @pytest.mark.parametrize("options, text", WRONG)
 def test_wrong_options_are_reported(options: list[str], text: str) -> None:
-    """A mistake names what would be right."""
+    """The error has the correction."""
     with pytest.raises(ValueError, match=text):
         http_restrictions(options)

@@ -62,7 +62,7 @@ async def refused(service: Service, rpc: str, **fields: Any) -> tuple[ErrorCode,
 
 
 def test_every_control_rpc_is_there() -> None:
-    """All of Triton's but the inferences."""
+    """The service has every RPC of Triton's except the inferences."""
     assert RPCS.keys() == ALL_RPCS.keys() - {"ModelInfer", "ModelStreamInfer"}
 
 
@@ -152,7 +152,7 @@ def test_what_is_not_there_is_refused(tmp_path: Path) -> None:
 
 
 def test_models_are_loaded_and_unloaded(tmp_path: Path) -> None:
-    """Their statistics restart; invalid parameters are refused."""
+    """A loaded model starts with new statistics; invalid load parameters are refused."""
 
     async def scenario(service: Service) -> None:
         await service.rpc("RepositoryModelLoad", sent("RepositoryModelLoad", model_name="echo"))
@@ -186,7 +186,7 @@ def test_readiness_ends_with_the_host(tmp_path: Path) -> None:
 
 
 def test_inferences_go_to_their_model(tmp_path: Path) -> None:
-    """One for a model that is not there fails at once."""
+    """A request for an unknown model or version fails at once."""
 
     async def scenario(service: Service) -> None:
         for request, text in (
@@ -201,7 +201,7 @@ def test_inferences_go_to_their_model(tmp_path: Path) -> None:
 
 
 def test_settings_are_taken_and_reported(tmp_path: Path) -> None:
-    """Trace settings of a model, log settings of the host; restrictions of a front."""
+    """Trace settings of a model and log settings of the host can be changed and read; a front has its restrictions."""
 
     async def scenario(service: Service) -> None:
         request = sent("TraceSetting", model_name="echo")
@@ -225,7 +225,7 @@ def test_settings_are_taken_and_reported(tmp_path: Path) -> None:
 
 
 def test_strictness_is_an_option() -> None:
-    """Without it a host is ready whatever its models do."""
+    """Without strict readiness a host is ready whatever the state of its models."""
     service = Service(
         models=type("Broken", (), {"is_ready": False, "get": None})(),
         regions=SharedMemoryRegions(),

@@ -20,7 +20,7 @@ def key() -> Iterator[str]:
 
 
 def test_regions_are_known_by_their_names(key: str) -> None:
-    """A region has its registered values, until it is unregistered."""
+    """A region keeps its registered values until it is unregistered."""
     regions = SharedMemoryRegions()
     regions.register("in", key, 64, 128)
     regions.register("all", key, 0, 4096)
@@ -49,7 +49,7 @@ REFUSED = [
 
 @pytest.mark.parametrize("sent, code, text", REFUSED)
 def test_what_lies_outside_is_refused(key: str, sent: tuple[str, int, int], code: ErrorCode, text: str) -> None:
-    """With Triton's codes and texts."""
+    """Tensors outside of a region are refused with Triton's codes and texts."""
     regions = SharedMemoryRegions()
     regions.register("in", key, 64, 128)
     with pytest.raises(EngineError) as raised:

@@ -1,4 +1,4 @@
-"""Addresses are taken before anything is served there."""
+"""Sockets are bound before the server listens on them."""
 
 import socket
 
@@ -9,7 +9,7 @@ from gateway.net.sockets import bind
 
 @pytest.mark.parametrize("host, family", [("127.0.0.1", socket.AF_INET), ("localhost", socket.AF_INET)])
 def test_a_free_port(host: str, family: int) -> None:
-    """IPv4 where a name has both; connections are refused before the server listens."""
+    """A name with both address families is bound by IPv4. Connections are refused until the server listens."""
     with bind(host, 0) as bound:
         port = bound.getsockname()[1]
         assert (bound.family, port > 0) == (family, True)
@@ -26,6 +26,6 @@ def test_an_address_of_ipv6() -> None:
 
 
 def test_a_port_that_is_taken() -> None:
-    """Is told at once."""
+    """Binding a port in use fails at once."""
     with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(OSError, match="in use"):
         bind("127.0.0.1", taken.getsockname()[1])

@@ -68,7 +68,7 @@ def test_failures_have_a_reason(error: EngineError, started_ns: int, reason: str
 
 
 def test_cache_hits_are_successes_without_computation() -> None:
-    """Triton counts no inference for a hit, and adds what a miss costs to the requests' time."""
+    """A cache hit counts no inference. The time of a cache miss is counted as the request's."""
     statistics = Statistics(Clock(), lambda: 0)
     matches = call()
     statistics.cache_hit(matches, 7)
@@ -92,7 +92,7 @@ def test_responses_of_streams_count_by_their_number() -> None:
 
 
 def test_a_decoupled_model_may_answer_with_errors() -> None:
-    """An error behind answers is one of the stream's; the request itself has succeeded."""
+    """An error after a response belongs to the stream: the request counts as a success."""
     statistics = Statistics(Clock(), lambda: 0, is_decoupled=True)
     streamed = InferenceCall(InferRequest("m"), lambda response, is_final: None, 100)
     streamed.respond(InferResponse(), is_final=False)

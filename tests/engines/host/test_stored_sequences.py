@@ -1,4 +1,4 @@
-"""The Mamba sample on two hosts that share a Redis: a sequence goes on on the other one, with the very same answers."""
+"""The Mamba sample on two hosts that share a Redis: the second host continues a sequence with the same results."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def send_request(on: HostProcess, tokens: list[int], *, start: bool = False, end
 
 
 def step(on: HostProcess, tokens: list[int], *, start: bool = False, end: bool = False) -> tuple[int, list[float]]:
-    """The likeliest next byte, and the logits of all."""
+    """The most likely next byte, and the logits of all."""
     reply = send_request(on, tokens, start=start, end=end)
     assert reply.status == 200, reply.body
     reported = {each["name"]: each["data"] for each in json.loads(reply.body)["outputs"]}
@@ -56,15 +56,15 @@ def step(on: HostProcess, tokens: list[int], *, start: bool = False, end: bool =
 
 
 def write(on: HostProcess, output: list[tuple[int, list[float]]], until: int) -> None:
-    """Continue the sequence to this number of bytes."""
+    """Extend the sequence to this number of bytes."""
     while len(output) < until:
         tokens = [output[-1][0]] if output else list(PROMPT)
         output.append(step(on, tokens, start=not output, end=len(output) == NUM_BYTES - 1))
 
 
 def test_a_sequence_goes_on_on_another_host(repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After the first host was killed in the middle of it: each byte and each logit is that of the undisturbed run, and
-    nothing is left in the store once the sequence has ended."""
+    """After the first host is killed in mid-sequence, the second continues with the same bytes and logits as an
+    undisturbed run. The store is empty once the sequence has ended."""
     undisturbed: list[tuple[int, list[float]]] = []
     monkeypatch.delenv("POINTSMAN_STATE_STORE", raising=False)
     with host(repository, tmp_path / "undisturbed") as alone:
@@ -89,7 +89,7 @@ def test_a_sequence_goes_on_on_another_host(repository: Path, tmp_path: Path, mo
 
 
 def test_the_sample_has_learned_to_write(repository: Path, tmp_path: Path) -> None:
-    """Not sense, but letters, and words with blanks between them."""
+    """The sample generates words of letters, separated by blanks."""
     with host(repository, tmp_path / "host") as alone:
         output: list[tuple[int, list[float]]] = []
         write(alone, output, NUM_BYTES)

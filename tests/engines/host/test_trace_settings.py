@@ -42,7 +42,7 @@ REFUSED = [
 
 @pytest.mark.parametrize("output, text", REFUSED)
 def test_wrong_settings_change_nothing(output: dict[str, list[str]], text: str) -> None:
-    """The text is Triton's, and what was set before stays."""
+    """Wrong settings are refused with Triton's text, and nothing changes."""
     settings = book()
     with pytest.raises(EngineError) as raised:
         settings.update("", output)
@@ -57,7 +57,7 @@ def test_levels_need_a_file() -> None:
 
 
 def test_unknown_levels_and_settings_are_passed_over() -> None:
-    """As Triton does; digits end where they end."""
+    """Unknown levels and settings are ignored, and a number ends at its last digit, as in Triton."""
     settings = book()
     settings.update("m", {"trace_level": ["WHAT"], "nothing": ["1"], "trace_rate": ["12abc"]})
     assert settings.of("m") == TraceSettings(file="/tmp/trace", rate=12)

@@ -33,7 +33,7 @@ WARM = config_of("""
 
 
 class Immediate(FakeInstance):
-    """Answers at once."""
+    """An instance that responds at once."""
 
     def execute(self, calls: Sequence[InferenceCall], done: object) -> None:
         super().execute(calls, done)  # type: ignore[arg-type]
@@ -57,7 +57,7 @@ def test_samples_are_made_and_run(tmp_path: Path) -> None:
 
 
 def test_a_sample_that_fails_fails_the_load(tmp_path: Path) -> None:
-    """With Triton's text."""
+    """A failing sample fails the load with Triton's text."""
     config = config_of('name: "m" model_warmup [ { name: "s" batch_size: 1 } ]')
     instance = Immediate(lambda call: [InferResponse(error=internal("cold"))])
     with pytest.raises(EngineError, match="failed to run warmup sample 's': cold; "):
@@ -74,7 +74,7 @@ WRONG = [
 
 @pytest.mark.parametrize("wanted, text", WRONG)
 def test_wrong_samples_are_reported(tmp_path: Path, wanted: str, text: str) -> None:
-    """Each is an error of the load."""
+    """A wrong sample fails the load."""
     (tmp_path / "warmup").mkdir()
     (tmp_path / "warmup" / "short").write_bytes(b"1234")
     config = config_of(f"""

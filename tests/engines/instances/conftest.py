@@ -1,4 +1,4 @@
-"""The stage that this package's tests play on, and those of the Python backend."""
+"""The stage for the tests of this package and of the Python backend."""
 
 from collections.abc import Iterator
 

@@ -47,7 +47,7 @@ def model(directory: Path, code: str, config: str = TEXT_CONFIG) -> ModelSpec:
 
 
 def read(directory: Path) -> ModelSpec:
-    """A model as it lies there."""
+    """The specification of the model in this directory."""
     config = protobuf.message("inference.ModelConfig")()
     text_format.Parse((directory / "config.pbtxt").read_text(), config, descriptor_pool=protobuf.pool())
     set_instance_groups(config)
@@ -55,7 +55,7 @@ def read(directory: Path) -> ModelSpec:
 
 
 def tensor(name: str, values: Any, datatype: str | None = None) -> TensorData:
-    """A tensor of an array, or of a list of texts."""
+    """A tensor from an array or a list of texts."""
     array = np.array([value.encode() for value in values], object) if isinstance(values, list) else np.asarray(values)
     datatype = datatype or datatype_of(array)
     assert datatype is not None
@@ -80,7 +80,7 @@ def request(*inputs: TensorData, outputs: Sequence[str] = (), **fields: Any) -> 
 
 
 class Answers:
-    """What comes of a call, in order; `call` is it."""
+    """The responses to a call, in order."""
 
     def __init__(self, requests: InferRequest, **fields: Any) -> None:
         self.responses: list[InferResponse] = []
@@ -110,7 +110,7 @@ class Answers:
 
 
 class Stage:
-    """The loop; whatever was started on it is stopped with it."""
+    """An event loop on its own thread; closing it stops the instances that were started on it."""
 
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()
@@ -123,7 +123,7 @@ class Stage:
         return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result(DEADLINE_SECONDS)
 
     def do(self, action: Callable[[], T]) -> T:
-        """InferenceCall it on the loop."""
+        """Call a function on the loop."""
 
         async def act() -> T:
             return action()
@@ -131,7 +131,7 @@ class Stage:
         return self.run(act())
 
     def start(self, spec: ModelSpec, **fields: Any) -> InstanceSet:
-        """Raises: EngineError."""
+        """Start a model's instances. Raises: EngineError."""
         absent: dict[str, Any] = dict.fromkeys(("infer", "control", "metrics"))
         started = self.run(
             start(spec, on_change=lambda instance: self.changes.append(instance.name), **absent | fields)
@@ -140,7 +140,7 @@ class Stage:
         return started
 
     def execute(self, running: InstanceSet, *requests: InferRequest, instance: int = 0, **fields: Any) -> list[Answers]:
-        """Run these as one batch, once the instance is free."""
+        """Run these requests as one batch, once the instance is free."""
         answers = [Answers(each, **fields) for each in requests]
         one = running.instances[instance]
 
@@ -154,7 +154,7 @@ class Stage:
         return answers
 
     def ask(self, running: InstanceSet, *inputs: TensorData, **fields: Any) -> InferResponse:
-        """The one answer to one request."""
+        """The only response to one request."""
         return self.execute(running, request(*inputs, **fields))[0].one()
 
     def stop(self, running: InstanceSet) -> None:
@@ -173,7 +173,7 @@ class Stage:
 
 
 def host_of(stage: Stage, **models: InstanceSet) -> Callable[[InferenceCall], None]:
-    """An `infer` that has these models answer, one batch after another."""
+    """An `infer` callback that runs each call on one of these models, a batch at a time."""
 
     def submit(call: InferenceCall) -> None:
         running = models.get(call.request.model)

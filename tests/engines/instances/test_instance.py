@@ -1,4 +1,4 @@
-"""What the host does first when an execution has come back."""
+"""The order of steps when an execution has returned."""
 
 import asyncio
 from typing import Any
@@ -12,7 +12,7 @@ from engines.ipc import protocol
 
 
 class Channel:
-    """Keeps what is sent."""
+    """Records the messages sent."""
 
     arena = None
     is_open = True
@@ -29,7 +29,8 @@ class Channel:
 
 
 def test_the_next_batch_runs_while_answers_are_handed_over() -> None:
-    """The instance has its next work before anybody reads what it has done; the times of that are known by then."""
+    """The instance gets its next batch before the responses of the last one are delivered; that batch's times are set
+    by then."""
 
     async def run() -> None:
         instance = ProcessInstance(

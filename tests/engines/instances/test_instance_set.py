@@ -37,7 +37,7 @@ PLANS = [
 
 @pytest.mark.parametrize(("text", "num_gpus", "expected"), PLANS, ids=range(len(PLANS)))
 def test_groups_become_instances(text: str, num_gpus: int, expected: list[tuple[str, str, int]]) -> None:
-    """Names, kinds and devices are Triton's."""
+    """Instances have Triton's names, kinds and devices."""
     message = config(text)
     set_instance_groups(message, range(num_gpus), is_metal=False)
     assert instance_plans(message) == [InstancePlan(*each) for each in expected]
@@ -66,7 +66,7 @@ def test_environments_that_cannot_be_used(tmp_path: Path, path: str, settings: s
 
 
 def test_instances_share_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each gets its part of the threads, unless the environment sets the number."""
+    """Instances share the CPU's threads, unless the environment sets the number."""
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.setenv("MKL_NUM_THREADS", "7")
     created = interpreter_for(config(""), Path("/"), 1000).environment

@@ -1,4 +1,4 @@
-"""Instances crash, hang, grow and stop; the host goes on, and they come back."""
+"""Instances that crash, hang, grow or stop: the host continues and restarts them."""
 
 import logging
 import os
@@ -120,7 +120,8 @@ ENDS = [
 
 @pytest.mark.parametrize(("name", "message"), ENDS, ids=[name for name, _ in ENDS])
 def test_an_instance_that_ends_comes_back(stage: Stage, tough: InstanceSet, name: str, message: str) -> None:
-    """Its call fails, the other instance continues, and the scheduler is notified of its end and its return."""
+    """The instance's call fails and the other instance continues. The scheduler is notified of the exit and the
+    restart."""
     before, other = pid(stage, tough), pid(stage, tough, 1)
     stage.changes.clear()
     failing = act(stage, tough, name)
@@ -134,7 +135,7 @@ def test_an_instance_that_ends_comes_back(stage: Stage, tough: InstanceSet, name
 def test_one_that_grows_is_replaced_between_executions(
     stage: Stage, tough: InstanceSet, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """No call fails, and the log has the reason."""
+    """An instance above its memory limit restarts between executions: no call fails, and the log has the reason."""
     before = pid(stage, tough)
     for _ in range(8):
         assert texts(act(stage, tough, "grows").one()) == [str(before)]
@@ -146,7 +147,7 @@ def test_one_that_grows_is_replaced_between_executions(
 
 
 def test_a_cancelled_request_is_reported(stage: Stage, tough: InstanceSet, caplog: pytest.LogCaptureFixture) -> None:
-    """While the model works on it."""
+    """A cancellation is visible to the model while it runs."""
     caplog.set_level(logging.INFO, "engines.models")
     waiting = act(stage, tough, "waits")
     eventually(lambda: "tough_0_0: waiting" in caplog.messages)
@@ -155,7 +156,7 @@ def test_a_cancelled_request_is_reported(stage: Stage, tough: InstanceSet, caplo
 
 
 def test_what_a_model_prints_is_logged(stage: Stage, tough: InstanceSet, caplog: pytest.LogCaptureFixture) -> None:
-    """With the instance's name: its prints, those of what it starts, and its log lines."""
+    """Prints of the model and its child processes, and its log lines, are logged with the instance's name."""
     caplog.set_level(logging.INFO, "engines.models")
     act(stage, tough, "prints", 1).one()
     wanted = {f"tough_0_1: {line}" for line in ("a line of tough_0_1", "another", "a third")}
@@ -167,7 +168,7 @@ def test_what_a_model_prints_is_logged(stage: Stage, tough: InstanceSet, caplog:
 def test_what_a_model_prints_without_end_waits(
     stage: Stage, tough: InstanceSet, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The host takes a piece at a time and so much a second, and serves the others; the model is what has to wait."""
+    """The host limits how much output it reads a second and continues to serve; the model blocks on its output."""
     caplog.set_level(logging.INFO, "engines.models")
     babbling = int(texts(act(stage, tough, "babbles").one())[0])
     eventually(lambda: sum(map(len, caplog.messages)) > MAX_BYTES_A_SECOND)
@@ -186,7 +187,7 @@ def test_ctrl_c_is_the_host_s(stage: Stage, tough: InstanceSet) -> None:
 
 
 def test_stopping_leaves_nothing(stage: Stage, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """The model finalises; no process, descriptor or thread stays, crashes in between or not."""
+    """The model is finalised, and no process or descriptor remains, also after a crash."""
     caplog.set_level(logging.INFO, "engines.models")
     spec = model(tmp_path / "tough", TOUGH)
     descriptors = {path.name for path in Path("/proc/self/fd").iterdir()}
@@ -200,7 +201,7 @@ def test_stopping_leaves_nothing(stage: Stage, tmp_path: Path, caplog: pytest.Lo
 
 
 def test_calls_that_wait_fail_when_it_stops(stage: Stage, tmp_path: Path) -> None:
-    """A model that does not come to an end is killed after a time; it has started something that ends with it."""
+    """A model that does not stop is killed after a timeout, together with its child processes."""
     code = """
     def execute(self, requests):
         import subprocess
@@ -220,7 +221,7 @@ def test_calls_that_wait_fail_when_it_stops(stage: Stage, tmp_path: Path) -> Non
 
 
 def alive(process: int) -> bool:
-    """Whether a process runs; one that is not ours to reap may be a zombie for a while."""
+    """Whether a process runs; a zombie counts as ended."""
     try:
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
@@ -230,7 +231,8 @@ def alive(process: int) -> bool:
 def test_a_process_is_waited_for_where_python_has_no_waitid(
     stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As on macOS before Python 3.13: the process serves until it ends; then what it has started ends as well."""
+    """Without os.waitid, as on macOS before Python 3.13, the exit of a process is detected and its children are
+    killed."""
     monkeypatch.delattr(os, "waitid", raising=False)
     code = """
     def execute(self, requests):
@@ -250,14 +252,14 @@ def test_a_process_is_waited_for_where_python_has_no_waitid(
 
 
 def test_loading_has_a_time(stage: Stage, tmp_path: Path) -> None:
-    """What is not there in time is ended."""
+    """A process that does not load within its time limit is killed."""
     spec = model(tmp_path / "slow", "def initialize(self, args):\n    time.sleep(60)")
     with pytest.raises(EngineError, match=r"'slow_0_0' has not loaded within 1 seconds"):
         stage.start(spec, limits=ProcessLimits(load_seconds=1))
 
 
 def test_a_restart_that_fails_is_tried_again(stage: Stage, tmp_path: Path) -> None:
-    """With a pause, until it succeeds."""
+    """A failed restart is repeated, after a pause, until it succeeds."""
     code = """
     def initialize(self, args):
         fail = args["model_repository"] + "/fail"
@@ -278,7 +280,7 @@ def test_a_restart_that_fails_is_tried_again(stage: Stage, tmp_path: Path) -> No
 
 
 def test_instances_die_with_the_host(tmp_path: Path) -> None:
-    """However it ends, and with them what their models have started."""
+    """The instances and their child processes end with the host, however it ends."""
     told = tmp_path / "pid"
     spec = model(tmp_path / "orphan", ORPHAN.format(path=str(told)))
     script = (
@@ -300,7 +302,7 @@ def test_instances_die_with_the_host(tmp_path: Path) -> None:
 
 
 def test_times_are_measured(stage: Stage, tough: InstanceSet) -> None:
-    """Each call has what it took to read its inputs, to run, and to write its outputs."""
+    """Each call has the times for reading its inputs, running, and writing its outputs."""
     before = time.monotonic_ns()
     answers = act(stage, tough, "pid")
     answers.wait()
@@ -312,7 +314,7 @@ def test_times_are_measured(stage: Stage, tough: InstanceSet) -> None:
 
 
 def test_a_virtual_environment_of_its_own(stage: Stage, tmp_path: Path) -> None:
-    """The model runs in its Python and finds its packages first; what it does not have comes from the host's."""
+    """The model runs in its own Python, whose packages precede the host's."""
     directory = tmp_path / "apart"
     venv.create(directory / "env", symlinks=True)
     (packages,) = (directory / "env" / "lib").glob("python3.*/site-packages")

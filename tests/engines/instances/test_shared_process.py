@@ -13,7 +13,7 @@ from engines.repository.states import ModelSpec
 from tests.engines.instances.stage import TEXT_CONFIG, Stage, read, request, tensor, texts
 from tests.support.waiting import eventually
 
-# A backend of this test's own: made known to the interpreter of the instances before anything else runs there.
+# A backend for this test, registered in the instances' interpreter at its start.
 BACKEND = '''
 import sys, types
 
@@ -67,7 +67,7 @@ def facts(stage: Stage, running: InstanceSet, instance: int) -> list[str]:
 
 
 def test_one_process_and_a_thread_for_each(stage: Stage, spec: ModelSpec) -> None:
-    """They run beside each other, and a crash takes all of them along; then all of them come back."""
+    """Instances run concurrently in one process. A crash ends all of them, and all of them restart."""
     running = stage.start(spec)
     assert running.config.parameters["completed"].string_value == "yes"
     names, processes, threads = zip(*(facts(stage, running, number) for number in range(3)), strict=True)
@@ -81,7 +81,8 @@ def test_one_process_and_a_thread_for_each(stage: Stage, spec: ModelSpec) -> Non
 
 
 def test_reports_of_a_backend(stage: Stage, spec: ModelSpec, caplog: pytest.LogCaptureFixture) -> None:
-    """Its log lines are the host's, the placement is in the configuration, and its options reach the completion."""
+    """The host logs a backend's lines, the configuration has its placement, and its options are passed to the
+    completion."""
     caplog.set_level(logging.INFO, "engines.models")
     running = stage.start(spec, backend_options={"completes-with": "options"})
     assert running.config.parameters["completed"].string_value == "options"
@@ -95,14 +96,14 @@ def test_reports_of_a_backend(stage: Stage, spec: ModelSpec, caplog: pytest.LogC
 
 
 def test_one_that_does_not_load_keeps_the_others_from_it(stage: Stage, spec: ModelSpec) -> None:
-    """The load error is its own."""
+    """The load fails with the error of the failing instance."""
     spec.config.parameters["fails"].string_value = "shared_0_2"
     with pytest.raises(Exception, match="ValueError: cannot shared_0_2"):
         stage.start(spec)
 
 
 def test_a_backend_that_is_not_there(stage: Stage, spec: ModelSpec) -> None:
-    """The load error names it."""
+    """The load error names the missing backend."""
     spec.config.backend = "fortran"
     with pytest.raises(Exception, match="unable to find backend 'fortran'"):
         stage.start(spec)

@@ -1,4 +1,4 @@
-"""Blocks of shared memory: handed out, looked at, given back."""
+"""Blocks of shared memory: allocated, viewed and freed."""
 
 import _posixshmem
 import ctypes
@@ -28,14 +28,14 @@ LIMIT = 256 << 20
 
 @pytest.fixture(autouse=True, params=["a file that grows", "POSIX shared memory"])
 def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Linux's kind of file, and the Mac's."""
+    """Shared files are tested in Linux's form and in macOS's."""
     monkeypatch.setattr(arenas, "USES_POSIX_SHM", request.param == "POSIX shared memory")
     return str(request.param)
 
 
 @pytest.fixture
 def pair() -> Iterator[tuple[Arena, Mapping]]:
-    """Both sides of one file."""
+    """Both ends of one shared file."""
     descriptor = open_shared_file(LIMIT)
     arena, mapping = Arena(descriptor, LIMIT), Mapping(os.dup(descriptor))
     yield arena, mapping
@@ -44,7 +44,7 @@ def pair() -> Iterator[tuple[Arena, Mapping]]:
 
 
 def test_a_block_lives_as_long_as_its_last_view(pair: tuple[Arena, Mapping]) -> None:
-    """Views of views count."""
+    """A block is freed when its last view is gone, views of views included."""
     arena, mapping = pair
     offset, size = arena.put(b"0123456789" * 10)
     view = memoryview(mapping.view(offset, size)).cast("B")
@@ -70,7 +70,7 @@ def test_views_stay_valid_while_the_file_grows_and_after_it_is_closed() -> None:
 
 
 def test_there_is_a_limit() -> None:
-    """The error names the used bytes; freed blocks are used again."""
+    """The error of a full arena names the used bytes; freed blocks are used again."""
     arena = Arena(open_shared_file(2 * GROWTH_BYTES), 2 * GROWTH_BYTES)
     offset, _ = arena.put(b"x" * GROWTH_BYTES)
     with pytest.raises(ArenaFullError, match=f"{GROWTH_BYTES} of {2 * GROWTH_BYTES} bytes are used"):
@@ -81,12 +81,12 @@ def test_there_is_a_limit() -> None:
 
 
 def taken(descriptor: int) -> int:
-    """The bytes of memory that a file takes."""
+    """The bytes of memory that a file occupies."""
     return os.fstat(descriptor).st_blocks * 512
 
 
 def test_an_arena_gives_memory_back() -> None:
-    """Once nothing of it is used."""
+    """The memory of an arena is given back when no block of it is used."""
     descriptor = open_shared_file(LIMIT)
     arena = Arena(descriptor, LIMIT)
     offsets = [arena.put(bytes(KEPT_BYTES))[0] for _ in range(2)]
@@ -99,7 +99,7 @@ def test_an_arena_gives_memory_back() -> None:
 
 
 def test_shared_memory_without_a_name_has_its_size_set_once_and_is_mapped_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """macOS allows one ftruncate, and names of 31 characters; the limit takes no memory before it is written."""
+    """macOS allows one ftruncate, and names of 31 characters; unused memory below the limit is not occupied."""
     names: list[str] = []
     sizes: list[int] = []
     mapped: list[int] = []
@@ -126,7 +126,7 @@ def test_shared_memory_without_a_name_has_its_size_set_once_and_is_mapped_once(m
     arena, mapping = Arena(descriptor), Mapping(os.dup(descriptor))
     (name,) = names
     assert len(name) <= 31 and not Path("/dev/shm", name[1:]).exists()
-    for _ in range(2):  # larger than what is kept: it grows, is given back, and grows again
+    for _ in range(2):  # larger than the size that stays allocated: the file grows, shrinks and grows again
         offset, size = arena.put(bytes(2 * KEPT_BYTES))
         assert ctypes.sizeof(mapping.view(offset, size)) == size
         for freed in mapping.take_freed():
@@ -138,7 +138,7 @@ def test_shared_memory_without_a_name_has_its_size_set_once_and_is_mapped_once(m
 
 
 def test_a_random_walk(pair: tuple[Arena, Mapping]) -> None:
-    """Whatever comes and goes, no two blocks touch, each holds what was put there, and all is whole at the end."""
+    """Blocks never overlap and keep their contents. All memory is free at the end."""
     arena, mapping = pair
     dice = random.Random(7)
     held: dict[int, tuple[bytes, memoryview]] = {}

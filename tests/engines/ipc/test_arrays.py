@@ -28,7 +28,7 @@ def region() -> Iterator[Region]:
 
 
 def test_both_see_the_same_bytes(region: Region) -> None:
-    """With and without the leading slash of POSIX."""
+    """A region's name is valid with and without POSIX's leading slash."""
     memory = ClientMemory()
     for key in (NAME, f"/{NAME}"):
         view = memory.view(SharedMemory(key, 100, 4))
@@ -39,7 +39,7 @@ def test_both_see_the_same_bytes(region: Region) -> None:
 
 
 def test_a_region_created_again_is_mapped_again(region: Region) -> None:
-    """The client does not see its old memory any more."""
+    """A region that is created again under its name is mapped again."""
     memory = ClientMemory()
     memory.view(SharedMemory(NAME, 0, 4))
     region.unlink()
@@ -50,7 +50,8 @@ def test_a_region_created_again_is_mapped_again(region: Region) -> None:
 
 
 def test_a_region_of_the_same_name_and_size_is_mapped_again(region: Region, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where fstat identifies no object, as on macOS; arrays that were read before stay readable."""
+    """A region is mapped again even if fstat identifies no object, as on macOS. Arrays that were read before stay
+    readable."""
 
     def fstat(descriptor: int) -> SimpleNamespace:
         return SimpleNamespace(st_dev=0, st_ino=0, st_size=real(descriptor).st_size)
@@ -101,14 +102,14 @@ def test_bytes_round_trip(elements: list[bytes]) -> None:
     ],
 )
 def test_bytes_that_are_none(data: bytes, shape: tuple[int, ...], message: str) -> None:
-    """The request gets the reason."""
+    """Invalid data fails with the reason."""
     with pytest.raises(EngineError, match=message):
         decode_bytes(data, shape)
 
 
 @pytest.fixture
 def ends() -> Iterator[tuple[ArrayStore, ArrayStore]]:
-    """One that writes, one that reads."""
+    """A writing and a reading end."""
     there, back = open_shared_file(), open_shared_file()
     yield ArrayStore(Arena(there), Mapping(back)), ArrayStore(Arena(back), Mapping(there))
 
@@ -116,7 +117,8 @@ def ends() -> Iterator[tuple[ArrayStore, ArrayStore]]:
 @pytest.mark.parametrize("size", [0, 1, INLINE_BYTES // 4 - 1, INLINE_BYTES // 4, 300_000])
 @pytest.mark.parametrize("order", ["C", "F"])
 def test_arrays_of_any_size_and_order(ends: tuple[ArrayStore, ArrayStore], size: int, order: str) -> None:
-    """Arrive row by row and writable; large ones give their block back when the last array over it is gone."""
+    """Arrays arrive in row order and writable. The block of a large array is freed with the last array that views
+    it."""
     writer, reader = ends
     array = np.asarray(np.arange(2 * size, dtype=np.int32).reshape(2, size), order="F" if order == "F" else "C")
     read = reader.read(writer.write("x", "INT32", array))
@@ -132,6 +134,6 @@ def test_arrays_of_any_size_and_order(ends: tuple[ArrayStore, ArrayStore], size:
 @pytest.mark.parametrize("shape", [(0, 2**62), (0, 2**63 - 1), (2**64 - 1, 0), (-2, -2), (4,)])
 @pytest.mark.parametrize("datatype", ["INT32", "BYTES"])
 def test_shapes_of_no_array(ends: tuple[ArrayStore, ArrayStore], shape: tuple[int, ...], datatype: str) -> None:
-    """If a client gets them past the host's checks, its request fails, and the instance lives."""
+    """A shape that does not fit the data is an error of the request."""
     with pytest.raises(EngineError):
         ends[1].read(("x", datatype, shape, b""))

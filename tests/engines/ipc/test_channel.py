@@ -14,7 +14,7 @@ from engines.ipc.host_connection import HostConnection, HostGoneError
 
 
 def echo(connection: HostConnection) -> None:
-    """Send everything back, until the host is gone."""
+    """Send every message back until the host is gone."""
     try:
         while True:
             kind, _, *rest = connection.next_work()
@@ -25,7 +25,8 @@ def echo(connection: HostConnection) -> None:
 
 @pytest.mark.parametrize("size", [0, 1, 100_000, 3 * PIPE_BYTES])
 def test_messages_of_any_size_come_whole_and_in_order(size: int) -> None:
-    """Also those that are longer than what a pipe holds, with more behind them; the instance ends with the host."""
+    """Messages arrive complete and in order, also if they are longer than a pipe's buffer. The instance ends with the
+    host."""
 
     async def run() -> list[tuple[int, bytes]]:
         (taken, outgoing), (incoming, given) = open_pipe(), open_pipe()

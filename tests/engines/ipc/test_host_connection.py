@@ -27,7 +27,7 @@ def send(host: int, kind: int, *rest: object) -> None:
 
 
 def test_a_thread_that_waits_for_work_reports_a_cancellation(ends: tuple[HostConnection, int]) -> None:
-    """The callback runs once, with the message, and only for its request."""
+    """The callback runs once, on the message for its request only."""
     connection, host = ends
     calls: list[int] = []
     for request in (1, 2):

@@ -1,4 +1,4 @@
-"""Messages come out of the stream as they went in, however it is cut."""
+"""Messages are parsed as they were encoded, however the stream is cut."""
 
 import pytest
 
@@ -13,7 +13,7 @@ MESSAGES = [
 
 @pytest.mark.parametrize("size", [1, 2, 3, 5, 64, 1000, 10**6])
 def test_messages_in_pieces_of_any_size(size: int) -> None:
-    """None is lost, and none comes early."""
+    """All messages are read, in pieces of any size."""
     stream = b"".join(encode(message) for message in MESSAGES)
     reader = FrameReader()
     read = [message for begin in range(0, len(stream), size) for message in reader.feed(stream[begin : begin + size])]
@@ -21,5 +21,5 @@ def test_messages_in_pieces_of_any_size(size: int) -> None:
 
 
 def test_buffers_arrive_as_bytes() -> None:
-    """A view of a large message needs no copy of its own before it is sent."""
+    """Buffers are encoded as bytes."""
     assert FrameReader().feed(encode((1, (), memoryview(b"xabcx")[1:4], bytearray(b"d")))) == [(1, (), b"abc", b"d")]

@@ -1,4 +1,4 @@
-"""A loader that records, and model directories in a few words."""
+"""A loader that records its calls, and short ways to write model directories."""
 
 import asyncio
 import copy
@@ -14,7 +14,7 @@ output [ { name: "y", data_type: TYPE_FP32, dims: [ -1 ] } ]
 PYTHON = 'backend: "python"\n' + XY
 
 
-# What runs in a real Triton; it does not load where a file called `broken` lies beside it.
+# This model runs in a real Triton; it fails to load if a file called `broken` is in its directory.
 MODEL = """
 from pathlib import Path
 
@@ -81,7 +81,7 @@ class FakeModel:
 
 
 class FakeLoader:
-    """Loads anything, but for the models in `broken`; a model with a gate waits for it to open."""
+    """Loads every model except those in `broken`. A model with a gate loads when the gate opens."""
 
     def __init__(self) -> None:
         self.events: list[tuple[str, str, int]] = []
@@ -113,7 +113,7 @@ class FakeLoader:
         return model
 
     def take(self) -> list[tuple[str, str, int]]:
-        """What has happened since the last time."""
+        """The events since the last call."""
         events, self.events = self.events, []
         return events
 

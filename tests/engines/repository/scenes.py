@@ -1,5 +1,4 @@
-"""Something that loads and unloads models: this host's repository with a fake loader, or a real Triton. What is tried
-on the one is tried on the other."""
+"""The server under test: this host's repository with a fake loader, or a real Triton. The same test runs on both."""
 
 import asyncio
 import contextlib
@@ -36,21 +35,21 @@ class Server(Protocol):
     def remove(self, name: str) -> None: ...
 
     def load(self, name: str, config: Mapping[str, Any] | str | None = None, **files: bytes) -> str:
-        """Answers OK, or the HTTP status and the text of the refusal. A file's name has "__" for "/"."""
+        """OK, or the HTTP status and the error's text. In a file's name "__" stands for "/"."""
         ...
 
     def unload(self, name: str, *, unload_dependents: bool = False) -> str: ...
 
     def index(self) -> list[str]:
-        """What the index tells of the models that were written, once no version is on its way out."""
+        """The index entries of the written models, once no version is unloading."""
         ...
 
     def dims(self, name: str) -> list[int]:
-        """Of the first input, as the configuration tells that is in use."""
+        """The dims of the first input in the configuration in use."""
         ...
 
     def status(self, name: str, version: str = "") -> str:
-        """OK, or what is answered to whoever asks for this version."""
+        """OK, or the error of a request for this version."""
         ...
 
     @property
@@ -141,7 +140,7 @@ class TritonServer(Roots):
         self.client = tritonclient.http.InferenceServerClient(process.http_url.removeprefix("http://"))
 
     def write(self, name: str, config: str | None = PYTHON, versions: tuple[str, ...] = ("1",)) -> Path:
-        """With the bytecode that Python would leave there: to Triton, though not to us, that would be a change."""
+        """Write Python's bytecode as well: without it, Triton would later see the new file as a change."""
         directory = super().write(name, config, versions)
         for path in directory.glob("*/model.py"):
             py_compile.compile(str(path))
@@ -151,7 +150,7 @@ class TritonServer(Roots):
         for name in self.written:
             self.client.unload_model(name)
         self.index()
-        for name in self.written:  # the next one finds the repository as it was
+        for name in self.written:  # the next test finds the repository unchanged
             shutil.rmtree(self.root / name, ignore_errors=True)
             shutil.rmtree(self.other / name, ignore_errors=True)
         self.client.close()

@@ -1,9 +1,9 @@
-"""Loading and unloading, tried on the repository and on a real Triton: states, statuses and texts are the same."""
+"""Loading and unloading on this repository and on a real Triton: the same states, statuses and texts."""
 
 from tests.engines.repository.fakes import MODEL, PYTHON, ensemble
 from tests.engines.repository.scenes import OK, Server
 
-# A model that the request carries whole.
+# A model that is complete in the request.
 CONFIG = {
     "backend": "python",
     "input": [{"name": "x", "data_type": "TYPE_FP32", "dims": [3]}],
@@ -14,7 +14,8 @@ BROKEN = "version {} is at UNAVAILABLE state: Internal: ValueError: broken;"
 
 
 def test_load_and_unload(server: Server) -> None:
-    """A model that was never loaded has only a name; an unloaded one has a reason, and the server stays ready."""
+    """A model that was never loaded has only a name in the index. An unloaded one has a reason, and the server stays
+    ready."""
     server.write("plain")
     assert server.index() == ["plain"]
     assert server.status("plain") == "404 Request for unknown model: 'plain' is not found"
@@ -31,7 +32,8 @@ def test_load_and_unload(server: Server) -> None:
 
 
 def test_models_that_cannot_be_read(server: Server) -> None:
-    """An unknown model, one in two repositories, one with a wrong configuration or another name in it."""
+    """A load fails for an unknown model, one in two repositories, one with a wrong configuration or another name in
+    it."""
     server.write("misspelt", 'backend: "python"\nmax_batch: 3')
     server.write("misnamed", 'name: "other"\n' + PYTHON)
     server.write("negative", PYTHON + "max_batch_size: -1")
@@ -44,7 +46,7 @@ def test_models_that_cannot_be_read(server: Server) -> None:
 
 
 def test_a_model_that_fails(server: Server) -> None:
-    """The failure is the answer to the load and the reason in the index; it can be tried again."""
+    """The failure is in the load's reply and in the index; a later load tries again."""
     version = server.write("fails") / "1"
     (version / "broken").touch()
     assert server.load("fails") == f"400 load failed for model 'fails': {BROKEN.format(1)}\n"
@@ -74,7 +76,7 @@ def test_versions(server: Server) -> None:
 
 
 def test_a_reload_that_fails(server: Server) -> None:
-    """The previous version serves, without a reason in the index; the next load tries again."""
+    """The previous version continues to serve, without a reason in the index. The next load tries again."""
     version = server.write("again") / "1"
     assert server.load("again") == OK
     (version / "broken").touch()
@@ -87,7 +89,7 @@ def test_a_reload_that_fails(server: Server) -> None:
 
 
 def test_a_new_version(server: Server) -> None:
-    """It takes the place of an older one when it is ready, and never where it fails: versions load together or not."""
+    """A new version replaces an older one when it is ready. If one version fails to load, none is replaced."""
     policy = "version_policy { latest { num_versions: 2 } }" + PYTHON
     directory = server.write("grows", policy, ("1", "2"))
     assert server.load("grows") == OK
@@ -102,7 +104,7 @@ def test_a_new_version(server: Server) -> None:
 
 
 def test_a_model_that_is_removed(server: Server) -> None:
-    """It serves until it is unloaded, although the index does not list it any more."""
+    """A removed model serves until it is unloaded, although the index no longer lists it."""
     server.write("gone")
     assert server.load("gone") == OK
     server.remove("gone")
@@ -114,7 +116,7 @@ def test_a_model_that_is_removed(server: Server) -> None:
 
 
 def test_a_configuration_in_the_request(server: Server) -> None:
-    """It counts until the model is unloaded; a load without one does not take it back."""
+    """The request's configuration stays in effect until the model is unloaded; a load without one keeps it."""
     server.write("changed")
     assert server.load("changed", CONFIG) == OK
     assert server.dims("changed") == [3]
@@ -129,7 +131,7 @@ def test_a_configuration_in_the_request(server: Server) -> None:
 
 
 def test_a_configuration_in_the_request_that_is_wrong(server: Server) -> None:
-    """What serves is not touched by it."""
+    """A wrong configuration does not affect the serving version."""
     server.write("steady")
     assert server.load("steady") == OK
     for config in ("{", "", '{"bogus": 1}', '{"name": "other", "backend": "python"}'):
@@ -138,8 +140,8 @@ def test_a_configuration_in_the_request_that_is_wrong(server: Server) -> None:
 
 
 def test_files_in_the_request(server: Server) -> None:
-    """The model is made of them alone, whether the repository has one of that name or not; a load without them brings
-    back the repository's."""
+    """The request's files form the whole model, whether or not the repository has one of that name. A load without
+    files restores the repository's."""
     model = MODEL.encode()
     assert server.load("carried", CONFIG, **{"1__model.py": model}) == OK
     assert server.dims("carried") == [3]
@@ -154,13 +156,14 @@ def test_files_in_the_request(server: Server) -> None:
 
 
 def test_files_in_the_request_that_are_wrong(server: Server) -> None:
-    """Files without a configuration, or with a path that leads out of the model."""
+    """Files without a configuration are refused, and paths that lead out of the model."""
     assert server.load("stray", None, **{"1__model.py": b""}) == POLL_FAILED.format("stray")
     assert server.load("stray", CONFIG, **{"..__..__x": b""}) == POLL_FAILED.format("stray")
 
 
 def test_an_ensemble_brings_its_models(server: Server) -> None:
-    """They are loaded with it, and unloaded with it on request if nothing else needs them."""
+    """An ensemble's models are loaded with it. They are unloaded with it on request unless something else needs
+    them."""
     server.write("first")
     server.write("second")
     server.write("chain", ensemble("first", "second"))
@@ -176,7 +179,7 @@ def test_an_ensemble_brings_its_models(server: Server) -> None:
 
 
 def test_an_ensemble_goes_with_its_models(server: Server) -> None:
-    """And comes back with them."""
+    """An ensemble is unloaded and loaded together with its model."""
     server.write("base")
     server.write("over", ensemble("base"))
     assert server.load("over") == OK
@@ -187,7 +190,8 @@ def test_an_ensemble_goes_with_its_models(server: Server) -> None:
 
 
 def test_an_ensemble_whose_models_do_not_serve(server: Server) -> None:
-    """One is missing, fails, lacks a version, does not fit; or the ensembles go in a circle."""
+    """An ensemble fails to load if a model is missing, fails, lacks a version or does not fit, or if ensembles form a
+    cycle."""
     needs = {"lacking": "missing", "failing": "faulty", "strict": "sound", "typed": "sound"}
     (server.write("faulty") / "1" / "broken").touch()
     server.write("sound")
@@ -219,7 +223,7 @@ def test_an_ensemble_whose_models_do_not_serve(server: Server) -> None:
 
 
 def test_what_is_wrong_in_a_model_itself(server: Server) -> None:
-    """Instance groups, labels and dims are looked at when the model loads."""
+    """Instance groups, labels and dims are checked when the model loads."""
     labels = server.write("unlabelled", PYTHON.replace('name: "y"', 'name: "y", label_filename: "no.txt"'))
     server.write("sizeless", 'backend: "python" input [ { name: "x", data_type: TYPE_FP32, dims: [ 0 ] } ]')
     server.write("pinned", "instance_group [ { kind: KIND_CPU, gpus: [ 0 ] } ]" + PYTHON)

@@ -44,13 +44,14 @@ def of_ours(root: Path, name: str) -> Message:
 @pytest.mark.triton
 @pytest.mark.parametrize("name", sorted(path.name for path in TEST_MODELS.iterdir()))
 def test_the_test_models(name: str, triton: TritonProcess) -> None:
-    """All that is in tests/models."""
+    """The configurations of all models in tests/models are equal."""
     assert of_ours(TEST_MODELS, name) == of_triton(triton, name)
 
 
 @pytest.mark.triton
 def test_what_is_filled_in(explicit_triton: TritonProcess, triton_root: Path) -> None:
-    """Backend, schedulers' defaults, instance groups, memory, policies, and what an ensemble takes from its models."""
+    """Equal defaults: backend, schedulers, instance groups, memory, policies, and an ensemble's fields from its
+    models."""
     root = triton_root / "models"
     with tritonclient.grpc.InferenceServerClient(explicit_triton.grpc_url) as client:
         for name, config in ODD.items():

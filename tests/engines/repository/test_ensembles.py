@@ -24,7 +24,7 @@ CONFIGS = {
 
 
 def test_what_an_ensemble_needs() -> None:
-    """Each model with the versions that its steps name; other models need nothing."""
+    """An ensemble needs the models of its steps, with their versions; other models need none."""
     assert steps(CONFIGS["e"]) == {"a": {-1}, "b": {-1}}
     assert steps(CONFIGS["a"]) == {}
 
@@ -41,7 +41,7 @@ def test_what_an_ensemble_needs() -> None:
     ],
 )
 def test_who_depends_on_a_model(names: list[str], expected: set[str]) -> None:
-    """Directly, or by other ensembles."""
+    """The ensembles that depend on a model, directly or through other ensembles."""
     assert dependents(CONFIGS, names) == expected
 
 
@@ -58,7 +58,7 @@ def test_who_depends_on_a_model(names: list[str], expected: set[str]) -> None:
     ],
 )
 def test_what_keeps_an_ensemble_from_loading(name: str, error_text: str | None) -> None:
-    """A model that is not there, or the ensemble itself among those that it needs."""
+    """An ensemble cannot load if a model that it needs is missing or is the ensemble itself."""
     assert problem(name, CONFIGS) == error_text
 
 
@@ -143,7 +143,7 @@ WRONG = [
 
 @pytest.mark.parametrize("text, models, error_text", WRONG)
 def test_what_is_refused(text: str, models: dict[str, str], error_text: str) -> None:
-    """Names that a model lacks, datatypes and shapes that do not meet, batches too large; in Triton's words."""
+    """Unknown names, datatypes and shapes that differ, and too large batches are refused with Triton's texts."""
     with pytest.raises(ConfigError) as caught:
         check_mapping(read(text), {name: read(config) for name, config in models.items()})
     assert caught.value.message == error_text
@@ -153,13 +153,13 @@ RIGHT = [
     (SIMPLE, {"m": PLAIN}, False),
     (SIMPLE, {"m": PLAIN + DECOUPLED}, True),
     (SIMPLE, {"m": model("x:FP32:-1 w:FP32:1:optional", "y:FP32:-1")}, False),
-    # A model that does not batch takes the batch as its first axis.
+    # A model without batching has the batch as its first axis.
     (
         ensemble("X:FP32:3", "Y:FP32:3", "m x=X -> y=Y", more="max_batch_size: 8"),
         {"m": model("x:FP32:-1,3", "y:FP32:-1,3")},
         False,
     ),
-    # What parts behind a decoupled model may meet again.
+    # Branches after a decoupled model may join again.
     (
         ensemble("X:FP32:-1", "Y:FP32:-1", "d x=X -> y=a", "m x=a -> y=b", "two l=a r=b -> y=Y"),
         {"m": PLAIN, "d": PLAIN + DECOUPLED, "two": model("l:FP32:-1 r:FP32:-1", "y:FP32:-1")},

@@ -1,4 +1,4 @@
-"""Where models, configurations and labels lie."""
+"""Where models, configurations and labels are stored."""
 
 import os
 from collections.abc import Callable
@@ -22,7 +22,7 @@ from tests.engines.repository.fakes import write_model
 
 
 def test_models_of_several_roots(tmp_path: Path) -> None:
-    """By name; a model that is in two roots has two directories. Files and hidden directories are no models."""
+    """A model that is in two roots has two directories. Files and hidden directories are ignored."""
     for root, name in (("a", "one"), ("a", "two"), ("b", "two"), ("b", "three"), ("b", ".git")):
         write_model(tmp_path / root, name)
     (tmp_path / "a" / "notes.txt").touch()
@@ -35,14 +35,14 @@ def test_models_of_several_roots(tmp_path: Path) -> None:
 
 
 def test_a_root_that_is_no_directory(tmp_path: Path) -> None:
-    """It is refused, and named."""
+    """A root that is not a directory is refused by name."""
     with pytest.raises(EngineError, match=r"repository path is not a valid directory: '.*nowhere'") as caught:
         check_roots([tmp_path, tmp_path / "nowhere"])
     assert caught.value.code is ErrorCode.INVALID_ARG
 
 
 def test_a_configuration_that_the_host_chooses(tmp_path: Path) -> None:
-    """configs/NAME.pbtxt counts where it is there, else config.pbtxt."""
+    """configs/NAME.pbtxt takes precedence over config.pbtxt."""
     directory = write_model(tmp_path, "m")
     (directory / "configs").mkdir()
     (directory / "configs" / "h100.pbtxt").touch()
@@ -128,7 +128,7 @@ def cache_bytecode(directory: Path) -> None:
     (directory / "1" / "__pycache__" / "model.pyc").touch()
 
 
-# What happens to a model of versions 1 and 2, whether the model has changed by it, and which versions.
+# A change of a model with versions 1 and 2, whether it changes the model, and which versions it changes.
 CHANGES: list[tuple[Callable[[Path], object], bool, set[int]]] = [
     (lambda directory: None, False, set()),
     (lambda directory: rewrite(directory / "1" / "model.py"), True, {1}),
@@ -146,8 +146,8 @@ CHANGES: list[tuple[Callable[[Path], object], bool, set[int]]] = [
 def test_what_counts_as_a_change(
     change: Callable[[Path], object], has_changed: bool, versions: set[int], tmp_path: Path
 ) -> None:
-    """Any file of a version changes that version, any other file all of them, and the configuration none by itself;
-    what Python leaves behind does not count."""
+    """A file in a version's directory changes that version, any other file changes all, and the configuration none.
+    Python's bytecode is ignored."""
     directory = write_model(tmp_path, "m", versions=("1", "2"))
     before = fingerprint(directory)
     change(directory)
@@ -157,5 +157,5 @@ def test_what_counts_as_a_change(
 
 
 def test_nothing_is_the_same_as_nothing_known(tmp_path: Path) -> None:
-    """Where the files before are not known, every version counts as changed."""
+    """Without an earlier fingerprint every version counts as changed."""
     assert not fingerprint(write_model(tmp_path, "m")).has_same_version(None, 1)

@@ -38,7 +38,7 @@ async def test_a_poll_follows_the_files(root: Path, loader: FakeLoader) -> None:
 
 @run
 async def test_polls_come_by_themselves(root: Path, loader: FakeLoader) -> None:
-    """Every interval."""
+    """The repository polls at its interval."""
     repository = await started(root, loader, Mode.POLL, poll_seconds=0.005)
     write_model(root, "late")
     await until(lambda: brief(repository.index()) == ["late 1 READY"])
@@ -47,7 +47,7 @@ async def test_polls_come_by_themselves(root: Path, loader: FakeLoader) -> None:
 
 @run
 async def test_a_configuration_that_becomes_wrong(root: Path, loader: FakeLoader) -> None:
-    """The model goes on serving, with a reason until the configuration is right again."""
+    """The model continues to serve, with a failure until the configuration is valid again."""
     directory = write_model(root, "m")
     repository = await started(root, loader, Mode.POLL)
     (directory / "config.pbtxt").write_text("bogus: 3")
@@ -63,7 +63,7 @@ async def test_a_configuration_that_becomes_wrong(root: Path, loader: FakeLoader
 
 @run
 async def test_a_model_that_appears_twice_is_unloaded(root: Path, loader: FakeLoader) -> None:
-    """It is loaded again when one of them is gone."""
+    """The model is loaded again when only one directory remains."""
     write_model(root / "one", "m")
     (root / "two").mkdir()
     repository = Repository([root / "one", root / "two"], loader, mode=Mode.POLL)
@@ -79,7 +79,7 @@ async def test_a_model_that_appears_twice_is_unloaded(root: Path, loader: FakeLo
 
 @run
 async def test_a_load_that_failed_is_tried_again(root: Path, loader: FakeLoader) -> None:
-    """At each poll, and ensembles come with their models."""
+    """Each poll tries a failed load again; ensembles load with their models."""
     write_model(root, "m")
     write_model(root, "e", ensemble("m"))
     loader.broken["m"] = internal("no memory")
@@ -94,7 +94,7 @@ async def test_a_load_that_failed_is_tried_again(root: Path, loader: FakeLoader)
 
 @run
 async def test_a_root_that_goes_away(root: Path, loader: FakeLoader) -> None:
-    """Everything serves on, and polls go on."""
+    """Models continue to serve, and polls continue."""
     write_model(root / "models", "m")
     repository = await started(root / "models", loader, Mode.POLL, poll_seconds=0.005)
     (root / "models").rename(root / "elsewhere")
@@ -109,7 +109,7 @@ async def test_a_root_that_goes_away(root: Path, loader: FakeLoader) -> None:
 
 @run
 async def test_a_remote_root_is_followed(root: Path, loader: FakeLoader) -> None:
-    """What changes in the store changes what serves."""
+    """Changes in the store change the served models."""
     fsspec = pytest.importorskip("fsspec")
     files = fsspec.filesystem("memory")
     place = f"/{uuid.uuid4().hex}"
@@ -128,7 +128,7 @@ async def test_a_remote_root_is_followed(root: Path, loader: FakeLoader) -> None
 
 @run
 async def test_a_remote_model_is_fetched_when_it_is_loaded(root: Path, loader: FakeLoader) -> None:
-    """In explicit mode only names are fetched before that."""
+    """In explicit mode only the names are fetched before a model is loaded."""
     fsspec = pytest.importorskip("fsspec")
     files = fsspec.filesystem("memory")
     place = f"/{uuid.uuid4().hex}"

@@ -1,4 +1,4 @@
-"""Loads, unloads, polls, changes of files, failures and callers that go away, in any order: what must hold, holds."""
+"""Loads, unloads, polls, changes of files, failures and cancelled callers in random order, with checked invariants."""
 
 import asyncio
 import contextlib
@@ -90,7 +90,7 @@ class Walk:
             write_model(self.root, name, None, (version,))
 
     def check(self) -> None:
-        """At any moment: a served model is loaded and has the name, and the index lists it."""
+        """At any moment a served model is loaded under its name, and the index lists it."""
         lifecycle = self.repository._lifecycle
         for name in (*MODELS, *ENSEMBLES):
             versions = lifecycle.versions(name) or {}
@@ -108,7 +108,7 @@ class Walk:
                     self.repository.get(name)
 
     async def settle(self) -> None:
-        """At the end: nothing is in progress, every loaded model serves, nothing is held; and a last load of everything
+        """At the end nothing is in progress, every loaded model serves, nothing is held, and a last load of all models
         succeeds."""
         while self.under_way:
             await asyncio.wait(set(self.under_way))

@@ -1,4 +1,4 @@
-"""What the repository does at its start, side by side, under cancellation and at its end."""
+"""The repository's start, concurrent operations, cancellation and end."""
 
 import asyncio
 import os
@@ -16,7 +16,7 @@ Test = Callable[..., Awaitable[None]]
 
 
 def run(test: Test) -> Callable[[Path], None]:
-    """A test of a repository in the directory, with the loader that it is given."""
+    """A test as a coroutine that gets the directory and a fake loader."""
 
     def wrapped(tmp_path: Path) -> None:
         async def limited() -> None:
@@ -57,7 +57,7 @@ def touch(path: Path) -> None:
     ],
 )
 def test_what_is_loaded_at_the_start(mode: Mode, startup: tuple[str, ...], loaded: list[str], tmp_path: Path) -> None:
-    """Everything, or what is named."""
+    """The start loads all models or the named ones."""
 
     async def test() -> None:
         for name in ("a", "b"):
@@ -71,7 +71,7 @@ def test_what_is_loaded_at_the_start(mode: Mode, startup: tuple[str, ...], loade
 
 @run
 async def test_a_start_reports_failures(root: Path, loader: FakeLoader) -> None:
-    """By name, with file and line where the configuration is at fault; the others serve."""
+    """Failures are reported by model, with file and line for a wrong configuration. The other models serve."""
     write_model(root, "good")
     write_model(root, "bad", 'backend: "python"\nmax_batch: 3')
     write_model(root, "batch", PYTHON + "\n\nmax_batch_size: -3")
@@ -100,7 +100,7 @@ async def test_a_start_reports_failures(root: Path, loader: FakeLoader) -> None:
     ],
 )
 def test_a_start_that_is_refused(roots: list[str], options: dict[str, Any], error_text: str) -> None:
-    """A root that is no directory, and a wildcard that is not alone."""
+    """A root that is not a directory is refused, and a wildcard beside other names."""
     repository = Repository(roots, FakeLoader(), mode=Mode.EXPLICIT, **options)
     with pytest.raises(EngineError) as caught:
         asyncio.run(repository.start())
@@ -109,7 +109,7 @@ def test_a_start_that_is_refused(roots: list[str], options: dict[str, Any], erro
 
 @pytest.mark.parametrize("mode", [Mode.NONE, Mode.POLL])
 def test_only_explicit_control_takes_requests(mode: Mode, tmp_path: Path) -> None:
-    """The others refuse them in Triton's words, and only the mode that polls polls."""
+    """The other modes refuse load requests with Triton's text, and only the poll mode polls."""
 
     async def test() -> None:
         repository = await started(tmp_path, FakeLoader(), mode)
@@ -127,7 +127,7 @@ def test_only_explicit_control_takes_requests(mode: Mode, tmp_path: Path) -> Non
 
 @run
 async def test_versions_are_requested_by_text(root: Path, loader: FakeLoader) -> None:
-    """As Triton reads them."""
+    """A version's text is parsed as Triton parses it."""
     write_model(root, "m", "version_policy { all { } }" + PYTHON, ("1", "2", "10"))
     repository = await started(root, loader, startup_models=["m"])
     for text, version in (("", 10), ("1", 1), ("02", 2), ("2x", 2)):
@@ -148,7 +148,7 @@ async def test_versions_are_requested_by_text(root: Path, loader: FakeLoader) ->
 
 @run
 async def test_a_specification(root: Path, loader: FakeLoader) -> None:
-    """A loader gets one version: its directories, its configuration with instance groups, its labels."""
+    """A loader gets one version: its directories, its configuration with instance groups, and its labels."""
     config = PYTHON.replace('name: "y"', 'name: "y", label_filename: "labels.txt"')
     (write_model(root, "m", config) / "labels.txt").write_text("cat\ndog\n")
     repository = await started(root, loader, startup_models=["m"], gpus=(0, 1))
@@ -162,7 +162,7 @@ async def test_a_specification(root: Path, loader: FakeLoader) -> None:
 
 @run
 async def test_an_ensemble_takes_what_its_models_add(root: Path, loader: FakeLoader) -> None:
-    """Their labels, and whether they are decoupled."""
+    """An ensemble has its models' labels, and is decoupled if one of its models is."""
     config = PYTHON.replace('name: "y"', 'name: "y", label_filename: "labels.txt"')
     decoupled = config + "model_transaction_policy { decoupled: true }"
     (write_model(root, "m", decoupled) / "labels.txt").write_text("cat\ndog\n")
@@ -177,7 +177,7 @@ async def test_an_ensemble_takes_what_its_models_add(root: Path, loader: FakeLoa
 
 @run
 async def test_the_old_version_serves_until_the_new_one_is_ready(root: Path, loader: FakeLoader) -> None:
-    """There is no moment without an answer, and the old one goes when it is replaced."""
+    """The old version serves until the new one is ready, and is unloaded when it is replaced."""
     directory = write_model(root, "m")
     repository = await started(root, loader, startup_models=["m"])
     old = repository.get("m")
@@ -192,7 +192,7 @@ async def test_the_old_version_serves_until_the_new_one_is_ready(root: Path, loa
     await reload
     new = repository.get("m")
     assert new is not old
-    assert loader.alive == {old, new}  # the answer to the load does not wait for the end of the old one
+    assert loader.alive == {old, new}  # the load's reply does not wait until the old version is gone
     assert brief(repository.index()) == ["m 1 READY"]
     loader.unload_gates["m"].set()
     await until(lambda: loader.alive == {new})
@@ -201,8 +201,8 @@ async def test_the_old_version_serves_until_the_new_one_is_ready(root: Path, loa
 
 @run
 async def test_only_changed_models_are_reloaded(root: Path, loader: FakeLoader) -> None:
-    """Of a model that has not changed nothing; of one with a changed version that version; with a changed
-    configuration all, unless only the policy has changed."""
+    """An unchanged model is not reloaded. A changed version reloads that version, and a changed configuration reloads
+    all versions, unless only the policy has changed."""
     every = "version_policy { all { } }" + PYTHON
     directory = write_model(root, "m", every, ("1", "2"))
     repository = await started(root, loader, startup_models=["m"])
@@ -226,7 +226,7 @@ async def test_only_changed_models_are_reloaded(root: Path, loader: FakeLoader) 
 
 @run
 async def test_loads_run_side_by_side_up_to_a_limit(root: Path, loader: FakeLoader) -> None:
-    """Different models at the same time."""
+    """Different models load concurrently, up to the limit."""
     for number in range(6):
         write_model(root, f"m{number}")
         loader.gates[f"m{number}"] = asyncio.Event()
@@ -262,7 +262,7 @@ async def test_one_model_is_changed_by_one_at_a_time(root: Path, loader: FakeLoa
 
 @run
 async def test_a_caller_that_goes_away_leaves_a_load_to_its_end(root: Path, loader: FakeLoader) -> None:
-    """Nothing is lost or left half done."""
+    """The load of a cancelled caller continues to its end."""
     write_model(root, "m")
     loader.gates["m"] = asyncio.Event()
     repository = await started(root, loader)
@@ -280,7 +280,7 @@ async def test_a_caller_that_goes_away_leaves_a_load_to_its_end(root: Path, load
 
 @run
 async def test_a_model_can_be_loaded_while_its_last_life_ends(root: Path, loader: FakeLoader) -> None:
-    """An unload that waits for requests under way does not keep the model from coming back."""
+    """An unload that waits for requests in flight does not block a new load."""
     write_model(root, "m")
     loader.unload_gates["m"] = asyncio.Event()
     repository = await started(root, loader, startup_models=["m"])
@@ -298,7 +298,7 @@ async def test_a_model_can_be_loaded_while_its_last_life_ends(root: Path, loader
 
 @run
 async def test_an_ensemble_ends_before_its_models(root: Path, loader: FakeLoader) -> None:
-    """All of them stop serving at once, and the models stay for what the ensemble has under way."""
+    """All of them stop serving at once. The models are unloaded after the ensembles that use them."""
     write_model(root, "m")
     write_model(root, "e", ensemble("m"))
     write_model(root, "f", ensemble("e"))
@@ -318,7 +318,7 @@ async def test_an_ensemble_ends_before_its_models(root: Path, loader: FakeLoader
 
 @run
 async def test_an_end_does_not_wait_for_loads(root: Path, loader: FakeLoader) -> None:
-    """Loads are cancelled; serving models are unloaded; changes are rejected."""
+    """At close, loads are cancelled, serving models are unloaded, and changes are rejected."""
     for name in ("a", "b"):
         write_model(root, name)
     loader.gates["b"] = asyncio.Event()
@@ -339,7 +339,7 @@ async def test_an_end_does_not_wait_for_loads(root: Path, loader: FakeLoader) ->
 
 @run
 async def test_what_a_model_completes_is_checked(root: Path, loader: FakeLoader) -> None:
-    """A configuration that is still wrong when the model is loaded is a failure, and the model goes again."""
+    """A configuration that is still invalid once the model is loaded fails the load, and the model is unloaded."""
     write_model(root, "m", 'backend: "python" input [ { name: "x" } ]')
     repository = await started(root, loader)
     with pytest.raises(EngineError, match="Invalid argument: model input 'x' must specify 'data_type' for m"):
@@ -350,7 +350,7 @@ async def test_what_a_model_completes_is_checked(root: Path, loader: FakeLoader)
 
 @run
 async def test_without_completion_configurations_must_be_complete(root: Path, loader: FakeLoader) -> None:
-    """A configuration that is missing, or incomplete, cannot be read."""
+    """A missing or incomplete configuration fails."""
     write_model(root, "bare", None)
     write_model(root, "part", 'backend: "python" input [ { name: "x" } ]')
     repository = await started(root, loader, auto_complete=False, startup_models=["*"])
@@ -363,7 +363,7 @@ async def test_without_completion_configurations_must_be_complete(root: Path, lo
 
 @run
 async def test_a_name_does_not_lead_out_of_the_repository(root: Path, loader: FakeLoader) -> None:
-    """Nor does a file that a request carries."""
+    """Names of models and of files in a request that lead out of the repository are refused."""
     (root / "models").mkdir()
     write_model(root, "secret")
     repository = await started(root / "models", loader)
@@ -374,13 +374,13 @@ async def test_a_name_does_not_lead_out_of_the_repository(root: Path, loader: Fa
         with pytest.raises(EngineError, match="failed to poll from model repository"):
             await repository.load("m", '{"backend": "python"}', {path: b"x"})
     assert not loader.loaded
-    assert repository.failures == {}  # names that requests make up are not remembered
+    assert repository.failures == {}  # unknown names from requests are not stored
     await repository.close()
 
 
 @run
 async def test_carried_files_go_with_the_model(root: Path, loader: FakeLoader) -> None:
-    """They lie in a directory of their own until the model is unloaded, a reload that fails included."""
+    """Files of a request are in a separate directory until the model is unloaded. A failed reload keeps them."""
     repository = await started(root, loader)
     await repository.load("m", '{"backend": "python"}', {"file:1/model.py": b"x", "file:data.txt": b"y"})
     directory = repository.get("m").spec.directory
@@ -396,7 +396,7 @@ async def test_carried_files_go_with_the_model(root: Path, loader: FakeLoader) -
 
 @run
 async def test_names_that_no_file_system_takes(root: Path, loader: FakeLoader) -> None:
-    """Are those of no model."""
+    """Names that a file system cannot have are unknown models."""
     repository = await started(root, loader)
     for name in ("x" * 300, "a\0b", "..", "a/b"):
         with pytest.raises(EngineError) as refused:

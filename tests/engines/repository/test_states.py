@@ -19,7 +19,7 @@ def version_at(*states: ModelState) -> Version:
     return version
 
 
-# Every way through the table, and where it leads.
+# Every path through the table, and where it leads.
 WAYS = [
     (),
     (READY,),
@@ -33,7 +33,7 @@ WAYS = [
 
 @pytest.mark.parametrize("states", WAYS)
 def test_the_way_of_a_version(states: tuple[ModelState, ...]) -> None:
-    """A version is loaded once and unloaded once."""
+    """A version cannot take a transition that the table lacks."""
     version = version_at(*states)
     for state in set(ModelState) - TRANSITIONS[version.state]:
         with pytest.raises(AssertionError):
@@ -41,13 +41,13 @@ def test_the_way_of_a_version(states: tuple[ModelState, ...]) -> None:
 
 
 def test_every_state_has_a_row() -> None:
-    """And every state but the first is reached from another."""
+    """Every state has a row, and every state but the first can be reached."""
     assert TRANSITIONS.keys() == set(ModelState)
     assert set().union(*TRANSITIONS.values()) == set(ModelState) - {LOADING}
 
 
 def test_reasons() -> None:
-    """A failure has Triton's text of its code; an unloaded version has its reason, and does not prevent readiness."""
+    """A failure has Triton's text for its code. An unloaded version has a reason too, and counts as ready."""
     failed = version_at()
     failed.fail(invalid("it is wrong"))
     assert (failed.reason, failed.is_as_wanted, failed.source) == ("Invalid argument: it is wrong", False, None)
@@ -63,7 +63,7 @@ def test_every_code_has_a_text() -> None:
 
 
 def test_whatever_a_load_raises_is_the_models_failure() -> None:
-    """An error of the host's own keeps its code; any other becomes an internal one that names its kind."""
+    """An EngineError keeps its code; any other exception becomes an internal error that names its type."""
     error = EngineError(ErrorCode.UNSUPPORTED, "no")
     assert as_engine_error(error) is error
     created = as_engine_error(KeyError("x"))

@@ -1,4 +1,4 @@
-"""Roots here, and roots elsewhere that are copied."""
+"""Local roots, and remote roots that are copied."""
 
 import sys
 import uuid
@@ -32,7 +32,7 @@ def tree(root: Path) -> dict[str, str]:
 
 
 def test_a_remote_root_is_copied(store: tuple[Any, str], tmp_path: Path) -> None:
-    """All of it with its empty directories; what changes there changes here, and what goes there goes here."""
+    """The copy has all files and empty directories, and follows changes and removals."""
     files, place = store
     files.pipe(f"{place}/a/1/model.py", b"one")
     files.pipe(f"{place}/a/config.pbtxt", b"config")
@@ -56,7 +56,7 @@ def test_a_remote_root_is_copied(store: tuple[Any, str], tmp_path: Path) -> None
 
 
 def test_one_model_is_fetched_alone(store: tuple[Any, str], tmp_path: Path) -> None:
-    """The others are only known by name."""
+    """For the other models only the names are fetched."""
     files, place = store
     for name in ("a", "b"):
         files.pipe(f"{place}/{name}/1/model.py", name.encode())
@@ -71,7 +71,7 @@ def test_one_model_is_fetched_alone(store: tuple[Any, str], tmp_path: Path) -> N
 
 
 def test_what_has_not_changed_is_not_fetched(store: tuple[Any, str], tmp_path: Path) -> None:
-    """Not even by the next host that uses the copy."""
+    """An unchanged file is not fetched again, also not by the next host that uses the copy."""
     files, place = store
     files.pipe(f"{place}/a/1/model.py", b"one")
     RemoteRoot(f"memory:/{place}", tmp_path / "copy").refresh()
@@ -81,7 +81,7 @@ def test_what_has_not_changed_is_not_fetched(store: tuple[Any, str], tmp_path: P
 
 
 def test_a_file_that_is_in_use_stays_as_it_was(store: tuple[Any, str], tmp_path: Path) -> None:
-    """A new one takes its name, and is never there by half."""
+    """A new file replaces the old one atomically: an open file keeps its content."""
     files, place = store
     files.pipe(f"{place}/a/weights", b"old")
     root = RemoteRoot(f"memory:/{place}", tmp_path / "copy")
@@ -94,7 +94,7 @@ def test_a_file_that_is_in_use_stays_as_it_was(store: tuple[Any, str], tmp_path:
 
 
 def test_a_store_that_does_not_answer(store: tuple[Any, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is unavailable, and what was copied stays."""
+    """The repository is unavailable, and the copy stays."""
     files, place = store
     files.pipe(f"{place}/a/x", b"x")
     root = RemoteRoot(f"memory:/{place}", tmp_path / "copy")
@@ -116,7 +116,7 @@ def test_a_store_that_does_not_answer(store: tuple[Any, str], tmp_path: Path, mo
     "url, package", [("s3://bucket/models", "s3fs"), ("gs://bucket/models", "gcsfs"), ("memory://models", "fsspec")]
 )
 def test_a_missing_library_is_named(url: str, package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With what installs it."""
+    """The error has the command that installs the library."""
     for name in [name for name in sys.modules if name.partition(".")[0] == package]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, package, None)

@@ -1,4 +1,4 @@
-"""What is refused of a configuration, in Triton's words."""
+"""Configurations that are refused, with Triton's texts."""
 
 import pytest
 
@@ -146,7 +146,7 @@ def test_what_is_refused(text: str, error_text: str) -> None:
 
 @pytest.mark.parametrize("text", RIGHT)
 def test_what_is_not_refused(text: str) -> None:
-    """What Triton serves passes, and is not changed by the check."""
+    """Configurations that Triton accepts pass the check unchanged."""
     config = read(text)
     set_defaults(config)
     before = config.SerializeToString(deterministic=True)
@@ -233,7 +233,7 @@ def test_what_is_refused_of_tensors(text: str, error_text: str) -> None:
     ],
 )
 def test_tensors_that_are_not_refused(text: str) -> None:
-    """A reshape keeps the elements between its variable sizes; an empty one means a single element."""
+    """A reshape keeps the number of elements between its variable sizes; an empty one is a single element."""
     config = read(text)
     check_tensors(config)
     check_tensors(config, is_complete=False)
@@ -249,6 +249,6 @@ def test_what_the_model_may_still_complete(missing: str) -> None:
 
 
 def test_what_no_model_completes_is_refused_at_once() -> None:
-    """A dimension of 0 stays wrong."""
+    """A dimension of 0 is refused also in an incomplete configuration."""
     with pytest.raises(ConfigError, match="dimension must be integer"):
         check_tensors(read(tensor("dims: [ 0 ]")), is_complete=False)

@@ -1,4 +1,4 @@
-"""What Triton fills in."""
+"""Defaults that Triton fills in."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from engines.repository.config import (
     set_instance_groups,
 )
 
-# The configuration, the entries of the first version directory, and what Triton makes of them:
+# The configuration, the entries of the first version directory, and Triton's result:
 # backend, platform, default_model_filename.
 CASES = [
     ('platform: "pytorch_libtorch"', [], ("pytorch", "pytorch_libtorch", "model.pt")),
@@ -38,7 +38,7 @@ CASES = [
     ("", ["model.pt"], ("pytorch", "pytorch_libtorch", "model.pt")),
     ("", ["model.onnx", "model.py"], ("onnxruntime", "onnxruntime_onnx", "model.onnx")),
     ("", ["model.savedmodel"], ("tensorflow", "tensorflow_savedmodel", "model.savedmodel")),
-    # This host's own.
+    # Specific to this host.
     ('backend: "pytorch"', ["model.pt2"], ("pytorch", "pytorch_libtorch", "model.pt2")),
     ('backend: "pytorch"', ["model.py", "model.safetensors"], ("pytorch", "pytorch_libtorch", "model.py")),
     ('backend: "pytorch"', ["model.py", "model.pt"], ("pytorch", "pytorch_libtorch", "model.pt")),
@@ -49,7 +49,7 @@ CASES = [
 
 @pytest.mark.parametrize("text, files, expected", CASES)
 def test_a_backend_is_completed(text: str, files: list[str], expected: tuple[str, ...], tmp_path: Path) -> None:
-    """Backend, platform and file name complete each other; where the configuration is silent, the files tell."""
+    """Backend, platform and file name determine each other; without them the files of the version determine all."""
     version = tmp_path / "1"
     version.mkdir()
     for name in files:
@@ -68,14 +68,14 @@ def test_a_name_may_select_the_backend(tmp_path: Path) -> None:
 
 
 def test_a_model_without_a_backend(tmp_path: Path) -> None:
-    """It is refused in Triton's words."""
+    """A model whose backend is unknown is refused with Triton's text."""
     error_text = "Could not determine backend for model 'm' with no backend in model configuration"
     with pytest.raises(ConfigError, match=error_text):
         complete_backend(read(""), "m", tmp_path)
 
 
 def test_a_name_that_is_given_stays(tmp_path: Path) -> None:
-    """Whether it fits the directory is checked later."""
+    """A configured name is kept; another check compares it with the directory."""
     config = read('name: "other", backend: "python"')
     complete_backend(config, "m", tmp_path)
     assert config.name == "other"
@@ -115,7 +115,7 @@ DEFAULTS = [
 
 @pytest.mark.parametrize("text, expected", DEFAULTS)
 def test_defaults(text: str, expected: str) -> None:
-    """Version policy, preferred sizes, idle time and pinned memory, where they are left open."""
+    """Version policy, preferred batch sizes, idle time and pinned memory have defaults."""
     config = read(text)
     set_defaults(config)
     assert config == read(expected)
@@ -144,7 +144,7 @@ GROUPS = [
 
 @pytest.mark.parametrize("text, backend, gpus, expected", GROUPS)
 def test_instance_groups(text: str, backend: str, gpus: tuple[int, ...], expected: list[tuple]) -> None:
-    """A group gets a name, a kind that this machine has, and a count; KIND_GPU all GPUs."""
+    """A group gets a name, a kind that this machine has, and a count; KIND_GPU gets all GPUs."""
     config = read(f'name: "m" backend: "{backend}" {text}')
     set_instance_groups(config, gpus, is_metal=False)
     check_instance_groups(config, gpus)
@@ -164,7 +164,7 @@ def test_instance_groups(text: str, backend: str, gpus: tuple[int, ...], expecte
     ],
 )
 def test_instance_groups_that_are_refused(group: str, gpus: tuple[int, ...], error_text: str) -> None:
-    """In Triton's words."""
+    """A wrong group is refused with Triton's text."""
     config = read(f'name: "m" backend: "python" instance_group [ {{ {group} }} ]')
     set_instance_groups(config, gpus)
     with pytest.raises(ConfigError) as caught:
@@ -184,7 +184,7 @@ def test_instances_on_a_mac(backend: str, kind: str) -> None:
 
 
 def test_an_ensemble_has_no_instances() -> None:
-    """Nothing is filled in, and nothing is missed."""
+    """An ensemble gets no instance groups, and passes the check without them."""
     config = read('platform: "ensemble" ensemble_scheduling { }')
     set_instance_groups(config, (0,))
     check_instance_groups(config, (0,))

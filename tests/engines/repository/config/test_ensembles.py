@@ -1,4 +1,4 @@
-"""What is refused of an ensemble by its own configuration."""
+"""Ensembles that are refused by their configuration alone."""
 
 import pytest
 
@@ -51,7 +51,7 @@ WRONG = [
 
 @pytest.mark.parametrize("text, error_text", WRONG)
 def test_what_is_refused(text: str, error_text: str) -> None:
-    """Steps and maps that are incomplete; tensors that are unknown, unused, written twice, or go in a circle."""
+    """Refused are incomplete steps and maps, and tensors that are unknown, unused, written twice, or form a cycle."""
     config = read(text)
     set_defaults(config)
     with pytest.raises(ConfigError) as caught:
@@ -68,7 +68,7 @@ def test_what_is_refused(text: str, error_text: str) -> None:
     ],
 )
 def test_what_is_not_refused(text: str) -> None:
-    """Chains, and tensors that part and meet again."""
+    """Chains are accepted, and tensors that fork and join."""
     config = read(text)
     set_defaults(config)
     check(config)

@@ -46,7 +46,7 @@ def test_errors_of_a_file_have_their_place(text: str, error_text: str, tmp_path:
 
 
 def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
-    """It is named, with the reason."""
+    """The error names the file and the reason."""
     with pytest.raises(ConfigError, match=r"nothing.pbtxt: No such file or directory"):
         read(tmp_path / "nothing.pbtxt")
     (tmp_path / "latin.pbtxt").write_bytes(b'name: "\xff"')
@@ -62,7 +62,7 @@ def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
     ],
 )
 def test_json_is_read_in_each_of_its_spellings(text: str) -> None:
-    """Names of fields in both forms, enum values in any case, 64-bit numbers as numbers or texts."""
+    """JSON may have field names in both forms, enum values in any case, and 64-bit numbers as numbers or texts."""
     assert read_json(text) == read('name: "x" input [ { name: "a", data_type: TYPE_FP32, dims: [ 3 ] } ]')
 
 
@@ -88,7 +88,7 @@ def test_only_enum_values_change_their_case() -> None:
     ],
 )
 def test_json_that_is_no_configuration_is_refused(text: str, error_text: str) -> None:
-    """In Triton's words, and then what is wrong with it."""
+    """The error begins with Triton's text, followed by the reason."""
     with pytest.raises(ConfigError, match=r"^Invalid config override: ") as caught:
         read_json(text)
     assert error_text in caught.value.message
@@ -106,7 +106,7 @@ def test_json_that_is_no_configuration_is_refused(text: str, error_text: str) ->
     ],
 )
 def test_the_line_of_what_is_wrong(words: tuple[str, ...], line: int | None) -> None:
-    """Each word is looked for behind the one before; comments do not count."""
+    """Each word is searched for after the previous one; comments are skipped."""
     text = """# max_batch_size
 max_batch_size: 3
 input [
