@@ -1,4 +1,4 @@
-"""EventBus between processes, by a real Redis that comes, goes and forgets."""
+"""The event bus between processes, over a real Redis that fails and loses data."""
 
 import asyncio
 import time
@@ -26,7 +26,7 @@ def server(tmp_path: Path) -> Iterator[RedisServer]:
 
 
 class Listener:
-    """A process of a gateway: what it has heard, and how often it read all anew."""
+    """A gateway process: the events that it received, and how often it had to reload all state."""
 
     def __init__(self, url: str) -> None:
         self.store = Store(read_address(url), deadline=5.0, timeout=10.0)
@@ -52,7 +52,7 @@ async def becomes(question: Callable[[], bool], timeout: float = 20.0) -> None:
 
 
 def between(url: str, scene: Callable[[Listener, Listener], Awaitable[None]]) -> None:
-    """Play a scene with one who tells and one who listens."""
+    """Run a scene with a publisher and a subscriber."""
 
     async def play() -> None:
         one, other = Listener(url), Listener(url)
@@ -60,7 +60,7 @@ def between(url: str, scene: Callable[[Listener, Listener], Awaitable[None]]) ->
         other.news.start()
         try:
             await becomes(lambda: one.news.is_live and other.news.is_live)
-            assert other.missed == 1  # whoever begins reads all
+            assert other.missed == 1  # each bus reloads its state once at its start
             await asyncio.wait_for(scene(one, other), 30)
         finally:
             await one.close()
@@ -70,7 +70,7 @@ def between(url: str, scene: Callable[[Listener, Listener], Awaitable[None]]) ->
 
 
 def test_news_reach_others_at_once(server: RedisServer) -> None:
-    """What one tells the others hear within a moment, in order, and he himself does not."""
+    """An event reaches the other processes soon and in order, and not its own publisher."""
 
     async def scene(one: Listener, other: Listener) -> None:
         for number in range(100):
@@ -78,7 +78,7 @@ def test_news_reach_others_at_once(server: RedisServer) -> None:
         await becomes(lambda: len(other.heard) == 100)
         assert other.heard == [f"s{number}" for number in range(100)]
         assert one.heard == []
-        one.news.publish(RulesActivated("ab", 1, "one"))  # nobody listens for that
+        one.news.publish(RulesActivated("ab", 1, "one"))  # no subscriber for this kind
         one.news.publish(SessionMoved("last"))
         await becomes(lambda: other.heard[-1] == "last")
         assert other.missed == 1 and other.news.gaps == 0
@@ -87,7 +87,7 @@ def test_news_reach_others_at_once(server: RedisServer) -> None:
 
 
 def test_a_cut_connection_misses_nothing(server: RedisServer) -> None:
-    """Who was cut off goes on where he was: all that was told meanwhile is heard, and nothing need be read anew."""
+    """After a dropped connection the reader resumes at its position: it gets every event and reloads no state."""
 
     async def scene(one: Listener, other: Listener) -> None:
         server.client.client_kill_filter(_type="normal", skipme=True)
@@ -99,7 +99,7 @@ def test_a_cut_connection_misses_nothing(server: RedisServer) -> None:
 
 
 def test_a_redis_that_was_killed_goes_on(server: RedisServer) -> None:
-    """A Redis that comes back with its data has lost no news."""
+    """A Redis that restarts with its data loses no event."""
 
     async def scene(one: Listener, other: Listener) -> None:
         one.news.publish(SessionMoved("before"))
@@ -116,7 +116,7 @@ def test_a_redis_that_was_killed_goes_on(server: RedisServer) -> None:
 
 
 def test_a_redis_without_its_data_is_noticed(server: RedisServer) -> None:
-    """Where the stream is another one than was read, even without anything being told, all is read anew."""
+    """When the stream was replaced, even by an empty one, all state is reloaded."""
 
     async def scene(one: Listener, other: Listener) -> None:
         one.news.publish(SessionMoved("before"))
@@ -132,7 +132,7 @@ def test_a_redis_without_its_data_is_noticed(server: RedisServer) -> None:
 
 
 def test_a_stream_that_was_lost_under_a_reader_is_noticed(server: RedisServer) -> None:
-    """A stream that begins anew while it is read is noticed with its first entry."""
+    """A stream that is replaced during a read is detected at its first entry."""
 
     async def scene(one: Listener, other: Listener) -> None:
         for name in ("a", "b"):
@@ -146,7 +146,7 @@ def test_a_stream_that_was_lost_under_a_reader_is_noticed(server: RedisServer) -
 
 
 def test_who_was_away_too_long_reads_all_anew(server: RedisServer) -> None:
-    """Entries that were trimmed before they were read are missed, and that is noticed."""
+    """When entries were trimmed before they were read, the gap is detected."""
 
     async def scene(one: Listener, other: Listener) -> None:
         one.news.publish(SessionMoved("before"))
@@ -165,7 +165,7 @@ def test_who_was_away_too_long_reads_all_anew(server: RedisServer) -> None:
 
 
 def test_a_standing_redis_is_noticed(server: RedisServer) -> None:
-    """A Redis that stands still makes everybody deaf, who know it; when it goes on they hear again."""
+    """While Redis is paused every process reports that its bus is down; afterwards events arrive again."""
 
     async def scene(one: Listener, other: Listener) -> None:
         server.pause()
@@ -179,21 +179,21 @@ def test_a_standing_redis_is_noticed(server: RedisServer) -> None:
 
 
 def test_the_stream_is_bounded(server: RedisServer) -> None:
-    """However much is told, about the last 10,000 are kept."""
+    """The stream keeps about the last 10,000 entries, however many are published."""
 
     async def scene(one: Listener, other: Listener) -> None:
         for _ in range(3):
             for number in range(5_000):
                 one.news.publish(SessionMoved(f"s{number}"))
             await becomes(lambda: not one.store.has_unwritten)
-        await becomes(lambda: len(other.heard) == 15_000 or other.missed > 1)  # missed: a disk that stalls Redis
+        await becomes(lambda: len(other.heard) == 15_000 or other.missed > 1)  # missed: a disk stalled Redis
         assert 10_000 <= int(server.client.xlen(STREAM)) < 10_200
 
     between(server.url, scene)
 
 
 def test_a_wrong_type_in_the_key_breaks_nothing(server: RedisServer) -> None:
-    """Where something else lies under the stream's name nobody hears news, and all is well when it is gone."""
+    """While the stream's key has a wrong type no events arrive; they do again once the key is deleted."""
 
     async def scene(one: Listener, other: Listener) -> None:
         server.client.delete(STREAM)
@@ -209,7 +209,7 @@ def test_a_wrong_type_in_the_key_breaks_nothing(server: RedisServer) -> None:
 
 
 def test_what_somebody_else_adds_breaks_nothing(server: RedisServer) -> None:
-    """An entry that is no news, in the middle of the stream, costs no news after it."""
+    """An entry that is not an event does not stop the events after it."""
 
     async def scene(one: Listener, other: Listener) -> None:
         one.news.publish(SessionMoved("before"))
@@ -223,7 +223,7 @@ def test_what_somebody_else_adds_breaks_nothing(server: RedisServer) -> None:
 
 
 def test_news_travel_by_a_cluster(tmp_path: Path) -> None:
-    """A cluster carries them like a single server."""
+    """Events also travel through a Redis cluster."""
 
     async def scene(one: Listener, other: Listener) -> None:
         one.news.publish(SessionMoved("s"))

@@ -1,4 +1,4 @@
-"""News as they are written."""
+"""Serialized events."""
 
 import pytest
 
@@ -41,13 +41,13 @@ WRITTEN = [
 
 @pytest.mark.parametrize("item, kind, body", WRITTEN)
 def test_round_trip(item: Item, kind: str, body: str) -> None:
-    """Each kind is written as exactly this, and read from it."""
+    """Each kind is written as exactly this text, and read from it."""
     assert write_item(item) == (kind, body)
     assert read_item(kind.encode(), body.encode()) == item
 
 
 def test_every_kind_is_shown_here() -> None:
-    """The table above has them all."""
+    """The table above has every kind."""
     assert {kind for _, kind, _ in WRITTEN} == set(KINDS)
 
 
@@ -62,10 +62,10 @@ def test_every_kind_is_shown_here() -> None:
     ],
 )
 def test_what_is_not_known_is_passed_over(kind: bytes, body: bytes) -> None:
-    """Another version's kinds, and what is no news at all, are nothing."""
+    """Kinds of other versions and malformed events are read as None."""
     assert read_item(kind, body) is None
 
 
 def test_fields_to_come_are_passed_over() -> None:
-    """A newer gateway may say more of a kind."""
+    """Unknown fields from a newer gateway are ignored."""
     assert read_item(b"session", b'{"name":"s","why":"drained"}') == SessionMoved("s")

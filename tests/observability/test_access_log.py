@@ -1,4 +1,4 @@
-"""One line a request."""
+"""The access log has one line per request."""
 
 import asyncio
 import io
@@ -27,8 +27,8 @@ ENTRY = AccessLogEntry(
 
 
 def play(scene: Callable[[list[float]], Iterator[None]]) -> None:
-    """Run a scene in an event loop whose clock it moves by hand: the one number of the list. The loop takes its turn
-    wherever the scene yields."""
+    """Run a scene in an event loop whose clock is the single number in the list. The loop runs once each time the scene
+    yields."""
 
     async def act() -> None:
         loop, clock = asyncio.get_running_loop(), [1000.0]
@@ -72,14 +72,14 @@ def written(log_format: str, *entries: AccessLogEntry) -> str:
     ],
 )
 def test_text(entry: AccessLogEntry, line: str) -> None:
-    """As text: when, who, what, the status, why it failed, how long it took, and where it went."""
+    """The text format has time, client, request, status, reason of failure, duration and endpoint."""
     when, _, rest = written("text", entry).partition(" ")
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}\+00:00", when)
     assert rest == line + "\n"
 
 
 def test_json() -> None:
-    """As JSON: every field by its name, one object a line, whatever a client put into its request."""
+    """The JSON format has one object per line with every field named, whatever text a client sends."""
     odd = replace(ENTRY, target='/v2/"\x85\u2028', request_id="é\t")
     lines = written("json", ENTRY, odd).split("\n")
     assert lines.pop() == ""
@@ -102,7 +102,7 @@ def test_json() -> None:
 
 
 def test_lines_are_written_in_batches() -> None:
-    """A line waits half a second for others, so that no request waits for the disk; all of them go in one write."""
+    """Lines are buffered for half a second, so that no request waits for the disk, and written at once."""
     stream = io.StringIO()
 
     def scene(clock: list[float]) -> Iterator[None]:
@@ -119,13 +119,13 @@ def test_lines_are_written_in_batches() -> None:
         log.write(ENTRY)
         clock[0] += 0.4
         yield
-        assert stream.getvalue().count("\n") == 2  # the next batch has half a second of its own
+        assert stream.getvalue().count("\n") == 2  # the next batch starts its own half second
 
     play(scene)
 
 
 def test_a_long_batch_is_written_at_once() -> None:
-    """Under load five hundred lines are a batch, however young."""
+    """500 lines are written at once, even before half a second has passed."""
     stream = io.StringIO()
 
     def scene(clock: list[float]) -> Iterator[None]:

@@ -1,4 +1,4 @@
-"""What a worker counts of experiments' arms."""
+"""A worker's counters of experiment arms."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def counts_of(arms: Arms) -> ArmCounts:
 
 @given(st.lists(st.floats(0.0, 1e5), max_size=30))
 def test_latencies_fall_into_the_bins_that_statistics_read(latencies: list[float]) -> None:
-    """The hot path's short cut is `bin_of`."""
+    """The hot path's bin index equals `bin_of`."""
     arms = Arms(0)
     for seconds in latencies:
         arms.meter("x", "a").of_bucket(3).answered(ID, 200, 1, seconds)
@@ -34,7 +34,7 @@ def test_latencies_fall_into_the_bins_that_statistics_read(latencies: list[float
 
 
 def test_counts_go_on_while_somebody_asks() -> None:
-    """To ask twice counts nothing twice."""
+    """Reading the counters twice counts nothing twice."""
     arms = Arms(0)
     meter = arms.meter("x", "a").of_bucket(5)
     meter.answered(ID, 200, 10, 0.5)
@@ -47,7 +47,7 @@ def test_counts_go_on_while_somebody_asks() -> None:
 
 
 def test_requests_of_no_unit_take_the_buckets_in_turn() -> None:
-    """Each bucket has as many as any other, or one more."""
+    """Requests without a unit are spread evenly over the buckets."""
     arms = Arms(0)
     for _ in range(2 * NUM_BUCKETS + 3):
         arms.meter("x", "a").answered(ID, 200, 1, 0.1)
@@ -72,7 +72,7 @@ OUTCOMES = [
 
 @pytest.mark.parametrize("happen, requests, errors, kinds", OUTCOMES)
 def test_what_is_an_error_of_an_arm(happen: object, requests: int, errors: int, kinds: dict[str, int]) -> None:
-    """A server's fault is; what callers, limits and our own Redis are to blame for is not."""
+    """Server faults count as errors of the arm; faults of clients, limits and the gateway's Redis do not."""
     arms = Arms(0)
     happen(arms.meter("x", "a").of_bucket(0))  # type: ignore[operator]
     counts = counts_of(arms)
@@ -80,7 +80,7 @@ def test_what_is_an_error_of_an_arm(happen: object, requests: int, errors: int, 
 
 
 def test_a_forced_request_only_counts_as_such() -> None:
-    """However it ends."""
+    """A forced request counts only as forced, however it ends."""
     arms = Arms(10)
     meter = arms.meter("x", "a", is_forced=True)
     meter.of_bucket(3).answered(ID, 500, 1, 0.1)
@@ -94,7 +94,7 @@ def test_a_forced_request_only_counts_as_such() -> None:
 
 @given(st.integers(0, 40), st.lists(st.integers(0, 30), max_size=120))
 def test_the_last_requests_are_remembered(size: int, ids: list[int]) -> None:
-    """Half as many as there is room for are certain, and never more than that are kept."""
+    """At least half of the capacity of recent requests is kept, and never more than the capacity."""
     recent, meter = RecentAnswers(size), Meter(ArmCounts(ArmKey("x", "a")), RecentAnswers(0), 0)
     for number in ids:
         recent.put(b"%d" % number, meter)
@@ -104,7 +104,7 @@ def test_the_last_requests_are_remembered(size: int, ids: list[int]) -> None:
 
 
 def test_feedback_is_bounded_by_names() -> None:
-    """One name too many is told, and leaves nothing."""
+    """One feedback name too many is refused and stored nowhere."""
     arms = Arms(0)
     meter = arms.meter("x", "a").of_bucket(7)
     for number in range(MAX_FEEDBACK_NAMES):

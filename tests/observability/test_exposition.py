@@ -1,4 +1,4 @@
-"""Prometheus' text, from counters made by hand."""
+"""Prometheus' text format, from counters made by hand."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -45,7 +45,7 @@ QUIET = ExpositionState(
 
 
 def busy() -> ExpositionState:
-    """Two replies, 1 ms and an hour long, one of them retried, a refusal, and a stream's messages."""
+    """Two replies of 1 ms and of an hour, one of them retried; a refusal; a stream's messages."""
     metrics = Metrics()
     series = metrics.series(SPLIT)
     series.count(200, total=0.001, first_byte=0.0004, upstream=0.0009)
@@ -58,7 +58,7 @@ def busy() -> ExpositionState:
 
 
 def scrape(state: ExpositionState) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
-    """What a Prometheus server reads, by name and labels."""
+    """The samples that a Prometheus server reads, by name and labels."""
     families = text_string_to_metric_families(render(state).decode())
     return {
         (sample.name, frozenset(sample.labels.items())): sample.value
@@ -118,13 +118,13 @@ def test_what_is_told(name: str, labels: Mapping[str, str], value: float) -> Non
 @pytest.mark.parametrize(
     "name, count, total",
     [
-        ("pointsman_request_seconds", 3, 3600.0012),  # a refusal takes its time too
+        ("pointsman_request_seconds", 3, 3600.0012),  # a refusal has a duration too
         ("pointsman_upstream_seconds", 2, 3599.0009),
         ("pointsman_first_byte_seconds", 2, 0.2004),
     ],
 )
 def test_histograms_count_and_sum(name: str, count: int, total: float) -> None:
-    """The three latencies have a bucket for each bound and one above all, each holding what lies below it."""
+    """The three latencies have a bucket for each bound and one for +Inf, and buckets are cumulative."""
     told = scrape(busy())
 
     def bucket(bound: str) -> float:
@@ -137,7 +137,7 @@ def test_histograms_count_and_sum(name: str, count: int, total: float) -> None:
 
 
 def test_a_latency_on_a_bound_is_within_it() -> None:
-    """`le` means at most: a reply of exactly 1 ms is in the bucket of 0.001, and an hour only in the last."""
+    """`le` is inclusive: a reply of exactly 1 ms is in the bucket of 0.001, and an hour only in the last."""
     told = scrape(busy())
     where = "pointsman_request_seconds_bucket"
     assert told[where, frozenset({**SPLIT_LABELS, "le": "0.0005"}.items())] == 1
@@ -146,12 +146,12 @@ def test_a_latency_on_a_bound_is_within_it() -> None:
 
 
 def test_a_gateway_without_redis_says_nothing_of_it() -> None:
-    """Where there is no Redis there is no metric of one that could look like an outage."""
+    """Without Redis there are no Redis metrics, which could look like an outage."""
     assert b"pointsman_redis" not in render(replace(QUIET, store=None))
 
 
 def test_sessions_are_told_by_where_they_went_from() -> None:
-    """Counters of sessions, with the endpoint that was left and why."""
+    """Session counters have labels for the endpoint that was left and for the reason."""
     use = SessionUse(
         1, 2, 3, 4, {("gpu", "http://a", "drained"): 5}, {("gpu", "http://b"): 6}, 7, {("gpu", "http://a", "lost"): 8}
     )
@@ -167,7 +167,7 @@ def test_sessions_are_told_by_where_they_went_from() -> None:
 
 
 def test_names_are_escaped() -> None:
-    """Quotes, backslashes and line ends in a name do not break the text."""
+    """Quotes, backslashes and line ends in a name are escaped."""
     odd = 'a "b" \\ c\nd'
     metrics = Metrics()
     metrics.series(SeriesKey(odd)).count_failure(404, 0.001)
@@ -177,19 +177,19 @@ def test_names_are_escaped() -> None:
 
 
 def test_scrapes_do_not_add_up() -> None:
-    """Each scrape tells the state that it was given: nothing stays from the one before."""
+    """Each scrape reports only the state that it was given; nothing remains from the one before."""
     assert render(busy()) == render(busy())
     assert ("pointsman_retries_total", frozenset(SPLIT_LABELS.items())) not in scrape(QUIET)
 
 
 def test_a_share_that_nobody_told_is_not_zero() -> None:
-    """An engine that says nothing of its memory has no gauge of it."""
+    """An engine that does not report its memory has no gauge of it."""
     where = frozenset({"engine": "mac", "endpoint": "http://d:1"}.items())
     assert ("pointsman_engine_kv_use", where) not in scrape(QUIET)
 
 
 def test_arms_of_experiments_are_told() -> None:
-    """Beside the series of all requests: what experiments count themselves."""
+    """Experiments' own counters are exported beside the request series."""
     metrics = Metrics()
     meter = metrics.arms.meter("x", "new").of_bucket(0)
     meter.answered(b"r", 500, 1, 0.1)

@@ -1,4 +1,4 @@
-"""The log's lines."""
+"""Formats of the gateway's log."""
 
 import json
 import logging
@@ -11,7 +11,7 @@ from gateway.observability.logs import set_up_logging
 
 @pytest.fixture(autouse=True)
 def kept_handlers() -> Iterator[None]:
-    """pytest's own handlers are back after a test."""
+    """Restore pytest's own handlers after a test."""
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
     yield
@@ -20,7 +20,7 @@ def kept_handlers() -> Iterator[None]:
 
 
 def test_a_text_line(capsys: pytest.CaptureFixture[str]) -> None:
-    """An event is one line on stderr: time, level, who, what."""
+    """An event is one line on stderr: time, level, logger, message."""
     set_up_logging("text")
     logging.getLogger("pointsman").warning("%s is %s", "it", "down")
     out, err = capsys.readouterr()
@@ -30,7 +30,7 @@ def test_a_text_line(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_no_text_of_a_callers_looks_like_another_line(capsys: pytest.CaptureFixture[str]) -> None:
-    """Nor does it have a terminal obey it."""
+    """A line end in a client's text cannot start a log line, and control characters are escaped."""
     set_up_logging("text")
     logging.getLogger("pointsman").info("by ann (%s)", "why\n2026 ERROR pointsman: all is lost\r\x1b[2J\x9b")
     _, further = capsys.readouterr().err.splitlines()
@@ -38,7 +38,7 @@ def test_no_text_of_a_callers_looks_like_another_line(capsys: pytest.CaptureFixt
 
 
 def test_a_json_line(capsys: pytest.CaptureFixture[str]) -> None:
-    """As JSON an event is one object on one line, with a time in UTC; an exception is in it, not below it."""
+    """In the JSON format an event is one object on one line, with a time in UTC; an exception is inside the object."""
     set_up_logging("json")
     try:
         raise ValueError("odd")
@@ -52,7 +52,7 @@ def test_a_json_line(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_libraries_keep_quiet(capsys: pytest.CaptureFixture[str]) -> None:
-    """What httpx and uvicorn tell of each request is not ours to print; their warnings are."""
+    """Info lines of httpx and uvicorn for each request are not logged; their warnings are."""
     set_up_logging("text")
     for name in ("httpx", "httpcore", "uvicorn", "uvicorn.error", "asyncio"):
         logging.getLogger(name).info("noise")

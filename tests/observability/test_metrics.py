@@ -1,4 +1,4 @@
-"""Counting on the hot path, and adding up what several workers counted."""
+"""Counters of the hot path, and their sum over several workers."""
 
 import pytest
 
@@ -13,7 +13,7 @@ KEY = SeriesKey("all", "candidate", "triton", "http://e0:8000")
     "seconds, bound",
     [
         (0.0, 0.0001),
-        (0.0001, 0.0001),  # a bound belongs to its bucket, as `le` says
+        (0.0001, 0.0001),  # a bound belongs to its own bucket, as with `le`
         (0.00011, 0.00025),
         (0.02, 0.025),
         (0.9, 1.0),
@@ -22,7 +22,7 @@ KEY = SeriesKey("all", "candidate", "triton", "http://e0:8000")
     ],
 )
 def test_buckets(seconds: float, bound: float | None) -> None:
-    """A time is counted in the first bucket whose bound it does not exceed; what exceeds all has the last one."""
+    """A time is counted in the first bucket whose bound it does not exceed, or else in the last."""
     histogram = Histogram(LATENCY_BOUNDS)
     histogram.observe(seconds)
     index = len(LATENCY_BOUNDS) if bound is None else LATENCY_BOUNDS.index(bound)
@@ -32,7 +32,7 @@ def test_buckets(seconds: float, bound: float | None) -> None:
 
 
 def test_what_is_counted() -> None:
-    """An engine's reply is counted with all its times, a reply of our own with the time that it took alone."""
+    """An engine's reply is counted with all its times, a local reply with its total time only."""
     metrics = Metrics()
     series = metrics.series(KEY)
     series.count(200, total=0.3, first_byte=0.2, upstream=0.1)
@@ -49,14 +49,14 @@ def test_what_is_counted() -> None:
 
 
 def test_a_key_has_one_series() -> None:
-    """Whoever asks for the same route, arm, engine and endpoint counts in the same place."""
+    """The same route, arm, engine and endpoint always give the same series."""
     metrics = Metrics()
     assert metrics.series(KEY) is metrics.series(SeriesKey("all", "candidate", "triton", "http://e0:8000"))
     assert metrics.series(SeriesKey()) is metrics.unrouted
 
 
 def test_workers_add_up() -> None:
-    """The fleet's numbers are the sums of its workers', series by series; one that only one worker knows is its own."""
+    """Each series is the sum over the workers, including a series that only one worker has."""
     one, other = Metrics(), Metrics()
     for metrics, status in ((one, 200), (other, 200), (other, 404)):
         series = metrics.series(KEY)

@@ -1,4 +1,4 @@
-"""What `--redis URL` may say, and what is answered to what it may not."""
+"""Valid values of `--redis URL`, and errors for invalid ones."""
 
 from pathlib import Path
 
@@ -41,13 +41,13 @@ REFUSED = [
 
 @pytest.mark.parametrize("url, address", READ)
 def test_a_url_says_where_redis_is(url: str, address: RedisAddress) -> None:
-    """Every part of a URL has its place, and what is left out has its default."""
+    """Each part of a URL sets its field, and a missing part gets its default."""
     assert read_address(url) == address
 
 
 @pytest.mark.parametrize("url, told", REFUSED)
 def test_a_wrong_url_is_told_what_is_right(url: str, told: str) -> None:
-    """A mistake is answered by what would be right."""
+    """The error for an invalid URL gives the valid form."""
     with pytest.raises(ValueError, match=told):
         read_address(url)
 
@@ -55,14 +55,14 @@ def test_a_wrong_url_is_told_what_is_right(url: str, told: str) -> None:
 @pytest.mark.parametrize("password", ["hid/den", "hid?den", "hid#den", "hid[den", "hid\u2100den", "hid/@den"])
 @pytest.mark.parametrize("scheme", ["redis", "rediss", "redis+sentinel", "redis+cluster"])
 def test_a_password_that_is_not_encoded_is_not_repeated(scheme: str, password: str) -> None:
-    """Its letters end the part of the URL where it stands: what is told of that has none of it, but the way out."""
+    """A password with unescaped delimiters splits the URL; the error contains no piece of it, and suggests escaping."""
     with pytest.raises(ValueError, match="%2F") as refused:
         read_address(f"{scheme}://me:{password}@db:1/2")
     assert "hid" not in str(refused.value) and "den" not in str(refused.value)
 
 
 def test_secrets_are_never_shown(tmp_path: Path) -> None:
-    """Neither the repr nor the text of an address, nor an error, has the password in it."""
+    """Neither the repr nor the text of an address, nor an error, contains the password."""
     address = read_address("rediss://me:hidden@db:1/2")
     assert str(address) == "rediss://db:1/2"
     assert "hidden" not in repr(address)

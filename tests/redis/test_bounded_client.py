@@ -1,4 +1,4 @@
-"""The store before a real redis-server that is killed, paused, slow, full, demoted or replaced."""
+"""The bounded Redis client with a real redis-server that is killed, paused, slow, full, demoted or replaced."""
 
 import asyncio
 import contextlib
@@ -32,7 +32,7 @@ def server(tmp_path: Path) -> Iterator[RedisServer]:
 
 
 def on(url: str, scene: Callable[[Store], Awaitable[None]], deadline: float = 0.05, timeout: float = 0.3) -> None:
-    """Play a scene with a store that is closed after it. The deadline is one that a busy machine keeps."""
+    """Run a scene with a store and close the store afterwards. A busy machine meets the default deadline."""
 
     async def play() -> None:
         store = Store(read_address(url), deadline=deadline, timeout=timeout)
@@ -52,14 +52,14 @@ async def becomes(question: Callable[[], bool], timeout: float = 30.0) -> None:
 
 
 async def is_left_alone(store: Store) -> None:
-    """Ask until nobody asks any more."""
+    """Send commands until the store's breaker is open."""
     while store.is_available:
         with contextlib.suppress(StoreError):
             await store.call([("GET", "key")])
 
 
 def test_answers_come_in_order(server: RedisServer) -> None:
-    """Commands of one call run in their order, a script that Redis has never seen among them; one that it has forgotten
+    """Commands of one call run in order, including a script that Redis has not loaded; a script that Redis has dropped
     is sent again."""
 
     async def scene(store: Store) -> None:
@@ -74,8 +74,8 @@ def test_answers_come_in_order(server: RedisServer) -> None:
 
 
 def test_a_refused_command_is_no_failure(server: RedisServer) -> None:
-    """A wrong type in a key is that command's answer; the others of its call are answered, and Redis goes on being
-    asked."""
+    """A command on a key of the wrong type gets an error; the other commands of the call are answered, and the client
+    stays available."""
     server.client.set("text", "1")
 
     async def scene(store: Store) -> None:
@@ -90,7 +90,7 @@ def test_a_refused_command_is_no_failure(server: RedisServer) -> None:
 
 
 def test_a_full_redis_is_still_read(server: RedisServer) -> None:
-    """Where memory is full writes are refused, and what is there is read on."""
+    """When Redis is out of memory, writes are refused and reads work."""
     server.client.set("there", "1")
     server.client.config_set("maxmemory", 1)
 
@@ -105,7 +105,7 @@ def test_a_full_redis_is_still_read(server: RedisServer) -> None:
 
 
 def test_a_killed_redis_costs_next_to_nothing(server: RedisServer, caplog: pytest.LogCaptureFixture) -> None:
-    """After a few failures nobody is kept waiting, and when Redis is back it is asked again; one line tells of each."""
+    """After a few failures calls fail at once; when Redis is back it is used again. Each change logs one line."""
     caplog.set_level(logging.INFO)
 
     async def scene(store: Store) -> None:
@@ -129,8 +129,8 @@ def test_a_killed_redis_costs_next_to_nothing(server: RedisServer, caplog: pytes
 
 
 def test_a_paused_redis_keeps_nobody_longer_than_the_deadline(server: RedisServer) -> None:
-    """While Redis stands still each caller waits for the deadline at most; when it goes on, so does the store, and no
-    answer reaches the wrong question."""
+    """While Redis is paused each caller waits at most for the deadline; when it resumes, the store does too, and every
+    reply matches its request."""
 
     async def scene(store: Store) -> None:
         await store.open()
@@ -139,7 +139,7 @@ def test_a_paused_redis_keeps_nobody_longer_than_the_deadline(server: RedisServe
         while store.is_available:
             with pytest.raises(StoreError):
                 await store.call([("GET", "k1")])
-        assert store.counts.late > 0  # each waited for its deadline only: Redis stands still until the next line
+        assert store.counts.late > 0  # each waited only for its deadline: Redis is paused until the next line
         server.resume()
         await becomes(lambda: store.is_available)
         answers = await asyncio.gather(*[store.call([("GET", f"k{n}")], timeout=30) for n in range(100)])
@@ -149,7 +149,7 @@ def test_a_paused_redis_keeps_nobody_longer_than_the_deadline(server: RedisServe
 
 
 def test_a_caller_who_leaves_disturbs_nobody(server: RedisServer) -> None:
-    """Cancelled calls leave connections in order: what others ask is answered rightly, and nothing is kept."""
+    """Cancelled calls leave the connections consistent: other calls get their own replies, and nothing leaks."""
 
     async def scene(store: Store) -> None:
         await store.call([("MSET", *(word for n in range(50) for word in (f"k{n}", n)))])
@@ -165,7 +165,7 @@ def test_a_caller_who_leaves_disturbs_nobody(server: RedisServer) -> None:
 
 
 def test_a_busy_loop_is_no_late_redis(server: RedisServer) -> None:
-    """An answer that waits because this process is busy is not held against Redis."""
+    """A reply that is read late because this process is busy does not count as late."""
 
     async def scene(store: Store) -> None:
         await store.open()
@@ -173,7 +173,7 @@ def test_a_busy_loop_is_no_late_redis(server: RedisServer) -> None:
             asking = asyncio.create_task(store.call([("GET", "key")]))
             for _ in range(4):
                 await asyncio.sleep(0)
-            time.sleep(0.03)  # what a busy loop does to everybody in it
+            time.sleep(0.03)  # blocks the event loop
             assert await asking == [None]
         assert store.counts.late == 0
 
@@ -181,7 +181,7 @@ def test_a_busy_loop_is_no_late_redis(server: RedisServer) -> None:
 
 
 def test_what_is_told_during_an_outage_is_bounded(server: RedisServer) -> None:
-    """Hours without Redis cost no memory: the newest of what was told is kept, the rest is counted as dropped."""
+    """An outage uses bounded memory: the newest queued commands are kept, the others are counted as dropped."""
 
     async def scene() -> None:
         store = Store(read_address(server.url), deadline=0.1, timeout=0.3, max_queued=100)
@@ -202,7 +202,7 @@ def test_what_is_told_during_an_outage_is_bounded(server: RedisServer) -> None:
 
 
 def test_what_is_told_is_written_in_order(server: RedisServer) -> None:
-    """All that was told is there once the store is closed, the last word of each key last."""
+    """When the store is closed, all queued commands have been written in order."""
 
     async def scene(store: Store) -> None:
         for n in range(2000):
@@ -214,8 +214,8 @@ def test_what_is_told_is_written_in_order(server: RedisServer) -> None:
 
 
 def test_a_server_that_was_demoted_is_left(server: RedisServer, tmp_path: Path) -> None:
-    """A master that has become a replica refuses writes: that counts as being away, so that the address is looked up
-    again, and when it is a master again it is used."""
+    """A master that became a replica refuses writes, which counts as unavailable; when it is a master again it is
+    used."""
 
     async def scene(store: Store) -> None:
         await store.call([("SET", "key", "1")])
@@ -231,7 +231,7 @@ def test_a_server_that_was_demoted_is_left(server: RedisServer, tmp_path: Path) 
 
 
 def test_a_redis_that_is_never_there(caplog: pytest.LogCaptureFixture) -> None:
-    """A store opens and closes without Redis, at once, and one line says that it is not there."""
+    """Without Redis a store opens and closes at once and logs one line that Redis is unavailable."""
 
     async def scene(store: Store) -> None:
         assert not await store.open()
@@ -245,7 +245,8 @@ def test_a_redis_that_is_never_there(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_a_user_of_his_own_over_tls(server: RedisServer, tmp_path: Path) -> None:
-    """A certificate is checked, and a user of Redis is told by the URL; a stranger's certificate is refused."""
+    """The server's certificate is verified and the URL's user logs in; a certificate of another authority is
+    refused."""
     server.client.acl_setuser("gateway", enabled=True, passwords=["+p:s"], commands=["+@all"], keys=["*"])
     authority, stranger = trustme.CA(), trustme.CA()
     tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
@@ -267,7 +268,7 @@ def test_a_user_of_his_own_over_tls(server: RedisServer, tmp_path: Path) -> None
 
 
 def test_a_wrong_password_is_told_and_not_shown(server: RedisServer, caplog: pytest.LogCaptureFixture) -> None:
-    """Redis' own words are logged, and neither the password nor the user."""
+    """The log has the error of Redis, without the password."""
 
     async def scene(store: Store) -> None:
         assert not await store.open()
@@ -279,7 +280,7 @@ def test_a_wrong_password_is_told_and_not_shown(server: RedisServer, caplog: pyt
 
 
 def test_a_replica_takes_over(tmp_path: Path) -> None:
-    """When a master dies, the one that the Sentinels make master is asked, without being told."""
+    """When a master dies, the client uses the master that the Sentinels promote."""
 
     async def scene(store: Store) -> None:
         assert await store.call([("SET", "key", "kept")], timeout=30) == [True]
@@ -296,8 +297,8 @@ def test_a_replica_takes_over(tmp_path: Path) -> None:
 
 
 def test_a_cluster_is_one_redis(tmp_path: Path) -> None:
-    """Keys of one call may lie on all nodes of a cluster, scripts too, and a node that dies fails only calls of its
-    own keys."""
+    """Keys and scripts of one call may be on all nodes of a cluster, and a node that dies fails only calls with its own
+    keys."""
 
     async def scene(store: Store) -> None:
         assert await store.open(2.0)

@@ -1,4 +1,4 @@
-"""Tasks that call Redis end when they are told to."""
+"""Cancelling tasks that call Redis."""
 
 import asyncio
 
@@ -9,7 +9,7 @@ from gateway.redis.client import _reraise_cancellation
 
 
 def test_a_task_that_loses_a_cancellation_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A task that takes its cancellation for an outage, and goes on, is cancelled again until it has ended."""
+    """A task that takes its cancellation for an outage and continues is cancelled again until it ends."""
     monkeypatch.setattr("gateway.redis.bounded_client._CANCEL_SECONDS", 0.01)
     lost: list[int] = []
 
@@ -33,7 +33,7 @@ def test_a_task_that_loses_a_cancellation_is_ended(monkeypatch: pytest.MonkeyPat
 
 
 def test_a_cancellation_that_became_an_error_is_heeded() -> None:
-    """Where a library raised something else in place of a cancellation, the task is cancelled all the same."""
+    """Where a library raised another error in place of a cancellation, the task is cancelled nevertheless."""
 
     async def call() -> None:
         try:
@@ -43,7 +43,7 @@ def test_a_cancellation_that_became_an_error_is_heeded() -> None:
             raise AssertionError("it was not heeded") from None
 
     async def scene() -> None:
-        _reraise_cancellation()  # nobody was cancelled: nothing happens
+        _reraise_cancellation()  # without a cancellation nothing is raised
         task = asyncio.create_task(call())
         await asyncio.sleep(0)
         task.cancel()

@@ -1,4 +1,4 @@
-"""How Redis is reached: with a user of its own, and over TLS, which a proxy before a real redis-server ends."""
+"""Connections to Redis: with a user of its own, and over TLS, which a proxy before a real redis-server terminates."""
 
 import asyncio
 import contextlib
@@ -29,7 +29,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
 
 
 async def asked(url: str) -> object:
-    """What Redis answers at this URL, where a user may only touch the gateway's keys.
+    """The value that Redis returns at this URL, to a user who may only access the gateway's keys.
 
     Raises: StoreError.
     """
@@ -42,7 +42,7 @@ async def asked(url: str) -> object:
 
 
 def test_a_user_of_its_own(server: RedisServer) -> None:
-    """The URL's user and password are those that Redis knows; both kinds of client log in with them."""
+    """Both kinds of client log in with the URL's user and password."""
     url = f"redis://app:{PASSWORD}@127.0.0.1:{server.port}"
     assert asyncio.run(asked(url)) == b"x"
     client = connect(read_address(url))
@@ -51,7 +51,7 @@ def test_a_user_of_its_own(server: RedisServer) -> None:
 
 
 def test_a_wrong_password_is_told_and_not_shown(server: RedisServer) -> None:
-    """Who may not log in reads why, and no password."""
+    """A failed login raises an error with the reason and without the password."""
     with pytest.raises(StoreError) as refused:
         asyncio.run(asked(f"redis://app:wrong-{PASSWORD}@127.0.0.1:{server.port}"))
     assert PASSWORD not in str(refused.value)
@@ -60,7 +60,7 @@ def test_a_wrong_password_is_told_and_not_shown(server: RedisServer) -> None:
 
 @asynccontextmanager
 async def tls_before(server: RedisServer, context: ssl.SSLContext) -> AsyncIterator[int]:
-    """The port of a proxy that takes TLS off; the server behind it is plain."""
+    """The port of a proxy that terminates TLS before a plain server."""
 
     async def pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(OSError):
@@ -89,7 +89,8 @@ def server_context(authority: trustme.CA, *, asks_clients: bool) -> ssl.SSLConte
 
 @pytest.mark.parametrize("query, is_trusted", [("?ca={ca}", True), ("?verify=no", True), ("", False)])
 def test_tls(server: RedisServer, tmp_path: Path, query: str, is_trusted: bool) -> None:
-    """A server's certificate counts where its authority is given, or nobody is to look; else nothing is said to it."""
+    """A certificate is accepted where its authority is given or verification is off; otherwise nothing is sent to the
+    server."""
     authority = trustme.CA()
     authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
 
@@ -105,7 +106,7 @@ def test_tls(server: RedisServer, tmp_path: Path, query: str, is_trusted: bool) 
 
 
 def test_tls_with_a_certificate_of_ones_own(server: RedisServer, tmp_path: Path) -> None:
-    """A server that asks who calls gets the certificate that the URL names."""
+    """The client presents the certificate that the URL names to a server that requires one."""
     authority = trustme.CA()
     authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
     mine = authority.issue_cert("gateway")

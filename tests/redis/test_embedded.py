@@ -55,8 +55,8 @@ def run(scene: Callable[[], Awaitable[None]]) -> None:
 
 
 def test_what_is_written_is_there_after_a_restart(tmp_path: Path, program: Path) -> None:
-    """A server that was stopped well and started again holds what it held; nobody else can read its folder, which may
-    have any name."""
+    """A server that is stopped and restarted keeps its data. Only its user can read its folder, which may have any
+    name."""
     data_dir = tmp_path / 'Application Support, "größer"'
 
     async def scene() -> None:
@@ -76,7 +76,7 @@ def test_what_is_written_is_there_after_a_restart(tmp_path: Path, program: Path)
 
 
 def test_it_listens_on_no_port(tmp_path: Path, program: Path) -> None:
-    """It is reached by its socket alone, which only this user may open."""
+    """The server listens only on its Unix socket, which only this user may open."""
 
     async def scene() -> None:
         server = embedded(tmp_path, program)
@@ -90,7 +90,7 @@ def test_it_listens_on_no_port(tmp_path: Path, program: Path) -> None:
 
 
 def test_a_killed_server_is_started_again(tmp_path: Path, program: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """A server that is killed is back in a moment with what it had written, and one line tells of it."""
+    """A killed server is restarted with its data, and one line is logged."""
 
     async def scene() -> None:
         server = embedded(tmp_path, program)
@@ -110,7 +110,7 @@ def test_a_killed_server_is_started_again(tmp_path: Path, program: Path, caplog:
 
 
 def test_two_gateways_on_one_folder_share_one_server(tmp_path: Path, program: Path) -> None:
-    """The second uses the first one's server, and runs it on the same data when the first one goes."""
+    """The second gateway uses the first one's server, and runs it on the same data when the first one stops."""
 
     async def scene() -> None:
         first, second = embedded(tmp_path, program), embedded(tmp_path, program)
@@ -126,7 +126,7 @@ def test_two_gateways_on_one_folder_share_one_server(tmp_path: Path, program: Pa
 
 
 def test_one_that_only_shares_stops_nothing(tmp_path: Path, program: Path) -> None:
-    """A gateway that uses another one's server leaves it running when it ends."""
+    """A gateway that uses another one's server leaves it running at its own stop."""
 
     async def scene() -> None:
         first, second = embedded(tmp_path, program), embedded(tmp_path, program)
@@ -156,7 +156,7 @@ asyncio.run(scene())
 
 
 def test_it_does_not_outlive_who_runs_it(tmp_path: Path) -> None:
-    """When the process that runs it is killed, the server ends by itself, and well."""
+    """When the process that runs it is killed, the server shuts down cleanly."""
     owner = subprocess.Popen([sys.executable, "-c", OWNER, str(tmp_path)], stdout=subprocess.PIPE, text=True)
     assert owner.stdout is not None
     with owner.stdout:
@@ -170,7 +170,7 @@ def test_it_does_not_outlive_who_runs_it(tmp_path: Path) -> None:
 def test_a_paused_server_is_killed_when_it_must_stop(
     tmp_path: Path, program: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A server that does not hear SIGTERM holds the gateway up for a bounded time."""
+    """A server that ignores SIGTERM delays the gateway's stop only for a bounded time."""
     monkeypatch.setattr("gateway.redis.embedded._STOP_SECONDS", 0.2)
 
     async def scene() -> None:
@@ -185,7 +185,7 @@ def test_a_paused_server_is_killed_when_it_must_stop(
 
 
 def test_why_it_does_not_start_is_told(tmp_path: Path, program: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """A file that cannot be read is named in one line, with the server's own words and what to do."""
+    """An unreadable data file is reported in one line with the server's own message and the remedy."""
 
     async def scene() -> None:
         folder = ServerFolder.make(tmp_path)
@@ -201,7 +201,7 @@ def test_why_it_does_not_start_is_told(tmp_path: Path, program: Path, caplog: py
 
 
 def test_a_long_path_gets_a_short_socket(tmp_path: Path, program: Path) -> None:
-    """A data directory whose path no socket's address can hold has its socket in /tmp, the same for every gateway."""
+    """A data directory whose path is too long for a socket has its socket in /tmp, the same one for every gateway."""
 
     async def scene() -> None:
         deep = tmp_path / ("d" * 100)
@@ -217,14 +217,14 @@ def test_a_long_path_gets_a_short_socket(tmp_path: Path, program: Path) -> None:
 
 
 def test_a_folder_that_cannot_be_had_is_named(tmp_path: Path) -> None:
-    """A data directory below a file is refused, with the option to choose another."""
+    """A data directory below a file is refused, and the error names the option to choose another."""
     (tmp_path / "file").touch()
     with pytest.raises(EmbeddedError, match=r"file/redis cannot be made: .*--data-dir"):
         ServerFolder.make(tmp_path / "file")
 
 
 def test_state_is_kept_where_the_system_says(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """$XDG_STATE_HOME rules; without it it is the user's own state directory."""
+    """The data directory is in $XDG_STATE_HOME, or else in the user's own state directory."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     assert default_data_dir() == tmp_path / "pointsman"
     monkeypatch.delenv("XDG_STATE_HOME")
@@ -236,7 +236,7 @@ def test_state_is_kept_where_the_system_says(monkeypatch: pytest.MonkeyPatch, tm
 
 
 def test_without_a_server_it_says_how_to_get_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where there is no redis-server, the message names the ways to have one."""
+    """Without a redis-server program the error names the ways to install one."""
     monkeypatch.setattr("gateway.redis.data_dir.find_spec", lambda name: None)
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(EmbeddedError, match=r"apt install redis-server, brew install redis.*--redis URL"):

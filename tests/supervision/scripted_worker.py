@@ -1,12 +1,13 @@
-"""A worker that does what a test says: `scripted_worker.py MODE NOTES --control-fd N`; it notes what it hears.
+"""A worker whose behaviour a test selects: `scripted_worker.py MODE NOTES --control-fd N`. It notes the messages it
+receives.
 
-It serves no port. The modes are what a worker may be like:
+It serves no port. The modes:
 
-    good        serves, counts one request, ends when told to drain
+    good        serves, counts one request, ends on a drain message
     dies        ends with status 3 before it serves
-    once        serves the first time; after that two of its successors die before one serves
-    slow        hears, but does not serve; ends when told to drain
-    silent      serves, but does not tell its counters
+    once        serves the first time; then two successors die before one serves
+    slow        reads messages, but does not serve; ends on a drain message
+    silent      serves, but does not send its counters
     stubborn    serves, but does not drain
 """
 
@@ -34,7 +35,7 @@ from gateway.observability.metrics import CountersSnapshot, Metrics, SeriesKey
 
 
 def counted() -> CountersSnapshot:
-    """One answered request and one under way."""
+    """One answered request and one in flight."""
     metrics = Metrics()
     series = metrics.series(SeriesKey("all", "", "it", "http://127.0.0.1:1"))
     series.count(200, 0.1, 0.1, 0.1)

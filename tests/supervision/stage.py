@@ -1,4 +1,4 @@
-"""What the tests of supervision share: rules, and workers that do what a test says."""
+"""Helpers shared by the supervision tests: rules and scripted workers."""
 
 import sys
 from pathlib import Path
@@ -14,7 +14,7 @@ RULES = (
 
 
 def scripted(mode: str, notes: Path) -> list[str]:
-    """The command of a worker of this mode (see scripted_worker.py), which notes what it hears."""
+    """The command of a worker in this mode (see scripted_worker.py), which notes the messages it receives."""
     notes.touch()
     return [sys.executable, "-m", "tests.supervision.scripted_worker", mode, str(notes)]
 

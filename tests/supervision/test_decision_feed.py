@@ -1,4 +1,4 @@
-"""Who watches decisions, and what workers are told for it."""
+"""The decision feed: its subscribers, and the sampling that workers get from it."""
 
 from typing import Any
 
@@ -23,7 +23,8 @@ class Stage:
 
 
 def test_workers_tell_what_the_most_curious_wants() -> None:
-    """Nothing while nobody watches; then the largest share and rate, with bodies' facts where anybody wants these."""
+    """Workers send nothing without a subscriber; otherwise they use the largest share and rate, and send body facts
+    where any subscriber wants them."""
     stage = Stage()
     tail, _ = stage.wish(10)
     recording, _ = stage.wish(500, 0.5, True)
@@ -39,7 +40,8 @@ def test_workers_tell_what_the_most_curious_wants() -> None:
 
 
 def test_whoever_wants_less_gets_less() -> None:
-    """A tail beside a recording has its own rate, of all workers together; what it misses is told as left out."""
+    """A tail beside a recording keeps its own rate, shared by all workers; the skipped decisions are reported as a
+    number."""
     stage = Stage(workers=2)
     _, tailed = stage.wish(10)
     _, recorded = stage.wish(500, 1.0, True)
@@ -49,7 +51,7 @@ def test_whoever_wants_less_gets_less() -> None:
 
 
 def test_a_share_of_a_share_is_taken() -> None:
-    """A recording of one in ten gets that also while somebody has all told."""
+    """A recording with a share of 10 % gets 10 % even while another subscriber gets all decisions."""
     stage = Stage()
     stage.wish(10_000)
     _, recorded = stage.wish(10_000, 0.1)

@@ -1,4 +1,4 @@
-"""A gateway that is started with a Mac's limit of open files."""
+"""A gateway that starts with the limit of open files of a Mac's shell."""
 
 import contextlib
 import resource
@@ -27,7 +27,7 @@ def worker_of(gateway: GatewayProcess) -> psutil.Process:
 
 
 def gauge(gateway: GatewayProcess, name: str) -> float:
-    """Of the only worker."""
+    """A gauge of the only worker."""
     lines = httpx.get(gateway.admin_url + "/metrics").text.splitlines()
     (line,) = (line for line in lines if line.startswith(f'{name}{{worker="{worker_of(gateway).pid}"}} '))
     return float(line.rpartition(" ")[2])
@@ -41,7 +41,8 @@ def connect(gateway: GatewayProcess, stack: contextlib.ExitStack, number: int) -
 
 
 def test_more_connections_than_a_mac_s_shell_allows(start_gateway: Callable[..., GatewayProcess]) -> None:
-    """With `ulimit -n 256` one worker answers 400 connections at the same time; metrics tell its descriptors."""
+    """With `ulimit -n 256` one worker answers 400 connections at the same time; /metrics reports its open
+    descriptors."""
     with soft_limit(MAC_SOFT_LIMIT):
         gateway = start_gateway(RULES, workers=1)
     with contextlib.ExitStack() as stack:
@@ -56,7 +57,7 @@ def test_more_connections_than_a_mac_s_shell_allows(start_gateway: Callable[...,
 
 @pytest.mark.skipif(sys.platform != "linux", reason="prlimit(2) is Linux's")
 def test_a_worker_says_that_it_has_no_descriptors_left(start_gateway: Callable[..., GatewayProcess]) -> None:
-    """libuv closes connections in silence then; the log has how many there are, and what to do."""
+    """A worker without free descriptors logs their number, because libuv closes connections silently then."""
     gateway = start_gateway(RULES, workers=1)
     worker = worker_of(gateway)
     worker.rlimit(psutil.RLIMIT_NOFILE, (100, 100))

@@ -1,4 +1,4 @@
-"""Which endpoints are drained: decided here, heard, read from Redis."""
+"""Drained endpoints: decided here, received from other replicas, read from Redis."""
 
 import json
 
@@ -12,7 +12,8 @@ TOLD = b'{"since": 17.5, "by": "me"}'
 
 
 def test_what_is_decided_is_written_once() -> None:
-    """A decision holds at once, is written with the next question, and not again once Redis has answered."""
+    """A decision takes effect at once, is written with the next read of Redis, and is not written again after Redis has
+    replied."""
     drains = Drains()
     drains.decide(A, BY_ME)
     assert drains.drained == {A: BY_ME}
@@ -26,7 +27,7 @@ def test_what_is_decided_is_written_once() -> None:
 
 
 def test_redis_knows_better_but_for_what_was_decided_since() -> None:
-    """What Redis has replaces what was known; what was decided while it was asked still holds, and is yet to be
+    """The state in Redis replaces the local one, except decisions made during the read, which are still to be
     written."""
     drains = Drains()
     drains.apply(EndpointDrained("it", "http://a:1", True, 17.5, "me"))
@@ -38,7 +39,7 @@ def test_redis_knows_better_but_for_what_was_decided_since() -> None:
 
 
 def test_what_others_decide_later_counts() -> None:
-    """News of another replica undo what was decided here."""
+    """An event from another replica overrides an earlier decision made here."""
     drains = Drains()
     drains.decide(A, BY_ME)
     drains.apply(EndpointDrained("it", "http://a:1", False, 18.0, "other"))
@@ -47,7 +48,7 @@ def test_what_others_decide_later_counts() -> None:
 
 
 def test_what_cannot_be_read_is_passed_over() -> None:
-    """Fields of somebody else in the hash are nothing; something else than a hash leaves all as it was."""
+    """Unreadable fields in the hash are ignored; a value that is not a hash changes nothing."""
     drains = Drains()
     drains.take({b"?": b"1", b"[1]": b"{}", FIELD_A: b"[]", FIELD_B: json.dumps({"since": 1, "by": "x"}).encode()}, {})
     assert drains.drained == {B: DrainedSince(1.0, "x")}

@@ -1,4 +1,4 @@
-"""Ports that are taken, and what is said of them."""
+"""Ports in use, and the errors for them."""
 
 import socket
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from gateway.supervision.ports import PortError, ReservedPort, listen
 
 
 def test_a_listening_port_is_one_process_alone() -> None:
-    """The admin port is nobody else's from the first moment; who wants it too is told which option to change."""
+    """The admin port is exclusive from the start; a second listener gets an error that names the option to change."""
     with listen("127.0.0.1", 0, "--admin-port") as first:
         port = first.getsockname()[1]
         with pytest.raises(PortError, match=rf"^port {port} on 127\.0\.0\.1 is in use.*--admin-port$"):
@@ -21,13 +21,13 @@ def test_a_listening_port_is_one_process_alone() -> None:
 
 
 def test_an_address_that_is_not_ours_is_told() -> None:
-    """An address of another machine is refused by name."""
+    """An address of another machine is refused with an error that names it."""
     with pytest.raises(PortError, match=r"^cannot listen on 192\.0\.2\.1:0: "):
         listen("192.0.2.1", 0, "--admin-port")
 
 
 class LenientSocket(socket.socket):
-    """Binds beside others with SO_REUSEADDR, as on BSD's systems, where their address is another one."""
+    """A socket that binds beside others with SO_REUSEADDR, as BSD systems allow for different addresses."""
 
     def bind(self, address: tuple[str, int]) -> None:
         self.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
@@ -46,7 +46,7 @@ TAKERS: list[Callable[[str, int], object]] = [
 def test_a_port_that_another_address_listens_on_is_in_use(
     monkeypatch: pytest.MonkeyPatch, take: Callable[[str, int], object], theirs: str, ours: str
 ) -> None:
-    """Also where bind(2) does not refuse it, as on macOS: it is connected to first."""
+    """A port in use is detected even where bind(2) succeeds, as on macOS, by connecting to it first."""
     monkeypatch.setattr(socket, "socket", LenientSocket)
     monkeypatch.setattr(net_ports, "BIND_REFUSES_ALL", False)
     with LenientSocket(socket.AF_INET, socket.SOCK_STREAM) as other:
@@ -60,7 +60,7 @@ def test_a_port_that_another_address_listens_on_is_in_use(
 
 
 def test_workers_may_share_one_listener(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where SO_REUSEPORT does not spread connections, the port is a socket that listens, for workers to inherit."""
+    """Where SO_REUSEPORT does not spread connections, the reserved port is a listening socket that workers inherit."""
     monkeypatch.setattr(ports, "WORKERS_BIND", False)
     reserved = ReservedPort("127.0.0.1", 0, "--http-port")
     assert reserved.listener is not None

@@ -1,4 +1,4 @@
-"""Rules that operators put in force, among gateways of one Redis."""
+"""Rules that operators activate, among gateways that share a Redis."""
 
 import asyncio
 import json
@@ -28,7 +28,7 @@ def named(route: str) -> str:
 
 
 def book_in(folder: Path, text: str = RULES) -> Rulebook:
-    """A gateway's book of rules that lie in a folder of its own."""
+    """A gateway's rulebook, with rules in a folder of its own."""
     folder.mkdir()
     file = rule_file(folder, text)
     book = Rulebook([file])
@@ -55,7 +55,8 @@ async def decide(book: Rulebook, sharing: RuleSharing, name: str) -> None:
 
 
 def test_what_one_decides_the_other_takes_over(redis_server: RedisServer, tmp_path: Path) -> None:
-    """With author and reason, under the names that its own files have; once."""
+    """A version activated at one gateway is applied once at the other, with author and reason, under the other's file
+    names."""
     one, other = book_in(tmp_path / "one"), book_in(tmp_path / "other")
 
     async def scene(store: Store) -> None:
@@ -73,7 +74,7 @@ def test_what_one_decides_the_other_takes_over(redis_server: RedisServer, tmp_pa
 
 
 def test_going_back_at_one_is_going_back_at_the_other(redis_server: RedisServer, tmp_path: Path) -> None:
-    """Whoever takes over a return does not go forward again by rolling back."""
+    """After one gateway applies another's rollback, its own rollback goes one version further back."""
     one, other = book_in(tmp_path / "one"), book_in(tmp_path / "other")
 
     async def scene(store: Store) -> None:
@@ -93,7 +94,7 @@ def test_going_back_at_one_is_going_back_at_the_other(redis_server: RedisServer,
 
 
 def test_a_gateway_with_other_files_takes_nothing(redis_server: RedisServer, tmp_path: Path) -> None:
-    """Each set of files has its own field."""
+    """A gateway with different files does not apply the version, since each set of files has its own field."""
     one, other = book_in(tmp_path / "one"), book_in(tmp_path / "other", named("different"))
 
     async def scene(store: Store) -> None:
@@ -105,14 +106,14 @@ def test_a_gateway_with_other_files_takes_nothing(redis_server: RedisServer, tmp
 
 
 def test_what_was_decided_while_it_was_read_stays(redis_server: RedisServer, tmp_path: Path) -> None:
-    """An answer of Redis that is older than a decision here is not acted on."""
+    """A reply of Redis that is older than a local activation is ignored."""
     one, other = book_in(tmp_path / "one"), book_in(tmp_path / "other")
 
     async def scene(store: Store) -> None:
         sharing, deciding = RuleSharing(one, store, "one:1"), RuleSharing(other, store, "other:1")
         await decide(one, sharing, "second")
         looking = asyncio.create_task(deciding.look())
-        await asyncio.sleep(0)  # it has asked
+        await asyncio.sleep(0)  # the read has been sent
         await other.activate({"rules.yaml": named("third")}, "ben")
         deciding.decided()
         assert not await looking
@@ -127,7 +128,8 @@ def test_what_was_decided_while_it_was_read_stays(redis_server: RedisServer, tmp
 def test_rules_that_cannot_be_used_here_are_told_once(
     redis_server: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A variable that this host has not: the rules stay, and the reason stands among the problems."""
+    """Where a version needs a variable that this host lacks, the rules stay in force and the problem gives the
+    reason."""
     one, other = book_in(tmp_path / "one"), book_in(tmp_path / "other")
     monkeypatch.setenv("ROUTE", "from-outside")
 
@@ -146,7 +148,8 @@ def test_rules_that_cannot_be_used_here_are_told_once(
 
 
 def test_what_redis_has_lost_is_written_again(redis_server: RedisServer, tmp_path: Path) -> None:
-    """A Redis that comes back empty hears what is in force; files that win take it out."""
+    """When Redis has lost the version in force, the gateway writes it again; when the files supersede it, the gateway
+    deletes it."""
     one = book_in(tmp_path / "one")
 
     async def scene(store: Store) -> None:
@@ -163,7 +166,7 @@ def test_what_redis_has_lost_is_written_again(redis_server: RedisServer, tmp_pat
 
 
 def test_few_sets_of_files_are_remembered(redis_server: RedisServer, tmp_path: Path) -> None:
-    """The oldest of more than eight goes; a field that is none of ours goes first."""
+    """At most eight sets of files are stored: an unreadable field is deleted first, then the oldest."""
     redis_server.client.hset(KEY, "strange", "no version")
 
     async def scene(store: Store) -> None:
@@ -177,7 +180,7 @@ def test_few_sets_of_files_are_remembered(redis_server: RedisServer, tmp_path: P
 
 
 def test_what_lies_there_and_is_no_version_is_passed_over(redis_server: RedisServer, tmp_path: Path) -> None:
-    """Another version of the gateway may write otherwise; nobody is served by what cannot be read."""
+    """An unreadable value, such as one of another gateway version, is ignored."""
     one = book_in(tmp_path / "one")
 
     async def scene(store: Store) -> None:

@@ -1,4 +1,4 @@
-"""Rules put in force by operators, beside those of the files."""
+"""Rules that operators activate, beside the rules in the files."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -23,12 +23,12 @@ def quick_watch(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def named(route: str) -> str:
-    """Rules that differ in their route's name."""
+    """Rules with this name for their route."""
     return RULES.replace("name: all", f"name: {route}")
 
 
 def opened(file: Path, folder: Path | None = None) -> Rulebook:
-    """A gateway's book, as it is after a start."""
+    """A gateway's rulebook after its start."""
     book = Rulebook([file], folder)
     book.open(loaded(file))
     return book
@@ -47,7 +47,8 @@ def run(scene: Callable[[], Coroutine[Any, Any, None]]) -> None:
 
 
 def test_an_activation_is_a_version_with_author_and_reason(tmp_path: Path) -> None:
-    """The rules are in force when it returns, and the version says who, why, and on which files it is based."""
+    """When the call returns, the rules are in force, and the version records the author, the reason, and the files on
+    which it is based."""
     file = rule_file(tmp_path)
 
     async def scene() -> None:
@@ -83,7 +84,7 @@ def test_rules_with_a_mistake_are_refused_whole_with_its_place(tmp_path: Path) -
 
 
 def test_what_is_in_force_already_is_no_new_version(tmp_path: Path) -> None:
-    """Who activates the same texts is told which version has them."""
+    """Activating the same texts returns the version that has them."""
 
     async def scene() -> None:
         book = opened(rule_file(tmp_path))
@@ -93,7 +94,7 @@ def test_what_is_in_force_already_is_no_new_version(tmp_path: Path) -> None:
 
 
 def test_an_edit_is_a_version(tmp_path: Path) -> None:
-    """An edit is done on what is in force; one that fails changes nothing."""
+    """An edit applies to the rules in force; one that fails changes nothing."""
     file = rule_file(tmp_path)
 
     async def scene() -> None:
@@ -111,7 +112,7 @@ def test_an_edit_is_a_version(tmp_path: Path) -> None:
 
 
 def test_activations_come_one_after_the_other(tmp_path: Path) -> None:
-    """Edits at the same time are all kept: each begins with what the one before has made."""
+    """Concurrent edits are all kept: each starts from the result of the one before."""
 
     async def scene() -> None:
         book = opened(rule_file(tmp_path))
@@ -126,7 +127,7 @@ def test_activations_come_one_after_the_other(tmp_path: Path) -> None:
 
 
 def test_rolling_back_again_and_again_goes_further_back(tmp_path: Path) -> None:
-    """Each call puts what was there before in force again, as a version of its own, until there is nothing before."""
+    """Each rollback reactivates the version before, as a new version, until there is none before."""
 
     async def scene() -> None:
         book = opened(rule_file(tmp_path))
@@ -154,7 +155,7 @@ def test_rolling_back_again_and_again_goes_further_back(tmp_path: Path) -> None:
 
 
 def test_rolling_back_goes_to_what_was_there_and_not_to_what_had_been_taken_back(tmp_path: Path) -> None:
-    """A version that was rolled back is not what was in force before the next change."""
+    """A rollback skips versions that were rolled back earlier."""
 
     async def scene() -> None:
         book = opened(rule_file(tmp_path))
@@ -168,7 +169,8 @@ def test_rolling_back_goes_to_what_was_there_and_not_to_what_had_been_taken_back
 
 
 def test_a_version_stays_in_force_over_a_restart(tmp_path: Path) -> None:
-    """As long as the files are those that it is based on, wherever they lie now."""
+    """An activated version stays in force as long as the files on which it is based are unchanged, wherever they
+    are."""
     folder = tmp_path / "versions"
     file = rule_file(tmp_path)
 
@@ -187,7 +189,8 @@ def test_a_version_stays_in_force_over_a_restart(tmp_path: Path) -> None:
 
 
 def test_files_that_have_changed_win(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """While it runs, and while it does not: what nobody has exported is superseded, and told."""
+    """Changed files supersede an activated version that was not exported, running or after a restart, and the log
+    reports it."""
     file = rule_file(tmp_path)
     folder = tmp_path / "versions"
 
@@ -209,7 +212,7 @@ def test_files_that_have_changed_win(tmp_path: Path, caplog: pytest.LogCaptureFi
 
 
 def test_an_exported_version_is_that_of_the_files(tmp_path: Path) -> None:
-    """Files that say what is in force already change nothing, and a later change supersedes nobody."""
+    """Files that equal the version in force change nothing, and a later change of them supersedes no version."""
     file = rule_file(tmp_path)
 
     async def scene() -> None:
@@ -226,7 +229,7 @@ def test_an_exported_version_is_that_of_the_files(tmp_path: Path) -> None:
 
 
 def test_a_touched_file_supersedes_nothing(tmp_path: Path) -> None:
-    """Files that are read anew and say what they said leave an operator's version in force."""
+    """Rereading unchanged files leaves an operator's version in force."""
     file = rule_file(tmp_path)
 
     async def scene() -> None:
@@ -247,7 +250,8 @@ def test_a_touched_file_supersedes_nothing(tmp_path: Path) -> None:
 def test_a_version_that_cannot_be_used_any_more_gives_way_to_the_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where the environment no longer has what a version needs, the gateway starts by the files, and says why."""
+    """Where the environment lacks a variable that a version needs, the gateway starts with the files and gives the
+    reason."""
     file = rule_file(tmp_path)
     folder = tmp_path / "versions"
     monkeypatch.setenv("ROUTE", "from-outside")
@@ -266,7 +270,7 @@ def test_a_version_that_cannot_be_used_any_more_gives_way_to_the_files(
 
 
 def test_judging_changes_nothing(tmp_path: Path) -> None:
-    """What would be said of files can be asked without putting them in force."""
+    """Rules can be checked without activating them."""
 
     async def scene() -> None:
         book = opened(rule_file(tmp_path))
@@ -279,7 +283,7 @@ def test_judging_changes_nothing(tmp_path: Path) -> None:
 
 
 def test_texts_are_judged_as_files_are(tmp_path: Path) -> None:
-    """The same texts have the same digest, rules and problems, from the disk and sent."""
+    """Texts have the same digest, rules and problems, whether read from disk or sent."""
     file = rule_file(tmp_path, RULES.replace("engines:", "engines:  # ü\n "))
     from_disk = load_rules([file])
     sent = load_texts({str(file): file.read_text()})
@@ -289,7 +293,7 @@ def test_texts_are_judged_as_files_are(tmp_path: Path) -> None:
 
 
 def test_rules_whose_tests_fail_are_refused(tmp_path: Path) -> None:
-    """Whoever brings them: an operator, or the files on disk; those in force stay."""
+    """Rules with failing tests are refused from an operator and from the files; the rules in force stay."""
     file = rule_file(tmp_path)
     failing = named("other") + "tests: [{name: t, request: {model: m}, expect: {no_route: true}}]\n"
 

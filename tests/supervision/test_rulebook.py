@@ -1,4 +1,4 @@
-"""Rules that take the place of others."""
+"""The rulebook replaces rules when files change."""
 
 import asyncio
 import logging
@@ -25,7 +25,7 @@ def quick_watch(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def play(file: Path, scene: Callable[[Rulebook, Awaitable[RulesSpec]], Awaitable[None]]) -> Rulebook:
-    """Run a scene with an open book, and what it waits for next."""
+    """Run a scene with an open rulebook and a pending wait for its next rules."""
 
     async def run() -> Rulebook:
         book = Rulebook([file])
@@ -59,7 +59,7 @@ def test_a_changed_file_is_taken_over(tmp_path: Path) -> None:
 
 
 def test_a_mistake_changes_nothing_until_it_is_mended(tmp_path: Path) -> None:
-    """Rules with a mistake are refused and told; the next good ones are taken, and the mistake is forgotten."""
+    """Rules with a mistake are refused and reported; the next valid ones are used, and the problem is cleared."""
     file = rule_file(tmp_path)
 
     async def scene(book: Rulebook, coming: Awaitable[RulesSpec]) -> None:
@@ -77,7 +77,7 @@ def test_a_mistake_changes_nothing_until_it_is_mended(tmp_path: Path) -> None:
 
 
 def test_certificates_are_read_before_rules_are_taken(tmp_path: Path) -> None:
-    """A certificate that no worker could read is a mistake of the rules, with the engine's place."""
+    """A certificate that workers cannot read is reported as a problem of the rules, with the engine's place."""
     file = rule_file(tmp_path)
 
     async def scene(book: Rulebook, coming: Awaitable[RulesSpec]) -> None:
@@ -91,7 +91,7 @@ def test_certificates_are_read_before_rules_are_taken(tmp_path: Path) -> None:
 
 
 def test_asked_for_rules_that_are_the_same_keep_their_number(tmp_path: Path) -> None:
-    """Who asks for a reading gets one; rules with the same text stay in force as they are."""
+    """A requested reload of unchanged files keeps the rules and their number."""
     file = rule_file(tmp_path)
 
     async def scene(book: Rulebook, coming: Awaitable[RulesSpec]) -> None:
@@ -103,7 +103,7 @@ def test_asked_for_rules_that_are_the_same_keep_their_number(tmp_path: Path) -> 
 
 
 def test_reading_holds_nobody_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """While a long file is read, the control process goes on with everything else."""
+    """While a long file is read, the event loop stays free."""
     file = rule_file(tmp_path)
     is_reading, may_end = threading.Event(), threading.Event()
     load = rulebook.load_rules
@@ -116,7 +116,7 @@ def test_reading_holds_nobody_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     async def scene(book: Rulebook, coming: Awaitable[RulesSpec]) -> None:
         monkeypatch.setattr(rulebook, "load_rules", long_load)
         file.write_text(OTHER_RULES)
-        await until(is_reading.is_set)  # these steps are the loop's own: it is free while the file is read
+        await until(is_reading.is_set)  # the loop is free while the file is read
         assert book.number == 1
         may_end.set()
         await coming
@@ -127,7 +127,7 @@ def test_reading_holds_nobody_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 def test_a_fault_of_ours_does_not_end_the_watch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A reading that breaks down is logged and counted as refused; the next change is read all the same."""
+    """An unexpected error during a reload is logged and counted as refused; the next change is still read."""
     caplog.set_level(logging.ERROR)
     file = rule_file(tmp_path)
     load = rulebook.load_rules
@@ -148,7 +148,7 @@ def test_a_fault_of_ours_does_not_end_the_watch(
 
 
 def test_nobody_waits_for_the_watch_at_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The thread that watches the files ends with whoever waited for them, however seldom it looks."""
+    """The thread that watches the files ends with the task that waited for it, however long its interval."""
     monkeypatch.setattr(rulebook, "_WATCH_SECONDS", 3600.0)
 
     async def scene() -> None:

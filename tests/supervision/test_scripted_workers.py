@@ -1,4 +1,4 @@
-"""The workforce with workers that die, fall silent or will not go."""
+"""The worker pool with workers that die, fall silent or do not stop."""
 
 import asyncio
 import logging
@@ -25,7 +25,7 @@ DEADLINE_SECONDS = 30.0
 
 @asynccontextmanager
 async def force_of(mode: str, folder: Path, workers: int = 1, hang_timeout: float = 30.0) -> AsyncIterator[WorkerPool]:
-    """Workers of one mode; what they hear is in `notes` in the folder."""
+    """Workers of one mode; the messages they receive are in `notes` in the folder."""
     port = ReservedPort("127.0.0.1", 0, "--http-port")
     settings = Settings(workers=workers, drain_timeout=0.1, hang_timeout=hang_timeout)
     force = WorkerPool(settings, any_rules(folder), [port], scripted(mode, folder / "notes"))
@@ -44,13 +44,13 @@ async def until(is_so: Callable[[], bool]) -> None:
 
 
 def kill_worker(force: WorkerPool) -> None:
-    """Kill the one worker, as the system does when memory is short."""
+    """Kill the only worker, as the system does when memory is short."""
     (worker,) = force._workers
     os.kill(worker.pid, signal.SIGKILL)
 
 
 def test_a_worker_that_dies_at_the_start_is_told(tmp_path: Path) -> None:
-    """The gateway does not start where a worker dies before it serves; the message has its exit status."""
+    """The gateway does not start when a worker dies before it serves; the error has its exit status."""
 
     async def scene() -> None:
         async with force_of("dies", tmp_path, workers=2) as force:
@@ -61,7 +61,7 @@ def test_a_worker_that_dies_at_the_start_is_told(tmp_path: Path) -> None:
 
 
 def test_restarts_slow_down(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """A worker whose successors die is tried again after pauses that double, and each try is one line in the log."""
+    """A worker whose successors die is restarted with delays that double, and each try logs one line."""
     caplog.set_level(logging.ERROR)
 
     async def scene() -> None:
@@ -78,7 +78,8 @@ def test_restarts_slow_down(tmp_path: Path, caplog: pytest.LogCaptureFixture) ->
 
 
 def test_a_worker_that_nobody_hears_is_not_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A fault of ours ends the listening to a worker, which serves on: it is killed when all are (`force_of` looks)."""
+    """When an internal error stops the reading of a worker's messages, the worker is still killed at the end
+    (`force_of` checks)."""
     report = WorkerPool._received
 
     def fail(self: WorkerPool, worker: ChildProcess, message: Message) -> None:
@@ -102,14 +103,14 @@ def test_a_worker_that_nobody_hears_is_not_left_behind(tmp_path: Path, monkeypat
 
 
 def test_a_new_worker_knows_what_the_others_know(tmp_path: Path) -> None:
-    """A worker that replaces a dead one starts with the rules, weights and health of now, not of the start."""
+    """A worker that replaces a dead one starts with the current rules, weights and health."""
 
     async def scene() -> None:
         async with force_of("good", tmp_path) as force:
             await force.start()
             force.use_rules(any_rules(tmp_path), 2)
             force.set(SetWeights({"x": {"a": 1.0}}, {"x": 1}))
-            force.set(SetWeights({"x": {"a": 1.0}}, {"x": 1}))  # nothing new
+            force.set(SetWeights({"x": {"a": 1.0}}, {"x": 1}))  # unchanged, so not sent
             it = ("it", "http://127.0.0.1:1")
             force.set_health(Findings({it: Readiness.DOWN}, {it: frozenset({"llama"})}, {it: Load(1)}))
             await until(lambda: "weights" in (tmp_path / "notes").read_text())
@@ -124,7 +125,7 @@ def test_a_new_worker_knows_what_the_others_know(tmp_path: Path) -> None:
 
 
 def test_counts_outlive_a_worker(tmp_path: Path) -> None:
-    """What a dead worker had counted stays in the sum; what it had under way and its connections are gone with it."""
+    """A dead worker's counts stay in the sum; its requests in flight and connections do not."""
 
     async def scene() -> None:
         async with force_of("good", tmp_path) as force:
@@ -149,7 +150,7 @@ def test_counts_outlive_a_worker(tmp_path: Path) -> None:
 
 
 def test_a_silent_worker_holds_no_scrape_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A scrape waits for a busy worker's counters for a moment only, then does without."""
+    """A scrape waits only briefly for a busy worker's counters and continues without them."""
     monkeypatch.setattr(worker_pool, "_ANSWER_SECONDS", 0.05)
 
     async def scene() -> None:
@@ -168,7 +169,7 @@ def test_a_silent_worker_holds_no_scrape_up(tmp_path: Path, monkeypatch: pytest.
 def test_a_worker_that_hangs_is_started_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str, limit: float, is_killed: bool
 ) -> None:
-    """A worker that answers nothing for longer than the limit is killed and replaced; one that answers stays."""
+    """A worker that does not reply for longer than the limit is killed and replaced; one that replies stays."""
     monkeypatch.setattr(worker_pool, "_ANSWER_SECONDS", 0.2 if mode == "silent" else DEADLINE_SECONDS)
 
     async def scene() -> None:
@@ -187,7 +188,7 @@ def test_a_worker_that_hangs_is_started_anew(
 
 @pytest.mark.parametrize("mode, goes", [("good", True), ("stubborn", False)])
 def test_drain_ends_all_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str, goes: bool) -> None:
-    """Draining lets workers end by themselves, and kills those that do not in time, which it tells."""
+    """On a drain workers end by themselves; those that do not end in time are killed, and the result says so."""
     monkeypatch.setattr(worker_pool, "_KILL_MARGIN_SECONDS", 0.2)
 
     async def scene() -> None:
@@ -203,7 +204,7 @@ def test_drain_ends_all_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
 
 
 def test_models_are_told_when_they_change(tmp_path: Path) -> None:
-    """Lists of models are long and seldom change: what is told of health and load each second goes without them."""
+    """Health and load are sent each second, the lists of models only when they change."""
 
     async def scene() -> None:
         it = ("it", "http://127.0.0.1:1")
@@ -223,7 +224,7 @@ def test_models_are_told_when_they_change(tmp_path: Path) -> None:
 
 
 def test_the_logs_level_outlives_a_worker(tmp_path: Path) -> None:
-    """All workers are told, and the one that comes in the stead of one that died."""
+    """The log level is sent to all workers and to the replacement of a dead one."""
 
     async def scene() -> list[str]:
         async with force_of("good", tmp_path) as force:

@@ -1,4 +1,4 @@
-"""How the control process begins and ends, whatever comes at the wrong moment."""
+"""Start and stop of the control process, with signals at inconvenient moments."""
 
 import asyncio
 import json
@@ -28,7 +28,7 @@ StartGateway = Callable[..., GatewayProcess]
 
 @pytest.fixture
 def kept_signals() -> Iterator[None]:
-    """Signals that nobody takes fail the test, instead of ending the run."""
+    """Signals without a handler fail the test instead of ending the run."""
     numbers = (signal.SIGHUP, signal.SIGTERM, signal.SIGINT)
     before = [signal.signal(number, lambda number, frame: pytest.fail("taken by nobody")) for number in numbers]
     yield
@@ -63,7 +63,7 @@ def test_signals_are_taken_while_workers_start(tmp_path: Path, kept_signals: Non
 
 
 def test_a_ready_file_of_a_crash_is_not_believed(tmp_path: Path, kept_signals: None) -> None:
-    """A ready file that another run has left is gone before this one serves."""
+    """The ready file of an earlier run is deleted before the gateway serves."""
     ready_file = tmp_path / "ready.json"
     ready_file.write_text('{"http": 1, "grpc": null, "admin": 1, "pid": 1}')
     assert stopped_while_starting(tmp_path, [signal.SIGTERM], ready_file) == 0
@@ -77,7 +77,7 @@ def test_a_second_signal_stops_at_once(tmp_path: Path) -> None:
         gateway = GatewayProcess.start(rules, tmp_path).wait_ready()
 
         def ask() -> None:
-            with suppress(httpx.HTTPError):  # broken off, as is meant
+            with suppress(httpx.HTTPError):  # the connection is closed, as intended
                 url = gateway.http_url + "/v2/models/m/infer"
                 httpx.post(url, content=b"{}", headers={"x-sleep": "20"}, timeout=30)
 
@@ -102,7 +102,7 @@ def metrics(gateway: GatewayProcess) -> str:
 
 
 def test_the_ready_file_is_there_while_requests_are_served(tmp_path: Path) -> None:
-    """The ready file tells ports and pid from when inference and admin API answer, until the gateway has ended."""
+    """The ready file has ports and pid while inference and admin API answer, and is gone after the stop."""
     gateway = GatewayProcess.start(RULES, tmp_path).wait_ready()
     told = json.loads(gateway.ready_path.read_text())
     assert told == {
@@ -130,7 +130,7 @@ def test_one_port_cannot_serve_both(tmp_path: Path) -> None:
 
 
 def test_an_address_of_version_6_is_printed_as_a_url(start_gateway: StartGateway) -> None:
-    """The URLs that are printed can be used as they are."""
+    """The printed URLs are valid, with brackets around an IPv6 address."""
     try:
         with socket.socket(socket.AF_INET6) as probe:
             probe.bind(("::1", 0))

@@ -1,4 +1,4 @@
-"""The real gateway as operators handle it: started, reloaded, hurt and stopped."""
+"""The real gateway from the operator's side: starts, reloads, crashes and stops."""
 
 import json
 import os
@@ -38,14 +38,14 @@ def rules(engine: CannedEngine) -> str:
 
 
 def ask(gateway: GatewayProcess, **headers: str) -> str:
-    """Who answers an inference, over a connection of its own."""
+    """The engine that answers an inference, over a new connection."""
     answer = httpx.post(gateway.http_url + INFER, content=b"{}", headers=headers, timeout=20)
     assert answer.status_code == 200, answer.text
     return str(answer.json()["served_by"])
 
 
 def metric(gateway: GatewayProcess, line_start: str) -> float:
-    """The sum of the lines of /metrics that start like this."""
+    """The sum of the /metrics lines that start with this text."""
     lines = httpx.get(gateway.admin_url + "/metrics").text.splitlines()
     return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(line_start))
 
@@ -56,7 +56,7 @@ def workers_of(gateway: GatewayProcess) -> list[psutil.Process]:
 
 
 def test_counts_of_all_workers_are_summed(start_gateway: StartGateway, engine: CannedEngine) -> None:
-    """Two workers share the port, and /metrics tells the sum of what both have served."""
+    """Two workers share the port, and /metrics reports the sum of both."""
     gateway = start_gateway(rules(engine), workers=2)
     assert len(workers_of(gateway)) == 2
     for _ in range(40):
@@ -69,11 +69,11 @@ def test_counts_of_all_workers_are_summed(start_gateway: StartGateway, engine: C
 
 
 def test_a_dead_worker_is_replaced(start_gateway: StartGateway, engine: CannedEngine) -> None:
-    """A killed worker is started anew and serves, and what it had counted is not lost."""
+    """A killed worker is replaced, and its counts are not lost."""
     gateway = start_gateway(rules(engine))
     for _ in range(5):
         ask(gateway)
-    assert metric(gateway, "pointsman_requests_total") == 5  # the control process has heard of them now
+    assert metric(gateway, "pointsman_requests_total") == 5  # the control process has this worker's counters now
     (victim,) = workers_of(gateway)
     victim.kill()
     eventually(lambda: metric(gateway, "pointsman_worker_restarts_total") == 1)
@@ -86,7 +86,7 @@ def test_a_dead_worker_is_replaced(start_gateway: StartGateway, engine: CannedEn
 def test_changed_rules_are_noticed(
     start_gateway: StartGateway, engine: CannedEngine, other_engine: CannedEngine
 ) -> None:
-    """A changed rule file is taken over by all workers without a signal, and /rules tells its number."""
+    """All workers use a changed rule file without a signal, and /rules reports its number."""
     gateway = start_gateway(rules(engine), workers=2)
     assert ask(gateway) == "one"
     gateway.rules_path.write_text(rules(other_engine))
@@ -109,7 +109,7 @@ def test_a_bad_rule_file_changes_nothing(start_gateway: StartGateway, engine: Ca
 
 
 def test_sighup_reads_the_rules(start_gateway: StartGateway, engine: CannedEngine) -> None:
-    """SIGHUP reads the files even where nothing has changed."""
+    """SIGHUP reads the files even when they have not changed."""
     gateway = start_gateway(rules(engine))
     os.kill(gateway.process.pid, signal.SIGHUP)
     eventually(lambda: metric(gateway, 'pointsman_rules_reloads_total{result="ok"}') == 1)
@@ -137,7 +137,7 @@ def test_sigterm_lets_requests_end(start_gateway: StartGateway, engine: CannedEn
 
 
 def test_workers_outlive_the_control_process(tmp_path_factory: pytest.TempPathFactory, engine: CannedEngine) -> None:
-    """Fail static: with the control process killed, the worker routes on with what it knows, until it is signalled."""
+    """When the control process is killed, the worker continues to route with its last state until it gets a signal."""
     gateway = GatewayProcess.start(rules(engine), tmp_path_factory.mktemp("static")).wait_ready()
     (worker,) = workers_of(gateway)
     try:
@@ -167,7 +167,7 @@ def test_a_port_in_use_is_told(start_gateway: StartGateway, engine: CannedEngine
 
 
 def test_bad_rules_at_the_start_are_told(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """A gateway does not start on rules with a mistake: each is told with its place, and the exit code is 2."""
+    """A gateway does not start with invalid rules: each mistake is reported with its place, and the exit code is 2."""
     file = tmp_path_factory.mktemp("rules") / "bad.yaml"
     file.write_text("version: 1\nengines: {it: {endpoint: ['http://x']}}\nroutes: [{name: all, engine: it}]\n")
     command = [sys.executable, "-m", "gateway", "serve", "--rules", str(file), "--http-port", "0"]
@@ -178,7 +178,7 @@ def test_bad_rules_at_the_start_are_told(tmp_path_factory: pytest.TempPathFactor
 
 
 def test_the_access_log_tells_each_request(start_gateway: StartGateway, engine: CannedEngine) -> None:
-    """With --access-log each request is one line, as text or as JSON, failures with their reason."""
+    """With --access-log each request is one line, as text or as JSON; failures include their reason."""
     for log_format in ("text", "json"):
         gateway = start_gateway(rules(engine), extra_args=["--access-log", "--log-format", log_format])
         ask(gateway, **{"x-request-id": "first-one"})
@@ -195,7 +195,7 @@ def test_the_access_log_tells_each_request(start_gateway: StartGateway, engine: 
 
 
 def test_refusals_are_logged_too(start_gateway: StartGateway, engine: CannedEngine) -> None:
-    """The access log tells of what no engine answered too: unknown paths, its own answers, malformed heads."""
+    """The access log includes requests that no engine answered: unknown paths, local replies, malformed heads."""
     gateway = start_gateway(rules(engine), extra_args=["--access-log"])
     assert httpx.get(gateway.http_url + "/nothing").status_code == 404
     assert httpx.get(gateway.http_url + "/v2/health/live").status_code == 200
@@ -207,7 +207,7 @@ def test_refusals_are_logged_too(start_gateway: StartGateway, engine: CannedEngi
 
 
 def test_rules_with_a_missing_certificate_are_refused(start_gateway: StartGateway, engine: CannedEngine) -> None:
-    """New rules with a certificate file that is not there are refused like any mistake; no worker sees them."""
+    """New rules with a missing certificate file are refused like any mistake, and the workers keep the old rules."""
     gateway = start_gateway(rules(engine))
     bad = rules(engine).replace("endpoints", "tls: {ca: /nowhere.pem}, endpoints").replace("http://", "https://")
     gateway.rules_path.write_text(bad)

@@ -1,4 +1,4 @@
-"""What engines tell of themselves, from their own pages to the workers and to operators."""
+"""Models and load that engines report, on their way to the workers and to operators."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ StartGateway = Callable[..., GatewayProcess]
 
 
 class Telling:
-    """An engine that says which models it serves and how many requests it runs, and counts those it gets."""
+    """An engine that reports its models and its number of running requests, and counts the requests it gets."""
 
     def __init__(self, running: int) -> None:
         self.running = running
@@ -66,7 +66,7 @@ def engines() -> Iterator[tuple[Telling, Telling]]:
 
 
 def test_load_and_models_are_known_everywhere(start_gateway: StartGateway, engines: tuple[Telling, Telling]) -> None:
-    """Operators read both in /engines and /metrics, and the workers send their requests past a busy endpoint."""
+    """/engines and /metrics show both, and the workers avoid a busy endpoint."""
     busy, idle = engines
     both = f"endpoints: ['{busy.url}', '{idle.url}'], load: {{source: metrics}}, health: {{interval: 100ms}}"
     gateway = start_gateway(

@@ -1,4 +1,4 @@
-"""The sum of what workers count."""
+"""The sum of the workers' counters."""
 
 from gateway.control.channel import ChildProcess
 from gateway.observability.arm_stats import ArmKey
@@ -23,11 +23,11 @@ def snapshot(requests: int, in_flight: int = 0, connections: int = 0, is_open: b
 
 
 def test_totals_never_go_back() -> None:
-    """Whatever workers die in whatever order, the sum is of all that was heard of them."""
+    """Totals never decrease, in whatever order workers die."""
     tally, one, other = WorkerCounters(), worker(), worker()
     tally.take(one, snapshot(3, in_flight=2, connections=4))
     tally.take(other, snapshot(5, in_flight=1, connections=1))
-    tally.take(one, snapshot(4, in_flight=2, connections=4))  # newer, in place of the first
+    tally.take(one, snapshot(4, in_flight=2, connections=4))  # replaces the first
     assert (tally.series()[KEY].statuses, tally.series()[KEY].in_flight, tally.total().connections) == ({200: 9}, 3, 5)
     tally.retire(one)
     assert (tally.series()[KEY].statuses, tally.series()[KEY].in_flight, tally.total().connections) == ({200: 9}, 1, 1)
@@ -38,7 +38,7 @@ def test_totals_never_go_back() -> None:
 
 
 def test_a_breaker_is_open_where_some_worker_says_so() -> None:
-    """Each worker has breakers of its own; the sum tells of the worst."""
+    """Each worker has its own breakers; the total reports an open one if any worker's is open."""
     tally = WorkerCounters()
     tally.take(worker(), snapshot(0))
     assert tally.total().breakers_open == {("it", "http://a:1"): False}
@@ -48,7 +48,7 @@ def test_a_breaker_is_open_where_some_worker_says_so() -> None:
 
 
 def test_the_use_of_redis_is_summed() -> None:
-    """Calls of dead workers stay in the sum; only the living find Redis answering."""
+    """Calls of dead workers stay in the sum; availability is that of the living workers."""
     tally, one, other = WorkerCounters(), worker(), worker()
     assert tally.total().store is None
     tally.take(one, CountersSnapshot(store=StoreUse(calls=3, late=1, seconds=0.5, available=1, live=1)))
@@ -61,7 +61,7 @@ def test_the_use_of_redis_is_summed() -> None:
 
 
 def test_sessions_are_summed_by_where_they_were() -> None:
-    """What workers counted of sessions adds up, endpoint by endpoint, and stays when one of them is gone."""
+    """Session counters are summed by endpoint, and a dead worker's counts stay."""
     tally = WorkerCounters()
     one, other = worker(), worker()
     left = ("gpu", "http://a", "drained")
@@ -76,7 +76,7 @@ def test_sessions_are_summed_by_where_they_were() -> None:
 
 
 def test_what_limits_have_counted_outlives_a_worker() -> None:
-    """What it had under way does not; who is known to several workers is one."""
+    """Counts of a dead worker stay, its slots in use do not; an account that several workers have is counted once."""
     tally, one, other = WorkerCounters(), worker(), worker()
     tally.take(one, CountersSnapshot(limits={"l": LimitSnapshot("l", 5, 1, 2, 1, 3, {"a": AccountSnapshot(3, 2.0)})}))
     tally.take(
@@ -88,7 +88,7 @@ def test_what_limits_have_counted_outlives_a_worker() -> None:
 
 
 def test_arms_of_all_workers_are_one() -> None:
-    """Those of the dead ones stay."""
+    """Arms' counts of all workers are summed, including those of dead workers."""
     tally, one, other = WorkerCounters(), worker(), worker()
     for each, number in ((one, 3), (other, 4)):
         metrics = Metrics()

@@ -1,4 +1,4 @@
-"""Workers as a force, in the test's own process."""
+"""The worker pool, in the test's own process."""
 
 import asyncio
 from collections import Counter
@@ -28,8 +28,8 @@ def any_rules(tmp_path: Path) -> RulesSpec:
 
 @pytest.mark.parametrize("workers_bind", [True, False], ids=["each binds the port", "all share one socket"])
 def test_workers_share_a_port(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers_bind: bool) -> None:
-    """Two workers serve one port, as on Linux (SO_REUSEPORT) and as on a Mac (one inherited socket), count what they
-    served, and drain."""
+    """Two workers serve one port, by SO_REUSEPORT as on Linux and by one inherited socket as on macOS, count their
+    requests, and drain."""
     monkeypatch.setattr(ports, "WORKERS_BIND", workers_bind and ports.WORKERS_BIND)
 
     async def scene() -> None:
@@ -48,7 +48,7 @@ def test_workers_share_a_port(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, w
                 statuses.update(series.statuses)
             assert statuses == {200: 20}
             assert await force.drain()
-            with pytest.raises(httpx.ConnectError):  # nobody is left to answer, so nobody is kept waiting
+            with pytest.raises(httpx.ConnectError):  # no worker is left to answer, so the client does not wait
                 await httpx.AsyncClient().get(f"http://127.0.0.1:{port.port}/v2/health/live")
         finally:
             await force.close()
@@ -58,7 +58,7 @@ def test_workers_share_a_port(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, w
 
 
 def test_a_worker_that_cannot_start_is_told(tmp_path: Path) -> None:
-    """A certificate that cannot be read ends the start with its reason, not with a traceback."""
+    """An unreadable certificate ends the start with the reason, without a traceback."""
 
     async def scene() -> None:
         from gateway.config.settings import ListenerTls
@@ -75,8 +75,8 @@ def test_a_worker_that_cannot_start_is_told(tmp_path: Path) -> None:
 
 
 def test_a_port_that_is_served_is_not_shared() -> None:
-    """A port that workers serve is nobody else's, though they share it among themselves: a second gateway of the same
-    user is refused, and told what to do."""
+    """A second gateway cannot use a port that workers serve, although they share it: it gets an error that names the
+    option."""
     first = ReservedPort("127.0.0.1", 0, "--http-port")
     with bind(Settings(), first.port) as served, bind(Settings(), first.port) as by_another:
         served.listen()
