@@ -1,4 +1,4 @@
-"""The upstream side on loopback: an engine that sends what a test says, and callers that keep what they are told."""
+"""The upstream side on loopback: an engine that sends what a test scripts, and callers that record their replies."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ DEADLINE = 30.0
 class Act(Enum):
     """What an engine does instead of sending bytes."""
 
-    CLOSE = "close"  # in order, as when it ends
-    RESET = "reset"  # at once, as when it crashes
-    WAIT = "wait"  # until the test lets it go on
+    CLOSE = "close"  # orderly, like a process that exits
+    RESET = "reset"  # abrupt, like a process that crashes
+    WAIT = "wait"  # until the test sets `go_on`
 
 
 Script = Sequence[bytes | Act]
 
 
 class Engine:
-    """Plays its script for each request that it reads, and keeps the requests' heads."""
+    """Plays its script for each request that it reads, and records the requests' heads."""
 
     def __init__(self, *script: bytes | Act, greeting: bytes = b"") -> None:
         self.script: Script = script or (OK,)
-        self.greeting = greeting  # sent before anybody asks
+        self.greeting = greeting  # sent before any request
         self.heads: list[bytes] = []
         self.go_on = asyncio.Event()
-        self.writers: list[asyncio.StreamWriter] = []  # of all connections, first come first
+        self.writers: list[asyncio.StreamWriter] = []  # of all connections, in the order of arrival
         self.num_open = 0
         self.port = 0
 
@@ -72,11 +72,11 @@ class Engine:
         else:
             writer.write(step)
             await writer.drain()
-            await asyncio.sleep(0)  # so that the next step mostly arrives as a read of its own
+            await asyncio.sleep(0)  # so that the next step mostly arrives in a separate read
 
 
 class Caller:
-    """Waits for a connection, sends its request, and keeps the reply."""
+    """Waits for a connection, sends its request, and records the reply."""
 
     def __init__(self, *, is_sent: bool = True, **options: bool) -> None:
         self._is_sent = is_sent
@@ -106,7 +106,7 @@ class Caller:
         await asyncio.wait_for(self._is_over.wait(), DEADLINE)
         return self
 
-    # What pools and connections tell it
+    # Callbacks of pools and connections
 
     def connected(self, connection: Http1ClientConnection) -> None:
         self.connection = connection
@@ -141,7 +141,7 @@ class Caller:
 
 @asynccontextmanager
 async def engine(*script: bytes | Act, tls: Any = None, **options: Any) -> AsyncIterator[Engine]:
-    """An engine that listens; the loop may have nothing to report when it is gone."""
+    """An engine that listens; at the end the loop must not have reported any errors."""
     loop = asyncio.get_running_loop()
     reported: list[dict[str, Any]] = []
     loop.set_exception_handler(lambda _, context: reported.append(context))

@@ -21,7 +21,7 @@ def test_pauses(what: str, ran_seconds: list[float], pauses: list[float]) -> Non
 
 
 def test_it_never_gives_up() -> None:
-    """After thousands of failures the pause is the longest one, and there is no error."""
+    """After thousands of failures the pause stays at its maximum, without an error."""
     backoff = Backoff(0.5, 4.0)
     assert backoff.seconds == 0
     assert {backoff.failed() for _ in range(5000)} == {0.5, 1.0, 2.0, 4.0}

@@ -1,4 +1,4 @@
-"""Leaving out what fails, with a clock moved by hand."""
+"""The circuit breaker, with a clock moved by hand."""
 
 import pytest
 
@@ -14,20 +14,20 @@ CASES = [
     ("ffsff", True),  # failures must be in a row
     ("fff 4", False),
     ("fff 5", True),  # the pause is over: a trial may be sent
-    ("fff 5 t", False),  # only one
+    ("fff 5 t", False),  # only one trial
     ("fff 5 ts", True),
     ("fff 5 tf", False),
     ("fff 5 tf 5", False),  # the second pause is twice as long
     ("fff 5 tf 10", True),
-    ("fff 5 ta", True),  # a trial that told nothing is had anew
+    ("fff 5 ta", True),  # an abandoned trial is repeated
     ("fff 5 ta t", False),
-    ("fff 5 ts ff", True),  # all is forgotten after a success
-    ("fff 5 tf 10 ts fff 4", False),  # the length of the pause too
+    ("fff 5 ts ff", True),  # a success resets all failures
+    ("fff 5 tf 10 ts fff 4", False),  # and the length of the pause
     ("fff 5 tf 10 ts fff 5", True),
-    ("fff 3 ff 2", True),  # what was under way and fails later does not make the pause longer
-    ("fff 3 s", True),  # what was under way and succeeds shows that the endpoint lives
-    ("fff 3 a", False),  # a request that was under way tells nothing
-    ("fff 3 t 2", True),  # sent in spite of the pause, where there is no other endpoint: not the trial
+    ("fff 3 ff 2", True),  # a request sent earlier that fails later does not extend the pause
+    ("fff 3 s", True),  # a request sent earlier that succeeds shows that the endpoint works
+    ("fff 3 a", False),  # an abandoned request that was sent earlier shows nothing
+    ("fff 3 t 2", True),  # sent during the pause, for lack of another endpoint: not the trial
     ("fff" + " 60 tf" * 9 + " 59", False),
     ("fff" + " 60 tf" * 9 + " 60", True),  # no pause is longer than twelve times the first
 ]
@@ -35,7 +35,7 @@ CASES = [
 
 @pytest.mark.parametrize("events, allows", CASES)
 def test_the_breaker(events: str, allows: bool) -> None:
-    """Three failures in a row leave an endpoint out for five seconds; then one trial decides."""
+    """Three failures in a row exclude an endpoint for five seconds; then one trial decides."""
     breaker, now = CircuitBreaker(3, 5.0, 60.0), 100.0
     for word in events.split():
         if word.isdigit():
@@ -53,13 +53,13 @@ def test_the_breaker(events: str, allows: bool) -> None:
 
 
 def test_what_counts_as_a_failure() -> None:
-    """Of replies only those of a proxy that could not reach its server: a 503 or a 500 is mostly one model's."""
+    """Only a proxy's 502 and 504 count as failures: a 503 or a 500 mostly concerns one model."""
     endpoint = Endpoint(EngineSpec("it", ()), EndpointSpec("http://e:80"), None)
     assert [status for status in range(100, 600) if endpoint.counts_as_failure(status)] == [502, 504]
 
 
 def test_its_repr_tells_its_state() -> None:
-    """A breaker says what it lets through, and why."""
+    """A breaker's repr shows its state and the number of failures."""
     breaker = CircuitBreaker(2, 5.0, 60.0)
     breaker.failed(1.0)
     assert repr(breaker) == "<CircuitBreaker closed, 1 failures>"
@@ -72,7 +72,7 @@ def test_its_repr_tells_its_state() -> None:
 
 
 def test_the_breaker_can_be_off() -> None:
-    """With `failures: 0` nothing is ever left out."""
+    """With `failures: 0` the breaker never opens."""
     breaker = CircuitBreaker(0, 5.0, 60.0)
     for _ in range(100):
         breaker.failed(0.0)
@@ -83,7 +83,7 @@ def test_a_trial_is_one_request_and_its_result_is_reported_once() -> None:
     """`try_send` allows one caller after the pause; opening and closing return True once, and pauses have jitter."""
     breaker = store_breaker()
     assert [breaker.failed(0.0, 1.0) for _ in range(4)] == [False, False, True, False]
-    assert not breaker.try_send(0.6)  # 0.5 s, and a quarter of it
+    assert not breaker.try_send(0.6)  # 0.5 s and up to a quarter of jitter
     assert [breaker.try_send(0.7), breaker.try_send(0.7)] == [True, False]
     assert not breaker.failed(0.7, 0.0)
     assert [breaker.try_send(1.6), breaker.try_send(1.8)] == [False, True]

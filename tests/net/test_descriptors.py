@@ -1,4 +1,4 @@
-"""How many file descriptors a process may open, and what it says when they run out."""
+"""The limit on file descriptors, and the warning when few are left."""
 
 import logging
 import os
@@ -17,7 +17,7 @@ from tests.support.descriptors import MAC_SOFT_LIMIT, soft_limit
 
 @pytest.fixture
 def few() -> Iterator[list[int]]:
-    """At most 20 more than are open now; a list for those that the test opens."""
+    """A limit of 20 descriptors above those open now; yields a list for those that the test opens."""
     opened: list[int] = []
     with soft_limit(descriptors.num_open() + 20):
         yield opened
@@ -26,7 +26,7 @@ def few() -> Iterator[list[int]]:
 
 
 def limits_of_a_new_process(before: str) -> list[str]:
-    """Its soft and hard limit after `raise_limit`, where it is started with a Mac's soft limit."""
+    """The soft and hard limit of a new process after `raise_limit`, started with macOS's soft limit."""
     code = f"import resource; from gateway.net import descriptors; {before}; descriptors.raise_limit(); "
     code += "print(*resource.getrlimit(resource.RLIMIT_NOFILE))"
     with soft_limit(MAC_SOFT_LIMIT):
@@ -35,7 +35,7 @@ def limits_of_a_new_process(before: str) -> list[str]:
 
 
 def test_the_soft_limit_is_raised_to_what_macos_allows_a_program() -> None:
-    """10,240 where the hard limit is higher, else the hard limit, which stays as it is."""
+    """The soft limit rises to 10,240, or to a lower hard limit, which does not change."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     assert limits_of_a_new_process("pass") == [str(min(hard, 10_240)), str(hard)]
     assert limits_of_a_new_process("resource.setrlimit(resource.RLIMIT_NOFILE, (256, 300))") == ["300", "300"]
@@ -43,7 +43,8 @@ def test_the_soft_limit_is_raised_to_what_macos_allows_a_program() -> None:
 
 @pytest.mark.parametrize("is_listed", [False, True])
 def test_open_descriptors_are_counted(few: list[int], is_listed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each one that is opened counts; where none is left the limit is the count. So it is where they must be listed."""
+    """Each open descriptor counts, with and without a directory that lists them; at the limit the count is the
+    limit."""
     counted = descriptors.num_open()
     if is_listed:
         monkeypatch.setattr(descriptors, "Path", lambda _: Path("/nowhere"))
@@ -58,7 +59,8 @@ def test_open_descriptors_are_counted(few: list[int], is_listed: bool, monkeypat
 
 
 def test_few_descriptors_are_reported_once(few: list[int], caplog: pytest.LogCaptureFixture) -> None:
-    """When nine tenths are open, with both numbers and the cure; again only after there was room."""
+    """The warning comes once when nine tenths are open, with both numbers and the remedy; again only after some were
+    closed."""
     watch = descriptors.DescriptorWatch()
     watch.look()
     assert not caplog.messages

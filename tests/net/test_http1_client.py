@@ -1,4 +1,4 @@
-"""One connection to an engine: where replies start and end, and what becomes of the connection."""
+"""One connection to an engine: where replies start and end, and whether the connection is reused."""
 
 import asyncio
 import itertools
@@ -17,7 +17,7 @@ CLOSE, RESET, WAIT = Act.CLOSE, Act.RESET, Act.WAIT
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 UNTIL_CLOSE = b"HTTP/1.1 200 OK\r\n\r\n"
 
-# What the engine sends; the status and the body that are handed over; whether the connection serves on.
+# The engine's script; the status and the body delivered; whether the connection is reused.
 REPLIES: dict[str, tuple[Script, int, bytes, bool]] = {
     "a length": ((OK,), 200, b"ok", True),
     "a length of nothing": ((b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n",), 200, b"", True),
@@ -57,7 +57,7 @@ REPLIES: dict[str, tuple[Script, int, bytes, bool]] = {
         b"ok",
         True,
     ),
-    # What follows a reply was asked by nobody: it is dropped, and its connection trusted no more.
+    # Bytes behind a reply answer no request: they are dropped and the connection is closed.
     "longer than its length": ((OK + b"more",), 200, b"ok", False),
     "longer than its length, in the next piece": (
         (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\no", b"k and more"),
@@ -79,7 +79,7 @@ REPLIES: dict[str, tuple[Script, int, bytes, bool]] = {
 @pytest.mark.parametrize("plain", [False, True], ids=["uvloop", "asyncio"])
 @pytest.mark.parametrize("script, status, body, is_kept", REPLIES.values(), ids=REPLIES)
 def test_replies(script: Script, status: int, body: bytes, is_kept: bool, plain: bool) -> None:
-    """A reply is handed over to its end and no further; its connection serves on where nothing speaks against it."""
+    """A reply is delivered to its end and no further; its connection is reused unless something forbids it."""
 
     async def scene() -> None:
         async with engine(*script) as it:
@@ -98,7 +98,7 @@ def test_replies(script: Script, status: int, body: bytes, is_kept: bool, plain:
     run(scene(), plain=plain)
 
 
-# What the engine sends; the kind of the failure, and what its message says.
+# The engine's script; the kind of the failure, and a part of its message.
 RESETS, SPEAKS_BADLY = ErrorKind.UPSTREAM_RESET, ErrorKind.UPSTREAM_PROTOCOL
 FAILURES: dict[str, tuple[Script, ErrorKind, str]] = {
     "it closes without a word": ((CLOSE,), RESETS, "closed the connection before it answered"),
@@ -143,7 +143,7 @@ FAILURES: dict[str, tuple[Script, ErrorKind, str]] = {
 @pytest.mark.parametrize("plain", [False, True], ids=["uvloop", "asyncio"])
 @pytest.mark.parametrize("script, kind, message", FAILURES.values(), ids=FAILURES)
 def test_failures(script: Script, kind: ErrorKind, message: str, plain: bool) -> None:
-    """An engine that goes away or speaks no HTTP is told apart, and its connection is gone."""
+    """A failure names whether the engine closed the connection or sent malformed HTTP, and the connection is closed."""
 
     async def scene() -> None:
         async with engine(*script) as it:
@@ -159,7 +159,7 @@ def test_failures(script: Script, kind: ErrorKind, message: str, plain: bool) ->
 
 @pytest.mark.parametrize("plain", [False, True], ids=["uvloop", "asyncio"])
 def test_a_reset_is_no_end(plain: bool) -> None:
-    """A body that lasts until the connection ends is whole where the engine closes, not where it crashes."""
+    """A body that ends with the connection is complete after an orderly close, but not after a reset."""
 
     async def scene() -> None:
         async with engine(UNTIL_CLOSE + b"abc", WAIT, RESET) as it:
@@ -174,7 +174,7 @@ def test_a_reset_is_no_end(plain: bool) -> None:
 
 
 def test_a_head_asked_for_has_no_body() -> None:
-    """The reply to HEAD ends with its head, whatever length that tells."""
+    """The reply to HEAD ends with its head, whatever length the head declares."""
 
     async def scene() -> None:
         async with engine(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n") as it:
@@ -191,7 +191,7 @@ def test_a_head_asked_for_has_no_body() -> None:
 
 
 def test_a_receiver_may_want_the_payload() -> None:
-    """Whoever frames a body anew, or reads it, gets the data of the chunks alone."""
+    """A receiver that reframes or reads a body gets the data of its chunks only."""
 
     async def scene() -> None:
         async with engine(CHUNKED, b"3\r\nabc\r\n", b"2;x=y\r\nde\r\n0\r\n\r\n") as it:
@@ -204,7 +204,7 @@ def test_a_receiver_may_want_the_payload() -> None:
 
 
 def test_an_answer_before_the_request_is_sent() -> None:
-    """A connection on which part of a request is missing cannot take another one: it is closed after the reply."""
+    """A connection with a partly sent request cannot take another one: it is closed after the reply."""
 
     async def scene() -> None:
         async with engine() as it:
@@ -217,7 +217,7 @@ def test_an_answer_before_the_request_is_sent() -> None:
 
 
 def test_what_nobody_asked_for() -> None:
-    """Bytes on an idle connection end it, and answer nobody."""
+    """Bytes on an idle connection close it, and the next request gets a new connection."""
 
     async def scene() -> None:
         async with engine() as it:
@@ -233,22 +233,22 @@ def test_what_nobody_asked_for() -> None:
 
 
 def test_an_engine_that_speaks_first() -> None:
-    """Bytes that come before the request are the beginning of the reply, as far as anybody can tell: what is no HTTP
-    fails it."""
+    """Bytes that arrive before the request count as the beginning of the reply: bytes that are not HTTP fail the
+    request."""
 
     async def scene() -> None:
         async with engine(greeting=b"220 mail.example ESMTP\r\n\r\n") as it:
             pool = pool_of(it)
             caller = await Caller().ask(pool).over()
             assert caller.error is not None
-            assert caller.error.kind in (SPEAKS_BADLY, RESETS)  # they may even come before anybody waits
+            assert caller.error.kind in (SPEAKS_BADLY, RESETS)  # they may even arrive before a request is sent
             await until(lambda: pool.size == 0)
 
     run(scene())
 
 
 def test_an_abandoned_reply() -> None:
-    """The engine learns at once that nobody wants its reply any more, and the caller hears no more of it."""
+    """Abandoning a reply closes the connection at once, and the caller gets no further events."""
 
     async def scene() -> None:
         async with engine(CHUNKED + b"3\r\nabc\r\n", WAIT) as it:
@@ -267,7 +267,7 @@ def test_an_abandoned_reply() -> None:
 
 @pytest.mark.parametrize("plain", [False, True], ids=["uvloop", "asyncio"])
 def test_a_slow_caller_stops_the_engine(plain: bool) -> None:
-    """While the reply is paused nothing is read, and the engine's own buffers fill; nothing is lost."""
+    """While the reply is paused the gateway reads nothing, so the engine's buffers fill; no data is lost."""
     body = bytes(range(256)) * 4096 * 16
 
     async def scene() -> None:
@@ -289,7 +289,7 @@ def test_a_slow_caller_stops_the_engine(plain: bool) -> None:
 
 
 def test_its_repr_tells_its_state() -> None:
-    """A connection says whose it is and what it does."""
+    """A connection's repr shows its pool and its state."""
 
     async def scene() -> None:
         async with engine(WAIT, CHUNKED) as it:
@@ -311,7 +311,7 @@ def test_its_repr_tells_its_state() -> None:
 
 
 class Wire:
-    """A transport that keeps what is written; and the connection's home, which counts."""
+    """A transport that records what is written, and the connection's pool, which counts releases."""
 
     def __init__(self) -> None:
         self.written = b""
@@ -339,7 +339,7 @@ class Wire:
 
 
 def read(pieces: list[bytes]) -> tuple[Any, ...]:
-    """What a caller is told of a reply in these pieces, and what becomes of the connection."""
+    """The events that a caller gets for a reply in these pieces, and what becomes of the connection."""
 
     async def scene() -> tuple[Any, ...]:
         wire, caller = Wire(), Caller(wants_payload=True)
@@ -351,9 +351,7 @@ def read(pieces: list[bytes]) -> tuple[Any, ...]:
             if not wire.is_closed and not wire.released:
                 connection.data_received(piece)
         failed = caller.error is not None
-        status = (
-            caller.head.status if caller.head and not failed else None
-        )  # a failure may come before the head is handed over
+        status = caller.head.status if caller.head and not failed else None  # a failure may precede the head
         return status, b"" if failed else caller.body, caller.has_ended, failed, wire.is_closed, wire.released
 
     return asyncio.run(scene())
@@ -370,11 +368,11 @@ PARTS = st.sampled_from(
 
 @given(st.lists(PARTS, max_size=8), st.lists(st.integers(0, 200), max_size=6))
 def test_cuts_do_not_matter(parts: list[bytes], places: list[int]) -> None:
-    """However a reply is cut on its way, the same is told of it; no bytes raise."""
+    """A reply yields the same events however it is cut; no bytes raise an exception."""
     whole = b"".join(parts)
     edges = [0, *sorted(place % (len(whole) + 1) for place in places), len(whole)]
     pieces = [whole[start:end] for start, end in itertools.pairwise(edges) if start < end]
     told = [read([whole] if whole else []), read(pieces), read([bytes([byte]) for byte in whole])]
-    # A tail that comes with the end closes the connection; one that comes later finds it at home, and ends it there.
+    # A tail that arrives with the end closes the connection; a later one finds it idle and closes it then.
     verdicts = [(*each[:4], each[4] or each[5]) for each in told]
     assert verdicts[0] == verdicts[1] == verdicts[2]

@@ -1,4 +1,4 @@
-"""The connections of one worker to one endpoint: kept, shared, limited."""
+"""The connections of one worker to one endpoint: reused, shared, limited."""
 
 import asyncio
 import ssl
@@ -19,7 +19,8 @@ WAIT = Act.WAIT
 
 @pytest.mark.parametrize("plain", [False, True], ids=["uvloop", "asyncio"])
 def test_connections_are_used_again(plain: bool) -> None:
-    """Requests after one another share one connection; the newest is taken first, so that the others grow old."""
+    """Sequential requests share one connection; the most recently used one is taken first, so that the others
+    expire."""
 
     async def scene() -> None:
         async with engine() as it:
@@ -46,7 +47,7 @@ def test_connections_are_used_again(plain: bool) -> None:
 
 @pytest.mark.parametrize("plain", [False, True], ids=["uvloop", "asyncio"])
 def test_the_line(plain: bool) -> None:
-    """Above the limit callers wait in line, first come first served; a full line is told at once."""
+    """Above the limit callers wait in a queue, first come first served; a full queue fails at once."""
 
     async def scene() -> None:
         async with engine(WAIT, OK) as it:
@@ -68,14 +69,14 @@ def test_the_line(plain: bool) -> None:
 
 
 def test_whoever_leaves_the_line_is_not_called() -> None:
-    """A caller whose time is over while it waits gets no connection; the next one does."""
+    """A caller that leaves the queue gets no connection; the next one does."""
 
     async def scene() -> None:
         async with engine(WAIT, OK) as it:
             pool = pool_of(it, max_connections=1)
             first, second, third = [Caller().ask(pool) for _ in range(3)]
             pool.forget(second)
-            pool.forget(second)  # once more does no harm
+            pool.forget(second)  # repeating it is harmless
             it.go_on.set()
             await first.over()
             await third.over()
@@ -86,7 +87,7 @@ def test_whoever_leaves_the_line_is_not_called() -> None:
 
 
 def test_an_attempt_that_nobody_waits_for_any_more() -> None:
-    """A connection made for a caller that left is kept for the next one."""
+    """A connection opened for a caller that left is kept for the next one."""
 
     async def scene() -> None:
         async with engine() as it:
@@ -103,7 +104,7 @@ def test_an_attempt_that_nobody_waits_for_any_more() -> None:
 
 @pytest.mark.parametrize("plain", [False, True], ids=["uvloop", "asyncio"])
 def test_connect_refused(plain: bool) -> None:
-    """Where nobody listens every caller is told so, those too for whom there was no room to try at once."""
+    """A refused connection fails every caller, including those in the queue beyond the connection limit."""
 
     async def scene() -> None:
         port = free_port()
@@ -122,7 +123,7 @@ def test_connect_refused(plain: bool) -> None:
 @pytest.mark.parametrize("plain", [False, True], ids=["uvloop", "asyncio"])
 @pytest.mark.parametrize("host", ["no..name", "a" * 64], ids=["an empty label", "a long label"])
 def test_a_name_that_nobody_can_look_up(host: str, plain: bool) -> None:
-    """A host that is no name fails like one that is not there."""
+    """A host that cannot be resolved fails like an endpoint that refuses connections."""
 
     async def scene() -> None:
         pool = Http1Pool(host, 80, ConnectionSpec())
@@ -136,7 +137,7 @@ def test_a_name_that_nobody_can_look_up(host: str, plain: bool) -> None:
 
 @pytest.mark.parametrize("plain", [False, True], ids=["uvloop", "asyncio"])
 def test_connect_timeout(plain: bool) -> None:
-    """An endpoint that takes the connection but never finishes the TLS handshake is given up in time."""
+    """An endpoint that accepts the connection but never finishes the TLS handshake fails within the connect timeout."""
 
     async def scene() -> None:
         async with engine() as silent:
@@ -160,7 +161,7 @@ def test_connect_timeout(plain: bool) -> None:
     ],
 )
 def test_tls(tmp_path: Path, trusted: bool, name: str, message: str | None) -> None:
-    """An https endpoint is asked only where its certificate is trusted and names it."""
+    """An https endpoint gets a request only if its certificate is trusted and matches its name."""
     authority = trustme.CA()
     serving = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     authority.issue_cert("localhost").configure_cert(serving)
@@ -185,7 +186,7 @@ def test_tls(tmp_path: Path, trusted: bool, name: str, message: str | None) -> N
 
 @pytest.mark.parametrize("plain", [False, True], ids=["uvloop", "asyncio"])
 def test_an_engine_closes_idle_connections(plain: bool) -> None:
-    """A connection that the engine has closed is not handed out: the next request goes over a new one."""
+    """A connection that the engine has closed is not reused: the next request opens a new one."""
 
     async def scene() -> None:
         async with engine() as it:
@@ -201,7 +202,7 @@ def test_an_engine_closes_idle_connections(plain: bool) -> None:
 
 
 def test_a_connection_about_to_close_is_not_handed_out() -> None:
-    """Between closing and closed a connection serves nobody; even where it takes the only place, the caller waits."""
+    """A closing connection takes no request; if it occupies the only slot, the caller waits."""
 
     async def scene() -> None:
         async with engine() as it:
@@ -220,7 +221,7 @@ def test_a_connection_about_to_close_is_not_handed_out() -> None:
 
 @pytest.mark.parametrize("plain", [False, True], ids=["uvloop", "asyncio"])
 def test_a_lost_connection_makes_room(plain: bool) -> None:
-    """When a busy connection breaks, whoever waits in line gets a new one."""
+    """When a busy connection breaks, the next caller in the queue gets a new one."""
 
     async def scene() -> None:
         async with engine(WAIT, OK) as it:
@@ -237,7 +238,7 @@ def test_a_lost_connection_makes_room(plain: bool) -> None:
 
 
 def test_idle_connections_grow_old() -> None:
-    """What has been idle for longer than the limit is closed, what was used since is kept."""
+    """A connection idle for longer than the limit is closed, one used since is kept."""
 
     async def scene() -> None:
         async with engine(WAIT, OK) as it:
@@ -274,7 +275,8 @@ def test_nothing_need_be_kept() -> None:
 
 
 def test_a_retired_pool() -> None:
-    """When the rules no longer name an address its idle connections close, requests in flight end, nothing is kept."""
+    """When the rules no longer name an address its idle connections close, requests in flight end, and nothing is
+    kept."""
 
     async def scene() -> None:
         async with engine(WAIT, OK) as it:
@@ -297,7 +299,7 @@ def test_a_retired_pool() -> None:
 
 @pytest.mark.parametrize("plain", [False, True], ids=["uvloop", "asyncio"])
 def test_a_crowd(plain: bool) -> None:
-    """Hundreds of callers at an engine that breaks every third connection: each hears its end, no place is lost."""
+    """300 callers at an engine that breaks every third connection: each one's request ends, and no slot is lost."""
 
     async def scene() -> None:
         async with engine() as it:

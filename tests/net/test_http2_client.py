@@ -1,4 +1,4 @@
-"""The HTTP/2 connections to one endpoint: how many there are, who waits, what becomes of those that leave."""
+"""The HTTP/2 connections to one endpoint: their number, the queue, and connections that close."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ OPENING = CachedHeaders(
 
 
 class Caller:
-    """Waits for a stream, opens it, and keeps what becomes of it."""
+    """Waits for a stream, opens it, and records its events."""
 
     def __init__(self, pool: Http2Pool) -> None:
         self.pool = pool
@@ -33,7 +33,7 @@ class Caller:
         self.error: GatewayError | None = None
         self.reset: tuple[int, str] | None = None
         self.has_ended = False
-        self.failed: Any = lambda: None  # what it does when it fails
+        self.failed: Any = lambda: None  # called when it fails
 
     def __repr__(self) -> str:
         return f"<Caller {self.stream} {self.error} {self.reset}>"
@@ -77,7 +77,7 @@ async def waits(call: Call) -> None:
 
 
 def scene(play: Any, settings: Any = None, **limits: Any) -> None:
-    """Play with a pool for an engine; the loop may have nothing to report."""
+    """Play with a pool for an engine; the loop must not report any errors."""
 
     async def whole() -> None:
         loop = asyncio.get_running_loop()
@@ -98,7 +98,7 @@ def served(callers: list[Caller]) -> list[Caller]:
 
 
 def test_a_connection_is_filled_before_the_next() -> None:
-    """Up to `max_streams` calls share one; with `max_connections` full, the rest wait in line."""
+    """Up to `max_streams` calls share a connection; with `max_connections` full, further calls wait in the queue."""
 
     async def play(pool: Http2Pool, engine: GrpcEngine) -> None:
         callers = [Caller(pool).ask() for _ in range(8)]
@@ -117,7 +117,7 @@ def test_a_connection_is_filled_before_the_next() -> None:
 
 
 def test_a_full_line() -> None:
-    """Who comes then is told, and who leaves the line makes room in it."""
+    """A full queue rejects further callers, and a caller that leaves it makes room."""
 
     async def play(pool: Http2Pool, engine: GrpcEngine) -> None:
         callers = [Caller(pool).ask()]
@@ -139,7 +139,7 @@ def test_a_full_line() -> None:
 
 
 def test_what_the_engine_allows() -> None:
-    """Its MAX_CONCURRENT_STREAMS holds where it is less; a change of it is heard."""
+    """The engine's MAX_CONCURRENT_STREAMS applies where it is lower, and a change takes effect."""
 
     async def play(pool: Http2Pool, engine: GrpcEngine) -> None:
         first = Caller(pool).ask()
@@ -156,7 +156,7 @@ def test_what_the_engine_allows() -> None:
 
 
 def test_what_the_engine_allows_from_the_first() -> None:
-    """Who waits for a new connection waits until it is known how many it takes."""
+    """Callers wait for a new connection until its SETTINGS state how many streams it accepts."""
 
     async def play(pool: Http2Pool, engine: GrpcEngine) -> None:
         callers = [Caller(pool).ask() for _ in range(4)]
@@ -168,20 +168,20 @@ def test_what_the_engine_allows_from_the_first() -> None:
 
 
 def test_an_engine_that_allows_nothing() -> None:
-    """An engine that is about to stop may take no streams: that is no reason to connect again and again."""
+    """An engine that accepts no streams, for instance during shutdown, does not cause repeated connects."""
 
     async def play(pool: Http2Pool, engine: GrpcEngine) -> None:
         callers = [Caller(pool).ask() for _ in range(3)]
         await until(lambda: all(caller.reset for caller in callers))
         late = Caller(pool).ask()
         await until(lambda: late.reset is not None)
-        assert len(engine.peers) <= 4  # one for each that asks
+        assert len(engine.peers) <= 4  # at most one for each request
 
     scene(play, {SettingCodes.MAX_CONCURRENT_STREAMS: 0})
 
 
 def test_an_engine_that_leaves() -> None:
-    """After GOAWAY streams under way end well, what it has not taken is refused, and the next get a new connection."""
+    """After GOAWAY accepted streams finish, others are refused, and later calls get a new connection."""
 
     async def play(pool: Http2Pool, engine: GrpcEngine) -> None:
         callers = [Caller(pool).ask() for _ in range(3)]
@@ -204,7 +204,7 @@ def test_an_engine_that_leaves() -> None:
 
 
 def test_an_engine_that_is_lost() -> None:
-    """Its streams hear of it; who waits in line gets another connection."""
+    """A lost connection resets its streams; queued callers get another connection."""
 
     async def play(pool: Http2Pool, engine: GrpcEngine) -> None:
         callers = [Caller(pool).ask() for _ in range(2)]
@@ -218,7 +218,7 @@ def test_an_engine_that_is_lost() -> None:
     scene(play, max_streams=2, max_connections=1)
 
 
-# Connections that cannot be made
+# Failed connects
 
 
 def nobody(**limits: Any) -> Http2Pool:
@@ -226,7 +226,7 @@ def nobody(**limits: Any) -> Http2Pool:
 
 
 def test_a_failed_attempt_is_told_to_all_it_was_made_for() -> None:
-    """One attempt stands for as many as a connection takes; the next attempt is for the rest."""
+    """One failed attempt fails as many callers as a connection takes; the next attempt serves the rest."""
 
     async def whole() -> None:
         pool = nobody(max_streams=2, max_connections=1)
@@ -239,7 +239,8 @@ def test_a_failed_attempt_is_told_to_all_it_was_made_for() -> None:
 
 
 def test_a_failure_that_others_answer_by_leaving() -> None:
-    """Who hears of it may take others out of the line (the streams of one call): nobody is told who has left."""
+    """A caller whose attempt failed may remove others from the queue (the streams of one call): those get no
+    callback."""
 
     async def whole() -> None:
         loop = asyncio.get_running_loop()
@@ -257,7 +258,7 @@ def test_a_failure_that_others_answer_by_leaving() -> None:
 
 
 def test_a_failure_that_is_answered_by_asking_again() -> None:
-    """Who asks again waits for another attempt."""
+    """A caller that retries after a failure waits for another attempt."""
 
     async def whole() -> None:
         pool = nobody()
@@ -275,7 +276,7 @@ def test_a_failure_that_is_answered_by_asking_again() -> None:
 
 
 def test_idle_connections() -> None:
-    """One that nobody has used for `idle_timeout` is closed with GOAWAY; one with a stream never is."""
+    """A connection unused for `idle_timeout` is closed with GOAWAY; one with a stream is never closed."""
 
     async def play(pool: Http2Pool, engine: GrpcEngine) -> None:
         busy, idle = Caller(pool).ask(), Caller(pool).ask()
@@ -293,7 +294,7 @@ def test_idle_connections() -> None:
 
 
 def test_a_pool_that_is_retired() -> None:
-    """Idle connections close at once, the others when their streams have ended."""
+    """Idle connections close at once, busy ones when their streams have ended."""
 
     async def play(pool: Http2Pool, engine: GrpcEngine) -> None:
         busy, idle = Caller(pool).ask(), Caller(pool).ask()
@@ -310,7 +311,7 @@ def test_a_pool_that_is_retired() -> None:
 
 
 def test_what_comes_after_a_pool_is_retired() -> None:
-    """A request that began under the old rules is served still, and its connection closed after it."""
+    """A request that began under the old rules is still served, and its connection is closed afterwards."""
 
     async def play(pool: Http2Pool, engine: GrpcEngine) -> None:
         early = Caller(pool).ask()

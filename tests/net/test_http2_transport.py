@@ -1,4 +1,4 @@
-"""When a connection writes what a read on another one has brought for it."""
+"""When a connection writes the frames that a read on another connection has produced for it."""
 
 import asyncio
 from collections.abc import Callable
@@ -15,12 +15,12 @@ SETTINGS = frames.settings({})
 
 @pytest.fixture(autouse=True)
 def a_slow_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Bursts are told apart by a time that no machine misses."""
+    """A burst interval long enough for any machine."""
     monkeypatch.setattr("gateway.net.http2_transport._BURST_SECONDS", 0.05)
 
 
 class Transport(asyncio.Transport):
-    """Writes down what it is given."""
+    """Records what is written."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -38,7 +38,7 @@ class Transport(asyncio.Transport):
 
 
 class Reader(Http2Transport):
-    """Does something for other connections when it hears of the peer's settings."""
+    """Sends to other connections when the peer's settings change."""
 
     def settings_changed(self) -> None:
         self.brings()
@@ -53,12 +53,12 @@ def connected(kind: type[Http2Transport]) -> tuple[Http2Transport, Transport]:
 
 
 async def written(*reads: bytes, closed: bool = False) -> tuple[list[list[bytes]], list[list[bytes]]]:
-    """What two others have written, at the end of some reads and a turn of the loop later, where each SETTINGS in them
-    brings one frame to both; `closed`: a third one, before these, is closed."""
+    """The bytes that two other connections have written at the end of some reads, and one turn of the loop later. Each
+    SETTINGS in the reads adds one frame to both; `closed`: a third connection, before these, is closed."""
     reader, _ = connected(Reader)
     shut, its = connected(Http2Transport)
     pairs = [connected(Http2Transport) for _ in range(2)]
-    await asyncio.sleep(0.1)  # what they begin with is written, and no burst any more
+    await asyncio.sleep(0.1)  # the opening is written, and the burst is over
     its.is_closed = closed
     for _, transport in pairs:
         transport.writes.clear()
@@ -77,29 +77,30 @@ async def written(*reads: bytes, closed: bool = False) -> tuple[list[list[bytes]
 
 
 def test_a_read_that_stands_alone() -> None:
-    """What it brings for others is on its way when it is done with."""
+    """The output of a single read is written before the read ends."""
     assert uvloop.run(written(SETTINGS))[0] == [[b"frame"]] * 2
 
 
 @pytest.mark.parametrize("read", [SETTINGS * 100, SETTINGS + frames.frame(0xEE, 0, 0, bytes(1000))])
 def test_a_long_read(read: bytes) -> None:
-    """What it brings is written when it is done with, once for each of the others."""
+    """The output of a long read is written when it ends, once for each connection."""
     assert uvloop.run(written(read))[0] == [[b"frame" * read.count(SETTINGS)]] * 2
 
 
 def test_reads_in_a_burst() -> None:
-    """What the first brings is on its way; what those right behind it bring is written at the turn's end, once."""
+    """The output of the first read is written at once, that of the reads right after it once at the turn's end."""
     first, later = [b"frame"], [b"frame", b"frame" * 5]
     assert uvloop.run(written(*[SETTINGS] * 6)) == ([first] * 2, [later] * 2)
 
 
 def test_others_that_are_closed() -> None:
-    """A connection that is closing is passed over; those after it are written."""
+    """A closing connection is skipped; those after it are written."""
     assert uvloop.run(written(SETTINGS * 100, closed=True))[1] == [[b"frame" * 100]] * 2
 
 
 def test_messages_that_are_relayed() -> None:
-    """In a burst, too, they are written when the read is done with, and with them what waits for the turn's end."""
+    """In a burst, relayed messages are written when the read ends, together with the output that waits for the turn's
+    end."""
 
     async def scene() -> None:
         reader, _ = connected(Reader)

@@ -1,4 +1,4 @@
-"""A Mac that keeps a program from its own network: what callers and the log are told."""
+"""macOS denies the gateway access to the local network: the error and the log line name the setting."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.net.stage import Caller
 
 @pytest.fixture
 def _refusing_mac(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each connect ends as Local Network privacy ends it, on what says it is a Mac."""
+    """Each connect fails as Local Network privacy makes it fail, on a simulated Mac."""
 
     async def create_connection(*_: object, **__: object) -> None:
         raise OSError(65, "No route to host")
@@ -30,7 +30,7 @@ def _refusing_mac(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("_refusing_mac")
 @pytest.mark.parametrize("host, hinted", [("192.168.1.20", True), ("gpu.local", True), ("127.0.0.1", False)])
 def test_a_failed_request_names_the_setting(host: str, hinted: bool) -> None:
-    """The gateway's error to the caller says what to allow, unless the endpoint is this machine."""
+    """The error names the setting to change, unless the endpoint is on this machine."""
 
     async def scene() -> None:
         caller = Caller().ask(Http1Pool(host, 8000, ConnectionSpec()))
@@ -45,7 +45,7 @@ def test_a_failed_request_names_the_setting(host: str, hinted: bool) -> None:
 @pytest.mark.usefixtures("_refusing_mac")
 @pytest.mark.parametrize("url", ["http://192.168.1.20:8000", "grpc://192.168.1.20:8001"])
 def test_a_failed_probe_names_the_setting(url: str, caplog: pytest.LogCaptureFixture) -> None:
-    """The log line of an endpoint that is down says why, and what to allow."""
+    """The log line of an endpoint that is down names the reason and the setting to change."""
 
     async def scene() -> None:
         prober = Prober(lambda found: None)

@@ -1,4 +1,4 @@
-"""Deadlines: none is missed or early, those that are cleared cost nothing, and nothing ticks while none is near."""
+"""Deadlines: none is missed or early, cleared ones cost nothing, and no timer runs while none is near."""
 
 import asyncio
 import random
@@ -21,7 +21,7 @@ class Handle:
 
 
 class Loop:
-    """Virtual time; timers may be early by as much as a real loop's, whose clock counts milliseconds."""
+    """Virtual time; timers may fire early by as much as a real loop's, whose clock has millisecond resolution."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -98,14 +98,14 @@ def test_deadlines_are_kept_and_cleared_ones_forgotten(loop: Loop, wheel: TimerW
 def test_nothing_ticks_while_no_deadline_is_near(loop: Loop, wheel: TimerWheel) -> None:
     slow = Request(loop, loop.now + 600)
     wheel.add(slow, slow.at)
-    for number in range(5000):  # requests that come and go beside it
+    for number in range(5000):  # short requests in the meantime
         quick = Request(loop, loop.now + 5)
         wheel.add(quick, quick.at).discard(quick)
         loop.run_until(loop.now + 0.01)
         if number % 100 == 0:
             wheel.rest()
     assert loop.num_wakes < 20
-    assert len(wheel._slots) < 300  # nor does it remember them
+    assert len(wheel._slots) < 300  # and their slots are freed
     loop.run_until(loop.now + 600)
     assert slow.expired_at is not None
 

@@ -13,7 +13,7 @@ from gateway.upstream.endpoint import Endpoint
 
 
 def endpoints(number: int = 3, latency: float = 0.0) -> list[Endpoint]:
-    """http://e0:80, http://e1:80 and so on, none of them busy."""
+    """http://e0:80, http://e1:80 and so on, all idle."""
     made = [Endpoint(EngineSpec("it", ()), EndpointSpec(f"http://e{index}:80"), None) for index in range(number)]
     for endpoint in made:
         endpoint.latency = latency
@@ -26,12 +26,12 @@ def choices(
     number: int = 300,
     session: Callable[[int], str | None] = lambda number: None,
 ) -> Counter[str]:
-    """How often each endpoint is chosen, none of the requests lasting."""
+    """How often each endpoint is chosen, where no request stays in flight."""
     return Counter(choose(among, session(turn)).url for turn in range(number))
 
 
 def test_round_robin_takes_turns() -> None:
-    """Every endpoint gets the same number of requests, one after the other."""
+    """Every endpoint gets the same number of requests, in turns."""
     among = endpoints()
     choose = balancing.round_robin(EVENLY)
     turns = [choose(among, None) for _ in range(300)]
@@ -47,14 +47,14 @@ def test_round_robin_of_workers_is_not_in_step() -> None:
 
 @pytest.mark.parametrize("balance", list(Balance))
 def test_equal_endpoints_share_the_work(balance: Balance) -> None:
-    """While all are alike none is preferred: nobody's bookkeeping pins one of them."""
+    """Among equal endpoints none is preferred."""
     counts = choices(POLICIES[balance](EVENLY), endpoints(), session=lambda turn: f"s{turn}")
     assert min(counts.values()) > 50, counts
 
 
 @pytest.mark.parametrize("balance", list(Balance))
 def test_a_single_endpoint_is_chosen(balance: Balance) -> None:
-    """Where there is one, it serves, however busy it is."""
+    """A single endpoint is chosen, however busy it is."""
     among = endpoints(1)
     among[0].in_flight = 1000
     assert POLICIES[balance](EVENLY)(among, "s") is among[0]
@@ -62,7 +62,7 @@ def test_a_single_endpoint_is_chosen(balance: Balance) -> None:
 
 @pytest.mark.parametrize("balance", [Balance.LEAST_OUTSTANDING, Balance.POWER_OF_TWO, Balance.LATENCY])
 def test_a_busy_endpoint_gets_less(balance: Balance) -> None:
-    """Requests in flight turn further ones away."""
+    """An endpoint with many requests in flight gets no further ones."""
     among = endpoints(latency=0.01)
     among[0].in_flight = 50
     assert choices(POLICIES[balance](EVENLY), among)["http://e0:80"] == 0
@@ -78,7 +78,7 @@ def test_a_busy_endpoint_gets_less(balance: Balance) -> None:
     ],
 )
 def test_least_outstanding(in_flight: tuple[int, ...], chosen: set[int]) -> None:
-    """The endpoint with the fewest requests in flight serves; chance decides among equals."""
+    """The endpoint with the fewest requests in flight is chosen, at random among equals."""
     among = endpoints()
     for endpoint, number in zip(among, in_flight, strict=True):
         endpoint.in_flight = number
@@ -87,14 +87,14 @@ def test_least_outstanding(in_flight: tuple[int, ...], chosen: set[int]) -> None
 
 @pytest.mark.parametrize("balance", [Balance.LEAST_OUTSTANDING, Balance.POWER_OF_TWO, Balance.LATENCY, Balance.PREFIX])
 def test_what_others_have_there_counts(balance: Balance) -> None:
-    """Requests of other gateways, as the engine tells them, make an endpoint as busy as one's own do."""
+    """Requests of other gateways, as the engine reports them, count like the worker's own."""
     among = endpoints(2, latency=0.01)
     among[0].others, among[1].in_flight = 3, 2
     assert choices(POLICIES[balance](EVENLY), among) == {"http://e1:80": 300}
 
 
 def test_power_of_two_avoids_the_busiest() -> None:
-    """Of any two the less busy one serves: the busiest of all never, the others by their rank."""
+    """The less busy one of two random endpoints is chosen: never the busiest of all, the others by their rank."""
     among = endpoints(4)
     for index, endpoint in enumerate(among):
         endpoint.in_flight = index
@@ -104,7 +104,7 @@ def test_power_of_two_avoids_the_busiest() -> None:
 
 
 def test_a_slow_endpoint_gets_less() -> None:
-    """`latency` turns requests away from an endpoint whose replies take longer, by the time to their first byte."""
+    """`latency` sends fewer requests to an endpoint whose first bytes take longer."""
     among = endpoints(2)
     among[0].observe_latency(0.5)
     among[1].observe_latency(0.01)
@@ -115,7 +115,7 @@ def test_a_slow_endpoint_gets_less() -> None:
 
 
 def test_a_slow_endpoint_helps_a_busy_one() -> None:
-    """What counts is when a request would be done: ten in flight at 10 ms are worse than one at 50 ms."""
+    """The expected completion decides: ten in flight at 10 ms are worse than one at 50 ms."""
     among = endpoints(2)
     among[0].latency, among[1].latency = 0.01, 0.05
     among[0].in_flight = 10
@@ -123,7 +123,7 @@ def test_a_slow_endpoint_helps_a_busy_one() -> None:
 
 
 def test_a_new_endpoint_is_tried_by_one_request() -> None:
-    """One without a measured latency is tried first, and then waited for: if it never answers it got one request."""
+    """An endpoint without a measured latency gets one request, and no second one before its first reply."""
     among = endpoints(2)
     among[0].latency = 0.5
     choose = POLICIES[Balance.LATENCY](EVENLY)
@@ -135,7 +135,7 @@ def test_a_new_endpoint_is_tried_by_one_request() -> None:
 
 
 def test_all_endpoints_are_new() -> None:
-    """At the start nothing is measured anywhere: the less busy one of two serves."""
+    """While no latency is measured the less busy one of two endpoints is chosen."""
     among = endpoints(2)
     among[0].in_flight, among[1].in_flight = 5, 4
     assert choices(POLICIES[Balance.LATENCY](EVENLY), among) == {"http://e1:80": 300}
@@ -146,8 +146,8 @@ def assignment(among: list[Endpoint]) -> dict[str, str]:
 
 
 def test_sessions_stay_and_move_as_little_as_they_must() -> None:
-    """A session always finds the same endpoint, in whatever order they are declared; when one goes, only its own
-    sessions move; when one comes, it takes its share from all, and none moves between the others."""
+    """A session always maps to the same endpoint, in any order of declaration. Removing an endpoint moves only its own
+    sessions; adding one takes a share from all and moves none between the others."""
     among = endpoints()
     before = assignment(among)
     assert assignment(among[::-1]) == before
@@ -163,7 +163,7 @@ def test_sessions_stay_and_move_as_little_as_they_must() -> None:
 
 
 def test_sessions_are_the_same_everywhere() -> None:
-    """Other workers and machines, today and after an upgrade, send a session to the same place."""
+    """All workers and machines, in every version, send a session to the same endpoint."""
     assert [balancing.by_session(EVENLY)(endpoints(), session).url for session in ("", "a", "session-0", "жук")] == [
         "http://e1:80",
         "http://e0:80",
@@ -173,7 +173,7 @@ def test_sessions_are_the_same_everywhere() -> None:
 
 
 def test_requests_without_a_session() -> None:
-    """Where there is no session to keep together, the less busy of two endpoints serves."""
+    """Without a session the less busy one of two endpoints is chosen."""
     among = endpoints()
     among[0].in_flight = 50
     assert choices(balancing.by_session(EVENLY), among)["http://e0:80"] == 0

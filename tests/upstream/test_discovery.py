@@ -1,4 +1,4 @@
-"""What an openai engine tells of its models."""
+"""Reading the model list of an OpenAI engine."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from gateway.upstream.probe import read_models
 LISTS = [
     (b'{"object":"list","data":[{"id":"llama","object":"model"},{"id":"llama-lora"}]}', {"llama", "llama-lora"}),
     (b'{"models":[{"name":"qwen3:8b","model":"qwen3:8b"},{"name":"gemma"}]}', {"qwen3:8b", "gemma"}),  # Ollama
-    (b'{"models":[{"name":"a.gguf","model":"a.gguf"}],"data":[{"id":"a"}]}', {"a"}),  # llama.cpp tells both
+    (b'{"models":[{"name":"a.gguf","model":"a.gguf"}],"data":[{"id":"a"}]}', {"a"}),  # llama.cpp sends both
     (b'[{"id":"a"},{"id":"b"}]', {"a", "b"}),
     (b'{"data":[]}', set()),
     (b'{"data":null,"object":"list"}', set()),  # Ollama before its first model
@@ -23,5 +23,5 @@ LISTS = [
 
 @pytest.mark.parametrize("body, models", LISTS)
 def test_models_are_read_in_every_form(body: bytes, models: set[str] | None) -> None:
-    """OpenAI's form, Ollama's and a bare list; what is none of them tells nothing."""
+    """OpenAI's form, Ollama's and a bare list are read; any other body yields no models."""
     assert read_models(body) == models

@@ -21,13 +21,13 @@ from gateway.upstream.endpoint import Endpoint
     ],
 )
 def test_urls(url: str, host: str, port: int, line: bytes) -> None:
-    """A URL tells where to connect to, and the Host field of each request."""
+    """A URL yields the host and port to connect to, and the Host field of each request."""
     endpoint = Endpoint(EngineSpec("it", ()), EndpointSpec(url), None)
     assert (endpoint.pool.host, endpoint.pool.port, endpoint.host_line) == (host, port, line)
 
 
 def test_latency() -> None:
-    """A slower reply counts at once, faster ones bring the average down by and by."""
+    """A slower reply raises the average at once, faster ones lower it gradually."""
     endpoint = Endpoint(EngineSpec("it", ()), EndpointSpec("http://a"), None)
     told = []
     for seconds in (0.1, 0.5, 0.1, 0.1):
@@ -40,15 +40,15 @@ def test_latency() -> None:
     "in_flight, load, others",
     [
         (0, Load(3, 2), 5),
-        (2, Load(3, 2), 3),  # two of the five are ours
-        (7, Load(3, 2), 0),  # told before our last requests came
+        (2, Load(3, 2), 3),  # two of the five are this worker's
+        (7, Load(3, 2), 0),  # reported before the latest requests
         (4, Load(kv_use=0.5), 0),
         (4, None, 0),
     ],
 )
 def test_others_requests(in_flight: int, load: Load | None, others: int) -> None:
-    """What an engine runs and has waiting, less what this worker has there, is what others have there; it stays so
-    while our own requests come and go."""
+    """The load of other gateways is the engine's running and waiting requests less this worker's own; it stays the same
+    while the worker's own requests come and go."""
     endpoint = Endpoint(EngineSpec("it", ()), EndpointSpec("http://a"), None)
     endpoint.in_flight = in_flight
     endpoint.observe_load(load)
@@ -59,7 +59,7 @@ def test_others_requests(in_flight: int, load: Load | None, others: int) -> None
 
 @pytest.mark.parametrize("interval, kept", [(2.0, 10.0), (20.0, 60.0)])
 def test_a_load_that_is_not_told_anew_is_forgotten(interval: float, kept: float) -> None:
-    """After 10 s, or three probes, nobody is kept away by it: where no request goes, no reply tells another."""
+    """A reported load expires after 10 s or three probe intervals: without requests no reply would update it."""
     endpoint = Endpoint(EngineSpec("it", (), health=HealthSpec(interval=interval)), EndpointSpec("http://a"), None)
     now = monotonic()
     endpoint.observe_load(Load(3))
@@ -70,7 +70,7 @@ def test_a_load_that_is_not_told_anew_is_forgotten(interval: float, kept: float)
 
 
 def test_its_repr_tells_its_state() -> None:
-    """An endpoint says what the probes and the requests tell of it."""
+    """An endpoint's repr shows its readiness, its breaker and its requests in flight."""
     endpoint = Endpoint(EngineSpec("it", ()), EndpointSpec("http://a"), None)
     assert repr(endpoint) == "<Endpoint http://a: unknown, closed, 0 in flight>"
     endpoint.condition, endpoint.in_flight = Readiness.UNREADY, 3

@@ -1,4 +1,4 @@
-"""Calls of the gateway's own: what is asked, and each way in which no answer comes."""
+"""The gateway's own gRPC calls: the request sent, and each failure."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def pool_of(address: str, **limits: Any) -> Http2Pool:
 
 
 def endpoint_of(pool: Http2Pool) -> Endpoint:
-    """An endpoint `engine:1` that is reached by this pool."""
+    """An endpoint `engine:1` behind this pool."""
     engine = EngineSpec("it", (EndpointSpec("grpc://engine:1", "engine:1"),))
     endpoint = Endpoint(engine, engine.endpoints[0], None)
     endpoint.streams = pool
@@ -42,7 +42,7 @@ async def asked(pool: Http2Pool, timeout: float | None = 5.0, message: bytes = b
 
 
 def scene(play: Any, script: Any, **limits: Any) -> None:
-    """Play with a pool for an engine; no stream and nobody in line may be left, and nothing to report."""
+    """Play with a pool for an engine; at the end no stream or waiter is left and the loop has reported no errors."""
 
     async def whole() -> None:
         loop = asyncio.get_running_loop()
@@ -131,7 +131,7 @@ ENDS = [
 
 @pytest.mark.parametrize("script, told", ENDS, ids=lambda it: getattr(it, "__name__", ""))
 def test_how_it_ends(script: Any, told: UnaryReply | ErrorKind) -> None:
-    """A status is an answer, whatever it says; what is none is the endpoint's failure."""
+    """Any gRPC status is a reply; a reply without one is a failure of the endpoint."""
 
     async def play(pool: Http2Pool, engine: GrpcEngine) -> None:
         assert await asked(pool) == told
@@ -143,7 +143,7 @@ def test_how_it_ends(script: Any, told: UnaryReply | ErrorKind) -> None:
 
 
 def test_the_message_arrives() -> None:
-    """However long it is, and the answer too."""
+    """Request and reply messages of any length arrive complete."""
 
     async def echo(call: Call) -> None:
         await call.over()
@@ -160,7 +160,7 @@ def test_the_message_arrives() -> None:
 
 
 def test_its_time() -> None:
-    """It is for all of it, the line included; the stream is reset when it is over."""
+    """The timeout includes the time in the queue, and resets the stream when it expires."""
 
     async def silent(call: Call) -> None:
         await call.when(lambda: call.was_reset is not None)
@@ -168,7 +168,7 @@ def test_its_time() -> None:
     async def play(pool: Http2Pool, engine: GrpcEngine) -> None:
         first = asyncio.create_task(asked(pool, timeout=0.2))
         await until(lambda: engine.calls)
-        assert await asked(pool, timeout=0.05) is ErrorKind.DEADLINE  # it waited in line
+        assert await asked(pool, timeout=0.05) is ErrorKind.DEADLINE  # it waited in the queue
         assert await first is ErrorKind.DEADLINE
         await engine.calls[0].when(lambda: engine.calls[0].was_reset is not None)
 

@@ -1,4 +1,4 @@
-"""An engine's endpoints, and which of them a request may go to."""
+"""An engine's endpoints, and which of them a request may use."""
 
 import ssl
 from dataclasses import replace
@@ -40,27 +40,27 @@ def made(num_endpoints: int = 3, **options: object) -> Engine:
         ("+ + +", "0", "12"),
         ("+ + +", "02", "1"),
         ("+ + +", "012", ""),
-        ("+ o o", "", "0"),  # who says it is not ready serves only where no other is left
+        ("+ o o", "", "0"),  # an unready endpoint is used only where no other is left
         ("+ o o", "0", "12"),
         ("- o o", "", "12"),
         ("- o o", "1", "2"),
         ("- - -", "", ""),
         ("- - -", "0", ""),
         ("+! + +", "", "12"),
-        ("+! + -", "1", "0"),  # rather one whose requests failed than none
-        ("+! +! +!", "", "012"),  # all breakers open: some answer is better than an outage by our own doing
+        ("+! + -", "1", "0"),  # an endpoint whose requests failed is better than none
+        ("+! +! +!", "", "012"),  # all breakers open: trying is better than an outage caused by the gateway
         ("+! ?! -!", "", "01"),
-        ("+! o o", "", "0"),  # a probe says more than requests that failed a while ago
+        ("+! o o", "", "0"),  # a probe outweighs requests that failed earlier
         ("o! o -", "", "1"),
         ("+!", "", "0"),
         ("?", "", "0"),
         ("o", "", "0"),
         ("-", "", ""),
         ("+", "0", ""),
-        ("+d + ?", "", "12"),  # what is drained gets no new work
-        ("+d + ?", "12", "0"),  # while another can do it
+        ("+d + ?", "", "12"),  # a drained endpoint gets no new work
+        ("+d + ?", "12", "0"),  # while another endpoint can serve
         ("+d +d", "", "01"),
-        ("+d o -", "", "0"),  # rather one that an operator wants to spare than one that is not ready
+        ("+d o -", "", "0"),  # a drained endpoint is better than an unready one
         ("+d +! -", "", "0"),  # or one whose requests fail
         ("+d! +! -", "", "1"),
         ("-d o", "", "1"),
@@ -68,7 +68,7 @@ def made(num_endpoints: int = 3, **options: object) -> Engine:
     ],
 )
 def test_who_may_be_chosen(endpoints: str, tried: str, chosen: str) -> None:
-    """Never who is down or was tried; ready before unready; open breakers last, but not never."""
+    """Endpoints that are down or were tried are never chosen; ready ones come before unready, open breakers last."""
     conditions = {"?": None, "+": READY, "o": UNREADY, "-": DOWN}
     it = made(len(endpoints.split()), balance=Balance.POWER_OF_TWO, breaker=BreakerSpec(failures=1, open_for=5.0))
     for endpoint, signs in zip(it.endpoints, endpoints.split(), strict=True):
@@ -84,7 +84,7 @@ def test_who_may_be_chosen(endpoints: str, tried: str, chosen: str) -> None:
 
 
 def test_a_breaker_whose_pause_is_over() -> None:
-    """An endpoint that was left out gets its trial among the others; while that is under way, no second request."""
+    """After its pause a broken endpoint gets one trial request; during the trial it gets no second one."""
     it = made(2, balance=Balance.ROUND_ROBIN, breaker=BreakerSpec(failures=1, open_for=5.0))
     broken, sound = it.endpoints
     broken.breaker.failed(100.0)
@@ -95,7 +95,7 @@ def test_a_breaker_whose_pause_is_over() -> None:
 
 
 def test_sessions_come_back() -> None:
-    """While an endpoint is down its sessions are served elsewhere, and nobody else's move; then they return."""
+    """While an endpoint is down only its sessions move elsewhere; afterwards they return."""
     it = made(3, balance=Balance.SESSION)
     sessions = [f"s{number}" for number in range(100)]
 
@@ -115,8 +115,8 @@ PROMPT = b"You are a helpful assistant. " * 100
 
 
 def test_prompts_come_back() -> None:
-    """`balance: prefix` sends a prompt that goes on where it began, while that endpoint serves; requests without a
-    prompt go to the least busy one, and other balances take no notice of it."""
+    """`balance: prefix` sends a prompt to the endpoint that served its beginning, while that one is up; requests
+    without a prompt go to the least busy endpoint, and other balances ignore prompts."""
     it = made(3, balance=Balance.PREFIX)
     first = it.choose(None, 0.0, (), PROMPT)
     assert first is not None
@@ -133,7 +133,7 @@ def test_prompts_come_back() -> None:
 
 
 def test_what_is_known_of_prompts_lives_on() -> None:
-    """New rules keep it, without the endpoints that are gone; another way of cutting prompts begins anew."""
+    """New rules keep the prefix index, without removed endpoints; another block size starts an empty index."""
     before = made(3, balance=Balance.PREFIX)
     first = before.choose(None, 0.0, (), PROMPT)
     assert first is not None
@@ -149,8 +149,7 @@ def test_what_is_known_of_prompts_lives_on() -> None:
 
 
 def test_an_engine_asks_for_its_load() -> None:
-    """With `load.source: orca` each request asks the engine to tell its load, in the form that the rules do not
-    choose otherwise."""
+    """With `load.source: orca` each request carries the ORCA field, unless the rules set it themselves."""
     assert (b"endpoint-load-metrics-format", b"text") in made(load=LoadSpec("orca")).extra_fields
     own = made(load=LoadSpec("orca"), headers={"endpoint-load-metrics-format": "json"}).extra_fields
     assert own == [(b"endpoint-load-metrics-format", b"json")]
@@ -158,7 +157,7 @@ def test_an_engine_asks_for_its_load() -> None:
 
 
 def test_its_models_are_those_of_all_endpoints() -> None:
-    """What some endpoint serves, the engine serves."""
+    """An engine's models are those of all its endpoints."""
     it = made(3)
     assert it.models == frozenset()
     it.endpoints[0].models, it.endpoints[1].models = frozenset({"a"}), frozenset({"a", "b"})
@@ -170,12 +169,12 @@ def test_its_models_are_those_of_all_endpoints() -> None:
     [
         (2.0, (READY, DOWN), True),
         (2.0, (UNREADY, DOWN), False),
-        (2.0, (None, None), False),  # nothing is known yet
-        (0.0, (None, None), True),  # nothing will ever be known, and nothing has failed
+        (2.0, (None, None), False),  # readiness is unknown yet
+        (0.0, (None, None), True),  # no probes, and no request has failed
     ],
 )
 def test_is_ready(interval: float, conditions: tuple[Readiness | None, ...], ready: bool) -> None:
-    """An engine is ready when some endpoint says so, or, where nobody asks them, when requests do not fail."""
+    """An engine is ready when one of its endpoints is, or, without probes, while requests do not fail."""
     it = made(2, health=HealthSpec(interval=interval), breaker=BreakerSpec(failures=1))
     for endpoint, condition in zip(it.endpoints, conditions, strict=True):
         endpoint.condition = condition
@@ -187,7 +186,7 @@ def test_is_ready(interval: float, conditions: tuple[Readiness | None, ...], rea
 
 
 def test_its_repr_tells_its_state() -> None:
-    """An engine says how many endpoints it has, how many may serve, and how busy they are."""
+    """An engine's repr shows its endpoints, the available ones and the requests in flight."""
     it = made(3, breaker=BreakerSpec(failures=1))
     it.endpoints[0].condition = DOWN
     it.endpoints[1].breaker.failed(0.0)
@@ -196,7 +195,7 @@ def test_its_repr_tells_its_state() -> None:
 
 
 def test_fields_of_its_own() -> None:
-    """The fields and the key that an engine is declared with are ready to be sent, and known by name."""
+    """The declared fields and key are ready to be sent, and their names are known."""
     it = made(headers={"X-Team": "vision", "x-lang": "fr\xe9"}, api_key="secret")
     assert it.extra_lines == b"x-team: vision\r\nx-lang: fr\xe9\r\nauthorization: Bearer secret\r\n"
     assert it.extra_names == {b"x-team", b"x-lang", b"authorization"}
@@ -205,7 +204,7 @@ def test_fields_of_its_own() -> None:
 
 
 def test_a_new_declaration_keeps_what_fits() -> None:
-    """An endpoint that is declared as before lives on with its state; one whose limits changed is made anew."""
+    """An unchanged endpoint keeps its state; one whose limits or TLS changed is replaced."""
     before = made(balance=Balance.ROUND_ROBIN)
     before.endpoints[0].in_flight = 7
     known = {endpoint.url: endpoint for endpoint in before.endpoints}
@@ -224,7 +223,7 @@ def test_a_new_declaration_keeps_what_fits() -> None:
 
 
 def test_idle_connections_can_be_closed() -> None:
-    """A worker that ends leaves no connection behind."""
+    """Closing idle connections leaves none open."""
 
     async def scene() -> None:
         async with engine() as serving:
@@ -237,7 +236,7 @@ def test_idle_connections_can_be_closed() -> None:
 
 
 def test_tls_to_engines(tmp_path: Path) -> None:
-    """Plain endpoints need none; others are verified unless the rules say not to; a missing file is told."""
+    """Plain endpoints use no TLS; others are verified unless the rules disable it; a missing file raises OSError."""
     assert endpoint_tls(TlsSpec(), "http://a") is None
     strict = endpoint_tls(TlsSpec(), "https://a")
     assert strict is not None

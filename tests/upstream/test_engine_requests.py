@@ -1,4 +1,4 @@
-"""Requests as they are written for an engine that understands them."""
+"""Requests to engines that understand them without translation."""
 
 import pytest
 
@@ -30,7 +30,7 @@ from gateway.upstream.engine import Engine
     ],
 )
 def test_a_rename_changes_the_name_alone(target: bytes, model: str | None, there: bytes) -> None:
-    """Everything passes as it came; a model that has another name there is renamed in its place, as one segment."""
+    """A request target is unchanged except for a renamed model, which is replaced as one segment."""
     call = read_path(target.decode().partition("?")[0])
     assert call is not None
     assert Engine(EngineSpec("triton", ())).target(call, target, model) == there
@@ -38,14 +38,14 @@ def test_a_rename_changes_the_name_alone(target: bytes, model: str | None, there
 
 @pytest.mark.parametrize("path", ["/v2/models/m/infer", "/v2/models/m/generate", "/v2/models/m", "/v2/health/ready"])
 def test_v2_passes(path: str) -> None:
-    """Whatever V2 asks, such an engine understands."""
+    """A V2 engine gets every V2 request untranslated."""
     call = read_path(path)
     assert call is not None and Engine(EngineSpec("triton", ())).passes(call)
 
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/messages"])
 def test_nothing_else_passes(path: str) -> None:
-    """Other APIs must be translated."""
+    """Requests of other APIs must be translated."""
     call = read_path(path)
     assert call is not None and not Engine(EngineSpec("triton", ())).passes(call)
 
@@ -60,7 +60,7 @@ def test_nothing_else_passes(path: str) -> None:
     ],
 )
 def test_the_base_path_stands_before(base: str, target: bytes, there: bytes) -> None:
-    """An engine's API may begin elsewhere than at /v1."""
+    """The base path precedes the API's paths."""
     call = read_path(target.decode().partition("?")[0])
     assert call is not None
     engine = Engine(EngineSpec("vllm", (), EngineProtocol.OPENAI, base_path=base))
@@ -80,7 +80,7 @@ def test_the_base_path_stands_before(base: str, target: bytes, there: bytes) -> 
     ],
 )
 def test_what_it_declares_passes(dialects: tuple[str, ...], path: str, passes: bool) -> None:
-    """What an engine does not declare is translated to what it does."""
+    """An engine gets the dialects that it declares untranslated; others are translated."""
     call = read_path(path)
     assert call is not None
     assert Engine(EngineSpec("vllm", (), EngineProtocol.OPENAI, dialects=dialects)).passes(call) is passes

@@ -27,26 +27,26 @@ SPEC = HealthSpec(interval=0.02, timeout=5, unhealthy_after=3, healthy_after=2)
     [
         ("+", READY),
         ("-", DOWN),
-        ("+--", READY),  # two failures ride out
+        ("+--", READY),  # two failures are tolerated
         ("+---", DOWN),
-        ("+--+--", READY),  # a good probe between starts the count anew
+        ("+--+--", READY),  # a good probe resets the count
         ("+---+", DOWN),  # one good probe is not enough
         ("+---++", READY),
-        ("+--o", UNREADY),  # what is said last counts, when enough say that all is not well
+        ("+--o", UNREADY),  # the latest result counts once enough probes report trouble
         ("o++", READY),
-        ("+oo-", UNREADY),  # one lost answer of a server that loads a model does not make it gone
+        ("+oo-", UNREADY),  # one lost reply of a server that loads a model does not mark it down
         ("+oo---", DOWN),
-        ("-oo", UNREADY),  # it answers again: there, though not ready
+        ("-oo", UNREADY),  # it replies again: up, but not ready
         ("-oo+", UNREADY),
         ("-o+", UNREADY),
         ("-o++", READY),
         ("o-+", UNREADY),
-        ("o-+--", UNREADY),  # nor does a good one help the bad ones to three
+        ("o-+--", UNREADY),  # a good probe resets the count of bad ones
         ("o-+---", DOWN),
     ],
 )
 def test_health_changes_when_enough_probes_agree(probes: str, condition: Readiness) -> None:
-    """The first probe decides; later ones only when so many in a row say that it is worse, or better."""
+    """The first probe decides; later ones only when enough in a row agree on a change."""
     health = EndpointHealth(SPEC)
     for probe in probes:
         health.observe(SIGNS[probe])
@@ -54,13 +54,13 @@ def test_health_changes_when_enough_probes_agree(probes: str, condition: Readine
 
 
 def test_observe_tells_of_a_change() -> None:
-    """Only the probe that turns the verdict reports a change."""
+    """Only the probe that changes the readiness reports a change."""
     health = EndpointHealth(SPEC)
     assert [health.observe(SIGNS[probe]) for probe in "++---"] == [True, False, False, False, True]
 
 
 class Engine:
-    """Answers every request with its status, and keeps the heads."""
+    """Answers every request with its status, and records the heads."""
 
     def __init__(self) -> None:
         self.status = 200
@@ -92,8 +92,8 @@ def spec(url: str, **options: object) -> EngineSpec:
 
 
 def test_probes_follow_the_engine() -> None:
-    """An engine that says it is not ready is taken so after enough probes, and ready again when it recovers; probes
-    carry the engine's own fields and key."""
+    """An engine that reports not ready is unready after enough probes, and ready again when it recovers; probes carry
+    the engine's own fields and key."""
 
     async def scene() -> None:
         changes: asyncio.Queue[Findings] = asyncio.Queue()
@@ -118,8 +118,8 @@ def test_probes_follow_the_engine() -> None:
 
 
 def test_an_endpoint_is_probed_at_once_when_somebody_calls() -> None:
-    """Called, the prober asks now, and as often as a verdict takes, and then as seldom as before; an endpoint that it
-    does not know is nobody's."""
+    """A call of `look` probes at once, as often as a verdict needs, and then at the usual interval; an unknown endpoint
+    is ignored."""
 
     async def scene() -> None:
         async with running_engine() as engine:
@@ -143,7 +143,7 @@ def test_an_endpoint_is_probed_at_once_when_somebody_calls() -> None:
 
 
 def test_a_dead_endpoint_and_a_missing_certificate_are_unhealthy() -> None:
-    """What cannot be connected to is down at the first probe; so is what cannot be probed for a missing file."""
+    """An endpoint that refuses connections is down at the first probe, as is one whose certificate file is missing."""
 
     async def scene() -> None:
         prober = Prober(lambda found: None)
@@ -157,7 +157,7 @@ def test_a_dead_endpoint_and_a_missing_certificate_are_unhealthy() -> None:
 
 
 def test_what_cannot_be_asked_is_down() -> None:
-    """A path that is too long for a URL makes an endpoint down, as no answer would."""
+    """A probe path too long for a URL marks the endpoint down."""
 
     async def scene() -> None:
         async with running_engine() as engine:
@@ -171,7 +171,7 @@ def test_what_cannot_be_asked_is_down() -> None:
 
 
 def test_a_certificate_may_come_later(tmp_path: Path) -> None:
-    """An engine whose authority's file is missing is down, and ready once the file is there."""
+    """An engine whose CA file is missing is down, and ready once the file exists."""
     authority, tls = trustme.CA(), ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     authority.issue_cert("127.0.0.1").configure_cert(tls)
 
@@ -212,7 +212,7 @@ def test_probes_check_the_certificate_as_requests_do(
 
 
 def test_new_rules_keep_what_is_known() -> None:
-    """Endpoints that stay keep their health, those that go are forgotten, and interval 0 is not probed."""
+    """Remaining endpoints keep their health, removed ones are dropped, and interval 0 disables probes."""
 
     async def scene() -> None:
         async with running_engine() as engine:
@@ -234,7 +234,7 @@ def test_new_rules_keep_what_is_known() -> None:
 
 
 class LanguageEngine:
-    """Tells its models and its load, as long as it is there."""
+    """Reports its models and its load while it runs."""
 
     def __init__(self) -> None:
         self.models: list[str] = ["llama"]
@@ -269,7 +269,7 @@ def openai(url: str, **options: Any) -> EngineSpec:
 
 
 async def heard(changes: asyncio.Queue[Findings], is_so: Callable[[Findings], bool]) -> Findings:
-    """The next findings of this kind."""
+    """The next findings that match."""
     async with asyncio.timeout(30):
         while not is_so(found := await changes.get()):
             pass
@@ -277,8 +277,8 @@ async def heard(changes: asyncio.Queue[Findings], is_so: Callable[[Findings], bo
 
 
 def test_models_are_discovered() -> None:
-    """What an openai endpoint serves is asked for with its first probe, now and then after, and at once when it comes
-    back; what it told lasts while it is away."""
+    """The models of an OpenAI endpoint are requested with its first probe, periodically, and when it comes back; they
+    stay known while it is down."""
 
     async def scene() -> None:
         engine = LanguageEngine()
@@ -307,7 +307,8 @@ def test_models_are_discovered() -> None:
 
 
 def test_loads_are_told_with_each_probe(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A busy endpoint's load is news each time, an idle one's only once; and it is news that nothing tells any more."""
+    """A busy endpoint's load is reported with each probe, an idle one's once; a load that is no longer available is
+    reported too."""
     monkeypatch.setattr(health_module, "_GATHER_SECONDS", 0.001)
 
     async def scene() -> None:
@@ -337,7 +338,7 @@ def test_loads_are_told_with_each_probe(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_loads_travel_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What several endpoints tell within a moment is one message."""
+    """The loads of several endpoints within a short interval are one message."""
     monkeypatch.setattr(health_module, "_GATHER_SECONDS", 0.5)
 
     async def scene() -> None:
@@ -364,7 +365,7 @@ def test_loads_travel_together(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_fault_of_ours_does_not_end_the_probing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever goes wrong with a probe is a bad probe, and there is another after it."""
+    """An internal error counts as a failed probe, and probing continues."""
 
     async def scene() -> None:
         async with running_engine() as engine:

@@ -33,7 +33,7 @@ def endpoint_of(it: Engine, **limits: Any) -> Endpoint:
     ],
 )
 def test_replies(reply: bytes, status: int, content_type: str, body: bytes) -> None:
-    """What is fetched is a status, what the body is, and the body without its framing."""
+    """A fetched reply has a status, a content type, and the body without its framing."""
 
     async def scene() -> None:
         async with engine(reply) as it:
@@ -49,7 +49,7 @@ def test_replies(reply: bytes, status: int, content_type: str, body: bytes) -> N
 
 
 def test_requests() -> None:
-    """A request names the endpoint, carries the fields it is given, and has a length where it has a body."""
+    """A request names the endpoint, carries the given fields, and a POST has a content length."""
 
     async def scene() -> None:
         async with engine() as it:
@@ -78,7 +78,7 @@ def test_requests() -> None:
     ],
 )
 def test_failures(script: tuple[bytes | Act, ...], kind: ErrorKind) -> None:
-    """What fails is told by its kind, and leaves no connection behind; half a reply is none."""
+    """A failure has its kind and leaves no connection open; a partial reply is a failure."""
 
     async def scene() -> None:
         async with engine(*script) as it:
@@ -93,7 +93,7 @@ def test_failures(script: tuple[bytes | Act, ...], kind: ErrorKind) -> None:
 
 
 def test_nobody_listens() -> None:
-    """An endpoint that is not there is told so."""
+    """An endpoint that refuses connections raises UPSTREAM_CONNECT."""
 
     async def scene() -> None:
         async with engine() as it:
@@ -106,7 +106,7 @@ def test_nobody_listens() -> None:
 
 
 def test_it_waits_in_line_like_everybody() -> None:
-    """Where all connections are busy it waits, leaves the line when its time is over, and is refused a full one."""
+    """With all connections busy it waits in the queue, leaves it at its timeout, and fails if the queue is full."""
 
     async def scene() -> None:
         async with engine(Act.WAIT, OK) as it:
@@ -130,7 +130,7 @@ def test_it_waits_in_line_like_everybody() -> None:
 
 
 def test_it_can_be_cancelled() -> None:
-    """Whoever stops waiting for it ends the request at the engine too."""
+    """Cancelling the call ends the request at the engine too."""
 
     async def scene() -> None:
         async with engine(Act.WAIT) as it:

@@ -1,4 +1,4 @@
-"""Where beginnings of prompts were seen, and the choice by it."""
+"""The index of prompt prefixes, and the choice of an endpoint by it."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ class Server:
 
 
 def servers(*busy: int) -> list[Server]:
-    """http://e0 and so on, each with so many requests in flight."""
+    """http://e0 and so on, with these numbers of requests in flight."""
     return [Server(f"http://e{number}", requests) for number, requests in enumerate(busy)]
 
 
 def index(**options: Any) -> PrefixIndex:
-    """Blocks of 4 bytes, so that prompts can be read."""
+    """An index with blocks of 4 bytes, so that prompts are readable."""
     return PrefixIndex(PrefixSpec(**{"block_bytes": 4, "imbalance": 4, **options}))
 
 
@@ -39,34 +39,35 @@ def choose(it: PrefixIndex, among: list[Server], prompt: bytes, session: str | N
 
 
 def seen(it: PrefixIndex, url: str, prompt: bytes, now: float = 1.0) -> None:
-    """Have one endpoint see a prompt."""
+    """Record a prompt for one endpoint."""
     assert it.choose([Server(url)], None, prompt, now).url == url
 
 
 CHOICES = [
-    # the busy endpoints, the prompt, the one chosen: e0 has seen "aaaabbbbcccc", e1 "aaaabbbb", e2 "xxxx"
+    # the requests in flight, the prompt, the choice: e0 has seen "aaaabbbbcccc", e1 "aaaabbbb", e2 "xxxx"
     ((0, 0, 0), b"aaaabbbbcccc", "e0"),
-    ((3, 0, 0), b"aaaabbbbcccc", "e0"),  # a little busier is worth it
-    ((4, 0, 0), b"aaaabbbbcccc", "e1"),  # much busier is not: the next best
+    ((3, 0, 0), b"aaaabbbbcccc", "e0"),  # slightly busier is acceptable
+    ((4, 0, 0), b"aaaabbbbcccc", "e1"),  # much busier is not: the next longest prefix wins
     ((4, 4, 0), b"aaaabbbbcccc", "e2"),
     ((12, 9, 9), b"aaaabbbbcccc", "e0"),
     ((14, 9, 9), b"aaaabbbbcccc", "e1"),  # 9 * 1.5 = 13.5
-    ((0, 1, 0), b"aaaabbbbddddeeee", "e0"),  # as far as e1: the less busy one
+    ((0, 1, 0), b"aaaabbbbddddeeee", "e0"),  # equal prefixes: the less busy one
     ((1, 0, 0), b"aaaabbbbddddeeee", "e1"),
-    ((1, 0, 0), b"aaaa" + 3 * b"ffff", "e1"),  # a quarter of it is enough, and both have that
+    ((1, 0, 0), b"aaaa" + 3 * b"ffff", "e1"),  # a quarter of the prompt is enough, and both have it
     ((2, 2, 1), b"xxxx", "e2"),
     ((1, 1, 2), b"xxxx" + 3 * b"ffff", "e2"),
-    ((0, 1, 2), b"xxxx" + 4 * b"ffff", "e0"),  # less is not
-    ((2, 1, 2), b"zzzz", "e1"),  # nobody saw it: the least busy one
-    ((2, 1, 2), b"aaa", "e1"),  # nor what is shorter than a block
+    ((0, 1, 2), b"xxxx" + 4 * b"ffff", "e0"),  # less is not enough
+    ((2, 1, 2), b"zzzz", "e1"),  # unknown prompt: the least busy one
+    ((2, 1, 2), b"aaa", "e1"),  # shorter than a block: the least busy one
     ((2, 1, 2), b"", "e1"),
-    ((1, 0, 0), b"baaabbbbcccc", ""),  # another first block is another prompt, though the rest is alike
+    ((1, 0, 0), b"baaabbbbcccc", ""),  # a different first block makes a different prompt
 ]
 
 
 @pytest.mark.parametrize("busy, prompt, chosen", CHOICES)
 def test_the_longest_prefix_that_is_not_too_busy(busy: tuple[int, ...], prompt: bytes, chosen: str) -> None:
-    """A prompt goes where most of it was seen; not to one that is much busier, nor for a small part of it."""
+    """A prompt goes to the endpoint with its longest prefix, unless that one is much busier or the prefix is a small
+    part."""
     it = index()
     seen(it, "http://e0", b"aaaabbbbcccc")
     seen(it, "http://e1", b"aaaabbbb")
@@ -76,7 +77,7 @@ def test_the_longest_prefix_that_is_not_too_busy(busy: tuple[int, ...], prompt: 
 
 
 def test_others_requests_count() -> None:
-    """What other gateways have at an endpoint makes it as busy as our own requests do."""
+    """Requests of other gateways at an endpoint count like the worker's own."""
     it, among = index(), servers(0, 0)
     seen(it, "http://e0", b"aaaabbbb")
     among[0].others = 4
@@ -84,7 +85,7 @@ def test_others_requests_count() -> None:
 
 
 def test_a_memoryview_is_as_good() -> None:
-    """The prompt may be a part of a larger buffer."""
+    """A prompt may be a slice of a larger buffer."""
     it = index()
     seen(it, "http://e1", b"aaaabbbb")
     body = bytearray(b'{"prompt":"aaaabbbb"}')
@@ -92,7 +93,7 @@ def test_a_memoryview_is_as_good() -> None:
 
 
 def test_what_stands_behind_max_blocks_decides_nothing() -> None:
-    """Only the beginning of a prompt is looked at."""
+    """Only the first `max_blocks` blocks of a prompt count."""
     it = index(max_blocks=2)
     seen(it, "http://e0", b"aaaabbbbcccc")
     assert len(it) == 2
@@ -101,7 +102,7 @@ def test_what_stands_behind_max_blocks_decides_nothing() -> None:
 
 
 def test_equal_endpoints_draw_lots() -> None:
-    """New prompts spread over idle endpoints; each worker draws the same, by the session where there is one."""
+    """New prompts spread over idle endpoints; each worker makes the same choice, by the session where there is one."""
     among = servers(0, 0, 0)
     prompts = [b"%04d" % number for number in range(300)]
     one, other = index(), index()
@@ -115,7 +116,7 @@ def test_equal_endpoints_draw_lots() -> None:
 
 
 def test_lots_are_drawn_for_what_is_new() -> None:
-    """Prompts that all begin alike spread too, whatever this worker has seen of that beginning."""
+    """Prompts with a common beginning spread too, whatever this worker has seen of that beginning."""
     among = servers(0, 0, 0)
     prompts = [b"beginning..." + b"%012d" % number for number in range(300)]
     one, other = index(), index()
@@ -128,7 +129,7 @@ def test_lots_are_drawn_for_what_is_new() -> None:
 
 
 def test_lots_are_the_same_in_every_process() -> None:
-    """Workers are processes with seeds of their own."""
+    """The choice does not depend on a process's hash seed."""
     program = (
         "from tests.upstream.test_prefix_index import *\n"
         "print(*[choose(index(), servers(0, 0, 0, 0), b'%04d' % number) for number in range(40)])"
@@ -143,7 +144,7 @@ def test_lots_are_the_same_in_every_process() -> None:
 
 
 def test_blocks_that_are_not_seen_again_go() -> None:
-    """After `ttl` a block is forgotten, after half of it at the earliest; each time that it is seen counts anew."""
+    """A block expires after `ttl`, and after half of it at the earliest; each use renews it."""
     it, among = index(ttl=100.0), servers(1, 0)
     seen(it, "http://e0", b"aaaa", now=1000.0)
     assert choose(it, among, b"aaaa", now=1050.0) == "http://e0"
@@ -152,7 +153,7 @@ def test_blocks_that_are_not_seen_again_go() -> None:
 
 
 def test_after_a_long_silence_all_is_forgotten() -> None:
-    """Nobody need come by for the time to pass."""
+    """Blocks expire without any lookups in between."""
     it = index(ttl=100.0)
     seen(it, "http://e0", b"aaaabbbb", now=1000.0)
     assert choose(it, servers(1, 0), b"aaaabbbb", now=1100.0) == "http://e1"
@@ -160,7 +161,7 @@ def test_after_a_long_silence_all_is_forgotten() -> None:
 
 
 def test_memory_is_bounded() -> None:
-    """However many prompts come, no more entries are kept than the rules allow; the latest stay."""
+    """The index holds no more entries than the rules allow, and the latest stay."""
     it, among = index(max_entries=1000, max_blocks=64), servers(0, 0, 0, 0)
     for number in range(5000):
         prompt = random.Random(number).randbytes(4 * 20)
@@ -173,7 +174,7 @@ def test_memory_is_bounded() -> None:
 
 @pytest.mark.parametrize("max_entries", [1, 2, 3, 7])
 def test_a_prompt_longer_than_the_memory(max_entries: int) -> None:
-    """Of a prompt no more blocks are taken than the memory holds."""
+    """A prompt adds no more blocks than the index may hold."""
     it = index(max_entries=max_entries)
     for letter in b"abcdefgh":
         choose(it, servers(0, 0), bytes([letter]) * 400)
@@ -181,7 +182,7 @@ def test_a_prompt_longer_than_the_memory(max_entries: int) -> None:
 
 
 def test_endpoints_that_went_away_are_forgotten() -> None:
-    """What they saw frees its memory; one of the same name that comes back has seen nothing."""
+    """Removing an endpoint frees its entries; one that returns under the same name starts empty."""
     it = index()
     seen(it, "http://e0", b"aaaabbbb")
     seen(it, "http://e1", b"cccc")
@@ -200,7 +201,7 @@ PROMPTS = st.lists(st.sampled_from([b"aaaa", b"bbbb"]), max_size=5).map(b"".join
 
 @given(st.lists(st.tuples(PROMPTS, st.integers(0, 2)), max_size=20), PROMPTS)
 def test_the_depth_is_that_of_comparing_prompts(history: list[tuple[bytes, int]], prompt: bytes) -> None:
-    """Halving finds what comparing with every prompt that an endpoint saw finds."""
+    """The binary search finds the same depth as a comparison with every earlier prompt."""
     it = index(max_entries=10_000)
     for earlier, number in history:
         seen(it, f"http://e{number}", earlier)
@@ -214,13 +215,14 @@ def test_the_depth_is_that_of_comparing_prompts(history: list[tuple[bytes, int]]
 
 
 def _shared(one: bytes, other: bytes) -> int:
-    """Blocks that two prompts share."""
+    """The number of leading blocks that two prompts share."""
     blocks = [(one[at : at + 4], other[at : at + 4]) for at in range(0, min(len(one), len(other)), 4)]
     return next((number for number, (a, b) in enumerate(blocks) if a != b), len(blocks))
 
 
 class Fleet:
-    """Four engines that each keep the beginnings of the last 16 conversations, and hold requests for a while."""
+    """Four engines that each cache the prefixes of the last 16 conversations, and keep requests in flight for a
+    while."""
 
     def __init__(self) -> None:
         self.servers = servers(0, 0, 0, 0)
@@ -247,21 +249,21 @@ class Fleet:
 
 
 def test_a_fleet_finds_its_prefixes() -> None:
-    """Of 50 conversations on 4 engines that keep 16 each, most prompts come to an engine that has their beginning,
-    where by chance half of them do; and no engine is much busier than another."""
+    """With 50 conversations on 4 engines that cache 16 each, over 85 % of the prompts hit a cache, against less than 60
+    % by random choice; and no engine is much busier than another."""
     chance = random.Random(5)
     preamble = chance.randbytes(2 * 256)
     texts = [preamble + chance.randbytes(8 * 256) for _ in range(50)]
     it, by_prefix, by_chance = PrefixIndex(PrefixSpec()), Fleet(), Fleet()
     num_requests = 4000
     for number in range(num_requests):
-        conversation = min(int(chance.expovariate(0.06)), 49)  # some are busier than others
+        conversation = min(int(chance.expovariate(0.06)), 49)  # some are more frequent than others
         texts[conversation] += chance.randbytes(chance.randrange(300)) if len(texts[conversation]) < 20_000 else b""
         prompt = texts[conversation] + chance.randbytes(100)
         by_prefix.send(conversation, it.choose(by_prefix.servers, None, prompt, float(number) / 100))
         by_chance.send(conversation, chance.choice(by_chance.servers))
     assert by_prefix.hits > 0.85 * num_requests
     assert by_chance.hits < 0.6 * num_requests
-    # What ends at the least busy one while others are at the limit widens the gap a little.
+    # A request that ends at the least busy one while others are at the limit widens the gap slightly.
     assert by_prefix.widest <= PrefixSpec().imbalance + 4
     assert min(by_prefix.served.values()) > 0.15 * num_requests

@@ -1,4 +1,4 @@
-"""One probe of an endpoint: what counts as ready, as not ready, and as gone."""
+"""One probe of an endpoint: when it is ready, unready or down."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ BY_GRPC = [
 
 @pytest.mark.parametrize("script, found", BY_GRPC)
 def test_by_grpc(script: Any, found: Readiness) -> None:
-    """An endpoint that speaks gRPC alone is asked by ServerReady, again and again on one connection."""
+    """An endpoint with gRPC only is probed by ServerReady, over one connection."""
 
     async def whole() -> None:
         engine = await GrpcEngine(script).start()
@@ -87,7 +87,7 @@ def test_by_grpc_nobody_there() -> None:
 
 
 def test_an_endpoint_that_comes_back() -> None:
-    """Each probe tells of its own moment."""
+    """Each probe reports the current state."""
 
     async def whole() -> None:
         engine = await GrpcEngine(says(b"\x08\x01")).start()
@@ -105,7 +105,7 @@ def test_an_endpoint_that_comes_back() -> None:
 
 
 def test_closing_in_the_middle() -> None:
-    """A probe that is under way when the rules change leaves nothing behind."""
+    """A probe cancelled by new rules leaves no connection open."""
 
     async def whole() -> None:
         engine = await GrpcEngine(silent).start()
@@ -146,7 +146,7 @@ BY_REST = [
 
 
 def by_path(**statuses: int) -> Any:
-    """Answers each path by its status, 404 where it has none: `v1_models=200`."""
+    """Answers each path with its status, 404 by default: `v1_models=200`."""
 
     async def script(engine: Engine, heard: Heard, reader: Any, writer: Any) -> None:
         name = heard.line.split()[1].strip("/").replace("/", "_")
@@ -178,7 +178,7 @@ BY_PROTOCOL = [
 def test_each_protocol_has_its_own_question(
     protocol: EngineProtocol, script: Any, found: Readiness, paths: list[str]
 ) -> None:
-    """Where the rules name no path, an engine is asked what engines of its protocol answer."""
+    """Without a path in the rules, an engine is probed at the paths of its protocol."""
 
     async def whole() -> None:
         engine = Engine(script)
@@ -193,8 +193,8 @@ def test_each_protocol_has_its_own_question(
 
 
 def test_the_path_that_answers_is_remembered() -> None:
-    """An engine without /health is asked for its models from then on, until those are gone too; and a path that the
-    rules name is the only one."""
+    """An engine without /health is probed at its model list from then on, until that fails too; a path that the rules
+    name is the only one."""
 
     async def whole() -> None:
         engine = Engine(by_path(api_models=200))
@@ -221,7 +221,7 @@ def test_the_path_that_answers_is_remembered() -> None:
 
 
 def test_models_and_load_are_asked_for() -> None:
-    """An openai engine tells its models, and its load where the rules say so; with the key, as everything."""
+    """The models of an OpenAI engine, and its load where the rules enable it, are requested with the engine's key."""
 
     async def answer(engine: Engine, heard: Heard, reader: Any, writer: Any) -> None:
         bodies = {"/v1/models": b'{"data": [{"id": "llama"}]}', "/metrics": b"vllm:num_requests_running 3\n"}
@@ -247,7 +247,7 @@ def test_models_and_load_are_asked_for() -> None:
 
 @pytest.mark.parametrize("scheme", ["http", "grpc"])
 def test_metrics_at_a_port_of_their_own(scheme: str) -> None:
-    """Triton's metrics are at another port of the same host, also where it is known by gRPC alone."""
+    """Triton's metrics are at another port of the same host, for gRPC endpoints too."""
 
     async def answer(engine: Engine, heard: Heard, reader: Any, writer: Any) -> None:
         body = b'nv_inference_pending_request_count{model="m"} 4\n'
@@ -271,7 +271,7 @@ def test_metrics_at_a_port_of_their_own(scheme: str) -> None:
 
 @pytest.mark.parametrize("script, found", [(replies(404), None), (replies(200), None), (closes, None), (never, None)])
 def test_what_does_not_tell(script: Any, found: None) -> None:
-    """Models and load that are not told are none, whatever the reason."""
+    """Models and load are None if they cannot be read, for any reason."""
 
     async def whole() -> None:
         engine = Engine(script)
@@ -286,7 +286,7 @@ def test_what_does_not_tell(script: Any, found: None) -> None:
 
 
 OTHERS_BY_GRPC = [
-    (TFSERVING, says(status=5), Readiness.READY),  # no such model: it is there
+    (TFSERVING, says(status=5), Readiness.READY),  # no such model: the server is up
     (TFSERVING, says(status=3), Readiness.READY),
     (TFSERVING, says(status=14), Readiness.UNREADY),
     (TFSERVING, lost, Readiness.DOWN),
@@ -298,7 +298,7 @@ OTHERS_BY_GRPC = [
 
 @pytest.mark.parametrize("protocol, script, found", OTHERS_BY_GRPC)
 def test_other_protocols_by_grpc(protocol: EngineProtocol, script: Any, found: Readiness) -> None:
-    """TF Serving answers for a model that it has not got; TorchServe says how it is."""
+    """TF Serving is ready if it answers for an unknown model; TorchServe reports its health."""
 
     async def whole() -> None:
         engine = await GrpcEngine(script).start()
@@ -316,7 +316,7 @@ def test_other_protocols_by_grpc(protocol: EngineProtocol, script: Any, found: R
 
 @pytest.mark.parametrize("script, found", BY_REST)
 def test_by_rest(script: Any, found: Readiness) -> None:
-    """Where there is REST it is asked, though there is gRPC too."""
+    """An endpoint with REST and gRPC is probed by REST."""
 
     async def whole() -> None:
         engine = Engine(script)

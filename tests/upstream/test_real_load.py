@@ -1,4 +1,4 @@
-"""The load that a real server tells."""
+"""The load that a real server reports."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ SLEEP = {"inputs": [{"name": "seconds", "shape": [1], "datatype": "FP32", "data"
 
 @pytest.mark.triton
 def test_triton_tells_what_waits_in_it(triton: TritonProcess) -> None:
-    """Triton's metrics, at their own port, count the requests that wait for a model that is busy."""
+    """Triton's metrics, on their own port, count the requests that wait for a busy model."""
     port = triton.metrics_url.rpartition(":")[2].partition("/")[0]
     spec = EngineSpec("it", (EndpointSpec(triton.http_url),), load=LoadSpec("metrics", f":{port}/metrics"))
 
     async def scene() -> None:
         probe = EndpointProbe(spec, triton.http_url)
-        async with asyncio.timeout(10):  # a busy machine may be late once
+        async with asyncio.timeout(10):  # a busy machine may be slow
             while await probe.check() is not Readiness.READY or await probe.load() != Load(0, 0, None):
                 await asyncio.sleep(0.01)
         async with httpx.AsyncClient(timeout=30) as client:

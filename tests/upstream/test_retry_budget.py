@@ -5,7 +5,7 @@ from gateway.upstream.engine import RetryBudget
 
 
 def taken(budget: RetryBudget, now: float, *, most: int = 10_000) -> int:
-    """How many retries are allowed, one after the other."""
+    """How many retries in a row are allowed."""
     number = 0
     while number < most and budget.take(now):
         number += 1
@@ -13,7 +13,7 @@ def taken(budget: RetryBudget, now: float, *, most: int = 10_000) -> int:
 
 
 def test_a_few_are_always_allowed() -> None:
-    """Where there is little traffic, some requests can still be tried again; ten seconds later some more."""
+    """The floor allows some retries without traffic, and again ten seconds later."""
     budget = RetryBudget(RetrySpec(budget=0.2, budget_floor=3), 100.0)
     assert taken(budget, 100.0) == 3
     assert taken(budget, 105.0) == 0
@@ -21,7 +21,7 @@ def test_a_few_are_always_allowed() -> None:
 
 
 def test_a_share_of_the_requests() -> None:
-    """Every fifth request may be a retry; as the last ten seconds pass, so do what was asked and tried in them."""
+    """Every fifth request may be retried; requests and retries count for ten seconds."""
     budget = RetryBudget(RetrySpec(budget=0.2, budget_floor=0), 100.0)
     assert taken(budget, 100.0) == 0
     budget.requests += 50
@@ -34,7 +34,7 @@ def test_a_share_of_the_requests() -> None:
 
 
 def test_a_long_calm_is_remembered() -> None:
-    """When the first failure comes after an hour without one, the requests of the last ten seconds count."""
+    """After an hour without failures, the requests of the last ten seconds count."""
     budget = RetryBudget(RetrySpec(budget=0.2, budget_floor=3), 1_000_000.0)
     budget.requests += 3600 * 100
     assert taken(budget, 1_003_600.0) == 203
@@ -42,7 +42,7 @@ def test_a_long_calm_is_remembered() -> None:
 
 
 def test_a_fleet_that_fails_is_not_flooded() -> None:
-    """A thousand requests a second that all fail are sent again two hundred times a second, not two thousand."""
+    """A thousand failing requests a second cause two hundred retries a second, not two thousand."""
     budget = RetryBudget(RetrySpec(budget=0.2, budget_floor=10), 1000.0)
     retries = 0
     for millisecond in range(60_000):
@@ -52,7 +52,7 @@ def test_a_fleet_that_fails_is_not_flooded() -> None:
 
 
 def test_it_can_be_none() -> None:
-    """With a budget of nothing nothing is tried again."""
+    """A budget of zero allows no retries."""
     budget = RetryBudget(RetrySpec(budget=0.0, budget_floor=0), 0.0)
     budget.requests += 1000
     assert not budget.take(1.0)

@@ -1,4 +1,4 @@
-"""Endpoints of different weights: each gets its part of the work, by every balance."""
+"""Endpoints of different weights get their share of the requests, with every balance."""
 
 import random
 from collections import Counter
@@ -15,7 +15,7 @@ NOW = 100.0
 
 
 def engine(balance: Balance, *weights: float) -> Engine:
-    """http://e0:80 and so on, of these weights."""
+    """http://e0:80 and so on, with these weights."""
     endpoints = tuple(EndpointSpec(f"http://e{index}:80", weight=weight) for index, weight in enumerate(weights))
     made = Engine(EngineSpec("it", endpoints, balance=balance))
     for endpoint in made.endpoints:
@@ -32,7 +32,7 @@ def parts(counts: Counter[str], number: int) -> list[float]:
 @pytest.mark.parametrize("balance", list(Balance))
 @pytest.mark.parametrize("weights", [(1, 3), (1, 2, 5), (0.1, 0.1, 0.2), (10, 10, 20, 40)])
 def test_idle_endpoints_get_their_part(balance: Balance, weights: tuple[float, ...]) -> None:
-    """Requests that do not overlap, of as many sessions and prompts: proportional to the weights."""
+    """Sequential requests with distinct sessions and prompts are distributed in proportion to the weights."""
     random.seed(1)
     it = engine(balance, *weights)
     counts: Counter[str] = Counter()
@@ -46,7 +46,7 @@ def test_idle_endpoints_get_their_part(balance: Balance, weights: tuple[float, .
 
 @pytest.mark.parametrize("balance", [Balance.LEAST_OUTSTANDING, Balance.POWER_OF_TWO, Balance.LATENCY, Balance.PREFIX])
 def test_busy_endpoints_have_requests_by_their_weights(balance: Balance) -> None:
-    """Under a load of sixty requests at the same time, each has about its part of them."""
+    """Under a load of sixty concurrent requests, each endpoint has about its share of them."""
     random.seed(2)
     it = engine(balance, 1, 2, 3)
     under_way: list[Endpoint] = []
@@ -65,7 +65,7 @@ def test_busy_endpoints_have_requests_by_their_weights(balance: Balance) -> None
 
 
 def test_turns_are_as_even_as_weights_allow() -> None:
-    """Never two in a row where another's turn has come: 3 and 1 make a round of four."""
+    """Turns are as even as the weights allow: 3 and 1 make rounds of four."""
     it = engine(Balance.ROUND_ROBIN, 3, 1)
     turns = [it.choose(None, NOW) for _ in range(400)]
     rounds = [Counter(turns[start : start + 4]) for start in range(0, 400, 4)]
@@ -74,7 +74,7 @@ def test_turns_are_as_even_as_weights_allow() -> None:
 
 @pytest.mark.parametrize("balance", list(Balance))
 def test_a_weight_of_zero_gets_nothing_while_there_is_another(balance: Balance) -> None:
-    """As if it were drained: it serves where nobody else can."""
+    """An endpoint of weight 0 is treated like a drained one: it serves only where no other can."""
     it = engine(balance, 1, 0)
     chosen = {it.choose(f"s{turn}", NOW) for turn in range(200)}
     assert chosen == {it.endpoints[0]}
@@ -83,7 +83,7 @@ def test_a_weight_of_zero_gets_nothing_while_there_is_another(balance: Balance) 
 
 @pytest.mark.parametrize("balance", list(Balance))
 def test_weights_of_zero_alone_share_the_work(balance: Balance) -> None:
-    """Where all are 0 they are equal; where those that are not are gone, too."""
+    """Endpoints of weight 0 are equal where all have it, and where all others are excluded."""
     it = engine(balance, 1, 0, 0)
     gone = (it.endpoints[0],)
     found = Counter(it.choose(f"s{turn}", NOW, tried=gone) for turn in range(300))
@@ -92,7 +92,8 @@ def test_weights_of_zero_alone_share_the_work(balance: Balance) -> None:
 
 
 def test_a_changed_weight_moves_its_own_sessions_alone() -> None:
-    """More weight takes sessions from the others and gives none away; equal weights are as none."""
+    """A higher weight only takes sessions from the others; with equal weights sessions are where they are without
+    weights."""
     sessions = [f"s{number}" for number in range(3000)]
     before, after = engine(Balance.SESSION, 1, 1, 1), engine(Balance.SESSION, 1, 1, 2)
     at = {session: before.by_session(before.endpoints, session).url for session in sessions}
@@ -107,13 +108,13 @@ def test_a_changed_weight_moves_its_own_sessions_alone() -> None:
 
 
 def test_equal_weights_are_as_none() -> None:
-    """Whatever they are."""
+    """Equal weights of any value count as no weights."""
     assert [endpoint.weight for endpoint in engine(Balance.POWER_OF_TWO, 7, 7).endpoints] == [1.0, 1.0]
     assert shares([EndpointSpec("http://a:1", weight=7), EndpointSpec("http://b:1", weight=7)]) is None
 
 
 def test_prompts_stay_where_they_were_seen_whatever_the_weights() -> None:
-    """A prompt that begins alike goes where its beginning was, while that one is not too busy for its weight."""
+    """A prompt goes to the endpoint that served its beginning, unless that one is too busy for its weight."""
     it = engine(Balance.PREFIX, 1, 3)
     for number in range(50):
         prompt = b"%d" % number * 3000
@@ -122,7 +123,7 @@ def test_prompts_stay_where_they_were_seen_whatever_the_weights() -> None:
 
 
 def test_an_endpoint_lives_on_with_its_new_weight() -> None:
-    """Its connections and its breaker are those it had."""
+    """An endpoint with a new weight keeps its connections and its breaker."""
     before = engine(Balance.POWER_OF_TWO, 1, 1)
     known = {endpoint.url: endpoint for endpoint in before.endpoints}
     specs = (EndpointSpec("http://e0:80"), EndpointSpec("http://e1:80", weight=3))
@@ -132,6 +133,6 @@ def test_an_endpoint_lives_on_with_its_new_weight() -> None:
 
 
 def test_turns_begin_anywhere() -> None:
-    """Workers are not in step."""
+    """Workers start anywhere in the round."""
     firsts = Counter(engine(Balance.ROUND_ROBIN, 2, 1).choose(None, NOW).url for _ in zip(range(200), count()))  # type: ignore[union-attr]
     assert len(firsts) == 2
