@@ -1,4 +1,4 @@
-"""The admin API's answers, from a control state made by hand."""
+"""The admin API's replies, from a control state made by hand."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -51,7 +51,7 @@ RULES = RulesSpec(
 
 
 def experiments_of(rules: RulesSpec) -> ExperimentController:
-    """Nobody has looked at them yet."""
+    """A controller of these experiments before its first tick."""
     made = ExperimentController(LocalCoordination(None), Workforce(1, {}).hands)
     made.use_rules(rules)
     return made
@@ -130,14 +130,15 @@ class State:
         )
 
 
-# The API without keys answers to names of this host alone.
+# Without keys, the API accepts only host names of this machine.
 BASE = "http://localhost:8002"
 
 client = TestClient(make_app(State()), BASE)
 
 
 def test_engines_tell_health_and_load() -> None:
-    """/engines lists every endpoint with its health, breaker, load and counts; what no probe asked is unknown."""
+    """/engines lists every endpoint with its health, breaker, load and counts; an endpoint without a probe is
+    unknown."""
     cuda, mac = client.get("/engines").json()["engines"]
     assert (cuda["name"], cuda["protocol"], cuda["balance"]) == ("cuda", "kserve", "power_of_two")
     assert cuda["endpoints"][0] == {
@@ -164,13 +165,13 @@ def test_engines_tell_health_and_load() -> None:
 
 
 def test_no_answer_tells_a_secret() -> None:
-    """API keys and the values of engines' own fields appear nowhere."""
+    """No reply contains an API key or the value of an engine's own header."""
     for path in ("/engines", "/experiments", "/limits", "/rules", "/metrics"):
         assert "secret" not in client.get(path).text
 
 
 def test_experiments_tell_shares_and_traffic() -> None:
-    """/experiments tells each arm's share of the weights, and the requests and errors that it had."""
+    """/experiments reports each arm's share of the weights, and its requests and errors."""
     (move,) = client.get("/experiments").json()["experiments"]
     old, new = move["arms"]
     assert (move["name"], move["unit"]) == ("move", "session")
@@ -179,7 +180,7 @@ def test_experiments_tell_shares_and_traffic() -> None:
 
 
 def test_rules_tell_what_is_in_force() -> None:
-    """/rules tells number, digest, files, findings, and the routes in order with their conditions."""
+    """/rules reports number, digest, files, problems, and the routes in order with their conditions."""
     told = client.get("/rules").json()
     assert (told["number"], told["digest"], told["files"]) == (3, "d1", ["rules.yaml"])
     assert told["problems"] == ["rules.yaml:1:1: warning: w"]
@@ -192,14 +193,14 @@ def test_rules_tell_what_is_in_force() -> None:
 
 
 def test_without_redis_there_are_no_conversations() -> None:
-    """Whoever asks for one is told that the gateway keeps none."""
+    """Without Redis the endpoints of conversations answer 503 with the reason."""
     for path in ("/conversations", "/conversations/s1", "/conversations/s1/export"):
         reply = client.get(path)
         assert (reply.status_code, "no Redis" in reply.json()["detail"]) == (503, True)
 
 
 def test_limits_tell_what_was_let_go_and_refused() -> None:
-    """/limits tells each limit of the rules, what workers counted, and some of those whom it tells apart."""
+    """/limits reports each limit of the rules, the workers' counts, and some of its accounts."""
     keys, tokens = client.get("/limits").json()["limits"]
     assert keys == {
         "name": "keys",
@@ -221,7 +222,7 @@ def test_limits_tell_what_was_let_go_and_refused() -> None:
 
 
 def test_metrics_are_prometheus_text() -> None:
-    """/metrics tells counters by route, arm, engine and endpoint, and cumulative histograms."""
+    """/metrics reports counters by route, arm, engine and endpoint, and cumulative histograms."""
     text = client.get("/metrics").text
     where = 'arm="old",endpoint="http://a:1",engine="cuda",route="split"'
     lines = {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in text.splitlines() if line[0] != "#"}
@@ -249,14 +250,15 @@ def test_metrics_are_prometheus_text() -> None:
 
 
 def drain(path: str, url: str, **headers: str) -> tuple[int, dict[str, Any], list[tuple[str, str, bool, str]]]:
-    """Ask for it; the answer, and what the gateway was told to do."""
+    """Drain an endpoint. Returns status, reply, and the drains that the gateway received."""
     state = State()
     answer = TestClient(make_app(state), BASE).post(path, json={"url": url, "by": "me"}, headers=headers)
     return answer.status_code, answer.json(), state.wishes
 
 
 def test_an_endpoint_is_drained_and_put_in_use_again() -> None:
-    """Draining and its undoing name engine, endpoint and who wants it, and tell whether all replicas will know."""
+    """Drain and undrain pass engine, endpoint and author on, and the reply says whether the change is shared with all
+    replicas."""
     status, told, wishes = drain("/engines/cuda/endpoints/drain", "http://a:1")
     assert (status, wishes) == (200, [("cuda", "http://a:1", True, "me")])
     assert told == {"engine": "cuda", "url": "http://a:1", "draining": True, "shared": True}
@@ -265,7 +267,7 @@ def test_an_endpoint_is_drained_and_put_in_use_again() -> None:
 
 
 def test_what_the_rules_no_longer_name_can_be_put_in_use_again() -> None:
-    """An endpoint that was drained and then left the rules is not drained for ever."""
+    """A drained endpoint that has left the rules can still be undrained."""
     assert drain("/engines/old/endpoints/undrain", "http://gone:1")[2] == [("old", "http://gone:1", False, "me")]
     assert drain("/engines/old/endpoints/drain", "http://gone:1")[0] == 404
 
@@ -278,19 +280,20 @@ def test_what_the_rules_no_longer_name_can_be_put_in_use_again() -> None:
     ],
 )
 def test_what_is_not_there_is_not_drained(path: str, url: str, why: str) -> None:
-    """A wrong name changes nothing, and the right ones are told."""
+    """A wrong name changes nothing, and the error lists the valid ones."""
     assert drain(path, url) == (404, {"detail": why}, [])
 
 
 @pytest.mark.parametrize("path", ["/sessions/s", "/conversations/s"])
 def test_a_web_page_elsewhere_forgets_nothing(path: str) -> None:
-    """Neither a session nor a conversation; who is an operator reads what is missing."""
+    """A web page of another origin cannot delete sessions or conversations; an operator's own page gets past that
+    check."""
     assert client.delete(path, headers={"origin": "http://evil.example"}).status_code == 403
     assert client.delete(path, headers={"origin": "http://localhost:8002"}).status_code == 503  # there is no Redis
 
 
 def test_a_web_page_elsewhere_drains_nothing() -> None:
-    """A browser that is on this machine, with a page from elsewhere, is no operator."""
+    """A web page of another origin cannot drain, even in a browser on this machine."""
     path, url = "/engines/mac/endpoints/drain", "http://c:1"
     assert drain(path, url, origin="http://evil.example")[::2] == (403, [])
     assert drain(path, url, origin="http://localhost:8002")[0] == 200

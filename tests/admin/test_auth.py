@@ -1,4 +1,4 @@
-"""Who may call the admin API: keys, roles, pages elsewhere, and what is written down of it."""
+"""Access to the admin API: keys, roles, cross-origin pages, and the audit."""
 
 from pathlib import Path
 from typing import Any
@@ -16,12 +16,12 @@ from gateway.admin.auth import Access, admin, operator, viewer
 from gateway.admin.keyring import Attempts, Keyring, TooManyAttemptsError
 from tests.admin.test_app import BASE, State
 
-# Asked by whoever finds out whether the gateway lives, how it fares, or what the API is.
+# Open to load balancers and monitoring.
 OPEN = {"/metrics", "/healthz"}
 
 
 def write_keys(path: Path, **roles: Role) -> dict[str, str]:
-    """A keys file; the keys by name."""
+    """Write a keys file. Returns the keys by name."""
     made = {name: make_key(name, role) for name, role in roles.items()}
     path.write_text(yaml.safe_dump([dict(entry_fields(entry)) for _, entry in made.values()]))
     return {name: key for name, (key, _) in made.items()}
@@ -64,14 +64,14 @@ DRAIN = ("POST", "/engines/mac/endpoints/drain", {"url": "http://c:1", "by": "so
 def test_a_role_may_what_the_roles_below_it_may(
     client: TestClient, keys: dict[str, str], who: str | None, call: tuple[str, str, Any], status: int
 ) -> None:
-    """Reading needs a viewer's key, running the fleet an operator's, the audit an admin's; health asks for none."""
+    """Reading needs a viewer's key, changes an operator's, the audit an admin's; health needs none."""
     method, path, body = call
     answer = client.request(method, path, json=body, headers=bearer(keys[who]) if who else {})
     assert answer.status_code == status, answer.text
 
 
 def test_who_one_is(client: TestClient, keys: dict[str, str]) -> None:
-    """/whoami tells a key's name and role."""
+    """/whoami reports a key's name and role."""
     assert client.get("/whoami", headers=bearer(keys["otto"])).json() == {
         "name": "otto",
         "role": "operator",
@@ -85,7 +85,7 @@ def test_who_one_is(client: TestClient, keys: dict[str, str]) -> None:
 
 
 def test_a_key_is_not_in_its_file(tmp_path: Path, keys: dict[str, str]) -> None:
-    """Whoever reads the file has no key."""
+    """The keys file does not contain the keys."""
     text = (tmp_path / "keys.yaml").read_text()
     assert not any(key in text or key.rpartition("-")[2] in text for key in keys.values())
 
@@ -93,7 +93,8 @@ def test_a_key_is_not_in_its_file(tmp_path: Path, keys: dict[str, str]) -> None:
 def test_a_key_taken_out_of_the_file_opens_nothing_more(
     tmp_path: Path, client: TestClient, keys: dict[str, str]
 ) -> None:
-    """At once, though it has just been used; the others stay, and one whose role has changed may as much as it says."""
+    """A removed key is refused at once, even if it was just used; the others stay valid, and a changed role takes
+    effect."""
     assert client.get("/engines", headers=bearer(keys["otto"])).status_code == 200
     entries = [entry for entry in yaml.safe_load((tmp_path / "keys.yaml").read_text()) if entry["name"] != "otto"]
     entries[0]["role"] = "operator"
@@ -105,7 +106,7 @@ def test_a_key_taken_out_of_the_file_opens_nothing_more(
 def test_a_broken_keys_file_opens_nothing_until_it_is_mended(
     tmp_path: Path, client: TestClient, keys: dict[str, str]
 ) -> None:
-    """Whoever has written nonsense into it may have meant to take a key out."""
+    """While the keys file is invalid every key is refused, because the edit may have meant to remove one."""
     before = (tmp_path / "keys.yaml").read_text()
     (tmp_path / "keys.yaml").write_text("- name: x")
     answer = client.get("/engines", headers=bearer(keys["anna"]))
@@ -130,7 +131,7 @@ def test_a_broken_keys_file_opens_nothing_until_it_is_mended(
     ],
 )
 def test_a_mistake_in_a_keys_file_has_its_place(tmp_path: Path, text: str, message: str) -> None:
-    """File, line and column, and what would be right."""
+    """The error for a keys file has file, line and column, and the valid form."""
     (tmp_path / "keys.yaml").write_text(text)
     with pytest.raises(KeysError, match=r"keys\.yaml") as raised:
         read_keys(tmp_path / "keys.yaml")
@@ -139,13 +140,13 @@ def test_a_mistake_in_a_keys_file_has_its_place(tmp_path: Path, text: str, messa
 
 @pytest.fixture
 def stopped_clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No token returns, however long a busy machine takes for the hashes."""
+    """The clock of the rate limit stands still, however long a busy machine takes for the hashes."""
     monkeypatch.setattr(keyring, "monotonic", lambda: 0.0)
 
 
 @pytest.mark.usefixtures("stopped_clock")
 def test_who_guesses_is_held_back(client: TestClient, keys: dict[str, str]) -> None:
-    """Ten wrong keys, then one in six seconds; who has shown his key before is let in meanwhile."""
+    """After ten wrong keys further attempts get 429; a key that was accepted before still works."""
     assert client.get("/engines", headers=bearer(keys["vera"])).status_code == 200
     for whose in (keys["otto"], keys["vera"]):
         wrong = [client.get("/engines", headers=bearer(f"{whose[:12]}{n:043}")).status_code for n in range(12)]
@@ -158,14 +159,14 @@ def test_who_guesses_is_held_back(client: TestClient, keys: dict[str, str]) -> N
 def test_a_page_left_open_with_a_key_that_is_no_more_holds_back_nobody(
     client: TestClient, keys: dict[str, str]
 ) -> None:
-    """It asks again and again, from the address from which its user comes with his new key."""
+    """Repeated requests with an unknown key do not block a valid key from the same address."""
     gone = [client.get("/engines", headers=bearer(f"pm-01234567-{n:043}")).status_code for n in range(12)]
     assert gone == [401] * 10 + [429] * 2
     assert client.get("/engines", headers=bearer(keys["otto"])).status_code == 200
 
 
 def test_patience_comes_back() -> None:
-    """A token every six seconds."""
+    """One attempt is restored every six seconds, per address and key id."""
     attempts = Attempts()
     for _ in range(10):
         attempts.check("peer", "1", 0.0)
@@ -190,19 +191,19 @@ def test_patience_comes_back() -> None:
     ],
 )
 def test_a_name_bound_anew_is_no_name_of_ours(host: str) -> None:
-    """A page whose name's address has become 127.0.0.1 sends its own name as the host."""
+    """A host name of another site is refused, even if it resolves to 127.0.0.1 (DNS rebinding)."""
     answer = TestClient(make_app(State()), BASE).get("/engines", headers={"host": host})
     assert answer.status_code == 403
 
 
 @pytest.mark.parametrize("host", ["localhost", "LOCALHOST:1", "127.0.0.1:8002", "[::1]:8002", "127.1.2.3"])
 def test_names_of_this_host(host: str) -> None:
-    """Whatever stands for the loopback is ours."""
+    """Names and addresses of the loopback are accepted as host."""
     assert TestClient(make_app(State()), BASE).get("/engines", headers={"host": host}).status_code == 200
 
 
 def test_every_endpoint_names_its_role() -> None:
-    """None is open by being forgotten."""
+    """Every endpoint requires exactly one role, except those that are open on purpose."""
 
     def roles(route: APIRoute) -> set[Any]:
         return {dependency.call for dependency in route.dependant.dependencies} & {viewer, operator, admin}
@@ -210,7 +211,7 @@ def test_every_endpoint_names_its_role() -> None:
     routes = [route for route in make_app(State()).routes if isinstance(route, APIRoute)]
     assert {route.path for route in routes if len(roles(route)) != 1} - {"/", "/assets/{path:path}"} == OPEN
     changing = [route for route in routes if route.methods - {"GET", "HEAD"}]
-    asking = {"/rules/explain", "/rules/replay"}  # whose question is too long for an address
+    asking = {"/rules/explain", "/rules/replay"}  # whose input is too long for a query string
     assert {route.path for route in changing if roles(route) == {viewer}} <= asking
 
 
@@ -218,7 +219,8 @@ def test_every_endpoint_names_its_role() -> None:
 def test_rules_of_his_own_are_judged_for_who_may_put_them_in_force(
     client: TestClient, keys: dict[str, str], path: str
 ) -> None:
-    """They may name variables of the gateway's environment, and the answer would tell a viewer an engine's API key."""
+    """Checking one's own rules needs the role admin, because they may read variables of the gateway's environment and
+    reveal an engine's API key."""
     files = {"rules.yaml": "routes: [{name: r, engine: e, model: '${API_KEY}'}]"}
     for who in ("vera", "otto"):
         answer = client.post(path, json={"model": "m", "files": files}, headers=bearer(keys[who]))
@@ -227,14 +229,15 @@ def test_rules_of_his_own_are_judged_for_who_may_put_them_in_force(
 
 
 def test_changes_are_written_down(client: TestClient, keys: dict[str, str], tmp_path: Path) -> None:
-    """Whatever is no reading: who, what, how it ended; secrets are not. A gateway started later tells it, too."""
+    """The audit records each call that is not a read, with caller, request and status but no secrets; a gateway started
+    later reports it too."""
     client.request(
         DRAIN[0], DRAIN[1] + "?note=n&api_key=k1", json=DRAIN[2] | {"reason": "r"}, headers=bearer(keys["otto"])
     )
     client.post("/engines/mac/endpoints/drain", json={"url": 3, "authorization": "k2"}, headers=bearer(keys["vera"]))
     client.post("/engines/mac/endpoints/drain", content=b"{x", headers=bearer(keys["anna"]))
     client.get("/engines", headers=bearer(keys["anna"]))
-    client.post("/engines/mac/endpoints/drain", json={"url": "http://c:1"})  # nobody: only the log tells
+    client.post("/engines/mac/endpoints/drain", json={"url": "http://c:1"})  # without a key: logged only
     later = TestClient(
         make_app(State(), Access(Keyring(tmp_path / "keys.yaml")), AuditFile(tmp_path)), "http://gateway.example:8002"
     )
@@ -250,7 +253,7 @@ def test_changes_are_written_down(client: TestClient, keys: dict[str, str], tmp_
 
 
 def test_a_drain_is_its_callers(tmp_path: Path, keys: dict[str, str]) -> None:
-    """Who has a key drains by its name, whatever he says of himself."""
+    """A drain's author is the name of the key, whatever the body claims."""
     state = State()
     client = TestClient(make_app(state, Access(Keyring(tmp_path / "keys.yaml"))))
     client.request(DRAIN[0], DRAIN[1], json=DRAIN[2], headers=bearer(keys["otto"]))
@@ -258,7 +261,7 @@ def test_a_drain_is_its_callers(tmp_path: Path, keys: dict[str, str]) -> None:
 
 
 def test_the_audit_of_a_gateway_without_redis_is_bounded(tmp_path: Path) -> None:
-    """One file put aside, not more; half a line, as of a gateway that was killed, is passed over."""
+    """At most one older file is kept, and an incomplete line, as of a killed gateway, is skipped."""
     import asyncio
 
     async def run() -> list[bytes]:
@@ -277,7 +280,7 @@ def test_the_audit_of_a_gateway_without_redis_is_bounded(tmp_path: Path) -> None
 def test_an_audit_that_cannot_be_written_is_told_in_a_line(
     tmp_path: Path, keys: dict[str, str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The call has been carried out; its entry is in memory."""
+    """When the audit cannot be written, the call succeeds and one line is logged."""
     (tmp_path / "full").write_text("no folder")
     client = TestClient(make_app(State(), log=AuditFile(tmp_path / "full")), BASE)
     assert client.request(DRAIN[0], DRAIN[1], json=DRAIN[2]).status_code == 200
@@ -287,7 +290,7 @@ def test_an_audit_that_cannot_be_written_is_told_in_a_line(
 
 
 def test_metrics_may_be_open(tmp_path: Path, keys: dict[str, str]) -> None:
-    """`--open-metrics`: a scraper without a key reads them, and nothing else."""
+    """With `--open-metrics` /metrics needs no key; everything else does."""
     access = Access(Keyring(tmp_path / "keys.yaml"), has_open_metrics=True)
     client = TestClient(make_app(State(), access), "http://gateway.example:8002")
     assert client.get("/metrics").status_code == 200

@@ -26,14 +26,15 @@ limits:
 
 
 def asked(gateway: GatewayProcess, number: int) -> Counter[str]:
-    """Who answers so many requests."""
+    """How many of this number of requests each engine answered."""
     with httpx.Client(base_url=gateway.http_url) as client:
         return Counter(client.post("/v2/models/m/infer", json={}).json()["served_by"] for _ in range(number))
 
 
 @pytest.mark.timeout(90)
 def test_endpoints_come_weigh_and_go(start_gateway: Callable[..., GatewayProcess]) -> None:
-    """Added, it gets its part once it is probed; by its weight; removed, none. Comments stay, and it can be undone."""
+    """An added endpoint gets requests once it is probed, in proportion to its weight, and none once it is removed.
+    Comments in the rules stay, and a rollback undoes the change."""
     with CannedEngine("one") as one, CannedEngine("two") as two:
         gateway = start_gateway(RULES.format(url=one.url), workers=1)
         api = httpx.Client(base_url=gateway.admin_url)
@@ -67,7 +68,7 @@ def test_endpoints_come_weigh_and_go(start_gateway: Callable[..., GatewayProcess
 
 
 def test_what_cannot_be_changed_is_told(start_gateway: Callable[..., GatewayProcess]) -> None:
-    """No traceback, no half of a change: what is wrong, and what there is."""
+    """An invalid change is refused whole, with an error that names the problem and the valid names."""
     gateway = start_gateway(RULES.format(url="http://127.0.0.1:1"))
     api = httpx.Client(base_url=gateway.admin_url)
     number = api.get("/rules").json()["number"]
@@ -91,7 +92,7 @@ def test_what_cannot_be_changed_is_told(start_gateway: Callable[..., GatewayProc
 
 
 def test_a_limit_is_changed(start_gateway: Callable[..., GatewayProcess]) -> None:
-    """What is named changes, null takes out, and it holds at once."""
+    """Only the named fields of a limit change, null removes a field, and the change takes effect at once."""
     with CannedEngine("one") as one:
         gateway = start_gateway(RULES.format(url=one.url))
         api = httpx.Client(base_url=gateway.admin_url)
@@ -109,7 +110,7 @@ def test_a_limit_is_changed(start_gateway: Callable[..., GatewayProcess]) -> Non
 
 
 def test_routes_are_told(start_gateway: Callable[..., GatewayProcess]) -> None:
-    """In their order, with where they stand."""
+    """/routes lists the routes in order, with their places in the files."""
     gateway = start_gateway(RULES.format(url="http://127.0.0.1:1"))
     [route] = httpx.get(f"{gateway.admin_url}/routes").json()["routes"]
     assert (route["name"], route["engine"], "rules.yaml:8" in route["location"]) == ("all", "it", True)

@@ -1,4 +1,4 @@
-"""What the gateway tells by itself."""
+"""The admin API's event feed."""
 
 import asyncio
 import json
@@ -21,7 +21,7 @@ from tests.support.waiting import eventually
 
 
 class Counted(State):
-    """Counts how often it is asked."""
+    """A state that counts how often it is read."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -33,7 +33,7 @@ class Counted(State):
 
 
 def read(events: bytes) -> list[tuple[str, Any]]:
-    """Kinds and data."""
+    """The kind and data of each event."""
     found = []
     for event in events.decode().split("\n\n"):
         fields = dict(line.split(": ", 1) for line in event.split("\n") if line and not line.startswith(":"))
@@ -47,7 +47,7 @@ def without_fleet(events: bytes | None) -> list[str]:
 
 
 def test_all_listeners_are_told_by_one_look() -> None:
-    """One snapshot for all of them, and none once they have gone."""
+    """All subscribers share one snapshot, and no snapshot is taken without subscribers."""
 
     async def play() -> None:
         state = Counted()
@@ -67,7 +67,7 @@ def test_all_listeners_are_told_by_one_look() -> None:
 
 
 def test_a_fleet_is_told_as_the_page_wants_it() -> None:
-    """Engines as /engines tells them, with what went through of late; routes with where they lead."""
+    """The fleet event has engines as in /engines, with recent traffic, and routes with their engines."""
 
     async def play() -> Any:
         with Feed(State()).subscription() as listener:
@@ -87,7 +87,7 @@ def test_a_fleet_is_told_as_the_page_wants_it() -> None:
 
 
 def test_new_rules_are_told() -> None:
-    """Their number and digest."""
+    """New rules are published with their number and digest."""
 
     async def play() -> list[tuple[str, Any]]:
         state, received = State(), []
@@ -102,7 +102,7 @@ def test_new_rules_are_told() -> None:
 
 
 def test_decisions_are_told_to_who_asks_for_them() -> None:
-    """And whoever makes them hears whether anybody does."""
+    """Decisions are sent only to subscribers that want them, and their source is switched off without one."""
 
     async def play() -> None:
         state = State()
@@ -120,7 +120,7 @@ def test_decisions_are_told_to_who_asks_for_them() -> None:
 
 
 def test_who_reads_slowly_misses_the_oldest() -> None:
-    """What waits for him is bounded, and he holds up nobody."""
+    """A slow subscriber's queue is bounded: it loses the oldest events and does not delay others."""
 
     async def play() -> list[int]:
         feed = Feed(State(), seconds=100)
@@ -134,7 +134,7 @@ def test_who_reads_slowly_misses_the_oldest() -> None:
 
 
 def test_a_feed_that_ends_lets_its_listeners_go() -> None:
-    """Those that wait, and those that come."""
+    """When the feed closes, waiting and new subscribers end."""
 
     async def play() -> None:
         feed = Feed(State(), seconds=100)
@@ -178,7 +178,7 @@ def test_a_real_gateway_tells_its_traffic(start_gateway: Callable[..., GatewayPr
 
 @pytest.mark.timeout(180)
 def test_who_listens_does_not_hold_up_the_end(tmp_path: Path) -> None:
-    """A gateway that is told to stop lets its listeners go, and says nothing of it in its log."""
+    """The gateway's stop ends the streams of its subscribers and logs no exception."""
     rules = RULES.format(url="http://127.0.0.1:1")
     gateway = GatewayProcess.start(rules, tmp_path).wait_ready()
     received: list[bytes] = []

@@ -1,4 +1,4 @@
-"""Experiments by the admin API."""
+"""Experiments in the admin API."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ RULES = rules(experiment(), experiment("plain", ramp=None), replace(experiment("
 
 
 class Stage(State):
-    """Experiments that nobody looks at but by these calls."""
+    """Experiments without a running tick, changed only by these calls."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -56,7 +56,7 @@ def post(client: TestClient, path: str, **wish: Any) -> Any:
 
 
 def test_a_life_by_the_api(client: TestClient, stage: Stage) -> None:
-    """Each call tells where the run stands then; who asked, and why, stands in the record, newest first."""
+    """Each call returns the new state of the run; the record has author and reason of each, newest first."""
     assert post(client, "x/start", reason="it is cheaper", step=2)["ramp"]["step"] == 2
     assert stage.workforce.weights == {"x": {"old": 0.75, "new": 0.25}}
     assert post(client, "x/hold")["status"] == "held"
@@ -76,7 +76,8 @@ def test_a_life_by_the_api(client: TestClient, stage: Stage) -> None:
 
 
 def test_what_is_told_of_one(client: TestClient) -> None:
-    """Arms, comparisons with the control, guardrails, whether units fall right, ramp, decisions, points for charts."""
+    """The detail has arms, comparisons with the control, guardrails, sample ratio, ramp, decisions, and points for
+    charts."""
     post(client, "x/start")
     told = client.get("/experiments/x").json()
     assert {"metric", "goal", "alpha", "unit", "layer", "share", "control", "since", "by", "reason"} <= told.keys()
@@ -138,7 +139,7 @@ def test_what_cannot_be_is_refused_in_a_sentence(
 
 
 def test_a_roll_back_does_not_wait_for_redis(client: TestClient, stage: Stage) -> None:
-    """It holds here at once; all else is refused until what gateways share can be reached."""
+    """A rollback takes effect locally at once; other commands are refused until Redis is reachable."""
     post(client, "x/start")
 
     async def away(*_: object, **__: object) -> Any:

@@ -1,4 +1,4 @@
-"""Models over the fleet: where each is ready, and loaded or unloaded on all replicas, with real Tritons."""
+"""Models of the fleet: their readiness, and loading and unloading on all replicas, with real Tritons."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -32,7 +32,7 @@ NAME = "identity_fp32"
 
 @pytest.fixture(scope="module")
 def other(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TritonProcess]:
-    """A second Triton of the same models, with none loaded."""
+    """A second Triton with the same models, none of them loaded."""
     arguments = ["--model-control-mode=explicit"]
     log = tmp_path_factory.mktemp("other") / "triton.log"
     with TritonProcess.start(REPOSITORY, extra_args=arguments, log_path=log) as server:
@@ -44,7 +44,8 @@ def other(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TritonProcess]:
 def test_a_model_is_loaded_at_all_replicas(
     triton: TritonProcess, other: TritonProcess, start_gateway: Callable[..., GatewayProcess], tmp_path: Path
 ) -> None:
-    """By the name that the rules give it, with what became of it at each; what is missing is told with the reason."""
+    """A model is loaded under its name in the rules, and the reply has each endpoint's result; a failure has its
+    reason."""
     with CannedLLM.start(tmp_path / "llm").running() as llm:
         urls = {"one": f"http://127.0.0.1:{triton.http_port}", "two": f"http://127.0.0.1:{other.http_port}"}
         rules = RULES.format(**urls, port=triton.grpc_port, llm=llm.http_url, model=NAME, text=MODEL)
@@ -97,7 +98,7 @@ def test_a_model_is_loaded_at_all_replicas(
 @pytest.mark.triton
 @pytest.mark.timeout(120)
 def test_a_quorum_is_enough(triton: TritonProcess, start_gateway: Callable[..., GatewayProcess]) -> None:
-    """One replica of two is away: all is not reached, one is."""
+    """With one of two replicas down, a quorum of two fails and a quorum of one succeeds."""
     rules = f"""
 version: 1
 engines: {{it: {{endpoints: ['http://127.0.0.1:{triton.http_port}', 'http://127.0.0.1:1']}}}}

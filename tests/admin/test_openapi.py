@@ -1,4 +1,4 @@
-"""The admin API of a real gateway, asked by schemathesis whatever its own OpenAPI lets one ask."""
+"""schemathesis calls the admin API of a real gateway with whatever its OpenAPI description allows."""
 
 import os
 from collections.abc import Iterator
@@ -37,7 +37,7 @@ limits:
   - {{name: few, requests_per_second: 1000, routes: [all]}}
 """
 
-# More of them find more, and take longer; a check before a release may say 200.
+# More examples find more and take longer; a check before a release may use 200.
 EXAMPLES = int(os.environ.get("POINTSMAN_SCHEMATHESIS_EXAMPLES", "4"))
 SETTINGS = settings(
     max_examples=EXAMPLES,
@@ -48,7 +48,7 @@ SETTINGS = settings(
 )
 SESSION = requests.Session()
 SESSION.trust_env = False
-# Names that exist, so that not all calls end with 404.
+# Names that exist, so that not every call ends with 404.
 NAMES = {"name": ["it", "move", "few", "none"], "route": ["split", "all"], "number": [1, 2, 99]}
 
 
@@ -60,7 +60,7 @@ def keys(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def gateway(keys: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess]:
-    """With keys, a Redis of its own, and an engine that answers."""
+    """A gateway with keys, an embedded Redis, and a running engine."""
     with CannedEngine("one") as engine:
         options: Any = {"redis": "embedded", "extra_args": ["--admin-keys", keys["path"]]}
         server = GatewayProcess.start(RULES.format(url=engine.url), tmp_path_factory.mktemp("gateway"), **options)
@@ -68,13 +68,13 @@ def gateway(keys: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> I
         server.stop()
 
 
-# The same as the gateway's own: nothing of it depends on what the gateway knows.
+# Equal to the running gateway's: it does not depend on the gateway's state.
 DESCRIBED = make_app(State()).openapi()
-schema = schemathesis.openapi.from_dict(DESCRIBED).exclude(path="/events")  # which never ends
+schema = schemathesis.openapi.from_dict(DESCRIBED).exclude(path="/events")  # a stream that never ends
 
 
 def asked(gateway: GatewayProcess, case: Any, key: str | None) -> Any:
-    """The reply to a case, which conforms to what OpenAPI says; 500 never does."""
+    """The reply to a case; it conforms to the description, and is never 500."""
     case.headers = {name: value for name, value in (case.headers or {}).items() if name.lower() != "authorization"}
     headers = {"authorization": f"Bearer {key}"} if key is not None else {}
     response = case.call(base_url=gateway.admin_url, headers=headers, timeout=15, session=SESSION)
@@ -93,7 +93,7 @@ def asked(gateway: GatewayProcess, case: Any, key: str | None) -> Any:
 
 
 def with_names(case: Any) -> Any:
-    """Every second call is about something that there is."""
+    """Replace names by existing ones in about half of the calls."""
     for name, known in NAMES.items():
         if name in (case.path_parameters or {}) and len(str(case.path_parameters[name])) % 2:
             case.path_parameters[name] = known[len(repr(case)) % len(known)]
@@ -104,7 +104,7 @@ def with_names(case: Any) -> Any:
 @schema.parametrize()
 @SETTINGS
 def test_no_call_fails_the_gateway(gateway: GatewayProcess, case: Any, keys: dict[str, str]) -> None:
-    """Whatever an admin sends: each answer is one that is described."""
+    """Every call of an admin gets a reply that the description lists."""
     asked(gateway, with_names(case), keys["anna"])
 
 
@@ -112,7 +112,7 @@ def test_no_call_fails_the_gateway(gateway: GatewayProcess, case: Any, keys: dic
 @schema.parametrize()
 @settings(SETTINGS, max_examples=1, phases=[Phase.generate])
 def test_no_call_goes_without_a_key(gateway: GatewayProcess, case: Any) -> None:
-    """Whatever is asked, who has none reads 401; health is told to everybody."""
+    """Without a key every call gets 401, except health."""
     response = asked(gateway, case, None)
     assert response.status_code == (200 if case.path == "/healthz" else 401)
 
@@ -121,14 +121,14 @@ def test_no_call_goes_without_a_key(gateway: GatewayProcess, case: Any) -> None:
 @schema.exclude(method="GET").parametrize()
 @settings(SETTINGS, max_examples=1, phases=[Phase.generate])
 def test_a_viewer_changes_nothing(gateway: GatewayProcess, case: Any, keys: dict[str, str]) -> None:
-    """Reading is all that his key opens, and questions that are too long for an address."""
+    """A viewer's key allows only reads, and POSTs that change nothing."""
     questions = {"/rules/validate", "/rules/explain", "/rules/replay"}
     response = asked(gateway, with_names(case), keys["vera"])
     assert case.path in questions or response.status_code in (401, 403, 413, 422)
 
 
 def test_a_gateway_that_was_asked_all_this_serves(gateway: GatewayProcess, keys: dict[str, str]) -> None:
-    """And has no traceback in its log; its audit tells what was tried."""
+    """After all these calls the gateway serves, its log has no traceback, and its audit has the calls."""
     headers = {"authorization": f"Bearer {keys['anna']}"}
     assert httpx.get(f"{gateway.admin_url}/healthz").json() == {"status": "ok"}
     assert httpx.post(f"{gateway.http_url}/v2/models/m/infer", json={}).status_code in (200, 429, 503)
@@ -139,7 +139,7 @@ def test_a_gateway_that_was_asked_all_this_serves(gateway: GatewayProcess, keys:
 
 
 def test_it_is_described(gateway: GatewayProcess) -> None:
-    """Every operation has a summary, a tag, and says whose key it needs; every refusal has the same shape."""
+    """Every operation has a summary, a tag and its role; every error has the same schema."""
     described = httpx.get(f"{gateway.admin_url}/openapi.json").json()
     assert described == DESCRIBED
     assert described["info"]["title"] == "Pointsman admin" and described["info"]["version"]
@@ -158,7 +158,7 @@ def test_it_is_described(gateway: GatewayProcess) -> None:
 def test_what_is_not_allowed_names_what_is(
     gateway: GatewayProcess, keys: dict[str, str], path: str, allowed: str
 ) -> None:
-    """All methods of a path, whichever endpoint they belong to."""
+    """A 405 lists all methods of the path in Allow."""
     answer = httpx.patch(gateway.admin_url + path, headers={"authorization": f"Bearer {keys['anna']}"})
     assert (answer.status_code, answer.headers["allow"]) == (405, allowed)
 
@@ -175,14 +175,14 @@ def test_what_is_not_allowed_names_what_is(
 def test_a_body_that_cannot_be_read_is_told(
     gateway: GatewayProcess, keys: dict[str, str], body: bytes, status: int, told: str
 ) -> None:
-    """In one sentence, with the field where there is one."""
+    """An unreadable body gets one sentence that names the field, where there is one."""
     headers = {"authorization": f"Bearer {keys['anna']}", "content-type": "application/json"}
     answer = httpx.put(f"{gateway.admin_url}/log-level", content=body, headers=headers)
     assert (answer.status_code, told in answer.json()["detail"]) == (status, True), answer.text
 
 
 def test_the_readme_tells_of_each_path() -> None:
-    """By what it begins with, in the table of the admin API."""
+    """The README's table of the admin API has the first segment of each path."""
     text = (REPOSITORY / "gateway" / "README.md").read_text().partition("## The admin API")[2]
     missing = {path.split("/")[1] for path in DESCRIBED["paths"] if f"`/{path.split('/')[1]}" not in text}
     assert not missing

@@ -1,4 +1,4 @@
-"""The page's files: all there, and nothing that a browser would run from elsewhere."""
+"""The page's files: complete, and without scripts from other origins."""
 
 import re
 from pathlib import Path
@@ -23,7 +23,7 @@ def client() -> TestClient:
 
 @pytest.mark.parametrize("path", ["/", "/assets/app.js", "/assets/styles/base.css", "/assets/uplot/uPlot.iife.min.js"])
 def test_no_script_from_elsewhere_can_run(client: TestClient, path: str) -> None:
-    """Nothing inline, nothing evaluated, no frame around it."""
+    """The content security policy forbids inline scripts, eval and framing."""
     reply = client.get(path)
     assert reply.status_code == 200
     policy = reply.headers["content-security-policy"]
@@ -33,14 +33,14 @@ def test_no_script_from_elsewhere_can_run(client: TestClient, path: str) -> None
 
 
 def test_only_the_page_is_served(client: TestClient) -> None:
-    """No path leads out of its folder."""
+    """No path leads out of the page's folder."""
     for path in ("/assets/../../app.py", "/assets/%2e%2e/%2e%2e/app.py", "/assets/", "/assets/nothing.js"):
         assert client.get(path).status_code == 404, path
 
 
 @pytest.mark.parametrize("path", OURS, ids=lambda path: path.relative_to(PAGE).as_posix())
 def test_what_a_file_names_is_there(path: Path) -> None:
-    """Imports, scripts and styles are files of the page, and nothing is read as markup."""
+    """Imports, scripts and styles are files of the page, and no script parses text as markup."""
     text = path.read_text()
     named = re.findall(r"""(?:from|import) "(\.[^"]+)";""", text)
     named += [f"../{name}" for name in re.findall(r'(?:src|href)="/(assets/[^"]+)"', text)]

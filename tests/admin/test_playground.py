@@ -1,4 +1,4 @@
-"""The playground sends to the gateway's own inference port, and tells which way a request went."""
+"""The playground sends requests to the gateway's own inference port, and reports how they were routed."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -40,7 +40,8 @@ def tried(gateway: GatewayProcess, path: str, body: Any = None, **more: Any) -> 
 
 
 def test_an_inference_tells_its_way_and_its_phases(gateway: GatewayProcess) -> None:
-    """Route, arm, engine, endpoint; each phase in milliseconds, all of them no more than the whole."""
+    """The reply names route, arm, engine and endpoint; the phases are in milliseconds, and their sum is at most the
+    total."""
     told = tried(gateway, "/v2/models/m/infer", {"inputs": []}, headers={"x-sleep": "0.05"}).json()
     assert (told["status"], told["route"], told["engine"], told["arm"]) == (200, "split", "one", "only")
     assert told["body"]["served_by"] == "one"
@@ -51,7 +52,7 @@ def test_an_inference_tells_its_way_and_its_phases(gateway: GatewayProcess) -> N
 
 
 def test_what_the_gateway_refuses_is_shown(gateway: GatewayProcess) -> None:
-    """As its caller would read it."""
+    """A refused request shows the gateway's error as a client would get it."""
     told = tried(gateway, "/v2/models/unheard-of/infer", {"inputs": []}).json()
     assert told["status"] == 404
     assert told["headers"]["x-pointsman-reason"] == "no_route"
@@ -59,7 +60,8 @@ def test_what_the_gateway_refuses_is_shown(gateway: GatewayProcess) -> None:
 
 
 def test_texts_come_as_they_are_made(gateway: GatewayProcess) -> None:
-    """What is known first, then each piece with its time, then the end."""
+    """A stream begins with status and route, continues with each piece of text and its time, and finishes with the
+    end."""
     body = {"model": MODEL, "messages": [{"role": "user", "content": "count"}], "stream": True, "max_tokens": 8}
     wanted = {"path": "/v1/chat/completions", "body": body}
     with httpx.stream("POST", f"{gateway.admin_url}/playground/stream", json=wanted, timeout=30) as reply:
@@ -88,7 +90,8 @@ def test_texts_come_as_they_are_made(gateway: GatewayProcess) -> None:
     ],
 )
 def test_only_what_asks_is_sent(gateway: GatewayProcess, path: str, method: str) -> None:
-    """No other port, nothing that changes engines, by the operation's own method."""
+    """Only inference requests are sent, with the operation's own method: no other host, and nothing that changes
+    engines."""
     reply = tried(gateway, path, method=method)
     assert reply.status_code == 422
     assert isinstance(reply.json()["detail"], str)
@@ -96,21 +99,22 @@ def test_only_what_asks_is_sent(gateway: GatewayProcess, path: str, method: str)
 
 @pytest.mark.parametrize("headers", [{"a b": "1"}, {"": "1"}, {"x": "a\r\nb: c"}, {"x": "é"}])
 def test_a_header_that_is_none_is_refused(gateway: GatewayProcess, headers: dict[str, str]) -> None:
-    """By its name."""
+    """An invalid header is refused by name."""
     reply = tried(gateway, "/v2/models/m/infer", {"inputs": []}, headers=headers)
     assert reply.status_code == 422
     assert repr(next(iter(headers))) in reply.json()["detail"]
 
 
 def test_sizes_are_bounded(gateway: GatewayProcess) -> None:
-    """A page is no place for long bodies."""
+    """A body beyond 4 MiB is refused."""
     reply = tried(gateway, "/v2/models/m/infer", "x" * (4 * 1024 * 1024 + 1))
     assert reply.status_code == 413
     assert "4194304" in reply.json()["detail"]
 
 
 def test_a_gateway_with_tls_is_asked_by_tls(start_gateway: Callable[..., GatewayProcess], tmp_path: Path) -> None:
-    """Its certificate is for other names; one that asks clients for certificates says why it cannot be tried."""
+    """The playground uses TLS although the certificate has another name; where client certificates are required, it
+    explains why it cannot send."""
     authority = trustme.CA()
     issued = authority.issue_cert("gateway.example")
     cert, key, ca = tmp_path / "cert.pem", tmp_path / "key.pem", tmp_path / "ca.pem"

@@ -1,4 +1,4 @@
-"""What an audit keeps of a call."""
+"""Redaction of calls in the audit."""
 
 from typing import Any
 
@@ -26,7 +26,8 @@ from gateway.admin.redaction import redacted, redacted_body
     ],
 )
 def test_secrets_are_cut(value: Any, kept: Any) -> None:
-    """By the names of fields, and in texts by what stands before them; long texts are told by their digest."""
+    """Secrets are redacted by field names, and in texts by the words before them; a long text is replaced by its
+    digest."""
     assert redacted(value) == kept or (
         isinstance(value, str) and len(value) > 1000 and redacted(value)[:24] == kept[:24]
     )
@@ -34,12 +35,12 @@ def test_secrets_are_cut(value: Any, kept: Any) -> None:
 
 @pytest.mark.parametrize("body, kept", [(b"", None), (b'{"a": 1}', {"a": 1}), (b"{x", "{x"), (b"\xff", "\ufffd")])
 def test_a_body_is_json_or_text(body: bytes, kept: Any) -> None:
-    """Whatever bytes come."""
+    """A body is stored as JSON if it parses, otherwise as text."""
     assert redacted_body(body, is_complete=True) == kept
 
 
 def test_depth_is_bounded() -> None:
-    """A body that is nested deep is kept as far as somebody would read it."""
+    """Deep nesting is cut off."""
     value: Any = "s"
     for _ in range(50):
         value = [value]

@@ -1,4 +1,4 @@
-"""Explain by the admin API, and what versions tell, from a rulebook without a gateway around it."""
+"""Explain in the admin API, and rule versions, from a rulebook without a gateway."""
 
 from collections.abc import Awaitable
 from pathlib import Path
@@ -41,7 +41,7 @@ limits: [{name: crowd, routes: gold, concurrency: 3}]
 
 
 class State:
-    """A control process that has rules alone."""
+    """A control process with rules only."""
 
     is_shared = False
 
@@ -83,7 +83,7 @@ def explain(client: TestClient, status: int = 200, **facts: Any) -> Any:
 
 @pytest.mark.parametrize("name", ["authorization", "x-api-key"])
 def test_keys_that_rules_compare_with_are_told_to_nobody(client: TestClient, name: str) -> None:
-    """What a viewer's guess is compared with is somebody's secret; whether he has guessed it, he may know."""
+    """Explain shows a secret that a rule compares with as ***, and the caller's own value as it is."""
     match = f"header: {{{name}: '${{SECRET}}'}}, parameter: {{token: '${{SECRET}}'}}"
     files = {"rules.yaml": RULES.replace("input: {datatype: FP32, rank: 2}", match)}
     told = explain(client, model="m", files=files, header={name: "guess"})
@@ -96,7 +96,7 @@ def test_keys_that_rules_compare_with_are_told_to_nobody(client: TestClient, nam
 
 
 def test_a_request_is_explained_route_by_route(client: TestClient) -> None:
-    """Which route takes it, to whom, what it meets on its way, and why not the routes before."""
+    """Explain shows the chosen route, its target and limits, and why the earlier routes do not match."""
     told = explain(client, model="chat", header={"X-Tier": "gold"})
     assert told["decision"] == {
         "route": "gold",
@@ -121,7 +121,7 @@ def test_a_request_is_explained_route_by_route(client: TestClient) -> None:
 
 
 def test_body_session_and_control_operations_are_explained(client: TestClient) -> None:
-    """Parameters and inputs are asked as of a body; a session keeps its arm; what concerns all goes to all."""
+    """Explain covers parameters and inputs of the body, a session's arm, and operations that go to all endpoints."""
     assert explain(client, model="x", parameter={"priority": 1})["decision"]["route"] == "urgent"
     told = explain(client, model="x", input=[{"name": "i", "datatype": "FP32", "shape": [2, 2]}])
     assert told["decision"]["route"] == "images"
@@ -137,7 +137,7 @@ def test_body_session_and_control_operations_are_explained(client: TestClient) -
 
 
 def test_candidate_files_are_explained_without_being_activated(client: TestClient) -> None:
-    """The same question to files that nobody serves by; a mistake in them is told with its line."""
+    """Explain works with files that are not in force; their mistakes are reported with the line."""
     files = {"rules.yaml": RULES.replace("name: rest", "name: others")}
     assert explain(client, model="chat", files=files)["decision"]["route"] == "others"
     assert explain(client, model="chat")["decision"]["route"] == "rest"
@@ -157,12 +157,12 @@ def test_candidate_files_are_explained_without_being_activated(client: TestClien
     ],
 )
 def test_a_question_with_a_mistake_is_refused(client: TestClient, facts: dict[str, Any], why: str) -> None:
-    """With the field, and what would be right."""
+    """An invalid field gets an error that names it and the valid form."""
     assert why in explain(client, 422, model="chat", **facts)["detail"]
 
 
 def test_no_secret_of_the_environment_is_told(client: TestClient) -> None:
-    """Versions, diffs and exports show texts as they are written."""
+    """Versions, diffs and exports show texts with unexpanded variables."""
     client.post("/rules/activate", json={"files": {"rules.yaml": RULES + "# more\n"}})
     for path in ("/rules/versions", "/rules/versions/1", "/rules/export", "/rules/diff"):
         answer = client.get(path)
@@ -172,7 +172,7 @@ def test_no_secret_of_the_environment_is_told(client: TestClient) -> None:
 
 
 def test_ends_of_the_versions(client: TestClient) -> None:
-    """What is not there is 404; the first version differs from nothing."""
+    """Missing versions are 404, and the diff of the first version is empty."""
     assert client.get("/rules/versions/9").status_code == 404
     assert client.get("/rules/diff?from=9").status_code == 404
     assert client.get("/rules/diff").json() == {"from": 1, "to": 1, "files": [], "diff": ""}
@@ -181,7 +181,7 @@ def test_ends_of_the_versions(client: TestClient) -> None:
 
 
 def test_a_key_that_stands_in_a_file_is_an_admins_to_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Others read the rest of the file; an export says that it is not whole."""
+    """Only an admin reads a secret in a rule file; others get the rest, and their export is marked as incomplete."""
     monkeypatch.setenv("SECRET", "open sesame")
     file = tmp_path / "rules.yaml"
     file.write_text(RULES.replace("engines:", "x-old: {api_key: hunter2}\nengines:", 1))

@@ -1,4 +1,4 @@
-"""The admin port, and who holds it without asking for anything."""
+"""The admin port, and clients that hold it without a request."""
 
 import asyncio
 import socket
@@ -17,7 +17,7 @@ GET = b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n"
 
 
 def play(scene: Callable[[Callable[[], Awaitable[Streams]]], Awaitable[None]]) -> None:
-    """With a way to connect to a server of the API."""
+    """Run a scene with a function that connects to a server of the API."""
 
     async def whole() -> None:
         listening = socket.create_server(("127.0.0.1", 0))
@@ -42,7 +42,8 @@ async def ask(streams: Streams, request: bytes = GET) -> bytes:
 
 
 def test_whoever_asks_for_nothing_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a word, or in the middle of a head, the first or a later one; who asks in time is answered."""
+    """A connection without a complete head is closed after a time limit, at the first request or a later one; a request
+    in time is answered."""
     monkeypatch.setattr(server, "_HEAD_SECONDS", 0.2)
 
     async def scene(connect: Callable[[], Awaitable[Streams]]) -> None:
@@ -57,7 +58,7 @@ def test_whoever_asks_for_nothing_is_let_go(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_each_reply_has_its_date(monkeypatch: pytest.MonkeyPatch) -> None:
-    """That of its request, though nothing wakes up to tell the time."""
+    """Each reply has the date of its request, without a timer."""
     dates = iter(["Sun, 22 Nov 2026 12:00:00 GMT", "Sun, 22 Nov 2026 12:00:07 GMT"])
     monkeypatch.setattr(server, "formatdate", lambda usegmt: next(dates))
 
@@ -70,19 +71,19 @@ def test_each_reply_has_its_date(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_head_has_an_end() -> None:
-    """Nobody fills the memory before it is known who he is."""
+    """A request head is limited in size."""
 
     async def scene(connect: Callable[[], Awaitable[Streams]]) -> None:
         reader, writer = await connect()
         writer.write(b"GET / HTTP/1.1\r\nhost: localhost\r\nx: " + b"x" * server._MAX_HEAD_BYTES * 2)
-        with suppress(ConnectionResetError):  # what had not been read yet is thrown away
+        with suppress(ConnectionResetError):  # unread bytes reset the connection
             assert (await reader.read()).startswith(b"HTTP/1.1 400 ")
 
     play(scene)
 
 
 def test_connections_beyond_the_last_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The others go on, and a place that is left is taken again."""
+    """Connections beyond the limit are closed, the others stay open, and a closed one frees its place."""
     monkeypatch.setattr(server, "_MAX_CONNECTIONS", 2)
 
     async def scene(connect: Callable[[], Awaitable[Streams]]) -> None:

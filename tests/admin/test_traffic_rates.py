@@ -1,4 +1,4 @@
-"""Rates and latencies of late."""
+"""Recent rates and latencies."""
 
 from copy import deepcopy
 
@@ -9,7 +9,7 @@ from gateway.observability.metrics import LATENCY_BOUNDS, Metrics, RequestSeries
 
 
 def buckets(**counts: int) -> list[int]:
-    """Counts by the index of their bucket."""
+    """Counts of a histogram, by bucket index."""
     found = [0] * (len(LATENCY_BOUNDS) + 1)
     for index, count in counts.items():
         found[int(index[1:])] = count
@@ -29,12 +29,12 @@ def buckets(**counts: int) -> list[int]:
     ],
 )
 def test_a_quantile_lies_within_its_bucket(counts: list[int], share: float, seconds: float | None) -> None:
-    """In proportion; what is above all bounds is told as the last one."""
+    """A quantile is interpolated within its bucket; beyond all bounds it is the last bound."""
     assert quantile(counts, share) == pytest.approx(seconds)
 
 
 def test_rates_are_of_the_window() -> None:
-    """Of the last seconds alone, and of each group by itself; what had no request has no latency."""
+    """Rates cover only the window's seconds, per group; a group without requests has no latency."""
     metrics = Metrics()
 
     def series(route: str, endpoint: str) -> RequestSeries:
@@ -61,7 +61,7 @@ def test_rates_are_of_the_window() -> None:
 
 
 def test_a_worker_that_died_counts_nothing_back() -> None:
-    """What it took with it is no negative rate."""
+    """A dead worker's missing counts do not give a negative rate."""
     metrics, fewer = Metrics(), Metrics()
     key = SeriesKey("a")
     for _ in range(5):

@@ -42,7 +42,7 @@ def test_check_says_all_and_exits_by_errors(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """One line for each finding, as compilers write it, then the sum; warnings alone are no failure."""
+    """`pointsman check` prints one line per finding in compiler format, then a summary; warnings alone exit with 0."""
     monkeypatch.chdir(tmp_path)
     Path("rules.yaml").write_text(text)
     assert check([Path("rules.yaml")]) == code

@@ -34,7 +34,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_what_a_gateway_knows_is_shown(start_gateway: Callable[..., GatewayProcess]) -> None:
-    """Endpoints with their condition, and arms with their share of the traffic, whole even in a pipe."""
+    """The tables show endpoints with their condition, and arms with their share, uncut in a pipe."""
     with CannedEngine("one") as engine:
         gateway = start_gateway(RULES.format(url=engine.url))
         shown = run("engines", "--admin", gateway.admin_url)
@@ -48,7 +48,7 @@ def test_what_a_gateway_knows_is_shown(start_gateway: Callable[..., GatewayProce
 
 
 def test_an_endpoint_is_drained_by_hand(start_gateway: Callable[..., GatewayProcess]) -> None:
-    """`pointsman drain` has an endpoint get no new work, which `pointsman engines` shows, and --undo takes it back."""
+    """`pointsman drain` stops new requests to an endpoint, `pointsman engines` shows that, and --undo reverses it."""
     with CannedEngine("one") as engine:
         gateway = start_gateway(RULES.format(url=engine.url))
         done = run("drain", "it", engine.url, "--admin", gateway.admin_url)
@@ -64,7 +64,7 @@ def test_an_endpoint_is_drained_by_hand(start_gateway: Callable[..., GatewayProc
 
 
 def test_what_language_models_tell_is_shown(start_gateway: Callable[..., GatewayProcess], tmp_path: Path) -> None:
-    """The models that an engine serves, and its load where the rules have it asked."""
+    """The table shows an engine's models, and its load where the rules enable it."""
     with CannedLLM.start(tmp_path / "engine").running() as engine:
         gateway = start_gateway(rules_for(engine.http_url, engine={"load": {"source": "metrics"}}))
         eventually(lambda: "0 run, 0 wait" in run("engines", "--admin", gateway.admin_url).stdout)
@@ -72,7 +72,7 @@ def test_what_language_models_tell_is_shown(start_gateway: Callable[..., Gateway
 
 
 def test_a_gateway_that_does_not_answer_is_told() -> None:
-    """Where no gateway answers, one line says so and names the option; there is no traceback."""
+    """When no gateway answers, one line names the option, without a traceback."""
     shown = run("engines", "--admin", "http://127.0.0.1:1")
     assert shown.returncode == 1
     assert "No gateway answers at http://127.0.0.1:1" in shown.stderr
@@ -81,7 +81,7 @@ def test_a_gateway_that_does_not_answer_is_told() -> None:
 
 
 def test_names_are_shown_as_they_are(start_gateway: Callable[..., GatewayProcess]) -> None:
-    """Square brackets in an address or a model's name are part of it."""
+    """Square brackets in an address or a name are printed as they are."""
     gateway = start_gateway(ODD_RULES)
     shown = run("engines", "--admin", gateway.admin_url)
     assert "http://[fe80::1]:8000" in shown.stdout
@@ -92,7 +92,7 @@ def test_names_are_shown_as_they_are(start_gateway: Callable[..., GatewayProcess
 
 
 def test_a_stranger_at_the_address_is_told() -> None:
-    """What answers but is no gateway's admin API is told in one line too."""
+    """A server that is not a gateway's admin API is reported in one line."""
     with CannedEngine("stranger") as stranger:
         shown = run("experiments", "--admin", stranger.url)
     assert shown.returncode == 1
@@ -101,7 +101,7 @@ def test_a_stranger_at_the_address_is_told() -> None:
 
 
 def test_the_inference_port_is_not_the_admin_port(start_gateway: Callable[..., GatewayProcess]) -> None:
-    """Who names the inference port is told in one line which status it answers."""
+    """The inference port given as --admin is reported in one line with its status."""
     gateway = start_gateway(ODD_RULES)
     shown = run("engines", "--admin", gateway.http_url)
     assert shown.returncode == 1

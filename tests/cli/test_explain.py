@@ -104,7 +104,7 @@ CASES = [
 ]
 
 
-# What the last line says of engines that speak gRPC too, alone, or not at all.
+# The last lines for engines that speak gRPC too, gRPC alone, or no gRPC.
 GRPC_RULES = """\
 version: 1
 engines:
@@ -220,7 +220,7 @@ LANGUAGE_CASES = [
 
 @pytest.mark.parametrize("options, lines", LANGUAGE_CASES)
 def test_language_models_are_explained(options: list[str], lines: list[str], tmp_path: Path, app: typer.Typer) -> None:
-    """An image is asked for like any other fact of the body; a request in another dialect is translated."""
+    """An image is a fact like any other of the body; a request in another dialect is shown as translated."""
     (tmp_path / "rules.yaml").write_text(LANGUAGE_RULES)
     result = CliRunner().invoke(app, [str(tmp_path / "rules.yaml"), *options], standalone_mode=False)
     assert result.output.splitlines() == lines
@@ -245,7 +245,7 @@ def app() -> typer.Typer:
 def test_explain_says_which_route_and_why_not_the_others(
     options: list[str], code: int, lines: list[str], arguments: list[str], app: typer.Typer
 ) -> None:
-    """Each route in order, the arms' intervals, and where the request goes; plain text where no terminal is."""
+    """Explain prints each route in order, the arms' intervals and the target, as plain text without a terminal."""
     result = CliRunner().invoke(app, arguments + options, standalone_mode=False)
     assert result.output.splitlines() == lines
     assert result.return_value == code
@@ -255,7 +255,7 @@ def test_explain_says_which_route_and_why_not_the_others(
 def test_grpc_is_explained_as_it_is_served(
     options: list[str], code: int, lines: list[str], tmp_path: Path, app: typer.Typer
 ) -> None:
-    """Where a call goes, by which address, and whether it is converted on the way."""
+    """Explain prints a call's target, the address, and whether the call is converted."""
     (tmp_path / "rules.yaml").write_text(GRPC_RULES)
     options = [str(tmp_path / "rules.yaml"), "--session", "s1", *options]
     result = CliRunner().invoke(app, options, standalone_mode=False)
@@ -264,8 +264,8 @@ def test_grpc_is_explained_as_it_is_served(
     assert result.return_value == code
 
 
-# Those that name a model, and are answered by all engines that have it: in the data plane they are the REST requests
-# that ask the same.
+# Operations that name a model and go to all of its engines: the data plane treats them as the corresponding REST
+# requests.
 OF_ALL_THAT_HAVE_A_MODEL = [
     ("ModelStatistics", "name"),
     ("RepositoryModelLoad", "model_name"),
@@ -276,7 +276,7 @@ OF_ALL_THAT_HAVE_A_MODEL = [
 
 @pytest.mark.parametrize("rpc, field", OF_ALL_THAT_HAVE_A_MODEL)
 def test_an_rpc_is_the_operation_that_the_data_plane_takes_it_for(rpc: str, field: str) -> None:
-    """What rules are asked about it is the same here and there."""
+    """Explain maps an RPC to the same operation as the data plane."""
     request = rest_request(rpc, message(f"inference.{rpc}Request")(**{field: "m"}).SerializeToString())
     call = read_path(request.target)
     assert call is not None
@@ -284,13 +284,13 @@ def test_an_rpc_is_the_operation_that_the_data_plane_takes_it_for(rpc: str, fiel
 
 
 def test_an_arm_by_chance_is_told_as_such(arguments: list[str], app: typer.Typer) -> None:
-    """Without a session two runs may differ, and the line says why."""
+    """Without a session the arm is random, and a line gives the reason."""
     output = CliRunner().invoke(app, [*arguments, "--model", "split"], standalone_mode=False).output
     assert "by chance, the request has no session" in output
 
 
 def test_refused_rules_are_told_as_check_tells_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Nothing is explained by rules that the gateway would not take."""
+    """Rules that the gateway would refuse are not explained; the output is that of `pointsman check`."""
     (tmp_path / "rules.yaml").write_text("version: 2\n")
     assert explain([tmp_path / "rules.yaml"], "m") == 1
     assert "version '2' is not known" in capsys.readouterr().out
@@ -313,14 +313,14 @@ WRONG = [
 def test_a_wrong_option_says_the_right_form(
     options: list[str], told: str, arguments: list[str], app: typer.Typer
 ) -> None:
-    """Options are refused as rules are, with the nearest right spelling."""
+    """A wrong option gets an error with the nearest valid spelling."""
     result = CliRunner().invoke(app, [*arguments, "--model", "m", *options], standalone_mode=False)
     assert isinstance(result.exception, typer.BadParameter)
     assert told in result.exception.message
 
 
 def test_the_limits_that_a_request_meets_are_told(tmp_path: Path, app: typer.Typer) -> None:
-    """Those of all routes and those of its own; who only asks about a model meets none."""
+    """Explain lists the limits of all routes and of the chosen route; a metadata request has none."""
     limits = """\
 limits:
   - {name: all, per: tenant, requests_per_second: 100}
@@ -355,7 +355,8 @@ IN_LAYER = [
 
 
 def test_explain_shows_layers_and_holdouts(tmp_path: Path, app: typer.Typer) -> None:
-    """Where the unit stands in its layer, whose part that is, and where it stands among the arms, if it is in."""
+    """Explain prints the unit's place in its layer, the layer's parts, and the place among the arms if the unit is in
+    the experiment."""
     (tmp_path / "rules.yaml").write_text(LAYERED)
     told = {}
     for user in ("u0", "u1", "u2", "u3", "u4", "u5"):

@@ -1,4 +1,4 @@
-"""`pointsman keys`, and a gateway that asks for them."""
+"""`pointsman keys`, and a gateway that requires keys."""
 
 import subprocess
 import sys
@@ -20,7 +20,8 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_keys_are_made_listed_and_removed(tmp_path: Path, start_gateway: Callable[..., GatewayProcess]) -> None:
-    """A key is printed once, alone on stdout; the file keeps comments, and a gateway that runs obeys it at once."""
+    """A key is printed once, alone on stdout; the file's comments stay, and a running gateway uses the change at
+    once."""
     file = tmp_path / "keys.yaml"
     made = run("keys", "add", "otto", "--role", "operator", "--file", str(file))
     assert made.returncode == 0, made.stderr
@@ -56,7 +57,8 @@ def test_keys_are_made_listed_and_removed(tmp_path: Path, start_gateway: Callabl
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1"])
 def test_an_admin_api_for_others_needs_keys(tmp_path: Path, host: str) -> None:
-    """Beyond this host nobody is let in unasked: the gateway does not start, and says what to do."""
+    """An admin API on another address than loopback needs keys: without them the gateway does not start, and the error
+    gives the commands."""
     (tmp_path / "rules.yaml").write_text(RULES)
     ports = ["--http-port", "0", "--grpc-port", "0", "--admin-port", "0", "--redis", "off"]
     refused = run("serve", "--rules", str(tmp_path / "rules.yaml"), *ports, "--admin-host", host)
@@ -66,7 +68,7 @@ def test_an_admin_api_for_others_needs_keys(tmp_path: Path, host: str) -> None:
 
 
 def test_a_keys_file_with_a_mistake_starts_nothing(tmp_path: Path) -> None:
-    """The place of the mistake is told."""
+    """A mistake in the keys file is reported with its place."""
     (tmp_path / "rules.yaml").write_text(RULES)
     (tmp_path / "keys.yaml").write_text("- name: otto\n  role: king\n")
     refused = run("serve", "--rules", str(tmp_path / "rules.yaml"), "--admin-keys", str(tmp_path / "keys.yaml"))

@@ -1,4 +1,4 @@
-"""Commands that run a gateway: requests, models, endpoints, the log's level, the audit."""
+"""Operator commands: requests, models, endpoints, the log level, the audit."""
 
 import subprocess
 import sys
@@ -29,7 +29,7 @@ def run(gateway: GatewayProcess, *arguments: str) -> subprocess.CompletedProcess
 
 @pytest.mark.timeout(90)
 def test_a_request_is_shown_and_cancelled(start_gateway: Callable[..., GatewayProcess]) -> None:
-    """Its client reads why; a name that nothing has is told."""
+    """`requests` lists a request and `cancel` ends it, with the reason for its client; an unknown name is reported."""
     with CannedEngine("one") as engine:
         gateway = start_gateway(RULES.format(url=engine.url), workers=2)
         replies: list[httpx.Response] = []
@@ -55,7 +55,7 @@ def test_a_request_is_shown_and_cancelled(start_gateway: Callable[..., GatewayPr
 
 @pytest.mark.timeout(120)
 def test_a_translated_stream_is_cancelled(start_gateway: Callable[..., GatewayProcess], tmp_path: Path) -> None:
-    """A generation for a client of another dialect: the engine stops, the client reads an error event."""
+    """Cancelling a translated stream stops the engine and sends the client an error event."""
     with CannedLLM.start(tmp_path / "llm").running() as llm:
         llm.break_down("slow=0.3")
         gateway = start_gateway(rules_for(llm.http_url, engine={"dialects": ["chat"]}), workers=2)
@@ -76,7 +76,7 @@ def test_a_translated_stream_is_cancelled(start_gateway: Callable[..., GatewayPr
 
 
 def test_endpoints_are_added_weighed_and_removed(start_gateway: Callable[..., GatewayProcess]) -> None:
-    """Each is a version of the rules, which its reason stands beside; the audit tells all of it."""
+    """Each change is a version of the rules with its reason, and the audit has them all."""
     gateway = start_gateway(RULES.format(url="http://127.0.0.1:1"))
     added = run(gateway, "endpoints", "add", "it", "http://127.0.0.1:2", "--weight", "2", "--reason", "room")
     assert (added.returncode, added.stdout) == (0, "http://127.0.0.1:2 is added to it: rules 2.\n"), added.stderr
@@ -92,7 +92,7 @@ def test_endpoints_are_added_weighed_and_removed(start_gateway: Callable[..., Ga
 
 
 def test_the_logs_level_is_set(start_gateway: Callable[..., GatewayProcess]) -> None:
-    """And shown; a level that there is not is refused."""
+    """The log level is set and shown; an unknown level is refused."""
     gateway = start_gateway(RULES.format(url="http://127.0.0.1:1"))
     assert run(gateway, "log-level").stdout == "info\n"
     assert run(gateway, "log-level", "error").stdout == "error\n"
@@ -101,7 +101,7 @@ def test_the_logs_level_is_set(start_gateway: Callable[..., GatewayProcess]) -> 
 
 
 def test_models_are_shown_and_loaded(start_gateway: Callable[..., GatewayProcess], tmp_path: Path) -> None:
-    """Of an engine that speaks V2 and of one that does not; who does not answer is named, a failure ends with 1."""
+    """`models` covers V2 engines and others and names an endpoint that does not answer; a failed load exits with 1."""
     with CannedLLM.start(tmp_path / "llm").running() as llm:
         rules = f"""
 version: 1
@@ -121,7 +121,7 @@ routes: [{{name: texts, match: {{model: {MODEL}}}, engine: texts}}, {{name: all,
 
 
 def test_limits_are_shown_and_changed(start_gateway: Callable[..., GatewayProcess]) -> None:
-    """What is not named stays; what is wrong is told with the field."""
+    """Fields of a limit that are not named stay; an error names the field."""
     rules = RULES.format(url="http://127.0.0.1:1") + "limits: [{name: few, per: tenant, requests_per_second: 5}]\n"
     gateway = start_gateway(rules)
     shown = run(gateway, "limits").stdout

@@ -42,7 +42,8 @@ def said(gateway: GatewayProcess, *words: str, code: int = 0) -> str:
 
 
 def test_versions_by_the_command_line(start_gateway: StartGateway, engine: CannedEngine, tmp_path: Path) -> None:
-    """Validated, activated, listed, shown, compared, exported and rolled back; a mistake is told with its place."""
+    """Rules are validated, activated, listed, shown, compared, exported and rolled back; a mistake is reported with its
+    place."""
     gateway = start_gateway(rules(engine, "first"))
     folder = tmp_path / "candidate"
     folder.mkdir()
@@ -80,7 +81,7 @@ def test_versions_by_the_command_line(start_gateway: StartGateway, engine: Canne
 
 
 def test_recordings_by_the_command_line(start_gateway: StartGateway, engine: CannedEngine, tmp_path: Path) -> None:
-    """Started, listed, fetched, decided again there and here, stopped and deleted."""
+    """Recordings are started, listed, fetched, replayed by the gateway and locally, stopped and deleted."""
     gateway = start_gateway(rules(engine, "first"))
     assert "100.00% of the requests" in said(gateway, "recordings", "start", "r", "--sample", "100%", "--seconds", "60")
     httpx.post(gateway.http_url + "/v2/models/m/infer", content=b"{}", timeout=20)
@@ -103,7 +104,7 @@ def test_recordings_by_the_command_line(start_gateway: StartGateway, engine: Can
 
 
 def test_replay_without_a_gateway_says_what_is_wrong(tmp_path: Path) -> None:
-    """A file that is none, or no recording, or rules with a mistake, end it with 1 and a line."""
+    """A missing file, a file that is not a recording, and rules with a mistake each exit with 1 and one line."""
     file = tmp_path / "rules.yaml"
     file.write_text("version: 1\n")
     bad = CliRunner().invoke(app, ["replay", str(tmp_path / "none"), "--rules", str(file)])
@@ -116,7 +117,7 @@ def test_replay_without_a_gateway_says_what_is_wrong(tmp_path: Path) -> None:
 
 
 def test_files_of_one_name_are_not_exported_over_each_other(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Not even with --force: nobody is asked which one he means."""
+    """Two files of one name are not exported into one folder, even with --force."""
     files = {"a/rules.yaml": "a", "b/rules.yaml": "b"}
     monkeypatch.setattr("gateway.cli.admin_client.Gateway.get", lambda *_, **__: {"files": files})
     result = CliRunner().invoke(app, ["rules", "export", str(tmp_path / "out"), "--force"])
@@ -125,6 +126,6 @@ def test_files_of_one_name_are_not_exported_over_each_other(monkeypatch: pytest.
 
 
 def test_what_somebody_has_written_is_spelt(capsys: pytest.CaptureFixture[str]) -> None:
-    """A terminal obeys no reason of a version."""
+    """Control characters in a version's reason are escaped on the terminal."""
     print_table(("reason",), [("why\x1b[2J\nnow é",)], "")
     assert "why\\x1b[2J\\nnow é" in capsys.readouterr().out

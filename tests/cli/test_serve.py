@@ -22,27 +22,27 @@ run = CliRunner().invoke
 
 @pytest.fixture
 def started(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Settings, list[Path], Path | None]]:
-    """What gateways would have been started with."""
+    """Records the settings of gateways instead of starting them."""
     calls: list[tuple[Settings, list[Path], Path | None]] = []
 
     def start(settings: Settings, rules: list[Path], ready_file: Path | None) -> int:
         calls.append((settings, rules, ready_file))
         return 0
 
-    # The package's name `serve` is the command; the module of that name holds what it calls.
+    # In the package `serve` is the command; this is the module of that name, with the functions it calls.
     monkeypatch.setitem(module.__globals__, "_run", start)
     return calls
 
 
 def test_every_setting_is_an_option() -> None:
-    """Whatever is fixed at the start can be given on the command line, under its own name."""
+    """Every setting has a command-line option of the same name."""
     options = set(inspect.signature(module).parameters)
     assert {field.name for field in fields(Settings)} - {"tls", "limits"} <= options
     assert {field.name for field in fields(Limits)} <= options
 
 
 def test_defaults_are_stated_once(started: list[Any]) -> None:
-    """A gateway that is given rules alone runs with the settings' own defaults."""
+    """A gateway with rules and no options runs with the settings' own defaults."""
     assert run(app, ["serve", "--rules", "a.yaml", "--rules", "more"]).exit_code == 0
     assert started == [(Settings(), [Path("a.yaml"), Path("more")], None)]
 
@@ -71,7 +71,7 @@ def test_defaults_are_stated_once(started: list[Any]) -> None:
     ],
 )
 def test_options_become_settings(started: list[Any], options: str, settings: Settings) -> None:
-    """Sizes and durations are written with their unit, as in rule files."""
+    """Sizes and durations have units, as in rule files."""
     result = run(app, ["serve", "--rules", "a.yaml", *options.split()])
     assert result.exit_code == 0, result.output
     assert started[0][0] == settings
@@ -93,7 +93,7 @@ def test_options_become_settings(started: list[Any], options: str, settings: Set
     ],
 )
 def test_a_wrong_option_is_named(started: list[Any], options: str, complaint: str) -> None:
-    """What cannot be is refused with exit code 2 before anything starts, and named."""
+    """A wrong option exits with 2 before anything starts, and the error names it."""
     result = run(app, ["serve", *options.split()], env={"COLUMNS": "200", "NO_COLOR": "1", "TERM": "dumb"})
     assert result.exit_code == 2
     assert complaint in result.output
@@ -101,8 +101,7 @@ def test_a_wrong_option_is_named(started: list[Any], options: str, complaint: st
 
 
 def test_a_redis_may_be_told_where_no_list_of_processes_shows_it(started: list[Any]) -> None:
-    """The URL comes from POINTSMAN_REDIS, too; a wrong one is refused without showing the password, and so is what is
-    printed of the settings."""
+    """POINTSMAN_REDIS may hold the URL; neither the error for a wrong one nor the settings' repr shows the password."""
     url = "rediss://me:secret@db"
     assert run(app, ["serve", "--rules", "a.yaml"], env={"POINTSMAN_REDIS": url}).exit_code == 0
     assert started[0][0].redis == url
@@ -113,14 +112,14 @@ def test_a_redis_may_be_told_where_no_list_of_processes_shows_it(started: list[A
 
 
 def test_the_command_line_imports_little() -> None:
-    """`pointsman --help` is quick: what serves and what asks over HTTP is imported by the commands that need it."""
+    """`pointsman --help` imports neither the server nor the HTTP client libraries."""
     program = "import sys, gateway.cli; print(*{'fastapi', 'httpx', 'uvicorn', 'numpy', 'uvloop'} & sys.modules.keys())"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=30, check=True)
     assert done.stdout.split() == []
 
 
 def test_help_is_grouped_and_names_each_option_in_full() -> None:
-    """At 80 columns the options stand in panels, and no name, variable or value is cut."""
+    """At 80 columns the options are grouped in panels, and no name, variable or value is cut."""
     command = [sys.executable, "-m", "gateway", "serve", "--help"]
     environment = {**os.environ, "COLUMNS": "80", "TERM": "dumb"}
     shown = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=60, check=True).stdout

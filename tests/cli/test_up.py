@@ -24,7 +24,7 @@ UP = [*KEEP_UP, "--once"]
 
 
 def test_the_demo_answers_real_requests() -> None:
-    """`pointsman up` starts engine hosts and the gateway, shows real answers, and leaves nothing running."""
+    """`pointsman up` starts engine hosts and the gateway, shows real answers, and leaves no process running."""
     done = subprocess.run(UP, capture_output=True, text=True, timeout=110, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "Engine host language serves adder" in done.stdout
@@ -54,7 +54,7 @@ def test_the_demo_answers_real_requests() -> None:
 
 @pytest.mark.triton
 def test_the_demo_splits_a_model_between_host_and_triton() -> None:
-    """With --triton a real one serves the adder beside the host, and an experiment splits its requests."""
+    """With --triton a real Triton serves the adder beside the host, and an experiment splits its requests."""
     done = subprocess.run([*UP, "--triton"], capture_output=True, text=True, timeout=110, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "half of its requests each" in done.stdout.replace("\n", " ")
@@ -71,7 +71,7 @@ def test_the_demo_takes_an_engine_that_runs() -> None:
 
 @pytest.mark.triton
 def test_the_demo_takes_an_engine_that_speaks_grpc_alone(triton: TritonProcess) -> None:
-    """What it asks by REST is converted on the way."""
+    """The demo's REST requests are converted for an engine with gRPC alone."""
     done = subprocess.run(
         [*UP, "--engine", f"grpc://{triton.grpc_url}"], capture_output=True, text=True, timeout=60, check=False
     )
@@ -81,7 +81,7 @@ def test_the_demo_takes_an_engine_that_speaks_grpc_alone(triton: TritonProcess) 
 
 
 def test_what_to_try_next_by_grpc() -> None:
-    """The line that it prints asks the gateway that it has started, by gRPC."""
+    """The printed gRPC command works with the running gateway."""
     with CannedEngine("mine") as engine, up_before(engine) as (_, told):
         address = re.search(r"gRPC +(\S+) \(both ports take both\)", told)
         line = next(line for line in told.splitlines() if "tritonclient.grpc" in line)
@@ -92,7 +92,7 @@ def test_what_to_try_next_by_grpc() -> None:
 
 
 def test_the_demo_fails_where_the_engine_does() -> None:
-    """With --engine and nobody there, it says what failed and ends with 1."""
+    """With --engine and no server at the URL, the demo reports what failed and exits with 1."""
     done = subprocess.run(
         [*UP, "--engine", "http://127.0.0.1:1"], capture_output=True, text=True, timeout=60, check=False
     )
@@ -102,7 +102,7 @@ def test_the_demo_fails_where_the_engine_does() -> None:
 
 
 def test_the_demo_says_why_it_has_no_triton(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where Triton cannot run, --triton says why, and ends with 1; signals are as they were."""
+    """Where Triton cannot run, --triton gives the reason and exits with 1; signal handlers are restored."""
     monkeypatch.setattr(sys.modules["gateway.cli.up"], "_start_samples", lambda *_: {"adder"})
     monkeypatch.setattr("gateway.demo.triton.why_unavailable", lambda: "this is a [toaster]")
     before = signal.getsignal(signal.SIGINT)
@@ -113,7 +113,7 @@ def test_the_demo_says_why_it_has_no_triton(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_the_demo_says_what_no_sample_can_run_without(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """An interpreter without the engines' extra is told what to install, and what can be done instead."""
+    """An interpreter without the engines' extra gets the install command and an alternative."""
     python = tmp_path / "python"
     python.write_text("#!/bin/sh\necho 'install [this]' >&2; exit 1\n")
     python.chmod(0o755)
@@ -125,14 +125,14 @@ def test_the_demo_says_what_no_sample_can_run_without(monkeypatch: pytest.Monkey
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_the_demo_stops_all_that_it_started(number: signal.Signals) -> None:
-    """However it is told to stop, and even with a request in flight, no process of it stays."""
+    """Each stop signal ends all of the demo's processes, even with a request in flight."""
     with CannedEngine("mine") as engine, up_before(engine) as (up, told):
         found = re.search(r"inference +(http://\S+)/v2", told)
         assert found is not None
         asking = ask_slowly(found[1])
         up.send_signal(number)
-        up.send_signal(number)  # impatience changes nothing
-        rest, _ = up.communicate(timeout=60)  # the gateway and its workers hold the pipe: it ends with the last of them
+        up.send_signal(number)  # a second signal changes nothing
+        rest, _ = up.communicate(timeout=60)  # the gateway and its workers hold the pipe until the last one ends
         asking.join()
     assert up.returncode == 0, told + rest
     assert "Traceback" not in told + rest
@@ -140,7 +140,7 @@ def test_the_demo_stops_all_that_it_started(number: signal.Signals) -> None:
 
 @contextlib.contextmanager
 def up_before(engine: CannedEngine) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """The demo before an engine, and what it has told by the time that it waits for Ctrl-C."""
+    """The demo before an engine, and its output up to the point where it waits for Ctrl-C."""
     up = subprocess.Popen(
         [*KEEP_UP, "--engine", engine.url],
         stdout=subprocess.PIPE,
@@ -162,7 +162,7 @@ def up_before(engine: CannedEngine) -> Iterator[tuple[subprocess.Popen[str], str
 
 
 def ask_slowly(base: str) -> threading.Thread:
-    """Have a request under way that takes longer than the demo waits."""
+    """Send a request that outlasts the demo's drain."""
     sent = threading.Event()
 
     def body() -> list[bytes]:

@@ -47,12 +47,13 @@ def run(*arguments: str) -> str:
     ],
 )
 def test_commands_run_without_numpy(arguments: tuple[str, ...], text: str, tmp_path: Path) -> None:
-    """`pip install pointsman` installs no numpy."""
+    """Commands run without numpy, which `pip install pointsman` does not install."""
     rules = tmp_path / "rules.yaml"
     rules.write_text(RULES)
     assert text in run("gateway", *(str(rules) if each == "RULES" else each for each in arguments))
 
 
 def test_servers_start_without_numpy() -> None:
-    """What `serve` loads, in the control process and in its workers, and the engines' command line."""
+    """The modules of `serve`, for the control process and for workers, and of the engines' command line import without
+    numpy."""
     run("import", "gateway.cli.supervisor", "gateway.worker.process", "gateway.admin.app", "engines.cli.app")
