@@ -1,4 +1,4 @@
-"""Fixtures with real processes: one Triton for the whole run, one gateway before it, and more gateways on demand; a
+"""Fixtures with real processes: one Triton and one gateway before it for the whole run, gateways on demand, a
 TorchServe and an MLServer."""
 
 import contextlib
@@ -17,12 +17,12 @@ from tests.support.torchserve import TorchServe
 
 TEST_MODELS = Path(__file__).parent / "models"
 
-# What request headers a model sees as parameters, so that a test can tell that they arrived.
+# Request headers that a model gets as parameters, so that a test can check that they arrived.
 FORWARDED_HEADERS = "x-forward-.*"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip what needs Triton where Triton cannot run, and say why."""
+    """Skip tests that need Triton where Triton cannot run, with the reason."""
     reason = why_unavailable()
     if reason is None:
         return
@@ -33,7 +33,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def triton(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TritonProcess]:
-    """One real Triton with all of tests/models, shared by the run: who changes its state changes it back."""
+    """One real Triton with all of tests/models, shared by the run; a test that changes its state must restore it."""
     with TritonProcess.start(
         TEST_MODELS,
         extra_args=[
@@ -49,7 +49,7 @@ def triton(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TritonProcess]:
 
 @pytest.fixture(scope="session")
 def gateway(triton: TritonProcess, tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess]:
-    """One gateway of two workers that sends everything to the one Triton."""
+    """One gateway of two workers that sends everything to the shared Triton."""
     server = GatewayProcess.start(everything_to(triton), tmp_path_factory.mktemp("gateway"), workers=2)
     yield server.wait_ready()
     server.stop()
@@ -57,7 +57,7 @@ def gateway(triton: TritonProcess, tmp_path_factory: pytest.TempPathFactory) -> 
 
 @pytest.fixture
 def start_gateway(tmp_path: Path) -> Iterator[Callable[..., GatewayProcess]]:
-    """A function that starts a gateway with the given rules; each is stopped after the test, and must end well."""
+    """A function that starts a gateway with the given rules; each must stop cleanly after the test."""
     directories = (tmp_path / f"gateway-{number}" for number in itertools.count())
     with contextlib.ExitStack() as stops:
 
@@ -71,7 +71,7 @@ def start_gateway(tmp_path: Path) -> Iterator[Callable[..., GatewayProcess]]:
 
 @pytest.fixture(scope="session")
 def torchserve() -> Iterator[TorchServe]:
-    """One real TorchServe; it asks for a token, as TorchServe does by default."""
+    """One real TorchServe, which requires a token, as TorchServe does by default."""
     try:
         server = TorchServe.start(token_auth=True)
     except NotHereError as error:

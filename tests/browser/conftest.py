@@ -1,4 +1,4 @@
-"""One Chromium, and one gateway before engines that answer as they are told, for all browser tests."""
+"""One Chromium, and one gateway before scripted engines, for all browser tests."""
 
 import contextlib
 import os
@@ -18,7 +18,7 @@ from tests.support.servers import GatewayProcess
 
 DESKTOP = {"width": 1280, "height": 860}
 PHONE = {"width": 360, "height": 740}
-# How often something goes through the fleet, so that the page has something to tell.
+# Interval of background requests, so that the page shows traffic.
 _PAUSE_SECONDS = 0.05
 BODY = {"inputs": [{"name": "INPUT0", "datatype": "FP32", "shape": [1, 2], "data": [0, 0]}]}
 
@@ -29,7 +29,7 @@ def chromium() -> Iterator[Any]:
     playwright = pytest.importorskip("playwright.sync_api")
     path = find_chromium()
     with playwright.sync_playwright() as it:
-        if path is None and not Path(it.chromium.executable_path).exists():  # Playwright's own does as well
+        if path is None and not Path(it.chromium.executable_path).exists():  # Playwright's own Chromium serves too
             pytest.skip("no Chromium here: install one (apt-get install chromium), or name it in POINTSMAN_CHROMIUM")
         browser = it.chromium.launch(executable_path=path, args=list(ARGUMENTS))
         yield browser
@@ -38,7 +38,7 @@ def chromium() -> Iterator[Any]:
 
 @pytest.fixture(scope="package")
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
-    """The gateway with its engines, and a little traffic all the time."""
+    """The gateway with its engines and constant background traffic."""
     directory = tmp_path_factory.mktemp("browser")
     with contextlib.ExitStack() as stack:
         engines = [stack.enter_context(TensorEngine(delta)) for delta in (0.0, 0.0, 0.25)]
@@ -71,7 +71,7 @@ def _keep_asking(url: str, stop: threading.Event) -> None:
 
 @pytest.fixture(scope="package")
 def screenshots(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where pictures of all pages are kept: POINTSMAN_SCREENSHOTS, or pytest's own folder."""
+    """The folder of the screenshots of all pages: POINTSMAN_SCREENSHOTS, or one of pytest's."""
     named = os.environ.get("POINTSMAN_SCREENSHOTS")
     folder = Path(named).absolute() if named else tmp_path_factory.mktemp("screenshots")
     folder.mkdir(parents=True, exist_ok=True)
@@ -85,7 +85,8 @@ def mishaps() -> Mishaps:
 
 @pytest.fixture
 def page(chromium: Any, fleet: Fleet, mishaps: Mishaps, screenshots: Path, request: Any) -> Iterator[Any]:
-    """A page of a browser that has never been here. Whatever a test does with it, nothing may go wrong in it."""
+    """A page in a fresh browser context. A test fails on any console error or failed request that it does not
+    expect."""
     options = {"viewport": DESKTOP, **(getattr(request, "param", None) or {})}
     context = chromium.new_context(base_url=fleet.gateway.admin_url, **options)
     context.set_default_timeout(10_000)
@@ -99,7 +100,7 @@ def page(chromium: Any, fleet: Fleet, mishaps: Mishaps, screenshots: Path, reque
 
 @pytest.fixture
 def shot(page: Any, screenshots: Path, request: Any) -> Callable[[str], None]:
-    """A function that takes a picture in the middle of a test."""
+    """A function that takes a screenshot in the middle of a test."""
 
     def take(name: str) -> None:
         page.screenshot(path=screenshots / f"{request.node.name}, {name}.png", full_page=True)

@@ -1,4 +1,4 @@
-"""A small V2 engine in a thread: it describes its model, adds a little to what it is asked, loads and unloads."""
+"""A small V2 engine in a thread: it describes its model, answers inferences with known numbers, loads and unloads."""
 
 import json
 import threading
@@ -10,7 +10,7 @@ MODELS = ("plain", "ranker")
 
 
 class TensorEngine:
-    """Answers each inference with [1, 2 + `delta`]; a request's `x-sleep` makes it wait so many seconds."""
+    """Answers each inference with [1, 2 + `delta`]; a request's `x-sleep` delays the answer by this many seconds."""
 
     def __init__(self, delta: float = 0.0) -> None:
         self.delta = delta
@@ -76,4 +76,4 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, *_: object) -> None:
-        """Nothing: the test's output is for the test."""
+        """Log nothing."""

@@ -1,4 +1,4 @@
-"""The fleet that browser tests look at."""
+"""The fleet of the browser tests."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""Experiments from the page: a ramp started, held, stepped and rolled back, with what is known over time."""
+"""Experiments on the page: a ramp is started, held, stepped and rolled back, with its evidence over time."""
 
 import re
 from typing import Any
@@ -31,7 +31,8 @@ def share(fleet: Fleet) -> float:
 
 
 def test_a_ramp_is_started_held_stepped_and_rolled_back(page: Any, fleet: Fleet, shot: Any) -> None:
-    """Each with a reason that the record keeps; shares are in force at once; evidence is drawn as it comes."""
+    """Each command takes a reason for the record and changes the shares at once; the evidence is drawn as it
+    arrives."""
     page.goto("/#/experiments")
     page.get_by_role("link", name=NAME).click()
     status = page.locator("main [role=status].badge")
@@ -66,7 +67,7 @@ def test_a_ramp_is_started_held_stepped_and_rolled_back(page: Any, fleet: Fleet,
 
 
 def test_a_promotion_is_written_into_the_rules(page: Any, fleet: Fleet) -> None:
-    """The arm has all, and the rules say so; the version before is put back."""
+    """A promotion gives the arm all traffic in the rules; a rollback restores the version before."""
     page.goto(f"/#/experiments/{NAME}")
     page.get_by_role("button", name="Promote").click()
     page.get_by_label("Arm", exact=True).select_option("candidate")
@@ -83,7 +84,7 @@ def test_a_promotion_is_written_into_the_rules(page: Any, fleet: Fleet) -> None:
 
 @pytest.mark.parametrize("page", [{"viewport": PHONE, "color_scheme": "dark"}], indirect=True)
 def test_a_phone_shows_an_experiment_whole(page: Any) -> None:
-    """Tables scroll by themselves, and the page does not."""
+    """On a phone tables scroll sideways and the page does not."""
     page.goto(f"/#/experiments/{NAME}")
     expect(page.get_by_role("heading", name="Arms")).to_be_visible()
     assert page.evaluate("document.documentElement.scrollWidth") == PHONE["width"]

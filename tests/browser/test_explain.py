@@ -1,4 +1,4 @@
-"""Explain from the page: what the rules make of a request, by those in force and by a candidate of them."""
+"""Explain on the page: a request's route, by the rules in force or by a candidate."""
 
 import re
 from typing import Any
@@ -13,7 +13,7 @@ def explain(page: Any) -> None:
 
 
 def test_a_request_is_explained_route_by_route(page: Any) -> None:
-    """Each condition with what the request has for it; what comes behind the match is not asked."""
+    """Each condition is shown with the request's value; routes after the match are marked as not asked."""
     page.goto("/#/explain")
     page.get_by_label("Model").fill("plain")
     page.get_by_label("Headers").fill("x-tier: basic")
@@ -30,7 +30,7 @@ def test_a_request_is_explained_route_by_route(page: Any) -> None:
 
 
 def test_an_arm_is_shown_with_where_its_unit_stands(page: Any) -> None:
-    """The experiment's intervals as a picture with the unit's position in it."""
+    """A picture shows the experiment's intervals with the unit's position."""
     page.goto("/#/explain?model=ranker")
     page.get_by_label("Session").fill("s1")
     explain(page)
@@ -40,7 +40,7 @@ def test_an_arm_is_shown_with_where_its_unit_stands(page: Any) -> None:
 
 
 def test_a_candidate_is_asked_and_nothing_is_activated(page: Any, mishaps: Mishaps) -> None:
-    """What it would do; where it has a mistake, that is marked at its line."""
+    """A candidate's decision is shown without activating it; a mistake is marked at its line."""
     mishaps.expected.add(422)
     page.goto("/#/explain?model=plain")
     page.get_by_label("By a candidate").check()
@@ -56,7 +56,7 @@ def test_a_candidate_is_asked_and_nothing_is_activated(page: Any, mishaps: Misha
 
 
 def test_what_nobody_takes_is_said(page: Any) -> None:
-    """A model whose rules want more than it has."""
+    """An invalid field shows an error."""
     page.goto("/#/explain")
     page.get_by_label("Model").fill("x")
     page.get_by_label("Inputs").fill("no shape here")

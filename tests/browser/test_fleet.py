@@ -1,4 +1,4 @@
-"""The fleet's map: live, to be operated from, by mouse and by keyboard."""
+"""The fleet's map: live, and operated by mouse and by keyboard."""
 
 import re
 from typing import Any
@@ -17,7 +17,7 @@ def drained(fleet: Fleet) -> list[str]:
 
 
 def test_the_map_is_live(page: Any) -> None:
-    """Front, routes, engines and endpoints, with what goes through them now; lines lead from one to the next."""
+    """The map shows front, routes, engines and endpoints with their current traffic, connected by lines."""
     page.goto("/")
     expect(page.locator("#live")).to_have_text("live")
     for name in ("Front", "everything-else", "ranking", "cuda", "mac"):
@@ -33,7 +33,7 @@ def test_the_map_is_live(page: Any) -> None:
 
 
 def test_a_large_fleet_can_be_narrowed(page: Any) -> None:
-    """To what is called so, what leads there, and what is behind."""
+    """The filter keeps matching cards, the ones that lead to them, and the ones behind them."""
     page.goto("/")
     expect(page.locator("[data-key='route chat']")).to_be_visible()
     page.get_by_label("Filter").fill("chat")
@@ -47,7 +47,7 @@ def test_a_large_fleet_can_be_narrowed(page: Any) -> None:
 
 
 def test_an_endpoint_is_drained_and_wanted_back(page: Any, fleet: Fleet) -> None:
-    """From its card, with a reason; the map says so, and the gateway does so."""
+    """An endpoint's card drains it with a reason; the map and the gateway show the drain."""
     page.goto("/")
     card = page.locator("[data-key^='endpoint cuda'] .card").last
     card.click()
@@ -67,7 +67,7 @@ def test_an_endpoint_is_drained_and_wanted_back(page: Any, fleet: Fleet) -> None
 
 
 def test_the_keyboard_alone_drains_an_endpoint(page: Any, fleet: Fleet) -> None:
-    """Skip link, cards in reading order, a dialog that holds the focus and gives it back."""
+    """The skip link comes first, cards follow the reading order, and a dialog holds the focus and returns it."""
     page.goto("/")
     expect(page.locator("#live")).to_have_text("live")
     page.keyboard.press("Tab")
@@ -105,7 +105,7 @@ def test_the_keyboard_alone_drains_an_endpoint(page: Any, fleet: Fleet) -> None:
 
 
 def test_the_focus_stays_while_numbers_change(page: Any) -> None:
-    """What is told anew each second takes no element away."""
+    """The update each second replaces no element."""
     page.goto("/")
     card = page.locator("[data-key='route ranking'] .card")
     card.focus()
@@ -117,7 +117,7 @@ def test_the_focus_stays_while_numbers_change(page: Any) -> None:
 
 @pytest.mark.parametrize("page", [{"viewport": PHONE}], indirect=True)
 def test_a_phone_reads_the_map_from_top_to_bottom(page: Any) -> None:
-    """One column, no line, nothing to scroll sideways; the views are in a menu."""
+    """On a phone the map is one column without lines or sideways scrolling; the views are in a menu."""
     page.goto("/")
     expect(page.locator(".card", has_text="everything-else")).to_be_visible()
     expect(page.locator(".map .lines")).to_be_hidden()

@@ -1,4 +1,4 @@
-"""What is around every view: themes, the state of the connection, keys and what they may do."""
+"""The frame of every view: themes, connection state, keys and roles."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -22,7 +22,7 @@ def ground(page: Any) -> str:
 
 @pytest.mark.parametrize("page", [{"color_scheme": "dark"}], indirect=True)
 def test_dark_is_taken_from_the_system_and_can_be_switched(page: Any) -> None:
-    """Auto, dark, light, auto; what was chosen is kept."""
+    """The switch cycles through auto, dark, light and auto, and the choice is stored."""
     page.goto("/")
     assert ground(page) == DARK
     switch = page.locator("#theme")
@@ -39,7 +39,7 @@ def test_dark_is_taken_from_the_system_and_can_be_switched(page: Any) -> None:
 
 
 def test_a_lost_connection_is_told_and_made_anew(chromium: Any, start_gateway: Callable[..., GatewayProcess]) -> None:
-    """The bar says so in words; the numbers go on once the gateway is there again."""
+    """The bar says that the connection is lost; once the gateway is back, updates continue."""
     with CannedEngine("one") as engine:
         first = start_gateway(rules_of_one(engine))
         page = chromium.new_page(base_url=first.admin_url)
@@ -60,7 +60,7 @@ def rules_of_one(engine: CannedEngine) -> str:
 
 @pytest.fixture(scope="module")
 def locked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[GatewayProcess, dict[str, str]]]:
-    """A gateway that asks for keys, and a key of each role."""
+    """A gateway that requires keys, and a key of each role."""
     directory = tmp_path_factory.mktemp("locked")
     made = {role.name: make_key(f"a-{role.name}", role) for role in Role}
     (directory / "keys.yaml").write_text(json.dumps([dict(entry_fields(entry)) for _, entry in made.values()]))
@@ -87,7 +87,7 @@ def locked_page(chromium: Any, locked: tuple[GatewayProcess, dict[str, str]], mi
 def test_a_key_is_asked_for_and_says_who_one_is(
     locked_page: Any, locked: tuple[GatewayProcess, dict[str, str]]
 ) -> None:
-    """A wrong one is refused in the dialog; the right one is kept for the tab, and in no address."""
+    """A wrong key is refused in the dialog; the right one is stored for the tab and appears in no URL."""
     page, keys = locked_page, locked[1]
     page.goto("/")
     dialog = page.get_by_role("dialog")
@@ -106,7 +106,7 @@ def test_a_key_is_asked_for_and_says_who_one_is(
 
 
 def test_what_a_role_may_not_do_says_so(locked_page: Any, locked: tuple[GatewayProcess, dict[str, str]]) -> None:
-    """A viewer sees the buttons, why they do nothing, and that they do nothing."""
+    """A viewer sees the buttons disabled, with the role that they need."""
     page, keys = locked_page, locked[1]
     page.goto("/")
     page.get_by_label("Key", exact=True).fill(keys["viewer"])
@@ -122,7 +122,7 @@ def test_what_a_role_may_not_do_says_so(locked_page: Any, locked: tuple[GatewayP
 
 
 def test_who_gives_no_key_is_asked_once(locked_page: Any, locked: tuple[GatewayProcess, dict[str, str]]) -> None:
-    """And again when he looks at another view, or wants to; what the page does by itself asks nobody."""
+    """After a cancel the dialog returns for another view or on request, but not for background updates."""
     page, keys = locked_page, locked[1]
     page.goto("/")
     page.get_by_role("button", name="Cancel").click()

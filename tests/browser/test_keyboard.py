@@ -10,12 +10,12 @@ from tests.browser.fleet import Fleet
 from tests.support.chromium import Mishaps
 
 NAME = "ranker-migration"
-# More than any view has to step over.
+# More Tab steps than any view needs.
 _MOST_STEPS = 120
 
 
 def tab_to(page: Any, locator: Any) -> None:
-    """Step on by Tab until it has the focus, which must be seen."""
+    """Press Tab until the element has the focus, and check that the focus is visible."""
     expect(locator).to_be_visible()
     for _ in range(_MOST_STEPS):
         if locator.evaluate("element => element === document.activeElement"):
@@ -26,7 +26,7 @@ def tab_to(page: Any, locator: Any) -> None:
 
 
 def go_to(page: Any, view: str) -> None:
-    """By the navigation."""
+    """Open a view by the navigation."""
     tab_to(page, page.locator("nav").get_by_role("link", name=view, exact=True))
     page.keyboard.press("Enter")
     expect(page.get_by_role("heading", level=1)).to_have_text(view)
@@ -39,7 +39,7 @@ def press(page: Any, name: str) -> None:
 
 
 def test_a_ramp_is_started_and_rolled_back_by_keyboard(page: Any, fleet: Fleet) -> None:
-    """From the list to the experiment, through dialogs that begin at their reason."""
+    """A ramp is started and rolled back from the list of experiments, through dialogs that focus the reason first."""
     page.goto("/")
     go_to(page, "Experiments")
     tab_to(page, page.get_by_role("link", name=NAME))
@@ -57,7 +57,7 @@ def test_a_ramp_is_started_and_rolled_back_by_keyboard(page: Any, fleet: Fleet) 
 
 
 def test_a_bad_rule_is_found_by_keyboard(page: Any, mishaps: Mishaps) -> None:
-    """The editor gives Tab back, so nobody is caught in it; the problem leads to its line."""
+    """Tab leaves the editor, and a problem's button leads to its line."""
     mishaps.expected.add(422)
     page.goto("/")
     go_to(page, "Rules")
@@ -80,7 +80,7 @@ def test_a_bad_rule_is_found_by_keyboard(page: Any, mishaps: Mishaps) -> None:
 
 
 def test_a_request_is_sent_by_keyboard(page: Any) -> None:
-    """Model, kind, send; the reply can be reached and scrolled."""
+    """Model, kind and Send are reached by Tab, and the reply can be focused and scrolled."""
     page.goto("/")
     go_to(page, "Playground")
     tab_to(page, page.get_by_label("Model"))

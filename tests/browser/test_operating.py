@@ -1,4 +1,4 @@
-"""What operators do day by day: models, sessions, limits, requests under way, the audit."""
+"""Daily operations on the page: models, sessions, limits, active requests, the audit."""
 
 import json
 import re
@@ -16,7 +16,7 @@ from tests.browser.engines import TensorEngine
 from tests.browser.fleet import Fleet
 from tests.support.chromium import Mishaps
 
-# What a caller may call a model or a session, to have it run in an operator's browser.
+# A model or session name that would run a script if the page treated it as markup.
 EVIL = '<img src=x onerror="window.hurt=1">'
 
 
@@ -26,7 +26,7 @@ def ask(fleet: Fleet, path: str, **fields: str) -> httpx.Response:
 
 @contextmanager
 def under_way(fleet: Fleet, model: str) -> Iterator[list[httpx.Response]]:
-    """A request that takes its time, and what became of it."""
+    """A slow request in flight. Yields the list that gets its reply."""
     answers: list[httpx.Response] = []
     path = f"/v2/models/{model}/infer"
     asking = threading.Thread(target=lambda: answers.append(ask(fleet, path, **{"x-sleep": "20"})))
@@ -40,7 +40,8 @@ def is_unhurt(page: Any) -> bool:
 
 
 def test_a_model_is_loaded_and_unloaded_on_all_replicas(page: Any, fleet: Fleet) -> None:
-    """Where it is ready; with a quorum, and what each endpoint says where too few have done it."""
+    """The page shows where a model is ready, loads and unloads it with a quorum, and lists each endpoint's result if
+    too few succeed."""
     page.goto("/#/models")
     row = page.get_by_role("row", name=re.compile("^plain "))
     expect(row).to_contain_text("3 of 3")
@@ -57,7 +58,7 @@ def test_a_model_is_loaded_and_unloaded_on_all_replicas(page: Any, fleet: Fleet)
 
 
 def test_too_few_replicas_are_told_one_by_one(page: Any, fleet: Fleet, mishaps: Mishaps) -> None:
-    """The one that fails, and what it says."""
+    """When too few endpoints succeed, a dialog shows the failed one and its error."""
     mishaps.expected.add(409)
     fleet.engines[1].refuses = True
     page.goto("/#/models")
@@ -71,7 +72,7 @@ def test_too_few_replicas_are_told_one_by_one(page: Any, fleet: Fleet, mishaps: 
 
 
 def test_a_session_is_found_moved_and_forgotten(page: Any, fleet: Fleet, mishaps: Mishaps) -> None:
-    """By its name, whatever that is."""
+    """A session is found by its name, whatever characters that has, then moved and deleted."""
     mishaps.expected.add(404)
     ask(fleet, "/v2/models/ranker/infer", **{"x-session-id": EVIL})
     page.goto("/#/sessions")
@@ -80,7 +81,7 @@ def test_a_session_is_found_moved_and_forgotten(page: Any, fleet: Fleet, mishaps
     expect(page.get_by_text("no session 'never heard of' is remembered")).to_be_visible()
     page.get_by_label("Session").fill(EVIL)
     found = page.get_by_role("heading", name=EVIL)
-    for _ in range(20):  # it is written behind
+    for _ in range(20):  # sessions are stored asynchronously
         page.get_by_role("button", name="Find").click()
         page.wait_for_timeout(250)
         if found.count():
@@ -98,7 +99,8 @@ def test_a_session_is_found_moved_and_forgotten(page: Any, fleet: Fleet, mishaps
 
 
 def test_a_request_under_way_is_shown_and_cancelled(page: Any, fleet: Fleet) -> None:
-    """Its engine, its stage, its age; its caller reads that it was cancelled. No name of a caller's is markup."""
+    """A request is shown with engine, stage and age; cancelled, its client gets the reason. Names are never treated as
+    markup."""
     page.goto("/#/requests")
     with under_way(fleet, "%3Cimg%20src=x%20onerror=%22window.hurt=1%22%3E") as answers:
         row = page.get_by_role("row", name=re.compile("onerror"))
@@ -110,7 +112,7 @@ def test_a_request_under_way_is_shown_and_cancelled(page: Any, fleet: Fleet) -> 
 
 
 def test_a_limit_is_changed_by_a_version_of_the_rules(page: Any, fleet: Fleet) -> None:
-    """And shows what it lets through."""
+    """A limit is changed by a version of the rules, and its numbers are shown."""
     page.goto("/#/limits")
     row = page.get_by_role("row", name=re.compile("^per-key"))
     expect(row).to_contain_text("1,000 requests per second")
@@ -125,7 +127,7 @@ def test_a_limit_is_changed_by_a_version_of_the_rules(page: Any, fleet: Fleet) -
 
 
 def test_an_endpoint_is_weighed(page: Any, fleet: Fleet) -> None:
-    """From the map; the rules say so from then on."""
+    """A weight set on the map is in the rules."""
     page.goto("/")
     page.locator("[data-key^='endpoint cuda'] .card").first.click()
     page.get_by_role("button", name="Set weight").click()
@@ -141,7 +143,7 @@ def test_an_endpoint_is_weighed(page: Any, fleet: Fleet) -> None:
 
 
 def test_an_endpoint_comes_and_goes(page: Any, fleet: Fleet) -> None:
-    """By the engine's card and its own; the rules have it, and have it no more."""
+    """An endpoint added by the engine's card is in the rules, and one removed by its own card is not."""
     with TensorEngine() as another:
         page.goto("/")
         page.locator("[data-key='engine mac'] .card").click()
@@ -162,7 +164,7 @@ def test_an_endpoint_comes_and_goes(page: Any, fleet: Fleet) -> None:
 
 
 def test_a_session_is_forced_into_an_arm(page: Any, fleet: Fleet) -> None:
-    """And the record says so."""
+    """A session forced into an arm is in the experiment's record."""
     page.goto("/#/experiments/ranker-migration")
     page.get_by_role("button", name="Force a session").click()
     page.get_by_label("Session", exact=True).fill("mine")
@@ -172,7 +174,7 @@ def test_a_session_is_forced_into_an_arm(page: Any, fleet: Fleet) -> None:
 
 
 def test_the_audit_tells_who_did_what(page: Any, fleet: Fleet) -> None:
-    """Newest first, with what came with the call; and the log's level is changed beside it."""
+    """The audit lists calls with their parameters, newest first; the log level is changed beside it."""
     reason = f"because {EVIL}"
     where = f"{fleet.gateway.admin_url}/engines/cuda/endpoints/undrain"
     httpx.post(where, json={"url": fleet.engines[0].url, "reason": reason})
@@ -191,7 +193,7 @@ def test_the_audit_tells_who_did_what(page: Any, fleet: Fleet) -> None:
 
 
 def test_a_shadows_report_tells_how_far_engines_agree(page: Any) -> None:
-    """The known difference, in the table and in the page with plots."""
+    """The report shows the known difference, in the table and on the page with plots."""
     page.goto("/#/shadows")
     page.get_by_role("link", name="everything-else").click()
     expect(page.get_by_role("heading", name="SCORES")).to_be_visible()
@@ -205,7 +207,7 @@ def test_a_shadows_report_tells_how_far_engines_agree(page: Any) -> None:
 
 @pytest.mark.parametrize("page", [{"color_scheme": "dark"}, {"viewport": {"width": 360, "height": 740}}], indirect=True)
 def test_every_view_is_drawn_within_its_width(page: Any, screenshots: Any, request: Any) -> None:
-    """In the dark and on a phone; each has its heading and its title, and nothing goes wrong in any."""
+    """Every view has its heading and title and fits the width, in the dark theme and on a phone, without an error."""
     page.goto("/")
     read = "links => links.map(link => [link.getAttribute('href'), link.textContent])"
     views = page.locator("nav a").evaluate_all(read)
@@ -215,7 +217,7 @@ def test_every_view_is_drawn_within_its_width(page: Any, screenshots: Any, reque
         page.goto(f"/{href}")
         expect(page.get_by_role("heading", level=1)).to_have_text(label)
         expect(page).to_have_title(f"{label} · Pointsman")
-        page.wait_for_timeout(250)  # for what it asks
+        page.wait_for_timeout(250)  # for its requests
         assert page.evaluate("document.documentElement.scrollWidth") == page.viewport_size["width"], href
         assert not page.locator("main .problem:visible").count(), href
         page.screenshot(path=screenshots / f"{request.node.name} {href.replace('/', '_')}.png", full_page=True)

@@ -1,4 +1,4 @@
-"""The playground: a request from the page, its way, and how long each phase took."""
+"""The playground: a request from the page, its route, and its phases."""
 
 import re
 from typing import Any
@@ -9,7 +9,7 @@ from tests.support.chromium import Mishaps
 
 
 def test_a_model_tells_its_own_inputs(page: Any) -> None:
-    """The template of an inference is filled in from the metadata that its engine gives."""
+    """The body of an inference is prefilled from the model's metadata."""
     page.goto("/#/playground")
     page.get_by_label("Model").fill("vllm_model")
     page.get_by_label("Model").press("Tab")
@@ -18,7 +18,7 @@ def test_a_model_tells_its_own_inputs(page: Any) -> None:
 
 
 def test_a_generation_tells_its_way_and_its_phases(page: Any) -> None:
-    """Route, engine and endpoint; the phases beside the total."""
+    """The reply shows route, engine and endpoint, and the phases beside the total."""
     page.goto("/#/playground")
     page.get_by_label("Model").fill("vllm_model")
     page.get_by_label("What").select_option("V2 generate")
@@ -33,7 +33,7 @@ def test_a_generation_tells_its_way_and_its_phases(page: Any) -> None:
 
 
 def test_a_chat_comes_word_by_word_and_can_be_cancelled(page: Any) -> None:
-    """Its texts appear as they come."""
+    """A stream's texts appear as they arrive."""
     page.goto("/#/playground")
     page.get_by_label("Model").fill("canned")
     page.get_by_label("What").select_option("Chat, streamed")
@@ -45,7 +45,7 @@ def test_a_chat_comes_word_by_word_and_can_be_cancelled(page: Any) -> None:
 
 
 def test_what_the_playground_does_not_send_is_told(page: Any, mishaps: Mishaps) -> None:
-    """In words, where the reply would be."""
+    """A refused path shows the reason in place of the reply."""
     mishaps.expected.add(422)
     page.goto("/#/playground")
     page.get_by_label("Path").fill("/v2/models/plain/unload")

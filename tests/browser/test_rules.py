@@ -1,4 +1,4 @@
-"""Rules from the page: a copy is edited, refused with its line, put in force with a reason, compared, taken back."""
+"""Rules on the page: a copy is edited, refused with its line, activated with a reason, compared, rolled back."""
 
 import re
 from typing import Any
@@ -16,7 +16,7 @@ def in_force(fleet: Fleet) -> dict[str, Any]:
 
 
 def edit(page: Any, before: str, after: str) -> None:
-    """Write something else into the copy, as one types: the text, and an event."""
+    """Replace a text in the copy, as typing does."""
     area = page.get_by_label(re.compile("^Copy of"))
     text = area.input_value()
     assert before in text
@@ -24,7 +24,7 @@ def edit(page: Any, before: str, after: str) -> None:
 
 
 def test_a_bad_rule_is_refused_with_its_line_shown(page: Any, fleet: Fleet, mishaps: Mishaps, shot: Any) -> None:
-    """By validation, and by activation all the same; the line is marked where it stands, and a button leads there."""
+    """Validation and activation refuse the mistake; its line is marked, and a button leads there."""
     mishaps.expected.add(422)
     before = in_force(fleet)
     line = next(
@@ -59,7 +59,7 @@ def test_a_bad_rule_is_refused_with_its_line_shown(page: Any, fleet: Fleet, mish
 
 
 def test_a_change_is_put_in_force_compared_and_taken_back(page: Any, fleet: Fleet) -> None:
-    """A version with its reason; its diff; the one before again."""
+    """An activation creates a version with its reason and diff; a rollback restores the one before."""
     page.goto("/#/rules")
     page.get_by_role("button", name="Edit a copy").click()
     edit(page, "requests_per_second: 1000", "requests_per_second: 900")
@@ -88,7 +88,7 @@ def test_a_change_is_put_in_force_compared_and_taken_back(page: Any, fleet: Flee
 
 
 def test_what_is_in_force_can_be_exported(page: Any) -> None:
-    """As texts, to be written where the files are."""
+    """The rules in force are exported as texts."""
     page.goto("/#/rules")
     page.get_by_role("button", name="Export").click()
     expect(page.get_by_role("dialog").locator("pre")).to_contain_text("ranker-migration")

@@ -1,4 +1,4 @@
-"""Traffic on the page: decisions as they are made, recorded, and decided again by rules that are not in force."""
+"""Traffic on the page: live decisions, recordings, and their replay against candidate rules."""
 
 import re
 from typing import Any
@@ -12,14 +12,14 @@ from tests.browser.test_rules import edit
 
 
 def test_the_live_tail_shows_decisions_as_they_are_made(page: Any, fleet: Fleet, shot: Any) -> None:
-    """With route, arm, engine and status; filtered, paused; what callers invent is text."""
+    """The tail shows route, arm, engine and status, can be filtered and paused, and shows clients' names as text."""
     page.goto("/#/tail")
     rows = page.locator("tbody tr")
     expect(rows.filter(has_text="everything-else").first).to_contain_text("200")
     expect(rows.filter(has_text="ranking").first).to_contain_text("control")
     evil = "%3Cimg%20src=x%20onerror=%22window.hurt=1%22%3E"
     page.get_by_label("Filter").fill("onerror")
-    for _ in range(40):  # a sample is told
+    for _ in range(40):  # only a sample arrives
         httpx.post(f"{fleet.gateway.http_url}/v2/models/{evil}/infer", json=BODY)
         if rows.count():
             break
@@ -36,7 +36,7 @@ def test_the_live_tail_shows_decisions_as_they_are_made(page: Any, fleet: Fleet,
 
 
 def test_who_leaves_the_tail_is_told_no_decisions(page: Any) -> None:
-    """They cost the gateway something; the fleet is told on."""
+    """Another view subscribes without decisions, which cost the gateway work."""
     asked: list[str] = []
     page.on("request", lambda request: asked.append(request.url) if "/events" in request.url else None)
     page.goto("/#/tail")
@@ -49,7 +49,7 @@ def test_who_leaves_the_tail_is_told_no_decisions(page: Any) -> None:
 
 
 def test_a_copy_of_the_rules_is_tried_by_recorded_traffic(page: Any, fleet: Fleet) -> None:
-    """What it would change, before anything is activated."""
+    """A recording is replayed against a candidate before its activation."""
     page.goto("/#/recordings")
     page.get_by_role("button", name="Record").click()
     page.get_by_label("Name").fill("ordinary")

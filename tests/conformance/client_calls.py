@@ -1,6 +1,6 @@
-"""What one can ask with Triton's own HTTP client, each call as a function from an address to plain values.
+"""Calls of Triton's own HTTP client, each a function from an address to plain values.
 
-A call that changes the server's state changes it back, and answers everything it saw on the way.
+A call that changes the server's state restores it, and returns every intermediate result.
 """
 
 import asyncio
@@ -71,13 +71,13 @@ def outputs(*names: str, binary: bool = True) -> list[sync_client.InferRequested
 
 
 def plain(result: Any) -> tuple[Any, dict[str, Any]]:
-    """An inference result as values that compare: its JSON, and its tensors as lists."""
+    """An inference result as comparable values: its JSON, and its tensors as lists."""
     response = result.get_response()
     return response, {output["name"]: result.as_numpy(output["name"]).tolist() for output in response["outputs"]}
 
 
 def refusal(function: Callable[..., Any], *args: Any, **options: Any) -> tuple[str | None, str]:
-    """The status and message with which a call is refused; it is a failure if it is not."""
+    """The status and message of a refused call; a call that succeeds is a failure."""
     try:
         answer = function(*args, **options)
     except InferenceServerException as error:
@@ -86,7 +86,7 @@ def refusal(function: Callable[..., Any], *args: Any, **options: Any) -> tuple[s
 
 
 def shape_of(value: Any) -> Any:
-    """The same value with its numbers taken out: what is left of counters and times when one compares them."""
+    """The same value without its numbers, to compare counters and times."""
     match value:
         case dict():
             return {key: shape_of(member) for key, member in value.items()}
@@ -392,7 +392,7 @@ def unload_half_precision(client: sync_client.InferenceServerClient) -> None:
 @with_client
 def unload_and_load(client):
     unload_half_precision(client)
-    # A server is not ready while a model unloads, which a gateway's probes may have seen
+    # Wait: a server is not ready during an unload, which a gateway's probe may have seen.
     eventually(client.is_server_ready)
     seen = [
         client.is_model_ready("identity_fp16"),
@@ -423,7 +423,7 @@ def load_with_another_config(client):
 
 @with_client
 def load_with_files(client):
-    """A model made of nothing but what the request carries."""
+    """Load a model whose configuration and files are all in the request."""
     config = {"backend": "python", "max_batch_size": 0}
     config |= {"input": [{"name": "INPUT0", "data_type": "TYPE_FP32", "dims": [1]}]}
     config |= {"output": [{"name": "OUTPUT0", "data_type": "TYPE_FP32", "dims": [1]}]}
@@ -447,7 +447,7 @@ class TritonPythonModel:
 
 @with_client
 def model_control_refusals(client):
-    client.unload_model("nope")  # which Triton does not mind
+    client.unload_model("nope")  # which Triton accepts
     return [refusal(client.load_model, "nope"), refusal(client.load_model, "text", config="{")]
 
 
@@ -459,7 +459,7 @@ def repository_index(client):
 
 
 def index(client: sync_client.InferenceServerClient) -> dict[tuple[str, str], tuple[str, str | None]]:
-    """The index by model and version. The gateway may list more, for instance the engine of each model."""
+    """The index by model and version. The gateway may add entries, for instance the engine of each model."""
     models = client.get_model_repository_index()
     return {(model["name"], model["version"]): (model["state"], model.get("reason")) for model in models}
 
@@ -469,7 +469,7 @@ def index(client: sync_client.InferenceServerClient) -> dict[tuple[str, str], tu
 
 @with_client
 def shared_memory_round_trip(client):
-    """Inputs and outputs lie in a region that client and server share; only names travel."""
+    """Inputs and outputs are in a region that client and server share; requests carry only its name."""
     size = NUMBERS.nbytes
     region = shared_memory.create_shared_memory_region("parity", "/pointsman_parity", 3 * size)
     try:

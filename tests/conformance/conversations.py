@@ -1,4 +1,4 @@
-"""What a client may do on one connection, byte by byte: pieces, chunks, pipelines, old versions of HTTP."""
+"""Exchanges on one connection, byte by byte: partial writes, chunks, pipelining, old HTTP versions."""
 
 from tests.conformance.requests import ADDER, ADDER_JSON
 from tests.support.wire import Reply, Wire
@@ -39,7 +39,7 @@ def two_on_one_connection(wire: Wire) -> list[Reply]:
 
 
 def pipelined(wire: Wire) -> list[Reply]:
-    # Two, because Triton forgets a request that follows one which it answers at once.
+    # Two, because Triton drops a request that follows one which it answers at once.
     wire.send(SIZED + b"\r\n" + ADDER_JSON + LIVE)
     return [wire.read_reply(), wire.read_reply("GET")]
 

@@ -1,6 +1,6 @@
-"""What one can ask over gRPC, each call as a function from an address to plain values.
+"""gRPC calls, each a function from an address to plain values.
 
-A call that changes the server's state changes it back, and answers everything it saw on the way.
+A call that changes the server's state restores it, and returns every intermediate result.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ Call = Callable[[str], Any]
 CALLS: list[Call] = []
 STREAM_CALLS: list[Call] = []
 
-KEY = f"/grpc_parity_{os.getpid()}"  # of shared memory: two runs on one machine must not meet
+KEY = f"/grpc_parity_{os.getpid()}"  # of shared memory, unique among runs on one machine
 NUMBERS = np.array([[1, 2, 3]], dtype=np.int32)
 
 
@@ -56,7 +56,7 @@ def with_aio_client(function: Callable[[aio_client.InferenceServerClient], Any])
 
 
 def with_stub(function: Callable[[service_pb2_grpc.GRPCInferenceServiceStub], Any]) -> Call:
-    """The same for the generated stub: what the client library does not let through."""
+    """The same for the generated stub, for requests that the client library does not allow."""
 
     def call(address: str) -> Any:
         with grpc.insecure_channel(address, options=[("grpc.max_receive_message_length", -1)]) as channel:
@@ -84,7 +84,7 @@ def adder_inputs(factor: int = 1) -> list[sync_client.InferInput]:
 
 
 def text_inputs(text: str, **numbers: float) -> list[sync_client.InferInput]:
-    """The repeater's: its text, and how it is to answer."""
+    """The repeater's inputs: its text, and parameters of its answer."""
     inputs = [tensor("text_input", np.array([text.encode()], dtype=np.object_), "BYTES")]
     for name, value in numbers.items():
         kind = np.float32 if name.endswith("seconds") else np.int32
@@ -93,12 +93,12 @@ def text_inputs(text: str, **numbers: float) -> list[sync_client.InferInput]:
 
 
 def plain(result: Any) -> Any:
-    """A response as text: every field of it."""
+    """Every field of a response, as text."""
     return str(result.get_response() if hasattr(result, "get_response") else result)
 
 
 def refusal(function: Callable[..., Any], *args: Any, **options: Any) -> tuple[str | None, str]:
-    """The status and message with which a call is refused; it is a failure if it is not."""
+    """The status and message of a refused call; a call that succeeds is a failure."""
     try:
         answer = function(*args, **options)
     except InferenceServerException as error:
@@ -164,7 +164,7 @@ def deadline_passes(client):
 
 @with_client
 def large_tensor(client):
-    """Three times the four mebibytes that gRPC servers take by default."""
+    """Send three times the four mebibytes that gRPC servers accept by default."""
     data = np.arange(3 * 1024 * 1024, dtype=np.float32).reshape(1, -1)
     result = client.infer("identity_fp32", [tensor("INPUT0", data, "FP32")])
     assert np.array_equal(result.as_numpy("OUTPUT0"), data)
@@ -222,7 +222,7 @@ def versions_and_unknown_models(client):
 
 @with_client
 def statistics(client):
-    """All but what changes while one looks."""
+    """The statistics, without values that change between calls."""
     one = client.get_inference_statistics("adder", as_json=True)["model_stats"]
     every = client.get_inference_statistics(as_json=True)["model_stats"]
     return [sorted(stat) for stat in one], sorted((stat["name"], stat["version"]) for stat in every)
@@ -267,7 +267,7 @@ def log_settings(client):
 
 @with_client
 def shared_memory_infer(client):
-    """A tensor that never travels: both ways through a region that the engine maps."""
+    """Send and return a tensor through a region that the engine maps."""
     size = NUMBERS.nbytes
     region = shared_memory.create_shared_memory_region("grpc_parity", KEY, size * 3)
     try:
@@ -315,7 +315,7 @@ async def aio_stream(client):
 
 @with_stub
 def typed_contents(stub):
-    """Numbers as protobuf's own, instead of raw bytes."""
+    """Send numbers in protobuf's typed fields instead of raw bytes."""
     request = service_pb2.ModelInferRequest(model_name="adder")
     for name, values in (("a", [1, 2, 3]), ("b", [10, 20, 30])):
         made = request.inputs.add(name=name, datatype="INT32", shape=[1, 3])
@@ -325,7 +325,7 @@ def typed_contents(stub):
 
 @with_stub
 def metadata_both_ways(stub):
-    """What the server tells in its fields reaches the client, and the client's reach the model."""
+    """The server's metadata reaches the client, and the client's reaches the model."""
     request = service_pb2.ModelReadyRequest(name="adder")
     answer, call = stub.ModelReady.with_call(request, metadata=[("x-any", "1"), ("x-any-bin", b"\0\1")])
     known = {key for key, _ in call.initial_metadata()} - {"x-request-id", "x-pointsman-route", "x-pointsman-engine"}
@@ -336,7 +336,7 @@ def metadata_both_ways(stub):
 
 
 def conversation(client: sync_client.InferenceServerClient, num_answers: int, **options: Any) -> Any:
-    """Start a stream; returns a function that sends, and one that waits for the answers."""
+    """Start a stream. Returns one function that sends and one that waits for the answers."""
     answers: queue.SimpleQueue[tuple[Any, Any]] = queue.SimpleQueue()
     client.start_stream(lambda result, error: answers.put((result, error)), **options)
 
@@ -366,7 +366,7 @@ def stream_of_a_decoupled_model(client):
     wait = conversation(client, 9)
     for number in range(3):
         client.async_stream_infer("repeater", text_inputs(f"text {number}", count=3), request_id=str(number))
-    return sorted(wait())  # of which request comes first is left to Triton's threads
+    return sorted(wait())  # Triton's threads determine the order of the requests
 
 
 @streaming
@@ -397,7 +397,7 @@ def stream_of_sequences(client):
 
 @streaming
 def stream_of_several_models(client):
-    """Models that answer once answer in the order of the requests, slow ones first or not."""
+    """Models with one response per request answer in the order of the requests, slow ones included."""
     wait = conversation(client, 6)
     slow = [tensor("seconds", np.array([0.2], dtype=np.float32), "FP32")]
     client.async_stream_infer("adder", adder_inputs(), request_id="1")
@@ -411,7 +411,7 @@ def stream_of_several_models(client):
 
 @streaming
 def stream_with_errors(client):
-    """A request that fails is answered in its place, and the stream goes on."""
+    """A request that fails is answered in order, and the stream continues."""
     wait = conversation(client, 5)
     client.async_stream_infer("adder", adder_inputs(), request_id="1")
     client.async_stream_infer("nobody", adder_inputs(), request_id="2")
@@ -423,7 +423,7 @@ def stream_with_errors(client):
 
 @streaming
 def stream_with_an_error_in_its_turn(client):
-    """A model that nobody has is refused behind the slow one that was asked before it."""
+    """A request for an unknown model is refused after the answer of the slow one before it."""
     wait = conversation(client, 3)
     slow = [tensor("seconds", np.array([0.2], dtype=np.float32), "FP32")]
     client.async_stream_infer("sleeper", slow, request_id="1")
@@ -463,7 +463,7 @@ def stream(address: str, requests: Sequence[Any], **options: Any) -> tuple[list[
 
 
 def message(model: str, **fields: Any) -> service_pb2.ModelInferRequest:
-    """The adder's request, for any model."""
+    """A request in the adder's format, for any model."""
     request = service_pb2.ModelInferRequest(model_name=model, **fields)
     for name, values in (("a", [1, 2, 3]), ("b", [10, 20, 30])):
         made = request.inputs.add(name=name, datatype="INT32", shape=[1, 3])

@@ -1,6 +1,6 @@
-"""Requests as bytes, each with the status that Triton answers: the table that the gateway must not change.
+"""Requests as bytes, each with Triton's status, which the gateway must not change.
 
-A status is stated for every request, so that two servers that fail alike do not pass for two that work.
+Every request states a status, so that two servers with the same failure do not pass the comparison.
 """
 
 import gzip
@@ -28,7 +28,7 @@ def get(path: str, status: int = 200, **headers: str) -> Request:
 
 
 def post(path: str, body: Any = b"", status: int = 200, **headers: str) -> Request:
-    """A POST; anything but bytes goes as JSON."""
+    """A POST request; a body other than bytes is sent as JSON."""
     return Request(status, "POST", path, body if isinstance(body, bytes) else json.dumps(body).encode(), spell(headers))
 
 
@@ -41,7 +41,7 @@ def tensor(name: str, datatype: str, shape: list[int], data: list[Any]) -> dict[
 
 
 def adder_request(a: dict[str, Any] | None = None, **members: Any) -> dict[str, Any]:
-    """1 + 10 and 2 + 20, with members of input `a` or of the request replaced."""
+    """A request for 1 + 10 and 2 + 20; the arguments replace members of input `a` or of the request."""
     inputs = [{**tensor("a", "INT32", [1, 2], [1, 2]), **(a or {})}, tensor("b", "INT32", [1, 2], [10, 20])]
     return {"inputs": inputs, **members}
 

@@ -1,4 +1,4 @@
-"""A control call converted to the other protocol gets from Triton what the same call gets in its own.
+"""A control call that is converted to the other protocol gets the same reply from Triton as in its own.
 
 Each call goes to Triton four ways: as gRPC, as REST, as gRPC turned into REST and the reply back, and the reverse.
 """
@@ -30,7 +30,7 @@ Rpc = Callable[[str, bytes], bytes]
 UNKNOWN_MODEL = {"name": "nope"}
 UNKNOWN_VERSION = {"name": "adder", "version": "9"}
 
-# What can be asked without changing anything, and what fails.
+# Calls that change nothing, and calls that fail.
 READS: list[tuple[str, dict[str, Any]]] = [
     ("ServerLive", {}),
     ("ServerReady", {}),
@@ -81,7 +81,7 @@ def rest(triton: TritonProcess) -> Callable[[str, str, bytes], Reply]:
 
 @pytest.fixture(scope="module")
 def rpc_over_rest(rest: Callable[..., Reply]) -> Rpc:
-    """The same as `rpc`, by way of Triton's REST."""
+    """The same as `rpc`, through Triton's REST."""
 
     def call(name: str, request: bytes) -> bytes:
         asked = rest_request(name, request)
@@ -93,7 +93,7 @@ def rpc_over_rest(rest: Callable[..., Reply]) -> Rpc:
 
 @pytest.fixture(scope="module")
 def rest_over_rpc(rpc: Rpc) -> Callable[..., Reply]:
-    """The same as `rest`, by way of Triton's gRPC."""
+    """The same as `rest`, through Triton's gRPC."""
 
     def call(method: str, target: str, body: bytes = b"") -> Reply:
         name, request = rpc_request(method, target, body)
@@ -107,7 +107,7 @@ def rest_over_rpc(rpc: Rpc) -> Callable[..., Reply]:
 
 @pytest.fixture(scope="module", autouse=True)
 def some_inferences(rest: Callable[..., Reply]) -> None:
-    """Statistics have something to count, responses of a decoupled model too."""
+    """Run inferences for the statistics, including a decoupled model's responses."""
     assert rest("POST", ADDER, ADDER_JSON).status == 200
     assert rest("POST", "/v2/models/repeater/generate_stream", b'{"text_input":"x","count":2}').status == 200
 
@@ -150,7 +150,7 @@ def test_reads_by_rest(name: str, fields: dict[str, Any], rest: Any, rest_over_r
 
 LOAD, UNLOAD = "/v2/repository/models/adder/load", "/v2/repository/models/adder/unload"
 
-# Every 64-bit number of a configuration that Triton tells as a number, and one of those that it tells as a text.
+# Every 64-bit number of a configuration that Triton writes as a JSON number, and one that it writes as a string.
 RICH_CONFIG = {
     "name": "adder",
     "backend": "python",
@@ -193,7 +193,7 @@ STATEFUL_CONFIG = {
 
 @pytest.fixture
 def adder_loaded_again(rest: Callable[..., Reply], rpc: Rpc) -> Iterator[None]:
-    """The model as its files say: a load alone may keep a configuration that came with the one before."""
+    """Restore the adder: a load without a configuration may keep the one of an earlier load."""
     yield
     assert rest("POST", UNLOAD, b"{}").status == 200
     eventually(lambda: adder_is("UNAVAILABLE", rpc))
@@ -203,7 +203,7 @@ def adder_loaded_again(rest: Callable[..., Reply], rpc: Rpc) -> Iterator[None]:
 
 @pytest.mark.usefixtures("adder_loaded_again")
 def test_load_and_unload(rpc: Rpc, rest: Any, rpc_over_rest: Rpc, rest_over_rpc: Any) -> None:
-    """Models come and go by either protocol, with a configuration and files in the request."""
+    """Models are loaded and unloaded by either protocol, with a configuration and files in the request."""
     unload = serialised("RepositoryModelUnload", {"model_name": "adder"})
     assert rpc_over_rest("RepositoryModelUnload", unload) == b""
     eventually(lambda: adder_is("UNAVAILABLE", rpc))
@@ -229,7 +229,8 @@ def test_load_and_unload(rpc: Rpc, rest: Any, rpc_over_rest: Rpc, rest_over_rpc:
 def test_numbers_of_a_configuration(
     config: dict[str, Any], rpc: Rpc, rest: Any, rpc_over_rest: Rpc, rest_over_rpc: Any
 ) -> None:
-    """A configuration is the same in all its forms, whichever of its 64-bit numbers Triton tells as texts."""
+    """A configuration is the same in both protocols, whether Triton writes its 64-bit numbers as numbers or as
+    strings."""
     body = json.dumps({"parameters": {"config": json.dumps(config)}}).encode()
     assert rest("POST", LOAD, body) == Reply(200, b"")
     path = "/v2/models/adder/config"
@@ -252,7 +253,7 @@ REFUSED: list[tuple[str, dict[str, Any]]] = [
 
 @pytest.mark.parametrize(("name", "fields"), REFUSED, ids=lambda value: str(value))
 def test_refusals(name: str, fields: dict[str, Any], rpc: Rpc, rpc_over_rest: Rpc) -> None:
-    """What Triton refuses, it refuses alike over REST."""
+    """A call that Triton refuses over gRPC is refused alike over REST."""
     request = serialised(name, fields)
     assert outcome(rpc_over_rest, name, request) == outcome(rpc, name, request)
 
@@ -294,7 +295,7 @@ def test_log_settings(rpc: Rpc, rest: Any, rpc_over_rest: Rpc, rest_over_rpc: An
 
 
 def test_shared_memory(rpc: Rpc, rest: Any, rpc_over_rest: Rpc, rest_over_rpc: Any) -> None:
-    """A region is registered, shown and forgotten by either protocol."""
+    """A region is registered, listed and unregistered by either protocol."""
     region = SharedMemory(name="pointsman_control_test", create=True, size=4096)
     try:
         register = serialised("SystemSharedMemoryRegister", {"name": "r", "key": region.name, "byte_size": 64})

@@ -1,4 +1,5 @@
-"""A client need not know what its engine speaks: gRPC to an engine with REST alone, REST to one with gRPC alone.
+"""A client gets the same answers whatever its engine speaks: gRPC clients from REST alone, REST clients from gRPC
+alone.
 
 Each call runs twice, against Triton and through the gateway, and the two answers are compared.
 """
@@ -24,7 +25,7 @@ RULES = "version: 1\nengines: {{it: {{endpoints: ['{url}']}}}}\nroutes: [{{name:
 
 @pytest.fixture(scope="module")
 def rest_alone(triton: TritonProcess, tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess]:
-    """A gateway that knows of Triton's REST alone."""
+    """A gateway with Triton's REST address alone."""
     server = GatewayProcess.start(RULES.format(url=triton.http_url), tmp_path_factory.mktemp("rest"))
     yield server.wait_ready()
     server.stop()
@@ -32,13 +33,14 @@ def rest_alone(triton: TritonProcess, tmp_path_factory: pytest.TempPathFactory) 
 
 @pytest.fixture(scope="module")
 def grpc_alone(triton: TritonProcess, tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess]:
-    """A gateway that knows of Triton's gRPC alone."""
+    """A gateway with Triton's gRPC address alone."""
     server = GatewayProcess.start(RULES.format(url=f"grpc://{triton.grpc_url}"), tmp_path_factory.mktemp("grpc"))
     yield server.wait_ready()
     server.stop()
 
 
-# Triton ends such a stream with OK when the error comes last; the gateway, asked for the error's status, tells it.
+# Triton ends such a stream with OK when the error comes last; the gateway ends it with the error's status, as
+# requested.
 TOLD_OTHERWISE = {"stream_that_asks_for_status_errors"}
 GRPC_CALLS = [call for call in (*grpc_calls.CALLS, *grpc_calls.STREAM_CALLS) if call.__name__ not in TOLD_OTHERWISE]
 
@@ -59,7 +61,7 @@ def test_rest_to_grpc(call: Callable[[str], Any], triton: TritonProcess, grpc_al
     assert comparable(call, through) == comparable(call, direct)
 
 
-# Triton's two fronts tell these refusals by the same status, each in its own words.
+# Triton's two protocols give these refusals the same status and different messages.
 IN_OTHER_WORDS = {"refusals", "infer_refusals", "infer_half_precision_as_json_is_refused"}
 
 
@@ -69,16 +71,16 @@ def comparable(call: Callable[[str], Any], answer: Any) -> Any:
     return [status for status, _ in ([answer] if isinstance(answer, tuple) else answer)]
 
 
-# The gateway reads what Triton's REST front would not: escapes in a name, a compressed generate; and of a malformed
-# request for an unknown model it sees the one before the other.
+# The gateway accepts requests that Triton's REST refuses: escapes in a name, and a compressed generate. For a malformed
+# body with an unknown model the gateway reports the body, and Triton the model.
 READ_OTHERWISE = {"escapes are not resolved", "generate, compressed", "unknown model, malformed"}
-# Triton is no longer ready once a load has failed, which these requests provoke; the gateway hears of it by its probes.
+# Triton is not ready after a failed load, which these requests cause; the gateway's probes detect that.
 READ_OTHERWISE.add("ready")
 
 
 @pytest.mark.parametrize("name", sorted(REQUESTS.keys() - READ_OTHERWISE))
 def test_rest_requests_to_grpc(name: str, triton: TritonProcess, grpc_alone: GatewayProcess) -> None:
-    """The same answers; what is malformed is refused in words of our own, and by 400 where Triton says 500."""
+    """The answers are the same. A malformed request gets the gateway's own error, with 400 where Triton answers 500."""
     request = REQUESTS[name]
     direct, through = (
         send(port, request.method, request.path, request.body, request.headers)
@@ -94,6 +96,6 @@ def test_rest_requests_to_grpc(name: str, triton: TritonProcess, grpc_alone: Gat
 
 
 def decompressed(reply: Reply) -> bytes:
-    """The gateway makes no use of leave to compress what it has converted."""
+    """The body without its coding, because the gateway does not compress converted replies."""
     coding = reply.headers.get("content-encoding")
     return reply.body if coding is None else zlib.decompress(reply.body, 47)

@@ -1,4 +1,4 @@
-"""grpcio with whatever options people give their channels: the same answers through the gateway as directly."""
+"""grpcio with common channel options gets the same answers from the gateway as from Triton."""
 
 from typing import Any
 
@@ -44,7 +44,7 @@ CHANNELS: dict[str, list[tuple[str, Any]]] = {
 
 @pytest.mark.parametrize("options", CHANNELS.values(), ids=CHANNELS)
 def test_channel(options: list[tuple[str, Any]], triton: TritonProcess, gateway: GatewayProcess) -> None:
-    """Small and large calls, and a stream of several messages, in turns on one connection."""
+    """Small and large calls and a stream of several messages, interleaved on one connection, get the same answers."""
     assert conversation(gateway.grpc_url, options) == conversation(triton.grpc_url, options)
 
 

@@ -1,4 +1,4 @@
-"""Whatever a client asks over gRPC, the gateway answers what Triton answers.
+"""The gateway answers gRPC calls as Triton does.
 
 Each call runs twice, against Triton and through the gateway, and the two answers are compared.
 """
@@ -27,14 +27,14 @@ def test_client(call: Callable[[str], Any], triton: TritonProcess, gateway: Gate
 def test_a_stream_over_several_engines(
     call: Callable[[str], Any], triton: TritonProcess, scattered: GatewayProcess
 ) -> None:
-    """Models that different engines serve look like one server's: the same answers, in the same order."""
+    """Models on different engines look like one server's: the same answers in the same order."""
     hears_of(triton, scattered)
     assert call(scattered.grpc_url) == call(triton.grpc_url)
 
 
 @pytest.fixture(scope="module")
 def scattered(triton: TritonProcess, tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess]:
-    """A gateway that takes one Triton for three engines."""
+    """A gateway with one Triton as three engines."""
     endpoint = f'{{url: "{triton.http_url}", grpc: "{triton.grpc_url}"}}'
     rules = f"""
 version: 1
@@ -53,6 +53,6 @@ routes:
 
 
 def test_one_port_serves_both(gateway: GatewayProcess) -> None:
-    """The REST port takes gRPC calls: the first bytes tell."""
+    """The REST port accepts gRPC calls, which it detects by the first bytes."""
     for call in CALLS[:3]:
         assert call(f"127.0.0.1:{gateway.http_port}") == call(gateway.grpc_url)

@@ -1,4 +1,4 @@
-"""The services beside Triton's own: health for the fleet, and reflection, each by the client that people use."""
+"""The services beside Triton's own, health and reflection, with their usual clients."""
 
 from collections.abc import Callable, Iterator
 
@@ -39,12 +39,12 @@ def check(channel: grpc.Channel, service: str = "") -> int:
 
 @pytest.mark.parametrize("service", ["", "inference.GRPCInferenceService", "grpc.health.v1.Health"])
 def test_a_fleet_that_serves(channel: grpc.Channel, service: str) -> None:
-    """Where probing is off, the fleet is healthy until requests fail."""
+    """Without probes the fleet is healthy until requests fail."""
     assert check(channel, service) == SERVING
 
 
 def test_a_service_that_nobody_knows(channel: grpc.Channel) -> None:
-    """`Check` fails as the protocol says; `Watch` tells so and goes on."""
+    """`Check` fails with NOT_FOUND; `Watch` reports SERVICE_UNKNOWN and stays open."""
     with pytest.raises(grpc.RpcError) as refused:
         check(channel, "no.such.Service")
     assert refused.value.code() is grpc.StatusCode.NOT_FOUND
@@ -54,7 +54,8 @@ def test_a_service_that_nobody_knows(channel: grpc.Channel) -> None:
 
 
 def test_a_fleet_that_is_down(start_gateway: Callable[..., GatewayProcess]) -> None:
-    """The probes' verdict is the answer, to `Check` and to whoever watches; a gateway that stops tells so first."""
+    """`Check` and `Watch` report the probes' result; a gateway that stops reports NOT_SERVING before it ends the
+    stream."""
     server = start_gateway(DOWN)
     with grpc.insecure_channel(server.grpc_url) as channel:
         assert check(channel) == NOT_SERVING
@@ -72,7 +73,7 @@ def test_a_fleet_that_is_down(start_gateway: Callable[..., GatewayProcess]) -> N
 
 
 def test_reflection(channel: grpc.Channel) -> None:
-    """A client that knows nothing learns the services and every message of theirs."""
+    """A client gets the services and all their messages by reflection."""
     database = ProtoReflectionDescriptorDatabase(channel)
     assert set(database.get_services()) >= {"inference.GRPCInferenceService", "grpc.health.v1.Health"}
     pool = DescriptorPool(database)
@@ -88,7 +89,7 @@ def test_reflection(channel: grpc.Channel) -> None:
 
 @pytest.mark.parametrize("path", ["/inference.GRPCInferenceService/NoSuchCall", "/no.such.Service/Call", "/nothing"])
 def test_unknown_methods(channel: grpc.Channel, path: str) -> None:
-    """As every gRPC server answers them."""
+    """Unknown methods get UNIMPLEMENTED, as from every gRPC server."""
     with pytest.raises(grpc.RpcError) as refused:
         channel.unary_unary(path)(b"", timeout=10)
     assert refused.value.code() is grpc.StatusCode.UNIMPLEMENTED

@@ -1,4 +1,4 @@
-"""An inference that is sent on by the other protocol gets the answer that Triton gives by its own.
+"""An inference that is converted to the other protocol gets the same answer from Triton as in its own.
 
 Every request goes to the real Triton twice: as it is, and converted by `gateway.protocol.conversion`, with its reply
 converted back.
@@ -78,7 +78,7 @@ def body_of(reply: Reply) -> RestBody:
     return RestBody(reply.body, None if length is None else int(length))
 
 
-# gRPC clients, an engine asked by REST
+# gRPC clients, and an engine called by REST
 
 
 def request(model: str, *inputs: tuple[str, str, list[int], bytes], **members: Any) -> Any:
@@ -149,7 +149,7 @@ def test_a_grpc_client_gets_the_same_from_rest(sent: Any, engine: Engine) -> Non
 
 @pytest.mark.parametrize("name", [5, "call-5", -1], ids=["number", "text", "number beyond int64"])
 def test_a_grpc_clients_sequence_stays_together(name: int | str, engine: Engine) -> None:
-    """Each step goes by the other protocol than the one before, and the sum goes on."""
+    """The steps of a sequence alternate between the protocols, and the sum is right."""
     totals = []
     for step, value in enumerate((5, 7, -2)):
         tensor = ("value", "INT32", [1, 1], struct.pack("<i", value))
@@ -164,7 +164,7 @@ def test_a_grpc_clients_sequence_stays_together(name: int | str, engine: Engine)
     assert totals == [5, 12, 10]
 
 
-# REST clients, an engine asked by gRPC
+# REST clients, and an engine called by gRPC
 
 
 def tensor(name: str, datatype: str, shape: list[int], data: Any, **members: Any) -> dict[str, Any]:
@@ -240,7 +240,7 @@ REST_REQUESTS = {
 
 @pytest.mark.parametrize("model, body", REST_REQUESTS.values(), ids=REST_REQUESTS)
 def test_a_rest_client_gets_the_same_from_grpc(model: str, body: RestBody, engine: Engine) -> None:
-    """The bodies are equal, byte by byte; so is the length of the JSON in them."""
+    """The bodies are equal byte by byte, and so is the length of their JSON part."""
     sent, wanted = infer_request_of_rest(body.data, body.head_bytes, model, "")
     converted = rest_of_infer_response(engine.infer(sent), wanted)
     direct = body_of(engine.post(model, "infer", body))
@@ -248,7 +248,7 @@ def test_a_rest_client_gets_the_same_from_grpc(model: str, body: RestBody, engin
 
 
 def test_numbers_are_the_same_whatever_their_last_digit(engine: Engine) -> None:
-    """Of two shortest spellings of a number Triton now and then takes the other one."""
+    """Numbers are equal although Triton sometimes writes another one of two shortest decimal forms."""
     numbers = [1.1**power for power in range(-800, 800)]
     body = rest([tensor("INPUT0", "FP32", [1600, 1], numbers)])
     sent, wanted = infer_request_of_rest(body.data, None, "identity_fp32", "")
@@ -286,7 +286,7 @@ REFUSED = {
 
 @pytest.mark.parametrize("model, body", REFUSED.values(), ids=REFUSED)
 def test_what_triton_refuses_is_refused(model: str, body: RestBody, engine: Engine) -> None:
-    """Here before it is sent on; Triton calls some of it an error of its own."""
+    """The gateway refuses the request before it sends it, with 400; for some of them Triton answers 500."""
     assert engine.post(model, "infer", body).status in (400, 500)
     with pytest.raises(GatewayError) as caught:
         sent, wanted = infer_request_of_rest(body.data, body.head_bytes, model, "")
@@ -299,7 +299,7 @@ def test_what_triton_refuses_is_refused(model: str, body: RestBody, engine: Engi
 
 @pytest.fixture
 def region(triton: TritonProcess) -> Iterator[Any]:
-    """A region of 24 bytes that Triton knows as `r`: two inputs, 1 and -2 each, and room for an output."""
+    """A region of 24 bytes that Triton knows as `r`: two inputs of 1 and -2, and space for an output."""
     handle = shared_memory.create_shared_memory_region("r", "/pointsman_conversion", 24)
     try:
         shared_memory.set_shared_memory_region(handle, [np.frombuffer(ONE_TWO * 2, dtype=np.int32)])
@@ -324,7 +324,7 @@ def shared_request() -> Any:
 
 
 def test_shared_memory_is_used_whatever_the_protocol(region: Any, engine: Engine) -> None:
-    """Inputs are read from it and an output is written to it, of which the reply has no bytes."""
+    """Inputs are read from the region and an output is written to it; the reply has no tensor bytes."""
 
     def written() -> list[int]:
         return shared_memory.get_contents_as_numpy(region, np.int32, [6])[4:].tolist()
@@ -381,7 +381,7 @@ REFUSED_GENERATES = {
 
 @pytest.mark.parametrize("model, body", REFUSED_GENERATES.values(), ids=REFUSED_GENERATES)
 def test_a_generate_that_triton_refuses_is_refused(model: str, body: bytes, engine: Engine) -> None:
-    """Before it is sent on."""
+    """The gateway refuses it before it is sent."""
     assert engine.post(model, "generate", RestBody(body)).status in (400, 500)
     with pytest.raises(GatewayError) as caught:
         infer_request_of_generate(body, engine.metadata(model), model, "")
@@ -399,7 +399,7 @@ STREAMS = {
 
 @pytest.mark.parametrize("model, body", STREAMS.values(), ids=STREAMS)
 def test_a_generate_stream_gets_the_same_from_grpc(model: str, body: bytes, engine: Engine) -> None:
-    """The events are equal, byte by byte, and the last message says that it is the last."""
+    """The events are equal byte by byte, and the last message has the final flag."""
     made = parse("inference.ModelInferRequest", infer_request_of_generate(body, engine.metadata(model), model, ""))
     made.parameters[FINAL_RESPONSE_FLAG].bool_param = True
     parts = [read_stream_response(data) for data in engine.stream(iter([made.SerializeToString()]))]
@@ -414,10 +414,10 @@ def test_a_generate_stream_gets_the_same_from_grpc(model: str, body: bytes, engi
 
 @pytest.mark.parametrize("model, count", [("repeater", 3), ("text", 1)])
 def test_a_grpc_stream_gets_the_same_from_generate_stream(model: str, count: int, engine: Engine) -> None:
-    """A client of ModelStreamInfer gets the responses that its own protocol has, from an engine asked by REST."""
+    """A client of ModelStreamInfer gets the same responses from an engine called by REST as from gRPC."""
     made = request(model, TEXT)
     if model == "repeater":
-        made.id = "7"  # which Triton's generate hands to the model as a parameter too, as `text` would show
+        made.id = "7"  # which Triton's generate also passes to the model as a parameter, as `text` would show
         made.inputs.add(name="count", datatype="INT32", shape=[1])
         made.raw_input_contents.append(struct.pack("<i", count))
     metadata, sent = engine.metadata(model), made.SerializeToString()

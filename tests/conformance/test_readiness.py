@@ -1,4 +1,4 @@
-"""What Triton's own readiness means for the traffic that goes through the gateway."""
+"""Triton's readiness and the traffic through the gateway."""
 
 import shutil
 import time
@@ -27,7 +27,8 @@ routes:
 def test_a_model_that_does_not_load_costs_no_other_model_its_traffic(
     tmp_path: Path, start_gateway: Callable[..., GatewayProcess]
 ) -> None:
-    """Triton is not ready while one model loads, and for good where one has failed to; its other models serve on."""
+    """Triton is not ready while a model loads, and permanently after a failed load; its other models still get their
+    traffic."""
     models = tmp_path / "models"
     shutil.copytree(SAMPLE_MODELS, models)
     shutil.copytree(models / "text", models / "broken")
@@ -40,8 +41,8 @@ def test_a_model_that_does_not_load_costs_no_other_model_its_traffic(
         gateway = start_gateway(RULES.format(url=triton.http_url))
         assert send(triton.http_port, "POST", "/v2/repository/models/broken/load").status == 400
         assert send(triton.http_port, "GET", "/v2/health/ready").status == 400
-        statuses, end = set(), time.monotonic() + 1.0  # fifty probes
+        statuses, end = set(), time.monotonic() + 1.0  # at least fifty probes
         while time.monotonic() < end:
             statuses.add(send(gateway.http_port, "POST", "/v2/models/text/generate", b'{"text_input":"x"}').status)
-        gateway.stop()  # first, because Triton does not end before its idle connections do, or its 30 s are over
+        gateway.stop()  # first, because Triton ends only after its idle connections, or after 30 s
         assert statuses == {200}

@@ -1,4 +1,4 @@
-"""Whatever a client asks over REST, the gateway answers what Triton answers.
+"""The gateway answers REST requests as Triton does.
 
 Each call runs twice, against Triton and through the gateway, and the two answers are compared. What the gateway adds on
 purpose has tests of its own at the end: headers, its own name in /v2, replies to HEAD.
@@ -21,10 +21,10 @@ from tests.support.wire import Reply, Wire, send
 
 pytestmark = pytest.mark.triton
 
-# Headers that mean something to a client. Date, server and connection handling are each server's own.
+# Headers with a meaning for clients. Date, server and connection handling belong to each server.
 COMPARED_HEADERS = ("content-type", "content-encoding", "accept-encoding", "inference-header-content-length")
 
-# What the gateway refuses itself it calls by its name, JSON; Triton calls the same bytes text/plain.
+# The gateway's own refusals have the content type JSON; Triton sends the same bytes as text/plain.
 OWN_REFUSALS = (b'{"error":"Not Found"}', b'{"error":"Method Not Allowed"}')
 
 
@@ -58,7 +58,7 @@ def comparable(reply: Reply) -> tuple[int, dict[str, str | None], bytes]:
 def test_conversation(
     conversation: Callable[[Wire], list[Reply]], triton: TritonProcess, gateway: GatewayProcess
 ) -> None:
-    """A connection goes the same way with both, byte by byte as the client sends it."""
+    """An exchange on one connection gives the same replies from both, byte by byte."""
     with Wire(triton.http_port) as wire:
         direct = conversation(wire)
     with Wire(gateway.http_port) as wire:
@@ -67,7 +67,7 @@ def test_conversation(
 
 
 def test_head_is_get_without_the_body(gateway: GatewayProcess) -> None:
-    """HEAD answers what GET would but for the body, so that a load balancer may probe with it; Triton answers 405."""
+    """HEAD answers as GET without the body, for load balancers' probes; Triton answers 405."""
     with Wire(gateway.http_port) as wire:
         wire.send(b"HEAD /v2/models/adder HTTP/1.1\r\nHost: t\r\n\r\n")
         head = wire.read_reply("HEAD")
