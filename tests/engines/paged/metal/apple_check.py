@@ -1,4 +1,5 @@
-"""Apple's compile errors of a source, as far as clang detects them: address spaces, overloads, what Metal lacks."""
+"""Checks a Metal source for errors that Apple's compiler would report, as far as clang detects them: address spaces,
+overloads, and what Metal lacks."""
 
 from __future__ import annotations
 
@@ -8,20 +9,20 @@ from pathlib import Path
 from typing import Any
 
 APPLE = Path(__file__).parent / "apple"
-# Apple's library in parts, all of which are one here.
+# The headers of Apple's library, all provided by one header here.
 _PARTS = ("array", "atomic", "common", "compute", "integer", "limits", "logging", "math", "simdgroup", "type_traits")
 _LANGUAGE = (
     *("-cl-std=clc++2021", "-cl-no-stdinc", "-nostdinc", f"-I{APPLE}", "-ferror-limit=0"),
     *("-Xclang", "-cl-ext=-__opencl_c_pipes,-__opencl_c_device_enqueue,-__opencl_c_program_scope_global_variables"),
     *("-Xclang", "-cl-ext=-cl_khr_fp64,-__opencl_c_fp64", "-Wno-unknown-attributes"),
 )
-# C++14, without lambdas: what Metal 3.1, macOS 14's, is made of.
+# C++14 without lambdas: the language of Metal 3.1, macOS 14's.
 _STRICT = ("-Wall", "-Wno-unused-function", "-Wno-unused-const-variable", "-Wno-null-dereference", "-Wpre-c++17-compat")
-# What this clang refuses and Metal does not: a method's `this` in any address space, and half to bfloat by a cast.
+# Errors of this clang that Metal does not have: a method's `this` in any address space, and a cast from half to bfloat.
 _LIMITS = re.compile(r"__generic .* changes address space|'half'\)? to '\S*'?(?: \(aka )?'?__bf16'")
 _POSITION = r"thread_position_in_\w+|threadgroup_position_in_grid|thread\w*s_per_(?:grid|threadgroup)"
 _INDEX = r"thread_index_in_\w+|simdgroup_index_in_\w+|simdgroups_per_\w+|threads_per_simdgroup"
-# What the words alone say: (pattern, what is wrong). MSL 1.5.4, of kernels 5.1.3, of attributes' types 5.2.3.6.
+# Checks by regular expression: (pattern, what is wrong). MSL 1.5.4, of kernels 5.1.3, of attributes' types 5.2.3.6.
 _PATTERNS = tuple(
     (re.compile(pattern), why)
     for pattern, why in (
@@ -42,8 +43,8 @@ _PATTERNS = tuple(
 def complaints(
     source: str, *, folder: Path | None = None, files: Mapping[Path, str] | None = None, is_strict: bool = True
 ) -> list[str]:
-    """Errors, each with its line. `folder` is where headers are looked for, `files` texts that stand for theirs.
-    Strict: warnings count, and nothing is newer than macOS 14."""
+    """Errors, each with its line. `folder` is the include folder, and `files` maps paths to texts that replace those
+    files. With `is_strict` warnings count, and nothing newer than macOS 14 is allowed."""
     from clang import cindex
 
     arguments = [*_LANGUAGE, *(_STRICT if is_strict else ()), *([f"-I{folder}"] if folder else [])]
@@ -64,14 +65,15 @@ def complaints(
 
 
 def prepared(source: str) -> str:
-    """The text as this clang can read it, lines kept: vectors made by calls, threadgroup arrays by reference."""
+    """The text in a form that this clang parses, with the same lines: vectors made by calls, threadgroup arrays by
+    reference."""
     source = without_comments(source)
     source = re.sub(
         r"(\bconstant\s+(\w+)\s+\w+)\s*\[\[\s*function_constant\(\s*\w+\s*\)\s*\]\]\s*;", r"\1 = \2();", source
     )
     source = _THREADGROUP_ARRAY.sub(r"threadgroup \1 (&\2)\3 = *(threadgroup \1 (*)\3)0", source)
     source = re.sub(r"\btemplate\s*((?:\[\[(?:[^\]]|\](?!\]))*\]\]\s*)+)", "template ", source)  # host_name
-    for name in re.findall(r"^typedef \w+ (\w+);$", source, re.MULTILINE):  # T, and so T2 and T4
+    for name in re.findall(r"^typedef \w+ (\w+);$", source, re.MULTILINE):  # T, for T2 and T4
         source = re.sub(rf"\b{name}([234])\(", rf"MockVector<{name}, \1>::make(", source)
     source = re.sub(
         r"(?<!operator )\b(?:typename\s+)?(?:metal::)?\bvec<([^;{}()*]*?)>\(", r"MockVector<\1>::make(", source
@@ -98,7 +100,7 @@ def _missing_words(source: str) -> Iterator[str]:
 
 
 def _refused(unit: Any) -> Iterator[tuple[Any, str]]:
-    """Places of the source itself that clang lets pass and Metal does not."""
+    """Constructs in the source itself that clang accepts and Metal does not."""
     from clang.cindex import CursorKind as Kind
 
     declared = (Kind.VAR_DECL, Kind.PARM_DECL, Kind.FIELD_DECL)
@@ -115,7 +117,8 @@ def _refused(unit: Any) -> Iterator[tuple[Any, str]]:
 
 
 def _is_nameless(pointer: Any) -> bool:
-    """A pointer or reference into no named address space: `generic` to clang, or not yet known in a template."""
+    """Whether a pointer or reference has no named address space: clang calls it `generic`, or does not know it yet in a
+    template."""
     from clang.cindex import TypeKind
 
     if pointer.kind not in (TypeKind.POINTER, TypeKind.LVALUEREFERENCE, TypeKind.RVALUEREFERENCE):
@@ -126,7 +129,7 @@ def _is_nameless(pointer: Any) -> bool:
 
 
 def _of_source(unit: Any) -> Iterator[Any]:
-    """All that is not the library's, whatever file a #line names."""
+    """All nodes outside the library, whatever file a #line directive names."""
     for child in unit.get_children():
         if child.location.file is not None and not str(child.location.file).startswith(str(APPLE)):
             yield from child.walk_preorder()

@@ -1,4 +1,4 @@
-"""Where the kernels run: on the simulation, and on a Mac's GPU where `-m metal` asks for it."""
+"""The kernels run in the simulation, and with `-m metal` on a Mac's GPU."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _one_thread() -> None:
     ]
 )
 def metal_ops(request: pytest.FixtureRequest) -> MakeOps:
-    """Makes MetalOps, with their options: metal_ops(is_deterministic=True)."""
+    """Makes MetalOps with options: metal_ops(is_deterministic=True)."""
 
     def make(**options: Any) -> MetalOps:
         if request.param == "sim":

@@ -1,4 +1,4 @@
-"""Matrices to try kernels on, and what products with them may deviate from float64's."""
+"""Matrices for kernel tests, and the error that their products may have against float64."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ EPS = {torch.float32: 2e-6, torch.float16: 2.0**-10, torch.bfloat16: 2.0**-7}
 
 @dataclass(frozen=True)
 class Format:
-    """How a matrix is kept: `bits` 0 is dense, where K may be any number."""
+    """How a matrix is stored: with `bits` 0 it is dense, and K may be any number."""
 
     dtype: torch.dtype
     bits: int = 0
@@ -26,7 +26,7 @@ class Format:
         return f"{kind}-{str(self.dtype).removeprefix('torch.')}"
 
     def random(self, num_rows: int, width: int, generator: torch.Generator) -> Weight:
-        """Values of about 1 / sqrt(width), with a mean of their own in each group where packed."""
+        """Values of about 1 / sqrt(width), and if packed with a different mean in each group."""
         if not self.bits:
             return Dense((torch.randn(num_rows, width, generator=generator) / width**0.5).to(self.dtype))
         q = torch.randint(0, 2**self.bits, (num_rows, width), generator=generator)
@@ -37,19 +37,20 @@ class Format:
 
 
 def numbers(weight: Weight) -> Tensor:
-    """The matrix in float64."""
+    """The matrix's values in float64."""
     return expand(weight, torch.float32).double()
 
 
 def assert_product(actual: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> None:
-    """`actual` is x @ weight.T + bias in float64, but for what rounding each factor and the result may change."""
+    """Assert that `actual` is x @ weight.T + bias in float64, up to rounding of each factor and of the result."""
     x = x.cpu().double()
     added = torch.zeros(1) if bias is None else bias.double()
     assert_within(actual, x @ weight.T + added, x.abs() @ weight.abs().T + added.abs())
 
 
 def assert_within(actual: Tensor, expected: Tensor, size: Tensor) -> None:
-    """The error is below a unit in the last place of a sum whose terms have absolute values of `size` together."""
+    """Assert that the error is below a unit in the last place of a sum whose terms' absolute values add up to
+    `size`."""
     assert actual.shape == expected.shape
     error = (actual.cpu().double() - expected).abs()
     allowed = size * EPS[actual.dtype] + 1e-7

@@ -1,4 +1,4 @@
-"""Steps to try kernels on: sequences in a paged cache, and what attention is, in a few lines of float64."""
+"""Steps for kernel tests: sequences in a paged cache, and a short float64 definition of attention."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def make_step(
     device: torch.device | str = "cpu",
     seed: int = 0,
 ) -> Step:
-    """Of (rows, context) for each sequence. Blocks are dealt at random, block 0 is nobody's. Slots of the cache that
-    nobody wrote hold NaN: a kernel which reads one is found out."""
+    """Make a step from (rows, context) of each sequence. Blocks are assigned in random order, and block 0 belongs to no
+    sequence. Unwritten slots of the cache hold NaN, so that a kernel that reads one is detected."""
     generator = torch.Generator().manual_seed(seed)
     widths = [-(-context // slots) for _, context in sequences]
     num_blocks = sum(widths) + 3
@@ -81,7 +81,7 @@ def make_step(
 
 
 def plain_attention(step: Step) -> Tensor:
-    """Softmax over the keys that each row sees, a row and a head at a time, [n, H * D] in float64."""
+    """Softmax over the keys that each row sees, row by row and head by head, [n, H * D] in float64."""
     q, slots = step.q.cpu().double(), step.cache.keys.shape[1]
     shared = q.shape[1] // step.cache.keys.shape[2]
     keys, values = (each.cpu().double() for each in step.cache)
@@ -99,7 +99,7 @@ def plain_attention(step: Step) -> Tensor:
     return out.flatten(1)
 
 
-# How far from float64 a result of T may be: what rounding it costs, and sums in float before it.
+# The allowed deviation of a result of type T from float64: its rounding, and float sums before it.
 TOLERANCE = {torch.float32: 2e-5, torch.float16: 2e-3, torch.bfloat16: 1.6e-2}
 
 

@@ -1,4 +1,5 @@
-"""The check that stands for Apple's compiler: it refuses what that refuses, and accepts what it is known to compile."""
+"""The check that replaces Apple's compiler refuses what Apple's refuses, and accepts what Apple's is known to
+compile."""
 
 from __future__ import annotations
 
@@ -74,12 +75,12 @@ BODIES = [
 
 @pytest.mark.parametrize("body, message", BODIES, ids=[body for body, _ in BODIES])
 def test_refused_in_a_kernel(body: str, message: str) -> None:
-    """A kernel's body with what Apple refuses is refused, and for that."""
+    """A kernel's body with a construct that Apple refuses is refused for that reason."""
     error_text = complaints(kernel(body))
     assert any(re.search(message, line) for line in error_text), error_text
 
 
-# (what stands outside of a kernel, what is wrong with it)
+# (declarations outside a kernel, what is wrong with them)
 DECLARATIONS = [
     ("int counter = 0;", "program scope variable must reside in constant address space"),
     ("static float table[2] = {1, 2};", "program scope variable must reside in constant address space"),
@@ -111,7 +112,7 @@ DECLARATIONS = [
 
 @pytest.mark.parametrize("text, message", DECLARATIONS, ids=[text for text, _ in DECLARATIONS])
 def test_refused_at_program_scope(text: str, message: str) -> None:
-    """A declaration that Apple refuses is refused, and for that."""
+    """A declaration that Apple refuses is refused for that reason."""
     error_text = complaints(HEAD + text)
     assert any(re.search(message, line) for line in error_text), error_text
 
@@ -140,5 +141,5 @@ ACCEPTED = [
 
 @pytest.mark.parametrize("text", ACCEPTED)
 def test_accepted(text: str) -> None:
-    """What Metal allows raises nothing, not even a warning."""
+    """Constructs that Metal allows raise no error or warning."""
     assert complaints(HEAD + text) == []

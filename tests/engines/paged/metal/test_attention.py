@@ -1,4 +1,4 @@
-"""Attention over pages: decode, split and prefill against softmax in float64."""
+"""Paged attention: decode, split and prefill against softmax in float64."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ DECODES = [
     ([(1, 45)], 4, 1, 256, 16, 0, BF16),
     ([(1, 45), (1, 20)], 4, 2, 64, 16, 17, F16),
     ([(1, 45)], 4, 2, 64, 16, 1, F32),
-    ([(3, 20), (1, 9), (8, 8)], 4, 2, 64, 16, 0, F16),  # guesses are rows of their own
+    ([(3, 20), (1, 9), (8, 8)], 4, 2, 64, 16, 0, F16),  # drafts are rows of their own
 ]
 
 
@@ -38,7 +38,7 @@ def test_decode(
     window: int,
     dtype: torch.dtype,
 ) -> None:
-    """A new token attends to its own sequence's cached tokens and to no slot beside."""
+    """A new token attends to its own sequence's cached tokens and to no other slot."""
     ops = metal_ops()
     step = make_step(
         sequences, heads=heads, kv_heads=kv_heads, size=size, slots=slots, window=window, dtype=dtype, device=ops.device
@@ -50,7 +50,7 @@ def test_decode(
 
 @pytest.mark.parametrize("context, window, dtype", [(513, 0, F16), (1024, 0, F32), (1100, 600, BF16)])
 def test_split(metal_ops: MakeOps, context: int, window: int, dtype: torch.dtype) -> None:
-    """Few rows of a long context are split over partitions of 512 keys, and brought together again."""
+    """Few rows with a long context are split into partitions of 512 keys, whose results are combined."""
     ops = metal_ops(gpu_cores=10)
     step = make_step([(1, context), (1, 3)], window=window, dtype=dtype, device=ops.device)
     out = ops.attention(step.q, step.cache, step.batch, step.scale, window)
@@ -60,7 +60,8 @@ def test_split(metal_ops: MakeOps, context: int, window: int, dtype: torch.dtype
 
 @pytest.mark.parametrize("gpu_cores, window", [(1, 0), (10, 40)])
 def test_not_split(metal_ops: MakeOps, gpu_cores: int, window: int) -> None:
-    """Rows that occupy the GPU by themselves (heads * rows >= 8 * cores) are not split, nor those of a small window."""
+    """Rows that fill the GPU without a split (heads * rows >= 8 * cores) are not split, nor rows with a small
+    window."""
     ops = metal_ops(gpu_cores=gpu_cores)
     step = make_step([(1, 600), (1, 2)], window=window, device=ops.device)
     out = ops.attention(step.q, step.cache, step.batch, step.scale, window)
@@ -104,7 +105,7 @@ def test_prefill(
 
 
 def test_mixed_step(metal_ops: MakeOps) -> None:
-    """New tokens, guesses and prompts go through one step, each to its kernel."""
+    """A step with new tokens, drafts and prompts sends each kind to its own kernel."""
     ops = metal_ops()
     step = make_step([(1, 20), (1, 3), (12, 30), (4, 50), (33, 33)], dtype=F16, device=ops.device)
     out = ops.attention(step.q, step.cache, step.batch, step.scale, 0)
@@ -114,7 +115,7 @@ def test_mixed_step(metal_ops: MakeOps) -> None:
 
 @pytest.mark.parametrize("window", [0, 45])
 def test_deterministic_row_is_its_own(metal_ops: MakeOps, window: int) -> None:
-    """In deterministic mode a row's result is the same to the bit, however its prompt was cut."""
+    """In deterministic mode a row's result is bit-identical however its prompt was chunked."""
     ops = metal_ops(is_deterministic=True)
     whole = make_step([(70, 70)], heads=2, kv_heads=1, dtype=F16, device=ops.device)
     expected = ops.attention(whole.q, whole.cache, whole.batch, whole.scale, window)
@@ -126,7 +127,7 @@ def test_deterministic_row_is_its_own(metal_ops: MakeOps, window: int) -> None:
 
 
 def test_reproducible_batch_is_deterministic(metal_ops: MakeOps) -> None:
-    """A batch that asks for it is attended to as in deterministic mode."""
+    """A batch that requires reproducibility uses deterministic attention."""
     ops = metal_ops()
     step = make_step([(1, 20)], dtype=F16, device=ops.device)
     step.batch.is_reproducible = True
@@ -135,7 +136,7 @@ def test_reproducible_batch_is_deterministic(metal_ops: MakeOps) -> None:
 
 
 def test_odd_heads_are_refused(metal_ops: MakeOps) -> None:
-    """A head size that fragments do not divide is refused by name, before a kernel would be wrong."""
+    """A head size that is no multiple of a matrix fragment is refused with an error that names it."""
     ops = metal_ops()
     step = make_step([(1, 3)], size=12, device=ops.device)
     with pytest.raises(EngineError, match="heads of 12"):

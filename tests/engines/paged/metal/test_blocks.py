@@ -15,7 +15,7 @@ SHAPE = (3, 7, 16, 2, 12)  # layers, blocks, slots, heads, head size
 def test_copied_block_is_the_same_in_all_layers(
     metal_ops: MakeOps, dtype: torch.dtype, pairs: list[tuple[int, int]]
 ) -> None:
-    """A copy has the block's keys and values of every layer; blocks that are no target stay."""
+    """A copy has the block's keys and values in every layer; other blocks are unchanged."""
     ops = metal_ops()
     keys, values = (torch.randn(SHAPE).to(dtype) for _ in range(2))
     on = [each.clone().to(ops.device) for each in (keys, values)]
@@ -40,7 +40,7 @@ def test_packed_blocks_come_back(metal_ops: MakeOps) -> None:
 
 
 def test_packed_blocks_of_another_cache_are_refused(metal_ops: MakeOps) -> None:
-    """What was packed from a cache of another shape is not written into this one."""
+    """A block packed from a cache of another shape is refused."""
     ops = metal_ops()
     keys = torch.zeros(SHAPE, device=ops.device)
     with pytest.raises(ValueError, match="are not 1 of this cache"):

@@ -12,7 +12,7 @@ from tests.engines.paged.metal.conftest import MakeOps
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("n", [1, 2, 9])
 def test_embedding_is_the_tables_row(metal_ops: MakeOps, dtype: torch.dtype, n: int) -> None:
-    """Each token's embedding is its row of the table, to the bit."""
+    """Each token's embedding is bit-identical to its row of the table."""
     ops = metal_ops()
     generator = torch.Generator().manual_seed(n)
     table = torch.randn(50, 260, generator=generator).to(dtype)

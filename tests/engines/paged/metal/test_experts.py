@@ -1,4 +1,4 @@
-"""Mixtures of experts: routing, and the result for a row."""
+"""Mixtures of experts: routing, and the result of each row."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from tests.engines.paged.metal.conftest import MakeOps
 from tests.engines.paged.metal.matrices import Format, assert_within, numbers
 
 FORMATS = [Format(torch.float32), Format(torch.float16, 4, 32), Format(torch.bfloat16, 8, 64)]
-# (experts, choices): Mixtral's in small, one choice, all experts chosen, more than a simdgroup has lanes.
+# (experts, choices): a small Mixtral, one choice, all experts chosen, more experts than a simdgroup has lanes.
 SHAPES = [(4, 2), (8, 1), (4, 4), (40, 4)]
 
 
 class Mixture:
-    """E experts of `width` features with `inner` between, and a plain sum over them."""
+    """E experts of `width` features with an inner width of `inner`, and a plain sum over them."""
 
     def __init__(self, format_: Format, num_experts: int, width: int, inner: int) -> None:
         self.generator = torch.Generator().manual_seed(num_experts)
@@ -37,7 +37,7 @@ class Mixture:
         return x.to(self.dtype), logits.to(self.dtype)
 
     def plain(self, x: Tensor, shares: Tensor, chosen: Tensor) -> tuple[Tensor, Tensor]:
-        """The result in float64, and the absolute values of all that was summed."""
+        """The result in float64, and the sum of the absolute values of its terms."""
         matrices: list[list[Weight]] = [self.gate, self.up, self.down]
         gate, up, down = (torch.stack([numbers(each) for each in of]) for of in matrices)
         x, share_of = x.double(), torch.zeros(x.shape[0], 1, len(self.gate), dtype=torch.float64)
@@ -45,7 +45,7 @@ class Mixture:
         opened, passed = (torch.einsum("eik,nk->nei", each, x) for each in (gate, up))
         sizes = [torch.einsum("eik,nk->nei", each.abs(), x.abs()) for each in (gate, up)]
         silu = torch.nn.functional.silu(opened)
-        # gate and up are sums as well, each rounded, and so is their product
+        # gate and up are rounded sums as well, and so is their product
         inner = silu.abs() * passed.abs() + 1.1 * sizes[0] * passed.abs() + silu.abs() * sizes[1]
         results = torch.einsum("eki,nei->nek", down, silu * passed)
         return (share_of @ results)[:, 0], 2 * (share_of @ torch.einsum("eki,nei->nek", down.abs(), inner))[:, 0]
@@ -58,7 +58,7 @@ class Mixture:
 def test_mixture_is_the_sum_of_its_experts(
     metal_ops: MakeOps, format_: Format, num_experts: int, top_k: int, n: int
 ) -> None:
-    """Each row is the sum of its k experts' results by their shares, few rows or many, renormalised or not."""
+    """Each row is the weighted sum of its k experts' results, for few rows or many, renormalised or not."""
     ops, mixture = metal_ops(), Mixture(format_, num_experts, 64, 64 if format_.bits == 8 else 96)
     experts = ops.prepare_experts(mixture.gate, mixture.up, mixture.down)
     x, logits = mixture.rows(n)
@@ -68,7 +68,7 @@ def test_mixture_is_the_sum_of_its_experts(
 
 
 def test_few_rows_take_three_kernels(metal_ops: MakeOps) -> None:
-    """Decoding routes, gates and sums; a prompt is sorted by expert first."""
+    """Decoding runs three kernels: routing, gating and the sum; a prompt is sorted by expert first."""
     mixture = Mixture(FORMATS[0], 4, 64, 32)
     for n, kernels in (
         (8, {"moe_route", "moe_gemv", "moe_gemv_down"}),
@@ -81,7 +81,7 @@ def test_few_rows_take_three_kernels(metal_ops: MakeOps) -> None:
 
 
 def test_a_row_does_not_depend_on_others(metal_ops: MakeOps) -> None:
-    """In deterministic mode a row's mixture is the same to the bit alone and among others."""
+    """In deterministic mode a row's mixture is bit-identical alone and among others."""
     ops, mixture = metal_ops(is_deterministic=True), Mixture(FORMATS[1], 4, 64, 96)
     experts = ops.prepare_experts(mixture.gate, mixture.up, mixture.down)
     x, logits = (each.to(ops.device) for each in mixture.rows(33))
@@ -98,10 +98,10 @@ def test_a_row_does_not_depend_on_others(metal_ops: MakeOps) -> None:
 def test_route_takes_the_likeliest(
     metal_ops: MakeOps, dtype: torch.dtype, num_experts: int, top_k: int, renormalize: bool
 ) -> None:
-    """The k largest logits by falling value, the lowest id first among equals; shares are of the softmax over all, or
-    over them."""
+    """Routing takes the k largest logits in descending order, the lowest id first among equals; weights are the softmax
+    over all logits, or over the chosen ones."""
     ops, generator = metal_ops(), torch.Generator().manual_seed(num_experts)
-    # Halves: most rows have equal logits. One row has but one expert that may be chosen.
+    # Halves: most rows have equal logits. In one row only one expert can be chosen.
     logits = (torch.randn(7, num_experts, generator=generator) * 4).round() / 2
     logits[6, 1:] = -torch.inf
     chosen, shares = run_route(ops, logits.to(dtype), top_k, renormalize)
@@ -111,7 +111,7 @@ def test_route_takes_the_likeliest(
 
 
 def test_route_of_nan_stays_among_the_experts(metal_ops: MakeOps) -> None:
-    """A row of NaN gives NaN shares of experts that are there: it must not read past the matrices."""
+    """A row of NaN yields NaN weights and valid expert ids, so that no kernel reads out of bounds."""
     ops = metal_ops()
     chosen, shares = run_route(ops, torch.full((1, 6), torch.nan), 3, True)
     assert ((chosen >= 0) & (chosen < 6)).all()
@@ -130,7 +130,7 @@ def run_route(ops: MetalOps, logits: Tensor, top_k: int, renormalize: bool) -> t
 @pytest.mark.usefixtures("lanes")
 @pytest.mark.parametrize("num_experts, assignments", [(1, 1), (3, 32), (5, 200), (64, 130), (1024, 70)])
 def test_sort_keeps_the_order(metal_ops: MakeOps, num_experts: int, assignments: int) -> None:
-    """Assignments lie by expert, in their own order within one; tiles cover each expert's and nothing twice."""
+    """Assignments are grouped by expert, in order within each; tiles cover each expert's rows exactly once."""
     ops, generator = metal_ops(), torch.Generator().manual_seed(assignments)
     experts = torch.randint(0, num_experts, (assignments,), generator=generator, dtype=torch.int32)
     experts[experts == 1] = 0  # an expert without rows
@@ -150,7 +150,7 @@ def test_sort_keeps_the_order(metal_ops: MakeOps, num_experts: int, assignments:
 
 
 def test_too_many_experts(metal_ops: MakeOps) -> None:
-    """More experts than the sort has room for are refused when the model is loaded."""
+    """A model with more experts than the sort supports is refused when it is loaded."""
     one = [Dense(torch.ones(1, 4))] * 1025
     with pytest.raises(EngineError, match="1025 experts"):
         metal_ops().prepare_experts(one, one, [Dense(torch.ones(4, 1))] * 1025)

@@ -1,16 +1,16 @@
-"""The check that stands for Apple's compiler accepts what that is known to compile: torch's and MLX's kernels.
+"""The check that replaces Apple's compiler accepts kernels that Apple's is known to compile: torch's and MLX's.
 
-Both wheels hold their sources as headers. Accepted is what is listed here; left out are, with why:
+Both wheels contain their sources as headers. The tests cover the headers listed here. They leave out:
 
-- what includes MetalPerformancePrimitives (MLX's *_nax.h): Metal 4's tensors, of which ours use nothing
+- what includes MetalPerformancePrimitives (MLX's *_nax.h): Metal 4's tensors, which our kernels do not use
 - PrefillAttention.h, fp_quantized.h, MLX's complex.h, binary_ops.h, unary_ops.h, scan.h: members that differ in
   their `this`'s address space alone, and constructors of such classes, are beyond clang's OpenCL
 - SortRadix.h, SortTopK.h, reduction_utils.h, MLX's fft and conv kernels: vectors declared as `int2 a(1, 2)` or made as
   `T(x, y)` of a template's T; clang's own vectors have no constructors, and only spelled-out ones are rewritten
-- MLX's bf16_math.h, atomic.h, and what stands on it (reductions, scatter): words of Apple's compiler alone
+- MLX's bf16_math.h, atomic.h, and its users (reductions, scatter): keywords that only Apple's compiler has
 
-Bodies of templates are looked through when they are instantiated. torch's headers do so themselves; the last test does
-it where no class of the second kind is in the way: steel's kernels (attention, gemm) are read as templates only.
+A template's body is checked when it is instantiated. torch's headers instantiate theirs; the last test instantiates
+MLX's where no class of the second kind prevents it: steel's kernels (attention, gemm) are checked as templates only.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ MLX = {
     },
     **{f"steel/conv/{name}.h": GEMM for name in ("conv", "loader", "params")},
 }
-# In place of two headers of MLX's, see above.
+# Replacements of two MLX headers, see above.
 MLX_STAND_INS = {
     "bf16_math.h": "namespace metal {\nMOCK_LANES_OF(bfloat)\n}",
     "complex.h": """#pragma once
@@ -142,7 +142,7 @@ def test_mlxs_kernels_are_accepted(header: str) -> None:
 
 @pytest.mark.parametrize("headers, kernel", INSTANCES, ids=[kernel for _, kernel in INSTANCES])
 def test_instances_are_accepted(headers: tuple[str, ...], kernel: str) -> None:
-    """A kernel of MLX's, instantiated as its own sources do, has no error in the whole of its body."""
+    """An MLX kernel, instantiated as in MLX's own sources, has no error in its body."""
     folder = include_folder("mlx")
     text = f'{mlx_source(headers)}template [[host_name("k")]] [[kernel]] decltype({kernel}) {kernel};\n'
     assert complaints(text, folder=folder, files=mlx_texts(), is_strict=False) == []

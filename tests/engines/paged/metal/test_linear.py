@@ -1,4 +1,4 @@
-"""Products with matrices: dense and packed, of few rows and of many."""
+"""Matrix products: dense and packed, for few rows and for many."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ FORMATS = [
     Format(torch.float32, 4, 32), Format(torch.float16, 4, 64), Format(torch.bfloat16, 4, 128),
     Format(torch.float32, 8, 128), Format(torch.float16, 8, 32), Format(torch.bfloat16, 8, 64),
 ]  # fmt: skip
-# Rows of W: fewer than a simdgroup has, a last simdgroup that is half empty, more than a tile.
+# Rows of W: fewer than a simdgroup has, a half-empty last simdgroup, more than a tile.
 NUM_ROWS = [1, 10, 45]
 
 
 def widths_of(format_: Format) -> list[int]:
-    """K: less than a simdgroup reads at a time, more with a tail, and for dense ones no multiple of 4, or of 2."""
+    """K: less than a simdgroup reads at a time, more with a tail, and for dense weights no multiple of 4 or of 2."""
     return [format_.group_size * groups for groups in (1, 3, 5)] if format_.bits else [4, 33, 130, 260]
 
 
@@ -34,7 +34,8 @@ def rows(n: int, width: int, dtype: torch.dtype, generator: torch.Generator) -> 
 @pytest.mark.parametrize("format_", FORMATS, ids=str)
 @pytest.mark.parametrize("n", [1, 2, 3, 4, 5, 6, 7, 8, 9, 17, 33])
 def test_linear_multiplies(metal_ops: MakeOps, format_: Format, n: int) -> None:
-    """Any number of rows times a matrix of any shape, with or without a bias, is float64's but for rounding."""
+    """A product of any number of rows with a matrix of any shape, with or without a bias, equals float64's up to
+    rounding."""
     ops, generator = metal_ops(), torch.Generator().manual_seed(n)
     for num_rows in NUM_ROWS:
         for width in widths_of(format_):
@@ -50,7 +51,7 @@ def test_linear_multiplies(metal_ops: MakeOps, format_: Format, n: int) -> None:
 @pytest.mark.parametrize("format_", FORMATS, ids=str)
 @pytest.mark.parametrize("n", [1, 3, 8, 9, 33])
 def test_gate_up_is_gated(metal_ops: MakeOps, format_: Format, n: int) -> None:
-    """silu(gate x) * up x of one pass over both matrices; what adapters add comes before the silu."""
+    """silu(gate x) * up x is computed in one pass over both matrices; adapters' terms are added before the silu."""
     ops, generator = metal_ops(), torch.Generator().manual_seed(n)
     for num_rows in (3, 22):
         width = widths_of(format_)[1]
@@ -68,14 +69,14 @@ def assert_gated(
 ) -> None:
     x = x.double()
     opened, passed = x @ gate.T + deltas[0], x @ up.T + deltas[1]
-    # Either factor is off by what its own sum is (silu's slope is at most 1.1).
+    # Each factor has the error of its own sum (silu's slope is at most 1.1).
     sizes = [x.abs() @ each.abs().T + abs(delta) for each, delta in ((gate, deltas[0]), (up, deltas[1]))]
     silu = torch.nn.functional.silu(opened)
     assert_within(actual, silu * passed, 2 * (1.1 * sizes[0] * passed.abs() + silu.abs() * sizes[1]))
 
 
 def test_silu_of_large_numbers(metal_ops: MakeOps) -> None:
-    """A gate far below zero closes, one far above is the number itself: no overflow makes NaN of it."""
+    """silu is 0 for a gate far below zero and the gate itself far above zero: no overflow makes it NaN."""
     ops = metal_ops()
     gate, up = Dense(torch.tensor([[-200.0], [200.0], [0.0]])), Dense(torch.ones(3, 1))
     gated = ops.gate_up(torch.ones(1, 1, device=ops.device), ops.prepare_gate_up(gate, up))
@@ -84,7 +85,7 @@ def test_silu_of_large_numbers(metal_ops: MakeOps) -> None:
 
 @pytest.mark.parametrize("format_", [Format(torch.float16), Format(torch.float16, 4, 64)], ids=str)
 def test_matrices_of_two_formats_are_gated_together(metal_ops: MakeOps, format_: Format) -> None:
-    """A gate of 4 bits beside an up of 8, or of none, keep their numbers."""
+    """A 4-bit gate beside an 8-bit or dense up matrix keeps its values, and so does the other."""
     ops, generator = metal_ops(), torch.Generator().manual_seed(0)
     gate, up = Format(torch.float16, 8, 128).random(5, 128, generator), format_.random(5, 128, generator)
     x = rows(2, 128, torch.float16, generator)
@@ -97,8 +98,8 @@ def test_matrices_of_two_formats_are_gated_together(metal_ops: MakeOps, format_:
 def test_a_row_does_not_depend_on_others(
     metal_ops: MakeOps, format_: Format, is_deterministic: bool, together: tuple[int, ...]
 ) -> None:
-    """In deterministic mode a row's products are the same to the bit alone and among any number of others; while there
-    are but 8 rows they always are."""
+    """In deterministic mode a row's products are bit-identical alone and among any number of others; with at most 8
+    rows they always are."""
     ops, generator = metal_ops(is_deterministic=is_deterministic), torch.Generator().manual_seed(0)
     gate, up = format_.random(45, 640, generator), format_.random(45, 640, generator)
     linear, both = ops.prepare_linear(gate), ops.prepare_gate_up(gate, up)
@@ -123,7 +124,7 @@ def test_a_row_does_not_depend_on_others(
 def test_torch_multiplies_where_it_is_faster(
     metal_ops: MakeOps, monkeypatch: pytest.MonkeyPatch, bits: int, n: int, kernels: dict[str, int]
 ) -> None:
-    """On a Mac many rows go by torch's product, packed matrices unpacked for it where there are enough rows."""
+    """On a Mac many rows use torch's product; packed matrices are unpacked for it if there are enough rows."""
     monkeypatch.setattr(LinearOps, "has_torch_product", True)
     ops, generator, format_ = metal_ops(), torch.Generator().manual_seed(0), Format(torch.float32, bits)
     weight, up = (format_.random(34, 96, generator) for _ in range(2))
@@ -148,14 +149,14 @@ def test_packed_embedding(metal_ops: MakeOps, format_: Format) -> None:
 
 @pytest.mark.parametrize("bits, group_size", [(2, 32), (6, 64), (4, 16), (8, 256)])
 def test_formats_that_have_no_kernel(metal_ops: MakeOps, bits: int, group_size: int) -> None:
-    """Weights of other formats are refused by what is wrong with them."""
+    """Weights of other formats are refused with an error that names the problem."""
     weight = Quantized(torch.zeros(1, 8, dtype=torch.int32), torch.ones(1, 1), torch.zeros(1, 1), bits, group_size)
     with pytest.raises(EngineError, match=f"{bits} bits in groups of {group_size}"):
         metal_ops().prepare_linear(weight)
 
 
 def test_rows_of_another_dtype(metal_ops: MakeOps) -> None:
-    """A kernel reads bytes: rows of another dtype than the matrix are refused, not misread."""
+    """Rows of another dtype than the matrix are refused, since a kernel would misread their bytes."""
     ops = metal_ops()
     linear = ops.prepare_linear(Dense(torch.ones(2, 4, dtype=torch.float16)))
     with pytest.raises(ValueError, match=r"x is of torch\.float32"):

@@ -1,4 +1,4 @@
-"""scripts/metal_sources.py: what Apple's compiler is given to read, and what becomes of its answer."""
+"""scripts/metal_sources.py: the texts that it writes for Apple's compiler, and its use of the compiler's result."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from engines.paged.ops.metal.kernels import KERNELS
 
 REPOSITORY = Path(__file__).parents[4]
-# Rejects one family, as the compiler does, and records its arguments.
+# Rejects one family and records its arguments.
 XCRUN = """#!/bin/sh
 echo "$@" >> "$ASKED"
 case "$*" in *rope-*) echo "$0: error: no such thing" >&2; exit 1;; esac
@@ -27,7 +27,8 @@ def script(*arguments: str, **environment: str) -> subprocess.CompletedProcess[s
 
 
 def test_every_kernel_is_written(tmp_path: Path) -> None:
-    """Each family in each dtype, whole: with the prelude, the constants and what it includes."""
+    """The script writes each family in each dtype as one complete text with the prelude, the constants and its
+    includes."""
     done = script(str(tmp_path / "texts"))
     assert done.returncode == 0, done.stderr
     texts = [path.read_text() for path in (tmp_path / "texts").glob("*.metal")]
@@ -46,7 +47,7 @@ def test_every_kernel_is_written(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(sys.platform == "darwin", reason="a Mac has Apple's own")
 def test_what_does_not_compile_fails(tmp_path: Path) -> None:
-    """Each text is compiled once; one that the compiler refuses makes the script fail and shows why."""
+    """Each text is compiled once; a compile error fails the script and is printed."""
     xcrun = tmp_path / "bin" / "xcrun"
     xcrun.parent.mkdir()
     xcrun.write_text(XCRUN)

@@ -1,4 +1,4 @@
-"""Whole models by Metal's kernels: the tokens that plain torch generates."""
+"""Whole models with Metal's kernels yield the tokens of plain torch."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ PROMPTS = {"a": [5], "b": list(range(40, 63)), "c": [(7 * i) % VOCAB_SIZE for i 
 
 
 def generate(decoder: Decoder, ops: Ops) -> Iterator[list[int]]:
-    """Tokens of three sequences, step by step: prompts together, then one row each. One is greedy, one draws from all,
-    one by top-k and top-p."""
+    """Tokens of three sequences, step by step: prompts together, then one row each. One is greedy, one samples from all
+    tokens, one uses top-k and top-p."""
     pages = Pages(decoder)
     tokens = PROMPTS
     for step in range(STEPS):
@@ -40,7 +40,7 @@ def generate(decoder: Decoder, ops: Ops) -> Iterator[list[int]]:
 @pytest.mark.parametrize("family", ["llama", "qwen3", "mixtral", "qwen2_moe"])
 def test_models_generate_the_same_tokens(metal_ops: MakeOps, family: str, quantize: str | None) -> None:
     """A batch of three sequences, prefilled and decoded by Metal's kernels, yields the tokens of plain torch, greedy
-    and drawn, with dense weights and with 4 bits."""
+    and sampled, with dense and with 4-bit weights."""
     folder = tiny_model(family)
     ops, reference = metal_ops(), Ops("cpu")
     made = load_model(folder, ops, quantize=quantize, quantize_group=32).decoder
@@ -54,7 +54,7 @@ def test_models_generate_the_same_tokens(metal_ops: MakeOps, family: str, quanti
     [("qwen3", "float16", "int4"), ("llama", "bfloat16", None), ("mixtral", "float16", "int8")],
 )
 def test_16_bit_logits_are_as_near_as_torchs(metal_ops: MakeOps, family: str, dtype: str, quantize: str | None) -> None:
-    """Rounded to 16 bits after each operation, logits are as near to those of unrounded float32 as plain torch's."""
+    """With 16-bit rounding after each operation, logits are as close to unrounded float32 logits as plain torch's."""
     folder = tiny_model(family)
 
     def logits_of(ops: Ops, dtype: str) -> Tensor:
@@ -71,8 +71,8 @@ def test_16_bit_logits_are_as_near_as_torchs(metal_ops: MakeOps, family: str, dt
 
 @torch.inference_mode()
 def test_a_decoded_row_takes_eight_kernels_a_layer(metal_ops: MakeOps) -> None:
-    """Decoding runs 8 kernels a layer, 10 where a mixture routes, and 3 around all layers: their number is what a small
-    model's speed depends on."""
+    """Decoding runs 8 kernels per layer, 10 with a mixture of experts, and 3 for the whole model: their number limits a
+    small model's speed."""
     for family, per_layer in (("llama", 8), ("qwen3", 8), ("mixtral", 10)):
         ops = metal_ops()
         pages = Pages(load_model(tiny_model(family), ops).decoder)
@@ -86,8 +86,8 @@ def test_a_decoded_row_takes_eight_kernels_a_layer(metal_ops: MakeOps) -> None:
 @torch.inference_mode()
 @pytest.mark.parametrize("family", ["qwen3", "mixtral"])
 def test_deterministic_logits_do_not_depend_on_the_batch(metal_ops: MakeOps, family: str) -> None:
-    """In deterministic mode a sequence's logits are the same to the bit alone and beside others, prefilled at once or
-    in chunks."""
+    """In deterministic mode a sequence's logits are bit-identical alone and beside others, prefilled at once or in
+    chunks."""
     ops = metal_ops(is_deterministic=True)
     decoder = load_model(tiny_model(family), ops, dtype="float16", quantize="int4", quantize_group=32).decoder
     alone, beside = Pages(decoder), Pages(decoder, seed=1)

@@ -10,7 +10,7 @@ from tests.engines.paged.metal.steps import assert_close
 
 pytestmark = pytest.mark.usefixtures("lanes")
 
-# Features: fewer than a group's threads have, an odd number of fours, more than one turn of the group.
+# Features: fewer than a group has threads, an odd multiple of four, more than one pass of the group.
 WIDTHS = [8, 260, 1028]
 
 
@@ -18,7 +18,7 @@ WIDTHS = [8, 260, 1028]
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("n", [1, 5])
 def test_add_rmsnorm(metal_ops: MakeOps, dtype: torch.dtype, width: int, n: int) -> None:
-    """The residual is the rounded sum, its norm is taken in float; without a residual x is the residual."""
+    """The residual is the rounded sum, and its norm is computed in float; without a residual, x is the residual."""
     ops = metal_ops()
     generator = torch.Generator().manual_seed(width)
     x, residual, weight = (

@@ -1,4 +1,4 @@
-"""What is captured of a computation, and what is not."""
+"""What a capture records of a computation, and what it refuses."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from engines.paged.ops.metal.replay import Capture, CapturedSteps
 from tests.engines.paged.metal.conftest import MakeOps
 
 CPU = torch.device("cpu")
-# What a step may do with an input of its own, and whether that is another look at it.
+# Operations of a step on an input, and whether each one is a view of it.
 LOOKS: dict[str, tuple[Callable[[Tensor], Tensor], bool]] = {
     "a row": (lambda x: x[1], True),
     "another shape": (lambda x: x.view(-1), True),
@@ -30,8 +30,8 @@ LOOKS: dict[str, tuple[Callable[[Tensor], Tensor], bool]] = {
 @torch.inference_mode()
 @pytest.mark.parametrize("look, is_replayed", LOOKS.values(), ids=LOOKS)
 def test_what_is_copied_of_an_input_is_not_replayed(look: Callable[[Tensor], Tensor], is_replayed: bool) -> None:
-    """A replay reads inputs where they are; a step that copies one, or computes with it in torch, is refused, as the
-    copy would stay what it was."""
+    """A replay reads inputs at their address. A step that copies an input, or computes with it in torch, is not
+    replayed, since the copy would keep the old values."""
     source = torch.arange(6, dtype=torch.float32).view(2, 3)
     steps = CapturedSteps(CPU)
     with Capture() as capture:
@@ -48,8 +48,8 @@ def test_what_is_copied_of_an_input_is_not_replayed(look: Callable[[Tensor], Ten
 
 @torch.inference_mode()
 def test_memory_is_one_piece(metal_ops: MakeOps) -> None:
-    """A larger step takes larger memory, and what was captured in the smaller one is captured again: no step keeps
-    memory that others have outgrown."""
+    """A larger step allocates a larger memory, and steps captured in the smaller one are captured again: no step keeps
+    an outgrown memory."""
     ops = metal_ops()
     norm = torch.ones(64, device=ops.device)
 
@@ -75,6 +75,6 @@ def test_a_capture_keeps_no_results() -> None:
     assert sum(each() is not None for each, _ in capture._results.values()) == 1
     steps = CapturedSteps(CPU)
     steps.keep("step", capture, out)
-    assert steps._memory is not None and steps._memory.numel() == 512  # of 400, one after the other
+    assert steps._memory is not None and steps._memory.numel() == 512  # results of 400 bytes each share it
     _, step = steps.find("step")
     assert step is not None and step.run().tolist() == [1.0] * 100

@@ -1,4 +1,4 @@
-"""Rotary positions, and where keys and values are written."""
+"""Rotary positions, and the slots that keys and values are written to."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SHAPES = [
 
 
 def turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """x [D] of one head: its first R dimensions turned, the rest as they are."""
+    """x [D] of one head with its first R dimensions rotated, the rest unchanged."""
     half = cos.shape[0]
     a, b, rest = x[:half], x[half : 2 * half], x[2 * half :]
     return torch.cat((a * cos - b * sin, b * cos + a * sin, rest))
@@ -36,7 +36,7 @@ def turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 def test_rope_write(
     metal_ops: MakeOps, heads: int, kv_heads: int, size: int, rotary: int, normed: bool, dtype: torch.dtype
 ) -> None:
-    """Queries come back turned; keys, turned, and values lie in their slots, and no other slot has changed."""
+    """Queries are returned rotated; rotated keys, and values, are in their slots, and no other slot has changed."""
     ops = metal_ops()
     step = make_step([(1, 17), (1, 1), (3, 40)], heads=heads, kv_heads=kv_heads, size=size, dtype=dtype)
     generator = torch.Generator().manual_seed(size)
@@ -79,7 +79,7 @@ def test_rope_write(
 
 
 def test_cos_of_another_dtype_is_refused(metal_ops: MakeOps) -> None:
-    """The tables of angles are float32: their kernel reads nothing else."""
+    """The tables of angles must be float32, the only dtype that the kernel reads."""
     ops = metal_ops()
     step = make_step([(1, 3)], dtype=F16, device=ops.device)
     table = torch.zeros(8, 32, dtype=F16, device=ops.device)

@@ -1,4 +1,4 @@
-"""Choosing tokens on the device: the same ones that plain torch chooses."""
+"""Sampling on the device chooses the tokens that plain torch chooses."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ from engines.paged.ops.reference.gumbel_noise import gumbel, noise_at, row_keys,
 from engines.paged.ops.reference.sampling import sample
 from tests.engines.paged.metal.conftest import MakeOps
 
-# One token, about a simdgroup's, about a threadgroup's, no multiple of anything.
+# One token, about a simdgroup's, about a threadgroup's, no multiple of any of these.
 VOCABULARIES = [1, 31, 33, 1024, 3001]
 
 
 def batch(rows: int, **fields: Any) -> SamplingBatch:
-    """Rows that draw from all tokens at temperature 1, each by its own seed; fields are of all rows or a list."""
+    """Rows that sample from all tokens at temperature 1, each with its own seed; a field is one value for all rows or a
+    list."""
     defaults = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "seeds": list(range(rows)), "positions": 7}
     types = {"top_k": torch.int32, "seeds": torch.int64, "positions": torch.int64}
     values = {
@@ -40,7 +41,7 @@ def on(device: torch.device, sampling: SamplingBatch) -> SamplingBatch:
 
 
 def run(ops: MetalOps, logits: Tensor, sampling: SamplingBatch) -> tuple[Tensor, Tensor]:
-    """On the device and back; the logits must be left as they came."""
+    """Sample on the device and return the result; the logits must stay unmodified."""
     given = logits.clone().to(ops.device)
     tokens, logprobs = ops.sample(given, on(ops.device, sampling))
     assert torch.equal(given.cpu().view(torch.int32), logits.view(torch.int32))
@@ -64,7 +65,7 @@ def some_logits(rows: int, vocabulary: int, has_ties: bool) -> Tensor:
 @pytest.mark.parametrize("vocabulary", VOCABULARIES)
 @pytest.mark.parametrize("has_ties", [False, True])
 def test_filters_leave_the_same_tokens(metal_ops: MakeOps, vocabulary: int, has_ties: bool) -> None:
-    """Rows of all kinds in one batch draw what plain torch draws: greedy, top-k, top-p, min-p, and all of them."""
+    """Rows of all kinds in one batch get the tokens of plain torch: greedy, top-k, top-p, min-p, and all of them."""
     kinds: list[tuple[float, int, float, float]] = [
         (0.0, 5, 0.5, 0.5), (1.0, 0, 1.0, 0.0), (0.7, 1, 1.0, 0.0), (2.0, 20, 1.0, 0.0),
         (1.0, vocabulary - 1, 1.0, 0.0), (1.0, vocabulary, 1.0, 0.0), (1.0, 10**6, 1.0, 0.0),
@@ -83,8 +84,8 @@ def test_filters_leave_the_same_tokens(metal_ops: MakeOps, vocabulary: int, has_
 @pytest.mark.parametrize("vocabulary", VOCABULARIES)
 @pytest.mark.parametrize("kind", ["greedy", "unfiltered", "filtered"])
 def test_adjustments_of_logits(metal_ops: MakeOps, vocabulary: int, kind: str) -> None:
-    """A grammar's mask, penalties and bias, one by one and together, change the same tokens; the log probability stays
-    that of the model."""
+    """A grammar's mask, penalties and bias, one by one and together, have the effect that they have in plain torch; the
+    log probability stays the model's."""
     rows, generator = 12, torch.Generator().manual_seed(vocabulary)
     logits = some_logits(rows, vocabulary, has_ties=False)
     words = torch.randint(-(2**31), 2**31 - 1, (rows, -(-vocabulary // 32)), generator=generator, dtype=torch.int32)
@@ -118,7 +119,7 @@ def test_adjustments_of_logits(metal_ops: MakeOps, vocabulary: int, kind: str) -
 
 @pytest.mark.usefixtures("lanes")
 def test_lowest_id_of_equals(metal_ops: MakeOps) -> None:
-    """Among equal logits the lowest id comes, wherever the others lie; 0 and -0 are equal."""
+    """Among equal logits the lowest id is chosen, wherever the others are; 0 and -0 are equal."""
     logits = torch.full((4, 3000), -1.0)
     logits[0, [7, 1031, 2055]] = 5.0  # of one thread
     logits[1, [40, 39, 1023]] = 5.0  # of neighbours, and of the last simdgroup
@@ -130,7 +131,7 @@ def test_lowest_id_of_equals(metal_ops: MakeOps) -> None:
 
 
 def test_a_large_vocabulary(metal_ops: MakeOps) -> None:
-    """A row of a hundred thousand tokens draws what plain torch draws, filtered or not."""
+    """A row of a hundred thousand tokens gets the token of plain torch, filtered or not."""
     logits = some_logits(3, 100_003, has_ties=False)
     ops = metal_ops()
     assert_same(ops, logits, batch(3, temperature=[0.8, 1.0, 1.3], top_k=[50, 0, 0], top_p=[1.0, 0.95, 0.9]))
@@ -139,13 +140,13 @@ def test_a_large_vocabulary(metal_ops: MakeOps) -> None:
 
 @pytest.mark.parametrize("needs_logprobs", [True, False])
 def test_rows_that_are_no_numbers(metal_ops: MakeOps, needs_logprobs: bool) -> None:
-    """Some token of the vocabulary comes whatever the logits are; NaN among them shows in the log probability, of any
-    sign, hidden by a mask, and also where none is asked for."""
+    """Any logits yield a valid token. NaN of any sign, masked or not, shows in the log probability, even where none was
+    requested."""
     logits = torch.zeros(6, 40)
     logits[0] = -torch.inf
     logits[1, 3] = torch.inf
     logits[2, 39] = torch.nan
-    logits.view(torch.int32)[3, 39] = -1  # NaN with a sign, as an x86 makes them
+    logits.view(torch.int32)[3, 39] = -1  # NaN with a sign, as an x86 CPU makes it
     logits[4] = torch.nan
     draws: list[dict[str, Any]] = [
         {"top_k": 3, "top_p": 0.5},
@@ -162,7 +163,7 @@ def test_rows_that_are_no_numbers(metal_ops: MakeOps, needs_logprobs: bool) -> N
 
 
 def test_log_probabilities_only_where_requested(metal_ops: MakeOps) -> None:
-    """A batch that needs none gets zeros, and the same tokens."""
+    """A batch without log probabilities gets zeros for them, and the same tokens."""
     ops, logits = metal_ops(), some_logits(3, 100, has_ties=False)
     tokens, logprobs = run(ops, logits, batch(3))
     without, zeros = run(ops, logits, replace(batch(3), needs_logprobs=False))
@@ -191,7 +192,7 @@ def test_how_many_kernels_a_draw_takes(metal_ops: MakeOps, fields: dict[str, Any
     assert ops.kernels.dispatches == kernels
 
 
-# Kernels that show what the others keep to themselves.
+# Kernels that expose internal functions of the others.
 SHOW_NOISE = """
 kernel void show_noise(device uint *bits [[buffer(0)]], device float *noise [[buffer(1)]],
                        device const ulong *seeds [[buffer(2)]], device const ulong *positions [[buffer(3)]],
@@ -210,8 +211,8 @@ kernel void show_gumbel(device float *noise [[buffer(0)]], device const uint *bi
 
 
 def test_noise_is_the_same_everywhere(metal_ops: MakeOps) -> None:
-    """The integers are those of sampling/gumbel_noise.py to the bit, for any seed, position and id; the floats but for
-    a few units in the last place, also at both ends of what 32 bits can be."""
+    """The integers are bit-identical to those of sampling/gumbel_noise.py for any seed, position and id; the floats
+    differ by a few units in the last place at most, also at both ends of the 32-bit range."""
     ops, count = metal_ops(), 500
     library = ops.kernels._compile(source("sample", {}) + SHOW_NOISE)
     generator = torch.Generator().manual_seed(0)

@@ -1,4 +1,4 @@
-"""The check at startup: Metal's operations against the reference, and the replacement of one that fails."""
+"""The self-check at startup compares Metal's operations with the reference and replaces those that fail."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _fewer_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def broken_ops(old: str, new: str) -> MetalOps:
-    """MetalOps in whose sources `old` stands as `new`."""
+    """MetalOps whose sources have `old` replaced by `new`."""
 
     def compile_shader(source: str) -> Any:
         return sim.compile_shader(source.replace(old, new))
@@ -52,7 +52,7 @@ def broken_ops(old: str, new: str) -> MetalOps:
 @pytest.mark.usefixtures("lanes")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 def test_all_operations_agree(metal_ops: MakeOps, dtype: torch.dtype) -> None:
-    """Every operation of the contract computes what the reference does, with lanes in either order."""
+    """Every operation of the contract computes the reference's result, with lanes in either order."""
     assert find_failures(metal_ops(), [dtype]) == {}
 
 
@@ -90,7 +90,7 @@ BROKEN = [
 def test_failing_operation_is_replaced(
     caplog: pytest.LogCaptureFixture, old: str, new: str, group: str, message: str
 ) -> None:
-    """An operation that fails is computed by the reference and named in a warning; the others stay Metal's."""
+    """A failing operation is replaced by the reference and named in a warning; the others still use Metal."""
     ops = broken_ops(old, new)
     with caplog.at_level(logging.WARNING):
         composed: Any = checked(ops, [F16])
@@ -110,14 +110,15 @@ def test_failing_operation_is_replaced(
 
 
 def test_a_replay_that_is_wrong_is_not_used(metal_ops: MakeOps, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where captured results would lie on each other, steps are computed each time."""
+    """If captured results would overlap, replay is replaced: steps are computed each time."""
     monkeypatch.setattr(replay._Result, "end", 0)
     composed: Any = checked(metal_ops(), [F16])
     assert set(composed.replaced) == {"replay"}
     assert composed.replay("step", None, lambda: 5) == 5
 
 
-# (sequences as (rows, context), is_reproducible, Metal's kernels where the prompts' one is replaced, where decode's is)
+# (sequences as (rows, context), is_reproducible, Metal's kernels with the prefill kernel replaced, with the decode
+# kernel replaced)
 ROUTES = [
     ([(1, 20), (8, 9)], False, {"paged_decode"}, set()),
     ([(1, 20), (9, 9)], False, set(), set()),
@@ -130,7 +131,7 @@ ROUTES = [
 def test_attention_kernels_are_replaced_apart(
     sequences: list[tuple[int, int]], is_reproducible: bool, without_prefill: set[str], without_decode: set[str]
 ) -> None:
-    """A step goes to torch where it needs the kernel that failed, and only then; results are right either way."""
+    """A step uses torch only if it needs the kernel that failed; results are right either way."""
     step = make_step(sequences, dtype=F16)
     step.batch.is_reproducible = is_reproducible
     for failed, expected in (("attention_prefill", without_prefill), ("attention_decode", without_decode)):
@@ -141,7 +142,8 @@ def test_attention_kernels_are_replaced_apart(
 
 
 def test_deterministic_attention_is_replaced_whole() -> None:
-    """In deterministic mode no row may change its arithmetic with its step: either kernel's failure replaces both."""
+    """In deterministic mode a failure of either attention kernel replaces both, so that a row's arithmetic does not
+    depend on its step."""
     metal = MetalOps(sim.compile_shader, "cpu", is_deterministic=True)
     composed = ComposedOps(metal, Ops("cpu"), {"attention_decode": "for this test"})
     step = make_step([(9, 9)], dtype=F16)
@@ -159,7 +161,7 @@ class WrongNorm(Ops):
 
 
 def test_wrong_replacement_is_refused(tmp_path: Path) -> None:
-    """Where torch is wrong as well as Metal, the engine does not start; that is not remembered."""
+    """If torch's result is wrong as well as Metal's, the engine does not start, and no verdict is stored."""
     broken = broken_ops("total / float(WIDTH)", "total / float(WIDTH + 30)")
     verdict = VerdictFile(tmp_path / "verdict.json")
     message = (
@@ -171,13 +173,13 @@ def test_wrong_replacement_is_refused(tmp_path: Path) -> None:
 
 
 def test_replacement_is_checked_where_it_is_used_alone() -> None:
-    """What Metal computes right is Metal's, whatever torch would make of it."""
+    """An operation that is right in Metal uses Metal, even if torch's is wrong."""
     ops = MetalOps(sim.compile_shader, "cpu")
     assert checked(ops, [F16], replacement=WrongNorm("cpu")) is ops  # type: ignore[comparison-overlap]
 
 
 def test_verdict_is_kept(tmp_path: Path) -> None:
-    """A second start trusts the first one's verdict, be it good or not: no kernel runs."""
+    """A second start uses the stored verdict, good or bad, and runs no kernel."""
     good, broken = VerdictFile(tmp_path / "good.json"), VerdictFile(tmp_path / "broken.json")
     checked(MetalOps(sim.compile_shader, "cpu"), [F16], verdict=good)
     checked(broken_ops("total / float(WIDTH)", "total / float(WIDTH + 30)"), [F16], verdict=broken)
@@ -186,11 +188,12 @@ def test_verdict_is_kept(tmp_path: Path) -> None:
     composed: Any = checked(again, [F16], verdict=broken)
     assert set(composed.replaced) == {"add_rmsnorm"} and "is off by" in composed.replaced["add_rmsnorm"]
     assert again.kernels.dispatches.total() == 0
-    assert [path.suffix for path in tmp_path.iterdir()] == [".json"] * 2  # nothing half-written is left
+    assert [path.suffix for path in tmp_path.iterdir()] == [".json"] * 2  # no partially written file is left
 
 
 def test_failures_are_checked_again_after_a_day(tmp_path: Path) -> None:
-    """Failures may have passing causes; that all was well holds as long as nothing changes."""
+    """A stored failure expires after a day, since its cause may be temporary; a good verdict holds as long as nothing
+    changes."""
     verdict = VerdictFile(tmp_path / "verdict.json")
     yesterday = time.time() - FAILURES_LAST_SECONDS - 1
     for failed, expected in (({"embed": "no memory"}, None), ({}, {})):
@@ -204,13 +207,13 @@ def test_failures_are_checked_again_after_a_day(tmp_path: Path) -> None:
     "text", ["", "{", "[]", "3", "{}", '{"failed": []}', '{"failed": {"embed": 3}}', '{"failed": {"x": ""}}']
 )
 def test_corrupt_verdict_is_none(tmp_path: Path, text: str) -> None:
-    """A file that holds something else is no verdict: the kernels are checked."""
+    """A file with other content is no verdict: the kernels are checked again."""
     (tmp_path / "verdict.json").write_text(text)
     assert VerdictFile(tmp_path / "verdict.json").read() is None
 
 
 def test_verdict_that_cannot_be_written_is_no_error(tmp_path: Path) -> None:
-    """A cache folder that cannot be made costs the next start a check, and this one nothing."""
+    """If the cache folder cannot be created, the next start repeats the check, and this one succeeds."""
     (tmp_path / "file").write_text("")
     verdict = VerdictFile(tmp_path / "file" / "verdict.json")
     verdict.write({})
@@ -218,7 +221,7 @@ def test_verdict_that_cannot_be_written_is_no_error(tmp_path: Path) -> None:
 
 
 def test_verdict_belongs_to_its_machine_sources_and_options(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Another torch, system, GPU, kernel, dtype or option has a verdict of its own."""
+    """Another torch version, system, GPU, kernel source, dtype or option has its own verdict."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     ops = MetalOps(sim.compile_shader, "cpu")
     paths = [verdict_file(ops, [F16]).path]
@@ -240,7 +243,7 @@ def test_verdict_belongs_to_its_machine_sources_and_options(monkeypatch: pytest.
 
 
 def test_disorder_replaces_all(caplog: pytest.LogCaptureFixture) -> None:
-    """Where a dispatch does not see what the one before wrote, nothing of Metal is used."""
+    """If a dispatch does not see the writes of the previous one, every operation is replaced."""
     ops = broken_ops("a[i] = b[(i + 1) % n]", "if (i != 5) a[i] = b[(i + 1) % n]")
     composed: Any = checked(ops, [F16])
     assert set(composed.replaced) == set(GROUPS)
@@ -248,14 +251,14 @@ def test_disorder_replaces_all(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_good_operations_are_returned_themselves(metal_ops: MakeOps, caplog: pytest.LogCaptureFixture) -> None:
-    """Where all is well nothing stands between the engine and its operations, and no warning is written."""
+    """If all operations pass, the check returns them unwrapped and logs no warning."""
     ops = metal_ops()
     assert checked(ops, [F16]) is ops  # type: ignore[comparison-overlap]
     assert not caplog.messages
 
 
 def test_one_thread_alone(metal_ops: MakeOps) -> None:
-    """The first thread that runs a kernel is the only one; the check at startup releases it."""
+    """Only the first thread that runs a kernel may run kernels; the check at startup releases it."""
     ops = metal_ops()
     x, weight = (torch.ones(size, device=ops.device) for size in ((1, 8), (8,)))
     ops.add_rmsnorm(x, None, weight, 1e-6)
@@ -300,7 +303,7 @@ def sanitized(program: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_sanitizers_find_nothing() -> None:
-    """No kernel reads or writes out of its buffers, its threadgroup arrays or its registers (ASan and UBSan)."""
+    """No kernel accesses memory outside its buffers, threadgroup arrays or registers (ASan and UBSan)."""
     done = sanitized(SANITIZED)
     assert done.returncode == 0, done.stderr[-4000:]
     assert int(done.stdout) > 50
@@ -317,7 +320,7 @@ sim.compile_shader(source).f(torch.zeros(8), threads=8)
 
 
 def test_sanitizers_find_what_is_out_of_bounds() -> None:
-    """One number behind a buffer ends the process with a report of where."""
+    """A read one number past a buffer ends the process with a report of its location."""
     done = sanitized(OUT_OF_BOUNDS)
     assert done.returncode != 0
     assert "AddressSanitizer: heap-buffer-overflow" in done.stderr

@@ -1,4 +1,4 @@
-"""The simulation keeps Metal's promises, and torch.mps.compile_shader's."""
+"""The simulation follows the rules of Metal and of torch.mps.compile_shader."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FLOATS = "device float* y [[buffer(0)]], device const float* x [[buffer(1)]]"
 
 
 def compiled(body: str, arguments: str = FLOATS) -> Any:
-    """A library of one kernel `f` with this body; x and y are floats, i the thread."""
+    """A library of one kernel `f` with this body; x and y are floats, i is the thread."""
     source = "#include <metal_stdlib>\nusing namespace metal;\n"
     return sim.compile_shader(f"{source}kernel void f({arguments}, {THREAD}) {{ {body} }}")
 
@@ -31,7 +31,7 @@ def run(body: str, x: torch.Tensor, group_size: int = 32) -> torch.Tensor:
 
 
 LANES = torch.arange(64, dtype=torch.float32)
-# (what each thread computes of x[i] = i, what that is by the definition)
+# (what each thread computes of x[i] = i, the result by definition)
 SIMD_FUNCTIONS = [
     ("simd_sum(x[i])", [sum(range(b, b + 32)) for b in (0, 32) for _ in range(32)]),
     ("simd_max(x[i])", [31.0] * 32 + [63.0] * 32),
@@ -50,7 +50,7 @@ SIMD_FUNCTIONS = [
 
 @pytest.mark.parametrize("order", ["forward", "reversed"])
 def test_simdgroup_functions(monkeypatch: pytest.MonkeyPatch, order: str) -> None:
-    """Each simdgroup function takes the values of its 32 lanes as they were at the call, in whatever order they run."""
+    """Each simdgroup function takes the values of its 32 lanes at the time of the call, in whatever order they run."""
     monkeypatch.setenv("POINTSMAN_SIM_LANES", order)
     kernels = "\n".join(
         f"kernel void f{k}({FLOATS}, {THREAD}) {{ y[i] = {e}; }}" for k, (e, _) in enumerate(SIMD_FUNCTIONS)
@@ -63,7 +63,7 @@ def test_simdgroup_functions(monkeypatch: pytest.MonkeyPatch, order: str) -> Non
 
 
 def test_shuffle_beyond_the_simdgroup_is_poison() -> None:
-    """What a lane outside the simdgroup would say is undefined: here it is NaN."""
+    """A shuffle from a lane outside the simdgroup is undefined in Metal and yields NaN here."""
     y = run("y[i] = simd_shuffle_down(x[i], ushort(8));", LANES[:32])
     assert y[:24].tolist() == list(range(8, 32)) and bool(y[24:].isnan().all())
     y = run("y[i] = simd_shuffle_up(x[i], ushort(8));", LANES[:32])
@@ -71,13 +71,13 @@ def test_shuffle_beyond_the_simdgroup_is_poison() -> None:
 
 
 def test_simdgroup_at_the_grids_edge_is_smaller() -> None:
-    """dispatchThreads cuts the last group: lanes that are not there take no part in a sum."""
+    """dispatchThreads cuts the last group: missing lanes take no part in a sum."""
     assert run("y[i] = simd_sum(1.0f);", torch.zeros(40), group_size=32).tolist() == [32.0] * 32 + [8.0] * 8
 
 
 @pytest.mark.parametrize("order", ["forward", "reversed"])
 def test_threadgroup_barrier(monkeypatch: pytest.MonkeyPatch, order: str) -> None:
-    """After a barrier a thread sees what all others of its group wrote before it; groups have memories of their own."""
+    """After a barrier a thread sees what all others of its group wrote before it; each group has its own memory."""
     monkeypatch.setenv("POINTSMAN_SIM_LANES", order)
     body = """TG_ARRAY(float, shared, 96);
     shared[i % 96] = x[i];
@@ -96,7 +96,8 @@ def test_missing_barrier_is_seen(monkeypatch: pytest.MonkeyPatch, order: str, mi
 
 
 def test_threadgroup_memory_is_poisoned_for_each_group(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Threadgroup memory holds NaN when a group begins, also where the previous group wrote; zeros on demand."""
+    """Threadgroup memory holds NaN when a group starts, also where the previous group wrote; it can be set to zeros
+    instead."""
     body = (
         "TG_ARRAY(float, shared, 32); y[i] = shared[lane]; simdgroup_barrier(mem_flags::mem_none); shared[lane] = 1.0f;"
     )
@@ -124,8 +125,8 @@ DIVERGENT = [
 @pytest.mark.parametrize("order", ["forward", "reversed"])
 @pytest.mark.parametrize("body, message", DIVERGENT)
 def test_divergence_is_an_error(monkeypatch: pytest.MonkeyPatch, order: str, body: str, message: str) -> None:
-    """Threads that part before a barrier or a simdgroup function raise here, where a GPU would hang or make things up;
-    the next dispatch runs as if nothing had been."""
+    """Threads that diverge before a barrier or a simdgroup function raise an error here, where a GPU would hang or
+    return garbage; the next dispatch is unaffected."""
     monkeypatch.setenv("POINTSMAN_SIM_LANES", order)
     with pytest.raises(RuntimeError, match=message):
         run(body, LANES, group_size=64)
@@ -133,7 +134,7 @@ def test_divergence_is_an_error(monkeypatch: pytest.MonkeyPatch, order: str, bod
 
 
 def test_write_behind_a_threadgroup_array_is_an_error() -> None:
-    """A guard lies behind each array."""
+    """A guard behind each array detects the write."""
     with pytest.raises(RuntimeError, match="past the end of the threadgroup array"):
         run("TG_ARRAY(float, shared, 31); shared[lane] = 1.0f;", LANES)
 
@@ -160,7 +161,8 @@ def test_matrix_product_by_fragments() -> None:
 
 @pytest.mark.parametrize("dtype, name", [(torch.float16, "half"), (torch.bfloat16, "bfloat")])
 def test_small_floats_round_as_torchs(dtype: torch.dtype, name: str) -> None:
-    """A float becomes a half or a bfloat as torch rounds it: to nearest even, subnormal, infinite and NaN ones too."""
+    """A float becomes a half or a bfloat as in torch: rounded to nearest even, including subnormals, infinities and
+    NaN."""
     bits = torch.randint(-(2**31), 2**31, (4096,), generator=torch.Generator().manual_seed(1), dtype=torch.int64)
     special = [0.0, -0.0, 1.0, 65504.0, 65520.0, 6e-8, 2.9e-8, 3.39e38, float("inf"), -float("inf"), float("nan")]
     x = torch.cat((bits.to(torch.int32).view(torch.float32), torch.tensor(special), torch.linspace(-3, 3, 1000)))
@@ -195,7 +197,8 @@ def numbers(arguments: str, body: str) -> Any:
 
 
 def test_numbers_arrive_as_torch_hands_them_over() -> None:
-    """An int is an int64, of which a narrower reference reads the low half; a float is a float; lists are arrays."""
+    """An int arrives as an int64, whose low half a narrower reference reads; a float arrives as a float, a list as an
+    array."""
     y = torch.zeros(4)
     numbers("constant uint& n [[buffer(1)]], constant long& m [[buffer(2)]]", "y[i] = float(n) + float(m >> 32);")(
         y, 7, 3 << 32, threads=4
@@ -216,7 +219,7 @@ def test_numbers_arrive_as_torch_hands_them_over() -> None:
 
 
 def test_threads_are_the_first_tensors_numbers() -> None:
-    """Without `threads` there is one for each number of the first tensor, in groups as large as may be."""
+    """Without `threads` there is one thread per element of the first tensor, in groups of the largest size."""
     y = torch.zeros(3, 5)
     body = "y[i] = float(size);"
     compiled(body, "device float* y [[buffer(0)]], uint size [[threads_per_threadgroup]]").f(y)
@@ -224,7 +227,7 @@ def test_threads_are_the_first_tensors_numbers() -> None:
 
 
 def test_positions_in_three_dimensions() -> None:
-    """`threads` counts threads in all, not groups; positions have the width of the kernel's argument."""
+    """`threads` is the total number of threads, not groups; positions have the width of the kernel's argument."""
     source = """#include <metal_stdlib>
     using namespace metal;
     kernel void f(device int* y [[buffer(0)]], uint3 at [[thread_position_in_grid]], uint3 of [[threads_per_grid]],
@@ -244,7 +247,7 @@ def test_positions_in_three_dimensions() -> None:
     assert y.tolist() == [1] * 30
 
 
-# (arguments of the kernel, of the call, its keywords, the error, and whether torch raises it too or Metal lets it pass)
+# (kernel arguments, call arguments, keywords, the error, and whether torch raises it too or Metal accepts the call)
 WRONG_CALLS: list[tuple[str, tuple[Any, ...], dict[str, Any], type[Exception], str]] = [
     (FLOATS, (torch.zeros(2),), {}, RuntimeError, "nothing is bound to buffer 1"),
     (FLOATS, (torch.zeros(2),) * 3, {}, RuntimeError, "has no buffer 2"),
@@ -291,13 +294,13 @@ WRONG_CALLS: list[tuple[str, tuple[Any, ...], dict[str, Any], type[Exception], s
 def test_wrong_calls_are_refused(
     arguments: str, args: tuple[Any, ...], keywords: dict[str, Any], error: type[Exception], message: str
 ) -> None:
-    """A call that torch refuses raises as there; one that a GPU would run on whatever bytes are there raises too."""
+    """A call that torch refuses raises the same error; a call whose bytes a GPU would misread raises an error too."""
     with pytest.raises(error, match=re.escape(message)):
         compiled("y[i] = 0.0f;", arguments).f(*args, **keywords)
 
 
 def test_library_names_its_kernels() -> None:
-    """dir() lists kernels, each access makes a new function object, and one that is not there is a RuntimeError."""
+    """dir() lists the kernels, each access makes a new function object, and an unknown name is a RuntimeError."""
     library = compiled("y[i] = x[i];")
     assert dir(library) == ["f"]
     assert library.f is not library.f
@@ -308,7 +311,7 @@ def test_library_names_its_kernels() -> None:
 
 
 def test_templates_become_kernels() -> None:
-    """INSTANTIATE names a template's kernel, with the limits that stand before it."""
+    """INSTANTIATE makes a named kernel of a template, with the template's limits."""
     source = """#include <metal_stdlib>
     using namespace metal;
     template <typename U, int N>
@@ -328,7 +331,7 @@ def test_templates_become_kernels() -> None:
     assert library.five.static_thread_group_memory_length == 80
 
 
-# (what a source says, what is wrong with it)
+# (a source's text, what is wrong with it)
 WRONG_SOURCES = [
     ("kernel void f(device float* y [[buffer(0)]]) { y[0] = nothing; }", "nothing"),
     ("kernel void f(device float* y [[buffer(31)]]) {}", "must be between 0 and 30"),
@@ -352,13 +355,13 @@ WRONG_SOURCES = [
 
 @pytest.mark.parametrize("text, message", WRONG_SOURCES)
 def test_wrong_sources_do_not_compile(text: str, message: str) -> None:
-    """What Metal's compiler refuses, and what torch.mps cannot bind, is a SyntaxError."""
+    """What Metal's compiler refuses, or torch.mps cannot bind, is a SyntaxError."""
     with pytest.raises(SyntaxError, match=message):
         sim.compile_shader(f"#include <metal_stdlib>\nusing namespace metal;\n{text}\n")
 
 
 def test_too_much_threadgroup_memory_is_refused() -> None:
-    """A kernel has 32 KB of threadgroup memory and not a byte more; others of its library are not affected."""
+    """A kernel with more than 32 KB of threadgroup memory is refused; other kernels of its library are unaffected."""
     source = """#include <metal_stdlib>
     using namespace metal;
     kernel void fits(device float* y [[buffer(0)]]) { TG_ARRAY(float, a, 4096); TG_ARRAY(half, b, 8192); y[0] = 1; }
@@ -374,7 +377,7 @@ def test_too_much_threadgroup_memory_is_refused() -> None:
 
 
 def test_same_source_is_compiled_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A library lies in the cache under the hash of all that went into it; unused ones are removed after a month."""
+    """The cache stores a library under the hash of its inputs; libraries unused for a month are removed."""
     monkeypatch.setenv("POINTSMAN_SIM_CACHE", str(tmp_path))
     compiled("y[i] = 1.0f;")
     (library,) = tmp_path.glob("*.so")

@@ -24,7 +24,7 @@ from tests.engines.paged.support.sim.signatures import (
 FILES = sorted(path.stem for path in KERNELS.glob("*.metal"))
 
 
-# Constants of models that the check at the start has not: (family, constants beside T).
+# Model constants that the check at startup does not cover: (family, constants beside T).
 MODELS = (
     *(("linear", {"BITS": bits, "GROUP": group}) for bits in (4, 8) for group in (32, 128)),
     *(("experts", {"BITS": bits, "GROUP": group}) for bits in (4, 8) for group in (32, 128)),
@@ -38,7 +38,7 @@ MODELS = (
 
 @cache
 def sources(dtype: torch.dtype) -> dict[str, str]:
-    """Every text that the operations compile for such weights, by family and constants; nothing is compiled."""
+    """Every text that the operations compile for this dtype, by family and constants; nothing is compiled."""
     found: list[str] = []
 
     class Nothing:
@@ -59,33 +59,34 @@ def sources(dtype: torch.dtype) -> dict[str, str]:
     ops.kernels.load("ordering")
     for family, constants in MODELS:
         ops.kernels.load(family, T=dtype, **constants)
-    families = [re.findall(r'#line 1 "(\w+)\.metal"', text)[1] for text in found]  # behind the prelude
+    families = [re.findall(r'#line 1 "(\w+)\.metal"', text)[1] for text in found]  # after the prelude
     return {f"{i} {family}": text for i, (family, text) in enumerate(zip(families, found, strict=True))}
 
 
 @pytest.mark.parametrize("name", FILES)
 def test_source_opens_with_its_card(name: str) -> None:
-    """Each file is ASCII and begins by saying what it is for."""
+    """Each file is ASCII and begins with a comment that describes its purpose."""
     text = (KERNELS / f"{name}.metal").read_text(encoding="ascii")
     assert text.startswith("// ") and len(text.split("\n\n")[0]) > 60
 
 
 def test_every_file_is_compiled_by_some_operation() -> None:
-    """No source lies about unused: each is a family of the operations, or part of one."""
+    """Every source file is a family of the operations or part of one."""
     used = set(re.findall(r'#line \d+ "(\w+)\.metal"', "".join(sources(torch.float16).values())))
     assert used == set(FILES)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 def test_apple_would_compile_it(dtype: torch.dtype) -> None:
-    """Of each text as it is handed to compile_shader: address spaces are named and match, calls are not ambiguous,
-    nothing is newer than C++14 or declared in vain."""
+    """The check for Apple's compiler has no complaint about any text handed to compile_shader: named address spaces, no
+    ambiguous calls, C++14, no unused declarations."""
     pytest.importorskip("clang.cindex")
     assert {name: message for name, text in sources(dtype).items() if (message := complaints(text))} == {}
 
 
 def test_threadgroup_arrays_are_aligned_for_vectors() -> None:
-    """Kernels read threadgroup memory by vectors of 4: all its arrays are declared by TG_ARRAY, at multiples of 16."""
+    """Kernels read threadgroup memory in vectors of 4, so all its arrays are declared by TG_ARRAY, at multiples of
+    16."""
     declared = re.compile(r"\bthreadgroup\s+\w+\s+\w+\s*\[")
     found = {name: declared.findall(without_comments(kernel_text(name))) for name in FILES}
     assert {name: arrays for name, arrays in found.items() if arrays} == {}
@@ -93,7 +94,7 @@ def test_threadgroup_arrays_are_aligned_for_vectors() -> None:
 
 
 def test_kernels_bind_what_torch_can() -> None:
-    """Buffers are numbered from 0 in the order of the arguments; a kernel's positions are all of one width."""
+    """Buffers are numbered from 0 in the order of the arguments; a kernel's positions all have one width."""
     for text in sources(torch.float16).values():
         for signature in read_signatures(text):
             assert list(signature.buffers) == list(range(len(signature.buffers)))
@@ -107,7 +108,7 @@ def test_kernels_bind_what_torch_can() -> None:
 
 
 def test_threadgroup_memory_fits() -> None:
-    """Of float32 too, whose tiles are the largest, no kernel has more than 32 KB."""
+    """No kernel exceeds 32 KB, even with float32, whose tiles are the largest."""
     for text in sources(torch.float32).values():
         library = sim.compile_shader(text)
         for name in dir(library):

@@ -1,4 +1,4 @@
-"""config.json in its spellings, and the errors of invalid ones."""
+"""The forms of config.json, and the errors for invalid ones."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def config_of(tmp_path: Path, **fields: Any) -> Any:
 
 
 def test_a_plain_llama(tmp_path: Path):
-    """What a config leaves out is as transformers has it: head size, no windows, float32, base 10000, untied."""
+    """Missing fields have the defaults of transformers: head size, no windows, float32, base 10000, untied."""
     config = config_of(tmp_path)
     assert (config.architecture, config.head_size, config.rotary_size) == ("LlamaForCausalLM", 16, 16)
     assert (config.windows, config.dtype, config.rope_theta, config.tie_embeddings) == ((0,) * 4, "float32", 1e4, False)
@@ -115,13 +115,13 @@ SPELLINGS: list[tuple[dict[str, Any], dict[str, Any]]] = [
 
 @pytest.mark.parametrize("fields, expected", SPELLINGS)
 def test_spellings(fields: dict[str, Any], expected: dict[str, Any], tmp_path: Path):
-    """Configs of transformers 4, 5 and MLX say the same in these ways."""
+    """Configs of transformers 4, 5 and MLX describe the same model with different fields."""
     config = config_of(tmp_path, **fields)
     assert {name: getattr(config, name) for name in expected} == expected
 
 
 def test_end_tokens_of_generation_config(tmp_path: Path):
-    """generation_config.json's end tokens come first, config.json's own are not lost, none comes twice."""
+    """The end tokens of generation_config.json come first, then those of config.json, without duplicates."""
     (tmp_path / "generation_config.json").write_text('{"eos_token_id": [5, 6]}')
     assert config_of(tmp_path, eos_token_id=6).eos_token_ids == (5, 6)
     assert config_of(tmp_path, eos_token_id=2).eos_token_ids == (5, 6, 2)
@@ -185,7 +185,7 @@ def test_wrong_fields(fields: dict[str, Any], problem: str, tmp_path: Path):
     ("[]", "an object is expected, not list"),
 ])  # fmt: skip
 def test_no_config(content: str | None, problem: str, tmp_path: Path):
-    """A folder without a readable config is no model."""
+    """A folder without a readable config is refused."""
     if content is not None:
         (tmp_path / "config.json").write_text(content)
     with pytest.raises(EngineError, match=problem):

@@ -20,7 +20,7 @@ from engines.paged.weights.loader import load_model
 from tests.engines.paged.support.paging import Pages
 from tests.engines.paged.support.tiny_models import FAMILIES, VOCAB_SIZE, tiny_model, transformers_model
 
-# Of the largest logit. Float32 keeps 1e-7; the sums of a layer are in another order than transformers'.
+# Relative to the largest logit. Float32 keeps 1e-7; the sums of a layer have another order than in transformers.
 TOLERANCE = 1e-5
 
 LLAMA3 = {
@@ -85,8 +85,8 @@ def assert_close(seen: Tensor, expected: Tensor) -> None:
 @torch.inference_mode()
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_logits_equal_those_of_transformers(variant: str):
-    """Sequences of different lengths in one batch, prefilled whole or in chunks, then decoded token by token, have the
-    logits that transformers computes of each alone."""
+    """Sequences of different lengths in one batch, prefilled whole or in chunks and then decoded token by token, have
+    the logits that transformers computes for each alone."""
     family, fields = VARIANTS[variant]
     folder = tiny_model(family, **fields)
     model = transformers_model(folder)
@@ -112,7 +112,7 @@ def test_logits_equal_those_of_transformers(variant: str):
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 @pytest.mark.parametrize("family", ["llama", "qwen3", "qwen3_moe"])
 def test_16_bit_logits_are_near(family: str, dtype: str):
-    """In 16 bits the logits are about as near to float32's as transformers' own in 16 bits."""
+    """In 16 bits the logits are about as close to float32's as transformers' own in 16 bits."""
     folder = tiny_model(family)
     tokens = texts({"b": 100})["b"]
     exact = expected_logits(folder, tokens)
@@ -126,7 +126,7 @@ def test_16_bit_logits_are_near(family: str, dtype: str):
 
 @pytest.mark.parametrize("variant", ["llama", "llama, linear", "llama 3.1", "qwen2, yarn", "yarn with mscale"])
 def test_rotations_are_those_of_transformers(variant: str):
-    """cos and sin of every position are equal to transformers' to the last bit."""
+    """cos and sin of every position are bit-identical to those of transformers."""
     family, fields = VARIANTS[variant]
     folder = tiny_model(family, **fields)
     cos, sin = rope_tables(read_config(folder), 300)
@@ -136,7 +136,7 @@ def test_rotations_are_those_of_transformers(variant: str):
 
 
 def test_num_positions_bounds_the_tables():
-    """The rotation's tables are as long as sequences may become, by default the config's maximum."""
+    """The rotation tables cover the requested number of positions, by default the config's maximum."""
     folder = tiny_model("llama")
     assert load_model(folder, Ops("cpu"), num_positions=50).decoder.num_positions == 50
     assert decoder_of(folder).num_positions == 2048

@@ -1,4 +1,4 @@
-"""Which C++ compiler is taken: the first that is one, and that does what is needed."""
+"""The choice of a C++ compiler: the first one that works and supports the source."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def script(path: Path, text: str) -> Path:
 
 
 def refuses(what: str) -> str:
-    """A compiler but for one argument or word."""
+    """A compiler that fails on one argument or word."""
     return f"""text=$(cat)
 case "$* $text" in *{what}*) echo 'error: {what} is not supported' >&2; exit 1;; esac
 printf %s "$text" | {REAL} "$@" """
@@ -48,7 +48,8 @@ def test_a_stub_is_no_compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
 
 @pytest.mark.parametrize("has_tools", [True, False])
 def test_macos_stubs_are_never_called(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, has_tools: bool) -> None:
-    """Without the Command Line Tools the compilers of /usr/bin open a dialog: xcode-select says so without one."""
+    """Without the Command Line Tools the compilers in /usr/bin open a dialog; xcode-select detects that without one,
+    and they are not called."""
     stubs, other, called = tmp_path / "usr", tmp_path / "other", tmp_path / "called"
     stub = script(stubs / "clang++", f'touch {called}; exec {REAL} "$@"')
     real = script(other / "g++", f'exec {REAL} "$@"')
@@ -60,14 +61,14 @@ def test_macos_stubs_are_never_called(monkeypatch: pytest.MonkeyPatch, tmp_path:
     assert cpp_compiler.compiler() == ((str(stub if has_tools else real)),)
     assert called.exists() == has_tools
     if not has_tools:
-        monkeypatch.setenv("CXX", "clang++")  # by name, and still a stub
+        monkeypatch.setenv("CXX", "clang++")  # by name it is still a stub
         with pytest.raises(NoCompilerError):
             cpp_compiler.compiler()
         assert not called.exists()
 
 
 def test_compiler_that_lacks_a_type_is_passed_over(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Each compiler is tried with what is needed, and the first that does it is taken."""
+    """Each compiler is tried with the source, and the first that compiles it is used."""
     first, second = script(tmp_path / "clang++", refuses("_Float16")), script(tmp_path / "g++", f'exec {REAL} "$@"')
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     assert cpp_compiler.select_compiler("float f(_Float16 x) { return (float)x; }") == ((str(second),), ())

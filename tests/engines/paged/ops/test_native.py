@@ -1,4 +1,4 @@
-"""Attention compiled for this processor, against torch's: the same numbers, and to the bit whatever else runs."""
+"""Compiled CPU attention against torch's: equal numbers, bit-identical regardless of other sequences."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CPU = torch.device("cpu")
 BLOCK = 16
 SHAPES = [(4, 4, 64), (12, 4, 64), (8, 1, 128), (4, 2, 80), (14, 2, 96), (2, 1, 256), (4, 4, 16)]
 TOLERANCES = {torch.float32: 2e-6, torch.bfloat16: 1e-2, torch.float16: 2e-3}
-# One block and its borders, one piece of the cache and its borders, and several.
+# One block and its boundaries, one piece of the cache and its boundaries, and several.
 LENGTHS = [1, 2, 15, 16, 17, 127, 128, 129, 300]
 
 
@@ -46,7 +46,7 @@ def cached(groups: int, size: int, dtype: torch.dtype, num_blocks: int = 200) ->
 
 
 def tables(lengths: list[int]) -> list[list[int]]:
-    """Scattered blocks for sequences of these lengths; each has its own."""
+    """Scattered, separate blocks for sequences of these lengths."""
     left = iter((torch.randperm(199) + 1).tolist())
     return [[next(left) for _ in range(-(-length // BLOCK))] for length in lengths]
 
@@ -54,7 +54,7 @@ def tables(lengths: list[int]) -> list[list[int]]:
 @pytest.mark.parametrize("dtype", TOLERANCES, ids=str)
 @pytest.mark.parametrize("heads, groups, size", SHAPES)
 def test_decoding_is_attention(heads: int, groups: int, size: int, dtype: torch.dtype) -> None:
-    """What it computes in each dtype is what torch computes in float32, but for the rounding of the result."""
+    """In each dtype the result is torch's in float32, up to rounding of the result."""
     torch.manual_seed(1)
     batch = batch_of([1] * len(LENGTHS), LENGTHS, tables(LENGTHS), BLOCK)
     cache = cached(groups, size, dtype)
@@ -69,7 +69,7 @@ def test_decoding_is_attention(heads: int, groups: int, size: int, dtype: torch.
 
 
 def test_prompts_among_decodes_go_by_torch() -> None:
-    """In a step of both, each row has its own sequence's attention, in its place."""
+    """In a mixed step each row has its own sequence's attention, in its place."""
     torch.manual_seed(1)
     batch = batch_of([1, 1, 7, 20], [40, 9, 30, 20], tables([40, 9, 30, 20]), BLOCK)
     cache, q = cached(2, 64, torch.float32), torch.randn(29, 4, 64)
@@ -80,7 +80,7 @@ def test_prompts_among_decodes_go_by_torch() -> None:
 
 @pytest.mark.parametrize("threads", [1, 2, 3])
 def test_a_row_is_the_same_to_the_bit(threads: int) -> None:
-    """Alone, among others, on more threads: a sequence's result does not change."""
+    """A sequence's result is bit-identical alone, among others, and with more threads."""
     torch.manual_seed(1)
     ops = native(6, 2, 64, torch.bfloat16)
     cache, q = cached(2, 64, torch.bfloat16), torch.randn(len(LENGTHS), 6, 64).bfloat16()
@@ -96,7 +96,7 @@ def test_a_row_is_the_same_to_the_bit(threads: int) -> None:
         torch.set_num_threads(before)
 
 
-# dispatch_apply_f of a Mac's libSystem, by threads of our own; `dispatched` counts its calls and the turns of each.
+# dispatch_apply_f of a Mac's libSystem, with pthreads; `dispatched` counts its calls and its work items.
 DISPATCH = """
 #include <pthread.h>
 #include <stddef.h>
@@ -122,7 +122,7 @@ extern "C" void dispatch_apply_f(size_t iterations, void *queue, void *context, 
 
 
 def test_work_is_shared_out_by_dispatch_on_a_mac(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """On a Mac the threads are libdispatch's: each takes part, and the result is the same to the bit."""
+    """On a Mac libdispatch runs the work: each thread takes part, and the result is bit-identical."""
     torch.manual_seed(1)
     cache, q = cached(2, 64, torch.float32), torch.randn(len(LENGTHS), 4, 64)
     batch = batch_of([1] * len(LENGTHS), LENGTHS, tables(LENGTHS), BLOCK)
@@ -149,7 +149,7 @@ def test_work_is_shared_out_by_dispatch_on_a_mac(monkeypatch: pytest.MonkeyPatch
 
 
 def test_what_is_not_the_sequences_own_is_never_read() -> None:
-    """NaN in other blocks, and behind a sequence's last token, does not reach it."""
+    """NaN in other blocks, and after a sequence's last token, does not affect it."""
     poisoned = [torch.full((64, BLOCK, 1, 16), float("nan")) for _ in range(2)]
     for table, tokens in (([3, 9], 20), ([2], 5)):
         for position in range(tokens):
@@ -162,7 +162,7 @@ def test_what_is_not_the_sequences_own_is_never_read() -> None:
 
 
 def test_large_scores_overflow_nothing() -> None:
-    """Softmax is of what stands above the highest score, however high that is, and later pieces may raise it."""
+    """Softmax subtracts the highest score, however high it is and even if it is in a later piece."""
     cache = LayerCache(torch.zeros(20, BLOCK, 1, 16), torch.randn(20, BLOCK, 1, 16))
     cache.keys[10, 3] = 1e4  # far behind the first piece
     q = torch.ones(1, 1, 16)
@@ -172,7 +172,7 @@ def test_large_scores_overflow_nothing() -> None:
 
 
 def test_without_a_compiler_torch_attends(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`auto` takes torch where nothing can be compiled; `native` fails with what is missing."""
+    """Without a compiler `auto` uses torch, and `native` fails with an error that names what is missing."""
     monkeypatch.setattr(cpp_compiler, "candidates", lambda: iter(()))
     ops = choose_ops("auto", CPU, torch.float32)
     ops.prepare_attention(4, 2, 64, torch.float32)
@@ -184,20 +184,20 @@ def test_without_a_compiler_torch_attends(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_a_source_that_cannot_be_compiled_names_the_reason(tmp_path: Path) -> None:
-    """The compiler's own words are the error."""
+    """The error has the compiler's own message."""
     with pytest.raises(CompileError, match="nonsense"):
         cpp_compiler.build("nonsense here;", ("-x", "c++", "-shared", "-fPIC"), tmp_path)
 
 
 @pytest.mark.parametrize("size, dtype, why", [(40, torch.float32, "multiple of 16"), (64, torch.float64, "is none of")])
 def test_shapes_that_it_is_not_made_for(size: int, dtype: torch.dtype, why: str) -> None:
-    """A shape or a dtype without a kernel is refused by its number."""
+    """A shape or a dtype without a kernel is refused with an error that names it."""
     with pytest.raises(ValueError, match=why):
         load_kernel(4, 2, size, dtype)
 
 
 def test_a_kernel_that_computes_something_else_is_found_out() -> None:
-    """Before it is used, each kernel attends once, and torch does the same."""
+    """Before its first use each kernel's attention is compared with torch's."""
     right = NativeDecode(load_kernel(4, 2, 64, torch.float32))
     check_kernel(right, 4, 2, 64, torch.float32)
 
@@ -210,6 +210,6 @@ def test_a_kernel_that_computes_something_else_is_found_out() -> None:
 
 
 def test_other_devices_have_other_operations() -> None:
-    """`native` is of processors alone."""
+    """`native` exists for CPUs only."""
     with pytest.raises(EngineError, match="it needs device 'cpu'"):
         choose_ops("native", torch.device("cuda"), torch.float32)

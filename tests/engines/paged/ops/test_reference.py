@@ -24,7 +24,7 @@ def batch_of(query_lens: list[int], context_lens: list[int], tables: list[list[i
 
 
 def slow_attention(q: Tensor, cache: LayerCache, batch: Batch, scale: float, window: int) -> Tensor:
-    """Row by row, in float64."""
+    """Attention row by row, in float64."""
     out = torch.zeros(q.shape, dtype=torch.float64)
     shared = q.shape[1] // cache.keys.shape[2]
     for row, (position, sequence) in enumerate(
@@ -55,7 +55,7 @@ CASES = {
 
 
 def reference(attends: str) -> Ops:
-    """`plain` attends as on MPS, by matrix products."""
+    """The reference operations; `plain` attends as on MPS, by matrix products."""
     ops = Ops("cpu")
     if attends == "plain":
         ops._attention = PagedAttention(torch.device("mps"))
@@ -71,20 +71,20 @@ def reference(attends: str) -> Ops:
     if max(query_lens) < 100 or (heads, window) in ((4, 0), (4, 6))  # the slow definition takes seconds there
 ])  # fmt: skip
 def test_attention(case: str, heads: int, groups: int, window: int, attends: str):
-    """Each row attends to the cached tokens of its own sequence up to itself, wherever their blocks lie."""
+    """Each row attends to the cached tokens of its own sequence up to itself, wherever their blocks are."""
     torch.manual_seed(1)
     batch = batch_of(*CASES[case])
     cache = LayerCache(torch.randn(128, BLOCK, groups, 8), torch.randn(128, BLOCK, groups, 8))
     q = torch.randn(len(batch.positions), heads, 8)
     ops = reference(attends)
     expected = slow_attention(q, cache, batch, 0.3, window)
-    for _ in range(2):  # the second layer of a step goes by the plan of the first
+    for _ in range(2):  # the second layer of a step uses the plan of the first
         assert torch.allclose(ops.attention(q, cache, batch, 0.3, window).double(), expected, atol=2e-6)
 
 
 @pytest.mark.parametrize("attends", ["torch", "plain"])
 def test_attention_never_reads_what_is_not_the_sequences_own(attends: str):
-    """What other blocks hold, NaN even, does not reach a sequence; slots past its context neither."""
+    """The contents of other blocks and of slots after the context, even NaN, do not affect a sequence."""
     batch = batch_of([1, 1, 6], [5, 12, 10], [[3, 9], [2, 30, 7], [11, 14, 13]])
     poisoned = [torch.full((64, BLOCK, 1, 8), float("nan")) for _ in range(2)]
     for table, tokens in zip(batch.block_tables_list, batch.context_lens_list, strict=True):
@@ -111,7 +111,7 @@ PLAIN = [
 def test_plain_attention_is_torchs(
     a: int, b: int, rows: int, tokens: int, is_shared: bool, mask: str | None, is_causal: bool
 ):
-    """By products and a softmax, in float64, the same as scaled_dot_product_attention, to rounding."""
+    """Attention by products and a softmax, in float64, equals scaled_dot_product_attention up to rounding."""
     torch.manual_seed(6)
     q = torch.randn(a, b, rows, 16, dtype=torch.float64)
     keys, values = (torch.randn(a, 1 if is_shared else b, tokens, 16, dtype=torch.float64) for _ in range(2))
@@ -128,7 +128,7 @@ def test_plain_attention_is_torchs(
 
 
 def test_plain_attention_rounds_once():
-    """Of 16 bits, sums are in float32: as near to float64 as the result's dtype."""
+    """Sums of 16-bit values are in float32: the result is as close to float64 as its dtype allows."""
     torch.manual_seed(6)
     q, keys, values = (torch.randn(1, 2, 4, 64).half() for _ in range(3))
     expected = scaled_dot_product_attention(q.double(), keys.double(), values.double(), scale=0.125)
@@ -141,7 +141,8 @@ def test_plain_attention_rounds_once():
 @pytest.mark.parametrize("rotary", [8, 4])
 @pytest.mark.parametrize("has_norm", [False, True])
 def test_rope_write(dtype: torch.dtype, tolerance: float, rotary: int, has_norm: bool):
-    """Queries and keys are normed and rotated by their rows' positions; keys and values lie in the rows' slots."""
+    """Queries and keys are normed and rotated by their rows' positions; keys and values are written to the rows'
+    slots."""
     torch.manual_seed(2)
     heads, groups, size = 4, 2, 8
     batch = batch_of([1, 3], [7, 3], [[5, 2], [9]])
@@ -170,7 +171,7 @@ def test_rope_write(dtype: torch.dtype, tolerance: float, rotary: int, has_norm:
 
 
 def test_add_rmsnorm():
-    """The residual takes up x, and what goes on is its RMS norm."""
+    """The residual adds x, and the output is its RMS norm."""
     ops = Ops("cpu")
     x, weight = torch.randn(3, 8), torch.rand(8)
     normed, residual = ops.add_rmsnorm(x.clone(), None, weight, 1e-6)
@@ -183,7 +184,7 @@ def test_add_rmsnorm():
 
 @pytest.mark.parametrize("bits", [4, 8])
 def test_packing_round_trip(bits: int):
-    """Packed words hold value i at bits i * b and on, the highest word bit too."""
+    """Packed words hold value i in the bits from i * b on, including the highest bit."""
     values = torch.randint(0, 2**bits, (5, 64))
     packed = pack(values, bits)
     assert packed.dtype == torch.int32
@@ -202,7 +203,7 @@ def quantized(n: int, k: int, bits: int, group: int, dtype: torch.dtype = torch.
 @pytest.mark.parametrize("bits, group", [(4, 32), (4, 64), (4, 128), (8, 64)])
 @pytest.mark.parametrize("rows", [1, 4, 5, 70])
 def test_quantized_products(bits: int, group: int, dtype: torch.dtype, tolerance: float, rows: int):
-    """A product with a quantized matrix is near that with the exactly expanded one, for few rows and for many."""
+    """A product with a quantized matrix is close to that with the exactly expanded one, for few rows and for many."""
     torch.manual_seed(4)
     weight, bias = quantized(2080, 256, bits, group, dtype), torch.randn(2080).to(dtype)
     x = torch.randn(rows, 256).to(dtype)
@@ -214,14 +215,14 @@ def test_quantized_products(bits: int, group: int, dtype: torch.dtype, tolerance
 
 
 def test_packed_matrices_take_little():
-    """4-bit matrices with their expanded form take little more than bfloat16's bytes."""
+    """4-bit matrices with their expanded form take little more memory than bfloat16."""
     weight = quantized(2048, 1024, 4, 64, torch.bfloat16)
     dense = 2048 * 1024 * 2
     assert dense <= held_bytes(Ops("cpu").prepare_linear(weight)) <= 1.35 * dense
 
 
 def test_gate_up_takes_what_adapters_add():
-    """silu(gate x + a) * (up x + b); without them a and b are nothing."""
+    """The result is silu(gate x + a) * (up x + b); without adapters a and b are zero."""
     torch.manual_seed(5)
     gate, up, x, a, b = (torch.randn(*shape) for shape in ((6, 8), (6, 8), (3, 8), (3, 6), (3, 6)))
     ops = Ops("cpu")
@@ -232,7 +233,8 @@ def test_gate_up_takes_what_adapters_add():
 
 
 def test_joined_weights_keep_their_numbers():
-    """4-bit beside 8-bit matrices become 8-bit ones of the same numbers; beside a dense one they are expanded."""
+    """4-bit matrices joined with 8-bit ones become 8-bit with the same values; joined with a dense one they are
+    expanded."""
     four, eight = quantized(3, 128, 4, 64), quantized(5, 128, 8, 32)
     joined = join([four, eight])
     assert isinstance(joined, Quantized)
@@ -246,7 +248,7 @@ def test_joined_weights_keep_their_numbers():
 
 @pytest.mark.parametrize("renormalize", [False, True])
 def test_moe(renormalize: bool):
-    """A row's experts are its likeliest, the lower id among equals; their results are summed by weight."""
+    """A row uses its likeliest experts, the lower id first among equals; their results are summed by weight."""
     torch.manual_seed(3)
     gate, up, down = (torch.randn(4, *shape) for shape in ((6, 8), (6, 8), (8, 6)))
     ops = Ops("cpu")
@@ -267,7 +269,7 @@ def test_moe(renormalize: bool):
 
 
 def test_copy_blocks():
-    """Blocks are copied in every layer, all read before any is written."""
+    """Blocks are copied in every layer; all are read before any is written."""
     keys, values = torch.randn(2, 5, BLOCK, 1, 4), torch.randn(2, 5, BLOCK, 1, 4)
     before = keys.clone(), values.clone()
     Ops("cpu").copy_blocks(keys, values, torch.tensor([[1, 3], [3, 4]]))
@@ -278,7 +280,7 @@ def test_copy_blocks():
 
 
 def test_quantized_embedding():
-    """Rows of a packed table are those of the expanded one."""
+    """Rows of a packed table equal those of the expanded one."""
     table = quantized(10, 64, 4, 32)
     ops = Ops("cpu")
     rows = ops.embed(torch.tensor([3, 0, 3], dtype=torch.int32), ops.prepare_embedding(table))

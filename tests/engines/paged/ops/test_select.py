@@ -1,4 +1,4 @@
-"""Which operations are chosen, and what is settled for them first."""
+"""The choice of operations, and the settings made before."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from engines.paged.ops.reference.attention import plain_attention
 def test_fast_math_is_off_on_mps(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, value: str | None, warnings: int
 ) -> None:
-    """PYTORCH_MPS_FAST_MATH is unset before torch compiles its first kernel; the log says so where it was set."""
+    """PYTORCH_MPS_FAST_MATH is unset before torch compiles its first kernel; a warning is logged if it was set."""
     if value is None:
         monkeypatch.delenv(FAST_MATH, raising=False)
     else:
@@ -27,13 +27,13 @@ def test_fast_math_is_off_on_mps(
 
 
 def test_other_devices_leave_the_environment_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The variable is torch's on MPS, and of no concern elsewhere."""
+    """On other devices the variable, which affects MPS only, is unchanged."""
     monkeypatch.setenv(FAST_MATH, "1")
     choose_ops("reference", torch.device("cpu"), torch.float32)
     assert os.environ[FAST_MATH] == "1"
 
 
 def test_reference_attends_plainly_on_mps() -> None:
-    """torch's own attention is not used where it has been silently wrong."""
+    """On MPS torch's own attention is not used, since it has been silently wrong there."""
     assert Ops("mps")._attention._dot_product is plain_attention
     assert Ops("cpu")._attention._dot_product is torch.nn.functional.scaled_dot_product_attention

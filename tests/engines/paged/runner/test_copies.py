@@ -1,4 +1,4 @@
-"""Blocks that are copied before a step."""
+"""Block copies before a step."""
 
 import pytest
 
@@ -18,5 +18,5 @@ from engines.paged.runner.runner import _apart
 def test_no_block_is_read_and_written_at_once(
     copies: tuple[tuple[int, int], ...], parts: list[list[tuple[int, int]]]
 ) -> None:
-    """Copies that hang together go one after another, in the order in which they were planned."""
+    """Dependent copies run one after another, in the planned order."""
     assert _apart(copies) == parts

@@ -1,4 +1,4 @@
-"""An engine on Apple's GPU, as far as one can know without it: what it sends, when it waits, what it replays."""
+"""An engine on a fake Apple GPU: what it sends, when it waits, what it replays."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ StartEngine = Callable[..., tuple[PagedEngine, FakeMps]]
 
 @pytest.fixture
 def start_engine(monkeypatch: pytest.MonkeyPatch) -> Iterator[StartEngine]:
-    """start_engine(folder, **options): an engine on a fake GPU of its own, and that."""
+    """start_engine(folder, **options): an engine on its own fake GPU, and that GPU."""
     engines: list[PagedEngine] = []
 
     def start(folder: Path, **options: Any) -> tuple[PagedEngine, FakeMps]:
@@ -59,7 +59,7 @@ def start_engine(monkeypatch: pytest.MonkeyPatch) -> Iterator[StartEngine]:
 
 @pytest.fixture(scope="module")
 def reference() -> Iterator[Callable[..., PagedEngine]]:
-    """reference(folder, **options): the same engine on the processor, by plain torch."""
+    """reference(folder, **options): the same engine on the CPU, by plain torch."""
     engines: list[PagedEngine] = []
 
     def start(folder: Path, **options: Any) -> PagedEngine:
@@ -73,8 +73,8 @@ def reference() -> Iterator[Callable[..., PagedEngine]]:
 
 
 def requests_of(engine: PagedEngine) -> list[Answer]:
-    """Requests that begin and end beside each other: greedy and drawn, filtered, penalised, of one choice and of
-    more, with log probabilities, words that are banned, a grammar, beams."""
+    """Concurrent requests of different lengths: greedy and sampled, filtered, penalised, with one choice and several,
+    with log probabilities, banned words, a grammar, beams."""
     long = [(7 * i) % 200 for i in range(50)]
     requested = [
         send(engine, [5, 6, 7], max_tokens=40),
@@ -107,8 +107,8 @@ def requests_of(engine: PagedEngine) -> list[Answer]:
 def test_answers_are_those_of_the_processor(
     start_engine: StartEngine, reference: Callable[..., PagedEngine], family: str, options: dict[str, Any]
 ) -> None:
-    """Every token is the one that the processor draws, though the device reads what it is sent long after, and no
-    memory that it still reads is let go of."""
+    """Every token equals the CPU's, although the device reads its inputs much later, and no memory is freed that it has
+    yet to read."""
     folder = tiny_model(family)
     engine, device = start_engine(folder, **options)
     expected = requests_of(reference(folder, **options))
@@ -120,7 +120,7 @@ def test_answers_are_those_of_the_processor(
 
 
 def counts_by_token(engine: PagedEngine, device: FakeMps, **fields: Any) -> list[tuple[int, int]]:
-    """Waits for the device, and torch's own operations, at each token of an answer."""
+    """The number of waits for the device, and of torch's own operations, at each token of a reply."""
     counts: list[tuple[int, int]] = []
 
     class Counted(Answer):
@@ -140,8 +140,8 @@ def counts_by_token(engine: PagedEngine, device: FakeMps, **fields: Any) -> list
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("fields", [{}, {"temperature": 0.8, "seed": 1}, {"temperature": 0.8, "top_k": 5, "seed": 1}])
 def test_a_steady_step_waits_for_nothing(start_engine: StartEngine, dtype: str, fields: dict[str, Any]) -> None:
-    """While the same sequences go on, no step waits for the device, and torch itself computes at most the positions of
-    their noise: all else is the model's kernels, replayed."""
+    """While the same sequences continue, no step waits for the device, and torch itself computes at most the noise
+    positions: the rest is the model's kernels, replayed."""
     engine, device = start_engine(tiny_model("llama"), dtype=dtype)
     counts = counts_by_token(engine, device, **fields)[10:50]
     waits = [waits for waits, _ in counts]
@@ -151,8 +151,8 @@ def test_a_steady_step_waits_for_nothing(start_engine: StartEngine, dtype: str, 
 
 
 def test_no_step_waits_where_requests_come_and_go(start_engine: StartEngine) -> None:
-    """Requests that begin, prompts in pieces among them, and such that end, wait for the device no more than steady
-    ones; what reads log probabilities of a prompt does."""
+    """Requests that start, including chunked prompts, and requests that end cause no wait for the device; reading a
+    prompt's log probabilities does."""
     engine, device = start_engine(tiny_model("llama"), max_batch_tokens=16)
     answer_of(engine, [5, 6, 7], max_tokens=20)
     before = device.num_waits
@@ -166,8 +166,8 @@ def test_no_step_waits_where_requests_come_and_go(start_engine: StartEngine) -> 
 
 
 def test_steps_of_prompts_do_not_pile_up(start_engine: StartEngine) -> None:
-    """The device never has more than the step after the current one, for any length of prompt: new and cancelled
-    requests wait for two steps at most."""
+    """The device's queue has at most the step after the current one, for any prompt length: new and cancelled requests
+    wait for two steps at most."""
     engine, device = start_engine(tiny_model("llama"), max_context=600, max_batch_tokens=16)
     runner = engine._parts.runner
     waiting: list[int] = []
@@ -187,8 +187,7 @@ def test_steps_of_prompts_do_not_pile_up(start_engine: StartEngine) -> None:
 
 
 def test_a_failed_step_lets_go_of_nothing_too_early(start_engine: StartEngine, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where a step fails, the device is waited for before the memory goes that the step before still reads and
-    writes."""
+    """If a step fails, the engine waits for the device before it frees memory that the previous step still uses."""
     engine, device = start_engine(tiny_model("llama"))
     answer_of(engine, [5], max_tokens=8)
     runner = engine._parts.runner
@@ -209,8 +208,7 @@ def test_a_failed_step_lets_go_of_nothing_too_early(start_engine: StartEngine, m
 
 
 def test_memory_of_a_captured_step_is_shared(start_engine: StartEngine) -> None:
-    """Results of layers lie where those of others were: a captured step of many layers takes no more memory than one
-    of few."""
+    """Layers share the memory of their results: a captured step of many layers takes no more memory than one of few."""
     sizes = []
     for layers in (2, 6):
         engine, _ = start_engine(tiny_model("llama", num_hidden_layers=layers))
@@ -222,7 +220,7 @@ def test_memory_of_a_captured_step_is_shared(start_engine: StartEngine) -> None:
 
 
 def test_what_torch_computes_is_not_replayed(start_engine: StartEngine, reference: Callable[..., PagedEngine]) -> None:
-    """A step in which torch adds up a shared expert is computed each time, and right."""
+    """A step in which torch adds a shared expert is computed each time, with the right result."""
     engine, _ = start_engine(tiny_model("qwen2_moe"))
     expected = answer_of(reference(tiny_model("qwen2_moe")), [5, 6, 7], max_tokens=20)
     assert answer_of(engine, [5, 6, 7], max_tokens=20).tokens() == expected.tokens()
@@ -232,8 +230,7 @@ def test_what_torch_computes_is_not_replayed(start_engine: StartEngine, referenc
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_kernels_are_replayed_on_the_processor_too(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In the simulator the same steps are captured, in memory of the host's, and what they compute stays the same when
-    sequences come and go."""
+    """In the simulator the same steps are captured, in host memory, and stay correct when sequences start and end."""
     folder = tiny_model("llama")
     answers = []
     for has_replay in (True, False):

@@ -1,4 +1,4 @@
-"""Rows to be sampled: the batch that is kept from step to step is the one that would be made of the texts alone."""
+"""Sampling batches: the batch that is updated from step to step equals one built from the texts alone."""
 
 import math
 import random
@@ -20,7 +20,7 @@ CPU = torch.device("cpu")
 
 @dataclass
 class Text:
-    """A sequence as the engine has it."""
+    """A sequence as the engine stores it."""
 
     prompt: list[int]
     answer: list[int] = field(default_factory=list)
@@ -35,7 +35,7 @@ class Text:
 
 
 def encode(text):
-    """A token a letter: a is 1; a space before a word makes its first letter another token."""
+    """One token per letter: a is 1; a preceding space makes a word's first letter another token."""
     spaced, letters = text.startswith(" "), text.strip()
     ids = [ord(letter) - 96 for letter in letters]
     return [ids[0] + 20, *ids[1:]] if spaced and ids else ids
@@ -66,7 +66,7 @@ def test_columns():
 
 
 def test_what_a_batch_need_not_do():
-    """A batch says where no row is drawn by chance, and where none is filtered."""
+    """A batch knows whether all rows are greedy, and whether none is filtered."""
     made = batches()
     greedy = made.admit(Text([1]), SamplingParams(temperature=0.0, top_k=3), 1)
     plain = made.admit(Text([1]), SamplingParams(), 1)
@@ -79,7 +79,7 @@ def test_what_a_batch_need_not_do():
 
 
 def test_beams_are_not_drawn():
-    """A beam's row yields the likeliest token: which ones it goes on with is not for chance, nor for penalties."""
+    """A beam's row yields the likeliest tokens: sampling and penalties do not apply to it."""
     made = batches()
     beam = made.admit(Text([1]), SamplingParams(temperature=0.7, presence_penalty=1.0, beam_width=3), 1)
     batch = made.build([entry(beam)])
@@ -87,7 +87,7 @@ def test_beams_are_not_drawn():
 
 
 def test_the_same_rows_cost_nothing():
-    """While the same sequences go on, no tensor but the positions is built again."""
+    """While the same sequences continue, only the positions are built again."""
     made = batches()
     text = Text([1, 2])
     state = made.admit(text, SamplingParams(temperature=0.5, logit_bias={3: 1.0}), 1)
@@ -103,7 +103,7 @@ def test_the_same_rows_cost_nothing():
 
 
 def test_min_tokens_forbid_the_end():
-    """Before min_tokens neither EOS nor stop tokens may come, behind each draft counted; then they may."""
+    """Before min_tokens neither EOS nor stop tokens are allowed, where each draft counts; afterwards they are."""
     made = batches()
     text = Text([1], [5])
     state = made.admit(text, SamplingParams(temperature=0.0, min_tokens=3, stop_token_ids=(7,)), 1)
@@ -118,8 +118,8 @@ def test_min_tokens_forbid_the_end():
 
 
 def test_bad_words():
-    """A word's last token may not come behind its others, at the beginning and after a space; drafts are such
-    others."""
+    """A word's last token is not allowed after its other tokens, at the beginning and after a space; drafts count as
+    such tokens."""
     made = batches()
     text = Text([1, 2], [3])
     state = made.admit(text, SamplingParams(temperature=0.0, bad_words=("x", "abc")), 1)
@@ -133,13 +133,13 @@ def test_bad_words():
 
 
 def test_words_of_one_token_need_no_host():
-    """What can be forbidden beforehand lets the engine run ahead."""
+    """Constraints that are known beforehand let the engine run ahead."""
     made = batches()
     assert not made.admit(Text([1]), SamplingParams(bad_words=("x",), logit_bias={1: 2.0}), 1).needs_host
 
 
 class Grammar:
-    """Allows one token: the one after the last, drafts included."""
+    """Allows one token: the id after that of the last token, drafts included."""
 
     def __init__(self, text):
         self.text = text
@@ -152,7 +152,8 @@ class Grammar:
 
 
 def test_grammars():
-    """Rows with a grammar may draw what it allows, behind each draft; ids beyond its tokenizer none; other rows all."""
+    """Rows with a grammar allow its tokens only, after each draft too, and no ids beyond its tokenizer; other rows
+    allow all."""
     made = batches()
     text = Text([1, 2])
     state = made.admit(text, SamplingParams(temperature=1.0, min_tokens=5), 1, Grammar(text))
@@ -166,7 +167,8 @@ def test_grammars():
 
 
 def test_a_draft_models_rows():
-    """A draft model draws by temperature and filters alone, at the same positions, without the other rows' undoing."""
+    """A draft model samples by temperature and filters only, at the same positions, and leaves the main batch
+    intact."""
     made = batches()
     state = made.admit(Text([1, 2]), SamplingParams(presence_penalty=1.0, logit_bias={1: 1.0}, top_k=4), 1)
     main = made.build([entry(state, 5)])
@@ -186,7 +188,7 @@ PARAMS = [
 
 
 def expected_counts(entries):
-    """By the texts alone: how often each token came before each row, and which stand in the prompt."""
+    """Computed from the texts alone: how often each token came before each row, and which are in the prompt."""
     counts, seen = [], []
     for state, position, drafts in entries:
         is_penalized = state.params not in PARAMS[:2]
@@ -200,7 +202,7 @@ def expected_counts(entries):
 
 @pytest.mark.parametrize("seed", range(8))
 def test_penalties_follow_the_texts(seed):
-    """However sequences come and go, with drafts right or wrong, read late or taken back, penalties see the texts."""
+    """Penalties follow the texts as sequences start and end, with drafts accepted or rejected, read late or revoked."""
     chance = random.Random(seed)
     made = batches()
     running = []
@@ -231,12 +233,12 @@ def test_penalties_follow_the_texts(seed):
             kept = next((i for i, draft in enumerate(drafts) if yielded[i] != draft), len(drafts)) + 1
             state.history.answer += yielded[:kept]
             row += 1 + len(drafts)
-            if chance.random() < 0.05:  # taken back
+            if chance.random() < 0.05:  # revoked
                 del state.history.answer[-2:]
 
 
 def test_tokens_are_counted_before_they_are_read():
-    """A step that is launched before the one before it was read counts that one's token."""
+    """A step that is launched before the previous one was read counts that one's token."""
     made = batches()
     text = Text([1])
     state = made.admit(text, SamplingParams(temperature=0.0, frequency_penalty=1.0), 1)
@@ -249,7 +251,7 @@ def test_tokens_are_counted_before_they_are_read():
 
 
 def test_inside_and_outside_of_inference_mode():
-    """A thread may sample in torch's inference mode and outside of it, with what it has kept from before."""
+    """A thread may sample in torch's inference mode and outside of it, with the same stored tensors."""
     made = batches()
     state = made.admit(Text([1]), SamplingParams(frequency_penalty=1.0, temperature=2.0), 1)
     tokens = []
@@ -265,7 +267,7 @@ def test_inside_and_outside_of_inference_mode():
 
 
 def test_seats_are_given_back():
-    """Sequences that have ended leave no memory behind: the table is as large as the most that ran together."""
+    """A sequence that ends frees its row: the table is as large as the highest number of concurrent sequences."""
     made = batches()
     for _ in range(50):
         state = made.admit(Text([1]), SamplingParams(frequency_penalty=1.0), 1)

@@ -1,4 +1,4 @@
-"""Texts that must be what a grammar says."""
+"""Texts that must follow a grammar."""
 
 import json
 import re
@@ -35,13 +35,13 @@ def ids(text, tokenizer=BYTES):
 
 
 def allowed(matcher):
-    """The ids that may come now."""
+    """The ids that the grammar allows next."""
     words = matcher.masks()[0].view(np.uint8)
     return set(np.unpackbits(words, bitorder="little").nonzero()[0].tolist())
 
 
 def generated(spec, seed, tokenizer=BYTES, most=400, favoured="", spread=2.0):
-    """(a text of random logits under a grammar, whether it was whole); `favoured` letters are likelier."""
+    """(a text of random logits under a grammar, whether it was complete); `favoured` letters are likelier."""
     batches = SamplingBatches(tokenizer.vocab_size, Staging(CPU), tokenizer.eos_ids, lambda text: [])
     walk = matcher(spec, tokenizer)
     text = Text([0])
@@ -88,7 +88,7 @@ def check_person(person):
 
 @pytest.mark.parametrize("tokenizer", [BYTES, PIECES, SPACES], ids=["bytes", "pieces", "spaces"])
 def test_any_logits_give_json_of_the_schema(tokenizer):
-    """Whatever a model says, under a schema its text is JSON that the schema holds for."""
+    """With any logits, text under a schema is JSON that validates against it."""
     spec = GrammarSpec("json_schema", json.dumps(PERSON))
     num_whole = 0
     for seed in range(12):
@@ -100,7 +100,7 @@ def test_any_logits_give_json_of_the_schema(tokenizer):
 
 
 def test_any_logits_give_an_object():
-    """json_object gives some JSON object, in any form."""
+    """json_object yields a JSON object of any form."""
     found = [generated(GrammarSpec("json_object"), seed, favoured='}"]0') for seed in range(12)]
     whole = [json.loads(text) for text, is_whole in found if is_whole]
     assert len(whole) >= 8
@@ -110,14 +110,14 @@ def test_any_logits_give_an_object():
 
 @pytest.mark.parametrize("seed", range(10))
 def test_regular_expressions(seed):
-    """A regular expression holds for the whole text."""
+    """A regular expression matches the whole text."""
     text, is_whole = generated(GrammarSpec("regex", "(ab|c[0-9]){2,5}!"), seed)
     assert is_whole
     assert re.fullmatch("(ab|c[0-9]){2,5}!", text)
 
 
 def test_choices():
-    """One of several texts comes, those that begin like others among them, and each of them does come."""
+    """One of several texts is generated, also if they share a prefix, and each of them can occur."""
     choices = ["yes", "yes, sir", 'no "way"', "né\n", "start: a | b"]
     spec = GrammarSpec("choice", json.dumps(choices))
     found = [generated(spec, seed, spread=0.3) for seed in range(60)]
@@ -130,14 +130,14 @@ GRAMMARS = ['start: "<" NAME ">"\nNAME: /[a-z]{1,3}/', 'root ::= "<" name ">"\nn
 
 @pytest.mark.parametrize("source", GRAMMARS, ids=["lark", "gbnf"])
 def test_grammars(source):
-    """A grammar is llguidance's own, or llama.cpp's."""
+    """A grammar is in llguidance's format or in llama.cpp's."""
     for seed in range(5):
         text, is_whole = generated(GrammarSpec("lark", source), seed)
         assert is_whole and re.fullmatch("<[a-z]{1,3}>", text)
 
 
 def test_the_end_comes_where_the_text_may_end():
-    """EOS is allowed exactly where the text would be whole; a text to which nothing can be added is complete."""
+    """EOS is allowed exactly where the text would be complete; a text that nothing can follow is complete."""
     (eos,) = BYTES.eos_ids
     walk = matcher(GrammarSpec("regex", "[0-9]{1,3}"))
     assert eos not in allowed(walk)
@@ -149,14 +149,14 @@ def test_the_end_comes_where_the_text_may_end():
 
 
 def test_special_tokens_are_no_text():
-    """A grammar's text cannot have a special token in it, though its letters are allowed; an added one is text."""
+    """A grammar's text contains no special token, even if its letters are allowed; an added token is text."""
     may = allowed(matcher(GrammarSpec("regex", ".*")))
     assert not may & (BYTES.special_ids - BYTES.eos_ids)
     assert BYTES.backend.token_to_id("<think>") in may
 
 
 def test_drafts():
-    """Masks behind drafts are those that the matcher would have there, and it stays where it is."""
+    """The mask after each draft equals the matcher's mask there, and the matcher itself does not move."""
     walk = matcher(GrammarSpec("regex", "ab*c"))
     a, b, c, x = (ids(letter)[0] for letter in "abcx")
     assert walk.num_valid([a, b, x]) == 2
@@ -176,7 +176,7 @@ def test_drafts():
 
 
 def test_drafts_that_the_tokenizer_does_not_have():
-    """A model's logits may be wider than its vocabulary: such a guess cannot come, and harms nothing."""
+    """A model's logits may be wider than its vocabulary: a draft beyond it is invalid and harmless."""
     walk = matcher(GrammarSpec("regex", "ab+"))
     beyond = BYTES.vocab_size
     assert walk.num_valid([*ids("a"), beyond, *ids("b")]) == 1
@@ -186,7 +186,7 @@ def test_drafts_that_the_tokenizer_does_not_have():
 
 
 def test_forks_go_their_own_ways():
-    """Choices of one request begin alike and go on apart."""
+    """Choices of one request share a prefix and then diverge."""
     one = matcher(GrammarSpec("regex", "a(b|c)"))
     one.accept(ids("a")[0])
     two = one.fork()
@@ -197,7 +197,7 @@ def test_forks_go_their_own_ways():
 
 
 def test_a_token_that_cannot_come():
-    """What does not follow the grammar fails, and its mask after that still is one."""
+    """A token that the grammar does not allow is an error, and the matcher still yields a mask."""
     walk = matcher(GrammarSpec("regex", "ab"))
     with pytest.raises(EngineError, match="cannot follow its grammar"):
         walk.accept(ids("x")[0])
@@ -225,7 +225,7 @@ WRONG = [
 
 @pytest.mark.parametrize("spec, message", WRONG)
 def test_wrong_grammars(spec, message):
-    """A grammar that cannot be followed is refused, with what is wrong with it, in few words."""
+    """An invalid grammar is refused with a short description of the problem."""
     with pytest.raises(EngineError, match=message) as raised:
         matcher(spec)
     assert raised.value.code is ErrorCode.INVALID_ARG
@@ -233,7 +233,7 @@ def test_wrong_grammars(spec, message):
 
 
 def test_whitespace_has_an_end():
-    """Between tokens of JSON there is space for reading, and not for ever."""
+    """Whitespace between JSON tokens is allowed but bounded."""
     (newline,) = ids("\n")
     walk = matcher(GrammarSpec("json_object"))
     for token in ids("{"):
@@ -246,7 +246,7 @@ def test_whitespace_has_an_end():
 
 
 def test_compiled_once(monkeypatch):
-    """A grammar is compiled once for all requests that have it, up to a number of grammars."""
+    """A grammar is compiled once for all requests that use it; the cache is bounded."""
     compiled = []
     original = grammar._compiled
     monkeypatch.setattr(grammar, "_compiled", lambda spec, words: compiled.append(spec) or original(spec, words))
@@ -278,20 +278,20 @@ FORCED = [
 
 @pytest.mark.parametrize("tokenizer, text, results", FORCED)
 def test_the_tokens_of_a_text_that_is_forced(tokenizer, text, results):
-    """Where only one text may come, its tokens have its bytes and no others, and none of them is special."""
+    """If only one text is possible, its tokens spell exactly its bytes, and none of them is special."""
     tokens = Vocabulary(tokenizer, min(tokenizer.eos_ids))(text)
     assert b"".join(tokenizer.table.bytes_of(each) for each in tokens) == results
     assert tokenizer.special_ids.isdisjoint(tokens)
 
 
 def test_a_forced_text_is_written_as_its_tokenizer_would():
-    """A forced text has the tokens that the model was trained on, where the tokenizer allows it."""
+    """A forced text has the tokens that the tokenizer itself would produce."""
     words = Vocabulary(BYTES, min(BYTES.eos_ids))
     assert words('JSON: {"name"') == ids('JSON: {"name"')
 
 
 def test_many_threads():
-    """Grammars are compiled on any threads while others are followed."""
+    """Threads compile grammars while others are in use."""
     spec = GrammarSpec("json_schema", json.dumps(PERSON))
     compiler = GrammarCompiler(BYTES)
     failures = []
@@ -314,7 +314,7 @@ def test_many_threads():
 
 
 def test_a_model_without_an_end():
-    """A tokenizer without EOS follows grammars too; its texts end where nothing may come."""
+    """A tokenizer without EOS supports grammars too; its texts end where no token is allowed."""
     compiler = GrammarCompiler(Tokenizer(tiny_tokenizers.byte_level()))
     walk = compiler.compile(GrammarSpec("regex", "ab"))
     walk.accept(ids("a")[0])
@@ -324,7 +324,7 @@ def test_a_model_without_an_end():
 
 
 def test_tokenizers_that_cannot():
-    """Where a text is not the sequence of its tokens, no grammar can be followed, and the request fails."""
+    """If a text is not the concatenation of its tokens, grammars are not supported, and the request fails."""
     compiler = GrammarCompiler(Tokenizer(tiny_tokenizers.word_pieces()))
     with pytest.raises(EngineError, match="no grammar can be followed") as raised:
         compiler.compile(GrammarSpec("regex", "a"))

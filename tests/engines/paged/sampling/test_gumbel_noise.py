@@ -1,4 +1,4 @@
-"""The noise that tokens are drawn by: known answers, equal ways of computing it, and statistics."""
+"""The sampling noise: known results, equivalent implementations, and statistics."""
 
 import math
 
@@ -21,7 +21,7 @@ MASK = (1 << 64) - 1
 
 
 def squares32_of_the_paper(ctr: int, key: int) -> int:
-    """The C of arXiv:2004.06278, line by line, in Python's numbers."""
+    """The C code of arXiv:2004.06278, line by line, in Python."""
     y = x = ctr * key & MASK
     z = y + key & MASK
     x = x * x + y & MASK
@@ -46,7 +46,7 @@ def test_splitmix64_is_the_published_one():
 
 @pytest.mark.parametrize("key", [0xC58EFD154CE32F6D, 1, MASK, row_key(0, 0), row_key(7, 2**31)])
 def test_squares32_is_the_papers(key):
-    """The counter generator gives the numbers of the paper's C, for any counter and key of 64 bits."""
+    """The counter generator gives the numbers of the paper's C code, for any counter and key of 64 bits."""
     counters = [0, 1, 2, 255, 151_936, 2**31, 2**32 - 1, 2**32, 2**63, MASK]
     expected = [squares32_of_the_paper(counter, key) for counter in counters]
     got = squares32(torch.tensor([signed(counter) for counter in counters]), torch.tensor(signed(key)))
@@ -54,7 +54,7 @@ def test_squares32_is_the_papers(key):
 
 
 def test_known_answers():
-    """Seed, position and id make these 32 bits and this key: a backend in any language can be held to them."""
+    """A seed, position and id yield these 32 bits and this key: a reference for backends in any language."""
     assert [f"{row_key(seed, position):016x}" for seed, position in ((0, 0), (42, 7), (MASK, 100_000))] == KEYS
     assert [squares32_of_the_paper(token + 1, row_key(42, 7)) for token in (0, 1, 2, 31_999)] == BITS
 
@@ -64,7 +64,7 @@ BITS = [2485047928, 236595177, 3554029284, 2834982229]
 
 
 def test_keys_of_rows():
-    """The keys of many rows are those of each, seeds being the bits of unsigned numbers, by either way of computing."""
+    """The keys of many rows equal those of each row, for seeds as unsigned bits, in both implementations."""
     from engines.paged.ops.reference import gumbel_noise
 
     seeds, positions = [0, 1, 42, signed(MASK), signed(1 << 63)], [0, 5, 7, 100_000, 2**31]
@@ -76,7 +76,7 @@ def test_keys_of_rows():
 
 @pytest.mark.parametrize("vocabulary", [1, 2, 31, 16 * 1024, 16 * 1024 + 1, 50_000])
 def test_fast_is_slow(vocabulary):
-    """A processor's fast noise of whole rows is the plain definition's, to two units in the last place."""
+    """The CPU's fast noise of whole rows equals the plain definition's, to two units in the last place."""
     keys = row_keys(torch.tensor([3, -9]), torch.tensor([0, 4000]))
     fast = add_noise_(torch.zeros(2, vocabulary), keys)
     slow = noise_at(keys[:, None], torch.arange(vocabulary))
@@ -84,7 +84,7 @@ def test_fast_is_slow(vocabulary):
 
 
 def test_rows_do_not_know_each_other():
-    """A row's noise is the same, to the bit, alone and in a batch."""
+    """A row's noise is bit-identical alone and in a batch."""
     keys = row_keys(torch.arange(5), torch.arange(5) * 11)
     together = add_noise_(torch.zeros(5, 999), keys)
     alone = [add_noise_(torch.zeros(1, 999), keys[i : i + 1]) for i in range(5)]
@@ -92,7 +92,7 @@ def test_rows_do_not_know_each_other():
 
 
 def test_noise_is_finite_at_the_ends():
-    """The smallest and the largest 32 bits give finite noise, and more bits never more noise."""
+    """The smallest and the largest 32 bits give finite noise, and higher bits never give more noise."""
     bits = torch.tensor([0, 1, 2**31, 2**32 - 512, 2**32 - 2, 2**32 - 1])
     noise = gumbel(bits)
     assert torch.isfinite(noise).all()
@@ -103,12 +103,12 @@ def test_noise_is_finite_at_the_ends():
 
 
 def uniform_counts(bits: torch.Tensor, shift: int) -> np.ndarray:
-    """How often each of 256 values of eight bits comes."""
+    """How often each of the 256 values of a byte occurs."""
     return np.bincount((bits >> shift).flatten().numpy() & 255, minlength=256)
 
 
 def grid(kind: str) -> torch.Tensor:
-    """Random words along one axis of what makes them: ids of a row, positions at one id, seeds at one position."""
+    """Random words along one axis: ids of a row, positions at one id, or seeds at one position."""
     many = torch.arange(100_000)
     if kind == "ids":
         return squares32(many + 1, row_keys(torch.tensor([1]), torch.tensor([9])))
@@ -126,14 +126,14 @@ def test_bytes_are_uniform(kind, shift):
 
 @pytest.mark.parametrize("kind", ["ids", "positions", "seeds"])
 def test_neighbours_are_independent(kind):
-    """The upper four bits of a word say nothing of those of the next."""
+    """The upper four bits of a word are independent of those of the next."""
     upper = (grid(kind) >> 28).flatten().numpy()
     pairs = np.bincount(upper[:-1] * 16 + upper[1:], minlength=256).reshape(16, 16)
     assert stats.chi2_contingency(pairs).pvalue > 1e-4
 
 
 def test_the_same_id_at_the_next_position():
-    """What an id drew at one position says nothing of what it draws at the next, nor of its neighbour there."""
+    """An id's noise at one position is independent of its and its neighbour's noise at the next."""
     keys = row_keys(torch.full((200,), 5), torch.arange(200))
     words = squares32(torch.arange(1, 1001), keys[:, None]) >> 28
     for next_words in (words[1:], words[1:].roll(1, dims=1)):
@@ -142,7 +142,7 @@ def test_the_same_id_at_the_next_position():
 
 
 def test_tokens_come_as_often_as_they_should():
-    """The argmax of log probability and noise is each token as often as its probability says."""
+    """The argmax of log probability plus noise selects each token with its probability."""
     probabilities = torch.tensor([0.5, 0.2, 0.15, 0.1, 0.04, 0.0099, 0.0001])
     keys = row_keys(torch.full((200_000,), 3), torch.arange(200_000))
     scores = probabilities.log() + noise_at(keys[:, None], torch.arange(7))

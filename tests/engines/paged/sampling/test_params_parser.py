@@ -1,4 +1,4 @@
-"""What requests ask of sampling, by the names of several engines."""
+"""Sampling fields in requests, by the names of several engines."""
 
 import json
 
@@ -48,11 +48,11 @@ READ = [
     ({"prompt_logprobs": 2}, {"prompt_logprobs": 2}),
     ({"ignore_eos": True, "skip_special_tokens": False, "include_stop_str_in_output": True},
      {"ignore_eos": True, "skip_special_tokens": False, "include_stop_str_in_output": True}),
-    # as text: parameters of V2 requests have no numbers with a point
+    # as text: parameters of V2 requests have no floats
     ({"temperature": "0.7", "top_k": "5", "ignore_eos": "true", "seed": "18446744073709551615"},
      {"temperature": 0.7, "top_k": 5, "ignore_eos": True, "seed": 18446744073709551615}),
     ({"max_tokens": 5.0}, {"max_tokens": 5}),
-    # other engines' fields that ask for nothing
+    # other engines' fields with values that have no effect
     ({"pad_id": 3, "detokenize": True, "typical_p": 1.0, "beam_search_diversity_rate": 0}, {}),
     ({"extra_args": {"a": 1}}, {"extra": {"a": 1}}),
 ]  # fmt: skip
@@ -60,7 +60,7 @@ READ = [
 
 @pytest.mark.parametrize("fields, expected", READ)
 def test_fields(fields, expected):
-    """Every engine's name of a field is read as what it means; what asks for nothing is as if it were not there."""
+    """Every engine's name of a field is accepted; values without an effect are ignored."""
     assert read_params(fields) == SamplingParams(**expected)
 
 
@@ -87,7 +87,7 @@ GRAMMARS = [
 
 @pytest.mark.parametrize("fields, grammar", GRAMMARS)
 def test_grammars(fields, grammar):
-    """What the text must be is read from any engine's fields, a schema's properties in their order."""
+    """The grammar is read from any engine's fields, with a schema's properties in their order."""
     assert read_params(fields).grammar == grammar
 
 
@@ -148,28 +148,28 @@ WRONG = [
 
 @pytest.mark.parametrize("fields, message", WRONG)
 def test_wrong_fields(fields, message):
-    """A field that is not right is named, with what was sent and what would do."""
+    """The error for an invalid field has its name, its value and the valid values."""
     with pytest.raises(EngineError, match=message) as raised:
         read_params(fields)
     assert raised.value.code is ErrorCode.INVALID_ARG
 
 
 def test_a_long_value_is_abbreviated_in_errors():
-    """An error does not repeat a megabyte."""
+    """An error abbreviates a long value."""
     with pytest.raises(EngineError) as raised:
         read_params({"temperature": "x" * 1_000_000})
     assert len(str(raised.value)) < 200
 
 
 def test_defaults_stand_where_a_request_is_silent():
-    """A request overrides its model's defaults."""
+    """A request's fields override the model's defaults."""
     defaults = SamplingParams(temperature=0.6, top_p=0.95, max_tokens=100, stop=("x",))
     read = read_params({"top_p": 1}, defaults)
     assert (read.temperature, read.top_p, read.max_tokens, read.stop) == (0.6, 1.0, 100, ("x",))
 
 
 def test_a_greedy_default_can_be_left():
-    """Where a model's default is greedy, a request that samples says so by its temperature or by do_sample."""
+    """With a greedy default a request samples if it sets a temperature or do_sample."""
     greedy = SamplingParams(temperature=0.0)
     assert read_params({}, greedy).temperature == 0
     assert read_params({"do_sample": True}, greedy).temperature == 1
@@ -188,13 +188,13 @@ RECOMMENDED = [
 
 @pytest.mark.parametrize("config, expected", RECOMMENDED)
 def test_a_models_recommendations(tmp_path, config, expected):
-    """A model's generation_config.json says how it samples where a request does not."""
+    """The defaults come from the model's generation_config.json."""
     (tmp_path / "generation_config.json").write_text(json.dumps(config))
     assert read_default_params(tmp_path) == SamplingParams(**expected)
 
 
 def test_no_recommendations(tmp_path):
-    """A model need not have a generation_config.json; one that is wrong is named."""
+    """A missing generation_config.json is fine; an invalid one is named in the error."""
     assert read_default_params(tmp_path) == SamplingParams()
     for content, message in (("{", "is no JSON"), ("[]", "must be"), ('{"top_p": 7}', "top_p: 7 will not do")):
         (tmp_path / "generation_config.json").write_text(content)

@@ -1,4 +1,4 @@
-"""Choosing tokens: what temperature, filters, penalties and masks do, and that a row is sampled as if it were alone."""
+"""Sampling: the effect of temperature, filters, penalties and masks, independent of other rows."""
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ from engines.paged.ops.reference.sampling import logprobs_of, sample, top_logpro
 
 
 def batch(rows, **fields):
-    """A batch of rows sampled at temperature 1 by default; numbers are the same in all rows."""
+    """A batch of rows sampled at temperature 1 by default; a number applies to all rows."""
     results = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "seeds": 0, "positions": 0} | fields
     types = {"top_k": torch.int32, "seeds": torch.int64, "positions": torch.int64}
     for name in ("temperature", "top_k", "top_p", "min_p", "seeds", "positions"):
@@ -30,27 +30,27 @@ def choose(logits, **fields):
 
 
 def draws(logits, count, **fields):
-    """How often each token comes in `count` draws at different positions."""
+    """How often each token occurs in `count` draws at different positions."""
     rows = torch.tensor([logits]).expand(count, -1).contiguous()
     tokens, _ = sample(rows, batch(count, positions=list(range(count)), **fields))
     return np.bincount(tokens.numpy(), minlength=len(logits))
 
 
 def test_greedy_takes_the_highest_and_the_first_of_equals():
-    """At temperature 0 the token of the highest logit comes, the lowest id among equals."""
+    """At temperature 0 the token with the highest logit is chosen, the lowest id among equals."""
     assert choose([[1.0, 3.0, 3.0, 2.0], [5.0, 5.0, 5.0, 5.0]], temperature=0.0) == [1, 0]
     assert choose([[1.0, 3.0, 3.0, 2.0]], temperature=0.0, is_greedy=True) == [1]
 
 
 def test_temperature_draws_by_the_softmax():
-    """A token comes as often as softmax(logits / temperature) says."""
+    """The frequency of a token is softmax(logits / temperature)."""
     logits = [2.0, 1.0, 0.0, -1.0]
     expected = torch.tensor(logits).div(0.7).softmax(0).double().numpy() * 20_000
     assert stats.chisquare(draws(logits, 20_000, temperature=0.7), expected * 20_000 / expected.sum()).pvalue > 1e-4
 
 
 def test_filters_renormalise():
-    """What top-k leaves is drawn by its own softmax, and nothing else comes."""
+    """The tokens that top-k keeps are drawn by the softmax over them, and no others occur."""
     counts = draws([2.0, 1.0, 0.0, 2.5], 20_000, top_k=2)
     assert counts[1] == counts[2] == 0
     expected = torch.tensor([2.0, 2.5]).softmax(0).double().numpy() * 20_000
@@ -58,7 +58,7 @@ def test_filters_renormalise():
 
 
 FILTERS = [
-    # probabilities, top_k, top_p, min_p, what is left
+    # probabilities, top_k, top_p, min_p, the remaining ids
     ([0.4, 0.3, 0.2, 0.1], 3, 1.0, 0.0, [0, 1, 2]),
     ([0.4, 0.3, 0.2, 0.1], 4, 1.0, 0.0, [0, 1, 2, 3]),
     ([0.4, 0.3, 0.2, 0.1], 9, 1.0, 0.0, [0, 1, 2, 3]),
@@ -72,7 +72,7 @@ FILTERS = [
     ([0.25, 0.25, 0.25, 0.25], 0, 0.45, 0.0, [0, 1]),
     ([0.4, 0.3, 0.2, 0.1], 0, 1.0, 0.45, [0, 1, 2]),
     ([0.4, 0.3, 0.2, 0.1], 0, 1.0, 1.0, [0]),
-    # top-p looks at what top-k left: 0.4 / 0.7 = 0.57 is less than 0.6
+    # top-p applies to what top-k left: 0.4 / 0.7 = 0.57 is less than 0.6
     ([0.4, 0.3, 0.2, 0.1], 2, 0.6, 0.0, [0, 1]),
     ([0.4, 0.3, 0.2, 0.1], 2, 0.55, 0.0, [0]),
     ([0.4, 0.3, 0.2, 0.1], 3, 0.95, 0.6, [0, 1]),
@@ -81,7 +81,8 @@ FILTERS = [
 
 @pytest.mark.parametrize("probabilities, top_k, top_p, min_p, left", FILTERS)
 def test_what_filters_leave(probabilities, top_k, top_p, min_p, left):
-    """top-k keeps k, top-p the fewest whose sum reaches p, min-p what is likely beside the likeliest; equals by id."""
+    """top-k keeps k tokens, top-p the fewest whose sum reaches p, min-p those close to the likeliest; equals are
+    ordered by id."""
     scores = torch.tensor(probabilities).log()
     assert filtered_ids(scores.numpy(), top_k, top_p, min_p).tolist() == left
     kept = keep_(scores[None].clone(), torch.tensor([top_k]), torch.tensor([top_p]), torch.tensor([min_p]))
@@ -100,7 +101,7 @@ def test_what_filters_leave(probabilities, top_k, top_p, min_p, left):
     min_p=st.sampled_from([0.0, 1e-4, 0.05, 1.0]),
 )
 def test_fast_filters_are_the_slow_ones(seed, size, spread, steps, top_k, top_p, min_p):
-    """What a row keeps is the same whether it is sorted whole or looked at only where it matters, also among equals."""
+    """The fast filters keep the same tokens as a full sort, also among equals."""
     scores = torch.randn(1, size, generator=torch.Generator().manual_seed(seed)) * spread
     scores = scores if steps is None else (scores / steps).round() * steps
     slow = keep_(scores.clone(), torch.tensor([top_k]), torch.tensor([top_p]), torch.tensor([min_p]))
@@ -108,7 +109,7 @@ def test_fast_filters_are_the_slow_ones(seed, size, spread, steps, top_k, top_p,
 
 
 def test_flat_vocabulary():
-    """top-p of a vocabulary of equals keeps the lower ids, however large the vocabulary."""
+    """top-p of a uniform vocabulary keeps the lower ids, however large the vocabulary."""
     assert filtered_ids(np.zeros(100_000, np.float32), 0, 0.5, 0.0).tolist() == list(range(50_000))
 
 
@@ -123,7 +124,7 @@ MIXED = {
 
 
 def test_rows_do_not_know_each_other():
-    """A row's token and log probability are the same, to the bit, alone, in a batch, and in another order."""
+    """A row's token and log probability are bit-identical alone, in a batch, and in another order."""
     logits = torch.randn(6, 2000, generator=torch.Generator().manual_seed(3)) * 3
     tokens, logprobs = sample(logits, batch(6, **MIXED))
     for order in ([0], [5], [3, 1, 4], [5, 4, 3, 2, 1, 0]):
@@ -134,7 +135,7 @@ def test_rows_do_not_know_each_other():
 
 
 def test_all_devices_choose_alike():
-    """Rows that go together, as on a GPU, get the tokens that rows get one by one on the processor."""
+    """Rows sampled together, as on a GPU, get the tokens that the CPU samples row by row."""
     logits = torch.randn(300, 500, generator=torch.Generator().manual_seed(4)) * 3
     fields = {name: values * 50 for name, values in MIXED.items()} | {"positions": list(range(300))}
     assert torch.equal(
@@ -153,7 +154,7 @@ def test_log_probabilities_are_the_models_own():
 
 
 def test_top_logprobs():
-    """The likeliest tokens are falling, the lower id first among equals, also at the end of the list."""
+    """The likeliest tokens are in descending order, the lower id first among equals, also at the end of the list."""
     ids, logprobs = top_logprobs(torch.tensor([[0.0, 2.0, -1.0, 2.0, -0.5], [-3.0, -3.0, -3.0, -3.0, -2.0]]), 3)
     assert ids.tolist() == [[1, 3, 0], [4, 0, 1]]
     expected = torch.tensor([0.0, 2.0, -1.0, 2.0, -0.5]).log_softmax(0)[[1, 3, 0]]
@@ -164,7 +165,7 @@ def test_top_logprobs():
 
 
 def test_logprobs_of_given_tokens():
-    """Prompts get the log probabilities of their own tokens."""
+    """A prompt's own tokens get their log probabilities."""
     logits = torch.tensor([[0.0, 1.0], [2.0, 0.0]])
     expected = logits.log_softmax(1)[[0, 1], [1, 1]]
     torch.testing.assert_close(logprobs_of(logits, torch.tensor([1, 1], dtype=torch.int32)), expected)
@@ -178,13 +179,13 @@ def table(rows, size, cells, dtype):
 
 
 def penalised(logits, **fields):
-    """The logits that a batch's fields make of these."""
+    """The logits after a batch's penalties."""
     logits = torch.tensor(logits)
     return reference.adjust_(logits, batch(logits.shape[0], **fields)).tolist()
 
 
 def test_repetition_penalty():
-    """Repetition divides positive and multiplies negative logits of tokens seen in the prompt or the output."""
+    """The repetition penalty divides positive and multiplies negative logits of tokens in the prompt or the output."""
     made = penalised(
         [[2.0, -2.0, 2.0, 2.0], [2.0, -2.0, 2.0, 2.0]],
         repetition=torch.tensor([2.0, 1.0]),
@@ -195,7 +196,8 @@ def test_repetition_penalty():
 
 
 def test_presence_and_frequency_penalties():
-    """Presence takes its number from each token of the output, frequency its number times how often it came."""
+    """The presence penalty is subtracted once per distinct token of the output, the frequency penalty once per
+    occurrence."""
     made = penalised(
         [[2.0, 2.0, 2.0]],
         presence=torch.tensor([0.5]),
@@ -213,7 +215,7 @@ def words(rows, size, allowed):
 
 
 def test_masks_forbid_tokens():
-    """A token whose bit is not set never comes, at any temperature; a row of all bits is free."""
+    """A token whose bit is not set is never chosen, at any temperature; a row with all bits set is unrestricted."""
     logits = torch.zeros(2, 70)
     logits[:, 69] = 50.0
     allowed = words(2, 70, [(0, 3), (0, 31), (0, 64), *((1, token) for token in range(70))])
@@ -225,7 +227,7 @@ def test_masks_forbid_tokens():
 
 
 def test_masks_and_filters_together():
-    """Filters look at what the mask left: top-k of three allowed tokens, though others are likelier."""
+    """Filters apply after the mask: top-k keeps three allowed tokens, although others are likelier."""
     logits = [5.0, 1.0, 5.0, 0.5, 5.0, 0.0]
     counts = draws(logits, 300, top_k=2, allowed=words(300, 6, [(i, t) for i in range(300) for t in (1, 3, 5)]))
     assert counts.nonzero()[0].tolist() == [1, 3]
@@ -234,7 +236,7 @@ def test_masks_and_filters_together():
 
 
 def test_masks_on_any_device_are_the_processors():
-    """The mask of a GPU's way forbids the tokens that the processor's way forbids."""
+    """The GPU's mask implementation forbids the same tokens as the CPU's."""
     generator = torch.Generator().manual_seed(2)
     allowed = torch.randint(-(2**31), 2**31, (4, 4), generator=generator, dtype=torch.int64).to(torch.int32)
     allowed[3] = -1
@@ -244,7 +246,7 @@ def test_masks_on_any_device_are_the_processors():
 
 
 def test_bias_adds_up():
-    """Biases of one token add to each other, and one of minus infinity forbids it."""
+    """Biases of one token add up, and one of minus infinity forbids it."""
     made = penalised(
         [[1.0, 1.0], [1.0, 1.0]],
         bias_rows=torch.tensor([0, 0, 1]),
@@ -257,11 +259,11 @@ def test_bias_adds_up():
 @pytest.mark.parametrize("fields", [{}, {"top_k": 5}, {"top_p": 0.9}, {"min_p": 0.1}, {"temperature": 0.0}])
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
 def test_broken_logits_break_nothing(fields, value):
-    """Logits that are no numbers, of a broken model, give some token of the vocabulary."""
+    """Non-finite logits of a broken model yield a valid token."""
     token = choose([[value] * 8], **fields)[0]
     assert 0 <= token < 8
 
 
 def test_tiny_temperature_is_greedy():
-    """A temperature whose division overflows takes the highest logit."""
+    """A temperature whose division overflows selects the highest logit."""
     assert choose([[1.0, 5.0, 2.0]], temperature=1e-38) == [1]

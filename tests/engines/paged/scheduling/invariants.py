@@ -8,7 +8,7 @@ from engines.paged.scheduling.sequence import SequenceStatus
 
 
 def check_pool(pool: BlockPool, held: Iterable[Sequence[int]]) -> None:
-    """The bookkeeping matches the blocks that each holder has."""
+    """Assert that the pool's counts match the blocks of each holder."""
     counts = [0] * pool.num_blocks
     for blocks in held:
         for block in blocks:
@@ -26,7 +26,7 @@ def check_pool(pool: BlockPool, held: Iterable[Sequence[int]]) -> None:
 
 
 def check_scheduler(scheduler: Scheduler) -> None:
-    """Blocks, slots and states of all sequences match."""
+    """Assert that the blocks, slots and states of all sequences match."""
     manager = scheduler.block_manager
     check_pool(scheduler.pool, [sequence.blocks for sequence in scheduler.running])
     for sequence in scheduler.running:

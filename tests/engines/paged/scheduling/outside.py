@@ -1,5 +1,4 @@
-"""A store of blocks for the simulation: what was full is kept there, and comes back some steps later, or in part, or
-never."""
+"""A simulated block store: it keeps full blocks and returns them some steps later, in part, or never."""
 
 from __future__ import annotations
 
@@ -15,13 +14,13 @@ from engines.paged.scheduling.sequence import Sequence
 
 
 def digest(previous: int, token: int) -> int:
-    """What a slot holds, behind one that holds `previous`."""
+    """The content of a slot that holds `token` after a slot that holds `previous`."""
     return int.from_bytes(hashlib.blake2b(f"{previous}.{token}".encode(), digest_size=6).digest(), "big")
 
 
 @dataclass
 class _Coming:
-    """Content of blocks from place `first` of a chain on, due in some steps."""
+    """Content of blocks from index `first` of a chain on, which arrives after some steps."""
 
     sequence: Sequence
     names: list[bytes]
@@ -32,7 +31,7 @@ class _Coming:
 
 @dataclass
 class Outside:
-    """`loses`: how often a look-up finds less than there is."""
+    """`loses`: how often a look-up finds less than is stored."""
 
     scheduler: Scheduler
     cache: list[list[int]]
@@ -47,7 +46,7 @@ class Outside:
         self.scheduler.connect_store(self.look_up, lambda sequence, name, block: self.full.append((name, block)))
 
     def know(self, tokens: tuple[int, ...]) -> None:
-        """Keep what another engine has computed of a text."""
+        """Store the blocks that another engine computed for a text."""
         size = self.scheduler.block_manager.block_size
         text = Sequence(GenerateRequest("other", tokens, SamplingParams()), 0, 0, size)
         states = list(accumulate(tokens, digest, initial=0))[1:]
@@ -69,7 +68,7 @@ class Outside:
         return True
 
     def copy_out(self) -> None:
-        """As the engine does before a step, and behind one."""
+        """Copies blocks out, as the engine does before and after a step."""
         for name, block in self.full:
             if self.scheduler.pool.find((name,)) == [block]:
                 assert -1 not in self.cache[block], "a block that is not full is kept"

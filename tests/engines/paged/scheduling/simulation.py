@@ -1,7 +1,7 @@
-"""A scheduler at work without a model: the cache holds, for each slot, the hash of the prefix that was computed there.
+"""A scheduler without a model: the cache holds, for each slot, the hash of the prefix that was computed there.
 
-What a model would read in attention is checked: each row's table must lead to exactly the tokens of its own
-sequence. The next token is a hash of the prefix, so a text that any mix-up has touched is another text.
+The simulation checks what a model's attention would read: each row's table must lead to exactly the tokens of its own
+sequence. The next token is a hash of the prefix, so any mix-up changes the text.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ VOCABULARY = 50
 
 
 def text_of(prompt: tuple[int, ...], num_tokens: int) -> list[int]:
-    """What a request is answered when it is alone."""
+    """The reply to a request that runs alone."""
     state, tokens = 0, list(prompt)
     for token in prompt:
         state = digest(state, token)
@@ -32,12 +32,12 @@ def text_of(prompt: tuple[int, ...], num_tokens: int) -> list[int]:
 
 @dataclass
 class Simulation:
-    """`ahead`: a step is planned before the tokens of the one before are known, as on a GPU."""
+    """`ahead`: a step is planned before the tokens of the previous one are known, as on a GPU."""
 
     scheduler: Scheduler
     ahead: bool = False
-    guess: float = 0.0  # how often right guesses are made for a sequence
-    stores: bool = False  # blocks are kept outside, too
+    guess: float = 0.0  # how often the drafts for a sequence are right
+    stores: bool = False  # blocks are stored outside, too
     dice: random.Random = field(default_factory=lambda: random.Random(1))
 
     def __post_init__(self) -> None:
@@ -48,7 +48,7 @@ class Simulation:
         self.num_rows = 0
         self.chunk_tokens = (
             self.scheduler._chunk_tokens or 0
-        )  # where prompts are cut at fixed places, one piece goes beside the rest
+        )  # with fixed chunk boundaries, one chunk runs beside the other rows
         self.arrivals = 0
         self.outside = Outside(self.scheduler, self.cache, self.dice) if self.stores else None
 
@@ -62,7 +62,7 @@ class Simulation:
         return sequence
 
     def step(self, prefill_rows: int | None = None) -> SchedulerOutput | None:
-        """SchedulerOutput and compute one step; read it, or the one before."""
+        """Plan and compute one step; read it, or the previous one."""
         if self.outside is not None:
             self.outside.copy_out()
             self.outside.arrive(lambda: check_scheduler(self.scheduler))
@@ -135,7 +135,7 @@ class Simulation:
                 sequence.drafts = [token if self.dice.random() < self.guess else token + 1 for token in right]
 
     def run(self, limit: int = 10_000) -> None:
-        """Step until everything is answered."""
+        """Run steps until all requests are complete."""
         for _ in range(limit):
             if (
                 self.step() is None

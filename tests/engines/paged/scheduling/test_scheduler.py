@@ -1,4 +1,4 @@
-"""Steps: each sequence catches up with its tokens, within the budget."""
+"""Scheduling: in each step every sequence advances toward its known tokens, within the budget."""
 
 import random
 
@@ -25,7 +25,7 @@ def test_a_prompt_is_cut_to_the_budget_and_sampled_at_its_end() -> None:
 
 
 def test_who_decodes_does_not_wait_for_a_prompt() -> None:
-    """Rows of decoding come first in every step; the prompt gets the rest."""
+    """Rows of decoding are planned first in every step; the prompt gets the rest of the budget."""
     it = simulation()
     it.submit((1, 2, 3), 50)
     it.step()
@@ -37,7 +37,7 @@ def test_who_decodes_does_not_wait_for_a_prompt() -> None:
 
 
 def test_prompts_can_be_slowed_while_somebody_decodes() -> None:
-    """`prefill_rows` bounds rows of prompts, but only beside rows of decoding."""
+    """`prefill_rows` limits rows of prompts only if the step also has rows of decoding."""
     it = simulation()
     it.submit((1, 2, 3), 3)
     it.step(prefill_rows=2)
@@ -48,7 +48,8 @@ def test_prompts_can_be_slowed_while_somebody_decodes() -> None:
 
 
 def test_a_known_prompt_is_not_computed_again() -> None:
-    """The blocks of an equal beginning are shared; the last token is always computed, for what follows it."""
+    """Blocks of an equal prefix are shared; the last token is always computed, since its result gives the next
+    token."""
     it = simulation()
     prompt = tuple(range(24))
     it.submit(prompt, 2)
@@ -63,7 +64,7 @@ def test_a_known_prompt_is_not_computed_again() -> None:
 
 @pytest.mark.parametrize("field", ["adapter", "cache_salt"])
 def test_tenants_and_adapters_share_nothing(field: str) -> None:
-    """Equal tokens with another adapter or salt are other blocks."""
+    """Equal tokens with another adapter or salt have other blocks."""
     it = simulation()
     prompt = tuple(range(24))
     it.submit(prompt, 1)
@@ -74,7 +75,7 @@ def test_tenants_and_adapters_share_nothing(field: str) -> None:
 
 
 def test_the_least_urgent_gives_up_its_blocks() -> None:
-    """Where blocks run out the youngest of the lowest priority waits again, and its text is the same in the end."""
+    """If blocks run out, the youngest sequence of the lowest priority is preempted, and its final text is the same."""
     it = simulation(num_blocks=9, prefix_cache=False)
     first = it.submit((1, 2, 3, 4), 20)
     second = it.submit((5, 6, 7), 20, priority=1)
@@ -85,7 +86,8 @@ def test_the_least_urgent_gives_up_its_blocks() -> None:
 
 
 def test_a_more_urgent_request_takes_a_seat() -> None:
-    """With every seat taken, a higher priority sends the least urgent away; an equal one waits."""
+    """If every seat is taken, a request with a higher priority preempts the least urgent one; a request with equal
+    priority waits."""
     it = simulation(max_sequences=2)
     sequences = [it.submit((token,), 30) for token in (1, 2, 3)]
     it.step()
@@ -102,7 +104,7 @@ def test_a_more_urgent_request_takes_a_seat() -> None:
 
 
 def test_what_is_cancelled_frees_its_blocks_at_once() -> None:
-    """Between two steps, whether it runs or waits."""
+    """A cancelled sequence, running or waiting, frees its blocks at once."""
     it = simulation(max_sequences=1)
     running, waiting = it.submit(tuple(range(20)), 9), it.submit((1,), 9)
     it.step()
@@ -115,7 +117,7 @@ def test_what_is_cancelled_frees_its_blocks_at_once() -> None:
 
 
 def test_deadlines_are_reported() -> None:
-    """Sequences whose deadline has passed, running or waiting."""
+    """The scheduler returns the sequences whose deadline has passed, running or waiting."""
     it = simulation(max_sequences=1)
     late, later = it.submit((1,), 9, deadline=5.0), it.submit((2,), 9, deadline=7.0)
     it.submit((3,), 9)
@@ -126,8 +128,8 @@ def test_deadlines_are_reported() -> None:
 
 
 def test_a_running_step_is_not_waited_for() -> None:
-    """Running ahead, the next row of a sequence is planned while its token is in flight, but none behind its last
-    token."""
+    """When the engine runs ahead, a sequence's next row is planned while its token is in flight, but none after its
+    last token."""
     it = simulation(ahead=True)
     it.submit((1, 2), 2)
     assert rows(it.step()) == {"1": (0, 2, 1)}
@@ -146,7 +148,7 @@ def test_what_needs_the_host_is_waited_for() -> None:
 
 
 def test_right_guesses_save_steps() -> None:
-    """With guesses that are always right, a step yields four tokens, and the text is the same."""
+    """With drafts that are always right, a step yields four tokens, and the text is the same."""
     it = simulation(guess=1.0)
     sequence = it.submit((1, 2, 3), 41)
     steps = 0
@@ -157,7 +159,7 @@ def test_right_guesses_save_steps() -> None:
 
 
 def test_choices_share_the_prompt_and_copy_what_they_write() -> None:
-    """A second choice takes over the prompt's blocks, and gets a copy of the last one before it writes there."""
+    """A second choice shares the prompt's blocks, and gets a copy of the last one before it writes there."""
     it = simulation(prefix_cache=False)
     parent = it.submit((1, 2, 3, 4, 5, 6), 12)
     it.step()
@@ -172,7 +174,7 @@ def test_choices_share_the_prompt_and_copy_what_they_write() -> None:
 
 
 def test_deterministic_steps_are_cut_at_fixed_places() -> None:
-    """With chunks of 8, prompts are cut at multiples of 8 whatever else runs, and only what was computed so is
+    """With chunks of 8, prompts are cut at multiples of 8 whatever else runs, and only blocks computed that way are
     shared."""
     it = simulation(chunk_tokens=8)
     prompt = tuple(range(20))
@@ -197,7 +199,8 @@ def stored(**options: object) -> tuple[Simulation, tuple[int, ...]]:
 
 
 def test_what_is_stored_outside_is_not_computed() -> None:
-    """It is loaded into free blocks, and found there like all that is cached; the last token is always computed."""
+    """Stored blocks are loaded into free blocks and found there like all cached blocks; the last token is always
+    computed."""
     it, prompt = stored()
     sequence = it.submit(prompt, 3)
     before = it.num_rows
@@ -208,7 +211,7 @@ def test_what_is_stored_outside_is_not_computed() -> None:
 
 
 def test_other_sequences_run_while_one_fetches() -> None:
-    """A sequence that waits for stored blocks steps aside: later ones run meanwhile, and no block is held for it."""
+    """While a sequence waits for stored blocks, later sequences run, and it holds no block."""
     it, prompt = stored()
     fetching, other = it.submit(prompt, 3), it.submit((49, 48), 3)
     assert rows(it.step()) == {"2": (0, 2, 1)}
@@ -217,7 +220,7 @@ def test_other_sequences_run_while_one_fetches() -> None:
 
 
 def test_who_is_cancelled_while_fetching_holds_nothing() -> None:
-    """What arrives for it afterwards is loaded for others, or not at all."""
+    """After its cancellation, blocks that arrive for a sequence are loaded for others, or not at all."""
     it, prompt = stored()
     fetching = it.submit(prompt, 3)
     it.step()
@@ -229,8 +232,8 @@ def test_who_is_cancelled_while_fetching_holds_nothing() -> None:
 
 
 def test_what_is_loaded_takes_no_room_from_those_who_run() -> None:
-    """Stored blocks come as far as there is room beside a block for each that runs, and the chain's own first blocks
-    make none."""
+    """Stored blocks are loaded while a block remains for each running sequence; loading does not evict the chain's own
+    first blocks."""
     it, prompt = stored(num_blocks=12)
     block_manager = it.scheduler.block_manager
     names = Sequence(GenerateRequest("x", prompt, SamplingParams()), 0, 9, 4).names(10)
@@ -257,8 +260,8 @@ WALKS: list[dict[str, object]] = [
 @pytest.mark.parametrize("options", WALKS, ids=str)
 @pytest.mark.parametrize("seed", range(6))
 def test_random_walks_lose_nothing(seed: int, options: dict[str, object], ahead: bool) -> None:
-    """Arrivals, cancellations, priorities and a pool that is far too small: the books are right after each step, and no
-    text is touched by another."""
+    """With random arrivals, cancellations and priorities in a pool that is far too small, the bookkeeping is right
+    after each step, and no text is affected by another."""
     dice = random.Random(seed)
     it = simulation(num_blocks=dice.choice((14, 20, 40)), ahead=ahead, dice=dice, **options)
     prefixes = [tuple(dice.randrange(50) for _ in range(dice.randrange(1, 30))) for _ in range(3)]

@@ -1,15 +1,15 @@
-"""A stand-in for Apple's GPU as torch drives it: one stream, which runs behind the calls.
+"""A fake of Apple's GPU as torch uses it: one stream, which runs asynchronously.
 
-What it has of the real one (aten/src/ATen/native/mps/operations/Copy.mm, MPSStream.mm):
+Like the real one (aten/src/ATen/native/mps/operations/Copy.mm, MPSStream.mm):
 
-- An operation is put in the stream, and runs when somebody waits for the stream: its result is garbage until then.
-- A copy from the host with `non_blocking=True` reads the host's memory when the stream gets there. Memory whose owner
-  has let go of it by then holds something else: garbage here, always, and it is counted (`num_freed_sources`).
-- A copy from the host without `non_blocking`, and one to the host, waits for all that is in the stream, as `.item()`
-  and `synchronize` do. Waits are counted (`num_waits`, with where they come from in `waits`).
-- An event lets the host know how far the stream has come, without waiting for all of it.
+- An operation is queued in the stream and runs when the host waits for the stream: its result is garbage until then.
+- A copy from the host with `non_blocking=True` reads the host's memory when the stream reaches it. Memory that was
+  freed by then always holds garbage here, and is counted (`num_freed_sources`).
+- A copy from the host without `non_blocking`, and one to the host, waits for the whole stream, as `.item()` and
+  `synchronize` do. Waits are counted (`num_waits`, with their stack traces in `waits`).
+- An event shows the host how far the stream has run, without a wait for all of it.
 
-Tensors are of device "mps", and compute on the processor. Kernels run in the simulator (support/sim).
+Tensors have the device "mps" and compute on the CPU. Kernels run in the simulator (support/sim).
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ from tests.engines.paged.support import sim
 
 MPS = torch.device("mps", 0)
 _aten = torch.ops.aten
-# What needs numbers before it can say what it returns.
+# Operations that need values before they know their result's shape.
 _LOOKS = {_aten._local_scalar_dense.default, _aten.equal.default, _aten.nonzero.default, _aten.bincount.default}
 
 
 class DeviceTensor(Tensor):
-    """A tensor on the device: `memory` is what it has on the processor."""
+    """A tensor on the device: `memory` is its data on the CPU."""
 
     memory: Tensor
 
     @staticmethod
     def __new__(cls, memory: Tensor) -> DeviceTensor:
         assert memory.dtype != torch.float64, "MPS has no float64"
-        with torch.inference_mode(False):  # else it could be no view of what was made before
+        with torch.inference_mode(False):  # otherwise it could be no view of a tensor made before
             made: DeviceTensor = Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
                 cls, memory.size(), memory.stride(), memory.storage_offset(), dtype=memory.dtype, device=MPS
             )
@@ -56,7 +56,7 @@ class DeviceTensor(Tensor):
     def untyped_storage(self) -> Any:
         return self.memory.untyped_storage()
 
-    # Torch's own of these ask for a device of this type, which is not here.
+    # Torch's own versions of these require a device of this type, which is missing here.
 
     def copy_(self, source: Tensor, non_blocking: bool = False) -> Tensor:
         return _aten.copy_.default(self, source, non_blocking)  # type: ignore[no-any-return]
@@ -96,7 +96,7 @@ class FakeMps(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()
         self.num_freed_sources = 0
-        self.num_operations = 0  # that torch itself computes: no kernels, no copies
+        self.num_operations = 0  # operations that torch itself computes: no kernels, no copies
         self.waits: list[str] = []
         self._stream: deque[Callable[[], Any]] = deque()
 
@@ -108,7 +108,7 @@ class FakeMps(TorchDispatchMode):
         return len(self.waits)
 
     def __enter__(self) -> FakeMps:
-        # torch.tensor(.., device="mps") makes a tensor of the host's then, and copies it by a call that is seen here.
+        # torch.tensor(.., device="mps") then makes a host tensor, and copies it by a call that the device records.
         self._lifted = torch._C._only_lift_cpu_tensors()
         torch._C._set_only_lift_cpu_tensors(True)
         super().__enter__()
@@ -119,7 +119,7 @@ class FakeMps(TorchDispatchMode):
         torch._C._set_only_lift_cpu_tensors(self._lifted)
 
     def install(self, patch: pytest.MonkeyPatch) -> None:
-        """Be what torch.mps is, but for tensors: those are its own on threads that have entered it."""
+        """Replace torch.mps, except for tensors, which are fake on threads that have entered this device."""
         patch.setattr(torch.mps, "Event", partial(_Event, self))
         patch.setattr(torch.mps, "synchronize", self.synchronize)
         patch.setattr(torch.mps, "recommended_max_memory", lambda: 8 << 30)
@@ -194,7 +194,7 @@ class FakeMps(TorchDispatchMode):
         return self._copy(_aten._to_copy.default, (source,), options)
 
     def _copy(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """Between host and device, or on the device."""
+        """Copy between host and device, or on the device."""
         source = args[0] if func is _aten._to_copy.default else args[1]
         if func is _aten.copy_.default:
             target, is_waiting = args[0], not (len(args) > 2 and args[2])
@@ -225,7 +225,7 @@ class FakeMps(TorchDispatchMode):
             self.num_freed_sources += 1
 
     def _wait(self, is_kept: bool = False) -> None:
-        """For all of the stream. `is_kept`: the caller has the last operation's source until it is through."""
+        """Wait for the whole stream. With `is_kept` the caller holds the last operation's source until it has run."""
         self.waits.append("".join(traceback.format_stack(limit=12)[:-2]))
         last = self._stream.pop() if is_kept else None
         self.advance(len(self._stream))
@@ -283,7 +283,7 @@ def _meta_of(tree: Any) -> Any:
 
 
 def _device_of(func: Any, device: str) -> dict[str, torch.device]:
-    """The argument that has a factory make its tensor there."""
+    """The argument that makes a factory create its tensor on the device."""
     takes = any(each.name == "device" for each in func._schema.arguments)
     return {"device": torch.device(device)} if takes else {}
 
@@ -293,7 +293,7 @@ def _poisoned(meta: Tensor) -> Tensor:
 
 
 def _garbage(tensor: Tensor) -> Tensor:
-    """Obviously wrong numbers: NaN, or far out of every range."""
+    """Obviously wrong numbers: NaN, or far out of range."""
     if tensor.dtype.is_floating_point:
         return tensor.fill_(float("nan"))
     return tensor.fill_(True if tensor.dtype == torch.bool else torch.iinfo(tensor.dtype).max - 5)

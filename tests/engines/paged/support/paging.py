@@ -12,7 +12,7 @@ from torch import Tensor
 from engines.paged.model.decoder import Decoder
 from engines.paged.ops.interface import Batch
 
-torch.set_num_threads(1)  # tiny tensors: a second thread only waits
+torch.set_num_threads(1)  # tiny tensors: a second thread would only wait
 
 
 def batch_of(
@@ -24,7 +24,8 @@ def batch_of(
     adapters: Any = None,
     device: torch.device | str = "cpu",
 ) -> Batch:
-    """Sequences by how many rows they have, how many tokens are cached then, and where; tokens of all rows, or 0."""
+    """A batch of sequences, given their number of rows, their number of cached tokens, and their blocks; `tokens` of
+    all rows, or 0."""
     positions = [p for q, c in zip(query_lens, context_lens, strict=True) for p in range(c - q, c)]
     of_row = [s for s, q in enumerate(query_lens) for _ in range(q)]
     slots = [tables[s][p // block_size] * block_size + p % block_size for s, p in zip(of_row, positions, strict=True)]
@@ -51,7 +52,7 @@ def batch_of(
 
 
 class Pages:
-    """A cache and its sequences. Blocks come in a random order; what they held before is NaN."""
+    """A cache and its sequences. Blocks are assigned in random order; unwritten slots hold NaN."""
 
     def __init__(self, decoder: Decoder, num_blocks: int = 200, block_size: int = 8, seed: int = 0) -> None:
         config = decoder.config
@@ -67,7 +68,7 @@ class Pages:
         random.Random(seed).shuffle(self._free)
 
     def step(self, rows: dict[str, Sequence[int]], adapters: Any = None) -> dict[str, Tensor]:
-        """More tokens of some sequences, in one batch: the logits after each, [tokens, V], by sequence."""
+        """Append tokens to some sequences, in one batch: the logits after each, [tokens, V], by sequence."""
         order = sorted(rows, key=lambda name: len(rows[name]) > 1)
         for name in order:
             self.lengths[name] = self.lengths.get(name, 0) + len(rows[name])

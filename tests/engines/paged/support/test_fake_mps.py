@@ -1,4 +1,4 @@
-"""The stand-in for Apple's GPU finds the mistakes that it is there to find."""
+"""The fake Apple GPU detects the mistakes that it is made to detect."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.engines.paged.support.fake_mps import MPS, FakeMps
 
 
 def test_results_are_those_of_the_processor() -> None:
-    """Whatever torch computes on the device, what is read at the end is what the processor computes."""
+    """For any torch operations on the device, the final result equals the CPU's."""
     x, weight = torch.randn(5, 8), torch.randn(8, 8)
     ids = torch.tensor([3, 0, 4])
     with FakeMps():
@@ -34,8 +34,8 @@ def test_results_are_those_of_the_processor() -> None:
 
 
 def test_a_source_that_is_let_go_of_is_garbage() -> None:
-    """A copy that does not wait reads its source later: what was freed or written meanwhile is what arrives; what its
-    owner keeps arrives whole."""
+    """A non-blocking copy reads its source later: a source that was freed or overwritten meanwhile arrives changed; a
+    source that its owner keeps arrives whole."""
     with FakeMps() as device:
         kept = torch.tensor([1, 2, 3])
         written = torch.tensor([1, 2, 3])
@@ -53,7 +53,8 @@ def test_a_source_that_is_let_go_of_is_garbage() -> None:
 
 
 def test_what_waits_is_counted() -> None:
-    """Copies that wait, tensors made of lists, numbers read and `synchronize` are waits; other calls are none."""
+    """Blocking copies, tensors made of lists, numbers that are read and `synchronize` count as waits; other calls do
+    not."""
     source = torch.tensor([1.0, 2.0])
     with FakeMps() as device:
         x = source.to(MPS, non_blocking=True)
@@ -70,7 +71,7 @@ def test_what_waits_is_counted() -> None:
 
 
 def test_an_event_is_past_when_the_stream_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What HostCopy hands out is right, though the stream has not come to the operations behind it."""
+    """The data of HostCopy is right, although the stream has not run the operations after it."""
     with FakeMps() as device:
         device.install(monkeypatch)
         x = torch.full((2,), 3.0, device=MPS)
@@ -81,7 +82,7 @@ def test_an_event_is_past_when_the_stream_is(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_kernels_run_in_the_stream() -> None:
-    """A kernel's result is garbage until the stream is waited for, and it takes no memory of the host's."""
+    """A kernel's result is garbage until the stream has run, and it takes no memory of the host."""
     with FakeMps() as device:
         library = Kernels(device.compile_shader, MPS).load("ordering")
         a = torch.arange(256, dtype=torch.int32, device=MPS)

@@ -1,11 +1,11 @@
 """Tiny random models of every family, as folders that transformers writes: config.json, safetensors, a tokenizer.
 
-    folder = tiny_model("qwen3")                                    # built once, then found again
+    folder = tiny_model("qwen3")                                    # built once, then cached
     folder = tiny_model("llama", tie_word_embeddings=True)          # any field of the family's config
     model = transformers_model(folder)                              # the same weights in transformers, float32
 
-Weights are seeded and larger than transformers would make them, norms and biases are random too: a mistake anywhere
-shows in the logits. Folders lie in the system's temporary directory under a hash of all that went into them.
+Weights are seeded and larger than those of transformers; norms and biases are random too, so that a mistake anywhere
+shows in the logits. Folders are in the system's temporary directory, named by a hash of their inputs.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-VOCAB_SIZE = 320  # of the models; the tokenizer has less, as real ones have
+VOCAB_SIZE = 320  # of the models; the tokenizer has fewer, as real ones have
 MERGES = [("t", "h"), ("Ġ", "t"), ("i", "n"), ("e", "r"), ("a", "n"), ("Ġt", "h"), ("Ġ", "a"), ("o", "n"), ("Ġth", "e")]
 BOS, EOS, IM_START, IM_END = "<|bos|>", "<|eos|>", "<|im_start|>", "<|im_end|>"
 SPECIALS = (BOS, EOS, IM_START, IM_END)
@@ -70,7 +70,7 @@ def tiny_model(family: str, seed: int = 0, **fields: Any) -> Path:
 
 
 def transformers_model(folder: Path, **options: Any) -> Any:
-    """The folder's model in transformers, in float32, by the attention that is written out."""
+    """The folder's model in transformers, in float32, with the eager attention implementation."""
     import torch
     import transformers
 
@@ -80,7 +80,8 @@ def transformers_model(folder: Path, **options: Any) -> Any:
 
 
 def write_tokenizer(folder: Path) -> None:
-    """A byte-level tokenizer: ids 0 .. 255 are bytes, then a few merges, then the special ones; and a chat template."""
+    """Write a byte-level tokenizer with a chat template: ids 0 .. 255 are bytes, then a few merges, then the special
+    tokens."""
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
     characters = _characters_of_bytes()

@@ -1,4 +1,4 @@
-"""Text of tokens as they come."""
+"""Incremental detokenization."""
 
 from itertools import pairwise
 
@@ -15,7 +15,7 @@ TOKENIZERS = {name: Tokenizer(make()) for name, make in KINDS.items()}
 
 
 def results(tokenizer, ids, cuts, skip):
-    """The emitted texts of a sequence's tokens, cut at these places."""
+    """The texts emitted for a sequence's tokens, pushed in pieces cut at these places."""
     detokenizer = tokenizer.detokenizer(skip)
     places = sorted({min(cut, len(ids)) for cut in cuts} | {0, len(ids)})
     texts = ["".join(map(detokenizer.push, ids[start:end])) for start, end in pairwise(places)]
@@ -23,7 +23,7 @@ def results(tokenizer, ids, cuts, skip):
 
 
 def test_kinds():
-    """What a token's text depends on is read from the decoder."""
+    """The detokenizer's kind is derived from the tokenizer's decoder."""
     kinds = {name: tokenizer.table.kind for name, tokenizer in TOKENIZERS.items()}
     assert kinds == {
         "byte_level": TokenKind.BYTES,
@@ -37,7 +37,7 @@ def test_kinds():
 @settings(max_examples=150, deadline=None)
 @given(data=st.data())
 def test_streamed_text_equals_the_whole_text(name, data):
-    """The emitted text is the text of all tokens, for any cuts and any tokens."""
+    """For any tokens, cut at any places, the emitted text is the text of all tokens."""
     tokenizer = TOKENIZERS[name]
     ids = data.draw(st.lists(st.integers(0, tokenizer.vocab_size + 2), max_size=40))
     cuts = data.draw(st.one_of(st.just(range(41)), st.lists(st.integers(0, 40), max_size=10)))
@@ -50,7 +50,7 @@ def test_streamed_text_equals_the_whole_text(name, data):
 @settings(max_examples=100, deadline=None)
 @given(text=st.text(max_size=30))
 def test_no_character_is_emitted_in_halves(name, text):
-    """A text that comes token by token is emitted in whole characters."""
+    """Text that is emitted token by token has whole characters only."""
     tokenizer = TOKENIZERS[name]
     ids = tokenizer.encode(text, add_special_tokens=False)
     texts = results(tokenizer, ids, range(len(ids)), True)
@@ -62,14 +62,15 @@ def test_no_character_is_emitted_in_halves(name, text):
 @settings(max_examples=100, deadline=None)
 @given(text=st.text(max_size=30))
 def test_bytes_give_the_text_back(text):
-    """A byte-level tokenizer's tokens give the text back that they were made of."""
+    """A byte-level tokenizer's tokens decode to the original text."""
     tokenizer = TOKENIZERS["byte_level"]
     ids = tokenizer.encode(text, add_special_tokens=False)
     assert "".join(results(tokenizer, ids, range(len(ids)), False)) == text
 
 
 def test_words_are_emitted_at_once():
-    """Complete text is emitted with its token, spaces before words included; bytes of a character wait for the last."""
+    """Complete text is emitted with its token, including spaces before words; bytes of a character are emitted with its
+    last byte."""
     tokenizer = TOKENIZERS["fallback"]
     ids = [tokenizer.backend.token_to_id(token) for token in ("▁the", "▁c", "at", "<0xC3>", "<0xA4>", "a", "<0xC3>")]
     assert results(tokenizer, ids, range(9), True) == ["the", " c", "at", "", "", "äa", "", "\ufffd"]
@@ -80,7 +81,7 @@ def test_words_are_emitted_at_once():
 
 
 def test_a_long_answer_costs_as_much_at_its_end():
-    """What a detokenizer holds does not grow with the text, nor with bytes that are never a character."""
+    """The detokenizer's state does not grow with the text, nor with bytes that never form a character."""
     for name, ids in (("fallback", [262, 259]), ("metaspace", [5, 6]), ("byte_level", [200, 201])):
         detokenizer = TOKENIZERS[name].detokenizer()
         for _ in range(300):
@@ -91,7 +92,7 @@ def test_a_long_answer_costs_as_much_at_its_end():
 
 
 def test_a_token_alone():
-    """Log probabilities name each token by its own text and bytes."""
+    """Each token has its own bytes, which log probabilities report."""
     tokenizer = TOKENIZERS["fallback"]
     ids = [tokenizer.backend.token_to_id(token) for token in ("▁the", "<0xE4>", "</s>")]
     assert [tokenizer.table.bytes_of(each) for each in ids] == [b" the", b"\xe4", b"</s>"]
@@ -104,7 +105,7 @@ def test_a_token_alone():
 
 
 def test_added_tokens_with_any_letters():
-    """An added token that is no sequence of byte letters is its own text."""
+    """An added token that is not made of byte letters is its own text."""
     tokenizer = Tokenizer(tiny_tokenizers.byte_level())
     ids = tokenizer.encode("x<tool call>y", add_special_tokens=False)
     assert "".join(results(tokenizer, ids, range(9), True)) == "x<tool call>y"

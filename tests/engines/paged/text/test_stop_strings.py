@@ -1,4 +1,4 @@
-"""Texts that end an answer."""
+"""Stop strings."""
 
 from itertools import pairwise
 
@@ -24,7 +24,7 @@ def run(stops, pieces, include=False):
 
 
 CASES = [
-    # stops, pieces, emitted piece by piece, the stop
+    # stop strings, pieces, texts emitted piece by piece, the stop string found
     (["STOP"], ["ab", "c"], ["ab", "c", ""], None),
     (["STOP"], ["abSTOPcd"], ["ab"], "STOP"),
     (["STOP"], ["abS", "TO", "Px"], ["ab", "", ""], "STOP"),
@@ -32,7 +32,7 @@ CASES = [
     (["STOP"], ["abST"], ["ab", "ST"], None),
     (["SSTOP"], ["SS", "S", "TOP"], ["", "S", ""], "SSTOP"),
     (["\n\n"], ["a\n", "b\n", "\n"], ["a", "\nb", ""], "\n\n"),
-    # the text that ends first, and the longest of those that end there
+    # the stop string that ends first, and the longest of those that end there
     (["abcd", "bc"], ["xabc", "d"], ["xa"], "bc"),
     (["c", "bc", "abc"], ["xabcy"], ["x"], "abc"),
     (["END", "</s>"], ["a</s>bEND"], ["a"], "</s>"),
@@ -46,7 +46,7 @@ def test_stop_texts(stops, pieces, texts, stop):
 
 
 def test_the_stop_string_may_be_included():
-    """A request may want to see the text that ended its answer."""
+    """A request can include the stop string in its text."""
     assert run(["END"], ["aE", "NDb"], include=True) == (["a", "END"], "END")
 
 
@@ -69,7 +69,7 @@ def test_cuts_do_not_matter(text, stops, cuts, include):
 
 
 def test_nothing_is_held_that_cannot_stop():
-    """What is held back at any time is the beginning of a stop text."""
+    """Text is held back only if a stop string begins in it."""
     looking = StopTexts(["hello", "help"])
     assert [looking.push(letter)[0] for letter in "hhelx hel"] == ["", "h", "", "", "helx", " ", "", "", ""]
     assert looking.pass_by("") == "hel"
@@ -87,7 +87,7 @@ def ids(text):
 
 
 def push(choice, tokens, **options):
-    """The text that tokens add, up to a stop string, and that."""
+    """The text that tokens add up to the first stop string, and that stop string."""
     texts = []
     for token in tokens:
         text, stop = choice.push(token, **options)
@@ -98,19 +98,19 @@ def push(choice, tokens, **options):
 
 
 def test_a_stream_of_tokens():
-    """A choice's text ends at its stop text."""
+    """A choice's text ends at its stop string."""
     assert push(stream(stop=("e.",)), ids("one. two")) == ("on", "e.")
 
 
 def test_a_stream_without_stops():
-    """Tokens are emitted at once; an unfinished character comes at the end."""
+    """Without stop strings tokens are emitted at once; an unfinished character comes at the end."""
     choice = stream()
     assert push(choice, ids("a🙂")[:-1]) == ("a", None)
     assert choice.flush() == ("\ufffd", None)
 
 
 def test_a_stream_before_its_min_tokens():
-    """Stop texts among a request's first tokens end nothing; those after do."""
+    """Stop strings within the first min_tokens tokens do not end the text; later ones do."""
     choice = stream(stop=("b",))
     assert push(choice, ids("abab"), may_stop=False) == ("abab", None)
     assert push(choice, ids("cab")) == ("ca", "b")
@@ -124,14 +124,14 @@ def test_the_end_emits_what_was_held_back():
 
 
 def test_bytes_at_the_end_may_complete_a_stop_text():
-    """A stop text may end in what is only at the end known to be no character."""
+    """A stop string can match bytes that only the end of the text shows to be no character."""
     choice = stream(stop=("a\ufffd",))
     assert push(choice, ids("a🙂")[:-1]) == ("", None)
     assert choice.flush() == ("", "a\ufffd")
 
 
 def test_special_tokens_are_visible_on_demand():
-    """A special token is no text unless the request shows special tokens."""
+    """A special token has no text unless the request shows special tokens."""
     tokens = [*ids("a"), TOKENIZER.backend.token_to_id("<|eos|>"), *ids("b")]
     assert push(stream(), tokens) == ("ab", None)
     assert push(stream(skip_special_tokens=False), tokens) == ("a<|eos|>b", None)

@@ -1,4 +1,4 @@
-"""Tokenizers of folders: what is read where, and conversations as prompts."""
+"""Tokenizers of model folders: the files that are read, and conversations as prompts."""
 
 import json
 
@@ -17,7 +17,7 @@ HI = [{"role": "user", "content": "hi"}]
 
 @pytest.fixture
 def folder(tmp_path):
-    """A model's folder, with a tokenizer whose post-processor puts BOS before a text."""
+    """A model folder whose tokenizer's post-processor adds BOS before a text."""
     tiny_tokenizers.byte_level().save(str(tmp_path / "tokenizer.json"))
     write(tmp_path, "tokenizer_config.json", CONFIG | {"chat_template": TURNS + ANSWER})
     return tmp_path
@@ -30,7 +30,7 @@ def write(folder, name, content):
 
 
 def test_bos_comes_once(folder):
-    """The post-processor's BOS is before a text once, also where the text begins with it already."""
+    """The post-processor adds BOS once, also if the text begins with it already."""
     tokenizer = Tokenizer.load(folder)
     plain = tokenizer.encode("hi", add_special_tokens=False)
     assert tokenizer.bos_id not in plain
@@ -40,7 +40,7 @@ def test_bos_comes_once(folder):
 
 
 def test_chat_has_the_templates_bos_alone(folder):
-    """A conversation is the tokens of its template's text: one BOS where the template prints it, none where not."""
+    """A conversation has the tokens of its template's text: one BOS if the template prints it, else none."""
     tokenizer = Tokenizer.load(folder)
     assert tokenizer.render_chat(HI) == "<|bos|>[user]hi[assistant]"
     assert tokenizer.encode(tokenizer.render_chat(HI), False) == tokenizer.encode("[user]hi[assistant]")
@@ -51,7 +51,8 @@ def test_chat_has_the_templates_bos_alone(folder):
 
 
 def test_where_templates_are(folder):
-    """A template's file goes before the configuration; several are named; the one for tools is used with tools."""
+    """A template file takes precedence over the configuration; of several named templates, the one for tools is used
+    with tools."""
     assert Tokenizer.load(folder).render_chat(HI) == "<|bos|>[user]hi[assistant]"
     named = [{"name": "default", "template": "plain"}, {"name": "tool_use", "template": "{{ tools[0].function.name }}"}]
     write(folder, "tokenizer_config.json", CONFIG | {"chat_template": named})
@@ -66,14 +67,14 @@ def test_where_templates_are(folder):
 
 
 def test_a_template_of_a_processor(folder):
-    """A chat_template.json is read where there is no other template."""
+    """A chat_template.json is read if there is no other template."""
     write(folder, "tokenizer_config.json", CONFIG)
     write(folder, "chat_template.json", {"chat_template": "old {{ x }}"})
     assert Tokenizer.load(folder).render_chat(HI, x=1) == "old 1"
 
 
 def test_no_template(folder):
-    """A model without a chat template takes prompts only, and says so."""
+    """A model without a chat template accepts prompts only, and the error for a conversation names the reason."""
     write(folder, "tokenizer_config.json", CONFIG)
     tokenizer = Tokenizer.load(folder)
     assert not tokenizer.has_chat_template
@@ -82,14 +83,14 @@ def test_no_template(folder):
 
 
 def test_a_template_that_refuses(folder):
-    """A template's own error reaches the client."""
+    """A template's own error message reaches the client."""
     write(folder, "chat_template.jinja", "{{ raise_exception('roles must alternate') }}")
     with pytest.raises(EngineError, match="roles must alternate"):
         Tokenizer.load(folder).render_chat(HI)
 
 
 def test_a_template_with_a_date(folder):
-    """A template that asks for the date is given the clock that the caller gives, else the machine's."""
+    """A template that needs the date uses the caller's clock, else the machine's."""
     write(folder, "chat_template.jinja", "{{ strftime_now('%Y') }}")
     tokenizer = Tokenizer.load(folder)
     assert tokenizer.render_chat(HI, strftime_now=lambda _: "then") == "then"
@@ -102,7 +103,7 @@ def test_what_ends_a_text(folder):
 
 
 def test_sizes_and_special_tokens(folder):
-    """The vocabulary counts added tokens; special ones are no text by default."""
+    """The vocabulary size includes added tokens; special tokens have no text by default."""
     tokenizer = Tokenizer.load(folder)
     assert tokenizer.vocab_size == max(tiny_tokenizers.byte_level().get_vocab().values()) + 1
     ids = tokenizer.encode("a<|eos|>b<think>")
@@ -112,7 +113,7 @@ def test_sizes_and_special_tokens(folder):
 
 
 def test_tokens_that_the_configuration_adds(folder):
-    """A token that only the tokenizer's configuration has is one where its id is the next one."""
+    """A token of the tokenizer's configuration only is added if its id is the next one."""
     size = Tokenizer.load(folder).vocab_size
     added = {str(size): {"content": "<|new|>", "special": True}, str(size + 9): {"content": "<|far|>", "special": True}}
     write(folder, "tokenizer_config.json", CONFIG | {"added_tokens_decoder": added})
@@ -122,7 +123,7 @@ def test_tokens_that_the_configuration_adds(folder):
 
 
 def test_truncation_is_the_engines(folder):
-    """A tokenizer.json that cuts or pads texts does neither here."""
+    """Truncation and padding in a tokenizer.json are disabled."""
     backend = Backend.from_file(str(folder / "tokenizer.json"))
     backend.enable_truncation(3)
     backend.enable_padding(length=50)
@@ -141,7 +142,7 @@ BROKEN = [
 
 @pytest.mark.parametrize("name, content, message", BROKEN)
 def test_broken_folders(folder, name, content, message):
-    """A file that is not what it should be is named, with what is wrong."""
+    """An invalid file is named in the error with the problem."""
     write(folder, name, content)
     with pytest.raises(EngineError, match=message):
         Tokenizer.load(folder)
@@ -154,6 +155,6 @@ def test_no_tokenizer(tmp_path):
 
 
 def test_text_that_is_no_text(folder):
-    """Half of a surrogate pair, which JSON can carry, is refused."""
+    """Half of a surrogate pair, which JSON can contain, is refused."""
     with pytest.raises(EngineError, match="surrogate"):
         Tokenizer.load(folder).encode("a\ud83d")

@@ -1,4 +1,4 @@
-"""Small real tokenizers of the kinds that language models have."""
+"""Small real tokenizers of the kinds that language models use."""
 
 from functools import cache
 
@@ -14,7 +14,7 @@ TEXT = [
 
 @cache
 def byte_level() -> Tokenizer:
-    """As GPT-2, Llama 3 and Qwen have it: every token is some bytes."""
+    """As in GPT-2, Llama 3 and Qwen: every token is a sequence of bytes."""
     made = Tokenizer(models.BPE())
     made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     made.decoder = decoders.ByteLevel()
@@ -31,7 +31,7 @@ def byte_level() -> Tokenizer:
 
 @cache
 def fallback() -> Tokenizer:
-    """As Llama 2 and Gemma have it: pieces with a sign for the space, and a token for each byte."""
+    """As in Llama 2 and Gemma: pieces with a sign for the space, and a token for each byte."""
     pieces = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256))]
     pieces += ["▁", *'abcdefghijklmnopqrstuvwxyz.,:;!?{}[]"0123456789你']
     merges = [("▁", "t"), ("h", "e"), ("▁t", "he"), ("▁", "▁"), ("a", "t"), ("▁", "c")]
@@ -49,7 +49,7 @@ def fallback() -> Tokenizer:
 
 @cache
 def metaspace() -> Tokenizer:
-    """As T5 has it: a unigram model, spaces at the beginning of words."""
+    """As in T5: a unigram model, with spaces at the beginning of words."""
     made = Tokenizer(models.Unigram())
     made.pre_tokenizer = pre_tokenizers.Metaspace()
     made.decoder = decoders.Metaspace()
@@ -66,7 +66,7 @@ def metaspace() -> Tokenizer:
 
 @cache
 def word_pieces() -> Tokenizer:
-    """As BERT has it: words apart, their continuations marked."""
+    """As in BERT: separate words, with marked continuations."""
     words = ["[UNK]", "the", "cat", "##s", "sat", "mat", ".", ",", "##ting", "a", "##b"]
     made = Tokenizer(models.WordPiece({word: i for i, word in enumerate(words)}, unk_token="[UNK]"))
     made.pre_tokenizer = pre_tokenizers.BertPreTokenizer()

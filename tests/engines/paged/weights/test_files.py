@@ -11,7 +11,8 @@ from engines.paged.weights.files import PART_BYTES, FilesDigest
 
 
 def test_files_are_read_in_pieces_and_not_mapped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """sha256 over the sha256 of each piece; CPython's mmap would have macOS flush the disk for each."""
+    """The digest is sha256 over the sha256 of each piece; the files are not mapped, since CPython's mmap makes macOS
+    flush the disk."""
 
     def refuse(*_: object, **__: object) -> None:
         raise AssertionError("a file is mapped")

@@ -1,4 +1,4 @@
-"""Folders of weights: sharded, of 16 bits, quantized at load; and the errors of damaged ones."""
+"""Weight folders: sharded, 16-bit, quantized at load; and the errors for damaged ones."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def sharded(folder: Path, target: Path) -> Path:
 
 
 def test_shards(tmp_path: Path):
-    """A folder in several files has the logits of one in a single file; their fingerprints differ."""
+    """A sharded folder has the logits of a single file; their fingerprints differ."""
     folder = tiny_model("qwen3")
     whole, parts = (load_model(each, Ops("cpu")) for each in (folder, sharded(folder, tmp_path / "shards")))
     assert torch.equal(logits_of(parts), logits_of(whole))
@@ -73,7 +73,7 @@ def header_bytes(folder: Path) -> int:
 
 
 def test_a_lonely_file(tmp_path: Path):
-    """Without an index and a model.safetensors all safetensors files count, but for adapters'."""
+    """Without an index or a model.safetensors all safetensors files are read, except for adapters'."""
     folder = tiny_model("llama")
     shutil.copytree(folder, tmp_path / "other")
     (tmp_path / "other/model.safetensors").rename(tmp_path / "other/weights.safetensors")
@@ -83,7 +83,7 @@ def test_a_lonely_file(tmp_path: Path):
 
 
 def test_progress():
-    """The caller hears of every tensor, in bytes, up to nearly the files' size."""
+    """The callback gets the number of bytes after every tensor, up to nearly the files' size."""
     calls: list[tuple[int, int]] = []
     load_model(tiny_model("llama"), Ops("cpu"), progress=lambda *call: calls.append(call))
     files = TensorFiles(tiny_model("llama"))
@@ -104,7 +104,7 @@ def test_nothing_of_the_file_is_kept(tmp_path: Path):
 
 
 def fused(tensors: Tensors) -> None:
-    """One tensor for all experts' gates and ups, as transformers 5 has them in memory."""
+    """One tensor for all experts' gates and ups, as transformers 5 stores them in memory."""
     for layer in range(3):
         block = f"model.layers.{layer}.block_sparse_moe"
         halves = [
@@ -119,7 +119,7 @@ def fused(tensors: Tensors) -> None:
 
 @pytest.mark.parametrize("quantize", [None, "int8"])
 def test_fused_experts(quantize: str | None, tmp_path: Path):
-    """Mixtral's experts may come one by one or stacked."""
+    """Mixtral's experts may be stored separately or stacked."""
     folder = tiny_model("mixtral")
     stacked = edited(folder, tmp_path / "stacked", fused)
     one, other = (load_model(each, Ops("cpu"), quantize=quantize) for each in (folder, stacked))
@@ -127,7 +127,7 @@ def test_fused_experts(quantize: str | None, tmp_path: Path):
 
 
 def test_no_prefix(tmp_path: Path):
-    """A model that was saved without its head has tensors without `model.` in front; its embedding is its head."""
+    """A model saved without its head has tensors without the prefix `model.`; its embedding is its head."""
     folder = tiny_model("llama", tie_word_embeddings=True)
 
     def strip(tensors: Tensors) -> None:
@@ -139,7 +139,7 @@ def test_no_prefix(tmp_path: Path):
 
 
 def test_what_old_folders_carry_along(tmp_path: Path):
-    """Rotation tables are ignored, layers behind the last are reported; neither changes anything."""
+    """Rotation tables are ignored, layers after the last are reported; neither changes the logits."""
     folder = tiny_model("llama")
 
     def add(tensors: Tensors) -> None:
@@ -192,7 +192,7 @@ DAMAGED: list[tuple[Callable[[Tensors], Any], dict[str, Any], str]] = [
 
 @pytest.mark.parametrize("edit, options, problem", DAMAGED)
 def test_damaged_tensors(edit: Callable[[Tensors], None], options: dict[str, Any], problem: str, tmp_path: Path):
-    """A tensor that is missing, of another shape or dtype, not finite or not the architecture's is named."""
+    """A tensor that is missing, unknown, not finite, or of another shape or dtype is named in the error."""
     folder = edited(tiny_model("llama"), tmp_path / "damaged", edit)
     with pytest.raises(EngineError) as caught:
         load_model(folder, Ops("cpu"), **options)
@@ -201,7 +201,7 @@ def test_damaged_tensors(edit: Callable[[Tensors], None], options: dict[str, Any
 
 
 def test_large_sums_are_no_damage(tmp_path: Path):
-    """A tensor whose sum overflows in float16 is still sound."""
+    """A tensor whose sum overflows in float16 is valid."""
 
     def enlarge(tensors: Tensors) -> None:
         tensors["lm_head.weight"].fill_(100.0)
@@ -240,7 +240,7 @@ def only_pickles(folder: Path) -> None:
     (only_pickles, "no safetensors files; pytorch_model.bin cannot be read"),
 ])  # fmt: skip
 def test_damaged_folders(damage: Callable[[Path], None], problem: str, tmp_path: Path):
-    """The error for an incomplete folder names what is missing."""
+    """The error for an incomplete folder names the missing file."""
     folder = sharded(tiny_model("llama"), tmp_path / "folder")
     damage(folder)
     with pytest.raises(EngineError, match=problem):
@@ -260,7 +260,7 @@ def test_wrong_options(options: dict[str, Any], problem: str):
 
 
 def test_fingerprints(tmp_path: Path):
-    """Weights, shape, dtype and scheme each make another fingerprint; end tokens and where the folder lies do not."""
+    """Weights, shape, dtype and scheme each change the fingerprint; end tokens and the folder's path do not."""
     folder = tiny_model("llama")
     copy = change_config(shutil.copytree(folder, tmp_path / "copy"), eos_token_id=5)
     other = edited(folder, tmp_path / "other", set_at(Q_PROJ, 0.0))
@@ -285,8 +285,8 @@ def test_fingerprints(tmp_path: Path):
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("quantize, group, loss", [("int8", 64, 0.006), ("int4", 32, 0.09)])
 def test_quantized_at_load(family: str, quantize: str, group: int, loss: float):
-    """A model quantized at load has the logits of transformers' with the same, expanded matrices; the report says what
-    was lost, by kind of module."""
+    """A model quantized at load has the logits of transformers with the same expanded matrices; the report gives the
+    error by kind of module."""
     folder = tiny_model(family)
     taken: dict[int, Quantized] = {}
 
@@ -312,7 +312,8 @@ def test_quantized_at_load(family: str, quantize: str, group: int, loss: float):
 
 
 def replace_by_expanded(model: Any, bits: int, group: int) -> None:
-    """Each matrix in its quantized form, except the routers' and those whose rows no group divides."""
+    """Replace each matrix by its quantized and expanded form, except the routers' and those whose rows no group
+    divides."""
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             is_router = name.endswith(("mlp.gate.weight", "shared_expert_gate.weight"))
@@ -332,7 +333,7 @@ def test_rows_that_no_group_divides():
 @pytest.mark.parametrize("bits", [4, 8])
 @pytest.mark.parametrize("group", [32, 64, 128])
 def test_quantization_is_mlx_own(bits: int, group: int):
-    """Words, scales and biases are those of mx.quantize, of groups of one sign and of zeros too."""
+    """Words, scales and biases equal those of mx.quantize, also for groups of one sign and of zeros."""
     mx = pytest.importorskip("mlx.core")
     torch.manual_seed(0)
     weight = torch.randn(24, 256)

@@ -24,7 +24,7 @@ from tests.engines.paged.support.paging import Pages
 from tests.engines.paged.support.tiny_models import tiny_model, transformers_model
 
 peft = pytest.importorskip("peft")
-pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated")  # PEFT asks for it
+pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated")  # PEFT requires it
 LENGTHS = {"a": 9, "b": 31, "c": 20, "d": 14}
 TOKENS = {name: [(length * at * at + 3) % 320 for at in range(length)] for name, length in LENGTHS.items()}
 ATTENTION = ["q_proj", "k_proj", "v_proj", "o_proj"]
@@ -65,14 +65,14 @@ CASES: list[tuple[str, dict[str, Any]]] = [
         | {"alpha_pattern": {"q_proj": 20, "layers.1.self_attn.v_proj": 3}},
     ),
     ("mixtral", {"target_modules": ATTENTION}),
-    ("qwen2_moe", {"target_modules": [*ATTENTION, *MLP]}),  # in PEFT: the shared expert's and the dense layer's
+    ("qwen2_moe", {"target_modules": [*ATTENTION, *MLP]}),  # in PEFT: those of the shared expert and of the dense layer
 ]
 
 
 @torch.inference_mode()
 @pytest.mark.parametrize("family, options", CASES)
 def test_logits_equal_those_of_peft(family: str, options: dict[str, Any], tmp_path: Path):
-    """An adapter changes the logits as PEFT's does, beside its base and merged into it."""
+    """An adapter changes the logits as in PEFT, applied beside its base and merged into it."""
     folder = tiny_model(family)
     base = loaded_model(folder)
     model = peft_model(folder, 1, **options)
@@ -88,7 +88,7 @@ def test_logits_equal_those_of_peft(family: str, options: dict[str, Any], tmp_pa
 
 @torch.inference_mode()
 def test_several_adapters_in_one_batch(tmp_path: Path):
-    """Rows with one adapter, with another and with none go together; each has the logits it has alone."""
+    """Rows with one adapter, with another and with none share a batch; each has the logits that it has alone."""
     folder = tiny_model("llama")
     base = loaded_model(folder)
     first, second = (
@@ -115,7 +115,7 @@ def test_several_adapters_in_one_batch(tmp_path: Path):
 
 @torch.inference_mode()
 def test_an_adapter_beside_a_quantized_base(tmp_path: Path):
-    """Adapters are not quantized with their base: their change is the same to the products of a quantized one."""
+    """Adapters are not quantized with their base: they change a quantized base's products by the same amount."""
     folder = tiny_model("llama")
     base = load_model(folder, Ops("cpu"), quantize="int8", quantize_group=32)
     model = peft_model(folder, 1, target_modules=ATTENTION + MLP)
@@ -127,7 +127,8 @@ def test_an_adapter_beside_a_quantized_base(tmp_path: Path):
 
 
 def test_rows():
-    """No adapter: nothing; one for all: no index; else each adapter's rows, counted through the batch."""
+    """Without an adapter the result is None, with one adapter there is no index, otherwise each adapter has its rows'
+    indices in the batch."""
     one, two = Adapter("one", {}, "", 0), Adapter("two", {}, "", 0)
     staging = Staging("cpu")
     assert adapter_rows([None, None], [1, 5], staging) is None
@@ -210,7 +211,7 @@ WRONG: list[tuple[Callable[[Path], Any], str]] = [
 
 @pytest.mark.parametrize("damage, problem", WRONG)
 def test_wrong_adapters(damage: Callable[[Path], Any], problem: str, tmp_path: Path, tmp_path_factory: Any):
-    """Anything but plain LoRA, or a mismatch with the base, fails with the file and the field or module."""
+    """An adapter that is not plain LoRA, or does not match the base, fails with the file and the field or module."""
     source = saved_adapter(tmp_path_factory.getbasetemp() / "plain-adapter")
     folder = shutil.copytree(source, tmp_path / "adapter")
     damage(folder)
@@ -221,7 +222,7 @@ def test_wrong_adapters(damage: Callable[[Path], Any], problem: str, tmp_path: P
 
 
 def test_experts_have_no_adapters(tmp_path: Path):
-    """An adapter of experts is refused: they are computed together."""
+    """An adapter of experts is refused, since experts are computed together."""
     folder = shutil.copytree(saved_adapter(tmp_path / "plain"), tmp_path / "adapter")
     module = "base_model.model.model.layers.0.mlp.experts.2.up_proj"
     tensors = {f"{module}.lora_A.weight": torch.ones(4, 64), f"{module}.lora_B.weight": torch.ones(64, 4)}

@@ -1,4 +1,4 @@
-"""Folders that mlx-lm quantized, against mlx-lm itself."""
+"""Folders quantized by mlx-lm, compared with mlx-lm itself."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Predicate = Callable[[str, Any], bool | dict[str, int]]
 
 
 def published(folder: Path, target: Path) -> Path:
-    """The folder with its config as transformers 4 spelled it: mlx-lm reads no other, nor is there much else yet."""
+    """The folder with its config in the form of transformers 4, the only one that mlx-lm reads."""
     shutil.copytree(folder, target)
     config = json.loads((target / "config.json").read_text())
     config["rope_theta"] = config.pop("rope_parameters")["rope_theta"]
@@ -36,7 +36,7 @@ def published(folder: Path, target: Path) -> Path:
 
 
 def mlx_folder(folder: Path, target: Path, bits: int, group: int, predicate: Predicate | None = None) -> Path:
-    """What `mlx_lm.convert --quantize` writes."""
+    """The output of `mlx_lm.convert --quantize`."""
     from mlx_lm.utils import load, quantize_model, save
 
     model, tokenizer, config = load(str(published(folder, target.parent / "published")), return_config=True)
@@ -59,7 +59,7 @@ def our_logits(folder: Path) -> Tensor:
 
 
 def differing(path: str, module: Any) -> bool | dict[str, int]:
-    """Queries and keys at 4 bits, values at 8 in smaller groups, outputs dense: as mixed recipes do."""
+    """Queries and keys at 4 bits, values at 8 in smaller groups, outputs dense, as in mixed recipes."""
     if "v_proj" in path:
         return {"bits": 8, "group_size": 32}
     return hasattr(module, "to_quantized") and "o_proj" not in path
@@ -76,7 +76,7 @@ def differing(path: str, module: Any) -> bool | dict[str, int]:
     ("llama", 2, 64, None),
 ])  # fmt: skip
 def test_logits_equal_those_of_mlx(family: str, bits: int, group: int, predicate: Predicate | None, tmp_path: Path):
-    """A quantized folder of mlx-lm loads as it is, and has the logits that mlx-lm computes."""
+    """A folder quantized by mlx-lm loads unchanged, and has the logits that mlx-lm computes."""
     fields = {"mlp_only_layers": []} if family == "qwen2_moe" else {}  # mlx-lm has experts in every layer of it
     folder = mlx_folder(tiny_model(family, **fields), tmp_path / "mlx", bits, group, predicate)
     expected = mlx_logits(folder)

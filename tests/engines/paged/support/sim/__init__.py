@@ -1,12 +1,12 @@
-"""Metal's sources on this machine's processor: `compile_shader` with the calling rules of `torch.mps.compile_shader`.
+"""Runs Metal's sources on this machine's CPU: `compile_shader` with the calling rules of `torch.mps.compile_shader`.
 
-The very text that a Mac compiles goes through the host's C++ compiler with our `include/metal_stdlib` in Apple's place;
+The host's C++ compiler compiles the same text as a Mac, with our `include/metal_stdlib` in place of Apple's;
 each GPU thread is a fiber (include/sim/threads.h). What the simulation shows: index arithmetic, masks, block tables,
-barriers and simdgroup exchange, reads of threadgroup memory that nobody wrote (it is NaN), and, built with sanitizers,
+barriers and simdgroup exchange, reads of unwritten threadgroup memory (it is NaN), and, built with sanitizers,
 every access out of bounds. What it cannot show: speed, registers, and what Apple's compiler alone refuses.
 
-It is stricter than Metal where Metal lets a mistake through: a buffer that is not bound or of another type than the
-tensor, a strided tensor, a barrier that some threads do not reach, a write behind a threadgroup array, all raise.
+It is stricter than Metal where Metal accepts a mistake: a buffer that is not bound or of another type than the
+tensor, a strided tensor, a barrier that some threads do not reach, a write past a threadgroup array all raise.
 
 From the environment: POINTSMAN_SIM_LANES=reversed runs lanes, simdgroups and groups from the last to the first;
 POINTSMAN_SIM_MEMORY=zero clears threadgroup memory instead of filling it with NaN; POINTSMAN_SIM_SANITIZE=1 builds with

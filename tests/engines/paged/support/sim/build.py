@@ -1,4 +1,4 @@
-"""From a Metal source to a shared library of this machine: what it is compiled with, and where it is kept."""
+"""Compiles a Metal source to a shared library of this machine: the compiler's options, and the cache of libraries."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SANITIZERS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fno
 
 @functools.cache
 def _machine_flags() -> tuple[str, ...]:
-    """Half-precision conversion and fused multiply-add in hardware, where this processor has them."""
+    """Hardware half-precision conversion and fused multiply-add, if this processor has them."""
     if platform.machine() != "x86_64":
         return ()
     try:
@@ -47,12 +47,12 @@ def cache_folder() -> Path:
 
 
 def flags(sanitize: bool) -> tuple[str, ...]:
-    """C++14 is what Metal 3 is made of: what came later is an error, also where the compiler would let it through."""
+    """C++14, the base of Metal 3: later features are errors, also where the compiler would accept them."""
     common = ("-std=c++14", "-x", "c++", "-shared", "-fPIC", "-fvisibility=hidden", "-DHOST_SIM", f"-I{INCLUDE}")
     meaning = ("-fno-strict-aliasing", "-ffp-contract=off", "-fno-math-errno")
-    language = ("-fno-exceptions", "-fno-rtti", "-fno-threadsafe-statics")  # of which Metal has none
+    language = ("-fno-exceptions", "-fno-rtti", "-fno-threadsafe-statics")  # which Metal lacks
     warnings = ("-w", "-Werror=return-type", "-Werror=c++17-extensions")
-    # Kernels are compiled more often than they are run for long; with sanitizers that is true of -O0 even.
+    # Compile time matters more than run time here: hence -O1, and -O0 with sanitizers.
     speed = ("-O0", *SANITIZERS) if sanitize else ("-O1",)
     return (*common, *meaning, *language, *warnings, *_machine_flags(), *speed)
 
@@ -82,7 +82,7 @@ def sanitizer_environment() -> dict[str, str]:
                 "CXX": shlex.join(command),
                 "POINTSMAN_SIM_SANITIZE": "1",
                 "LD_PRELOAD": runtime,
-                # Python itself leaks and never mind; the fibers' stacks are ours, so no fake ones.
+                # Leaks of Python itself are ignored; the fibers have their own stacks, so fake ones are off.
                 "ASAN_OPTIONS": "detect_leaks=0:detect_stack_use_after_return=0:abort_on_error=0:exitcode=66",
                 "UBSAN_OPTIONS": "print_stacktrace=1",
             }
@@ -93,7 +93,7 @@ def sanitizer_environment() -> dict[str, str]:
     )
 
 
-# clang's holds UBSan, too; gcc's libraries load UBSan's own.
+# clang's includes UBSan; libraries built by gcc load UBSan's own runtime.
 _RUNTIMES = (f"libclang_rt.asan-{platform.machine()}.so", "libasan.so")
 
 

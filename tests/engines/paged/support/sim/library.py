@@ -20,13 +20,13 @@ from tests.engines.paged.support.sim.native import ArgumentInfo, Launch, NativeL
 from tests.engines.paged.support.sim.signatures import MAX_BUFFERS, KernelSignature, read_signatures
 
 SIMD_WIDTH = 32
-MAX_SET_BYTES = 4096  # Metal's setBytes takes no more
+MAX_SET_BYTES = 4096  # the limit of Metal's setBytes
 THREADGROUP_BYTES = 32768
 
 _SCALAR_CASTS: dict[str, str] = {
     "fp16": "float16", "bf16": "bfloat16", "int32": "int32", "int16": "int16", "int8": "int8", "uint8": "uint8",
 }  # fmt: skip
-# Which tensors a pointer to such elements may be bound to. torch hands unsigned numbers about as signed ones.
+# The tensors that a pointer to such elements may be bound to. torch passes unsigned numbers as signed ones.
 _TENSOR_TYPES: dict[str, tuple[torch.dtype, ...]] = {
     "bool": (torch.bool, torch.uint8),
     "int8": (torch.int8, torch.bool),
@@ -44,7 +44,7 @@ _TENSOR_TYPES: dict[str, tuple[torch.dtype, ...]] = {
 
 
 def _pack(values: Sequence[int | float], type_name: str) -> bytes:
-    """Numbers as the bytes that torch would hand to setBytes."""
+    """Numbers as the bytes that torch would pass to setBytes."""
     if type_name == "float32":
         return struct.pack(f"<{len(values)}f", *values)
     if type_name in ("float16", "bfloat16"):
@@ -83,7 +83,7 @@ class MetalKernel:
         error_buf_idx: int | None = None,
     ) -> None:
         launch = Launch()
-        kept: list[Any] = []  # what the buffers point to, until the launch has ended
+        kept: list[Any] = []  # keeps the buffers' memory alive until the launch has ended
         total = _sizes(threads, "threads")
         for index, arg in enumerate(args):
             if isinstance(arg, Tensor):
@@ -174,7 +174,8 @@ class MetalKernel:
         return data
 
     def _check_number(self, index: int, given: str, num_bytes: int, is_list: bool) -> None:
-        """Metal reads whatever bytes are there. An integer may be read as a narrower one: the low bytes come first."""
+        """Check a number's type, since Metal reads any bytes. An integer may be read as a narrower one: the low bytes
+        come first."""
         info, name = self._info(index), self._signature.name
         expected, size = info.type.decode(), {"int64": 8, "int32": 4, "int16": 2, "float32": 4}.get(given, 0)
         if expected in ("other", "void"):
@@ -203,7 +204,7 @@ def _sizes(value: int | Sequence[int] | None, what: str) -> tuple[int, ...] | No
 
 
 class ShaderLibrary:
-    """A compiled source. Each access to a kernel by name makes a new function object, as torch does."""
+    """A compiled source. Each access to a kernel by name makes a new function object, as in torch."""
 
     def __init__(self, source: str) -> None:
         check_text(source)
@@ -230,12 +231,13 @@ class ShaderLibrary:
 
 
 def _entry(signature: KernelSignature) -> str:
-    """A kernel's line in the table that C++ makes (include/sim/entry.h)."""
+    """A kernel's entry in the table that the C++ code builds (include/sim/entry.h)."""
     kinds = ", ".join(str(a) if isinstance(a, int) else f"sim::{a}" for a in signature.arguments)
     function = signature.function
     return f'sim::Entry<decltype(&{function}), &{function}, {kinds}>::info("{signature.name}")'
 
 
 def compile_shader(source: str) -> ShaderLibrary:
-    """Compile a Metal source for this machine. Raises SyntaxError where Metal's compiler would (or ours does)."""
+    """Compile a Metal source for this machine. Raises SyntaxError where Metal's compiler, or this simulation, refuses
+    it."""
     return ShaderLibrary(source)

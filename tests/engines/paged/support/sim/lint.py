@@ -6,7 +6,7 @@ import re
 
 from tests.engines.paged.support.sim.signatures import without_comments
 
-# (what to look for, what is wrong with it)
+# (pattern, what is wrong with it)
 _FORBIDDEN: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"\[\[\s*threadgroup\("), "torch.mps binds no threadgroup arguments: declare arrays with TG_ARRAY"),
     (re.compile(r"\bfunction_constant\b"), "torch.mps sets no function constants: specialise by the generated header"),

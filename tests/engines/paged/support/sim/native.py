@@ -52,7 +52,7 @@ class Launch(ctypes.Structure):
 
 
 class _Stacks:
-    """Stacks of the fibers, one per thread of the largest group, with a page between that faults when touched."""
+    """Stacks of the fibers, one per thread of the largest group, separated by guard pages that fault when touched."""
 
     NUM, BYTES = 1024, 256 * 1024
 
@@ -66,7 +66,7 @@ class _Stacks:
             protect(self.address + i * (self.BYTES + page), page, 0)
 
 
-_lock = threading.Lock()  # one dispatch at a time, in the whole process: they share the stacks
+_lock = threading.Lock()  # one dispatch at a time in the whole process, since all share the stacks
 _stacks: _Stacks | None = None
 
 
@@ -87,7 +87,7 @@ class NativeLibrary:
         return [info.arguments[i] for i in range(info.num_arguments)]
 
     def threadgroup_bytes(self) -> dict[str, int]:
-        """Of each function's arrays; of a template's instantiations the largest."""
+        """The size of each function's threadgroup arrays; for a template the largest of its instantiations."""
         sizes: dict[tuple[str, str], int] = {}
         for i in range(self._library.sim_threadgroup_arrays()):
             array = self._library.sim_threadgroup_array(i).contents
@@ -102,7 +102,7 @@ class NativeLibrary:
         return by_function
 
     def launch(self, kernel: int, launch: Launch) -> None:
-        """Raises RuntimeError with what the threads did wrong."""
+        """Run one dispatch. Raises RuntimeError with the errors of its threads."""
         global _stacks
         message = ctypes.create_string_buffer(1024)
         with _lock:

@@ -1,6 +1,7 @@
 """The kernels of a Metal source, and the attribute of each argument, which C++ cannot inspect.
 
-Types are not read: the host's compiler knows them. Only what stands in `[[...]]` is, in the order of the arguments.
+Types are not read, since the host's compiler knows them. Only the contents of `[[...]]` are read, in the order of the
+arguments.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ INDICES = frozenset({
 
 @dataclass(frozen=True, slots=True)
 class KernelSignature:
-    """One kernel: its name in the library, the function (or template with its arguments) behind it, and per argument a
-    buffer's index or an attribute."""
+    """One kernel: its name in the library, its function (or template with its arguments), and per argument a buffer's
+    index or an attribute."""
 
     name: str
     function: str
@@ -42,7 +43,7 @@ class KernelSignature:
 
 
 def without_comments(source: str) -> str:
-    """The text with comments and directives blank, lines kept."""
+    """The text with comments and directives blanked, and the same lines."""
     source = re.sub(r"//[^\n]*", "", source)
     source = re.sub(r"/\*.*?\*/", lambda match: "\n" * match.group().count("\n"), source, flags=re.DOTALL)
     return re.sub(
@@ -61,7 +62,7 @@ def _closing(text: str, start: int) -> int:
 
 
 def split_arguments(text: str) -> list[str]:
-    """At the commas that are in no bracket."""
+    """Split at the commas outside of brackets."""
     parts, depth, start = [], 0, 0
     for i, sign in enumerate(text):
         depth += {"(": 1, "[": 1, "<": 1, ")": -1, "]": -1, ">": -1}.get(sign, 0)
@@ -88,7 +89,7 @@ def _argument(kernel: str, text: str) -> int | str:
 
 
 def read_signatures(source: str) -> tuple[KernelSignature, ...]:
-    """All kernels of a source, templates as often as they are instantiated. Raises: SyntaxError."""
+    """All kernels of a source, templates once per instantiation. Raises: SyntaxError."""
     text = without_comments(source)
     plain: list[KernelSignature] = []
     templates: dict[str, KernelSignature] = {}
