@@ -1,4 +1,4 @@
-"""Rule files as literal text."""
+"""Loading rule files from literal text."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ BAD = [
 
 @pytest.mark.parametrize("parse, text, message", BAD)
 def test_a_wrong_address_is_told_the_right_form(parse: Callable[[str], str], text: str, message: str) -> None:
-    """An address that cannot be dialled is refused, with the likely meant one where there is one."""
+    """An invalid address is rejected, and the message suggests the likely correct form."""
     with pytest.raises(ValueError) as caught:
         parse(text)
     assert str(caught.value) == message

@@ -49,7 +49,7 @@ engines:
 
 
 def test_every_key_of_an_engine_is_read(load: Load) -> None:
-    """Each key has its unit: durations become seconds, shares a part of 1, header names lower case."""
+    """Each key has its unit: durations become seconds, shares fractions of 1, header names lower case."""
     rules = load(WHOLE + ROUTES, KEY="s3cret").rules
     assert rules is not None
     assert rules.engines["e"] == EngineSpec(
@@ -81,7 +81,7 @@ def test_a_server_without_rest(load: Load) -> None:
 
 
 def test_an_engine_needs_endpoints_alone(load: Load) -> None:
-    """All else has the default that the spec states; one endpoint needs no list."""
+    """All other keys have defaults; a single endpoint needs no list."""
     rules = load("version: 1\nengines: {e: {endpoints: 'http://a:8000'}}\n" + ROUTES).rules
     assert rules is not None
     assert rules.engines["e"] == EngineSpec(
@@ -108,7 +108,7 @@ engines:
 
 
 def test_every_key_of_language_models_is_read(load: Load, tmp_path: Path) -> None:
-    """A template is found from the rule file's folder, wherever the gateway runs, and kept with the rules."""
+    """The path of a template is relative to the rule file's folder, and the rules store the template's text."""
     (tmp_path / "templates").mkdir()
     (tmp_path / "templates" / "chat.jinja").write_text("{{ messages }}")
     loaded = load(LANGUAGE_MODELS + ROUTES)
@@ -143,7 +143,7 @@ def test_every_key_of_language_models_is_read(load: Load, tmp_path: Path) -> Non
 def test_a_chat_template_is_a_file_with_a_template(
     load: Load, tmp_path: Path, name: str, text: bytes, told: str | None
 ) -> None:
-    """What cannot be a template is refused when the rules are read, not when a request needs it."""
+    """An invalid template is rejected when the rules are loaded, not when a request uses it."""
     if name != ".":
         (tmp_path / name).write_bytes(text)
     loaded = load(f"version: 1\nengines: {{e: {{chat_template: {name}, endpoints: 'http://a'}}}}\n{ROUTES}")
@@ -151,7 +151,7 @@ def test_a_chat_template_is_a_file_with_a_template(
 
 
 def test_the_tokenizer_beside_a_template_tells_its_special_tokens(load: Load, tmp_path: Path) -> None:
-    """A Jinja file goes with the tokenizer_config.json in its folder."""
+    """A Jinja file is combined with the tokenizer_config.json in its folder."""
     (tmp_path / "t.jinja").write_text("{{ bos_token }}")
     (tmp_path / "tokenizer_config.json").write_text('{"bos_token": "<s>", "chat_template": "another"}')
     loaded = load(f"version: 1\nengines: {{e: {{chat_template: t.jinja, endpoints: 'http://a'}}}}\n{ROUTES}")
@@ -162,7 +162,7 @@ def test_the_tokenizer_beside_a_template_tells_its_special_tokens(load: Load, tm
 
 @pytest.mark.parametrize("protocol", ["kserve", "tfserving", "torchserve"])
 def test_protocols_with_grpc(load: Load, protocol: str) -> None:
-    """These may have an address for gRPC, or nothing else."""
+    """Engines of this protocol may have a gRPC address in addition to REST, or alone."""
     for endpoints in ("{url: 'http://a', grpc: 'a:1'}", "grpc://a:1"):
         engine = f"{{protocol: {protocol}, endpoints: {endpoints}}}"
         loaded = load(f"version: 1\nengines: {{e: {engine}}}\n{ROUTES}")
@@ -171,7 +171,7 @@ def test_protocols_with_grpc(load: Load, protocol: str) -> None:
 
 
 def test_an_envelope(load: Load) -> None:
-    """TorchServe's handlers take their input in one of four forms."""
+    """An envelope names one of the four input forms of TorchServe's handlers."""
     engine = "{protocol: torchserve, envelope: kservev2, endpoints: 'http://a'}"
     loaded = load(f"version: 1\nengines: {{e: {engine}}}\n{ROUTES}")
     assert loaded.rules is not None and not loaded.problems
@@ -179,13 +179,13 @@ def test_an_envelope(load: Load) -> None:
 
 
 def test_an_api_at_the_root(load: Load) -> None:
-    """`/` is no path at all."""
+    """A base path of `/` is the empty path."""
     rules = load(f"version: 1\nengines: {{e: {{base_path: /, {OPENAI}}}}}\n{ROUTES}").rules
     assert rules is not None and rules.engines["e"].base_path == ""
 
 
 def test_no_repr_shows_a_key() -> None:
-    """A log that prints an engine does not print its secret."""
+    """An engine's repr does not show its API key."""
     assert "s3cret" not in repr(EngineSpec("e", (EndpointSpec("http://a"),), api_key="s3cret"))
 
 
@@ -318,7 +318,7 @@ OF_LANGUAGE_MODELS = [
 
 @pytest.mark.parametrize("engine, expected", OF_LANGUAGE_MODELS)
 def test_a_wrong_engine_of_language_models(load: Load, engine: str, expected: str) -> None:
-    """Their keys are checked alike; one that means nothing where it stands is a warning at that key."""
+    """The keys for language models are checked alike; a key without effect is a warning at that key."""
     loaded = load(f"version: 1\nengines: {{e: {engine.replace('~', OPENAI)}}}\n{ROUTES}")
     (problem,) = loaded.problems
     assert str(problem).startswith(f"rules.yaml:{expected}")
@@ -327,14 +327,14 @@ def test_a_wrong_engine_of_language_models(load: Load, engine: str, expected: st
 
 @pytest.mark.parametrize("engine, expected", PROBLEMS)
 def test_a_wrong_engine_is_told_where_and_what(load: Load, engine: str, expected: str) -> None:
-    """One sentence for each finding, at the value or key that is wrong."""
+    """Each finding is one sentence, at the wrong value or key."""
     loaded = load(f"version: 1\nengines: {{e: {engine}}}\n{ROUTES}")
     assert [str(problem) for problem in loaded.problems] == [f"rules.yaml:{expected}"]
     assert (loaded.rules is None) == ("error" in expected)
 
 
 def test_all_that_is_wrong_is_told_at_once(load: Load) -> None:
-    """A mistake in one key hides no mistake in another."""
+    """Every mistake is reported, each at its own place."""
     loaded = load("version: 1\nengines:\n  e: {timeout: x, balance: y, endpoints: [z, 'http://a/b']}\n" + ROUTES)
     places = [(problem.location.line, problem.location.column) for problem in loaded.problems]
     assert places == [(3, 16), (3, 28), (3, 43), (3, 46)]

@@ -103,19 +103,19 @@ def test_an_example_does_what_it_says(name: str, facts: Facts, engine: str) -> N
 
 @pytest.mark.parametrize("path", sorted(RULES.glob("*.yaml")), ids=lambda path: path.stem)
 def test_the_tests_of_an_example_hold(path: Path) -> None:
-    """What an example expects of itself is so."""
+    """The tests in each example file pass."""
     assert failed_tests(load(path)) == []
 
 
 def test_every_example_is_tried() -> None:
-    """No example file goes without a request above, and the page links each."""
+    """Each example file has a request above and a link in the page."""
     names = {path.name for path in RULES.glob("*.yaml")}
     assert names == {name for name, _, _ in DECISIONS}
     assert names == set(re.findall(r"\]\((.+?\.yaml)\)", (RULES / "README.md").read_text()))
 
 
 def test_the_example_in_the_page_loads(tmp_path: Path) -> None:
-    """The page's own rules are rules."""
+    """The rules in the page load."""
     found = re.search(r"```yaml\n(.*?)```", (RULES / "README.md").read_text(), re.DOTALL)
     assert found is not None
     (tmp_path / "rules.yaml").write_text(found[1])
@@ -123,7 +123,7 @@ def test_the_example_in_the_page_loads(tmp_path: Path) -> None:
 
 
 def test_the_rules_in_the_readme_load(tmp_path: Path) -> None:
-    """So are those that a new user reads first, each block a file of its own; and the tests in them hold."""
+    """The rules in the README load, each block as a file of its own, and their tests pass."""
     blocks = re.findall(r"```yaml\n(.*?)```", (RULES.parent / "README.md").read_text(), re.DOTALL)
     files = [block for block in blocks if "\nversion: 1\n" in block]
     assert len(files) >= 3
@@ -162,7 +162,7 @@ NOT_KEYS = {"name", "location", "health", "breaker", "retry", "connections", "tl
 
 @pytest.mark.parametrize("prefix, spec", SECTIONS)
 def test_the_page_names_every_key(prefix: str, spec: type) -> None:
-    """A key that can be written stands in the rule language's page."""
+    """The rule language's page names every key."""
     page = (RULES / "README.md").read_text()
     spare = {"location"} if prefix else NOT_KEYS
     names = [field.name for field in fields(spec) if field.name not in spare]

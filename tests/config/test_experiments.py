@@ -32,7 +32,7 @@ def test_every_key_of_an_experiment_is_read(load: Load) -> None:
 
 @pytest.mark.parametrize("unit", ["session", "request", "header:x-user", "parameter:user"])
 def test_units(load: Load, unit: str) -> None:
-    """What sticks to an arm is the session, nothing, a header or a parameter."""
+    """The unit of an experiment is the session, the request, a header or a parameter."""
     rules = load(f"{HEAD}experiments: {{x: {{unit: '{unit}', arms: {{name: a, engine: e, weight: 1}}}}}}\n").rules
     assert rules is not None
     assert rules.experiments["x"].unit == unit
@@ -76,7 +76,7 @@ PROBLEMS = [
 
 @pytest.mark.parametrize("experiment, expected", PROBLEMS)
 def test_a_wrong_experiment_is_told_where_and_what(load: Load, experiment: str, expected: str) -> None:
-    """One sentence, at the value or key that is wrong, or at the experiment's name."""
+    """Each error is one sentence, at the wrong value or key, or at the experiment's name."""
     loaded = load(f"{HEAD}experiments: {{x: {experiment}}}\n")
     assert [str(problem) for problem in loaded.errors] == [f"rules.yaml:{expected}"]
     assert loaded.rules is None
@@ -89,7 +89,7 @@ LAYERED = (
 
 
 def test_every_key_of_a_layer_is_read(load: Load) -> None:
-    """Its experiments and its holdout fill it at most."""
+    """Experiments and holdout may fill a layer to at most 100 %."""
     experiments = f"experiments: {{x: {{layer: l, share: 60%, {ARMS}}}, y: {{layer: l, share: 0.3, {ARMS}}}}}"
     rules = load(f"{LAYERED}{experiments}\nlayers: {{l: {{holdout: 10%, salt: s, unit: session}}}}\n").rules
     assert rules is not None
@@ -115,14 +115,14 @@ LAYER_PROBLEMS = [
 
 @pytest.mark.parametrize("keys, layer, expected", LAYER_PROBLEMS)
 def test_a_wrong_layer_is_told_where_and_what(load: Load, keys: str, layer: str, expected: str) -> None:
-    """What does not fit is told with its numbers."""
+    """An error about shares that do not fit names the numbers."""
     experiments = f"experiments: {{x: {{layer: l, {keys}, {ARMS}}}, y: {{layer: l, share: 30%, {ARMS}}}}}"
     loaded = load(f"{LAYERED}{experiments}\nlayers: {{l: {layer}}}\n")
     assert [str(problem) for problem in loaded.errors] == [f"rules.yaml:{expected}"]
 
 
 def test_a_layer_that_nobody_names_is_told(load: Load) -> None:
-    """It does nothing: a warning."""
+    """An unused layer is a warning."""
     loaded = load(f"{HEAD}experiments: {{x: {{{ARMS}}}}}\nlayers: {{l: {{}}}}\n")
     assert [str(problem) for problem in loaded.problems] == [
         "rules.yaml:5:10: warning: layer 'l' is not used by any experiment"
@@ -131,7 +131,7 @@ def test_a_layer_that_nobody_names_is_told(load: Load) -> None:
 
 
 def test_every_key_of_forcing_is_read(load: Load) -> None:
-    """Keys stand as their hashes, and no repr shows them."""
+    """Forcing keys are declared as hashes, and a repr does not show them."""
     hashed = "AB" * 32
     names = "header: X-Arm, key_header: x-key, parameter: arm, key_parameter: key"
     rules = load(f"{HEAD}experiments: {{x: {{{ARMS}}}}}\nforcing: {{keys: {hashed}, {names}}}\n").rules
@@ -160,6 +160,6 @@ FORCING_PROBLEMS = [
 
 @pytest.mark.parametrize("forcing, expected", FORCING_PROBLEMS)
 def test_wrong_forcing_is_told_without_the_key(load: Load, forcing: str, expected: str) -> None:
-    """A key that stands in a file as it is, is told how to be hashed, and not shown."""
+    """A plain key in a file is an error that explains how to hash it, without showing the key."""
     loaded = load(f"{HEAD}experiments: {{x: {{{ARMS}}}}}\nforcing: {forcing}\n")
     assert [str(problem) for problem in loaded.errors] == [f"rules.yaml:{expected}"]

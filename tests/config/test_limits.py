@@ -27,7 +27,7 @@ LIMITS = [
 
 @pytest.mark.parametrize("text, expected", LIMITS)
 def test_every_key_of_a_limit_is_read(load: Load, text: str, expected: LimitSpec) -> None:
-    """One value stands for a list of one, header names are in lower case."""
+    """A single value equals a list of one, header names are in lower case."""
     loaded = load(f"{RULES}limits: [{text}]\n")
     assert loaded.problems == ()
     assert loaded.rules is not None
@@ -36,7 +36,7 @@ def test_every_key_of_a_limit_is_read(load: Load, text: str, expected: LimitSpec
 
 
 def test_a_burst_is_a_seconds_worth_unless_it_is_told() -> None:
-    """And never less than one request."""
+    """The default burst is one second's worth, and at least one request."""
     assert LimitSpec("a", requests_per_second=100).full == 100
     assert LimitSpec("a", requests_per_second=0.1).full == 1
     assert LimitSpec("a", requests_per_second=100, burst=5).full == 5
@@ -61,14 +61,14 @@ PROBLEMS = [
 
 @pytest.mark.parametrize("text, problem", PROBLEMS)
 def test_what_is_wrong_is_said_at_its_place(load: Load, text: str, problem: str) -> None:
-    """With line and column, and the nearest right spelling."""
+    """An error has line and column, and suggests the nearest correct spelling."""
     loaded = load(f"{RULES}limits: [{text}]\n")
     assert loaded.rules is None
     assert str(loaded.problems[0]).startswith(f"rules.yaml:{problem}")
 
 
 def test_limits_are_a_list(load: Load) -> None:
-    """A map of them is refused."""
+    """A map in place of the list is rejected."""
     loaded = load(f"{RULES}limits: {{a: {{concurrency: 1}}}}\n")
     assert [str(problem) for problem in loaded.problems] == [
         "rules.yaml:4:9: error: expected a list of limits, found a map"
@@ -76,7 +76,7 @@ def test_limits_are_a_list(load: Load) -> None:
 
 
 def test_limits_of_several_files_are_one_set(load: Load) -> None:
-    """In the order of the files; a name is given once among all."""
+    """Limits keep the order of the files, and names are unique across files."""
     more = "version: 1\nlimits: [{name: b, concurrency: 2}]\n"
     loaded = load(f"{RULES}limits: [{{name: a, concurrency: 1}}]\n", more)
     assert loaded.rules is not None

@@ -1,4 +1,4 @@
-"""What an experiment's verdict and its traffic over time depend on."""
+"""The keys of an experiment's evaluation and ramp."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def experiment(load: Load, text: str, head: str = HEAD) -> ExperimentSpec:
 
 
 def test_every_key_is_read(load: Load) -> None:
-    """Shares as 5% or 0.05, seconds as durations, and each guardrail's bound in its metric's unit."""
+    """Shares are read as 5% or 0.05, seconds as durations, and each guardrail's bound in its metric's unit."""
     found = experiment(
         load,
         """\
@@ -57,13 +57,13 @@ ramp:
 
 
 def test_what_is_left_out_has_a_default(load: Load) -> None:
-    """A ramp needs its steps alone: of two arms it grows the one that is no control."""
+    """A ramp needs only its steps: with two arms it grows the one that is not the control."""
     assert experiment(load, "ramp: {steps: 10%}").ramp == RampSpec((0.1,), "new")
     assert experiment(load, "bandit: {}").bandit == BanditSpec()
 
 
 def test_a_bandit_is_read(load: Load) -> None:
-    """Its metric, its bounds and its pace."""
+    """A bandit's metric, bounds, interval and half-life are read."""
     text = "bandit: {metric: 'feedback:like', min_share: 10%, max_share: 90%, every: 1m, half_life: 2h}"
     assert experiment(load, text).bandit == BanditSpec("feedback:like", 0.1, 0.9, 60.0, 7200.0)
 
@@ -133,14 +133,14 @@ PROBLEMS = [
 
 @pytest.mark.parametrize("text, expected", PROBLEMS)
 def test_a_mistake_is_told_where_and_what(load: Load, text: str, expected: str) -> None:
-    """One sentence, at the value or key that is wrong."""
+    """Each error is one sentence, at the wrong value or key."""
     loaded = load(HEAD + "".join(f"    {line}\n" for line in text.splitlines()))
     assert [str(problem) for problem in loaded.errors] == [f"rules.yaml:{expected}"]
     assert loaded.rules is None
 
 
 def test_a_ramp_of_several_arms_says_which(load: Load) -> None:
-    """With three arms nobody can guess; with one there is nothing to grow."""
+    """A ramp of three arms must name the arm to grow; a ramp of one arm is an error."""
     three = HEAD.replace("weight: 0}]", "weight: 0}, {name: newer, engine: e, weight: 0}]")
     (problem,) = load(three + "    ramp: {steps: [5%]}\n").errors
     assert (
@@ -152,7 +152,7 @@ def test_a_ramp_of_several_arms_says_which(load: Load) -> None:
 
 
 def test_a_ramp_without_guardrails_is_warned_of(load: Load) -> None:
-    """It goes on whatever its arm does, until that collapses."""
+    """A ramp without guardrails is a warning: only the fuse can end it."""
     (problem,) = load(HEAD + "    ramp: {steps: [5%]}\n").problems
     what = "experiment 'x' has a ramp and no guardrails: only its fuse can end it"
     assert str(problem) == f"rules.yaml:7:5: warning: {what}"

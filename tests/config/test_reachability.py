@@ -47,7 +47,7 @@ def test_stricter_conditions_imply_weaker_ones(narrow: MatchSpec, wide: MatchSpe
 
 @pytest.mark.parametrize("narrow, wide", NOT_IMPLIED)
 def test_conditions_that_do_not_imply(narrow: MatchSpec, wide: MatchSpec) -> None:
-    """Some request meets the first match and misses the second; where it is not sure, none is claimed."""
+    """Some request meets the first match and not the second; uncertain cases count as not implied."""
     assert not implies(narrow, wide)
 
 
@@ -57,7 +57,7 @@ MATCHES = st.builds(MatchSpec, model=MODELS, version=st.sampled_from([(), ("1",)
 
 @given(st.lists(MATCHES, max_size=8))
 def test_the_first_route_that_takes_all_is_found(matches: list[MatchSpec]) -> None:
-    """Looking up models by their names finds what looking at every earlier route finds."""
+    """The lookup by model names finds the same routes as a comparison with every earlier route."""
     routes = [RouteSpec(f"r{number}", match, engine="e") for number, match in enumerate(matches)]
     plainly = [
         (route, next(other for other in routes[:index] if implies(route.match, other.match)))
@@ -68,7 +68,7 @@ def test_the_first_route_that_takes_all_is_found(matches: list[MatchSpec]) -> No
 
 
 def test_an_unreachable_route_is_a_warning_that_names_both(load: Load) -> None:
-    """The rules are taken; the warning stands at the route that never runs."""
+    """Unreachable routes do not prevent loading; the warning is at the unreachable route."""
     loaded = load(
         "version: 1\nengines: {e: {endpoints: 'http://a'}}\nroutes:\n"
         "  - {name: all, engine: e}\n"

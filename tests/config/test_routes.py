@@ -32,21 +32,21 @@ MATCHES = [
 
 @pytest.mark.parametrize("match, expected", MATCHES)
 def test_every_key_of_a_match_is_read(load: Load, match: str, expected: MatchSpec) -> None:
-    """One value stands for a list of one, numbers are texts, header names are in lower case."""
+    """A single value equals a list of one, numbers are read as text, header names are in lower case."""
     rules = load(f"{ENGINES}routes:\n  - {{name: r, engine: e, model: there, match: {match}}}\n").rules
     assert rules is not None
     assert rules.routes == (RouteSpec("r", expected, "e", None, "there", location=Location("rules.yaml", 4, 5)),)
 
 
 def test_a_route_may_resume(load: Load) -> None:
-    """`resume` is a switch of the route."""
+    """`resume` is a boolean key of the route."""
     rules = load(f"{ENGINES}routes: [{{name: r, engine: e, resume: true}}, {{name: s, engine: e}}]\n").rules
     assert rules is not None
     assert [route.resume for route in rules.routes] == [True, False]
 
 
 def test_identity_says_where_requests_say_whose_they_are(load: Load) -> None:
-    """Session header, session parameters and tenant header have names of one's own."""
+    """Session header, session parameters and tenant header can be renamed."""
     identity = "identity: {session_header: X-Chat, session_parameters: chat_id, tenant_header: X-Org}\n"
     rules = load(f"{ENGINES}routes: [{{name: r, engine: e}}]\n{identity}").rules
     assert rules is not None
@@ -106,7 +106,7 @@ PROBLEMS = [
 
 @pytest.mark.parametrize("route, expected", PROBLEMS)
 def test_a_wrong_route_is_told_where_and_what(load: Load, route: str, expected: str) -> None:
-    """One sentence, at the value or key that is wrong."""
+    """Each error is one sentence, at the wrong value or key."""
     loaded = load(f"{ENGINES}routes: [{route}]\n")
     told = [str(problem) for problem in loaded.errors]
     assert told == [f"rules.yaml:{expected}"]
@@ -114,7 +114,7 @@ def test_a_wrong_route_is_told_where_and_what(load: Load, route: str, expected: 
 
 
 def test_a_route_goes_one_way(load: Load) -> None:
-    """An engine and an experiment in one route is an error, since one of them would be idle."""
+    """A route with both an engine and an experiment is an error."""
     experiment = "experiments: {x: {arms: [{name: a, engine: e, weight: 1}]}}\n"
     loaded = load(f"{ENGINES}{experiment}routes: [{{name: r, engine: e, experiment: x}}]\n")
     message = "rules.yaml:4:10: error: route 'r' names an engine and an experiment: it can have one of them"
@@ -148,7 +148,7 @@ READ = [
 
 @pytest.mark.parametrize("text, spec", READ)
 def test_a_shadow_is_read(load: Load, text: str, spec: ShadowSpec) -> None:
-    """Shares, sizes and times are written as elsewhere; what is not written has its default."""
+    """Shares, sizes and times have their usual units, and missing keys their defaults."""
     loaded = load(RULES.format(more=text))
     assert not loaded.errors
     assert loaded.rules is not None
@@ -180,13 +180,13 @@ REFUSED = [
 
 @pytest.mark.parametrize("text, message", REFUSED)
 def test_a_mistake_is_told_with_its_place(load: Load, text: str, message: str) -> None:
-    """The message names file, line and column, and what would be right."""
+    """The message names file, line, column and the remedy."""
     loaded = load(RULES.format(more=text))
     assert loaded.rules is None
     assert [problem for problem in map(str, loaded.errors) if message in problem], loaded.errors
 
 
 def test_a_candidate_is_used(load: Load) -> None:
-    """An engine that only a shadow names is no engine that no route uses."""
+    """An engine that only a shadow names counts as used."""
     loaded = load(RULES.format(more="shadow: {engine: new}"))
     assert loaded.problems == ()

@@ -17,7 +17,7 @@ from gateway.config.rule_files import RuleFiles, digest_of, read_files
 
 
 def test_a_directory_gives_its_yaml_files_in_name_order(tmp_path: Path) -> None:
-    """Other files, hidden files and directories inside are passed over."""
+    """Other files, hidden files and directories inside are skipped."""
     for name in ("20-b.yml", "10-a.yaml", "notes.txt", ".hidden.yaml"):
         (tmp_path / name).write_text(name)
     (tmp_path / "more.yaml").mkdir()
@@ -30,7 +30,7 @@ def test_a_directory_gives_its_yaml_files_in_name_order(tmp_path: Path) -> None:
 
 
 def test_a_file_that_is_named_twice_counts_once(tmp_path: Path) -> None:
-    """A file and its directory, both given, do not declare everything twice."""
+    """A file given twice, by itself and in its directory, is read once."""
     file = tmp_path / "a.yaml"
     file.write_text("version: 1")
     files, _ = read_files([file, tmp_path, tmp_path / "." / "a.yaml"])
@@ -38,7 +38,7 @@ def test_a_file_that_is_named_twice_counts_once(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_read_is_a_problem(tmp_path: Path) -> None:
-    """A missing file, an empty directory and an impossible path are told, not raised."""
+    """A missing file, an empty directory and an impossible path are reported as problems, not raised."""
     _, problems = read_files([tmp_path / "missing.yaml", tmp_path, Path("nul\0.yaml")])
     messages = [problem.message for problem in problems]
     assert "cannot be read: No such file or directory" in messages
@@ -47,7 +47,7 @@ def test_what_cannot_be_read_is_a_problem(tmp_path: Path) -> None:
 
 
 def test_the_digest_knows_where_a_file_ends() -> None:
-    """Text that moves from one file to the next is another digest."""
+    """Text that moves from one file to the next changes the digest."""
     assert digest_of([b"ab", b"c"]) != digest_of([b"a", b"bc"])
 
 
@@ -63,7 +63,7 @@ def test_a_change_is_told_once(tmp_path: Path) -> None:
 
 
 def test_the_same_text_written_again_is_no_change(tmp_path: Path) -> None:
-    """Contents count, not times."""
+    """A file rewritten with the same content counts as unchanged."""
     file = tmp_path / "a.yaml"
     file.write_text("version: 1")
     files = RuleFiles([file])
@@ -73,7 +73,7 @@ def test_the_same_text_written_again_is_no_change(tmp_path: Path) -> None:
 
 
 def test_files_come_and_go(tmp_path: Path) -> None:
-    """A directory changes when a rule file is added, renamed or removed, and when it goes itself."""
+    """A directory changes when a rule file is added, renamed or removed, and when the directory itself is removed."""
     rules = tmp_path / "rules"
     rules.mkdir()
     files = RuleFiles([rules])
@@ -92,7 +92,7 @@ def test_files_come_and_go(tmp_path: Path) -> None:
 
 
 def test_a_kubernetes_configmap_is_swapped_by_symlink(tmp_path: Path) -> None:
-    """Kubernetes writes a new directory and turns the link `..data`: the files' own links stay as they are."""
+    """Kubernetes writes a new directory and replaces the link `..data`: the links of the files do not change."""
     for number in (1, 2):
         (tmp_path / f"..{number}").mkdir()
         (tmp_path / f"..{number}" / "a.yaml").write_text(f"version: 1 # {number}")
@@ -106,7 +106,7 @@ def test_a_kubernetes_configmap_is_swapped_by_symlink(tmp_path: Path) -> None:
 
 
 def test_waiting_for_a_change(tmp_path: Path) -> None:
-    """Whoever waits is told of a change, and at once when somebody asks; what is there then counts as seen."""
+    """`wait` returns at a change or when its event is set; the content at that time counts as seen."""
     file = tmp_path / "a.yaml"
     file.write_text("version: 1")
     files = RuleFiles([file])
@@ -126,14 +126,14 @@ def test_waiting_for_a_change(tmp_path: Path) -> None:
 
 @pytest.fixture
 def later(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A clock that is a minute ahead of the files': what was written a moment ago is old."""
+    """A clock that is a minute ahead of the files': recent writes count as old."""
     monkeypatch.setattr(rule_files, "time", SimpleNamespace(time=lambda: time.time() + 60))
 
 
 def test_files_that_lie_there_are_not_read_each_time(
     tmp_path: Path, later: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Their stamps will do for nine looks of ten, in a directory as by name; each change has another stamp."""
+    """Nine of ten checks compare only file stamps, for directories and for files; a changed stamp causes a read."""
     num_read = 0
 
     def counting(paths: Sequence[Path]) -> Any:
@@ -145,7 +145,7 @@ def test_files_that_lie_there_are_not_read_each_time(
     for name in ("a.yaml", "b.yaml"):
         (tmp_path / name).write_text("version: 1")
     files = RuleFiles([tmp_path, tmp_path / "a.yaml"])
-    assert not files.changed()  # the first look finds out which files there are, the second their stamps
+    assert not files.changed()  # the first check lists the files, the second one reads their stamps
     num_read = 0
     assert not any(files.changed() for _ in range(40))
     assert num_read == 4
@@ -161,8 +161,7 @@ def test_files_that_lie_there_are_not_read_each_time(
 
 
 def test_stamps_that_are_new_are_not_believed(tmp_path: Path) -> None:
-    """Of two changes within one tick of a file system's clock, the second is noticed, though nothing but the content
-    tells of it."""
+    """Of two changes within one tick of the file system's clock, the second one is detected by content."""
     file = tmp_path / "a.yaml"
     file.write_text("version: 1")
     before = file.stat()
@@ -174,7 +173,7 @@ def test_stamps_that_are_new_are_not_believed(tmp_path: Path) -> None:
 
 
 def test_a_change_without_a_stamp(tmp_path: Path, later: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Some mounts have stamps that cannot be trusted: each tenth look reads the files whatever these say."""
+    """On mounts with unreliable stamps, every tenth check reads the files regardless of them."""
     file = tmp_path / "a.yaml"
     file.write_text("version: 1")
     monkeypatch.setattr(rule_files, "_stamp", lambda place: (1, 2, 3, 4, 5))

@@ -1,4 +1,4 @@
-"""Rule files read whole: all of them together, or none."""
+"""Rule files loaded together: either all of them or none."""
 
 from __future__ import annotations
 
@@ -81,14 +81,14 @@ PROBLEMS = [
 
 @pytest.mark.parametrize("text, expected", PROBLEMS)
 def test_problems_name_file_line_and_column(load: Load, text: str, expected: list[str]) -> None:
-    """Every finding is one line, in the order of the file; one error refuses the whole."""
+    """Each finding is one line, in the order of the file; a single error rejects the rules."""
     loaded = load(text)
     assert lines(loaded) == [f"rules.yaml:{line}" for line in expected]
     assert (loaded.rules is None) == any(": error: " in line for line in lines(loaded))
 
 
 def test_several_files_are_one_text(load: Load) -> None:
-    """A route in one file names an engine of another; routes keep the order of the files."""
+    """A route in one file may name an engine of another; routes keep the order of the files."""
     loaded = load(
         "version: 1\nroutes: [{name: first, engine: e, match: {model: a}}]\n",
         "version: 1\n" + ENGINE + "routes: [{name: second, engine: e}]\n",
@@ -100,7 +100,7 @@ def test_several_files_are_one_text(load: Load) -> None:
 
 
 def test_a_name_is_declared_once_in_all_files(load: Load) -> None:
-    """The second place is the error, and it names the first."""
+    """The second declaration is the error, and it names the first."""
     whole = "version: 1\n" + ENGINE + ROUTE + "identity: {tenant_header: x-org}\n"
     assert lines(load(whole, whole)) == [
         "rules2.yaml:2:11: error: engine 'e' is declared twice: first at rules.yaml:2:11",
@@ -111,7 +111,7 @@ def test_a_name_is_declared_once_in_all_files(load: Load) -> None:
 
 
 def test_a_mistake_behind_an_anchor_is_told_once(load: Load) -> None:
-    """However many engines merge the anchor, there is one value to mend."""
+    """However many engines merge an anchor, a mistake behind it is one error."""
     anchor = "version: 1\nx-base: &base {timeout: soon}\n"
     engines = "engines: {e: {<<: *base, endpoints: 'http://a'}, f: {<<: *base, endpoints: 'http://b'}}\n"
     loaded = load(anchor + engines + "routes: [{name: r, engine: e}, {name: s, engine: f}]\n")
@@ -119,26 +119,26 @@ def test_a_mistake_behind_an_anchor_is_told_once(load: Load) -> None:
 
 
 def test_what_an_unreadable_file_may_declare_is_not_missed(load: Load) -> None:
-    """A syntax error in one file does not make its engines unknown in the others: one mistake, one error."""
+    """A syntax error in one file does not make its engines unknown in the others: one mistake is one error."""
     loaded = load("version: 1\nroutes: [{name: r, engine: other}]\n", "version: 1\nengines: {\n")
     assert [problem.location.file for problem in loaded.problems] == ["rules2.yaml"]
 
 
 def test_a_broken_engine_is_still_declared(load: Load) -> None:
-    """Its own mistake is told; that it is unknown is not."""
+    """A broken engine is reported for its own mistake, but its name counts as declared."""
     loaded = load("version: 1\nengines: {e: {endpoints: x}}\n" + ROUTE)
     assert lines(loaded) == ["rules.yaml:2:26: error: URL 'x' has no scheme: did you mean 'http://x'?"]
 
 
 def test_the_digest_is_of_the_text_alone(load: Load) -> None:
-    """The same text has the same digest everywhere; another text has another."""
+    """The digest depends on the text only."""
     text = "version: 1\n" + ENGINE + ROUTE
     digests = [loaded.rules.digest for loaded in (load(text), load(text), load(text + "#\n")) if loaded.rules]
     assert digests[0] == digests[1] != digests[2]
 
 
 def test_text_that_is_not_utf8_is_told_by_line(tmp_path: Path) -> None:
-    """A file in another encoding names the line and the byte."""
+    """The error for a file in another encoding names the line and the byte."""
     path = tmp_path / "rules.yaml"
     path.write_bytes(b"version: 1\n# caf\xe9\n")
     assert lines(load_rules([path])) == [f"{path}:2:1: error: not UTF-8: byte 0xe9"]
@@ -146,7 +146,7 @@ def test_text_that_is_not_utf8_is_told_by_line(tmp_path: Path) -> None:
 
 @given(st.text())
 def test_no_text_makes_a_load_fail(text: str) -> None:
-    """Whatever stands in a file, a load answers with problems, never with an exception."""
+    """Arbitrary text yields problems, never an exception."""
     assert load_text(text.encode("utf-8", "surrogatepass")).problems
 
 
@@ -195,7 +195,7 @@ PIECES = st.one_of(WORDS, st.sampled_from([": ", ", ", "{", "}", "[", "]", "\n",
 
 @given(st.lists(PIECES, max_size=60))
 def test_no_shuffled_rules_make_a_load_fail(pieces: list[str]) -> None:
-    """Nor does what almost is a rule file."""
+    """Shuffled pieces of rules yield problems, never an exception."""
     assert load_text(("version: 1\n" + "".join(pieces)).encode()).problems
 
 
@@ -204,7 +204,7 @@ VALUES = st.recursive(WORDS, lambda inner: st.lists(inner, max_size=3) | st.dict
 
 @given(st.dictionaries(WORDS, VALUES, max_size=5))
 def test_no_value_in_the_wrong_place_makes_a_load_fail(value: object) -> None:
-    """Nor does YAML with maps, lists and values where others belong; JSON is YAML, so json writes it."""
+    """Maps, lists and values in wrong places yield problems, never an exception; the YAML is written as JSON."""
     assert load_text(json.dumps({"version": 1} | value).encode()).problems  # type: ignore[operator]
 
 

@@ -31,7 +31,7 @@ HISTORIES = [
 
 @pytest.mark.parametrize("history, expected", HISTORIES)
 def test_what_is_kept_of_conversations(load: Load, history: str, expected: HistorySpec | None) -> None:
-    """`history` is a switch, says that the engine keeps it, or says how much is kept and for how long."""
+    """`history` is a boolean, `engine`, or limits on the size and age of the stored conversation."""
     loaded = load(f"{ENGINES}routes: [{{name: r, engine: e, session: {{history: {history}}}}}]\n")
     assert loaded.problems == ()
     assert loaded.rules is not None
@@ -54,7 +54,7 @@ REPLAYS = [
 def test_what_becomes_of_sequences_without_their_endpoint(
     load: Load, sequences: str, expected: ReplaySpec | None
 ) -> None:
-    """`sequences` is a word, or says how much of them is kept and for how long."""
+    """`sequences` is a word, or limits on the size and age of the stored sequences."""
     text = f"{ENGINES.replace('openai', 'kserve')}routes: [{{name: r, engine: e, session: {{sequences: {sequences}}}}}]"
     loaded = load(f"{text}\n")
     assert loaded.problems == ()
@@ -74,7 +74,7 @@ NO_SEQUENCES = [
 
 @pytest.mark.parametrize("protocol, identity, problem", NO_SEQUENCES)
 def test_a_route_that_has_no_sequences_to_replay(load: Load, protocol: str, identity: str, problem: str) -> None:
-    """It serves all the same, with a warning."""
+    """A route whose sequences cannot be replayed loads with a warning."""
     route = "routes: [{name: r, engine: e, session: {sequences: replay}}]\n"
     loaded = load(f"{ENGINES.replace('openai', protocol)}{identity}{route}")
     assert [str(found).split(": ", 1)[1] for found in loaded.problems] == [f"warning: {problem}"]
@@ -110,7 +110,7 @@ PROBLEMS = [
 
 @pytest.mark.parametrize("session, problem", PROBLEMS)
 def test_what_is_wrong_is_told_with_its_place(load: Load, session: str, problem: str) -> None:
-    """Line, column and the nearest right spelling."""
+    """An error has line and column, and suggests the nearest correct spelling."""
     loaded = load(f"{ENGINES}routes: [{{name: r, engine: e, session: {session}}}]\n")
     assert [str(found) for found in loaded.problems if found.is_error] == [f"rules.yaml:{problem}"]
 
@@ -138,7 +138,7 @@ ENGINE_PROBLEMS = [
 def test_engines_that_cannot_be_told_a_conversation(
     load: Load, engine: str, history: str, problem: str | None, arms: bool
 ) -> None:
-    """The engine of a route, and of each arm, must have a place for messages."""
+    """The engine of the route and of each arm must accept messages."""
     split = "experiments: {x: {arms: [{name: a, engine: e, weight: 1}]}}\n" if arms else ""
     to = "experiment: x" if arms else "engine: e"
     text = f"version: 1\nengines: {{e: {{endpoints: 'http://a', {engine}}}}}\n{split}"

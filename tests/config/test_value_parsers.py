@@ -1,4 +1,4 @@
-"""Values that rules alone have."""
+"""Parsers of values that occur in rules only."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ GOOD = [
 
 @pytest.mark.parametrize("parse, text, expected", GOOD)
 def test_values_are_read(parse: Callable[[str], object], text: str, expected: object) -> None:
-    """A share is part of 1, a weight is relative, and a header's name is in lower case."""
+    """A share is a fraction of 1, a weight is relative, and a header's name is in lower case."""
     assert parse(text) == pytest.approx(expected)
 
 
@@ -35,7 +35,7 @@ BAD = [
 
 @pytest.mark.parametrize("parse, text, message", BAD)
 def test_a_wrong_value_is_told_what_is_expected(parse: Callable[[str], object], text: str, message: str) -> None:
-    """A value that cannot be read names itself and the right form."""
+    """The error for an invalid value names the value and the expected form."""
     with pytest.raises(ValueError) as caught:
         parse(text)
     assert str(caught.value) == message

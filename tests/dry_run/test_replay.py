@@ -1,4 +1,4 @@
-"""Recorded facts, decided again."""
+"""Replay of recorded facts through candidate rules."""
 
 import json
 from typing import Any
@@ -58,7 +58,8 @@ def report(candidate: RulesSpec, lines: list[str], against: RulesSpec | None = N
 
 
 def test_changes_are_counted_with_examples() -> None:
-    """By route, engine and arm, with what is left without a route; a request that changes twice is one that changes."""
+    """Changes are counted by route, engine and arm, and requests without a route; a request with two changes counts
+    once."""
     told = report(
         rules(RULES.replace("x-tier: gold", "x-tier: platinum").replace("model: m}", "model: other}")),
         [
@@ -87,7 +88,7 @@ def test_changes_are_counted_with_examples() -> None:
 
 
 def test_a_session_keeps_its_arm_and_chance_is_no_change() -> None:
-    """Sessions are assigned as they were; of requests without one it is no change that chance decides again."""
+    """Sessions keep their assignment; for requests without one, another random draw is not a change."""
     sessions = [line(f"s{n}", "s", session=f"user-{n}") for n in range(50)]
     told = report(rules(), sessions, against=rules())
     assert (told["changed"], told["unchanged"]) == (0, 50)
@@ -106,7 +107,7 @@ def test_a_session_keeps_its_arm_and_chance_is_no_change() -> None:
 
 
 def test_what_was_not_recorded_is_unknown() -> None:
-    """Rules that ask for a body that is not there, or for a parameter that was left out, say nothing of a request."""
+    """Where rules need a body or a parameter that was not recorded, the request's result is unknown."""
     asks = rules(RULES.replace("match: {model: m}", "match: {parameter: {lora: mine}}"))
     told = report(asks, [line("a"), line("b", body=True, parameter={}, input=[], has_image=False, left_out=["lora"])])
     assert (told["unknown"], told["changed"]) == (2, 0)
@@ -117,7 +118,7 @@ def test_what_was_not_recorded_is_unknown() -> None:
 
 
 def test_forced_arms_and_inputs_are_read_back() -> None:
-    """What a caller chose, and what tensors looked like, decides again as it did."""
+    """Recorded forced arms and tensors lead to the same decision."""
     images = rules(RULES.replace("match: {model: m}", "match: {input: {datatype: FP32, rank: 2}}"))
     body = {"body": True, "parameter": {}, "has_image": False, "left_out": []}
     tensor = {"name": "i", "datatype": "FP32", "shape": [2, 2], "bytes": 16}
@@ -140,12 +141,12 @@ def test_forced_arms_and_inputs_are_read_back() -> None:
     ],
 )
 def test_a_spoilt_recording_is_told_with_its_line(lines: list[str], why: str) -> None:
-    """Nobody is told of changes that are none."""
+    """A spoilt recording is an error with its line, not a wrong report."""
     with pytest.raises(RecordingSpoiltError, match=why):
         list(read_facts(lines))
 
 
 def test_a_recording_that_is_being_written_is_read_as_far_as_it_is_whole() -> None:
-    """A last line without its end is not there yet; the one that tells the end is no fact."""
+    """An incomplete last line is ignored; the line that ends the recording is not a fact."""
     assert len(list(read_facts([HEADER, line("a"), line("b")[:-20]]))) == 1
     assert len(list(read_facts([HEADER, line("a"), '{"end": "stopped", "facts": 1, "skipped": 0}\n']))) == 1

@@ -1,4 +1,4 @@
-"""Tests in rule files: what they may expect, and what is said of those that fail."""
+"""Tests in rule files: what they may expect, and the errors of those that fail."""
 
 from pathlib import Path
 
@@ -34,7 +34,7 @@ tests:
 
 
 def problems(*tests: str) -> list[str]:
-    """What is wrong with the rules once they have these tests, with line and column."""
+    """The problems of the rules with these tests, with line and column."""
     loaded = with_tests(load_texts({"r.yaml": RULES + "".join(f"  - {test}\n" for test in tests)}))
     assert (loaded.rules is None) == bool(loaded.errors)
     return [str(problem) for problem in loaded.problems]
@@ -58,7 +58,7 @@ GOOD = [
 
 
 def arm_of(session: str) -> str:
-    """The arm that the rules give a session, as `pointsman explain` would say."""
+    """The arm that the rules assign to a session, as in `pointsman explain`."""
     for arm in ("old", "new"):
         if not problems(f"{{name: t, request: {{model: m, session: {session}}}, expect: {{arm: {arm}}}}}"):
             return arm
@@ -67,7 +67,7 @@ def arm_of(session: str) -> str:
 
 @pytest.mark.parametrize("test", GOOD)
 def test_what_the_rules_say_may_be_expected(test: str) -> None:
-    """A request is told under the names of `match:`, and any part of the decision may be expected."""
+    """A request is described with the names of `match:`, and a test may expect any part of the decision."""
     assert problems("{name: t, " + test[1:].replace("ARM", arm_of("alice"))) == []
 
 
@@ -115,12 +115,12 @@ FAILURES = [
 
 @pytest.mark.parametrize("test, problem", FAILURES)
 def test_a_failing_test_is_an_error_at_its_place(test: str, problem: str) -> None:
-    """It says what the rules say instead, and why not what was expected."""
+    """The error of a failed test names the actual result and the reason."""
     assert problems(test) == [problem]
 
 
 def test_an_arm_that_the_unit_has_not_got_is_an_error() -> None:
-    """Under the rules' own weights the session has its arm, and no other."""
+    """Under the rules' own weights a session has exactly one arm."""
     other = {"old": "new", "new": "old"}[arm_of("alice")]
     (problem,) = problems(f"{{name: t, request: {{model: m, session: alice}}, expect: {{arm: {other}}}}}")
     assert problem.endswith(f"error: test 't' fails: arm is '{arm_of('alice')}', not '{other}'")
@@ -151,19 +151,19 @@ MISTAKES = [
 
 @pytest.mark.parametrize("test, why", MISTAKES)
 def test_a_test_with_a_mistake_is_told(test: str, why: str) -> None:
-    """As any other mistake in a rule file, with line 20 and the right spelling."""
+    """A mistake in a test is reported like any other in a rule file, with its line and the correct spelling."""
     (problem,) = problems(test)
     assert problem.startswith("r.yaml:20:") and why in problem
 
 
 def test_two_tests_of_one_name_are_a_mistake() -> None:
-    """A test is known by its name."""
+    """Two tests of one name are an error."""
     test = "{name: t, request: {model: chat}, expect: {route: rest}}"
     assert problems(test, test) == ["r.yaml:21:5: error: test 't' is declared twice: first at r.yaml:20:5"]
 
 
 def test_check_runs_the_tests(tmp_path: Path) -> None:
-    """`pointsman check` counts the tests that hold, and exits with 1 where one fails."""
+    """`pointsman check` counts the tests that pass, and exits with 1 where one fails."""
     file = tmp_path / "r.yaml"
     file.write_text(RULES + "  - {name: t, request: {model: chat}, expect: {route: rest}}\n")
     good = CliRunner().invoke(app, ["check", str(file)])
@@ -175,7 +175,7 @@ def test_check_runs_the_tests(tmp_path: Path) -> None:
 
 
 def test_tests_may_stand_in_a_file_of_their_own(tmp_path: Path) -> None:
-    """They are of all rules together, whichever file has them."""
+    """Tests may be in a file of their own and apply to the rules of all files."""
     (tmp_path / "a.yaml").write_text(RULES.removesuffix("tests:\n"))
     (tmp_path / "b.yaml").write_text("version: 1\ntests: [{name: t, request: {model: chat}, expect: {route: gold}}]\n")
     loaded = load_rules([tmp_path])

@@ -25,7 +25,7 @@ def hold(
 
 
 def test_a_bucket_begins_full_and_grants_what_it_has(redis_server: RedisServer) -> None:
-    """The first gets all it wants, the next the rest, and who comes last is told when there is more."""
+    """The first client gets all it wants, the next the rest, and the last the time until more is available."""
     assert borrow(redis_server, 0.01, 10, 6, 1) == (6, 0)
     granted, wait = borrow(redis_server, 0.01, 10, 6, 1)
     assert granted == 4
@@ -36,7 +36,7 @@ def test_a_bucket_begins_full_and_grants_what_it_has(redis_server: RedisServer) 
 
 
 def test_what_goes_back_is_there_for_others(redis_server: RedisServer) -> None:
-    """It is never more than full; what was spent beyond is owed, but not for ever."""
+    """Returned tokens never overfill the bucket; overspending is a debt, but a bounded one."""
     borrow(redis_server, 0.001, 10, 10, 1)
     assert borrow(redis_server, 0.001, 10, 3, 1, back=3)[0] == 3
     assert borrow(redis_server, 0.001, 10, 100, 1, back=50)[0] == 10
@@ -45,7 +45,7 @@ def test_what_goes_back_is_there_for_others(redis_server: RedisServer) -> None:
 
 
 def test_a_bucket_gains_by_redis_own_clock(redis_server: RedisServer) -> None:
-    """And is forgotten some seconds after it is full again."""
+    """A bucket refills by Redis' own clock, and expires some seconds after it is full again."""
     borrow(redis_server, 100, 10, 10, 1)
     assert 5_000 <= redis_server.client.pttl("bucket") <= 10_110
     time.sleep(0.05)
@@ -54,7 +54,7 @@ def test_a_bucket_gains_by_redis_own_clock(redis_server: RedisServer) -> None:
 
 
 def test_slots_are_granted_as_far_as_there_are(redis_server: RedisServer) -> None:
-    """Whoever asks says how many he wants to hold in all; what is in use counts in any case."""
+    """A client states the total that it wants to hold; slots in use count in any case."""
     assert hold(redis_server, "a", 0, 3, 1) == 3
     assert hold(redis_server, "b", 0, 3, 2) == 1
     assert hold(redis_server, "a", 1, 1, 3) == 1
@@ -64,14 +64,14 @@ def test_slots_are_granted_as_far_as_there_are(redis_server: RedisServer) -> Non
 
 
 def test_an_order_that_comes_late_undoes_no_later_one(redis_server: RedisServer) -> None:
-    """The number of each says which is the last."""
+    """The sequence number decides which request is the latest."""
     assert hold(redis_server, "a", 0, 3, 8) == 3
     assert hold(redis_server, "a", 0, 0, 7) == 3
     assert hold(redis_server, "b", 0, 3, 9) == 1
 
 
 def test_what_a_dead_worker_held_is_free_when_its_lease_ends(redis_server: RedisServer) -> None:
-    """Nobody has to tell that it died."""
+    """The slots of a dead worker are free when its lease ends."""
     assert hold(redis_server, "dead", 4, 4, 1, lease=50) == 4
     assert hold(redis_server, "a", 0, 1, 2) == 0
     eventually(lambda: hold(redis_server, "a", 0, 4, 3) == 4)
@@ -79,7 +79,7 @@ def test_what_a_dead_worker_held_is_free_when_its_lease_ends(redis_server: Redis
 
 
 def test_workers_are_counted_as_long_as_they_are_heard_of(redis_server: RedisServer) -> None:
-    """Who leaves is counted no more, and who dies no longer than it was promised."""
+    """A worker that deregisters stops counting at once, and a dead one when its registration expires."""
     client = redis_server.client
     assert [client.eval(COUNT.text, 1, "workers", *granted) for granted in (("a", 5000), ("b", 50), ("a", 5000))] == [
         1,

@@ -1,4 +1,4 @@
-"""Whose allowance it is, and how many of these a worker remembers."""
+"""The keys of a limit, and the number of accounts that a worker stores."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gateway.limits.limit_key import digest, reader_of, shown
 
 
 class Request:
-    """What a limit asks of a request."""
+    """The request as a limit reads it."""
 
     def __init__(self, session: str | None = None, **fields: str) -> None:
         self.route = "chat"
@@ -48,14 +48,14 @@ WHOSE = [
 
 @pytest.mark.parametrize("per, request_, limit_key", WHOSE)
 def test_the_key_of_a_request(per: tuple[str, ...], request_: Request, limit_key: object) -> None:
-    """By its route, its session, or a field; who does not say is nobody."""
+    """A key consists of the route, the session or a field; a missing value has no key of its own."""
     spec = LimitSpec("l", per=per, concurrency=1)
     assert reader_of(spec, IdentitySpec(tenant_header="x-org"))(request_) == limit_key
 
 
 @pytest.mark.parametrize("per", ["session", "key", "tenant", "header:x-user"])
 def test_what_is_long_is_remembered_short(per: str) -> None:
-    """Who invents long names fills no memory by them, and they are as different as before."""
+    """Long names are stored as short keys that remain distinct."""
     read = reader_of(LimitSpec("l", per=(per,), concurrency=1), IdentitySpec())
     names = {letter * 10_000 for letter in "abc"}
     found = {read(Request(x_session_id=name, x_api_key=name, x_tenant=name, x_user=name)) for name in names}
@@ -64,14 +64,14 @@ def test_what_is_long_is_remembered_short(per: str) -> None:
 
 @given(st.lists(st.binary(max_size=5), min_size=2, max_size=2), st.lists(st.binary(max_size=5), min_size=2, max_size=2))
 def test_different_people_have_different_names_in_redis(one: list[bytes], other: list[bytes]) -> None:
-    """Whatever stands in their fields; and what stands there cannot be read from the name."""
+    """Different field values have different digests, and the digest does not reveal them."""
     spec = LimitSpec("l", per=("tenant", "key"), concurrency=1)
     assert (digest(spec, tuple(one)) == digest(spec, tuple(other))) == (one == other)
     assert len(digest(spec, tuple(one))) == 32
 
 
 def test_operators_read_who_it_is_but_no_secret() -> None:
-    """Keys and credentials are told by a digest, other values as far as they can be printed."""
+    """Keys and credentials are shown as a digest, other values in printable characters."""
     spec = LimitSpec("l", per=("tenant", "key", "header:cookie"), concurrency=1)
     text = shown(spec, (b"ac\x07me", b"sk-secret", b""))
     assert text.startswith("tenant ac?me, key sha256:")
@@ -80,7 +80,7 @@ def test_operators_read_who_it_is_but_no_secret() -> None:
 
 
 def test_those_not_seen_for_long_go_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who invents tenants fills no memory; who is under way or was seen a moment ago stays."""
+    """The number of accounts is bounded; one with active requests or recent use is not evicted."""
     monkeypatch.setattr(limit_module, "MAX_ACCOUNTS", 3)
     limit = Limit(LimitSpec("l", per=("tenant",), concurrency=1), IdentitySpec())
     for number, limit_key in enumerate((b"busy", b"old", b"new")):
@@ -113,5 +113,5 @@ BODIES = [
 
 @pytest.mark.parametrize("body, reply", BODIES)
 def test_a_request_for_text_is_taken_for_so_many_tokens(body: bytes, reply: int) -> None:
-    """A quarter of its bytes, and the reply's bound, or what is usual."""
+    """The estimate is a quarter of the body's bytes plus the reply's bound or the usual length."""
     assert expected_tokens(body, 400) == 101 + reply

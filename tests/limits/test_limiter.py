@@ -1,4 +1,4 @@
-"""Asking Redis for many at once: who waits comes first, and no crowd of leases makes Redis look slow."""
+"""Many requests to Redis at once: waiting clients come first, and many leases do not make Redis look slow."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.shared_redis import stored
 
 
 class Request:
-    """A request of one tenant, which keeps what it is told."""
+    """A request of one tenant, which records its result."""
 
     route = "chat"
     session = None
@@ -59,7 +59,8 @@ def limiter_of(store: Any, *specs: LimitSpec) -> tuple[Limiter, tuple[Limit, ...
 
 
 def test_a_thousand_leases_are_renewed_and_nobody_waits_behind_them(redis_server: RedisServer) -> None:
-    """Each within the store's patience, a few at a time; the request that comes meanwhile is let go by Redis."""
+    """A thousand leases are renewed a few at a time within the store's timeout, and Redis admits a request
+    meanwhile."""
 
     async def scene() -> None:
         async with stored(redis_server, 30.0) as store:
@@ -87,7 +88,7 @@ def test_a_thousand_leases_are_renewed_and_nobody_waits_behind_them(redis_server
 
 
 def test_limits_of_several_kinds_are_taken_together(redis_server: RedisServer) -> None:
-    """What one of them refuses is not taken of the others, in Redis neither."""
+    """A request that one limit rejects takes nothing from the others, in Redis neither."""
 
     async def scene() -> None:
         async with stored(redis_server) as store:
@@ -113,7 +114,7 @@ def test_limits_of_several_kinds_are_taken_together(redis_server: RedisServer) -
 
 
 def test_slots_are_counted_though_rules_change() -> None:
-    """Who was let go before the limit had slots takes one from then on, and gives no other's back."""
+    """A request admitted before the limit had slots takes one from then on, and does not release another's slot."""
 
     async def scene() -> None:
         limiter, limits = limiter_of(None, LimitSpec("l", requests_per_second=1000))
@@ -124,7 +125,7 @@ def test_slots_are_counted_though_rules_change() -> None:
         limiter.use({"l": limits[0]})
         early = Request("a")
         await early.ask(limiter, limits)
-        assert early.error is not None  # three are under way
+        assert early.error is not None  # three are in flight
         for request in old[:2]:
             assert request.grant is not None
             request.grant.end()
@@ -137,7 +138,7 @@ def test_slots_are_counted_though_rules_change() -> None:
 
 
 def test_who_comes_late_by_old_rules_meets_the_new_limit() -> None:
-    """A request that began before a swap of rules opens no allowance of the old size."""
+    """A request that began before a rule change opens no account of the old size."""
 
     async def scene() -> None:
         limiter, old = limiter_of(None, LimitSpec("l", per=("tenant",), concurrency=5))
@@ -154,7 +155,7 @@ def test_who_comes_late_by_old_rules_meets_the_new_limit() -> None:
 
 
 def test_an_answer_that_was_asked_for_by_old_rules_is_of_these() -> None:
-    """What Redis has lent of a limit is not taken for a part of the one that holds by now."""
+    """A lease requested under old rules does not count towards the limit of the new ones."""
 
     class Waits:
         tokens = None
@@ -169,12 +170,12 @@ def test_an_answer_that_was_asked_for_by_old_rules_is_of_these() -> None:
     account.use(LimitSpec("l", concurrency=2), 1, 0.0)
     answers = iter([[b"1", 0], 10])
     assert inquiry.answered(answers, 0.0)
-    assert next(answers, None) is None  # each has heard its own
+    assert next(answers, None) is None  # each lease request consumed its own replies
     assert account.slots is not None and account.slots.held == 0
 
 
 def test_who_has_given_all_back_leases_nothing_more(redis_server: RedisServer) -> None:
-    """What was about to be asked for when the worker ended is not."""
+    """A lease that is due when the limiter closes is not requested."""
 
     async def scene() -> None:
         async with stored(redis_server) as store:

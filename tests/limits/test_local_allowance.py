@@ -1,4 +1,4 @@
-"""What one worker spends of a shared bucket without asking."""
+"""What one worker spends of a shared bucket without a request to Redis."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def allowance(rate: float = 100.0, full: float = 100.0, num_workers: int = 4) ->
 
 
 def test_nothing_is_spent_before_redis_is_asked() -> None:
-    """The first request asks for itself alone, and what is granted lets it go."""
+    """The first request borrows for itself only, and the grant admits it."""
     it = allowance()
     assert it.check(1, 0.0, True) is AdmissionCheck.BORROW
     assert it.borrow_request([1.0], 0.0) == BorrowRequest(1, 1, 0)
@@ -27,7 +27,8 @@ def test_nothing_is_spent_before_redis_is_asked() -> None:
 
 
 def test_a_busy_worker_borrows_ahead() -> None:
-    """What a quarter of a second takes of it, at most a twentieth of the bucket, and asks again at half of it."""
+    """A busy worker borrows its need for a quarter of a second, at most a twentieth of the bucket, and again at half of
+    it."""
     it = allowance(rate=1000, full=1000)
     it.granted(16, 0.0, 0.0)
     for _ in range(16):
@@ -35,7 +36,7 @@ def test_a_busy_worker_borrows_ahead() -> None:
     assert it.borrow_request([], 0.2) == BorrowRequest(20, 0, 0)  # 80 a second
     it.granted(20, 0.0, 0.2)
     assert [it.take(1, 0.2, True) for _ in range(12)] == [False] * 10 + [True] * 2
-    assert it.borrow_request([], 0.21) == BorrowRequest(12, 0, 0)  # too short a time to measure anew
+    assert it.borrow_request([], 0.21) == BorrowRequest(12, 0, 0)  # too short an interval for a new rate
     it.granted(12, 0.0, 0.21)
     for _ in range(20):
         it.take(1, 0.22, True)
@@ -43,7 +44,7 @@ def test_a_busy_worker_borrows_ahead() -> None:
 
 
 def test_no_worker_has_more_at_hand_than_it_says() -> None:
-    """However often it asks: it fills up to so much, not by so much."""
+    """However often it borrows, a worker fills up to a bound and not beyond."""
     it = allowance(rate=1000, full=1000)
     for step in range(1000):
         now = step / 1000
@@ -55,7 +56,7 @@ def test_no_worker_has_more_at_hand_than_it_says() -> None:
 
 
 def test_who_cannot_wait_owes_no_more_than_is_borrowed_ahead() -> None:
-    """The messages of a stream go on while Redis is asked, but not for long."""
+    """The messages of a stream continue while Redis is queried, up to a bounded debt."""
     it = allowance()
     owed = 0
     while it.may_owe(1, 0.0, True):
@@ -66,7 +67,7 @@ def test_who_cannot_wait_owes_no_more_than_is_borrowed_ahead() -> None:
 
 
 def test_where_redis_has_none_nobody_asks_until_it_has() -> None:
-    """Requests are refused at once until then, and read when to come again."""
+    """While Redis has none, requests are rejected at once with the time to wait."""
     it = allowance()
     it.borrow_request([1.0], 0.0)
     it.granted(0, 0.04, 0.0)
@@ -76,7 +77,7 @@ def test_where_redis_has_none_nobody_asks_until_it_has() -> None:
 
 
 def test_what_was_used_beyond_is_owed() -> None:
-    """And what was not used is there for the next; what is idle goes back whole."""
+    """Overspending is a debt, unused tokens are available to the next request, and an idle worker returns all."""
     it = allowance()
     it.granted(10, 0.0, 0.0)
     it.take(10, 0.0, True)
@@ -90,7 +91,7 @@ def test_what_was_used_beyond_is_owed() -> None:
 
 
 def test_alone_a_worker_keeps_to_its_share() -> None:
-    """A quarter where four share: never all refused, never unlimited; and it takes up what more or fewer leave."""
+    """Without Redis a worker has its share of the rate; a new number of workers changes that share."""
     it = allowance()
     admitted = 0
     for step in range(1000):
@@ -106,7 +107,7 @@ def test_alone_a_worker_keeps_to_its_share() -> None:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_workers_together_admit_no_more_than_the_bound(seed: int) -> None:
-    """Whatever comes to whom: burst, rate by time, and what each has borrowed ahead; and they leave little unused."""
+    """All workers together admit at most burst, rate by time, and what each borrows ahead, and leave little unused."""
     chance = random.Random(seed)
     shared = TokenBucket(100.0, 50.0, 0.0)
     workers = [allowance(rate=100.0, full=50.0) for _ in range(3)]
@@ -133,7 +134,7 @@ def test_workers_together_admit_no_more_than_the_bound(seed: int) -> None:
     assert admitted >= 50 + 100 * 4 - ahead - 10
 
 
-# What was taken when, and what is in a bucket of 10 that gains 2 a second.
+# The tokens taken at each time, and the level of a bucket of 10 that gains 2 a second.
 LEVELS = [
     ([], 5.0, 10.0),
     ([(0.0, 4)], 0.0, 6.0),
@@ -151,7 +152,7 @@ LEVELS = [
 def test_a_bucket_gains_by_the_second_up_to_what_it_holds(
     taken: list[tuple[float, float]], now: float, level: float
 ) -> None:
-    """It begins full, may owe, gets back what was not used, and a clock that goes back gives it nothing."""
+    """A bucket begins full, may go into debt, takes returned tokens, and gains nothing when the clock goes back."""
     bucket = TokenBucket(2.0, 10.0, 0.0)
     for at, amount in taken:
         bucket.take(amount, at)
@@ -160,14 +161,14 @@ def test_a_bucket_gains_by_the_second_up_to_what_it_holds(
 
 @pytest.mark.parametrize("amount, wait", [(1, 0.0), (8, 0.0), (10, 1.0), (50, 1.0)])
 def test_it_tells_when_there_is_enough(amount: float, wait: float) -> None:
-    """For more than it holds that is when it is full."""
+    """The wait for more tokens than the bucket holds is the time until it is full."""
     bucket = TokenBucket(2.0, 10.0, 0.0)
     bucket.take(2, 0.0)
     assert bucket.wait(amount, 0.0) == pytest.approx(wait)
 
 
 def test_it_may_change_its_size() -> None:
-    """What it has more than the new size is gone."""
+    """Tokens beyond a reduced size are dropped."""
     bucket = TokenBucket(2.0, 10.0, 0.0)
     bucket.resize(1.0, 4.0, 0.0)
     assert bucket.level(0.0) == 4
@@ -181,7 +182,7 @@ def test_it_may_change_its_size() -> None:
     steps=st.lists(st.tuples(st.floats(0, 10), st.integers(1, 20)), max_size=100),
 )
 def test_it_never_lets_more_pass_than_it_may(rate: float, full: float, steps: list[tuple[float, int]]) -> None:
-    """Whoever asks before he takes gets at most its size and what the time brings."""
+    """A client that checks before it takes gets at most the bucket's size plus the rate by time."""
     bucket = TokenBucket(rate, full, 0.0)
     now, taken = 0.0, 0
     for pause, amount in steps:
@@ -193,7 +194,7 @@ def test_it_never_lets_more_pass_than_it_may(rate: float, full: float, steps: li
 
 
 def test_a_request_needs_a_slot_that_is_leased() -> None:
-    """It asks where none is free, and where Redis has none it is refused for a moment."""
+    """A request borrows a slot where none is free; if Redis has none, requests are rejected for a moment."""
     slots = ConcurrencySlots(4, 2)
     assert slots.check(0.0, True) is AdmissionCheck.BORROW
     assert slots.borrow_request(2) == 2
@@ -208,7 +209,8 @@ def test_a_request_needs_a_slot_that_is_leased() -> None:
 
 
 def test_a_busy_worker_keeps_a_few_at_hand() -> None:
-    """An eighth of the limit in all workers together; none where it lies idle, and none of a small limit."""
+    """A busy worker keeps some slots in reserve: an eighth of the limit in all workers together, none when idle or for
+    a small limit."""
     slots = ConcurrencySlots(80, 2)
     assert slots.borrow_request(1) == 1 + 5
     slots.granted(6, 6, 0.0)
@@ -223,7 +225,7 @@ def test_a_busy_worker_keeps_a_few_at_hand() -> None:
 
 
 def test_what_is_given_back_is_used_no_more_before_redis_knows() -> None:
-    """From the moment of asking on."""
+    """Returned slots are unusable from the moment of the request to Redis on."""
     slots = ConcurrencySlots(80, 2)
     slots.granted(6, 6, 0.0)
     slots.in_use = 2
@@ -232,7 +234,7 @@ def test_what_is_given_back_is_used_no_more_before_redis_knows() -> None:
 
 
 def test_alone_a_worker_keeps_to_its_share_of_slots() -> None:
-    """At least one."""
+    """Without Redis a worker has its share of the slots, and at least one."""
     slots = ConcurrencySlots(4, 2)
     assert [slots.check(0.0, False) for slots.in_use in range(4)] == [
         AdmissionCheck.ADMIT,

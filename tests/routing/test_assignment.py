@@ -17,7 +17,7 @@ FEW_UNITS = UNITS[:300]
 CHANCES = (0.0, 0.5, 1 - 2**-53)
 POSITION = 0.7145692102940598  # of user-1
 
-# Rule files write up to 18 digits behind the point; weights smaller than floats tell apart cannot be written.
+# Rule files write up to 18 decimal places; weights too small for floats to distinguish cannot be written.
 weight = st.just(0.0) | st.floats(1e-6, 100)
 weights = st.dictionaries(st.sampled_from("abcde"), weight, min_size=1).filter(lambda arms: sum(arms.values()) > 0)
 
@@ -56,7 +56,7 @@ FIRST_ARMS = "ooooooaoooooooooaooooooaoaoooooooooooooo"
 
 
 def test_an_assignment_is_the_same_on_every_machine() -> None:
-    """Literal positions: a change of the hash, of its input or of a library would move every user, and fails here."""
+    """Positions are literal: a change of the hash, its input or a library would move every user and fails this test."""
     one = split({"control": 90, "candidate": 10}, salt="2024-launch")
     assert one.position("user-1") == pytest.approx(POSITION, abs=1e-12)
     assert [(stretch.name, stretch.share, stretch.intervals) for stretch in one.arm_spans()] == [
@@ -68,7 +68,7 @@ def test_an_assignment_is_the_same_on_every_machine() -> None:
 
 @given(st.dictionaries(st.sampled_from("abc"), weight, min_size=2), st.data())
 def test_a_ramp_flips_no_unit_of_another_arm(before: dict[str, float], data: st.DataObject) -> None:
-    """With the control and one or two arms more: what one arm gets or gives is the control's, always."""
+    """With a control and one or two other arms, an arm only gains units from the control and only loses them to it."""
     assume(0 < sum(before.values()) <= 100)
     control, *others = before
     name = data.draw(st.sampled_from(others))
@@ -83,7 +83,7 @@ def test_a_ramp_flips_no_unit_of_another_arm(before: dict[str, float], data: st.
 
 
 def test_from_five_to_twenty_percent_nobody_flips_back() -> None:
-    """Whoever has the new engine keeps it through all steps of a ramp, and through a second arm's."""
+    """A unit on the growing arm stays there through all steps of the ramp, and through those of a second arm."""
     exposed: set[str] = set()
     for candidate, other in ((1, 0), (5, 0), (5, 30), (20, 30), (20, 60), (40, 60)):
         one = split({"control": 100 - candidate - other, "candidate": candidate, "other": other})
@@ -94,7 +94,7 @@ def test_from_five_to_twenty_percent_nobody_flips_back() -> None:
 
 
 def test_weights_of_the_moment() -> None:
-    """They hold in place of the rules' from one request to the next; None, and other arms' weights, mean the rules'."""
+    """`weigh` replaces the rules' weights at once; None, weights of other arms and zero weights restore the rules'."""
     one = split({"control": 90, "candidate": 10})
     before = [arm(one, unit) for unit in FEW_UNITS]
     one.weigh({"control": 0.0, "candidate": 1.0})
@@ -106,7 +106,7 @@ def test_weights_of_the_moment() -> None:
 
 
 def test_the_control_has_the_rest_wherever_it_stands() -> None:
-    """`control:` names it; the other arms' intervals are those that they would have behind it."""
+    """With `control:` the control may be declared anywhere; the assignment is the same as with the control first."""
     arms = (ArmSpec("new", "e", 20), ArmSpec("old", "e", 80))
     named = Split(ExperimentSpec("x", arms, control="old", salt="s"))
     first = split({"old": 80, "new": 20})
@@ -116,14 +116,14 @@ def test_the_control_has_the_rest_wherever_it_stands() -> None:
 
 @given(weights, st.floats(0.1, 10))
 def test_weights_are_relative(arms: dict[str, float], factor: float) -> None:
-    """90 and 10 are the same as 9 and 1, but for a unit that stands on the line."""
+    """Scaling all weights keeps the assignment, except for at most one unit on a boundary."""
     one, scaled = split(arms), split({name: weight * factor for name, weight in arms.items()})
     assert sum(arm(one, unit) != arm(scaled, unit) for unit in FEW_UNITS) <= 1
 
 
 @given(weights, st.text())
 def test_an_arm_of_weight_zero_gets_nobody(arms: dict[str, float], unit: str) -> None:
-    """Neither a unit nor chance leads to it."""
+    """Neither a unit nor a random draw is assigned to an arm of weight zero."""
     one = split(arms)
     assert arms[arm(one, unit)] > 0
     for number in CHANCES:
@@ -142,7 +142,7 @@ def test_what_is_told_is_what_the_assignment_decides_by(arms: dict[str, float], 
 
 
 def test_another_salt_is_another_assignment() -> None:
-    """Two experiments over the same users are independent: half of one half is a quarter."""
+    """Two experiments with different salts assign the same users independently."""
     one, other = split({"a": 50, "b": 50}, "one"), split({"a": 50, "b": 50}, "other")
     both = Counter((arm(one, unit), arm(other, unit)) for unit in UNITS)
     assert all(count / len(UNITS) == pytest.approx(0.25, abs=0.015) for count in both.values())
@@ -152,7 +152,7 @@ def test_another_salt_is_another_assignment() -> None:
     "chance, expected", [(0.0, "b"), (0.499, "b"), (0.5, "a"), (0.599, "a"), (0.601, "c"), (0.999, "c")]
 )
 def test_chance_falls_by_weight(chance: float, expected: str) -> None:
-    """Without a unit the arms have the same intervals: the control what the others leave."""
+    """Random draws use the same intervals as units: the control has what the others leave."""
     one = split({"a": 1, "b": 5, "c": 4, "zero": 0})
     found = one.assign_by_chance(lambda: chance)
     assert found is not None
@@ -160,7 +160,7 @@ def test_chance_falls_by_weight(chance: float, expected: str) -> None:
 
 
 def test_units_that_look_alike_are_apart() -> None:
-    """A hundred numbered users under an even split do not alternate, nor all fall to one side."""
+    """A hundred numbered users under an even split neither alternate nor cluster."""
     one = split({"a": 50, "b": 50})
     arms = [arm(one, f"{number}") for number in range(100)]
     assert 30 < sum(was != now for was, now in pairwise(arms)) < 70

@@ -1,4 +1,4 @@
-"""Why a request goes where it goes."""
+"""Explanations of routing decisions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ GOLD = MatchSpec(model=("chat*",), header={"x-tier": ("gold",)}, parameter={"pri
 
 
 def test_each_route_is_told_with_its_conditions() -> None:
-    """Those before the match say which conditions failed, with both sides; those behind were not asked."""
+    """Routes before the match list their failed conditions with both sides; routes after it are skipped."""
     one = table(to("gpu", "gold", GOLD), to("cpu", "rest"), to("cpu", "never"))
     explanation = explain(one, Facts("chat", body=BodyFacts({"priority": 3})), lambda: 0.0)
     gold = (
@@ -34,13 +34,13 @@ def test_each_route_is_told_with_its_conditions() -> None:
 
 
 def test_an_unread_body_says_nothing() -> None:
-    """An explanation always comes to an end: without a body its conditions fail."""
+    """Without a body, conditions on the body fail, so an explanation always has a result."""
     one = table(to("gpu", "gold", MatchSpec(parameter={"p": ("1",)})))
     assert explain(one, Facts("m"), lambda: 0.0).decision is Undecided.NO_ROUTE
 
 
 def test_a_load_meets_no_condition_on_the_body() -> None:
-    """Parameters of a load are not those of an inference."""
+    """Conditions on parameters of an inference do not match those of a load."""
     one = table(to("gpu", "p", MatchSpec(parameter={"p": ("1",)})))
     facts = Facts("m", operation=Operation.LOAD, body=BodyFacts({"p": 1}))
     assert explain(one, facts, lambda: 0.0).steps[0].failed == (Check("parameter p", "1", None, False),)
@@ -49,7 +49,7 @@ def test_a_load_meets_no_condition_on_the_body() -> None:
 
 
 def test_an_arm_is_told_with_its_intervals() -> None:
-    """The unit's position lies in an interval of its arm, and all arms' stand beside it."""
+    """The unit's position lies in an interval of its arm, and the explanation lists the intervals of all arms."""
     one = table(by("x"), experiments=(split("x", cpu=75, gpu=25),))
     explanation = explain(one, Facts("m", headers={"x-session-id": "s1"}), lambda: 0.0)
     assert isinstance(explanation.decision, Decision)
@@ -65,14 +65,14 @@ def test_an_arm_is_told_with_its_intervals() -> None:
 
 
 def test_an_arm_by_chance_has_no_position() -> None:
-    """Where the request has no unit, the arm is for this request alone."""
+    """A request without a unit gets a random arm and has no position."""
     one = table(by("x"), experiments=(split("x", cpu=50, gpu=50),))
     explanation = explain(one, Facts("m"), lambda: 0.3)
     assert explanation.assignment == Assignment("x", "session", None, "gpu", one.splits["x"].arm_spans())
 
 
 def test_a_layer_is_told_with_its_parts() -> None:
-    """Which experiments and which holdout it has, and where the unit stands among them."""
+    """The explanation lists the layer's experiments and holdout, and the unit's position among them."""
     layer = LayerSpec("l", "session", holdout=1.0)
     one = table(by("x"), experiments=(replace(split("x", cpu=50, gpu=50), layer="l", share=0.0),), layers=(layer,))
     explanation = explain(one, Facts("m", headers={"x-session-id": "s1"}), lambda: 0.3)
@@ -87,7 +87,7 @@ def test_a_layer_is_told_with_its_parts() -> None:
 
 
 def test_a_load_has_no_arm() -> None:
-    """It goes to all that the model's requests may reach, also by a route that only the body tells apart."""
+    """A load goes to every engine that the model's requests may reach, including routes that depend on the body."""
     one = table(to("gpu", "p", MatchSpec(parameter={"p": ("1",)})), by("x"), experiments=(split("x", cpu=90, gpu=10),))
     explanation = explain(one, Facts("m", operation=Operation.LOAD), lambda: 0.0)
     assert explanation.targets == one.targets_for(Facts("m", operation=Operation.LOAD))
@@ -97,7 +97,7 @@ def test_a_load_has_no_arm() -> None:
 
 
 def test_a_load_that_only_bodies_lead_anywhere() -> None:
-    """No route takes it as a request, and yet it reaches the engine that inferences reach."""
+    """No route matches a load by its head, but the load reaches the engine that inferences can reach."""
     one = table(to("gpu", "p", MatchSpec(parameter={"p": ("1",)})))
     explanation = explain(one, Facts("m", operation=Operation.LOAD), lambda: 0.0)
     assert explanation.decision is Undecided.NO_ROUTE

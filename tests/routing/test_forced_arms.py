@@ -1,4 +1,4 @@
-"""Arms that somebody chooses."""
+"""Arms that a client forces."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FORCING = Forcing(ForcingSpec(keys=KEYS), {"x": split("x", cpu=90, gpu=10)})
 
 @pytest.mark.parametrize("key", ["swordfish", "clef à molette"])
 def test_a_key_opens_every_arm(key: str) -> None:
-    """Any of the keys."""
+    """Each of the keys is accepted."""
     assert FORCING.read("x=gpu", key) == Forced("x", "gpu")
 
 
@@ -35,7 +35,7 @@ REFUSED = [
 
 @pytest.mark.parametrize("said, key, kind, message", REFUSED)
 def test_what_is_wrong_is_told_without_the_key(said: str, key: str, kind: ErrorKind, message: str) -> None:
-    """The key is looked at first: who has none learns no names."""
+    """The key is checked first, so a client without one cannot probe names; the error does not show the key."""
     with pytest.raises(GatewayError, match=re.escape(message)) as caught:
         FORCING.read(said, key)
     assert caught.value.kind is kind
@@ -43,7 +43,7 @@ def test_what_is_wrong_is_told_without_the_key(said: str, key: str, kind: ErrorK
 
 
 def test_a_forced_arm_is_taken_whatever_its_weight_is() -> None:
-    """By a target of its own, which is not measured and keeps no session; other routes pass it over."""
+    """A forced arm has its own target, which is not measured and keeps no session; other routes ignore the header."""
     one = table(by("x"), experiments=(split("x", cpu=100, gpu=0),), forcing=ForcingSpec(keys=KEYS))
     decision = one.decide(Facts("m", headers={"x-session-id": "s"}, forced=Forced("x", "gpu")), lambda: 0.0)
     assert isinstance(decision, Decision)
@@ -57,7 +57,7 @@ def test_a_forced_arm_is_taken_whatever_its_weight_is() -> None:
 
 
 def test_without_keys_there_are_no_such_targets() -> None:
-    """What nobody may do costs nothing."""
+    """Without keys there are no forced targets."""
     one = table(by("x"), experiments=(split("x", cpu=100, gpu=0),))
     assert not one.forcing.is_open
     assert [target.is_forced for target in one.targets] == [False, False]

@@ -1,4 +1,4 @@
-"""Which units an experiment has."""
+"""Which units belong to an experiment."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def in_layer(name: str, share: float) -> ExperimentSpec:
 
 
 def test_experiments_of_a_layer_share_no_unit() -> None:
-    """Each has its share, the holdout and the rest are in none, and nobody is in two."""
+    """Each experiment has its share, the holdout and the rest are in none, and no unit is in two."""
     some = splits(in_layer("x", 0.3), in_layer("y", 0.5), layer=LayerSpec("l", "header:x-user", holdout=0.1))
     counts: Counter[tuple[str, ...]] = Counter()
     for unit in UNITS:
@@ -35,7 +35,7 @@ def test_experiments_of_a_layer_share_no_unit() -> None:
 
 
 def test_a_holdout_stays_out_whatever_experiments_do() -> None:
-    """Those that it had, it has, while experiments come, grow and go: what they all have changed shows there."""
+    """The holdout keeps its units while experiments are added, grow and are removed."""
     layer = LayerSpec("l", "header:x-user", holdout=0.1)
     held: list[set[str]] = []
     for experiments in ((in_layer("x", 0.1),), (in_layer("x", 0.4),), (in_layer("x", 0.4), in_layer("y", 0.5))):
@@ -46,7 +46,7 @@ def test_a_holdout_stays_out_whatever_experiments_do() -> None:
 
 
 def test_an_experiment_that_grows_in_its_layer_takes_from_the_rest() -> None:
-    """Its units keep their arms, and so do the neighbour's."""
+    """A growing experiment keeps the arms of its units and of its neighbour's."""
     layer = LayerSpec("l", "header:x-user")
     before = splits(in_layer("x", 0.1), in_layer("y", 0.25), layer=layer)
     after = splits(in_layer("x", 0.25), in_layer("y", 0.25), layer=layer)
@@ -56,7 +56,7 @@ def test_an_experiment_that_grows_in_its_layer_takes_from_the_rest() -> None:
 
 
 def test_a_share_without_a_layer_is_independent_of_the_arms() -> None:
-    """A tenth of the units, half of them on each arm; a larger share keeps those that a smaller one had."""
+    """A share of a tenth splits evenly between the arms; a larger share keeps the units of a smaller one."""
     small = splits(ExperimentSpec("x", ARMS, share=0.1))["x"]
     large = splits(ExperimentSpec("x", ARMS, share=0.5))["x"]
     found = Counter(small.assign(unit) for unit in UNITS)
@@ -66,7 +66,7 @@ def test_a_share_without_a_layer_is_independent_of_the_arms() -> None:
 
 
 def test_layers_are_independent_of_each_other() -> None:
-    """Half of one layer's experiment is in half of another's."""
+    """Two layers of half shares assign independently: a quarter of the units is in both experiments."""
     one = splits(in_layer("x", 0.5), layer=LayerSpec("l", "header:x-user"))["x"]
     other = splits(in_layer("x", 0.5), layer=LayerSpec("l", "header:x-user", salt="other"))["x"]
     both = Counter((one.assign(unit) is None, other.assign(unit) is None) for unit in UNITS)
@@ -74,7 +74,7 @@ def test_layers_are_independent_of_each_other() -> None:
 
 
 def test_without_a_unit_chance_says_whether_and_which() -> None:
-    """Two throws: one for the share, one for the arm."""
+    """Without a unit there are two random draws: one for the share, one for the arm."""
     one = splits(ExperimentSpec("x", ARMS, "request", share=0.25))["x"]
     throws = iter([0.2, 0.7, 0.3])
     assert one.assign_by_chance(lambda: next(throws)) == 0
@@ -82,7 +82,7 @@ def test_without_a_unit_chance_says_whether_and_which() -> None:
 
 
 def test_a_part_is_told_by_name() -> None:
-    """The layer's layout, as explanations show it."""
+    """A membership lists the parts of its layer by name."""
     some = splits(in_layer("x", 0.25), layer=LayerSpec("l", "header:x-user", holdout=0.125))
     member = some["x"].membership
     assert member is not None

@@ -1,4 +1,4 @@
-"""Owners of units side by side."""
+"""The layout of owners' intervals."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def width(spans: list[Span]) -> int:
 
 
 def common(some: list[Span], others: list[Span]) -> int:
-    """How many positions both have."""
+    """The number of positions in both."""
     return sum(max(0, min(a[1], b[1]) - max(a[0], b[0])) for a in some for b in others)
 
 
@@ -34,7 +34,7 @@ LAYOUTS = [
     ([0.25, 0.125, 0.125], [[(0.0, 0.25)], [(0.875, 1.0)], [(0.5, 0.625)]]),
     ([0.125] * 4, [[(0.0, 0.125)], [(0.875, 1.0)], [(0.5, 0.625)], [(0.375, 0.5)]]),
     ([0.0625] * 5, [[(0, 0.0625)], [(0.9375, 1)], [(0.5, 0.5625)], [(0.4375, 0.5)], [(0.25, 0.3125)]]),
-    # The first fills its half of the circle, and what it has beyond is what the others leave
+    # The first owner fills its half of the circle, and beyond it takes what the others leave
     ([0.75, 0.0625, 0.125], [[(0.0, 0.5), (0.625, 0.875)], [(0.9375, 1.0)], [(0.5, 0.625)]]),
     ([1.0], [[(0.0, 1.0)]]),
     ([0.0, 0.0], [[], []]),
@@ -44,13 +44,13 @@ LAYOUTS = [
 
 @pytest.mark.parametrize("some, expected", LAYOUTS)
 def test_owners_stand_at_their_anchors(some: list[float], expected: list[list[tuple[float, float]]]) -> None:
-    """Literal intervals: where owners stand must not change from version to version."""
+    """Intervals are literal: they must not change between versions."""
     assert [intervals(spans) for spans in IntervalLayout(some).spans] == expected
 
 
 @given(shares(0, 9))
 def test_everybody_has_his_share_and_no_position_has_two_owners(some: list[float]) -> None:
-    """Whatever the shares are."""
+    """For any shares, each owner has its share, and no position has two owners."""
     layout = IntervalLayout(some)
     assert [width(spans) / NUM_POSITIONS for spans in layout.spans] == pytest.approx(some, abs=1e-8)
     marks = sorted(span for spans in (*layout.spans, layout.rest()) for span in spans)
@@ -60,7 +60,7 @@ def test_everybody_has_his_share_and_no_position_has_two_owners(some: list[float
 
 @given(shares(1, 9), st.integers(0, NUM_POSITIONS - 1))
 def test_a_position_is_found_where_it_lies(some: list[float], position: int) -> None:
-    """The fast look-up says what the intervals say."""
+    """The fast lookup agrees with the intervals."""
     layout = IntervalLayout(some)
     owner = layout.owner(position)
     spans = layout.rest() if owner == REST else layout.spans[owner]
@@ -69,12 +69,12 @@ def test_a_position_is_found_where_it_lies(some: list[float], position: int) -> 
 
 @given(shares(1, 2), st.data())
 def test_of_two_owners_only_the_one_that_changes_moves(before: list[float], data: st.DataObject) -> None:
-    """Always: it takes from the rest, and gives to the rest."""
+    """An owner that changes takes positions from the rest and returns them to the rest."""
     who = data.draw(st.integers(0, len(before) - 1))
     after = list(before)
     after[who] = data.draw(share)
     assume(sum(after) <= 1)
-    assume(max(sum(before), sum(after)) < 1 - 1e-6)  # rounding to the last position moves one in a thousand million
+    assume(max(sum(before), sum(after)) < 1 - 1e-6)  # rounding to the last position moves one in a billion
     old, new = IntervalLayout(before).spans, IntervalLayout(after).spans
     for owner in range(len(before)):
         assert common(old[owner], new[owner]) == min(width(old[owner]), width(new[owner]))
@@ -82,7 +82,7 @@ def test_of_two_owners_only_the_one_that_changes_moves(before: list[float], data
 
 
 def half_of(owner: int, num_owners: int) -> float:
-    """What an owner has for itself: half of its way to the next anchor, or all of it."""
+    """The range reserved for an owner: half of its way to the next anchor, or all of it."""
     alone = IntervalLayout([1.0 if at == owner else 0.0 for at in range(num_owners)])
     for start, end in intervals(alone.spans[owner]):
         assert (start, end) == (0.0, 1.0)
@@ -101,7 +101,7 @@ def anchor(owner: int) -> float:
 
 @given(st.integers(3, 9), st.data())
 def test_within_its_half_an_owner_keeps_all_whatever_others_do(num_owners: int, data: st.DataObject) -> None:
-    """Others may grow, shrink and overflow: who stays as he is, within his half, loses and gains nothing."""
+    """Others may grow, shrink and overflow: an unchanged owner within its half keeps exactly its positions."""
     who = data.draw(st.integers(0, num_owners - 1))
     mine = data.draw(st.floats(0, half_of(who, num_owners)))
     rest = 1 - mine - 1e-6
@@ -121,7 +121,7 @@ def test_within_its_half_an_owner_keeps_all_whatever_others_do(num_owners: int, 
 
 @given(st.integers(3, 9), st.data())
 def test_a_lone_owner_beyond_its_half_is_nested(num_owners: int, data: st.DataObject) -> None:
-    """One arm that goes from nothing to nearly everything, beside others that stay: nobody flips."""
+    """One arm that grows from nothing to nearly everything, beside others that stay, only adds positions."""
     who = data.draw(st.integers(0, num_owners - 1))
     small = [data.draw(st.floats(0, half_of(each, num_owners) / num_owners)) for each in range(num_owners)]
     room = 1 - sum(small) + small[who] - 1e-6
@@ -139,8 +139,8 @@ def test_a_lone_owner_beyond_its_half_is_nested(num_owners: int, data: st.DataOb
 
 @given(st.integers(3, 8), st.data())
 def test_what_comes_later_leaves_those_before(num_owners: int, data: st.DataObject) -> None:
-    """One more owner takes from the rest alone, where all are within their halves of the new layout."""
+    """A new owner takes positions from the rest only, where all are within their halves of the new layout."""
     small = [data.draw(st.floats(0, half_of(each, num_owners + 1))) for each in range(num_owners)]
-    # Nobody reaches over the new anchor
+    # No owner reaches beyond the new anchor
     old, new = IntervalLayout(small).spans, IntervalLayout([*small, 0.01]).spans
     assert old == new[:-1]

@@ -47,7 +47,8 @@ HEAD_CASES = [
 
 @pytest.mark.parametrize("spec, facts, expected", HEAD_CASES)
 def test_conditions_on_the_head(spec: MatchSpec, facts: Facts, expected: bool) -> None:
-    """All keys must hold, any of a list will do, what is missing matches nothing; the tenant header here is x-org."""
+    """All keys must match, any item of a list is enough, a missing value matches nothing; the tenant header is
+    x-org."""
     assert holds(compile_match(spec, "x-org"), facts) is expected
 
 
@@ -78,12 +79,13 @@ BODY_CASES = [
 
 @pytest.mark.parametrize("spec, body, expected", BODY_CASES)
 def test_conditions_on_the_body(spec: MatchSpec, body: BodyFacts, expected: bool) -> None:
-    """Parameters compare as text; one input's keys hold of the same tensor; some tensor meets each listed input."""
+    """Parameters compare as text; the keys of one input apply to the same tensor; each listed input needs some
+    tensor."""
     assert holds(compile_match(spec, "x-tenant"), Facts("m", body=body)) is expected
 
 
 def test_a_match_parts_head_from_body() -> None:
-    """What the head can tell is asked first, so a body is read only where the head has matched."""
+    """Conditions on the head come first, so that the body is read only if the head matches."""
     match = compile_match(MatchSpec(version=("1",), header={"x-a": ("1",)}, parameter={"p": ("1",)}), "x-tenant")
     assert [condition.key for condition in match.head] == ["version", "header x-a"]
     assert [condition.key for condition in match.body] == ["parameter p"]

@@ -1,4 +1,4 @@
-"""The compiled rules: from facts to a decision."""
+"""The compiled rules: decisions from facts."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def decide(one: Table, facts: Facts, chance: Callable[[], float] = no_chance) ->
 
 
 def test_a_route_renames_the_model_or_keeps_it() -> None:
-    """The target says the engine and the model's name there; None keeps the requested one."""
+    """The target names the engine and the model's name there; None keeps the requested name."""
     one = table(to("gpu", "llama", MatchSpec(model=("llama",)), model="llama-3"), to("cpu", "rest"))
     assert decide(one, Facts("llama")) == Decision(Target("llama", "gpu", "llama-3"))
     assert decide(one, Facts("other")) == Decision(Target("rest", "cpu"))
@@ -57,14 +57,14 @@ def test_the_first_route_that_matches_wins(model: str, route: str) -> None:
 
 
 def test_no_route_is_an_answer() -> None:
-    """A model that no route takes is NO_ROUTE, with globs and without."""
+    """A model without a route yields NO_ROUTE, with and without globs."""
     assert table(to("cpu", match=MatchSpec(model=("a",)))).decide(Facts("b"), no_chance) is NO_ROUTE
     assert table(to("cpu", match=MatchSpec(model=("a*",)))).decide(Facts("b"), no_chance) is NO_ROUTE
     assert table().decide(Facts("b"), no_chance) is NO_ROUTE
 
 
 def test_the_body_is_asked_for_only_where_a_route_could_still_match() -> None:
-    """A condition on the head that fails, or an unconditional route before, spares the body."""
+    """A failed condition on the head, or an earlier unconditional route, avoids reading the body."""
     one = table(
         to("cpu", "early", MatchSpec(model=("light",))),
         to("gpu", "images", MatchSpec(protocol=("rest",), input=(InputMatch(rank=4),))),
@@ -79,7 +79,7 @@ def test_the_body_is_asked_for_only_where_a_route_could_still_match() -> None:
 
 
 def test_only_an_inference_has_a_body_to_ask_for() -> None:
-    """Metadata and control operations never meet a condition on the body, and are decided by their head."""
+    """Metadata and control operations match no condition on the body, and are decided by their head."""
     one = table(to("gpu", "priority", PRIORITY), to("sticky", "rest"))
     decision = decide(one, Facts("m", operation=Operation.MODEL_METADATA))
     assert decision == Decision(
@@ -103,7 +103,7 @@ REPEATABLE = [
 
 @pytest.mark.parametrize("facts, expected", REPEATABLE)
 def test_a_decision_by_the_head_alone_is_repeatable(facts: Facts, expected: bool) -> None:
-    """Whoever remembers heads may remember it; where the body or chance was asked, not."""
+    """A decision by the head alone is cacheable; one by the body or by a random draw is not."""
     one = table(
         to("cpu", "plain", MatchSpec(model=("plain",))),
         to("gpu", "header", MatchSpec(model=("header",), header={"x-tier": ("gold",)})),
@@ -126,14 +126,14 @@ SESSIONS = [
 
 @pytest.mark.parametrize("facts, session", SESSIONS)
 def test_an_engine_that_balances_by_session_is_told_it(facts: Facts, session: str | None) -> None:
-    """The session comes from the header, or else from the body, which is then asked for."""
+    """The session comes from the header, or else from the body, which is then required."""
     one = table(to("sticky"))
     assert one.decide(Facts("m"), no_chance) is NEEDS_BODY
     assert decide(one, facts).session == session
 
 
 def test_an_experiment_keeps_each_session_on_its_arm() -> None:
-    """With a session chance is not asked, and the same session has the same arm in header and body."""
+    """A session is assigned without a random draw, and to the same arm by header and by body."""
     one = table(by("x"), experiments=(split("x", cpu=50, gpu=50),))
     for number in range(100):
         by_header = decide(one, Facts("m", headers={"x-session-id": f"s{number}"}))
@@ -156,14 +156,14 @@ UNITS = [
 
 @pytest.mark.parametrize("unit, facts, expected", UNITS)
 def test_a_request_without_the_unit_is_assigned_by_chance(unit: str, facts: Facts, expected: Undecided | str) -> None:
-    """For itself alone; but first the body is asked, where it could tell the unit."""
+    """A request without a unit gets a random arm; its body is required first if it could contain the unit."""
     one = table(by("x"), experiments=(split("x", unit, cpu=50, gpu=50),))
     decision = one.decide(facts, lambda: 0.3)
     assert (decision.target.arm if isinstance(decision, Decision) else decision) == expected
 
 
 def test_chance_is_asked_once_for_a_request() -> None:
-    """One arm balances by session: its body is asked for before the throw, so that no request is thrown for twice."""
+    """The body is required before the random draw, since one arm balances by session: each request is drawn once."""
     one = table(by("x"), experiments=(split("x", "request", sticky=50, gpu=50),))
     assert one.decide(Facts("m"), no_chance) is NEEDS_BODY
     throws = [0.1, 0.9]
@@ -172,7 +172,7 @@ def test_chance_is_asked_once_for_a_request() -> None:
 
 
 def test_an_arm_without_a_model_takes_the_routes() -> None:
-    """An arm's own name for the model goes first, then the route's, then the requested one."""
+    """An arm's own model name takes precedence, then the route's, then the requested one."""
     arms = (ArmSpec("a", "cpu", 1, "mine"), ArmSpec("b", "gpu", 1))
     one = table(by("x", model="theirs"), by("x", "y"), experiments=(ExperimentSpec("x", arms),))
     assert [(target.route, target.model) for target in one.targets] == [
@@ -184,14 +184,14 @@ def test_an_arm_without_a_model_takes_the_routes() -> None:
 
 
 def test_a_route_that_resumes_says_so_of_every_arm() -> None:
-    """Whoever serves a generation finds the switch in its decision."""
+    """Each target of a route has the route's `resume`."""
     half = split("x", cpu=50, gpu=50)
     one = table(replace(by("x"), resume=True), replace(to("gpu"), resume=True), to("cpu"), experiments=(half,))
     assert [target.resume for target in one.targets] == [True, True, True, False]
 
 
 def test_a_target_is_one_object_for_each_route_and_arm() -> None:
-    """So a worker may count and connect by target: every decision's target is one of the table's."""
+    """Every decision's target is one of the table's, so that a worker can count and connect by target."""
     one = table(by("x", match=MatchSpec(model=("a",))), to("sticky"), experiments=(split("x", cpu=50, gpu=50),))
     asked = [decide(one, Facts(model, headers={"x-session-id": f"s{n}"})).target for model in "ab" for n in range(50)]
     assert {id(target) for target in asked} == {id(target) for target in one.targets}
@@ -208,7 +208,8 @@ CONTROLS = [
 
 @pytest.mark.parametrize("model, engines", CONTROLS)
 def test_a_load_concerns_every_engine_that_requests_may_reach(model: str, engines: list[str]) -> None:
-    """All arms of an experiment, routes that only the body tells apart, and each engine once; heads must match."""
+    """A load concerns all arms of an experiment, routes that depend on the body, and each engine once; heads must
+    match."""
     one = table(
         by("x", match=MatchSpec(model=("split",))),
         to("gpu", "priority", MatchSpec(model=("by-body", "gpu-twice"), parameter={"priority": ("1",)})),
@@ -222,7 +223,7 @@ def test_a_load_concerns_every_engine_that_requests_may_reach(model: str, engine
 
 
 def test_names_that_callers_invent_do_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Globs are remembered for the names last asked, up to a bound; a forgotten name is decided anew, alike."""
+    """A bounded cache holds glob results of the latest names; an evicted name gets the same decision again."""
     monkeypatch.setattr(table_module, "MAX_REMEMBERED_MODELS", 10)
     one = table(to("gpu", match=MatchSpec(model=("m*",))), to("cpu"))
     for _ in range(2):
@@ -273,7 +274,7 @@ FACTS = st.builds(
 
 @given(ROUTES, FACTS, st.floats(0, 1, exclude_max=True))
 def test_the_fast_path_decides_as_the_slow_one(routes: list, facts: Facts, chance: float) -> None:  # type: ignore[type-arg]
-    """The table's index, memory and shortcuts change no decision: `explain` asks all routes one after another."""
+    """Index, cache and shortcuts of the table change no decision: `explain` checks all routes in order."""
     one = table(*routes, experiments=EXPERIMENTS)
     slow = explain(one, facts, lambda: chance).decision
     assert one.decide(facts, lambda: chance) == slow
@@ -282,7 +283,7 @@ def test_the_fast_path_decides_as_the_slow_one(routes: list, facts: Facts, chanc
 
 @given(ROUTES, FACTS, st.floats(0, 1, exclude_max=True))
 def test_what_the_head_decides_the_body_does_not_change(routes: list, facts: Facts, chance: float) -> None:  # type: ignore[type-arg]
-    """A decision without the body is the decision with it, whatever it holds; and only a repeatable one may skip it."""
+    """A decision made without the body equals the one made with it, and only a repeatable one may skip the body."""
     one = table(*routes, experiments=EXPERIMENTS)
     with_body = one.decide(facts, lambda: chance)
     facts.body = None

@@ -1,4 +1,4 @@
-"""Where a request says its session and its unit."""
+"""Lookup of a request's session and unit."""
 
 from __future__ import annotations
 
@@ -37,7 +37,8 @@ CASES = [
 
 @pytest.mark.parametrize("facts, expected", CASES)
 def test_a_session_is_in_the_header_or_else_in_the_body(facts: Facts, expected: UnitMatch | None) -> None:
-    """None: only the unread body can tell. Triton's sequence_id 0 is no sequence; metadata has no body to ask."""
+    """None: only the unread body can contain it. Triton's sequence_id 0 is no sequence; metadata has no body to
+    read."""
     assert session_lookup(IDENTITY).find(facts) == expected
 
 
@@ -51,7 +52,7 @@ def test_a_session_is_in_the_header_or_else_in_the_body(facts: Facts, expected: 
     ],
 )
 def test_units_name_their_place(unit: str, lookup: Lookup) -> None:
-    """Each kind of unit stands in one place of a request; `request` stands nowhere."""
+    """Each kind of unit has one place in a request; `request` has none."""
     assert unit_lookup(unit, IDENTITY) == lookup
 
 
@@ -66,7 +67,7 @@ def test_units_name_their_place(unit: str, lookup: Lookup) -> None:
     ],
 )
 def test_a_sequence_knows_its_model_and_its_ends(told: dict[str, bool], starts: bool, ends: bool) -> None:
-    """A session that Triton's sequence_id names says of which model it is, and which end of it a request is."""
+    """A sequence_id session carries its model, and whether the request starts or ends the sequence."""
     found = session_lookup(IDENTITY).find(Facts("m", body=BodyFacts({"sequence_id": 7, **told})))
     assert found is not None and isinstance(found.text, Sequence)
     assert (found.text, found.text.model, found.text.starts, found.text.ends) == ("7", "m", starts, ends)

@@ -1,4 +1,4 @@
-"""YAML as nodes that know their place."""
+"""YAML as nodes with locations."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ VALUES = [
 
 @pytest.mark.parametrize("text, expected", VALUES)
 def test_values_are_kept_as_written(text: str, expected: Plain) -> None:
-    """Scalars are texts as written, aliases stand for what they name, and of merged keys the nearest one wins."""
+    """Scalars are kept as written, aliases are resolved, and of merged keys the nearest one wins."""
     node, problems = read(text)
     assert plain(node) == expected
     assert problems == []
@@ -73,7 +73,8 @@ VARIABLES = [
 
 @pytest.mark.parametrize("written, expected", VARIABLES)
 def test_variables_come_from_the_environment(written: str, expected: str) -> None:
-    """${VAR} and ${VAR:-default} are replaced anywhere in a value; what is set, even to nothing, needs no default."""
+    """${VAR} and ${VAR:-default} are replaced anywhere in a value; a variable that is set, even to nothing, overrides
+    the default."""
     node, problems = read(f"a: '{written}'", HOST="gpu1", EMPTY="")
     assert plain(node) == {"a": expected}
     assert problems == []
@@ -103,13 +104,13 @@ ERRORS = [
 @pytest.mark.skipif(not yaml.__with_libyaml__, reason="the sentences of syntax errors are libyaml's")
 @pytest.mark.parametrize("text, expected", ERRORS)
 def test_errors_name_their_place(text: str, expected: str) -> None:
-    """What is wrong is one sentence with file, line and column."""
+    """Each error is one sentence with file, line and column."""
     _, problems = read(text)
     assert problems == [expected]
 
 
 def test_an_unfinished_list_names_where_it_began() -> None:
-    """A syntax error is found late; the message says where the unfinished thing began."""
+    """The message for a syntax error names the line where the unfinished value began."""
     _, problems = read("a: 1\nb: [1, 2\nc: 3\n")
     assert len(problems) == 1
     assert "from line 2 on" in problems[0]
@@ -117,7 +118,7 @@ def test_an_unfinished_list_names_where_it_began() -> None:
 
 @pytest.mark.parametrize("text, expected", VALUES)
 def test_pure_python_yaml_reads_the_same(text: str, expected: Plain, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where PyYAML has no libyaml, its own loader gives the same nodes at the same places."""
+    """Without libyaml, PyYAML's own loader yields the same nodes at the same places."""
     fast = read(text)
     monkeypatch.setattr(nodes, "_Loader", yaml.SafeLoader)
     assert read(text) == fast

@@ -1,4 +1,4 @@
-"""Values as files write them."""
+"""Parsers of values with units."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ BAD = [
 
 @pytest.mark.parametrize("parse, text, message", BAD)
 def test_a_wrong_value_is_told_what_is_expected(parse: Callable[[str], object], text: str, message: str) -> None:
-    """A value that cannot be read names itself and the right form."""
+    """The error for an invalid value names the value and the expected form."""
     with pytest.raises(ValueError) as caught:
         parse(text)
     assert str(caught.value) == message
