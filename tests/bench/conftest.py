@@ -1,4 +1,4 @@
-"""The benchmark is a package beside its commands: it is found as they find it."""
+"""Makes the package `bench` importable, as it is for the commands beside it."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The gRPC benchmark's own parts: what it sends, what it counts, and what it does not take for an answer."""
+"""The gRPC benchmark's own parts: what it sends, what it counts, and which replies it rejects."""
 
 import dataclasses
 import itertools
@@ -35,7 +35,7 @@ NEEDS_H2LOAD = pytest.mark.skipif(h2load_path() is None, reason=f"h2load is not 
 
 @pytest.fixture(scope="module")
 def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
-    """Where the canned upstream speaks gRPC."""
+    """The gRPC port of the canned upstream."""
     folder = tmp_path_factory.mktemp("bench")
     with Children(folder) as children:
         upstream = start_canned(Site(children, folder, None))
@@ -50,7 +50,7 @@ def load(port: int, exchange: str = "simple", reply_bytes: int = UNARY_REPLY_BYT
 
 @pytest.mark.parametrize("inserts_traces", [False, True])
 def test_header_blocks_mean_what_was_asked(inserts_traces: bool) -> None:
-    """A real decoder reads the same fields from every block, however many others came into its table between."""
+    """A decoder reads the right fields from every block, whatever was inserted into its table in between."""
     steady = [(b"te", b"trailers"), (b"user-agent", b"x" * 100), (b"grpc-timeout", b"30S")]
     decoder, blocks = hpack.Decoder(), SteadyFields(steady)
     for call in range(200):
@@ -61,7 +61,7 @@ def test_header_blocks_mean_what_was_asked(inserts_traces: bool) -> None:
 
 
 def test_reply_fields_follow_the_table() -> None:
-    """The same bytes mean another field once a block has changed the table, and the same one until then."""
+    """An indexed field has the new value once a block has changed the table, and keeps it until the next change."""
     fields = ReplyFields()
     for status in (b"0", b"3"):
         assert fields.read(literal((b"grpc-status", status), is_inserted=True)) == {b"grpc-status": status}
@@ -77,19 +77,20 @@ def test_canned_replies(port: int, name: str) -> None:
 
 
 def test_canned_stream(port: int) -> None:
-    """A stream's request is answered by all its messages and the status OK."""
+    """A stream's request gets all of its messages and the status OK."""
     assert len(reply_at(port, EXCHANGES["llm"])) == messages.STREAMED_BYTES * messages.MESSAGES_PER_STREAM
 
 
 def test_canned_refuses_other_messages(port: int) -> None:
-    """A message that a proxy has changed in length has no right reply."""
+    """A message whose length a proxy has changed is refused."""
     with pytest.raises(BenchError, match="INVALID_ARGUMENT"):
         reply_at(port, dataclasses.replace(EXCHANGES["simple"], request=b"\x0a\x01x"))
 
 
 @pytest.mark.parametrize("window_bytes", [1, 1000, 65_535, 1 << 20])
 def test_canned_keeps_windows(port: int, window_bytes: int) -> None:
-    """What the upstream sends never exceeds a window, of a strict peer that gives back late, and comes whole."""
+    """The upstream never exceeds a flow-control window, even if the peer updates it late, and sends the complete
+    reply."""
     exchange = EXCHANGES["tensor" if window_bytes > 1000 else "simple"]
     config = h2.config.H2Configuration(client_side=True, header_encoding=None)
     client = h2.connection.H2Connection(config)
@@ -123,19 +124,19 @@ def _head(path: str) -> list[tuple[str, str]]:
 
 @pytest.mark.parametrize("inserts_traces", [False, True])
 def test_frame_load_counts_calls(port: int, inserts_traces: bool) -> None:
-    """Calls that all differ are all answered."""
+    """Calls with different fields are all answered."""
     assert run_frames(load(port, inserts_traces=inserts_traces), None).units > 0
 
 
 def test_frame_load_counts_messages(port: int) -> None:
-    """Four streams of a hundred messages a second bring four hundred in a second, and hardly more."""
+    """Four streams of a hundred messages a second bring at most four hundred in a second, and hardly more."""
     size = messages.STREAMED_BYTES * messages.MESSAGES_PER_STREAM
     assert 0 < run_frames(load(port, "llm", size), None).units < 500
 
 
 @NEEDS_H2LOAD
 def test_h2load_counts_calls(port: int) -> None:
-    """The same, by a generator that knows no gRPC."""
+    """A load generator without gRPC counts calls, too."""
     assert run_h2load(load(port), None).units > 0
 
 
@@ -144,7 +145,7 @@ def test_h2load_counts_calls(port: int) -> None:
 def test_wrong_replies_are_no_figures(
     port: int, run: Callable[[GrpcLoad, None], object], exchange: str, reply_bytes: int
 ) -> None:
-    """An error in place of a message, and a message of another length than the right one, end the run."""
+    """An error in place of a message, or a message of a wrong length, ends the run."""
     with pytest.raises(BenchError, match=r"status 3|INVALID_ARGUMENT|bytes"):
         run(load(port, exchange, reply_bytes), None)
 
@@ -153,14 +154,14 @@ def test_wrong_replies_are_no_figures(
     "done, data, is_right",
     [
         (100, 100 * UNARY_REPLY_BYTES, True),
-        (100, 103 * UNARY_REPLY_BYTES, True),  # some were under way at the end
+        (100, 103 * UNARY_REPLY_BYTES, True),  # some were in flight at the end
         (100, 0, False),  # errors are HTTP 200 without a message
         (100, 99 * UNARY_REPLY_BYTES, False),
         (100, 200 * UNARY_REPLY_BYTES, False),
     ],
 )
 def test_h2load_replies_are_judged_by_their_bytes(done: int, data: int, is_right: bool) -> None:
-    """As many message bytes as right replies have, or no figure."""
+    """The number of message bytes must be that of right replies; otherwise the run fails."""
     output = (
         f"requests: {done} total, {done} started, {done} done, {done} succeeded, 0 failed, 0 errored, 0 timeout\n"
         f"traffic: 1KB (1024) total, 1KB (1024) headers (space savings 0.00%), 1KB ({data}) data\n"
@@ -173,7 +174,7 @@ def test_h2load_replies_are_judged_by_their_bytes(done: int, data: int, is_right
 
 
 def test_a_failure_ends_one_proxys_case_alone() -> None:
-    """The proxy that fails is left out of the rest of its case; other proxies and other cases go on."""
+    """A proxy that fails is skipped for the rest of its case; other proxies and other cases continue."""
 
     def measure(case: Case, running: Running, round_number: int) -> Sample | Failure:
         if (case.name, running.name) == ("first", "bad"):
@@ -196,7 +197,7 @@ def test_a_failure_ends_one_proxys_case_alone() -> None:
 
 @pytest.mark.parametrize("number", range(1, 8))
 def test_turns_are_fair(number: int) -> None:
-    """Over some rounds each proxy begins as often as any other, and follows each other as often."""
+    """Over some rounds all proxies begin equally often, and follow each other equally often."""
     rounds = [order(number, each) for each in range(number * (1 + number % 2))]
     assert all(sorted(turns) == list(range(number)) for turns in rounds)
     firsts = [turns[0] for turns in rounds]

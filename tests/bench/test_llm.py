@@ -1,4 +1,4 @@
-"""The language-model engines' benchmark: its model and work, what it takes for no answer, what it makes of times."""
+"""The language-model engines' benchmark: its model and work, which answers it rejects, and how it computes figures."""
 
 import dataclasses
 import json
@@ -30,7 +30,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_words_are_one_ring() -> None:
-    """Each word comes after exactly one other, so that no text repeats before all have been said."""
+    """Each word follows exactly one other, so that a text repeats only after all words."""
     words = range(WORDS.first_word, WORDS.begin)
     said = WORDS.answer([WORDS.first_word], len(words))
     assert Counter(said) == Counter(words)
@@ -38,7 +38,7 @@ def test_the_words_are_one_ring() -> None:
 
 
 def test_a_text_is_cut_into_its_words(home: Path) -> None:
-    """The tokenizer gives back the very tokens of a text, each a space and its letters."""
+    """The tokenizer restores the tokens of a text, each a space and its letters."""
     from tokenizers import Tokenizer
 
     tokenizer = Tokenizer.from_file(str(model_folder(TINY, "float32", home) / "tokenizer.json"))
@@ -50,14 +50,14 @@ def test_a_text_is_cut_into_its_words(home: Path) -> None:
 
 
 def test_prompts_are_their_seeds() -> None:
-    """The same seed gives all engines the same prompt; another one shares no beginning with it."""
+    """The same seed gives all engines the same prompt; prompts of different seeds have no common beginning."""
     assert WORDS.prompt(50, (1, 2)) == WORDS.prompt(50, (1, 2))
     assert WORDS.prompt(50, (1, 2))[:4] != WORDS.prompt(50, (1, 3))[:4]
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_the_answer_is_known(home: Path, dtype: str) -> None:
-    """transformers says what the words say, in either datatype, and far from any other answer."""
+    """transformers predicts the expected words in both datatypes, with a large margin over any other token."""
     import torch
     from transformers import AutoModelForCausalLM
 
@@ -100,7 +100,7 @@ def test_gguf_has_the_same_numbers(home: Path) -> None:
 
 
 def test_sixteen_are_mixed() -> None:
-    """Prompts of 16 to 512 tokens, answers of 32 to 128, other prompts in each round."""
+    """Prompts have 16 to 512 tokens and answers 32 to 128; each round has other prompts."""
     requests = llm_work.mixed(WORDS, 0)
     assert len(requests) == 16
     assert {len(request.prompt) for request in requests} >= {16, 512}
@@ -109,7 +109,8 @@ def test_sixteen_are_mixed() -> None:
 
 
 def test_questions_share_their_text() -> None:
-    """All begin with the same thousand tokens and none with another round's; each waits for the one before."""
+    """All prompts begin with the same thousand tokens, which differ by round. Each request waits for the previous
+    one."""
     requests = llm_work.prefix(WORDS, 0)
     assert len({request.prompt[:1000] for request in requests}) == 1
     assert len({request.prompt for request in requests}) == 4
@@ -118,7 +119,7 @@ def test_questions_share_their_text() -> None:
 
 
 def test_a_warm_up_has_the_same_prompts_lengths() -> None:
-    """Every shape is seen before it is measured, with answers of a few tokens."""
+    """The warm-up runs every prompt length before it is measured, with answers of a few tokens."""
     requests = llm_work.arrival(WORDS, 0)
     warmed = llm_work.warm(requests)
     assert [len(each.prompt) for each in warmed] == [len(each.prompt) for each in requests]
@@ -127,7 +128,8 @@ def test_a_warm_up_has_the_same_prompts_lengths() -> None:
 
 
 def test_requests_come_when_they_are_due() -> None:
-    """Those without a condition at once, one that waits for tokens when all before have told them, or have ended."""
+    """Requests without a condition are due at once; one that waits for tokens is due when all earlier requests have
+    reported them or ended."""
     asked = [Request((1,), 9), Request((1,), 9), Request((1,), 9, after_tokens=2), Request((1,), 9, after_tokens=None)]
     arrivals = Arrivals(asked)
     assert arrivals.due() == [0, 1]
@@ -154,7 +156,7 @@ TIMES = [1.0, 2.0, 3.0]
 
 @pytest.mark.parametrize("answer", [Answer(0.0, TIMES, ids=RIGHT), Answer(0.0, TIMES, None, WORDS.text(RIGHT), 8)])
 def test_the_right_answer_counts(answer: Answer) -> None:
-    """As ids from an engine, or as text from a server, which says how many tokens its prompt had."""
+    """An answer is token ids from an engine, or text and the number of prompt tokens from a server."""
     check(WORDS, [REQUEST], [answer])
 
 
@@ -190,7 +192,7 @@ def spaced(submitted: float, first: float, gap: float, count: int) -> Answer:
 
 
 def test_tokens_a_second_are_of_the_whole_round() -> None:
-    """From the first request to the last token; CPU for each token."""
+    """The rate covers the time from the first request to the last token; CPU time is per token."""
     answers = [spaced(0.0, 1.0, 0.5, 3), spaced(0.0, 2.0, 1.0, 3)]
     requests = [Request((1, 2), 3)] * 2
     sample = sample_of(CASES["mixed"], "ours", 0, requests, answers, cpu=3.0)
@@ -200,14 +202,14 @@ def test_tokens_a_second_are_of_the_whole_round() -> None:
 
 
 def test_a_kept_prefix_is_compared_with_a_cold_one() -> None:
-    """The first question finds nothing; the median of the others tells what keeping gained."""
+    """The gain compares the first question, without a cached prefix, with the median of the others."""
     answers = [spaced(0, 1.0, 0.1, 2), spaced(2, 2.2, 0.1, 2), spaced(3, 3.1, 0.1, 2), spaced(4, 4.5, 0.1, 2)]
     sample = sample_of(CASES["prefix"], "ours", 0, [], answers, cpu=1.0)
     assert (sample.first_ms, sample.hit_ms, sample.gain) == pytest.approx((1000.0, 200.0, 5.0))
 
 
 def test_an_arrival_is_compared_with_the_time_before() -> None:
-    """Gaps that reach into the time between the long prompt's coming and its first token, against those before."""
+    """The stretch compares gaps between the long prompt's arrival and its first token with the gaps before."""
     other = Answer(0.0, [1.0, 2.0, 3.0, 4.0, 6.5, 9.0, 10.0, 11.0], [0] * 8)
     long = Answer(4.5, [8.0, 8.5], [0] * 2)
     sample = sample_of(CASES["arrival"], "ours", 0, [], [other, other, long], cpu=1.0)
@@ -215,7 +217,7 @@ def test_an_arrival_is_compared_with_the_time_before() -> None:
 
 
 def test_goals_are_measured_against_the_like() -> None:
-    """Engine with engine, server with server; what was not measured neither passes nor fails."""
+    """Engines are compared with engines and servers with servers. Missing measurements neither pass nor fail."""
     base = sample_of(CASES["mixed"], "ours", 0, [], [spaced(0.0, 1.0, 0.1, 11)], 1.0)
 
     def sample(engine: str, rate: float, **others: object) -> object:
@@ -233,7 +235,8 @@ def test_goals_are_measured_against_the_like() -> None:
 
 @pytest.mark.timeout(120)
 def test_a_run_measures_both_engines(home: Path) -> None:
-    """Ours and transformers' continuous batching, on a tiny model: all cases, all tokens right, settings told."""
+    """The paged engine and transformers' continuous batching run a tiny model: all tokens are right, settings
+    reported."""
     from bench.llm_engines import Model
     from bench.llm_run import Plan, carry_out
     from rich.progress import Progress
@@ -252,7 +255,7 @@ def test_a_run_measures_both_engines(home: Path) -> None:
 
 
 def test_an_engine_that_fails_is_left_out(home: Path) -> None:
-    """It is named with the reason, in every case; the run goes on."""
+    """The failure is reported with its reason in every case, and the run continues."""
     from bench.llm_engines import Model
     from bench.llm_run import Plan, carry_out
     from rich.progress import Progress

@@ -1,4 +1,4 @@
-"""The language models' benchmark: what its engine answers, what its load counts, and what it takes for no answer."""
+"""The language models' benchmark: its engine's replies, what its load counts, and which replies it rejects."""
 
 import dataclasses
 import http.client
@@ -44,23 +44,23 @@ def load(port: int, exchange: str = "chat", right: str | None = RIGHT, **others:
 
 @pytest.mark.parametrize("exchange", ["chat", "chat-long"])
 def test_the_engine_answers_chats(engine: int, exchange: str) -> None:
-    """A chat that names its model is answered with the text and the usage that the messages say."""
+    """A chat that names its model gets the expected text and usage."""
     assert right_answer(engine, exchange) == messages.chat_answer()
 
 
 @pytest.mark.parametrize("exchange", ["tokens"])
 def test_the_engine_streams(engine: int, exchange: str) -> None:
-    """A chat that asks for a stream gets every token, a reason and an end."""
+    """A streamed chat gets every token, a finish reason and an end."""
     check_stream(engine, exchange)
 
 
 def test_the_engine_wants_the_model_renamed(engine: int) -> None:
-    """The name that clients use is none of its own: a proxy that does not rename gets no answer."""
+    """The engine does not know the clients' model name: a proxy that does not rename it gets a 404."""
     assert answer_of(engine, "chat-rename")[0] == 404
 
 
 def test_the_engine_speaks_generate(engine: int) -> None:
-    """Triton's generate_stream brings as many tokens, under the name that its metadata tells."""
+    """Triton's generate_stream brings the same number of tokens, under the name from its metadata."""
     connection = http.client.HTTPConnection("127.0.0.1", engine, timeout=10)
     connection.request("GET", f"/v2/models/{messages.ON_TRITON}")
     assert b'"text_output"' in connection.getresponse().read()
@@ -75,7 +75,7 @@ CHUNKS = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n6\r\nhello \r\n5
 
 @pytest.mark.parametrize("answer", [LENGTH, CHUNKS])
 def test_answers_are_read_however_they_are_cut(answer: bytes) -> None:
-    """Two answers in a row, cut at any byte, are two answers."""
+    """Two replies in a row are parsed, cut at any byte."""
     reader = AnswerReader()
     for cut in range(1, len(answer)):
         first, ended = reader.feed(answer[:cut])
@@ -93,7 +93,7 @@ def test_answers_are_read_however_they_are_cut(answer: bytes) -> None:
     ],
 )
 def test_wrong_heads_and_lengths_are_no_answers(answer: bytes) -> None:
-    """Another status, no body, or bytes behind the answer."""
+    """A reply is rejected for another status, no body, or bytes after the body."""
     with pytest.raises(BenchError):
         AnswerReader().feed(answer)
 
@@ -127,7 +127,7 @@ def test_tokens_are_counted_however_they_are_cut(cut: int) -> None:
     ids=["last lost", "first lost", "no reason", "no end", "cut off"],
 )
 def test_streams_that_lack_something_are_wrong(data: bytes) -> None:
-    """A token, the reason why it ended, or its end."""
+    """A stream is rejected without a token, its finish reason, or its end."""
     tokens = Tokens()
     with pytest.raises(BenchError):
         tokens.feed(data)
@@ -137,26 +137,26 @@ def test_streams_that_lack_something_are_wrong(data: bytes) -> None:
 @pytest.mark.parametrize("use_wrk", [BY_WRK, BY_US])
 @pytest.mark.parametrize("unique_heads", [False, True])
 def test_load_counts_chats(engine: int, use_wrk: bool, unique_heads: bool) -> None:
-    """Whole answers are counted."""
+    """Complete replies are counted."""
     assert run_load(load(engine, unique_heads=unique_heads), None, use_wrk).units > 0
 
 
 def test_load_counts_tokens(engine: int) -> None:
-    """Two streams of a hundred tokens a second bring two hundred in a second, and hardly more."""
+    """Two streams of a hundred tokens a second bring at most two hundred in a second, and hardly more."""
     assert 0 < run_load(load(engine, "tokens", right=None), None, False).units < 250
 
 
 @pytest.mark.parametrize("use_wrk", [BY_WRK, BY_US])
 @pytest.mark.parametrize("serial", [False, True])
 def test_other_answers_are_no_figures(engine: int, use_wrk: bool, serial: bool) -> None:
-    """An answer of the right length with another text ends the run."""
+    """A reply of the right length with another text ends the run."""
     with pytest.raises(BenchError, match="right one"):
         run_load(load(engine, right=RIGHT.replace("Baixa", "Paris"), serial=serial), None, use_wrk)
 
 
 @pytest.mark.parametrize("use_wrk", [BY_WRK, BY_US])
 def test_refusals_are_no_figures(engine: int, use_wrk: bool) -> None:
-    """So does a 404."""
+    """A 404 ends the run, too."""
     with pytest.raises(BenchError, match=r"404|other than 200|broken connections"):
         run_load(load(engine, "chat-rename"), None, use_wrk)
 
@@ -178,7 +178,7 @@ def test_answers_are_read_as_clients_read_them(wrong: bytes) -> None:
 
 
 def test_ours_answers_every_case(site: Site, engine: int) -> None:
-    """The rules lead every request of every case to the engine: by name, renamed, and translated."""
+    """The rules route the requests of every case to the engine: by name, renamed, and translated."""
     running = PROXIES["ours"].start(site, engine)
     assert running.process is not None
     try:
@@ -188,7 +188,7 @@ def test_ours_answers_every_case(site: Site, engine: int) -> None:
 
 
 def test_only_who_can_takes_part() -> None:
-    """Of the peers LiteLLM alone renames models, and none translates; ours without is measured beside."""
+    """Of the peers only LiteLLM renames models, and none translates; Pointsman without either is measured as well."""
     running = [Running(name, {}, None, None) for name in PROXIES]
     rows = {name: [row.name for row in case.rows(running)] for name, case in CASES.items()}
     assert rows["chat"] == list(PROXIES)
@@ -213,7 +213,7 @@ def test_goals_compare_with_the_routers(figures: dict[str, float], passed: list[
 
 @pytest.mark.parametrize("translated, passed", [(19.9, True), (20.1, False)])
 def test_translated_tokens_compare_with_our_own(translated: float, passed: bool) -> None:
-    """A translated token may cost twice what one costs that passes through, in the same rounds."""
+    """A translated token may cost at most twice as much as an untranslated one, in the same rounds."""
     own = [sample("translated", "ours", translated), sample("translated", "ours, untranslated", 10.0)]
     assert [verdict.passed for verdict in verdicts(Results(own))] == [None, None, None, passed]
 

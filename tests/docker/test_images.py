@@ -1,4 +1,4 @@
-"""docker/: the images' commands, carried out in bare directories, and what compose.yaml makes of them."""
+"""docker/: the images' commands run in bare directories, and the services of compose.yaml together."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.support.ports import free_port
 from tests.support.redis_server import program
 from tests.support.waiting import eventually
 
-# Building installs all that an image holds.
+# A build installs everything that an image contains.
 pytestmark = pytest.mark.timeout(600)
 
 PASSWORD = "0a1b2c"
@@ -33,7 +33,7 @@ STOP_SECONDS = 30
 
 @pytest.fixture
 def ends() -> Iterator[ExitStack]:
-    """What was started ends with the test, however that ends."""
+    """Processes that a test starts end with it."""
     with ExitStack() as stack:
         yield stack
 
@@ -41,7 +41,7 @@ def ends() -> Iterator[ExitStack]:
 def started(ends: ExitStack, process: subprocess.Popen[bytes]) -> subprocess.Popen[bytes]:
     def end() -> None:
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)  # with all that it has started
+            os.killpg(process.pid, signal.SIGKILL)  # with its child processes
         process.wait()
 
     ends.callback(end)
@@ -49,7 +49,7 @@ def started(ends: ExitStack, process: subprocess.Popen[bytes]) -> subprocess.Pop
 
 
 def contents(image: Image) -> set[str]:
-    """Where in the image's root files are."""
+    """The first two levels of the paths of the image's files."""
     files = (path.relative_to(image.root) for path in image.root.rglob("*") if not path.is_dir())
     return {"/".join(path.parts[:2]) for path in files}
 
@@ -60,8 +60,8 @@ def stops(process: subprocess.Popen[bytes]) -> int:
 
 
 def test_the_gateways_image_serves_and_stops(gateway_image: Image, ends: ExitStack) -> None:
-    """As it is run without arguments, but for the ports: healthy once it serves, gone on SIGTERM; it holds what is
-    installed, and neither sources nor pip."""
+    """The image runs with its default arguments and other ports: it is healthy once it serves, and stops on SIGTERM. It
+    has the installed package, and neither sources nor pip."""
     image = gateway_image
     assert contents(image) == {"opt/pointsman"}
     assert not list(image.root.glob("opt/pointsman/lib/*/site-packages/pip"))
@@ -74,12 +74,12 @@ def test_the_gateways_image_serves_and_stops(gateway_image: Image, ends: ExitSta
     gateway = started(ends, image.start(*image.command, "--http-port", str(port), *others))
     eventually(lambda: image.is_healthy("8000", port))
     assert stops(gateway) == 0
-    assert list((image.root / "var/lib/pointsman").iterdir())  # its own Redis had a place
+    assert list((image.root / "var/lib/pointsman").iterdir())  # its own Redis stores its data here
 
 
 def test_what_compose_starts_works_together(gateway_image: Image, host_image: Image, ends: ExitStack) -> None:
-    """Redis by the file that is given to it, the samples written, the host that serves them, the gateway before it:
-    each by its service's command and environment."""
+    """Redis with its configuration file, the written samples, the host that serves them and the gateway work together,
+    each with its service's command and environment."""
     redis_port, http_port, grpc_port, gateway_port = (free_port() for _ in range(4))
     started(ends, start_redis(host_image.folder, redis_port))
     admin_port = free_port()
@@ -120,7 +120,7 @@ def test_what_compose_starts_works_together(gateway_image: Image, host_image: Im
 
 
 def start_redis(folder: Path, port: int) -> subprocess.Popen[bytes]:
-    """Redis with compose.yaml's file; it takes what it is told, and answers who knows the password."""
+    """Redis with compose.yaml's file: it has the configured settings, and requires the password."""
     (folder / "data").mkdir()
     text = filled(COMPOSE["configs"]["redis"]["content"]).replace("dir /data", f"dir {folder / 'data'}")
     (folder / "redis.conf").write_text(text)
@@ -139,7 +139,7 @@ def start_redis(folder: Path, port: int) -> subprocess.Popen[bytes]:
 
 
 def filled(text: str) -> str:
-    """The text with its `${NAME:-default}` and `${NAME:?why}`, as Compose fills them."""
+    """The text with `${NAME:-default}` and `${NAME:?error}` replaced as Compose does."""
     given = {"REDIS_PASSWORD": PASSWORD}
 
     def value(found: re.Match[str]) -> str:

@@ -1,4 +1,4 @@
-"""The fixture that has programs start as on a Mac."""
+"""The fixture under which programs start as on a Mac."""
 
 import sys
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ from tests.macos.environment import mac
 
 @pytest.fixture
 def on_a_mac() -> Iterator[None]:
-    """What is started in this test finds what a Mac has, and nothing else."""
+    """Programs started in this test find the environment of a Mac."""
     if sys.platform != "linux":
         pytest.skip("takes from Linux what macOS has not")
     with mac():

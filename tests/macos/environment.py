@@ -1,7 +1,7 @@
-"""What a Mac's user starts programs with, as far as Linux can be made to look so.
+"""The environment of a program on a Mac, as far as Linux can imitate it.
 
-Python is without what macOS has not (without/sitecustomize.py), a process may open 256 files, temporary files have long
-names, and the C++ compilers are the stubs of a Mac without Apple's Command Line Tools.
+Python lacks what macOS lacks (without/sitecustomize.py), a process may open 256 files, temporary files have long names,
+and the C++ compilers are the stubs of a Mac without Apple's Command Line Tools.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ exit 1
 
 
 def variables(temporary: Path, programs: Path) -> Mapping[str, str]:
-    """The environment's variables that differ; `programs` is where the stubs are written."""
+    """The environment variables that differ; the stubs are written to `programs`."""
     for name in COMPILERS:
         (programs / name).write_text(STUB)
         (programs / name).chmod(0o755)
@@ -32,14 +32,14 @@ def variables(temporary: Path, programs: Path) -> Mapping[str, str]:
         "PYTHONPATH": path,
         "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}",
         "TMPDIR": f"{temporary}/",
-        "XDG_CACHE_HOME": str(programs / "cache"),  # nothing compiled before
+        "XDG_CACHE_HOME": str(programs / "cache"),  # an empty cache of compiled libraries
         "CXX": "",
     }
 
 
 @contextlib.contextmanager
 def mac() -> Iterator[None]:
-    """Programs that are started meanwhile find themselves there."""
+    """Programs started in this context have the environment of a Mac."""
     random_and_slashes = len("/tmp/" + "12345678" + "/")
     temporary = Path(tempfile.mkdtemp(prefix="mac-".ljust(TMPDIR_BYTES - random_and_slashes, "0"), dir="/tmp"))
     programs = temporary / "bin"

@@ -1,4 +1,4 @@
-"""What programs find that are started as on a Mac: the emulation itself is as macOS is."""
+"""The emulation itself: programs that start as on a Mac find what macOS has."""
 
 import json
 import subprocess
@@ -11,7 +11,7 @@ pytestmark = pytest.mark.usefixtures("on_a_mac")
 
 
 def told(code: str) -> object:
-    """What a Python prints as JSON that is started as on a Mac, and is asked this."""
+    """What a Python process, started as on a Mac, prints as JSON for this code."""
     command = [sys.executable, "-c", "import json, os\n" + textwrap.dedent(code)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -19,7 +19,7 @@ def told(code: str) -> object:
 
 
 def test_what_macos_lacks_is_gone() -> None:
-    """From os, select and fcntl, whenever they are imported; what it has is there."""
+    """os, select and fcntl lack what macOS lacks, whenever they are imported, and have the rest."""
     assert told(
         """
         import asyncio, fcntl, select, selectors, socket
@@ -34,7 +34,8 @@ def test_what_macos_lacks_is_gone() -> None:
 
 
 def test_shared_memory_is_as_on_macos() -> None:
-    """No device, no inode, a size that is set once, names of 31 characters; other files are as they were."""
+    """Shared memory has no device and no inode, its size is set once, and its names have 31 characters at most. Other
+    files are unchanged."""
     assert told(
         """
         import errno, mmap, tempfile
@@ -65,7 +66,7 @@ def test_shared_memory_is_as_on_macos() -> None:
 
 
 def test_limits_and_programs_are_those_of_a_mac_s_shell() -> None:
-    """256 files, a long TMPDIR, compilers that are stubs."""
+    """Programs get 256 files, a long TMPDIR, and stubs for compilers."""
     assert told(
         """
         import resource, subprocess, tempfile
@@ -79,7 +80,7 @@ def test_limits_and_programs_are_those_of_a_mac_s_shell() -> None:
 
 
 def test_what_we_decide_by_platform_is_decided_as_on_macos() -> None:
-    """Workers share a listener, tensors are in POSIX shared memory; this in the processes of models, too."""
+    """Workers share a listener and tensors are in POSIX shared memory, also in the processes of models."""
     assert told(
         """
         import engines.ipc.arena, gateway.net.sockets, gateway.supervision.ports
@@ -91,7 +92,7 @@ def test_what_we_decide_by_platform_is_decided_as_on_macos() -> None:
 
 @pytest.mark.parametrize("loop", ["asyncio.new_event_loop", "uvloop.new_event_loop"])
 def test_backlogs_are_cut(loop: str) -> None:
-    """To kern.ipc.somaxconn, whichever event loop listens."""
+    """The backlog is kern.ipc.somaxconn at most, with every event loop."""
     assert (
         told(
             f"""

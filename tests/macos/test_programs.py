@@ -1,4 +1,4 @@
-"""Our programs, started as on a Mac, answer real requests."""
+"""Pointsman's programs, started as on a Mac, answer real requests."""
 
 import json
 import os
@@ -48,12 +48,12 @@ def host(on_a_mac: None, tmp_path: Path) -> Iterator[HostProcess]:
 
 @pytest.fixture
 def gateway(host: HostProcess, start_gateway: Callable[..., GatewayProcess]) -> GatewayProcess:
-    """Two workers, which share one listener."""
+    """A gateway of two workers, which share one listener."""
     return start_gateway(RULES.format(host=host.http_url), workers=2, redis="embedded")
 
 
 def test_a_gateway_before_an_engine_host(gateway: GatewayProcess, host: HostProcess) -> None:
-    """Inferences pass, small ones and such as need shared memory; 400 clients at the same time are answered."""
+    """Small inferences and those that need shared memory succeed, and 400 concurrent clients are answered."""
     reply = send(gateway.http_port, "POST", "/v2/models/adder/infer", json.dumps({"inputs": INPUTS}).encode())
     assert [output["data"] for output in json.loads(reply.body)["outputs"]] == [[2, 4, 6], [0, 0, 0]]
 
@@ -62,7 +62,7 @@ def test_a_gateway_before_an_engine_host(gateway: GatewayProcess, host: HostProc
     assert json.loads(reply.body)["outputs"][0]["data"] == [14] * 300_000
 
     head = f"POST /v2/models/adder/infer HTTP/1.1\r\nhost: it\r\ncontent-length: {len(body())}\r\n\r\n".encode()
-    raise_limit()  # of this test, which holds the other end of each
+    raise_limit()  # for this test, which holds the other end of each connection
     with ExitStack() as stack:
         clients = [
             stack.enter_context(socket.create_connection(("127.0.0.1", gateway.http_port), timeout=60))
@@ -81,7 +81,7 @@ def body() -> bytes:
 
 
 def test_a_client_s_shared_memory_that_is_created_again(host: HostProcess) -> None:
-    """Under its name and of its size: the model reads what is in it now."""
+    """A region that is created again with the same name and size is mapped again: the model reads its new content."""
     name, size = f"pointsman-{os.getpid()}", 12
     sums = []
     for value in (1, 5):
@@ -105,7 +105,7 @@ def test_a_client_s_shared_memory_that_is_created_again(host: HostProcess) -> No
 
 @pytest.mark.skipif(not (find_spec("torch") and find_spec("tokenizers")), reason="the extra llm is not installed")
 def test_a_language_model(on_a_mac: None, tmp_path: Path) -> None:
-    """`pointsman llm` loads without a compiler, and tells a story; once it has ended nothing of it is left."""
+    """`pointsman llm` loads without a compiler, answers a chat, and stops."""
     model = MODELS / "storyteller" / "1"
     server = LLMProcess.start(model, tmp_path).wait_ready()
     asked = {"model": "1", "messages": [{"role": "user", "content": "Tell me a story about a fox."}], "max_tokens": 40}
@@ -117,7 +117,7 @@ def test_a_language_model(on_a_mac: None, tmp_path: Path) -> None:
 
 @pytest.mark.timeout(420)  # it starts a fleet, a gateway and a Redis, which a busy machine needs minutes for
 def test_the_demo(on_a_mac: None) -> None:
-    """`pointsman up --once` starts the fleet of samples and the gateway, and shows real answers."""
+    """`pointsman up --once` starts the fleet of samples and the gateway, and shows real replies."""
     command = [sys.executable, "-m", "gateway", "up", "--once", "--http-port", "0", "--grpc-port", "0"]
     demo = subprocess.Popen(
         [*command, "--admin-port", "0"],
@@ -129,7 +129,7 @@ def test_the_demo(on_a_mac: None) -> None:
     try:
         shown, _ = demo.communicate(timeout=360)
     except subprocess.TimeoutExpired:
-        demo.terminate()  # it stops what it has started
+        demo.terminate()  # stops the processes that it has started
         shown, _ = demo.communicate(timeout=30)
         raise AssertionError(shown) from None
     assert demo.returncode == 0, shown

@@ -1,4 +1,4 @@
-"""What pip would install on a Mac: each extra has wheels for every Python that we support."""
+"""What pip would install on a Mac: each extra has wheels for every supported Python."""
 
 import os
 import re
@@ -24,14 +24,17 @@ def uv() -> str | None:
 
 
 def resolve(python: str, extra: str = "") -> str:
-    """What stops the installation of an extra, or of all together, in uv's words; "" where all is found."""
+    """The error of uv for one extra, or for all together; "" if all packages are found."""
     command = [str(uv()), "pip", "compile", "--quiet", "--python-platform", "aarch64-apple-darwin"]
     command += ["--python-version", python, "--only-binary", ":all:"]
     command += ["--extra", extra] if extra else ["--all-extras"]
     done = subprocess.run(
         [*command, "pyproject.toml"],
         cwd=REPOSITORY,
-        env={**os.environ, "MACOSX_DEPLOYMENT_TARGET": "14.0"},  # the oldest that torch and onnxruntime have wheels for
+        env={
+            **os.environ,
+            "MACOSX_DEPLOYMENT_TARGET": "14.0",
+        },  # the oldest with wheels of torch and onnxruntime
         capture_output=True,
         text=True,
         check=False,
@@ -41,7 +44,7 @@ def resolve(python: str, extra: str = "") -> str:
 
 @pytest.mark.parametrize("python", PYTHONS)
 def test_every_extra_has_wheels_for_a_mac(python: str) -> None:
-    """Apple silicon, macOS 14, nothing compiled: what resolves for all extras together does for each."""
+    """All extras together resolve on Apple silicon and macOS 14 from wheels alone; if not, each extra is checked."""
     if uv() is None:
         pytest.skip("uv is not installed")
     failure = resolve(python)

@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.child import REPOSITORY
 
-# What bash has had since 4.0 or later, with an example. Source: the CHANGES and NEWS of bash.
+# Features of bash 4.0 and later, each with an example. Source: the CHANGES and NEWS of bash.
 NEWER = {
     "mapfile, readarray (4.0)": (r"\b(mapfile|readarray)\b", "mapfile -t lines"),
     "associative arrays (4.0)": (r"\b(declare|local|typeset)\s+-\w*A", "declare -A table"),
@@ -34,7 +34,7 @@ NEWER = {
     "transformations (4.4)": (r"\$\{\w+(\[[^]]*\])?@\w\}", "echo ${name@Q}"),
     "local - (4.4)": (r"\blocal\s+-(\s|$)", "local -"),
 }
-# With `set -u`, bash before 4.4 calls an array that is empty unbound, unless it is written ${name[@]+"${name[@]}"}.
+# With `set -u`, bash before 4.4 treats an empty array as unbound, unless it is written ${name[@]+"${name[@]}"}.
 EMPTY = re.compile(r"^\s*(?:local\s+)?(\w+)=\(\)", re.MULTILINE)
 
 
@@ -44,7 +44,7 @@ def scripts() -> list[Path]:
 
 
 def too_new(text: str) -> list[str]:
-    """What a script takes that bash 3.2 has not, or takes otherwise."""
+    """The features of a script that bash 3.2 lacks or treats differently."""
     code = re.sub(r"(^|\s)#.*$", "", text, flags=re.MULTILINE)
     found = [name for name, (pattern, _) in NEWER.items() if re.search(pattern, code, re.MULTILINE)]
     for array in set(EMPTY.findall(code)):
@@ -56,13 +56,13 @@ def too_new(text: str) -> list[str]:
 
 @pytest.mark.parametrize("script", scripts(), ids=lambda path: path.name)
 def test_scripts_take_nothing_that_bash_3_2_lacks(script: Path) -> None:
-    """Neither its commands nor its expansions; arrays that may be empty are guarded."""
+    """Scripts use neither commands nor expansions that bash 3.2 lacks, and guard arrays that may be empty."""
     assert too_new(script.read_text()) == []
 
 
 @pytest.mark.parametrize("name", NEWER)
 def test_what_is_newer_is_found(name: str) -> None:
-    """Each example is found by its pattern, but not in a comment, and bash of today takes it."""
+    """Each example matches its pattern, except in a comment."""
     _, example = NEWER[name]
     assert too_new(f"true\n{example}\n") == [name]
     assert too_new(f"true # {example}\n") == []
@@ -76,7 +76,7 @@ def test_an_unguarded_array_is_found() -> None:
 
 @pytest.mark.parametrize("script", scripts(), ids=lambda path: path.name)
 def test_bash_reads_the_scripts(script: Path) -> None:
-    """By bash 3.2 where POINTSMAN_BASH_3_2 names one, else by the one that is here."""
+    """Scripts parse in bash 3.2 if POINTSMAN_BASH_3_2 names one, else in the installed bash."""
     bash = os.environ.get("POINTSMAN_BASH_3_2") or shutil.which("bash") or "bash"
     done = subprocess.run([bash, "-n", str(script)], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")

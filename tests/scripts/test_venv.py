@@ -1,4 +1,4 @@
-"""scripts/venv.sh: which Python it takes, and what it says when it can go no further."""
+"""scripts/venv.sh: which Python it selects, and its errors."""
 
 import os
 import shutil
@@ -14,7 +14,7 @@ from tests.support.child import REPOSITORY
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
 TOOLS = ("bash", "cat", "cksum", "grep", "rm", "mkdir", "chmod")
-# A Python of some version: it answers what the script asks, and its pip installs nothing.
+# A Python of some version: it prints what the script requests, and its pip installs nothing.
 PYTHON = """#!/bin/bash
 if [ "$1" = --version ]; then echo "Python {version}"; exit; fi
 if [ "$1 $2" = "-m venv" ]; then
@@ -29,7 +29,7 @@ exec {real} -c "import sys; sys.version_info = tuple({parts}); exec(sys.argv[1])
 
 @pytest.fixture
 def run(tmp_path: Path) -> Run:
-    """A function that sources the script where these Pythons, by name, are all that PATH has."""
+    """A function that sources the script with only these Pythons in PATH."""
     (tmp_path / "scripts").mkdir()
     (tmp_path / "pyproject.toml").touch()
     programs = tmp_path / "bin"
@@ -82,7 +82,7 @@ EVERY = {f"python3.{minor}": f"3.{minor}.1" for minor in (9, 10, 11, 12, 13, 14,
     ],
 )
 def test_the_first_supported_python_is_taken(run: Run, system: str, missing: tuple[str, ...], taken: str) -> None:
-    """On a Mac 3.13 before others, as it has os.waitid; on Linux the oldest, which most wheels are built for."""
+    """On a Mac 3.13 is preferred, as it has os.waitid; on Linux the oldest, for which most packages have wheels."""
     done = run({name: version for name, version in EVERY.items() if name not in missing}, system=system)
     assert f"Making .venv with Python {taken}\n" in done.stderr and done.stdout == "done\n"
 
@@ -96,14 +96,14 @@ def test_a_python3_without_wheels_is_not_taken(run: Run, version: str) -> None:
 
 
 def test_the_stub_of_a_mac_without_developer_tools_is_not_called(run: Run) -> None:
-    """It would open a dialog; with the tools it is a Python like others."""
+    """The stub is not called without developer tools, as it would open a dialog. With them it is an ordinary Python."""
     done = run({"python3": "3.12.1"}, has_tools=False)
     assert done.returncode == 1 and "brew install" in done.stderr
     assert "Making .venv with Python 3.12.1\n" in run({"python3": "3.12.1"}).stderr
 
 
 def test_an_installation_that_fails_is_reported(run: Run) -> None:
-    """Pip's own words, and then ours; the next run tries again."""
+    """The output has pip's error and then the script's; the next run tries again."""
     done = run(EVERY, pip_status=1)
     assert done.returncode == 1 and "ERROR: no such package" in done.stderr
     assert done.stderr.endswith("The installation failed; see above.\n")

@@ -1,4 +1,4 @@
-"""Implicit state in a store: a sequence goes on wherever its next request comes."""
+"""Implicit state in a store: any instance or process can continue a sequence."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ def listed(arrays: dict[str, Any]) -> dict[str, list[float]]:
 
 
 def test_a_sequence_goes_on_elsewhere(server: RedisServer, tmp_path: Path) -> None:
-    """It begins with the configured state; another process reads the previous step's state with its dtypes and shapes,
-    and may write into it."""
+    """A sequence begins with the configured state. Another process reads the state of the previous step with its dtypes
+    and shapes, and may write into the arrays."""
     here, there = states(server, tmp_path), states(server, tmp_path)
     assert listed(here.inputs("k", is_start=True, sequence=5)) == {"total": [0, 0], "seen": [0]}
     here.keep("k", dict(A_STEP), sequence=5)
@@ -62,7 +62,8 @@ def test_a_sequence_goes_on_elsewhere(server: RedisServer, tmp_path: Path) -> No
 
 
 def test_an_unknown_sequence_must_start(server: RedisServer, tmp_path: Path) -> None:
-    """Another's id, the same id as text, another model's, one that has ended."""
+    """A step without START fails for another id, the same id as text, another model's sequence, and one that has
+    ended."""
     here = states(server, tmp_path)
     here.inputs("k", is_start=True, sequence=5)
     here.keep("k", dict(A_STEP), sequence=5)
@@ -92,7 +93,7 @@ def test_a_step_whose_state_is_not_stored_has_no_effect(server: RedisServer, tmp
 
 
 def test_a_store_that_does_not_respond_is_reported(server: RedisServer, tmp_path: Path) -> None:
-    """It gets an error to try again, not one of an unknown sequence."""
+    """A failure of the store is an error to retry, not one of an unknown sequence."""
     here = states(server, tmp_path)
     server.kill()
     with pytest.raises(EngineError, match="ask again") as failure:
@@ -101,7 +102,7 @@ def test_a_store_that_does_not_respond_is_reported(server: RedisServer, tmp_path
 
 
 def test_idle_rows_store_nothing(server: RedisServer, tmp_path: Path) -> None:
-    """A batch's empty place is of no sequence."""
+    """An idle row of a batch belongs to no sequence."""
     here = states(server, tmp_path)
     assert listed(here.inputs("", is_start=False)) == {"total": [0, 0], "seen": [0]}
     here.keep("", dict(A_STEP))
@@ -111,8 +112,8 @@ def test_idle_rows_store_nothing(server: RedisServer, tmp_path: Path) -> None:
 def test_the_configuration_names_the_store(
     server: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By its URL, or by a variable of the environment; where that has none states stay in this process, for all its
-    instances. Without the parameter states are the instance's own."""
+    """A URL or an environment variable names the store. If the variable is empty, the instances of this process share a
+    local store; without the parameter each instance keeps its own states."""
     (tmp_path / "1").mkdir()
     (tmp_path / "1" / "model.bin").write_bytes(b"weights")
     plain = states_of(spec(tmp_path, configuration(CONFIG)))
@@ -140,14 +141,14 @@ WRONG = [
 
 @pytest.mark.parametrize("text, error_text", WRONG)
 def test_a_wrong_parameter_is_named(text: str, error_text: str, tmp_path: Path) -> None:
-    """With what it has to be, when the model loads."""
+    """A wrong parameter fails the load, with its valid values."""
     (tmp_path / "1").mkdir()
     with pytest.raises(EngineError, match=error_text):
         states_of(spec(tmp_path, configuration(CONFIG + text)))
 
 
 def test_strings_are_no_state_of_a_store(tmp_path: Path) -> None:
-    """A store keeps numbers."""
+    """States of strings cannot be stored."""
     (tmp_path / "1").mkdir()
     config = CONFIG.replace("TYPE_INT64", "TYPE_STRING") + parameter("STATE_STORE", "local")
     with pytest.raises(EngineError, match="'seen' is of strings"):

@@ -1,6 +1,6 @@
-"""A clock that is moved by hand, instances that do what a test says, and calls that tell what became of them.
+"""A clock that is moved by hand, instances that the test controls, and calls that record their outcome.
 
-The instances keep the promises of `engines.scheduling.interfaces.Instance`, and hold schedulers to theirs.
+The instances follow `engines.scheduling.interfaces.Instance`, and assert that schedulers do too.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class HandClock:
         return timer
 
     def move(self, ns: int) -> None:
-        """Let so much time pass, and what is due happen, each at its time."""
+        """Advance the clock, and fire each due timer at its time."""
         end = self.now + ns
         while self._timers and self._timers[0][0] <= end:
             when, _, timer = heapq.heappop(self._timers)
@@ -71,7 +71,8 @@ class HandTimer:
 
 
 class FakeInstance:
-    """Runs a batch until `answer` or `crash`; an instant one answers at once. `batches` are all that it was given."""
+    """Runs a batch until `answer` or `crash`; an instant one responds at once. `batches` are all batches that it
+    got."""
 
     def __init__(self, name: str = "m_0_0", *, is_instant: bool = False, device_id: int = 0) -> None:
         self.name = name
@@ -104,7 +105,7 @@ class FakeInstance:
             self.answer()
 
     def answer(self) -> None:
-        """Every call of the batch gets its id back."""
+        """Respond to each call of the batch with its id."""
         calls, done = self._end()
         for call in calls:
             call.respond(answer_of(call), is_final=True)
@@ -128,7 +129,7 @@ def answer_of(call: InferenceCall) -> InferResponse:
 
 
 class RecordedReplies:
-    """The sink of a call: what came, and when it was over."""
+    """The sink of a call, which records the responses and the end."""
 
     def __init__(self, log: list[str] | None = None) -> None:
         self.responses: list[InferResponse] = []
@@ -158,14 +159,14 @@ class RecordedReplies:
 
 
 class SchedulerClient:
-    """A client: makes calls, and keeps what it hears."""
+    """A client that submits calls and records their replies."""
 
     def __init__(self, submit: Callable[[InferenceCall], None], clock: HandClock) -> None:
         self._submit = submit
         self._clock = clock
         self.calls: dict[str, InferenceCall] = {}
         self.replies: dict[str, RecordedReplies] = {}
-        self.order: list[str] = []  # of ids, as they ended
+        self.order: list[str] = []  # ids in the order in which the calls ended
 
     def submit(self, id: str, *, rows: int = 1, inputs: Sequence[TensorData] = (), **more: Any) -> InferenceCall:
         replies = RecordedReplies(self.order)

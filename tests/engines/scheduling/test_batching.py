@@ -24,14 +24,14 @@ class Batching:
         return self.instances[0]
 
     def occupy(self) -> None:
-        """Give each instance something to do, so that what comes waits."""
+        """Occupy each instance, so that later calls wait."""
         for number, instance in enumerate(self.instances):
             self.client.submit(f"busy{number}", rows=8)
             self.clock.move(0)
             assert instance.running
 
     def run(self) -> list[str]:
-        """Answer all there is; the batches so far, each as its ids."""
+        """Answer all running batches, until none is left; the batches so far, each as its ids."""
         while any(instance.running for instance in self.instances):
             for instance in self.instances:
                 if instance.running:
@@ -55,7 +55,7 @@ class Batching:
     ],
 )
 def test_what_waits_is_batched(batching, rows, batches):
-    """When an instance is free it gets as many as there are, in a preferred size where there are enough."""
+    """A free instance gets as many waiting calls as fit, in a preferred size if there are enough."""
     stage = Batching(batching)
     stage.occupy()
     for name, number in zip("abcdefghijk", rows, strict=False):
@@ -73,7 +73,7 @@ def test_without_a_delay_nothing_waits_for_company():
 
 
 def test_a_model_without_a_batch_axis_runs_one_call_at_a_time():
-    """max_batch_size 0."""
+    """With max_batch_size 0 each call is a batch."""
     stage = Batching("", max_batch_size=0)
     stage.client.submit("a")
     stage.client.submit("b")
@@ -82,7 +82,7 @@ def test_a_model_without_a_batch_axis_runs_one_call_at_a_time():
 
 
 def test_a_batch_waits_for_a_preferred_size_until_the_delay_is_over():
-    """max_queue_delay_microseconds, counted from the oldest call."""
+    """max_queue_delay_microseconds counts from the oldest call."""
     stage = Batching("preferred_batch_size: [3] max_queue_delay_microseconds: 100")
     stage.client.submit("a")
     stage.clock.move(60 * US)
@@ -101,7 +101,7 @@ def test_a_batch_waits_for_a_preferred_size_until_the_delay_is_over():
 
 
 def test_the_delay_counts_while_instances_are_at_work():
-    """What has waited long enough for an instance waits no longer for company."""
+    """A call that has waited longer than the delay for an instance does not wait for a larger batch."""
     stage = Batching("preferred_batch_size: [4] max_queue_delay_microseconds: 100")
     stage.occupy()
     stage.client.submit("a")
@@ -111,7 +111,7 @@ def test_the_delay_counts_while_instances_are_at_work():
 
 
 def test_after_the_delay_a_batch_may_grow_past_the_preferred_size():
-    """All that fits goes once the oldest is late."""
+    """Once the oldest call has exceeded the delay, the batch takes all calls that fit."""
     stage = Batching("preferred_batch_size: [2] max_queue_delay_microseconds: 100")
     stage.occupy()
     for name in "abc":
@@ -121,7 +121,7 @@ def test_after_the_delay_a_batch_may_grow_past_the_preferred_size():
 
 
 def test_a_batch_that_waits_goes_when_the_next_call_does_not_fit():
-    """It cannot grow any more."""
+    """A batch that cannot take the next call runs at once."""
     stage = Batching("preferred_batch_size: [8] max_queue_delay_microseconds: 100", num_instances=2)
     stage.client.submit("a", rows=5)
     stage.client.submit("b", rows=4)
@@ -132,7 +132,7 @@ def test_a_batch_that_waits_goes_when_the_next_call_does_not_fit():
 
 
 def test_a_cancelled_call_leaves_the_batch_that_waits():
-    """The rest goes on waiting for a preferred size."""
+    """The remaining calls wait on for a preferred size."""
     stage = Batching("preferred_batch_size: [2] max_queue_delay_microseconds: 100")
     stage.client.submit("a")
     stage.client.calls["a"].cancel()
@@ -178,7 +178,7 @@ REGION = SharedMemory("/region", 0, 4)
     ],
 )
 def test_only_like_calls_share_a_batch(inputs, calls, batches):
-    """Triton's conditions decide which inputs must be equal."""
+    """Inputs must be equal under the same conditions as in Triton."""
     stage = Batching("", more=inputs)
     stage.occupy()
     for name, tensors in zip("abcdef", calls, strict=False):
@@ -187,7 +187,7 @@ def test_only_like_calls_share_a_batch(inputs, calls, batches):
 
 
 def test_an_unlike_call_sends_off_the_batch_that_waits():
-    """Those that came before it would wait for nothing."""
+    """A call that cannot join starts the earlier calls: their batch can no longer grow."""
     stage = Batching("preferred_batch_size: [8] max_queue_delay_microseconds: 100", more=FP % ("-1", ""))
     stage.client.submit("a", inputs=[x(1, 2)])
     stage.client.submit("b", inputs=[x(1, 2)])
@@ -213,8 +213,8 @@ POLICY = "default_queue_policy { %s }"
     ],
 )
 def test_queue_policies(policy, timeouts_us, after_us, outcomes):
-    """A call that waits too long is rejected at that time, though every instance is at work; a full queue takes none.
-    A request may shorten the timeout where that is allowed, and never lengthen it."""
+    """A waiting call is rejected at its timeout though every instance is busy, and a full queue rejects new calls. A
+    request may shorten the timeout where that is allowed, and never lengthen it."""
     stage = Batching(POLICY % policy)
     stage.occupy()
     for name, timeout_us in zip("ab", timeouts_us, strict=True):
@@ -226,7 +226,7 @@ def test_queue_policies(policy, timeouts_us, after_us, outcomes):
 
 
 def test_delayed_calls_run_after_those_in_time():
-    """timeout_action DELAY."""
+    """With timeout_action DELAY a late call runs after those in time."""
     stage = Batching("preferred_batch_size: [1] " + POLICY % "timeout_action: DELAY default_timeout_microseconds: 100")
     stage.occupy()
     stage.client.submit("a")
@@ -251,7 +251,7 @@ def test_a_deadline_breaks_up_the_batch_that_waits():
 
 
 def test_priorities_run_first():
-    """priority_levels: 1 before 2; none, or one that there is not, means the default."""
+    """With priority_levels, level 1 precedes 2; no level or an unknown one means the default."""
     stage = Batching("preferred_batch_size: [1] priority_levels: 3 default_priority_level: 2")
     stage.occupy()
     for name, priority in zip("abcdef", [3, 2, 0, 1, 9, 1], strict=True):
@@ -276,7 +276,7 @@ def test_a_priority_may_have_a_policy_of_its_own():
 
 
 def test_a_higher_priority_changes_the_batch_that_waits():
-    """It goes first when the batch does."""
+    """A call of higher priority comes first in the waiting batch."""
     stage = Batching(
         "preferred_batch_size: [3] max_queue_delay_microseconds: 100 priority_levels: 2 default_priority_level: 2"
     )
@@ -287,7 +287,7 @@ def test_a_higher_priority_changes_the_batch_that_waits():
 
 
 def test_responses_keep_the_order_of_their_calls():
-    """preserve_ordering: what is answered early is kept until those before it are answered."""
+    """With preserve_ordering a response is held back until all earlier calls have theirs."""
     stage = Batching("preserve_ordering: true", num_instances=3)
     for name in "abc":
         stage.client.submit(name)
@@ -300,7 +300,7 @@ def test_responses_keep_the_order_of_their_calls():
 
 
 def test_order_is_kept_response_by_response():
-    """Of a decoupled model, those of the first call go through as they come."""
+    """The first call of a decoupled model gets its responses at once; later calls wait for its end."""
     stage = Batching("preserve_ordering: true", num_instances=2)
     first, second = stage.client.submit("a"), stage.client.submit("b")
     replies = stage.client.replies
@@ -314,7 +314,7 @@ def test_order_is_kept_response_by_response():
 
 
 def test_without_preserve_ordering_answers_go_as_they_come():
-    """Triton's default."""
+    """Without preserve_ordering, Triton's default, responses are sent as they come."""
     stage = Batching("", num_instances=2)
     stage.client.submit("a")
     stage.client.submit("b")
@@ -323,7 +323,7 @@ def test_without_preserve_ordering_answers_go_as_they_come():
 
 
 def test_stopping_fails_what_waits():
-    """Also a batch that waits to grow, and no timer is left behind."""
+    """Stopping also fails calls that wait for a larger batch, and leaves no timer."""
     stage = Batching(
         "preferred_batch_size: [3] max_queue_delay_microseconds: 100 "
         "default_queue_policy { default_timeout_microseconds: 1000 }"

@@ -1,4 +1,4 @@
-"""The response cache: its keys, its contents, and the scheduler behind it."""
+"""The response cache: its keys, its contents, and the scheduler in front of it."""
 
 from dataclasses import replace
 
@@ -27,7 +27,7 @@ REGION = SharedMemory("/region", 0, 8)
     ],
 )
 def test_like_requests(other):
-    """The client and the order of inputs do not matter."""
+    """Neither the client nor the order of inputs changes the key."""
     assert key_of(other, "1") == key_of(REQUEST, "1")
 
 
@@ -44,12 +44,12 @@ def test_like_requests(other):
             (replace(REQUEST, inputs=(replace(X, **change), Y)), "1")
             for change in ({"name": "Z"}, {"datatype": "INT32"}, {"shape": (2, 1)}, {"data": b"12345679"})
         ),
-        # What could be read as something else.
+        # Inputs whose bytes would be equal when concatenated.
         (replace(REQUEST, inputs=(replace(X, data=b"1234"), replace(Y, data=b"5678" + Y.data))), "1"),
     ],
 )
 def test_unlike_requests(other, version):
-    """Everything that an answer may hang on counts."""
+    """Everything that may change the response changes the key."""
     assert key_of(other, version) not in (key_of(REQUEST, "1"), None)
 
 
@@ -61,7 +61,7 @@ def test_unlike_requests(other, version):
     ],
 )
 def test_requests_that_have_no_key(request_):
-    """Shared memory may change at any time, and must be written each time."""
+    """Requests with shared memory have no key: inputs may change at any time, and outputs must be written each time."""
     assert key_of(request_, "1") is None
 
 
@@ -77,7 +77,7 @@ def test_requests_that_have_no_key(request_):
     ],
 )
 def test_models_that_use_the_cache(more, is_so):
-    """Those that enable it, and whose responses depend on nothing but the request."""
+    """A cached model enables the cache, and its responses depend on the request alone."""
     assert is_cached(config(more)) is is_so
 
 
@@ -93,7 +93,7 @@ def found_in(store: LocalStore, key: str) -> InferResponse | None:
 
 
 def test_the_local_store_keeps_what_was_used_last():
-    """Within its bytes; what is larger than all of them is not kept."""
+    """The store evicts the least recently used entries, and does not store an entry larger than its capacity."""
     store = LocalStore(3 * (ENTRY_BYTES + 100))
     for key in "abc":
         store.put(key, response(100))
@@ -107,7 +107,8 @@ def test_the_local_store_keeps_what_was_used_last():
 
 
 def test_the_cache_keeps_data_of_its_own():
-    """A view may be of memory that is used again; errors and what went to shared memory are not kept."""
+    """The cache copies its data, because views may refer to reused memory. Errors and outputs in shared memory are not
+    stored."""
     store = LocalStore(1 << 20)
     cache = ResponseCache(store)
     memory = bytearray(b"before")
@@ -123,7 +124,7 @@ def test_the_cache_keeps_data_of_its_own():
 
 @pytest.mark.parametrize("written", [response(0), response(3), InferResponse(), InferResponse((X, Y))])
 def test_responses_survive_redis(written):
-    """Bytes and back."""
+    """Encoding and decoding restore the response."""
     assert decode(encode(written)) == written
 
 
@@ -192,7 +193,7 @@ class Cached:
 
 
 def test_the_same_is_computed_once():
-    """The second time the answer comes from the cache, at once."""
+    """The second request is answered from the cache, at once."""
     stage = Cached()
     stage.submit("a", b"1")
     stage.instances[0].answer()
@@ -204,7 +205,7 @@ def test_the_same_is_computed_once():
 
 
 def test_errors_are_not_kept():
-    """The next one may do better."""
+    """A request that failed runs again."""
     stage = Cached()
     stage.submit("a", b"1")
     stage.instances[0].crash()
@@ -215,7 +216,7 @@ def test_errors_are_not_kept():
 
 
 def test_answers_of_the_cache_stand_in_line():
-    """preserve_ordering: they wait for earlier requests."""
+    """With preserve_ordering cached responses wait for earlier requests."""
     stage = Cached("dynamic_batching { preserve_ordering: true }")
     stage.submit("a", b"1")
     stage.instances[0].answer()
@@ -227,7 +228,7 @@ def test_answers_of_the_cache_stand_in_line():
 
 
 def test_redis_is_shared():
-    """What one host has put there, another finds."""
+    """A response that one host has stored is found by another."""
     redis = FakeRedis()
     stage = Cached(redis=redis)
     stage.submit("a", b"1")
@@ -248,7 +249,7 @@ def test_redis_is_shared():
 
 @pytest.mark.parametrize("fault", ["error", "slow", "nonsense"])
 def test_a_redis_that_fails_costs_a_miss(fault):
-    """And is left alone for a second."""
+    """After a failure Redis is not called for a second."""
     redis = FakeRedis()
     stage = Cached(redis=redis)
     if fault == "error":
@@ -279,7 +280,7 @@ def _request(data: bytes) -> InferRequest:
 
 
 def test_a_call_may_be_cancelled_while_it_is_looked_up():
-    """It ends at once, and runs nowhere."""
+    """The call ends at once, and does not run."""
     redis = FakeRedis()
     stage = Cached(redis=redis)
     stage.submit("a", b"1").cancel()

@@ -78,7 +78,7 @@ NO_STANDING = {"sequence_id": 0, "sequence_start": False, "sequence_end": False}
 
 
 def test_steps_follow_their_tensors():
-    """Each request has the model's own names and the data of the previous response."""
+    """Each step's request has the model's own tensor names and the data of the previous response."""
     stage = Stage(CHAIN)
     call = stage.submit()
     made = b"made by a"
@@ -98,7 +98,7 @@ def test_steps_follow_their_tensors():
 
 
 def test_steps_run_as_soon_as_they_can():
-    """Those that do not need each other at the same time; one that needs two when it has both."""
+    """Independent steps run concurrently; a step with two inputs runs when it has both."""
     stage = Stage(FAN)
     stage.submit()
     stage.models.answer("a", x("o"), x("p"))
@@ -113,7 +113,7 @@ def test_steps_run_as_soon_as_they_can():
 
 @pytest.mark.parametrize("wanted, models", [("B", {"a", "b"}), ("T", {"a"}), ("B OUT", {"a", "b", "c", "d"})])
 def test_steps_that_no_wanted_output_needs_are_skipped(wanted, models):
-    """As Triton does it: the client names outputs, and only their way is run."""
+    """Only steps that the requested outputs need are run, as in Triton."""
     stage = Stage(FAN, outputs="OUT B T")
     stage.submit(outputs=tuple(WantedOutput(name) for name in wanted.split()))
     for model in "abcd":
@@ -125,7 +125,8 @@ def test_steps_that_no_wanted_output_needs_are_skipped(wanted, models):
 
 
 def test_parameters_go_to_each_step():
-    """Id, parameters, priority, timeout, sequence and trace context; and the version that the step names."""
+    """Id, parameters, priority, timeout, sequence and trace context are passed to each step, with the step's
+    version."""
     stage = Stage(step("a", {"i": "IN"}, {"o": "T"}, version=3) + step("b", {"i": "T"}, {"o": "OUT"}))
     said = {
         "parameters": {"k": 1},
@@ -169,7 +170,7 @@ def test_a_step_may_set_the_position_in_a_sequence():
     ],
 )
 def test_such_parameters_have_types(parameters, text):
-    """Others fail the ensemble in Triton's words."""
+    """Parameters of other types fail the ensemble with Triton's text."""
     stage = Stage(CHAIN)
     stage.submit()
     stage.models.answer("a", x("o"), **parameters)
@@ -177,7 +178,7 @@ def test_such_parameters_have_types(parameters, text):
 
 
 def test_an_optional_input_may_be_missing():
-    """Its step runs without it; so does one whose model has omitted an output."""
+    """A step runs without a missing optional input, also if an earlier model has omitted that output."""
     stage = Stage(
         step("a", {"i": "IN", "j": "MORE"}, {"o": "T", "p": "U"}) + step("b", {"i": "T", "j": "U"}, {"o": "OUT"}),
         inputs="IN MORE?",
@@ -194,7 +195,7 @@ def test_an_optional_input_may_be_missing():
 
 
 def test_one_tensor_may_be_two_inputs():
-    """Of one model, and of several."""
+    """One tensor can be several inputs, of one model or of several."""
     stage = Stage(step("a", {"i": "IN", "j": "IN"}, {"o": "T"}) + step("b", {"i": "T", "j": "IN"}, {"o": "OUT"}))
     stage.submit()
     assert stage.models.requests["a"][0].request.inputs == (x("i"), x("j"))
@@ -213,7 +214,7 @@ def test_one_tensor_may_be_two_inputs():
     ],
 )
 def test_shapes_on_the_way_from_a_batch(text, rows, given, requests):
-    """A batch axis of 1 is taken away for a model without one."""
+    """A batch axis of 1 is removed for a model without batching."""
     stage = Stage(step("a", {"i": "IN"}, {"o": "OUT"}))
     stage.models.configs["a"] = text
     stage.submit("1", x(shape=given), rows=rows)
@@ -221,7 +222,7 @@ def test_shapes_on_the_way_from_a_batch(text, rows, given, requests):
 
 
 def test_shapes_on_the_way_into_a_batch():
-    """A batch axis of 1 is added for a model with one, and taken away from the answer."""
+    """A batch axis of 1 is added for a batching model, and removed from the response."""
     stage = Stage(step("a", {"i": "IN"}, {"o": "OUT"}), more="max_batch_size: 0")
     stage.submit("1", x(shape=(2,)))
     assert stage.models.requests["a"][0].request.inputs[0].shape == (1, 2)
@@ -231,7 +232,7 @@ def test_shapes_on_the_way_into_a_batch():
 
 
 def test_the_batch_size_goes_along():
-    """Steps are calls of as many rows."""
+    """Each step has the batch size of the request."""
     stage = Stage(CHAIN)
     stage.submit("1", x(shape=(5, 2)), rows=5)
     assert stage.models.requests["a"][0].batch_size == 5
@@ -245,7 +246,7 @@ def test_the_batch_size_goes_along():
     ],
 )
 def test_an_error_of_a_step_fails_the_ensemble(error, outcomes):
-    """At once, with its code; running steps end without effect, and no more are started."""
+    """The ensemble fails at once with the step's code. Running steps end without effect, and no step is started."""
     stage = Stage(FAN)
     stage.submit()
     stage.models.answer("a", x("o"), x("p"))
@@ -257,7 +258,7 @@ def test_an_error_of_a_step_fails_the_ensemble(error, outcomes):
 
 
 def test_a_model_that_is_not_there_fails_the_ensemble():
-    """Before any step runs, with the repository's error."""
+    """No step runs, and the error is the repository's."""
     stage = Stage(CHAIN)
     stage.models.missing.add("b")
     stage.submit()
@@ -266,7 +267,7 @@ def test_a_model_that_is_not_there_fails_the_ensemble():
 
 
 def test_an_ensemble_that_cannot_continue_fails():
-    """A model that ends without an answer."""
+    """A model that ends without a response fails the ensemble."""
     stage = Stage(CHAIN)
     stage.submit()
     stage.models.requests["a"][0].finish()
@@ -277,7 +278,7 @@ def test_an_ensemble_that_cannot_continue_fails():
 
 
 def test_an_unknown_input_is_refused():
-    """With Triton's text."""
+    """An unknown output fails the request with Triton's text."""
     stage = Stage(CHAIN)
     stage.submit("1", x(), x("WHAT"))
     assert stage.client.outcomes() == [
@@ -287,7 +288,7 @@ def test_an_unknown_input_is_refused():
 
 
 def test_cancelling_reaches_the_steps_that_run():
-    """The client gets its error at once."""
+    """The client gets its error at once, and running steps are cancelled."""
     stage = Stage(FAN)
     call = stage.submit()
     stage.models.answer("a", x("o"), x("p"))
@@ -300,7 +301,7 @@ def test_cancelling_reaches_the_steps_that_run():
 
 
 def test_a_call_that_was_cancelled_before_runs_no_step():
-    """Its client has lost interest while the request was read."""
+    """A call that is cancelled before it is submitted runs no step."""
     stage = Stage(CHAIN)
     client = SchedulerClient(lambda call: (call.cancel(), stage.scheduler.submit(call)), HandClock())
     client.submit("1", inputs=(x(),))
@@ -311,7 +312,7 @@ DECOUPLED = "max_batch_size: 8 model_transaction_policy { decoupled: true }"
 
 
 def test_a_decoupled_step_makes_several_answers():
-    """Each goes on by itself; the ensemble is over when all steps are."""
+    """Each response runs through the later steps separately. The ensemble ends when all steps have ended."""
     stage = Stage(CHAIN, more=DECOUPLED)
     stage.submit()
     for number in range(3):
@@ -327,7 +328,7 @@ def test_a_decoupled_step_makes_several_answers():
 
 
 def test_tensors_of_one_answer_stay_together():
-    """Two ways from a decoupled step meet by number, whatever the order on the way."""
+    """Two branches after a decoupled step are joined by response number, whatever the order of their responses."""
     stage = Stage(FAN, more=DECOUPLED)
     stage.submit()
     for n in range(2):
@@ -340,7 +341,7 @@ def test_tensors_of_one_answer_stay_together():
 
 
 def test_a_decoupled_ensemble_may_answer_nothing():
-    """It just ends."""
+    """The call ends without a response."""
     stage = Stage(CHAIN, more=DECOUPLED)
     stage.submit()
     stage.models.requests["a"][0].finish()
@@ -348,7 +349,7 @@ def test_a_decoupled_ensemble_may_answer_nothing():
 
 
 def test_requests_in_flight_to_a_step_may_be_limited():
-    """max_inflight_requests: of all requests to the ensemble together; the rest waits."""
+    """max_inflight_requests limits a step's requests over all calls of the ensemble; further ones wait."""
     stage = Stage(CHAIN, more=DECOUPLED)
     text = (
         "name: 'e' max_batch_size: 8 input { name: 'IN' dims: [2] } output { name: 'OUT' dims: [2] } "
@@ -374,7 +375,7 @@ def test_requests_in_flight_to_a_step_may_be_limited():
 
 
 def test_ensembles_may_be_nested():
-    """Errors tell the way."""
+    """The error names each ensemble on its path."""
     inner = Stage(CHAIN)
     outer = Ensemble(
         config(f"name: 'outer' input {{ name: 'IN' }} output {{ name: 'OUT' }} ensemble_scheduling {{ {CHAIN} }}"),
@@ -400,7 +401,7 @@ def test_outputs_in_shared_memory_are_written_by_their_step():
 
 
 def test_steps_that_are_answered_at_once():
-    """Models that answer before `submit` returns: each tensor is still used once, and the answer comes once."""
+    """Models may respond before `submit` returns: each tensor is still used once, and the ensemble responds once."""
     done = []
 
     def submit(call: InferenceCall) -> None:
@@ -417,7 +418,7 @@ def test_steps_that_are_answered_at_once():
 
 
 def test_a_stopped_ensemble_takes_no_more():
-    """What runs goes on."""
+    """A running call continues; new ones are refused."""
     stage = Stage(CHAIN)
     stage.submit()
     stage.scheduler.stop()

@@ -1,4 +1,4 @@
-"""The scheduler of models that batch nothing."""
+"""The scheduler of models without batching."""
 
 import pytest
 
@@ -16,7 +16,7 @@ def clock() -> HandClock:
 
 
 def test_without_batching_each_call_runs_alone(clock):
-    """Calls wait while all instances are at work, and the next one starts when one is free, in order."""
+    """Calls wait while all instances are busy, and start in order when one is free."""
     first, second = FakeInstance("m_0_0"), FakeInstance("m_0_1")
     scheduler = scheduler_for(config('name: "m" max_batch_size: 8'), [first, second], clock)
     client = SchedulerClient(scheduler.submit, clock)
@@ -32,7 +32,7 @@ def test_without_batching_each_call_runs_alone(clock):
 
 
 def test_a_cancelled_call_leaves_the_queue_at_once(clock):
-    """One that waits fails as cancelled and is never run; one that runs is its instance's to end."""
+    """A waiting call fails as cancelled and does not run; a running one is left to its instance."""
     instance = FakeInstance()
     scheduler = DefaultScheduler([instance], clock)
     client = SchedulerClient(scheduler.submit, clock)
@@ -48,7 +48,7 @@ def test_a_cancelled_call_leaves_the_queue_at_once(clock):
 
 
 def test_a_call_cancelled_before_it_comes_is_not_run(clock):
-    """Its client has lost interest while the request was read."""
+    """A call that is cancelled before it is submitted does not run."""
     instance = FakeInstance()
     client = SchedulerClient(lambda call: (call.cancel(), DefaultScheduler([instance], clock).submit(call)), clock)
     client.submit("a")
@@ -56,7 +56,7 @@ def test_a_call_cancelled_before_it_comes_is_not_run(clock):
 
 
 def test_an_instance_that_goes_is_not_used_until_it_is_back(clock):
-    """Calls wait for an instance that is restarted."""
+    """Calls wait for an instance that restarts."""
     instance = FakeInstance()
     scheduler = DefaultScheduler([instance], clock)
     client = SchedulerClient(scheduler.submit, clock)
@@ -77,7 +77,7 @@ def test_an_instance_that_goes_is_not_used_until_it_is_back(clock):
 
 
 def test_an_idle_instance_that_goes_is_not_used(clock):
-    """It is reported by `instance_changed`, or noticed before its use."""
+    """The instance is reported by `instance_changed`, or checked before its use."""
     gone, silent, other = FakeInstance("m_0_0"), FakeInstance("m_0_1"), FakeInstance("m_0_2")
     scheduler = DefaultScheduler([gone, silent, other], clock)
     client = SchedulerClient(scheduler.submit, clock)
@@ -89,7 +89,7 @@ def test_an_idle_instance_that_goes_is_not_used(clock):
 
 
 def test_an_instance_that_is_not_there_yet_is_used_once_it_is(clock):
-    """A model may have calls before its instances are up."""
+    """Calls may arrive before the model's instances are up."""
     instance = FakeInstance()
     instance.is_up = False
     scheduler = DefaultScheduler([instance], clock)
@@ -101,7 +101,7 @@ def test_an_instance_that_is_not_there_yet_is_used_once_it_is(clock):
 
 
 def test_stopping_fails_what_waits(clock):
-    """What runs ends, what waits or comes later fails as unavailable."""
+    """A running call ends; waiting and later calls fail as unavailable."""
     instance = FakeInstance()
     scheduler = DefaultScheduler([instance], clock)
     client = SchedulerClient(scheduler.submit, clock)
@@ -114,7 +114,7 @@ def test_stopping_fails_what_waits(clock):
 
 
 def test_a_thousand_calls_that_are_answered_at_once(clock):
-    """An instance that is done before `execute` returns takes no stack for each call that waits."""
+    """An instance that responds before `execute` returns uses no stack for each waiting call."""
     instance = FakeInstance()
     scheduler = DefaultScheduler([instance], clock)
     client = SchedulerClient(scheduler.submit, clock)
@@ -127,7 +127,7 @@ def test_a_thousand_calls_that_are_answered_at_once(clock):
 
 
 def test_an_instance_that_raises_costs_its_call_only(clock):
-    """The call fails with what was raised, and the instance is used again."""
+    """The call fails with the exception, and the instance is used again."""
 
     class Raising(FakeInstance):
         def execute(self, calls, done):

@@ -9,7 +9,7 @@ from tests.engines.scheduling.stage import CANCELLED, FakeInstance, HandClock, S
 
 
 class Model:
-    """A model under a limiter: one instance a device number."""
+    """A model with a limiter: one instance for each device number."""
 
     def __init__(self, limiter: RateLimiter, name: str, limits: str, devices: str = "0", more: str = "") -> None:
         self.clock = HandClock()
@@ -28,7 +28,7 @@ DEVICE_R = "resources { name: 'R' count: %d }"
 
 
 def test_what_needs_a_resource_waits_for_it():
-    """Instances of several models share a global one; as much is there as the largest user needs."""
+    """Instances of several models share a global resource, which by default covers the largest demand."""
     limiter = RateLimiter()
     a, b = Model(limiter, "a", GLOBAL_R % 1, "00"), Model(limiter, "b", GLOBAL_R % 2)
     free = Model(limiter, "free", "")
@@ -48,7 +48,7 @@ def test_what_needs_a_resource_waits_for_it():
 
 
 def test_devices_have_resources_of_their_own():
-    """An instance takes from the device that it is on."""
+    """An instance uses the resource of its own device."""
     model = Model(RateLimiter(), "a", DEVICE_R % 1, "001")
     for number in "123":
         model.client.submit(number)
@@ -59,7 +59,7 @@ def test_devices_have_resources_of_their_own():
 
 
 def test_a_large_demand_is_met_in_the_end():
-    """One that waits keeps what it needs from those behind it."""
+    """A waiting instance reserves its resources before later ones."""
     limiter = RateLimiter({(GLOBAL, "R"): 2})
     small, large = Model(limiter, "small", GLOBAL_R % 1, "00"), Model(limiter, "large", GLOBAL_R % 2)
     for number in "1234":
@@ -100,7 +100,7 @@ def test_what_is_cancelled_while_it_waits_takes_nothing():
 
 @pytest.mark.parametrize("ending", ["crash", "stop", "go"])
 def test_what_ends_gives_back(ending):
-    """Instances that crash or go, and models that are unloaded, hold nothing."""
+    """Crashed instances, removed ones and unloaded models hold no resources."""
     limiter = RateLimiter()
     a, b = Model(limiter, "a", GLOBAL_R % 1), Model(limiter, "b", GLOBAL_R % 1)
     waiting = Model(limiter, "w", GLOBAL_R % 1)
@@ -121,7 +121,7 @@ def test_what_ends_gives_back(ending):
 
 
 def test_a_batch_is_made_when_the_resource_is_free():
-    """What has come meanwhile goes along."""
+    """Calls that arrive while the instance waits join its batch."""
     limiter = RateLimiter()
     a = Model(limiter, "a", GLOBAL_R % 1)
     b = Model(limiter, "b", GLOBAL_R % 1, more="max_batch_size: 8 dynamic_batching {}")
@@ -135,7 +135,7 @@ def test_a_batch_is_made_when_the_resource_is_free():
 
 @pytest.mark.parametrize("batching", ["direct {}", "oldest { max_candidate_sequences: 4 }"])
 def test_sequences_wait_for_resources_too(batching):
-    """Each batch of their instance is an execution."""
+    """Each batch of a sequence model is an execution and waits for resources."""
     limiter = RateLimiter()
     a = Model(limiter, "a", GLOBAL_R % 1)
     b = Model(limiter, "b", GLOBAL_R % 1, more=f"max_batch_size: 4 sequence_batching {{ {batching} }}")
@@ -174,7 +174,7 @@ def test_sequences_wait_for_resources_too(batching):
     ],
 )
 def test_demands_that_cannot_be_met_are_load_errors(given, limits, text):
-    """In Triton's words; and nothing is left of a model that was refused."""
+    """The load fails with Triton's text, and the refused model leaves no resources."""
     limiter = RateLimiter(given)
     if text:
         with pytest.raises(EngineError) as error:

@@ -1,4 +1,4 @@
-"""Sequence batching: instances and times of execution, and the control inputs of the model."""
+"""Sequence batching: instances and times of execution, and the model's control inputs."""
 
 import struct
 
@@ -17,7 +17,7 @@ GONE = "UNAVAILABLE: model instance 'm_0_0' has gone, and its sequences with it"
 
 
 class Sequences:
-    """A model of sequences, whose instances are busy until the test ends their work."""
+    """A sequence model, whose instances are busy until the test ends their work."""
 
     def __init__(self, batching: str, more: str = "max_batch_size: 4", num_instances: int = 1) -> None:
         self.clock = HandClock()
@@ -49,7 +49,7 @@ class Sequences:
         self.client.submit(id, sequence_id=sequence, sequence_start="S" in flags, sequence_end="E" in flags, **more)
 
     def run(self) -> list[str]:
-        """Answer all there is."""
+        """Answer all running batches, until none is left."""
         while any(instance.running for instance in self.instances):
             for instance in self.instances:
                 if instance.running:
@@ -78,7 +78,7 @@ BOTH = pytest.mark.parametrize("strategy", ["direct {}", "oldest { max_candidate
     ],
 )
 def test_requests_that_are_no_part_of_a_sequence(strategy, sequence, flags, rows, outcomes):
-    """They are refused in Triton's words."""
+    """Such requests are refused with Triton's texts."""
     stage = Sequences(strategy)
     stage.step("a", sequence, flags, rows=rows)
     assert (stage.client.outcomes(), stage.batches) == ([outcomes], [])
@@ -86,7 +86,7 @@ def test_requests_that_are_no_part_of_a_sequence(strategy, sequence, flags, rows
 
 @BOTH
 def test_a_sequence_is_over_with_its_end(strategy):
-    """A later request must start a new one."""
+    """A request after END must start a new sequence."""
     stage = Sequences(strategy)
     stage.step("a", 7, "S")
     stage.step("b", 7)
@@ -100,7 +100,7 @@ def test_a_sequence_is_over_with_its_end(strategy):
 
 @BOTH
 def test_a_sequence_stays_on_its_instance(strategy):
-    """Sequences spread over the instances, the requests of one never do."""
+    """Sequences are spread over the instances; all requests of one run on the same instance."""
     stage = Sequences(strategy, num_instances=2)
     for number in range(4):
         stage.step(f"{number}a", number + 1, "S")
@@ -117,7 +117,7 @@ def test_a_sequence_stays_on_its_instance(strategy):
 
 
 def test_direct_sequences_keep_their_places():
-    """Where a slot has nothing to run, its place is filled with a request that is not ready."""
+    """A slot without a request is filled with one that is not ready."""
     stage = Sequences("direct {}")
     stage.step("1a", 1, "S")
     for number in (2, 3, 4):
@@ -130,12 +130,12 @@ def test_direct_sequences_keep_their_places():
     stage.instance.answer()
     stage.step("2b", 2)
     stage.instance.answer()
-    stage.step("5a", 5, "S")  # takes the place that 3 has left
+    stage.step("5a", 5, "S")  # takes the slot of sequence 3
     assert stage.run()[2:] == ["-+-+3b", "-+2b", "-+-+5a"]
 
 
 def test_oldest_sequences_send_one_request_at_a_time():
-    """A batch has at most one of each, and no places to keep."""
+    """A batch has at most one request of each sequence, without fixed slots."""
     stage = Sequences("oldest { max_candidate_sequences: 8 }")
     stage.step("1a", 1, "S")
     stage.step("1b", 1)
@@ -148,7 +148,7 @@ def test_oldest_sequences_send_one_request_at_a_time():
 
 
 def test_oldest_waits_for_a_preferred_size():
-    """max_queue_delay_microseconds and preferred_batch_size, as in dynamic batching."""
+    """max_queue_delay_microseconds and preferred_batch_size work as in dynamic batching."""
     stage = Sequences("oldest { preferred_batch_size: [2] max_queue_delay_microseconds: 100 }")
     stage.step("1a", 1, "S")
     assert stage.batches == []
@@ -160,7 +160,7 @@ def test_oldest_waits_for_a_preferred_size():
 
 
 def test_direct_waits_for_slots():
-    """minimum_slot_utilization, at most for max_queue_delay_microseconds."""
+    """A batch waits for minimum_slot_utilization, at most for max_queue_delay_microseconds."""
     stage = Sequences("direct { minimum_slot_utilization: 0.5 max_queue_delay_microseconds: 100 }")
     stage.step("1a", 1, "S")
     assert stage.batches == []
@@ -176,7 +176,7 @@ def test_direct_waits_for_slots():
 @pytest.mark.parametrize("more, shape", [("max_batch_size: 4", (1, 1)), ("max_batch_size: 0", (1,))])
 @BOTH
 def test_controls(strategy, more, shape):
-    """START, END and READY by their values, CORRID by its datatype, each of one element."""
+    """START, END and READY have the configured values, CORRID has its datatype, and each has one element."""
     stage = Sequences(
         strategy
         + """
@@ -218,7 +218,7 @@ def test_controls(strategy, more, shape):
     ],
 )
 def test_correlation_ids(datatype, sequence, data):
-    """Each datatype that a model may take them as; a text is no number."""
+    """A sequence id is converted to the configured datatype; a text cannot become a number."""
     stage = Sequences(
         f'direct {{}} control_input {{ name: "C" control {{ kind: CONTROL_SEQUENCE_CORRID data_type: {datatype} }} }}'
     )
@@ -263,7 +263,7 @@ def test_what_fills_a_place(tensor, data):
 
 
 def test_direct_batches_have_like_shapes():
-    """A request of another shape waits for the next batch, its place is filled."""
+    """A request of another shape waits for the next batch, and its slot is filled."""
     stage = Sequences("direct {}", "max_batch_size: 4 input { name: 'X' data_type: TYPE_FP32 dims: [-1] }")
     short, long = TensorData("X", "FP32", (1, 1), b"\0" * 4), TensorData("X", "FP32", (1, 2), b"\0" * 8)
     stage.step("0a", 9, "S", inputs=[short])
@@ -275,7 +275,7 @@ def test_direct_batches_have_like_shapes():
 
 @BOTH
 def test_sequences_wait_for_slots(strategy):
-    """They get them in the order of their starts, with all that has come for them meanwhile."""
+    """Waiting sequences get slots in the order of their starts, with all requests that have arrived."""
     stage = Sequences(strategy)
     for number in range(1, 5):
         stage.step(f"{number}a", number, "S")
@@ -300,7 +300,7 @@ def test_sequences_wait_for_slots(strategy):
 
 @pytest.mark.parametrize("strategy", ["direct {}", "oldest { max_candidate_sequences: 1 }"])
 def test_a_silent_sequence_loses_its_slot(strategy):
-    """max_sequence_idle_microseconds after its last request; what waits gets the slot."""
+    """After max_sequence_idle_microseconds without a request the sequence ends, and a waiting one gets the slot."""
     stage = Sequences(strategy + " max_sequence_idle_microseconds: 5000", "max_batch_size: 1")
     stage.step("1a", 1, "S")
     stage.run()
@@ -319,7 +319,7 @@ def test_a_silent_sequence_loses_its_slot(strategy):
 
 @BOTH
 def test_an_idle_sequence_runs_what_it_has(strategy):
-    """Silence ends a sequence behind the requests that wait, as Triton does it."""
+    """The idle timeout ends a sequence after the requests that already wait, as in Triton."""
     stage = Sequences(strategy + " max_sequence_idle_microseconds: 1000")
     stage.step("1a", 1, "S")
     stage.step("1b", 1)
@@ -330,7 +330,7 @@ def test_an_idle_sequence_runs_what_it_has(strategy):
 
 
 def test_the_default_idle_timeout_is_a_second():
-    """Triton's default."""
+    """The default idle timeout is Triton's."""
     stage = Sequences("direct {}")
     stage.step("a", 1, "S")
     stage.run()
@@ -343,7 +343,8 @@ def test_the_default_idle_timeout_is_a_second():
 
 
 def test_a_sequence_in_the_backlog_may_time_out():
-    """By the shortest timeout of its requests; all of them fail, and those of others wait on."""
+    """A waiting sequence ends at the shortest timeout of its requests: all of them fail, and other sequences wait
+    on."""
     stage = Sequences("direct {}", "max_batch_size: 1")
     stage.step("1a", 1, "S")
     stage.step("2a", 2, "S", timeout_us=900)
@@ -361,7 +362,7 @@ def test_a_sequence_in_the_backlog_may_time_out():
 
 @BOTH
 def test_a_sequence_may_start_again(strategy):
-    """START in a running sequence begins another in its place."""
+    """START in a running sequence begins a new one in its slot."""
     stage = Sequences(
         strategy + " state { input_name: 'I' output_name: 'O' data_type: TYPE_INT32 dims: [1] }", num_instances=2
     )
@@ -375,7 +376,7 @@ def test_a_sequence_may_start_again(strategy):
 
 @BOTH
 def test_state_keys(strategy):
-    """Each sequence has its own, none is reused, and the instance is notified of ends without a final request."""
+    """Each sequence has its own key, never used again. The instance is notified of ends without a final request."""
     stage = Sequences(
         strategy
         + " max_sequence_idle_microseconds: 1000 state { input_name: 'I' output_name: 'O' data_type: TYPE_INT32 }"
@@ -393,7 +394,7 @@ def test_state_keys(strategy):
 
 @BOTH
 def test_a_cancelled_request_ends_its_sequence(strategy):
-    """One that waits fails, with those behind it; those before it run. The slot is free then."""
+    """A waiting request fails together with the later ones; earlier ones run. Then the slot is free."""
     stage = Sequences(strategy)
     for id, flags in (("a", "S"), ("b", ""), ("c", ""), ("d", "E")):
         stage.step(id, 1, flags)
@@ -407,7 +408,7 @@ def test_a_cancelled_request_ends_its_sequence(strategy):
 
 
 def test_a_cancelled_request_ends_its_sequence_in_the_backlog():
-    """Nothing of it has run, nothing will."""
+    """None of the sequence's requests runs."""
     stage = Sequences("direct {}", "max_batch_size: 1")
     stage.step("1a", 1, "S")
     stage.step("2a", 2, "S")
@@ -421,7 +422,7 @@ def test_a_cancelled_request_ends_its_sequence_in_the_backlog():
 
 @BOTH
 def test_an_instance_takes_its_sequences_along(strategy):
-    """What its model knew of them is gone: they fail, others go on, and it takes new ones when it is back."""
+    """The sequences of a crashed instance fail and others continue. When it is back, it takes new ones."""
     stage = Sequences(strategy, num_instances=2)
     stage.step("1a", 1, "S")
     stage.step("2a", 2, "S")
@@ -443,7 +444,7 @@ def test_an_instance_takes_its_sequences_along(strategy):
 
 
 def test_sequences_wait_for_instances():
-    """Those that start while there is none."""
+    """Sequences that start without an available instance wait for one."""
     stage = Sequences("direct {}")
     stage.instance.is_up = False
     stage.scheduler.instance_changed(stage.instance)
@@ -456,7 +457,7 @@ def test_sequences_wait_for_instances():
 
 @BOTH
 def test_stopping_fails_what_waits(strategy):
-    """In slots and in the backlog."""
+    """Stopping fails waiting requests in slots and in the backlog."""
     stage = Sequences(strategy, "max_batch_size: 1")
     stage.step("1a", 1, "S")
     stage.step("1b", 1)
@@ -474,7 +475,7 @@ def test_stopping_fails_what_waits(strategy):
 
 @BOTH
 def test_a_long_sequence_that_is_answered_at_once(strategy):
-    """It takes no stack for each request that waits."""
+    """Many responses at once use no stack for each waiting request."""
     stage = Sequences(strategy)
     stage.step("first", 1, "S")
     for number in range(2000):
@@ -492,7 +493,7 @@ def test_iterative_sequences_are_refused():
 
 
 def test_a_sequence_may_have_begun_elsewhere():
-    """Where a model's states are kept outside, a request without START is taken: the instance looks its state up."""
+    """With an external state store a request without START is accepted: the instance looks up the state."""
     state = 'state [ { input_name: "s" output_name: "s_out" data_type: TYPE_FP32 dims: [ 1 ] } ]'
     stored = 'max_batch_size: 4 parameters { key: "STATE_STORE" value { string_value: "local" } }'
     it = Sequences(f"direct {{}} {state}", stored)

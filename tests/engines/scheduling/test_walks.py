@@ -1,4 +1,4 @@
-"""Schedulers on random walks: whatever comes in whatever order, their promises hold at each step and at the end."""
+"""Schedulers on random walks: their invariants hold at each step and at the end, for any order of events."""
 
 import random
 from collections import defaultdict
@@ -16,7 +16,7 @@ NUM_STEPS = 400
 
 
 class Walk:
-    """A model, its clients and its instances, and chance."""
+    """A model with its clients and instances, and a source of random choices."""
 
     def __init__(self, text: str, seed: int, num_instances: int = 3, limiter: RateLimiter | None = None) -> None:
         self.chance = random.Random(seed)
@@ -28,7 +28,7 @@ class Walk:
         self.number = 0
 
     def go(self) -> None:
-        """One thing that may happen."""
+        """One random event."""
         running = [instance for instance in self.instances if instance.running]
         gone = [instance for instance in self.instances if not instance.is_up]
         match self.chance.choices(range(7), weights=[12, 8, 2, 4, 1, 1, 1])[0]:
@@ -66,7 +66,7 @@ class Walk:
         )
 
     def finish(self) -> None:
-        """Let everything end: bring back what is gone, answer what runs, let time pass."""
+        """End everything: bring instances back, answer what runs, advance the clock."""
         for instance in self.instances:
             if not instance.is_up:
                 instance.is_up = True
@@ -78,7 +78,7 @@ class Walk:
             self.clock.move(MS)
 
     def check(self) -> None:
-        """What holds at each step: what waits is counted, and an instance rests only if nothing could run there."""
+        """At each step the waiting calls are counted, and an instance is idle only if nothing can run on it."""
         waiting = sum(not call.is_over for call in self.client.calls.values())
         at_work = sum(call.request.id != "" for instance in self.instances for call in instance.running)
         assert self.scheduler.num_pending == waiting - at_work
@@ -86,7 +86,7 @@ class Walk:
     def check_end(self) -> None:
         assert "waits" not in self.client.outcomes()
         assert self.scheduler.num_pending == 0
-        # Sinks assert that no call ends twice; and none has run twice.
+        # Sinks assert that no call ends twice; here, that none has run twice.
         ran = [call.request.id for instance in self.instances for batch in instance.batches for call in batch]
         ran = [id for id in ran if id]
         assert len(ran) == len(set(ran))
@@ -117,8 +117,8 @@ QUEUES = """
     ],
 )
 def test_dynamic_batching(batching, seed):
-    """No batch is larger than allowed or mixes shapes, none waits longer than it may while an instance rests, and
-    answers keep their order where that is promised."""
+    """No batch exceeds its size or mixes shapes, no call waits beyond its delay while an instance is idle, and
+    responses keep their order if configured."""
     walk = Walk(BATCHING.format(batching), seed)
     delay_ns = walk.config.dynamic_batching.max_queue_delay_microseconds * 1000
     for _ in range(NUM_STEPS):
@@ -142,7 +142,7 @@ def test_dynamic_batching(batching, seed):
 
 @pytest.mark.parametrize("seed", range(10))
 def test_one_at_a_time(seed):
-    """Without batching calls run alone, in the order in which they came."""
+    """Without batching calls run alone, in order of arrival."""
     walk = Walk('name: "m"', seed)
     for _ in range(NUM_STEPS):
         walk.go()
@@ -157,12 +157,14 @@ def test_one_at_a_time(seed):
 
 
 class SequenceWalk(Walk):
-    """Clients that mostly follow the rules, and know their sequences."""
+    """Clients that mostly follow the rules of sequences, and track them."""
 
     def __init__(self, text: str, seed: int) -> None:
         super().__init__(text, seed)
         self.open: set[int] = set()
-        self.life: dict[str, tuple[int, int]] = {}  # of each request: its sequence, and which one of that name
+        self.life: dict[
+            str, tuple[int, int]
+        ] = {}  # of each request: its sequence, and the number of that id's sequence
         self.lives: dict[int, int] = defaultdict(int)
 
     def submit(self, id: str) -> None:
@@ -209,7 +211,7 @@ SEQUENCES = """
 )
 def test_sequences(strategy, seed):
     """The requests of a sequence run in order, one after another, on one instance and with one state; in a direct batch
-    always in one place."""
+    always in one slot."""
     walk = SequenceWalk(SEQUENCES.format(strategy), seed)
     for _ in range(NUM_STEPS):
         walk.go()
@@ -242,7 +244,7 @@ def test_sequences(strategy, seed):
 
 @pytest.mark.parametrize("seed", range(8))
 def test_resources_are_never_exceeded(seed):
-    """Of several models under one limiter; and what has resources to run, runs."""
+    """Several models share one limiter; a batch with available resources runs."""
     limits = {(GLOBAL, "R"): 3}
     limiter = RateLimiter(limits)
     text = (
@@ -299,7 +301,7 @@ class Graph:
         return text + f"ensemble_scheduling {{ {steps} }}"
 
     def compute(self) -> dict[str, bytes]:
-        """All tensors, made one after another."""
+        """All tensors, computed step by step."""
         values = {"in0": b"0", "in1": b"1"}
         for number, (used, made) in enumerate(self.steps):
             for output, name in enumerate(made):
@@ -313,7 +315,7 @@ def model_of(number: int, output: int, inputs: list[bytes]) -> bytes:
 
 @pytest.mark.parametrize("seed", range(40))
 def test_an_ensemble_follows_its_graph(seed):
-    """Whatever the order in which its steps are answered; each step runs once, and only if it is needed."""
+    """Whatever the order of responses, each needed step runs once and no other step runs."""
     chance = random.Random(seed)
     graph = Graph(chance)
     requests: list[InferenceCall] = []

@@ -1,4 +1,4 @@
-"""A Redis for each test that wants one."""
+"""A Redis for each test that uses the fixture."""
 
 from collections.abc import Iterator
 

@@ -47,7 +47,7 @@ class RedisServer:
         eventually(self._answers)
 
     def kill(self) -> None:
-        """Gone, with all that it knew."""
+        """Kill the server; its data is lost."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
@@ -55,7 +55,7 @@ class RedisServer:
             self.socket.unlink(missing_ok=True)
 
     def freeze(self) -> None:
-        """It takes connections, and answers nobody."""
+        """Suspend the server: it accepts connections and sends no replies."""
         self._signal(signal.SIGSTOP)
 
     def thaw(self) -> None:

@@ -1,4 +1,5 @@
-"""A Redis that is gone, frozen, full or holds what it should not: a miss each time, in time, and never an error."""
+"""A Redis that is gone, frozen or full, or holds foreign values: each time a miss within the deadline, never an
+error."""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ def store(redis_server: RedisServer) -> Iterator[RedisStateStore]:
 
 
 def test_a_frozen_redis_costs_its_deadline_a_few_times(redis_server: RedisServer, store: RedisStateStore) -> None:
-    """Then calls are suspended for a while; once it responds again, everything works."""
+    """After some timeouts calls are suspended for a while. When Redis responds again, they resume."""
     store.write("a", value(b"one"))
     redis_server.freeze()
     assert [store.get(["a"]) for _ in range(20)] == [[None]] * 20
@@ -42,7 +43,7 @@ def test_a_frozen_redis_costs_its_deadline_a_few_times(redis_server: RedisServer
 
 
 def test_a_redis_that_is_gone_costs_nothing(redis_server: RedisServer, store: RedisStateStore) -> None:
-    """What is put meanwhile is dropped and counted; a new one is used at once."""
+    """Values put while Redis is gone are dropped and counted. A new Redis is used at once."""
     redis_server.kill()
     assert store.get(["a"]) == [None] and store.sizes(["a", "b"]) == [0, 0]
     assert not store.write("a", value(b"one"))
@@ -57,7 +58,8 @@ def test_a_redis_that_is_gone_costs_nothing(redis_server: RedisServer, store: Re
 
 
 def test_a_full_redis_is_not_pressed(store: RedisStateStore, redis_server: RedisServer) -> None:
-    """One that evicts nothing refuses: values are found as before, and for a while nothing more is offered."""
+    """A full Redis without eviction refuses writes: stored values are still found, and no writes are sent for a
+    while."""
     store.write("a", value(b"one"))
     redis_server.client.config_set("maxmemory", "1")
     redis_server.client.config_set("maxmemory-policy", "noeviction")
@@ -70,7 +72,7 @@ def test_a_full_redis_is_not_pressed(store: RedisStateStore, redis_server: Redis
 
 @pytest.mark.parametrize("spoil", ["flip", "cut", "list"])
 def test_what_is_not_ours_is_deleted(spoil: str, store: RedisStateStore, redis_server: RedisServer) -> None:
-    """A flipped byte, a cut value, another type: a miss, counted, and the place is free for the right one."""
+    """A flipped byte, a cut value or another type is a counted miss, and the key is deleted."""
     store.write("a", value(b"one"))
     client = redis_server.client
     stored = client.get("a")
@@ -85,7 +87,7 @@ def test_what_is_not_ours_is_deleted(spoil: str, store: RedisStateStore, redis_s
 
 
 def test_another_type_has_no_size(store: RedisStateStore, redis_server: RedisServer) -> None:
-    """It is deleted where it is met."""
+    """A key of another type is deleted when it is found."""
     redis_server.client.rpush("a", "x")
     store.write("b", value(b"two"))
     assert [size > 0 for size in store.sizes(["a", "b"])] == [False, True]
@@ -106,7 +108,7 @@ def test_a_queue_that_is_full_drops(redis_server: RedisServer) -> None:
 
 
 def test_what_is_there_is_not_written_again(redis_server: RedisServer, store: RedisStateStore) -> None:
-    """By any writer: its time to live starts again, and it is not even created."""
+    """A value that another writer has stored is not created again; only its time to live restarts."""
     store.put("a", 3, lambda: value(b"one"))
     store.flush(5)
     other = open_store(redis_server.url, deadline_seconds=5.0)
@@ -119,8 +121,8 @@ def test_what_is_there_is_not_written_again(redis_server: RedisServer, store: Re
 def test_what_redis_has_evicted_is_wanted_again(
     redis_server: RedisServer, store: RedisStateStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A value that was written a while ago and is used again is looked up: a stored one lives on, an evicted one is
-    written again."""
+    """A value that was written a while ago and is used again is looked up: a stored one gets a new time to live, an
+    evicted one is written again."""
     monkeypatch.setattr("engines.state.write_behind._RECENT_SECONDS", -1.0)
     for key in "ab":
         store.put(key, 3, lambda: value(b"one"))
@@ -134,7 +136,7 @@ def test_what_redis_has_evicted_is_wanted_again(
 
 
 def test_what_is_found_spoilt_or_gone_is_wanted_again(redis_server: RedisServer, store: RedisStateStore) -> None:
-    """Also by the process that has just written it."""
+    """A corrupt or missing value can be written again, also by the process that has just written it."""
     for key in "ab":
         store.put(key, 3, lambda: value(b"one"))
     assert store.flush(5)
@@ -146,7 +148,7 @@ def test_what_is_found_spoilt_or_gone_is_wanted_again(redis_server: RedisServer,
 
 
 def test_few_rights_are_enough(redis_server: RedisServer) -> None:
-    """Those that the README names, on our keys; without one of them it is a miss."""
+    """The rights that the README names are enough, on keys with the prefix; without them calls are misses."""
     rights = ("GET", "SET", "STRLEN", "PEXPIRE", "UNLINK")
     allowed = [f"+{right.lower()}" for right in rights]
     redis_server.client.execute_command("ACL", "SETUSER", "few", "on", ">word", "~pointsman:1:*", *allowed)
@@ -168,7 +170,7 @@ def test_few_rights_are_enough(redis_server: RedisServer) -> None:
 
 
 def test_a_value_that_cannot_be_made_is_not_kept(store: RedisStateStore) -> None:
-    """Whatever its maker raises, those behind it are written."""
+    """If a value's function raises, the value is skipped and later ones are written."""
 
     def broken() -> State:
         raise RuntimeError("no device")
@@ -180,7 +182,8 @@ def test_a_value_that_cannot_be_made_is_not_kept(store: RedisStateStore) -> None
 
 
 def test_a_cluster_keeps_values_too() -> None:
-    """Keys of any slots in one call; one that is away when the store is opened is found once it is there."""
+    """Keys of different slots can be read in one call. A cluster that is down when the store is opened is used once it
+    is up."""
     port = free_port()
     store = RedisStateStore(read_address(f"redis+cluster://127.0.0.1:{port}"), deadline_seconds=5.0)
     keys = [f"pointsman:1:kv:{place}" for place in range(20)]

@@ -1,4 +1,4 @@
-"""Values as bytes: what comes back is what was written, or nothing."""
+"""Values as bytes: unsealing gives what was sealed, or an error."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ secrets = st.none() | st.binary(min_size=1, max_size=40)
 
 
 def plain(state: State) -> State:
-    """The same with bytes in place of views."""
+    """The same state with bytes in place of views."""
     return State(state.kind, tuple(Part(p.dtype, p.shape, bytes(p.data)) for p in state.parts), state.codec)
 
 
 @given(states, secrets)
 def test_what_was_sealed_opens(state: State, secret: bytes | None) -> None:
-    """A value comes back whole, whatever its parts are."""
+    """A sealed value is restored completely, whatever its parts are."""
     assert plain(unseal(KEY, seal(KEY, state, secret), secret)) == state
 
 
 @given(states, secrets, st.data())
 def test_a_flipped_byte_is_found(state: State, secret: bytes | None, data: st.DataObject) -> None:
-    """Wherever it is, with a secret or without."""
+    """A flipped byte is detected at any position, with a secret or without."""
     value = bytearray(seal(KEY, state, secret))
     value[data.draw(st.integers(0, len(value) - 1))] ^= data.draw(st.integers(1, 255))
     with pytest.raises(CorruptError):
@@ -51,7 +51,7 @@ def test_a_flipped_byte_is_found(state: State, secret: bytes | None, data: st.Da
 
 @given(states, secrets, st.data())
 def test_a_cut_is_found(state: State, secret: bytes | None, data: st.DataObject) -> None:
-    """A value that ends too early, or goes on behind its end, is none."""
+    """A truncated value is corrupt, and so is one with extra bytes at its end."""
     value = seal(KEY, state, secret)
     for wrong in (value[: data.draw(st.integers(0, len(value) - 1))], value + data.draw(st.binary(min_size=1))):
         with pytest.raises(CorruptError):
@@ -60,14 +60,15 @@ def test_a_cut_is_found(state: State, secret: bytes | None, data: st.DataObject)
 
 @given(st.binary(max_size=200), secrets)
 def test_noise_is_no_value(noise: bytes, secret: bytes | None) -> None:
-    """Bytes of other writers are rejected, never read."""
+    """Bytes of other writers are rejected without being parsed."""
     with pytest.raises(CorruptError):
         unseal(KEY, noise, secret)
 
 
 @given(states)
 def test_a_value_opens_for_its_own_secret_alone(state: State) -> None:
-    """Not for another, nor for none, nor for another tenant's; and what was sealed without one is refused with one."""
+    """Another secret, no secret or another tenant's secret is refused. A value sealed without a secret is refused with
+    one."""
     with pytest.raises(ForeignError):
         unseal(KEY, seal(KEY, state, SECRET), b"another")
     with pytest.raises(ForeignError):
@@ -79,14 +80,14 @@ def test_a_value_opens_for_its_own_secret_alone(state: State) -> None:
 
 
 def test_a_value_stands_for_its_own_key_alone() -> None:
-    """Under another key it is corrupt, so that no reply comes from another text's blocks."""
+    """Under another key a value is corrupt, so that no reply uses the blocks of another text."""
     value = seal(KEY, State(ValueKind.BLOCK, (Part("int8", (2,), b"ab"),)), SECRET)
     with pytest.raises(CorruptError):
         unseal(KEY + "0", value, SECRET)
 
 
 def test_the_form_is_the_same_everywhere() -> None:
-    """These very bytes, so that machines and releases understand each other: a change of the form is a new version."""
+    """The bytes are fixed, so that machines and releases can share values: a change of format needs a new version."""
     value = seal(
         KEY, State(ValueKind.BLOCK, (Part("float16", (1, 3), b"abcdef"), Part("int8", (), b"x")), Codec.INT8), None
     )
@@ -100,6 +101,6 @@ def test_the_form_is_the_same_everywhere() -> None:
 
 
 def test_what_has_no_place_is_refused() -> None:
-    """Nine axes are more than any array of ours has."""
+    """A part with nine axes is rejected: no array of the engine has as many."""
     with pytest.raises(ValueError, match="8 axes"):
         seal(KEY, State(ValueKind.BLOCK, (Part("int8", (1,) * 9, b"x"),)), None)

@@ -1,4 +1,4 @@
-"""What every store of states promises: the same tests for one in this process and one in Redis."""
+"""Tests that every state store passes: one in this process and one in Redis."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def opened(request: pytest.FixtureRequest) -> Iterator[Opened]:
 
 
 def test_what_is_written_is_found(opened: Opened) -> None:
-    """At once, by its key, and the newest."""
+    """A written value is found at once by its key, and a new one replaces it."""
     store = opened()
     assert store.write("a", value(b"one")) and store.write("b", value(b"two")) and store.write("a", value(b"three"))
     assert [text_of(state) for state in store.get(["a", "c", "b"])] == [b"three", None, b"two"]
@@ -54,7 +54,7 @@ def test_what_is_written_is_found(opened: Opened) -> None:
 
 
 def test_what_is_put_comes_some_time(opened: Opened) -> None:
-    """Made when it is written, and once: the same key again is the same value."""
+    """A value is created once, when it is written: the same key again means the same value."""
     store = opened()
     created = []
 
@@ -70,7 +70,7 @@ def test_what_is_put_comes_some_time(opened: Opened) -> None:
 
 
 def test_what_was_read_need_not_be_put(opened: Opened) -> None:
-    """Whoever has written it: it is there."""
+    """A value that was read is stored already, whoever wrote it."""
     store = opened()
     store.write("a", value(b"one"))
     assert store.get(["a"]) != [None]
@@ -79,7 +79,7 @@ def test_what_was_read_need_not_be_put(opened: Opened) -> None:
 
 
 def test_what_is_not_worth_keeping_is_not_kept(opened: Opened) -> None:
-    """Its maker may say so."""
+    """A function that returns None skips the write."""
     store = opened()
     store.put("a", 3, lambda: None)
     assert store.flush(5)
@@ -87,7 +87,7 @@ def test_what_is_not_worth_keeping_is_not_kept(opened: Opened) -> None:
 
 
 def test_what_is_deleted_is_gone(opened: Opened) -> None:
-    """And reads as missing."""
+    """A deleted value reads as missing."""
     store = opened()
     store.write("a", value(b"one"))
     store.delete(["a", "never there"])
@@ -95,7 +95,7 @@ def test_what_is_deleted_is_gone(opened: Opened) -> None:
 
 
 def test_tenants_open_their_own(opened: Opened) -> None:
-    """Another's value is a miss, and stays."""
+    """Another tenant's value is a miss, and is kept."""
     store = opened(secret=SECRET)
     store.write("a", value(b"one"), "x")
     assert store.get(["a"], "y") == [None]
@@ -104,7 +104,7 @@ def test_tenants_open_their_own(opened: Opened) -> None:
 
 
 def test_a_value_has_its_time() -> None:
-    """It starts again with each use; an expired value is gone."""
+    """Each use restarts the time to live; an expired value is gone."""
     now = 0.0
     store = LocalStateStore(ttl_seconds=10, clock=lambda: now)
     store.write("a", value(b"one"))
@@ -116,7 +116,7 @@ def test_a_value_has_its_time() -> None:
 
 
 def test_redis_gets_the_time_to_live(redis_server: RedisServer) -> None:
-    """For each value, in milliseconds, again with each use."""
+    """Each key has the time to live in milliseconds, restarted by each use."""
     store = open_store(redis_server.url, ttl_seconds=100, deadline_seconds=5.0)
     store.write("a", value(b"one"))
     store.put("b", 3, lambda: value(b"two"))
@@ -129,7 +129,7 @@ def test_redis_gets_the_time_to_live(redis_server: RedisServer) -> None:
 
 
 def test_there_is_so_much_room() -> None:
-    """In this process the values used last are kept."""
+    """A store in this process keeps the most recently used values."""
     store = LocalStateStore(max_bytes=300)
     for key in "abc":
         store.write(key, value(b"x" * 60))
@@ -143,19 +143,19 @@ TIMES = [("90", 90), ("90s", 90), ("500ms", 0.5), ("15m", 900), ("24h", 86_400),
 
 @pytest.mark.parametrize("text, seconds", TIMES)
 def test_times_are_read(text: str, seconds: float) -> None:
-    """As people write them."""
+    """Durations have units, such as 24h."""
     assert read_seconds(text) == seconds
 
 
 @pytest.mark.parametrize("text", ["", "0", "soon", "-1s", "1w", "1h30m"])
 def test_what_is_no_time_is_refused(text: str) -> None:
-    """With what would be one."""
+    """The error shows a valid duration."""
     with pytest.raises(ValueError, match="24h"):
         read_seconds(text)
 
 
 def test_a_secret_is_a_file_of_enough_bytes(tmp_path: Path) -> None:
-    """Blanks around it are not of it."""
+    """Whitespace around the secret is ignored."""
     path = tmp_path / "secret"
     with pytest.raises(EngineError, match="cannot be read"):
         read_secret(path)
@@ -167,7 +167,7 @@ def test_a_secret_is_a_file_of_enough_bytes(tmp_path: Path) -> None:
 
 
 def test_a_store_that_is_none_is_refused() -> None:
-    """With what a URL is, and without any password of it."""
+    """The error shows the valid URLs, and no password."""
     with pytest.raises(EngineError, match="begins with one of redis://") as failure:
         open_store("http://user:password@host")
     assert "password" not in failure.value.message

@@ -1,9 +1,9 @@
-"""Takes from a Python on Linux what one on macOS has not: Python imports this module at its start where this folder is
-on PYTHONPATH.
+"""Removes from a Python on Linux what macOS lacks. Python imports this module at its start if this folder is on
+PYTHONPATH.
 
-Gone are functions and constants, so that code that asks for them finds none; what macOS does otherwise is done so.
-`sys.platform` stays, and with it what packages take for granted on Linux (the constants of `socket`); what modules of
-ours decide by it is set. test_emulation.py tests this module.
+Functions and constants are removed, so that code that checks for them finds none; functions that behave differently on
+macOS are replaced. `sys.platform` stays, and with it what packages assume on Linux (the constants of `socket`);
+Pointsman's modules that decide by it are set directly. test_emulation.py tests this module.
 """
 
 import errno
@@ -13,7 +13,7 @@ import os
 import sys
 from types import ModuleType
 
-# CPython's posixmodule.c: waitid came to macOS with 3.13, the others never did.
+# CPython's posixmodule.c: macOS has waitid since 3.13, the others never.
 _GONE_FROM_OS = {
     *("waitid", "memfd_create", "pipe2", "eventfd", "eventfd_read", "eventfd_write", "pidfd_open", "splice"),
     *("copy_file_range", "fdatasync", "getrandom", "posix_fadvise", "posix_fallocate", "unshare", "setns"),
@@ -23,7 +23,7 @@ _GONE = {
     "fcntl": {"F_SETPIPE_SZ", "F_GETPIPE_SZ", "F_OFD_SETLK"},
     "select": {"epoll"},
 }
-# Modules of ours that decide by sys.platform, as they decide on macOS.
+# Pointsman's modules that decide by sys.platform get macOS's values.
 _DECIDED = {
     "gateway.supervision.ports": {"WORKERS_BIND": False},
     "gateway.net.sockets": {"BIND_REFUSES_ALL": False},
@@ -40,7 +40,7 @@ def _is_shared_memory(descriptor: int) -> bool:
 
 
 def fstat(descriptor: int) -> os.stat_result:
-    """Neither device nor inode of shared memory (XNU bsd/kern/posix_shm.c, `pshm_stat`)."""
+    """The status of shared memory has neither device nor inode (XNU bsd/kern/posix_shm.c, `pshm_stat`)."""
     found = _fstat(descriptor)
     if not _is_shared_memory(descriptor):
         return found
@@ -48,7 +48,7 @@ def fstat(descriptor: int) -> os.stat_result:
 
 
 def ftruncate(descriptor: int, length: int) -> None:
-    """Once for each object of shared memory (`pshm_truncate`)."""
+    """The size of a shared memory object can be set once (`pshm_truncate`)."""
     if _is_shared_memory(descriptor) and _fstat(descriptor).st_size:
         raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
     _ftruncate(descriptor, length)
@@ -93,7 +93,7 @@ _CHANGES = {"_posixshmem": _change_shared_memory, "socket": _change_socket, "uvl
 
 
 def change(module: ModuleType) -> None:
-    """Make a module what it is on macOS."""
+    """Change a module to what it is on macOS."""
     for gone in _GONE.get(module.__name__, ()):
         if hasattr(module, gone):
             delattr(module, gone)
@@ -105,7 +105,7 @@ def change(module: ModuleType) -> None:
 
 
 class _Changed(importlib.abc.Loader):
-    """Loads as another loader does, and changes what it has loaded."""
+    """Loads a module with another loader, and changes it."""
 
     def __init__(self, loader: importlib.abc.Loader) -> None:
         self._loader = loader
@@ -122,7 +122,7 @@ class _Changed(importlib.abc.Loader):
 
 
 class _Finder(importlib.abc.MetaPathFinder):
-    """Finds the modules that are to be changed."""
+    """Finds the modules that have to be changed."""
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> importlib.machinery.ModuleSpec | None:
         if name not in _NAMES:

@@ -1,7 +1,7 @@
-"""Keeps a running sum for each sequence: its start sets the sum, its end forgets it.
+"""Keeps a running sum for each sequence: its start sets the sum, its end removes it.
 
-It asks the request for the sequence's name, a number or a text: a CORRID control would be of one datatype, and Triton
-2.51 refuses its own where that is text (triton-inference-server/core#339).
+The sequence's id, a number or a text, is read from the request: a CORRID control has one datatype only, and Triton 2.51
+refuses its own text ids (triton-inference-server/core#339).
 """
 
 import triton_python_backend_utils as pb_utils

@@ -1,4 +1,4 @@
-"""Answers its scores as they are; its labels file lets a client ask for classes instead."""
+"""Returns its scores unchanged; with its labels file a client can request classes instead."""
 
 import triton_python_backend_utils as pb_utils
 

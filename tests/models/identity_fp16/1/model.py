@@ -1,4 +1,4 @@
-"""Answers its input, whatever its shape."""
+"""Returns its input, whatever its shape."""
 
 import triton_python_backend_utils as pb_utils
 

@@ -1,4 +1,5 @@
-"""A decoupled model: answers its text `count` times (once unless told), fails after `fail_after` answers if told."""
+"""A decoupled model: returns its text `count` times (default 1), and fails after `fail_after` responses if it is
+set."""
 
 import time
 

@@ -1,4 +1,4 @@
-"""Sleeps as long as it is told, then says how long that was: a slow model, for deadlines and draining."""
+"""Sleeps for the requested time, then returns it: a slow model, for deadlines and draining."""
 
 import time
 

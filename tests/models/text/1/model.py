@@ -1,4 +1,4 @@
-"""Answers its text in upper case, followed by the request's parameters where it has any."""
+"""Returns its text in upper case, followed by the request's parameters if there are any."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Answers its input, and parameters beside it."""
+"""Returns its input, with parameters in the response."""
 
 import triton_python_backend_utils as pb_utils
 

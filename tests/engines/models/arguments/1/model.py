@@ -1,4 +1,4 @@
-"""Answers what it knows of itself and of the request, as JSON."""
+"""Returns its arguments and the request's properties as JSON."""
 
 import json
 from pathlib import Path

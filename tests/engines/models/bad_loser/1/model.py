@@ -1,4 +1,4 @@
-"""Goes wrong when it is unloaded: `parameters.how` of its configuration is raise, exit or hang."""
+"""Fails when it is unloaded: `parameters.how` of its configuration is raise, exit or hang."""
 
 import json
 import os

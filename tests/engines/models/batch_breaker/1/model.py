@@ -1,4 +1,4 @@
-"""A batching model whose answer has another shape than it says, as `parameters.how` asks."""
+"""A batching model whose response has another shape than its configuration, selected by `parameters.how`."""
 
 import json
 

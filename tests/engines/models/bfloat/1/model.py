@@ -1,4 +1,4 @@
-"""Answers its input by way of DLPack: NumPy has no BF16. `parameters.numpy` asks for NumPy all the same."""
+"""Returns its input through DLPack, because NumPy has no BF16. `parameters.numpy` selects NumPy nevertheless."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Counts its executions, which a cached answer spares."""
+"""Counts its executions; a cached response needs none."""
 
 import numpy as np
 import triton_python_backend_utils as pb_utils

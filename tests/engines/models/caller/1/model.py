@@ -1,4 +1,4 @@
-"""Calls another model (BLS) in the way that `how` names, and tells what it answers, one line for each response."""
+"""Calls another model (BLS) in the way that `how` names, and returns its responses, one line for each."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""Has no config.pbtxt: says itself what it takes and gives."""
+"""Has no config.pbtxt: the model itself completes its inputs and outputs."""
 
 import triton_python_backend_utils as pb_utils
 

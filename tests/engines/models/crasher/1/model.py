@@ -1,4 +1,4 @@
-"""Ends its process, or hangs, or eats memory, as `how` says; "live" answers the process's id."""
+"""Ends its process, hangs, or leaks memory, as `how` selects; "live" returns the process id."""
 
 import ctypes
 import os

@@ -1,4 +1,4 @@
-"""A decoupled model that goes wrong after its first response, in `execute` or in its thread."""
+"""A decoupled model that fails after its first response, in `execute` or in its thread."""
 
 import ctypes
 import os
@@ -30,7 +30,7 @@ class TritonPythonModel:
 
 
 def send_wrong(sender):
-    """Sends what is no response, and then ends the request as it should be."""
+    """Send an invalid response, and then end the request correctly."""
     try:
         sender.send("no response")
     except Exception as refused:

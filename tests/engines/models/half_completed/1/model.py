@@ -1,4 +1,4 @@
-"""Adds to its config.pbtxt what that leaves open, and reads a parameter of it."""
+"""Completes its config.pbtxt, and reads a parameter from it."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Answers its counts, of two axes and without batching, and some words that cannot be ranked."""
+"""Returns its counts, with two axes and without batching, and some words, which cannot be classified."""
 
 import numpy as np
 import triton_python_backend_utils as pb_utils

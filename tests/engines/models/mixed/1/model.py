@@ -1,4 +1,4 @@
-"""Scales its input where it is told by how much, and names the inputs it saw and the outputs that are asked for."""
+"""Scales its input by an optional factor, and returns the names of its inputs and of the requested outputs."""
 
 import numpy as np
 import triton_python_backend_utils as pb_utils

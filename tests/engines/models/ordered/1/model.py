@@ -1,4 +1,4 @@
-"""Two instances that sleep as long as they are told; answers keep the order of their requests all the same."""
+"""Two instances that sleep for the requested time; responses keep the order of their requests."""
 
 import time
 

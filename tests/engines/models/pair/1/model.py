@@ -1,4 +1,4 @@
-"""Tells which instance ran, and from when to when, in nanoseconds of one clock of the machine."""
+"""Returns which instance ran, and its start and end in nanoseconds of the machine's monotonic clock."""
 
 import time
 

@@ -1,4 +1,4 @@
-"""Waits until its request is cancelled (`ask` is "wait"), and tells the next one what it saw."""
+"""Waits until its request is cancelled (`ask` is "wait"); the next request returns what the model saw."""
 
 import threading
 import time

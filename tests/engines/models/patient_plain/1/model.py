@@ -1,4 +1,4 @@
-"""The same without decoupling: `execute` itself asks the request whether it is cancelled."""
+"""The model `patient` without decoupling: `execute` itself polls whether the request is cancelled."""
 
 import time
 

@@ -1,4 +1,4 @@
-"""Adds two tensors of one axis; no batching, and a shape that is wrong where they differ in length."""
+"""Adds two tensors of one axis, without batching; the shape is wrong if their lengths differ."""
 
 import triton_python_backend_utils as pb_utils
 

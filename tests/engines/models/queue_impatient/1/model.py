@@ -1,4 +1,4 @@
-"""Tells each request how many requests and rows were in its batch, after a while that lets others queue."""
+"""Returns the number of requests and rows in each request's batch, after a delay that lets others queue."""
 
 import json
 import time

@@ -1,4 +1,4 @@
-"""Tells each request as which it came since the last one whose value is 0; slow, so that others queue."""
+"""Returns a request's position since the last one with value 0; slow, so that others queue."""
 
 import time
 

@@ -1,4 +1,4 @@
-"""Answers its input, which it gets as a square, and the rank that it sees."""
+"""Returns its input, which is reshaped to a square, and the rank that the model sees."""
 
 import numpy as np
 import triton_python_backend_utils as pb_utils

@@ -1,4 +1,4 @@
-"""Answers through a response sender though it is not decoupled; `parameters.how` says how well."""
+"""Responds through a response sender though it is not decoupled, in the way that `parameters.how` selects."""
 
 import json
 

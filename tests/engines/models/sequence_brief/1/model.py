@@ -1,6 +1,6 @@
-"""Tells, of each step, its controls, the sequence's running sum, and which instance ran it.
+"""Returns, for each step, its controls, the sequence's running sum, and the instance.
 
-A sequence is forgotten after 0.3 s, and there is room for one; the next waits.
+A sequence is dropped after 0.3 s of silence, and only one fits; the next waits.
 """
 
 import json

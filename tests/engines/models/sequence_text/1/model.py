@@ -1,6 +1,6 @@
-"""Tells, of each step, its controls, the sequence's running sum, and which instance ran it.
+"""Returns, for each step, its controls, the sequence's running sum, and the instance.
 
-A direct batch has a slot for each sequence, READY or not; an oldest one has only those that are.
+A direct batch has a slot for each sequence, READY or not; an oldest batch has only the READY ones.
 """
 
 import json

@@ -1,6 +1,6 @@
-"""A decoupled model that answers from a thread of its own, after `execute` has returned.
+"""A decoupled model that responds from its own thread, after `execute` has returned.
 
-`parameters.how` says how it ends: with a flag alone, with the last response, with an error, without any response.
+`parameters.how` selects the end: a flag alone, the last response, an error, or no response at all.
 """
 
 import json
@@ -54,7 +54,7 @@ def parameters(sender, count):
 
 
 def too_late(sender, count):
-    """Sends once more after the final response, and keeps what that raises for `tell_too_late`."""
+    """Sends once more after the final response, and stores the exception for `tell_too_late`."""
     sender.send(response(0), flags=FINAL)
     try:
         sender.send(response(1))

@@ -1,4 +1,4 @@
-"""Answers those of its inputs that it gets, one of each datatype, all of them optional."""
+"""Returns the inputs that are present, one of each datatype, all of them optional."""
 
 import triton_python_backend_utils as pb_utils
 
@@ -8,7 +8,7 @@ class TritonPythonModel:
         return [self.respond(request) for request in requests]
 
     def respond(self, request):
-        # Triton tells inputs in no order.
+        # Triton lists inputs in no fixed order.
         given = sorted(request.inputs(), key=lambda tensor: tensor.name())
         tensors = [pb_utils.Tensor(tensor.name(), tensor.as_numpy()) for tensor in given]
         return pb_utils.InferenceResponse(tensors)

@@ -1,4 +1,4 @@
-"""Tells its own version."""
+"""Returns its own version."""
 
 import numpy as np
 import triton_python_backend_utils as pb_utils

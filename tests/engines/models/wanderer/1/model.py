@@ -1,4 +1,4 @@
-"""Goes wrong as `parameters.how` says: each way in which a model's answer can be none."""
+"""Fails as `parameters.how` selects: each way in which a model's response can be invalid."""
 
 import json
 
@@ -99,7 +99,7 @@ def answers_unknown_dtype(array):
 
 
 def answers_columns(array):
-    """Not contiguous: every other element of the input."""
+    """A tensor that is not contiguous: every other element of the input."""
     return [pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT0", array[::2])])]
 
 

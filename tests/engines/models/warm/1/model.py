@@ -1,4 +1,4 @@
-"""Tells what it was asked before, its warm-up to begin with."""
+"""Returns its earlier requests, beginning with its warm-up."""
 
 import json
 

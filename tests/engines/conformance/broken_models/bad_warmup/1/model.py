@@ -1,4 +1,4 @@
-"""Cannot bear its warm-up."""
+"""Fails on its warm-up."""
 
 
 class TritonPythonModel:

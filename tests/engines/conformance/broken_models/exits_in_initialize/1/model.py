@@ -1,4 +1,4 @@
-"""Ends its process instead of beginning."""
+"""Exits in initialize."""
 
 import os
 

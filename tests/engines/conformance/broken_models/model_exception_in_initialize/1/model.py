@@ -1,4 +1,4 @@
-"""Says why it cannot begin."""
+"""Raises TritonModelException in initialize."""
 
 import triton_python_backend_utils as pb_utils
 

@@ -1,4 +1,4 @@
-"""Raises when it is to begin."""
+"""Raises ValueError in initialize."""
 
 
 class TritonPythonModel:

@@ -1,4 +1,4 @@
-"""Crashes instead of beginning."""
+"""Crashes in initialize."""
 
 import ctypes
 

@@ -1,4 +1,4 @@
-"""Well by itself; its config.pbtxt is not."""
+"""A working model whose config.pbtxt prevents loading."""
 
 
 class TritonPythonModel:
