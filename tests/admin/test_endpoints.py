@@ -5,7 +5,6 @@ from collections.abc import Callable
 from typing import Any
 
 import httpx
-import pytest
 
 from tests.support.canned_engine import CannedEngine
 from tests.support.servers import GatewayProcess
@@ -31,7 +30,6 @@ def asked(gateway: GatewayProcess, number: int) -> Counter[str]:
         return Counter(client.post("/v2/models/m/infer", json={}).json()["served_by"] for _ in range(number))
 
 
-@pytest.mark.timeout(90)
 def test_endpoints_come_weigh_and_go(start_gateway: Callable[..., GatewayProcess]) -> None:
     """An added endpoint gets requests once it is probed, in proportion to its weight, and none once it is removed.
     Comments in the rules stay, and a rollback undoes the change."""

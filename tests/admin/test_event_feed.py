@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import pytest
 
 from gateway.admin.api_keys import Role
 from gateway.admin.event_feed import Feed
@@ -153,7 +152,6 @@ def test_a_feed_that_ends_lets_its_listeners_go() -> None:
 RULES = "{{version: 1, engines: {{it: {{endpoints: ['{url}']}}}}, routes: [{{name: all, engine: it}}]}}"
 
 
-@pytest.mark.timeout(180)
 def test_a_real_gateway_tells_its_traffic(start_gateway: Callable[..., GatewayProcess], tmp_path: Path) -> None:
     """The feed shows the traffic of two workers, and ends for a subscriber whose key is removed."""
     keys = write_keys(tmp_path / "keys.yaml", vera=Role.viewer, anna=Role.admin)
@@ -176,7 +174,6 @@ def test_a_real_gateway_tells_its_traffic(start_gateway: Callable[..., GatewayPr
                 pass  # until the gateway ends the stream
 
 
-@pytest.mark.timeout(180)
 def test_who_listens_does_not_hold_up_the_end(tmp_path: Path) -> None:
     """The gateway's stop ends the streams of its subscribers and logs no exception."""
     rules = RULES.format(url="http://127.0.0.1:1")

@@ -40,7 +40,6 @@ def other(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TritonProcess]:
 
 
 @pytest.mark.triton
-@pytest.mark.timeout(180)
 def test_a_model_is_loaded_at_all_replicas(
     triton: TritonProcess, other: TritonProcess, start_gateway: Callable[..., GatewayProcess], tmp_path: Path
 ) -> None:
@@ -96,7 +95,6 @@ def test_a_model_is_loaded_at_all_replicas(
 
 
 @pytest.mark.triton
-@pytest.mark.timeout(120)
 def test_a_quorum_is_enough(triton: TritonProcess, start_gateway: Callable[..., GatewayProcess]) -> None:
     """With one of two replicas down, a quorum of two fails and a quorum of one succeeds."""
     rules = f"""

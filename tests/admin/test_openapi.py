@@ -100,7 +100,6 @@ def with_names(case: Any) -> Any:
     return case
 
 
-@pytest.mark.timeout(300)
 @schema.parametrize()
 @SETTINGS
 def test_no_call_fails_the_gateway(gateway: GatewayProcess, case: Any, keys: dict[str, str]) -> None:
@@ -108,7 +107,6 @@ def test_no_call_fails_the_gateway(gateway: GatewayProcess, case: Any, keys: dic
     asked(gateway, with_names(case), keys["anna"])
 
 
-@pytest.mark.timeout(120)
 @schema.parametrize()
 @settings(SETTINGS, max_examples=1, phases=[Phase.generate])
 def test_no_call_goes_without_a_key(gateway: GatewayProcess, case: Any) -> None:
@@ -117,7 +115,6 @@ def test_no_call_goes_without_a_key(gateway: GatewayProcess, case: Any) -> None:
     assert response.status_code == (200 if case.path == "/healthz" else 401)
 
 
-@pytest.mark.timeout(120)
 @schema.exclude(method="GET").parametrize()
 @settings(SETTINGS, max_examples=1, phases=[Phase.generate])
 def test_a_viewer_changes_nothing(gateway: GatewayProcess, case: Any, keys: dict[str, str]) -> None:

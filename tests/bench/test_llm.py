@@ -233,7 +233,6 @@ def test_goals_are_measured_against_the_like() -> None:
 # Engines
 
 
-@pytest.mark.timeout(120)
 def test_a_run_measures_both_engines(home: Path) -> None:
     """The paged engine and transformers' continuous batching run a tiny model: all tokens are right, settings
     reported."""

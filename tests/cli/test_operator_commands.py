@@ -7,7 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import httpx
-import pytest
 
 from tests.support.canned_engine import CannedEngine
 from tests.support.canned_llm import MODEL, CannedLLM
@@ -27,7 +26,6 @@ def run(gateway: GatewayProcess, *arguments: str) -> subprocess.CompletedProcess
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
 
-@pytest.mark.timeout(90)
 def test_a_request_is_shown_and_cancelled(start_gateway: Callable[..., GatewayProcess]) -> None:
     """`requests` lists a request and `cancel` ends it, with the reason for its client; an unknown name is reported."""
     with CannedEngine("one") as engine:
@@ -53,7 +51,6 @@ def test_a_request_is_shown_and_cancelled(start_gateway: Callable[..., GatewayPr
         assert "No request is under way." in run(gateway, "requests").stdout
 
 
-@pytest.mark.timeout(120)
 def test_a_translated_stream_is_cancelled(start_gateway: Callable[..., GatewayProcess], tmp_path: Path) -> None:
     """Cancelling a translated stream stops the engine and sends the client an error event."""
     with CannedLLM.start(tmp_path / "llm").running() as llm:

@@ -3,14 +3,12 @@
 from pathlib import Path
 
 import httpx
-import pytest
 
 from tests.support.servers import GatewayProcess
 
 RULES = "{version: 1, engines: {it: {endpoints: ['http://127.0.0.1:1']}}, routes: [{name: all, engine: it}]}"
 
 
-@pytest.mark.timeout(120)
 def test_the_audit_is_of_all_gateways_and_outlives_them(tmp_path: Path) -> None:
     """Two gateways on one embedded Redis, and a third after both have stopped, all report the calls that either
     received."""

@@ -11,8 +11,6 @@ from tests.support.llm import NAME, get_real_llm, rules_of
 from tests.support.real_llm import PACKAGES, RealLLM
 from tests.support.servers import GatewayProcess
 
-pytestmark = pytest.mark.timeout(120)  # the engines start with the first test
-
 ID = "my-id"
 CHATS = ("chat", "responses", "messages")
 STREAMS = dict.fromkeys((*CHATS, "completions"), (False, True)) | {"generate_stream": (True,)}

@@ -7,8 +7,6 @@ import pytest
 
 from tests.engines.paged.front.llm_process import NAME, LLMProcess
 
-pytestmark = pytest.mark.timeout(120)  # the engine starts with the first test
-
 CHAT, COMPLETIONS, MESSAGES, RESPONSES = "/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/responses"
 GENERATE = f"/v2/models/{NAME}/generate"
 USER = [{"role": "user", "content": "Hi"}]

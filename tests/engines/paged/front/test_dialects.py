@@ -12,8 +12,6 @@ from tests.support.child import Child
 from tests.support.llm import rules_of
 from tests.support.servers import GatewayProcess
 
-pytestmark = pytest.mark.timeout(120)  # the engine starts with the first test
-
 CHATS = ("chat", "responses", "messages")
 STREAMS = dict.fromkeys((*CHATS, "completions"), (False, True)) | {"generate_stream": (True,)}
 STREAMS |= {"model_stream_infer": (False, True)}

@@ -14,8 +14,6 @@ from tokenizers import Tokenizer
 from tests.engines.paged.front.llm_process import NAME, LLMProcess
 from tests.support.waiting import eventually
 
-pytestmark = pytest.mark.timeout(120)  # the engine starts with the first test
-
 USER: Any = [{"role": "user", "content": "Tell me of the sea"}]
 TOOL: Any = {
     "type": "function",

@@ -19,8 +19,6 @@ from tests.support.host import HostProcess
 from tests.support.waiting import eventually
 from tests.support.wire import Wire, send
 
-pytestmark = pytest.mark.timeout(120)  # the engine starts with the first test
-
 CONFIG = """
 backend: "paged"
 parameters {{ key: "MODEL" value {{ string_value: "{folder}" }} }}

@@ -17,8 +17,6 @@ from tests.llm.clients import ASK
 from tests.llm.clients.values import Asked, LeftError
 from tests.support.waiting import eventually
 
-pytestmark = pytest.mark.timeout(120)  # the engine starts with the first test
-
 PATH = f"/v2/models/{NAME}"
 DATATYPES = {bool: ("BOOL", np.bool_), str: ("BYTES", np.object_), list: ("INT64", np.int64)}
 
