@@ -1,4 +1,4 @@
-"""A Triton of one's own: it starts, says when it is ready or why not, and ends without a trace."""
+"""A private Triton: it starts, reports readiness or why it failed, and leaves nothing behind."""
 
 import json
 import socket
@@ -16,7 +16,7 @@ ONLY_PYTHON = ["--model-control-mode=explicit", "--load-model=adder", "--load-mo
 
 
 def test_sample_models_answer() -> None:
-    """The samples are models as Triton knows them, and a stopped server ends with 0."""
+    """The sample models answer, and a stopped server exits with 0."""
     with TritonProcess.start(SAMPLE_MODELS, extra_args=ONLY_PYTHON).wait_ready() as server:
         text = send(server.http_port, "POST", "/v2/models/text/generate", b'{"text_input":"hello"}')
         assert json.loads(text.body)["text_output"] == "HELLO"
@@ -27,7 +27,7 @@ def test_sample_models_answer() -> None:
 
 
 def test_a_killed_server_leaves_nothing_behind() -> None:
-    """A crash takes the stubs and their shared memory with it."""
+    """A crash also ends the stubs and frees their shared memory."""
     server = TritonProcess.start(SAMPLE_MODELS, extra_args=ONLY_PYTHON).wait_ready()
     assert list(Path("/dev/shm").glob(f"{server.shm_prefix}*"))
     assert server.kill() == -9
@@ -35,7 +35,7 @@ def test_a_killed_server_leaves_nothing_behind() -> None:
 
 
 def test_its_ports_are_nobody_elses_while_it_starts() -> None:
-    """Nobody gets one of them before it listens there, though that of the metrics is bound last."""
+    """All ports are reserved from the start, including the metrics port, which Triton binds last."""
     with TritonProcess.start(SAMPLE_MODELS, extra_args=ONLY_PYTHON) as server:
         with socket.socket() as other, pytest.raises(OSError, match="in use"):
             other.bind(("127.0.0.1", server.metrics_port))
@@ -44,7 +44,7 @@ def test_its_ports_are_nobody_elses_while_it_starts() -> None:
 
 
 def test_early_death_is_told_with_the_log(tmp_path: Path) -> None:
-    """A server that cannot load its models says so in the error, not only in a file."""
+    """The error for a server that cannot load its models contains the reason from the log."""
     (tmp_path / "broken" / "1").mkdir(parents=True)
     (tmp_path / "broken" / "config.pbtxt").write_text('backend: "none"')
     with pytest.raises(TritonDiedError, match="failed to load all models"):

@@ -1,4 +1,4 @@
-"""Triton's wheel is found, judged and laid out without importing it and without changing site-packages."""
+"""Triton's wheel is found, checked and laid out without importing it and without changing site-packages."""
 
 import importlib.metadata
 import importlib.util
@@ -23,7 +23,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.triton
 def test_layout_is_complete_and_built_once(cache: Path) -> None:
-    """Starts at the same time share one layout, and none leaves a half of one behind."""
+    """Concurrent starts share one layout, and none leaves an incomplete one."""
     with ThreadPoolExecutor(8) as threads:
         installations = list(threads.map(lambda _: install(), range(8)))
     first = installations[0]
@@ -35,7 +35,7 @@ def test_layout_is_complete_and_built_once(cache: Path) -> None:
 
 @pytest.mark.triton
 def test_layout_with_dead_links_is_built_anew() -> None:
-    """An environment that was made again, with its files elsewhere, does not run into the old layout."""
+    """A layout whose links are broken, as after recreating the environment elsewhere, is rebuilt."""
     stub = install().backends / "python" / STUB
     stub.unlink()
     stub.symlink_to("/nowhere")
@@ -44,7 +44,7 @@ def test_layout_with_dead_links_is_built_anew() -> None:
 
 
 def test_executables_that_lost_their_mode_are_copied(tmp_path: Path) -> None:
-    """An installer may unpack a program without its mode; the copy has it, the original stays as it is."""
+    """A program that an installer unpacked without its mode is copied with it; the original does not change."""
     source, directory = tmp_path / "program", tmp_path / "bin"
     source.write_bytes(b"#!")
     directory.mkdir()
@@ -87,7 +87,7 @@ REASONS = [
 @pytest.mark.triton
 @pytest.mark.parametrize("change, reason", REASONS, ids=lambda value: getattr(value, "__name__", ""))
 def test_reasons(change: Callable[[pytest.MonkeyPatch], None], reason: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where Triton cannot run, one sentence says why and what to do."""
+    """Where Triton cannot run, one sentence gives the reason and the remedy."""
     assert why_unavailable() is None
     with monkeypatch.context() as patch:
         change(patch)
@@ -96,7 +96,7 @@ def test_reasons(change: Callable[[pytest.MonkeyPatch], None], reason: str, monk
 
 @pytest.mark.triton
 def test_libpython_is_found_where_uv_puts_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A Python of uv names a LIBDIR of the machine that built it; its libpython lies in the base prefix."""
+    """uv's Python reports the LIBDIR of the machine that built it; libpython is found in the base prefix."""
     (tmp_path / "lib").mkdir()
     (tmp_path / "lib" / f"libpython{triton_wheel.PYTHON_VERSION}.so.1.0").touch()
     monkeypatch.setattr(sys, "base_prefix", str(tmp_path))

@@ -89,8 +89,7 @@ def server_context(authority: trustme.CA, *, asks_clients: bool) -> ssl.SSLConte
 
 @pytest.mark.parametrize("query, is_trusted", [("?ca={ca}", True), ("?verify=no", True), ("", False)])
 def test_tls(server: RedisServer, tmp_path: Path, query: str, is_trusted: bool) -> None:
-    """A certificate is accepted where its authority is given or verification is off; otherwise nothing is sent to the
-    server."""
+    """A certificate is accepted where its authority is given or verification is off, and refused otherwise."""
     authority = trustme.CA()
     authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
 

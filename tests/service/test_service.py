@@ -24,7 +24,7 @@ ODD = ["serve", "--rules", 'a "b" c', "--redact", "50%x", "--host", "$HOME", "--
 
 @pytest.fixture
 def make(tmp_path: Path) -> Make:
-    """A definition whose user is the one who runs the tests."""
+    """A function that makes a definition for the user who runs the tests."""
 
     def make(*arguments: str, **more: Any) -> ServiceDefinition:
         home = tmp_path / "home"
@@ -43,13 +43,13 @@ def _user() -> str:
 
 @pytest.fixture(params=[Launchd, Systemd])
 def manager(request: pytest.FixtureRequest, tmp_path: Path) -> Manager:
-    """Each of the two, with the machine's folders in one of the test's."""
+    """launchd and systemd, with the machine's folders below one of the test's."""
     kind: type[Launchd | Systemd] = request.param
     return kind(tmp_path / "machine")
 
 
 class Recorder:
-    """Runs nothing, and remembers."""
+    """Records commands instead of running them."""
 
     def __init__(self, status: int = 0) -> None:
         self.commands: list[Command] = []
@@ -71,7 +71,7 @@ def installed(manager: Manager, definition: ServiceDefinition, **more: Any) -> R
 
 
 def test_a_daemon_of_a_mac(make: Make, tmp_path: Path) -> None:
-    """The property list that launchd reads has what a server needs: its user, files, PATH, and arguments as given."""
+    """The property list has what a server needs: user, files, PATH, and the arguments unchanged."""
     definition = make()
     installed(Launchd(tmp_path / "machine"), definition)
     path = tmp_path / "machine" / "Library" / "LaunchDaemons" / "pointsman.gate.plist"
@@ -87,7 +87,7 @@ def test_a_daemon_of_a_mac(make: Make, tmp_path: Path) -> None:
 
 
 def test_an_agent_of_a_mac(make: Make, tmp_path: Path) -> None:
-    """The user's own lies in the user's home, has no UserName, and is started in the user's session."""
+    """A user's agent is in the user's home, has no UserName, and is started in the user's session."""
     recorder = installed(Launchd(tmp_path / "machine"), make(user=None))
     path = tmp_path / "home" / "Library" / "LaunchAgents" / "pointsman.gate.plist"
     assert "UserName" not in plistlib.loads(path.read_bytes())
@@ -97,7 +97,7 @@ def test_an_agent_of_a_mac(make: Make, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("user", [None, "me"])
 def test_systemd_takes_the_unit(make: Make, tmp_path: Path, user: str | None) -> None:
-    """systemd itself finds nothing wrong with it, odd arguments and a variable file included."""
+    """systemd-analyze accepts the unit, with odd arguments and a file of variables."""
     if shutil.which("systemd-analyze") is None:
         pytest.skip("needs systemd-analyze")
     definition = replace(make(user=user and _user(), environment={"A": "b"}), program=[sys.executable, "-m", "gateway"])
@@ -116,7 +116,8 @@ def test_systemd_takes_the_unit(make: Make, tmp_path: Path, user: str | None) ->
 
 
 def test_a_unit_reports_what_a_server_needs(make: Make, tmp_path: Path) -> None:
-    """SIGTERM to the supervisor alone, time for the drain, a restart after failures; nothing is expanded."""
+    """The unit sends SIGTERM to the supervisor alone, leaves time for the drain, restarts after failures, and expands
+    nothing."""
     lines = Systemd(tmp_path).text(make(stop_seconds=120)).decode().split("\n")
     assert {"KillSignal=SIGTERM", "KillMode=mixed", "TimeoutStopSec=120", "Restart=on-failure"} <= set(lines)
     assert {"LimitNOFILE=65536", f"User={_user()}", "WantedBy=multi-user.target"} <= set(lines)
@@ -128,7 +129,7 @@ def test_a_unit_reports_what_a_server_needs(make: Make, tmp_path: Path) -> None:
 
 
 def test_variables_are_for_their_user_alone(make: Make, manager: Manager) -> None:
-    """A value is in a file of mode 0600 only: not in the service's file, nor in the output."""
+    """A variable's value is only in a file of mode 0600, neither in the service's file nor in the output."""
     definition = make(environment={"POINTSMAN_REDIS": "redis://ann:hunter2@db $x:6379"})
     recorder = installed(manager, definition)
     path = manager.environment_file(definition)
@@ -137,7 +138,7 @@ def test_variables_are_for_their_user_alone(make: Make, manager: Manager) -> Non
     assert "hunter2" not in "".join(recorder.printed)
     install(manager, definition, recorder.printed.append, is_dry=True)
     assert "hunter2" not in "".join(recorder.printed)
-    # as a shell reads it, and systemd reads the same of single quotes
+    # read as a shell does; systemd treats single quotes the same
     done = subprocess.run(
         ["/bin/sh", "-c", 'set -a; . "$0"; set +a; exec "$@"', str(path), "printenv", "POINTSMAN_REDIS"],
         capture_output=True,
@@ -148,12 +149,12 @@ def test_variables_are_for_their_user_alone(make: Make, manager: Manager) -> Non
 
 
 def test_the_command_of_a_mac_has_the_variables(make: Make, tmp_path: Path) -> None:
-    """launchd's command reads the file, and becomes the program with its arguments."""
+    """launchd's command reads the file of variables and executes the program with its arguments."""
     definition = replace(make("serve", "a b", environment={"WORD": "from the file"}), program=["/bin/sh", "-c"])
     definition = replace(definition, arguments=['printf "%s:%s" "$WORD" "$0"', "serve"])
     manager = Launchd(tmp_path / "machine")
     with pytest.raises(ServiceError):
-        installed(manager, definition)  # it is no command of ours
+        installed(manager, definition)  # not a command of this project
     from gateway.service.installation import _write
 
     _write(manager.environment_file(definition), b"WORD='from the file'\n", 0o600)
@@ -162,7 +163,7 @@ def test_the_command_of_a_mac_has_the_variables(make: Make, tmp_path: Path) -> N
 
 
 def test_files_of_others_are_left_alone(make: Make, manager: Manager) -> None:
-    """A file that something else has written is neither replaced nor removed without force; our own is."""
+    """A file of another program is neither replaced nor removed without force; the service's own is."""
     definition = make()
     path = manager.path(definition)
     path.parent.mkdir(parents=True)
@@ -179,7 +180,7 @@ def test_files_of_others_are_left_alone(make: Make, manager: Manager) -> None:
 
 
 def test_variables_of_others_are_left_alone(make: Make, manager: Manager) -> None:
-    """A file of variables that something else has written is neither replaced nor removed without force."""
+    """A file of variables of another program is neither replaced nor removed without force."""
     bare, definition = make(), make(environment={"A": "b"})
     path = manager.environment_file(definition)
     path.parent.mkdir(parents=True)
@@ -196,7 +197,7 @@ def test_variables_of_others_are_left_alone(make: Make, manager: Manager) -> Non
 
 
 def test_a_reinstallation_without_variables_removes_the_old_ones(make: Make, manager: Manager) -> None:
-    """Secrets of the earlier installation do not stay on disk."""
+    """A reinstallation removes the secrets of the earlier one from disk."""
     definition = make(environment={"A": "hunter2"})
     installed(manager, definition)
     recorder = installed(manager, make())
@@ -205,7 +206,7 @@ def test_a_reinstallation_without_variables_removes_the_old_ones(make: Make, man
 
 
 def test_a_service_that_is_still_ending(make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """launchd refuses to start a service that has not ended: the command is retried until its stop timeout."""
+    """launchd refuses to start a service that has not ended, so the command is retried until the stop timeout."""
     monkeypatch.setattr("gateway.service.installation._PAUSE_SECONDS", 0.0)
     manager, definition = Launchd(tmp_path / "machine"), make()
     installed(manager, definition)
@@ -215,10 +216,10 @@ def test_a_service_that_is_still_ending(make: Make, tmp_path: Path, monkeypatch:
 
 
 def test_uninstalling(make: Make, manager: Manager) -> None:
-    """It is stopped, its files go, and a second time there is nothing to uninstall."""
+    """Uninstalling stops the service and deletes its files; a second time there is nothing to uninstall."""
     definition = make(environment={"A": "b"})
     installed(manager, definition)
-    recorder = Recorder(status=3)  # it may not run
+    recorder = Recorder(status=3)  # the service may not run
     uninstall(manager, definition, recorder.printed.append, run=recorder.run)
     assert recorder.commands == [*manager.stops(definition), *manager.removed(definition)]
     assert not manager.path(definition).exists()
@@ -228,7 +229,7 @@ def test_uninstalling(make: Make, manager: Manager) -> None:
 
 
 def test_a_dry_run_does_nothing(make: Make, manager: Manager, tmp_path: Path) -> None:
-    """It shows the file and the commands."""
+    """A dry run prints the file and the commands, and runs nothing."""
     definition, recorder = make(environment={"A": "b"}), Recorder()
     install(manager, definition, recorder.printed.append, is_dry=True, run=recorder.run)
     uninstall(manager, definition, recorder.printed.append, is_dry=True, run=recorder.run)
@@ -238,7 +239,7 @@ def test_a_dry_run_does_nothing(make: Make, manager: Manager, tmp_path: Path) ->
 
 
 def test_a_manager_that_refuses(make: Make, manager: Manager) -> None:
-    """Its command and status are in the error; hints follow where it works."""
+    """When the manager fails, the error has its command and status; after a success hints are printed."""
     recorder = Recorder(status=5)
     with pytest.raises(ServiceError, match="ended with status 5"):
         install(manager, make(), recorder.printed.append, run=recorder.run)
@@ -254,7 +255,7 @@ def test_a_macs_private_folders(make: Make, tmp_path: Path) -> None:
 
 
 def test_consent_to_the_network_is_for_agents(make: Make, tmp_path: Path) -> None:
-    """An agent's hints name Local Network; a daemon, whichever its user is, has access (TN3179)."""
+    """An agent's hints name Local Network; a daemon has access whichever user it runs as (TN3179)."""
     manager = Launchd(tmp_path / "machine")
     assert any("Local Network" in hint for hint in manager.hints(make(user=None)))
     assert not any("Local Network" in hint for hint in manager.hints(make()))
@@ -290,13 +291,13 @@ def test_what_is_refused(make: Make, arguments: list[str], more: dict[str, Any],
 
 
 def test_a_program_with_a_line_break_is_refused(make: Make) -> None:
-    """Its path stands in the service's file as the arguments do."""
+    """The program's path is checked like the arguments, since it is in the service's file too."""
     with pytest.raises(ServiceError, match="the program has a control character"):
         check(replace(make("serve"), program=["/opt/a\nb/pointsman"]))
 
 
 def test_what_is_no_secret(make: Make) -> None:
-    """URLs without credentials, and all options that the commands have, are taken."""
+    """URLs without credentials, and all options of the commands, are accepted."""
     from typer.main import get_command
 
     import engines.cli.app
@@ -322,7 +323,7 @@ def pointsman(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_the_command() -> None:
-    """Arguments after -- are the service's, whatever they look like; the name is the command's."""
+    """Arguments after -- belong to the service, whatever they look like; the service is named after its command."""
     done = pointsman("install", "--dry-run", "--agent", "--", "serve", "--rules", "x.yaml", "--workers", "1")
     assert done.returncode == 0, done.stderr
     assert "pointsman-serve.service" in done.stdout or "pointsman.serve.plist" in done.stdout
@@ -340,7 +341,7 @@ def test_the_command() -> None:
     ],
 )
 def test_the_commands_refusals(arguments: list[str], message: str) -> None:
-    """They end with a message and a status other than 0."""
+    """Refused commands end with a message and a status other than 0."""
     done = pointsman(*arguments)
     assert done.returncode != 0
     assert message in " ".join((done.stdout + done.stderr).replace("│", "").split())

@@ -1,4 +1,4 @@
-"""What is mirrored, and what is not."""
+"""Captured requests, and which of them are mirrored."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ INFER = "/v2/models/m/infer"
 
 
 def test_a_request_is_known_by_its_facts() -> None:
-    """Operation, model, inputs and the begin of its text; of a binary one the JSON alone is text."""
+    """A captured request has operation, model, inputs and text; the text of a binary one is its JSON part."""
     body = orjson.dumps({"inputs": [INPUT]})
     asked = read_request(rest(INFER, body))
     assert (asked.call.operation, asked.model, asked.refusal) == (Operation.INFER, "m", "")
@@ -57,12 +57,12 @@ REFUSED = [
 
 @pytest.mark.parametrize("capture, refusal", REFUSED)
 def test_what_would_leave_a_mark_is_not_mirrored(capture: Capture, refusal: str) -> None:
-    """A part of a sequence, memory that the client reads, a stream of messages."""
+    """Parts of sequences, requests with shared memory, and streams of messages are not mirrored."""
     assert read_request(capture).refusal == refusal
 
 
 def test_what_cannot_be_read_is_mirrored() -> None:
-    """Both engines may say what is wrong with it."""
+    """A malformed request is mirrored, so that both engines' errors can be compared."""
     for body in (b"nonsense", b'{"inputs": 1}', b""):
         asked = read_request(rest(INFER, body))
         assert (asked.model, asked.refusal) == ("m", "")

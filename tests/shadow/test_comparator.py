@@ -38,8 +38,9 @@ def rules(tmp_path: object) -> RulesSpec:
 
 
 def test_each_mirrored_route_leads_to_its_candidate(tmp_path: object) -> None:
-    """With the name that the model has at the engine that has answered, unless the shadow names another; of an
-    experiment each name that an arm may have. Nothing is limited, measured or assigned there."""
+    """Each mirrored route has a target at its candidate, with the model name of the engine that answered unless the
+    shadow sets one; an experiment has one target per model name of its arms. The targets have no limits, experiments or
+    assignments."""
     derived, places = shadow_rules(rules(tmp_path))
     table = Table(derived)
     found = {key: table.targets[place] for key, place in places.items()}
@@ -56,7 +57,7 @@ def test_each_mirrored_route_leads_to_its_candidate(tmp_path: object) -> None:
 
 
 def test_shadows_are_known_by_their_routes(tmp_path: object) -> None:
-    """Routes without one are not there."""
+    """Only routes with a shadow are listed."""
     assert {name: each.engine for name, each in shadows(rules(tmp_path)).items()} == {
         "renamed": "newer",
         "given": "newest",

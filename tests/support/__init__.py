@@ -1,1 +1,1 @@
-"""What several tests need: real servers as child processes, and clients that show the bytes."""
+"""Shared test helpers: real servers as child processes, and clients that show the bytes."""

@@ -1,9 +1,9 @@
-"""A small V2 engine as a process of its own: it says who it is, and can be killed.
+"""A small V2 engine as a child process: it identifies itself in its answers, and can be killed.
 
     python -m tests.support.canned_engine NAME
 
-It prints its port. A request's `x-sleep` field makes it wait that many seconds before it answers; PUT /canned with
-{"status", "seconds"} has it answer all inferences so from then on, after so many seconds.
+It prints its port. A request's `x-sleep` header delays its answer by this many seconds; PUT /canned with
+{"status", "seconds"} sets the status and the delay of all further inferences.
 """
 
 import json
@@ -19,7 +19,7 @@ REPOSITORY = Path(__file__).parents[2]
 
 
 class CannedEngine:
-    """The process, as a test holds it."""
+    """The process, for use in a test."""
 
     def __init__(self, name: str) -> None:
         command = [sys.executable, "-m", "tests.support.canned_engine", name]
@@ -28,13 +28,13 @@ class CannedEngine:
         self.url = f"http://127.0.0.1:{int(self.process.stdout.readline())}"
 
     def turn(self, status: int = 200, seconds: float = 0.0) -> None:
-        """Answer so from now on."""
+        """Set the status and the delay of all further inferences."""
         wish = json.dumps({"status": status, "seconds": seconds}).encode()
         with urlopen(Request(f"{self.url}/canned", wish, method="PUT"), timeout=20) as answer:
             assert answer.status == 200
 
     def kill(self) -> None:
-        """End as a crash would."""
+        """Kill the process, as in a crash."""
         self.process.kill()
         self.process.wait()
 
@@ -75,7 +75,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, *_: object) -> None:
-        """Nothing: the test's output is for the test."""
+        """Log nothing."""
 
 
 class _Server(ThreadingHTTPServer):

@@ -1,4 +1,5 @@
-"""A program of ours as a child process, as a user starts it: with a ready file, a log, and an end that is checked."""
+"""A program of this project as a child process, started as a user would: with a ready file, a log, and a checked
+exit."""
 
 import contextlib
 import json
@@ -18,10 +19,10 @@ POLL_INTERVAL_SECONDS = 0.02
 
 
 class Child:
-    """One program on free ports of 127.0.0.1, its files in a directory. What it starts shares its process group, and
-    ends with it however it ends."""
+    """One program on free ports of 127.0.0.1, with its files in a directory. Its child processes share its process
+    group and end with it."""
 
-    what = "program"  # as failures call it
+    what = "program"  # name in failure messages
     start_timeout_seconds = 90.0
 
     def __init__(self, process: subprocess.Popen[bytes], directory: Path):
@@ -37,14 +38,14 @@ class Child:
 
     @classmethod
     def start_module(cls, arguments: Sequence[str], directory: Path) -> Self:
-        """Run `python -m ARGUMENTS --ready-file ready.json`. It answers once `wait_ready` returns."""
+        """Run `python -m ARGUMENTS --ready-file ready.json`. `wait_ready` returns once it answers."""
         directory.mkdir(parents=True, exist_ok=True)
         paths = [str(REPOSITORY), *filter(None, [os.environ.get("PYTHONPATH")])]
         with (directory / f"{cls.what}.log").open("wb") as log:
             process = subprocess.Popen(
                 [sys.executable, "-m", *arguments, "--ready-file", "ready.json"],
                 cwd=directory,
-                # Found as in the checkout even where it is not installed; unbuffered, so that the log is whole.
+                # Finds the modules of a checkout that is not installed; unbuffered, so that the log is complete.
                 env={**os.environ, "PYTHONPATH": os.pathsep.join(paths), "PYTHONUNBUFFERED": "1"},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -54,7 +55,7 @@ class Child:
         return cls(process, directory)
 
     def wait_ready(self, timeout_seconds: float | None = None) -> Self:
-        """Return once its ready file is there; fail with its log if it ends or takes too long."""
+        """Return once its ready file exists; fail with its log if it ends or takes too long."""
         timeout_seconds = timeout_seconds or self.start_timeout_seconds
         deadline = time.monotonic() + timeout_seconds
         while not self.ready_path.exists():
@@ -64,7 +65,7 @@ class Child:
                 self.kill()
                 raise AssertionError(f"the {self.what} is not ready after {timeout_seconds:g} s:\n{self.log()}")
             time.sleep(POLL_INTERVAL_SECONDS)
-        self.ready = json.loads(self.ready_path.read_text())  # it appears whole: written aside and renamed
+        self.ready = json.loads(self.ready_path.read_text())  # it appears complete: written elsewhere and renamed
         return self
 
     def port(self, name: str) -> int:
@@ -93,7 +94,7 @@ class Child:
         return self.log_path.read_text(errors="replace")
 
     def stop(self, timeout_seconds: float = STOP_TIMEOUT_SECONDS) -> None:
-        """Ask it to end, as an operator does, and see that it ends well: exit code 0."""
+        """Send SIGTERM and check that the exit code is 0."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
         try:
@@ -105,7 +106,7 @@ class Child:
         assert exit_code == 0, f"the {self.what} ended with {exit_code}:\n{self.log()}"
 
     def kill(self) -> None:
-        """End it and what it has started at once, as a crash would."""
+        """Kill it and its child processes at once, as in a crash."""
         with contextlib.suppress(ProcessLookupError):  # the whole group has ended already
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()

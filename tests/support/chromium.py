@@ -1,4 +1,4 @@
-"""A Chromium of the system's for browser tests, and pages that keep what went wrong in them."""
+"""The system's Chromium for browser tests, and a record of page errors."""
 
 import os
 import shutil
@@ -11,7 +11,7 @@ _MACOS = (
     "/Applications/Google Chrome.app/Contents/MacOS/Google Chrome",
     "/Applications/Chromium.app/Contents/MacOS/Chromium",
 )
-# It talks to nobody but the gateway.
+# Only requests to the gateway.
 ARGUMENTS = (
     "--no-sandbox",
     "--disable-gpu",
@@ -24,7 +24,7 @@ ARGUMENTS = (
 
 
 def find_chromium() -> str | None:
-    """Where it is; POINTSMAN_CHROMIUM names another."""
+    """Chromium's path; POINTSMAN_CHROMIUM overrides it."""
     named = os.environ.get("POINTSMAN_CHROMIUM")
     if named:
         return named
@@ -34,7 +34,7 @@ def find_chromium() -> str | None:
 
 @dataclass
 class Mishaps:
-    """What a page's console, scripts and requests had to complain of; `expected` are statuses that a test provokes."""
+    """Errors of a page's console, scripts and requests; `expected` are statuses that a test causes on purpose."""
 
     found: list[str] = field(default_factory=list)
     expected: set[int] = field(default_factory=set)
@@ -46,12 +46,12 @@ class Mishaps:
         page.on("response", self._answered)
 
     def _console(self, message: Any) -> None:
-        # Chromium says of each answer above 400 what `_answered` sees as well.
+        # Chromium logs each status above 400, which `_answered` records too.
         if message.type in ("error", "warning") and "Failed to load resource" not in message.text:
             self.found.append(f"console: {message.text}")
 
     def _failed(self, request: Any) -> None:
-        if request.failure != "net::ERR_ABORTED":  # the page was left, or somebody has cancelled
+        if request.failure != "net::ERR_ABORTED":  # the page was closed or the request cancelled
             self.found.append(f"request: {request.method} {request.url}: {request.failure}")
 
     def _answered(self, response: Any) -> None:

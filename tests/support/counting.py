@@ -1,7 +1,7 @@
-"""The text that the tests' language models speak: they count, so that any beginning tells how it goes on.
+"""The text of the tests' language models: they count, so that any prefix determines the continuation.
 
-A text begins with `one` and ends by itself after `twenty`. What has got beyond twenty goes round from `ninetynine` to
-`twentyone` and never ends; a chat gets there where its last user message says `endless`.
+A text begins with `one` and ends by itself after `twenty`. A text beyond twenty continues from `ninetynine` with
+`twentyone` and never ends; a chat starts there when its last user message contains `endless`.
 """
 
 import itertools
@@ -13,11 +13,11 @@ TENS = ["twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "nin
 WORDS = [*ONES, *TEENS, *(ten + one for ten in TENS for one in ["", *ONES])]  # one .. ninetynine
 
 FIRST = WORDS[0]
-LAST = "twenty"  # after which a text ends
+LAST = "twenty"  # the last word of a text that ends
 FIRST_ENDLESS = "twentyone"
-ENDLESS = "endless"  # the user's word for a text without an end
+ENDLESS = "endless"  # a user's message with this word gets a text without an end
 
-# Word -> the one after it; None: the text ends.
+# Word -> its successor; None: the text ends.
 NEXT: dict[str, str | None] = {
     **dict(itertools.pairwise(WORDS)),
     LAST: None,
@@ -28,7 +28,7 @@ _LAST_WORD = re.compile(r"( ?)(?<![^\W\d_])([a-z]+)\Z")
 
 
 def word_after(text: str) -> str | None:
-    """The word that comes after a text: the next number, the first one after anything else, None after the last.
+    """The word that follows a text: the next number, the first one after anything else, None after the last.
 
     Without a space before it only a word that begins a text counts as one.
     """
@@ -39,5 +39,5 @@ def word_after(text: str) -> str | None:
 
 
 def counted(last_number: int, first_number: int = 1) -> str:
-    """The words from one number to another, both included, as a whole text."""
+    """The words from one number to another, both included, as a complete text."""
     return " ".join(WORDS[first_number - 1 : last_number])

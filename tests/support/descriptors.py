@@ -1,4 +1,4 @@
-"""File descriptors of the programs that tests start: few of them, as in a shell on macOS."""
+"""File descriptor limits of the programs that tests start: low, as in a shell on macOS."""
 
 import contextlib
 import resource
@@ -10,7 +10,7 @@ MAC_SOFT_LIMIT = 256
 
 @contextlib.contextmanager
 def soft_limit(number: int) -> Iterator[None]:
-    """What is started meanwhile may open so many, unless it raises the limit: the hard one stays."""
+    """Processes started inside may open this many files, unless they raise the limit: the hard limit stays."""
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (number, before[1]))
     try:

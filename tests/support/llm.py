@@ -1,4 +1,4 @@
-"""Fixtures with engines of language models, and the rules that put a gateway before them.
+"""Fixtures with language-model engines, and rules that put a gateway before them.
 
 A `conftest.py` imports what its tests use: `from tests.support.llm import canned, canned_v2, real_llms  # noqa: F401`.
 The gateway itself is the fixture `start_gateway` of tests/conftest.py, which takes the rules as YAML:
@@ -49,14 +49,14 @@ def canned_v2_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cann
 
 @pytest.fixture
 def canned(canned_process: CannedLLM) -> CannedLLM:
-    """The canned engine of the run; it has seen nothing and has no faults."""
+    """The shared canned engine, without received requests and faults."""
     canned_process.forget()
     return canned_process
 
 
 @pytest.fixture
 def canned_v2(canned_v2_process: CannedLLM) -> CannedLLM:
-    """The same, speaking Triton's protocol: models VLLM and ENSEMBLE."""
+    """The same with Triton's protocol: models VLLM and ENSEMBLE."""
     canned_v2_process.forget()
     return canned_v2_process
 
@@ -75,7 +75,7 @@ def start_canned(tmp_path: Path) -> Iterator[Callable[..., CannedLLM]]:
 
 @pytest.fixture(scope="session")
 def real_llms(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, RealLLM]]:
-    """All real engines that can run here, started side by side; ask `get_real_llm` for one of them."""
+    """All real engines that can run here, started in parallel; `get_real_llm` returns one of them."""
     started = {
         engine: RealLLM.start(engine, tmp_path_factory.mktemp(engine))
         for engine in PACKAGES
@@ -87,7 +87,7 @@ def real_llms(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Re
 
 
 def get_real_llm(engine: str, started: Mapping[str, RealLLM]) -> RealLLM:
-    """One of them, once it answers; the test is skipped where it cannot run."""
+    """One of the real engines, once it answers; the test is skipped where it cannot run."""
     if engine not in started:
         pytest.skip(f"{engine}: {why_missing(engine)}")
     process = started[engine]
@@ -100,7 +100,8 @@ def rules_for(
     route: Mapping[str, Any] | None = None,
     protocol: str = "openai",
 ) -> str:
-    """Rules that send everything to one engine at these URLs; `engine` and `route` are further keys of theirs."""
+    """Rules that send everything to one engine at these URLs; `engine` and `route` are further keys of it and of the
+    route."""
     endpoints = [{"url": url} for url in urls]
     return rules_of(
         {"engine": {"protocol": protocol, "endpoints": endpoints, **(engine or {})}},
@@ -109,5 +110,5 @@ def rules_for(
 
 
 def rules_of(engines: Mapping[str, Mapping[str, Any]], routes: Sequence[Mapping[str, Any]], **more: Any) -> str:
-    """Rules as a file has them: JSON is YAML."""
+    """Rules in a file's format: JSON is YAML."""
     return json.dumps({"version": 1, "engines": engines, "routes": routes, **more}, indent=2)

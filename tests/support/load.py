@@ -1,4 +1,4 @@
-"""Users who ask again and again, each in a session of his own, and what became of each request."""
+"""Users who send requests continuously, each in a session of its own, and the outcome of each request."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _HEAD = "POST /v2/models/m/infer HTTP/1.1\r\nhost: gateway\r\nx-session-id: {ses
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """When it came (of `time.monotonic`), and what it was."""
+    """The time of an answer (of `time.monotonic`), and its content."""
 
     at: float
     session: str
@@ -29,7 +29,7 @@ class Answer:
 
 
 class Load:
-    """While the context lasts `rate` requests a second go to these ports, from as many sessions."""
+    """While the context lasts, these ports get `rate` requests a second from `sessions` sessions."""
 
     def __init__(
         self, ports: Sequence[int], *, rate: float, sessions: int, seed: int = 1, connections: int = 12
@@ -66,7 +66,7 @@ class Load:
             try:
                 writer.write(_HEAD.format(session=session).encode())
                 self.answers.append(await _answer(reader, session, began))
-            except (OSError, EOFError) as error:  # the gateway is restarted
+            except (OSError, EOFError) as error:  # the gateway is restarting
                 self.failures.append(repr(error))
                 await asyncio.sleep(0.2)
                 try:

@@ -10,7 +10,7 @@ from tests.support.child import REPOSITORY
 from tests.support.outsiders import Outsider, environment, fetch
 from tests.support.ports import free_port
 
-# It needs other versions of some libraries than we do, and never shares ours.
+# Its library versions conflict with the project's, so it has its own environment.
 REQUIREMENTS = ("mlserver>=1.7", "uvloop<0.21")
 BENCHMARKS = REPOSITORY / ".bench-mlserver" / "bin" / "python"
 MODELS = {"streamer": "Streamer", "doubler": "Doubler"}
@@ -18,7 +18,7 @@ SOURCE = Path(__file__).parent / "mlserver_models" / "streamer.py"
 
 
 def python() -> Path:
-    """A Python that has MLServer: the benchmarks', or one of the tests' own.
+    """A Python that has MLServer: the benchmarks', or a separate one.
 
     Raises: NotHereError.
     """
@@ -26,13 +26,13 @@ def python() -> Path:
 
 
 class MLServer(Outsider):
-    """One MLServer, without processes of workers. Ports: http, grpc, metrics."""
+    """One MLServer without worker processes. Ports: http, grpc, metrics."""
 
     what = "mlserver"
 
     @classmethod
     def start(cls) -> Self:
-        """Start one; it answers once `wait_ready` returns.
+        """Start one; `wait_ready` returns once it answers.
 
         Raises: NotHereError.
         """

@@ -1,4 +1,5 @@
-"""Servers of other houses as child processes, in environments of their own where they need other libraries than we."""
+"""Third-party servers as child processes, in separate environments where their libraries conflict with the
+project's."""
 
 import contextlib
 import os
@@ -19,18 +20,18 @@ from tests.support.child import POLL_INTERVAL_SECONDS, REPOSITORY, STOP_TIMEOUT_
 CACHE = REPOSITORY / ".cache"
 INSTALL_TIMEOUT_SECONDS = 300.0
 
-# A proxy that the environment names has no way to this machine's own servers.
+# A proxy named in the environment cannot reach servers of this machine.
 DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 class NotHereError(Exception):
-    """The server cannot run here; says why."""
+    """The server cannot run here; the message gives the reason."""
 
 
 def environment(name: str, requirements: Sequence[str], *, ours_behind: bool = False) -> Path:
     """The Python of an environment with these requirements, made once in .cache.
 
-    `ours_behind`: what it lacks it takes from ours, torch say; then nothing but the requirements is installed.
+    `ours_behind`: use the project's environment for missing packages, such as torch, and install no dependencies.
     Raises: NotHereError.
     """
     directory = CACHE / name
@@ -55,8 +56,8 @@ def environment(name: str, requirements: Sequence[str], *, ours_behind: bool = F
 
 
 class Outsider:
-    """One server, what it starts in its process group, on ports of 127.0.0.1. As a context manager it is ended on
-    leaving."""
+    """One server and its child processes, in one process group, on ports of 127.0.0.1. As a context manager it stops on
+    exit."""
 
     what = "server"
     start_timeout_seconds = 240.0
@@ -119,7 +120,7 @@ class Outsider:
         return (self.directory / f"{self.what}.log").read_text(errors="replace")
 
     def stop(self) -> None:
-        """Ask all of it to end, then make it."""
+        """Send SIGTERM to the whole group, then SIGKILL."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGTERM)
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -133,7 +134,7 @@ class Outsider:
 
 
 def fetch(url: str, body: bytes | None = None, headers: Mapping[str, str] | None = None, method: str = "") -> tuple:
-    """Status, content type and body of a reply, whatever its status; status 0 where nobody answers."""
+    """Status, content type and body of a reply, whatever its status; status 0 without a reply."""
     request = urllib.request.Request(url, data=body, headers=dict(headers or {}), method=method or None)
     try:
         with DIRECT.open(request, timeout=30) as reply:

@@ -1,4 +1,4 @@
-"""Ports for servers that cannot choose one themselves, or cannot tell which."""
+"""Ports for servers that cannot choose one themselves, or cannot report which one they chose."""
 
 from gateway.supervision.ports import WORKERS_BIND, ReservedPort
 
@@ -6,11 +6,11 @@ _HELD: list[ReservedPort] = []
 
 
 def free_port() -> int:
-    """A port of 127.0.0.1 on which nobody listens, kept for whom it is meant until this process ends.
+    """A free port of 127.0.0.1, reserved until this process ends.
 
-    A port that is only found to be free and let go may be the local end of somebody's connection by the time its server
-    binds it: tests in other processes open thousands. One that is held a server can bind, since servers say
-    SO_REUSEADDR. macOS has no such thing; there it is let go.
+    A free port that is released may become the local end of another connection before its server binds it, because
+    tests in other processes open thousands. A server can bind a reserved port, since servers set SO_REUSEADDR. macOS
+    does not allow that, so there the port is released.
     """
     reserved = ReservedPort("127.0.0.1", 0, "")
     if WORKERS_BIND:

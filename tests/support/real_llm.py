@@ -1,4 +1,4 @@
-"""Real engines of language models on the tiny model (tiny_llm.py), each as its users start it.
+"""Real language-model engines with the tiny model (tiny_llm.py), each started as its users do.
 
 llama_cpp       llama.cpp's own server, as the package xllamacpp brings it
 mlx             python -m mlx_lm server
@@ -25,12 +25,12 @@ from tests.support.ports import free_port
 from tests.support.tiny_llm import NAME, write_cache, write_gguf
 
 PACKAGES = {"llama_cpp": "xllamacpp", "mlx": "mlx_lm", "transformers": "transformers.cli.serving"}
-NUM_SLOTS = 4  # requests that llama.cpp answers at the same time
+NUM_SLOTS = 4  # concurrent requests of llama.cpp
 CONTEXT_TOKENS = 65536  # of all its slots
 
 
 class RealLLM(Child):
-    """One of them, as a test holds it. How it ends is no business of ours."""
+    """One of them, for use in a test. Its exit code is not checked."""
 
     what = "real-llm"
     start_timeout_seconds = 240.0
@@ -45,7 +45,7 @@ class RealLLM(Child):
 
 
 def why_missing(engine: str) -> str | None:
-    """Why an engine cannot run here, None where it can."""
+    """The reason why an engine cannot run here, or None."""
     package = PACKAGES[engine]
     try:
         found = importlib.util.find_spec(package) is not None
@@ -92,7 +92,7 @@ RUN = {"llama_cpp": run_llama_cpp, "mlx": run_mlx, "transformers": run_transform
 
 
 def tell_when_ready(port: int, ready_file: Path) -> None:
-    """Write the port once the engine answers: none of them can tell by itself."""
+    """Write the port once the engine answers, since none of them can report it."""
     while True:
         try:
             urlopen(f"http://127.0.0.1:{port}/health", timeout=5).close()

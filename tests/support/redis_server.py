@@ -1,4 +1,4 @@
-"""A real redis-server for tests: on a port or a Unix socket, which can be killed, paused and started again."""
+"""A real redis-server for tests, on a port or a Unix socket, which can be killed, paused and restarted."""
 
 import contextlib
 import os
@@ -18,19 +18,19 @@ from tests.support.waiting import eventually
 
 
 def program() -> Path:
-    """The redis-server that is here; without one the test is skipped."""
+    """The installed redis-server; without one the test is skipped."""
     try:
         return find_server()
     except EmbeddedError as error:
         pytest.skip(str(error))
 
 
-# A cluster's nodes meet so far above their ports: both are below those that systems give out (from 32,768 on).
+# Offset of a node's cluster bus port; both ports are below the ephemeral ones (from 32,768 on).
 BUS = 10_000
 
 
 def free_port() -> int:
-    """One that nobody uses, nor the one where it would meet its cluster."""
+    """A free port whose cluster bus port is free too."""
     while True:
         port = random.randrange(20_000, 22_700)
         with socket.socket() as probe, socket.socket() as bus, contextlib.suppress(OSError):
@@ -40,10 +40,10 @@ def free_port() -> int:
 
 
 class RedisServer:
-    """One server on a port of 127.0.0.1; it keeps its address when it is started again."""
+    """One server on a port of 127.0.0.1; it keeps its address after a restart."""
 
     def __init__(self, folder: Path, *options: str, port: int | None = None, sentinel: bool = False) -> None:
-        """A Sentinel keeps what it learns in its file, which is `options` at first."""
+        """A Sentinel stores its state in its configuration file, which starts as `options`."""
         self.folder = folder
         self.port = port or free_port()
         self.url = f"redis://127.0.0.1:{self.port}/0"
@@ -84,7 +84,7 @@ class RedisServer:
             return False
 
     def kill(self) -> None:
-        """End as a crash would."""
+        """Kill it, as in a crash."""
         assert self._process is not None
         self._process.kill()
         self._process.wait()
@@ -104,7 +104,7 @@ class RedisServer:
 
 @contextlib.contextmanager
 def cluster(folder: Path, size: int = 3) -> Iterator[list[RedisServer]]:
-    """A cluster of so many masters, each with its share of the slots."""
+    """A cluster of this many masters, each with its share of the slots."""
     quick = ("--cluster-enabled", "yes", "--cluster-node-timeout", "1000")
     with contextlib.ExitStack() as stack:
         servers = [stack.enter_context(RedisServer(folder / str(number), *quick)) for number in range(size)]
@@ -119,7 +119,7 @@ def cluster(folder: Path, size: int = 3) -> Iterator[list[RedisServer]]:
 
 
 def _has_met(server: RedisServer, servers: Sequence[RedisServer]) -> bool:
-    """Whether it serves by a cluster of all; where it does not yet they are introduced again."""
+    """Whether the server reports a complete cluster; if not, introduce the nodes again."""
     if "cluster_state:ok" in str(server.client.execute_command("CLUSTER", "INFO")):
         return True
     for other in servers:

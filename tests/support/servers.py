@@ -20,7 +20,7 @@ class GatewayProcess(Child):
 
     def __init__(self, process: subprocess.Popen[bytes], directory: Path):
         super().__init__(process, directory)
-        self._orphans: list[psutil.Process] = []  # what a crashed one has left
+        self._orphans: list[psutil.Process] = []  # left by a crashed one
 
     @classmethod
     def start(
@@ -33,8 +33,8 @@ class GatewayProcess(Child):
         data_dir: Path | None = None,
         extra_args: Sequence[str] = (),
     ) -> Self:
-        """Start a gateway with these rules, which lie as rules.yaml in the directory; an embedded Redis keeps its file
-        there, too, unless `data_dir` says another place."""
+        """Start a gateway with these rules, written to rules.yaml in the directory. An embedded Redis stores its file
+        there too, unless `data_dir` is set."""
         directory.mkdir(parents=True, exist_ok=True)
         (directory / "rules.yaml").write_text(rules)
         command = ["gateway", "serve", "--rules", "rules.yaml", "--workers", str(workers)]
@@ -55,13 +55,13 @@ class GatewayProcess(Child):
         return f"http://127.0.0.1:{self.admin_port}"
 
     def crash(self) -> None:
-        """End its control process at once; its workers, which have sessions of their own, serve on until `kill`."""
+        """Kill its control process at once; its workers, in sessions of their own, serve until `kill`."""
         with contextlib.suppress(psutil.NoSuchProcess):
             self._orphans += psutil.Process(self.process.pid).children(recursive=True)
         super().kill()
 
     def kill(self) -> None:
-        """As any, with its workers."""
+        """Kill it and its workers."""
         self.crash()
         for child in self._orphans:
             with contextlib.suppress(psutil.NoSuchProcess):
@@ -69,6 +69,6 @@ class GatewayProcess(Child):
         self._orphans.clear()
 
     def stop(self, timeout_seconds: float = STOP_TIMEOUT_SECONDS) -> None:
-        """As any; a gateway has no traceback in its log either."""
+        """Stop it, and check that its log has no traceback."""
         super().stop(timeout_seconds)
         assert "Traceback" not in self.log(), self.log()

@@ -1,4 +1,4 @@
-"""One Redis for the tests of a module, empty at the beginning of each."""
+"""One Redis for the tests of a module, emptied before each."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def redis_server(shared_server: RedisServer) -> RedisServer:
 
 @asynccontextmanager
 async def stored(server: RedisServer, deadline: float = 10.0) -> AsyncIterator[Store]:
-    """A store that is open, whose patience no busy machine wears out."""
+    """An open store with a deadline that a busy machine meets."""
     store = Store(read_address(server.url), deadline=deadline)
     await store.open()
     yield store

@@ -1,4 +1,4 @@
-"""A TCP proxy that delays, for what must bear a slow network or a slow server."""
+"""A TCP proxy that delays answers, to imitate a slow network or server."""
 
 import asyncio
 import contextlib
@@ -8,11 +8,11 @@ from typing import Self
 
 
 class SlowProxy:
-    """Between 127.0.0.1:`port` and a server's port; `delay` is how many seconds each piece of an answer is held back,
-    from now on."""
+    """A proxy from 127.0.0.1:`port` to a server's port; `delay` holds back each further piece of an answer by this many
+    seconds."""
 
     def __init__(self, server_port: int, tls: ssl.SSLContext | None = None) -> None:
-        """With `tls` clients speak TLS to it, and it plainly to the server."""
+        """With `tls` clients connect by TLS, and the proxy connects to the server without."""
         self._server_port = server_port
         self._tls = tls
         self._loop = asyncio.new_event_loop()

@@ -1,11 +1,11 @@
-"""What TF Serving's documentation shows, as a server: TF Serving itself cannot be had here.
+"""The examples of TF Serving's documentation as a server, because TF Serving itself is not available here.
 
     python -m tests.support.tfserving --port 0 --grpc-port 0 --ready-file READY.json
 
 REPLAYED FROM DOCUMENTATION, not TF Serving. By REST it serves the documentation's models in version 123, labelled
-`stable`, in its formats and with its errors: half_plus_two (y = x / 2 + 2) and half_plus_three (y = x / 2 + 3), whose
-arithmetic is done here; `tests/protocol/tfserving/test_replaying_server.py` holds it to them. By gRPC it knows the
-requests in `tests.protocol.tfserving.vectors` to the byte, and answers each with what is recorded there.
+`stable`, in its formats and with its errors: half_plus_two (y = x / 2 + 2) and half_plus_three (y = x / 2 + 3), which
+it computes; `tests/protocol/tfserving/test_replaying_server.py` compares it with the documentation. By gRPC it accepts
+exactly the requests in `tests.protocol.tfserving.vectors` and replies with the recorded bytes.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _TOLD = re.compile(r"(?i)/v1/models/([^/:]+)(?:/versions/(\d+)|/labels/([^/:]+))
 
 
 class TfServing(Child):
-    """The server as a test holds it."""
+    """The server, for use in a test."""
 
     what = "tfserving"
 
@@ -55,7 +55,7 @@ class _RefusedError(Exception):
 
 
 def answer(method: str, path: str, body: bytes) -> tuple[int, bytes]:
-    """The status and the body that REST answers with."""
+    """The status and body of a REST reply."""
     try:
         if method == "GET" and (found := _TOLD.fullmatch(path)):
             name, version, label, metadata = found.groups()
@@ -152,7 +152,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(told)
 
     def log_message(self, *_: object) -> None:
-        """Nothing: the test's output is for the test."""
+        """Log nothing."""
 
 
 class _Server(ThreadingHTTPServer):
@@ -168,7 +168,7 @@ RECORDED = {(PATHS[name], request): vectors.RESPONSES[name] for name, request in
 
 
 class _Recorded(grpc.GenericRpcHandler):
-    """Every RPC, as bytes."""
+    """Answers every RPC, as bytes."""
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler:
         path = handler_call_details.method

@@ -1,11 +1,11 @@
-"""A language model of 2 MB that real engines load and that counts (tests/support/counting.py), made on the spot.
+"""A generated language model of 2 MB that real engines load and that counts (tests/support/counting.py).
 
-    python -m tests.support.tiny_llm DIRECTORY    # to look at it
+    python -m tests.support.tiny_llm DIRECTORY    # to inspect it
 
-It is a Llama of two layers with seeded random weights, but for two matrices: a token's embedding points where the head
-finds the token that comes after it. Attention and MLP add noise that is too small to change that, so that engines have
-all of their work to do and the text is still known, at any temperature up to 1. The tokenizer is GPT-2's byte-level BPE
-with each word one token.
+It is a Llama of two layers with seeded random weights except for two matrices, which map each token's embedding to the
+logit of its successor. Attention and MLP add noise too small to change that, so that engines do all of their work and
+the text is still predictable at any temperature up to 1. The tokenizer is GPT-2's byte-level BPE with one token per
+word.
 """
 
 import json
@@ -20,15 +20,15 @@ from safetensors.numpy import save_file
 
 from tests.support.counting import ENDLESS, FIRST, FIRST_ENDLESS, NEXT, WORDS
 
-NAME = "tests/tiny-counter"  # as repositories on Hugging Face are named
+NAME = "tests/tiny-counter"  # in the form of Hugging Face's repository names
 HIDDEN = 128
 LAYERS = 2
 HEADS = 4
 MLP = 256
 CONTEXT_TOKENS = 4096
 SEED = 5
-REVISION = "0" * 40  # the commit it is said to be of
-# Logit of the right next token; those of others are near 0.
+REVISION = "0" * 40  # the commit that the cache names
+# Logit of the right next token; the others are near 0.
 CONFIDENCE = 60.0
 NOISE = 0.02
 
@@ -42,7 +42,7 @@ BEGIN, END, SYSTEM, USER, ASSISTANT, COUNT_FOR_EVER = (
 )
 SPECIAL = [BEGIN, END, SYSTEM, USER, ASSISTANT, COUNT_FOR_EVER]
 
-# Where the last message is the assistant's and the engine is to go on with it, engines cut off what follows its text.
+# To continue a last message of the assistant, engines cut off the template's text after it.
 CHAT_TEMPLATE = (
     "{{ '" + BEGIN + "' }}"
     "{% for message in messages %}"
@@ -56,17 +56,17 @@ CHAT_TEMPLATE = (
 
 
 def byte_alphabet() -> dict[int, str]:
-    """The visible character that stands for each byte in GPT-2's vocabulary."""
+    """GPT-2's visible character for each byte."""
     visible = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
     hidden = [byte for byte in range(256) if byte not in visible]
     return {byte: chr(byte) for byte in visible} | {byte: chr(256 + place) for place, byte in enumerate(hidden)}
 
 
 def vocabulary() -> tuple[list[str], list[str]]:
-    """All tokens in the order of their ids, and the merges, in the order of their ranks.
+    """All tokens in the order of their ids, and the merges in the order of their ranks.
 
-    A word grows byte by byte from its beginning, which is a space but in the two words that begin a text. So no other
-    merge can come in between, as long as those of the words with a space come first.
+    A word is merged byte by byte from its first byte, which is a space except in the two words that begin a text. No
+    other merge interferes, as long as the merges of words with a space come first.
     """
     space = byte_alphabet()[ord(" ")]
     tokens = [*byte_alphabet().values()]
@@ -82,7 +82,7 @@ def vocabulary() -> tuple[list[str], list[str]]:
 
 
 def successors(tokens: list[str]) -> list[int]:
-    """The id of the token that comes after each."""
+    """The id of the token that follows each token."""
     ids = {token: number for number, token in enumerate(tokens)}
     space = byte_alphabet()[ord(" ")]
     after = [ids[space + FIRST]] * len(tokens)
@@ -97,7 +97,7 @@ def successors(tokens: list[str]) -> list[int]:
 
 
 def weights(after: list[int]) -> dict[str, NDArray[np.float32]]:
-    """The tensors, by Hugging Face's names: [out, in] for matrices."""
+    """The tensors, by Hugging Face's names; matrices are [out, in]."""
     random = np.random.default_rng(SEED)
 
     def noise(rows: int, columns: int) -> NDArray[np.float32]:
@@ -126,7 +126,7 @@ def weights(after: list[int]) -> dict[str, NDArray[np.float32]]:
 
 
 def write_hugging_face(directory: Path) -> Path:
-    """The model as Hugging Face's libraries load it."""
+    """Write the model in Hugging Face's format."""
     directory.mkdir(parents=True, exist_ok=True)
     tokens, merges = vocabulary()
     ids = {token: number for number, token in enumerate(tokens)}
@@ -192,8 +192,8 @@ def write_hugging_face(directory: Path) -> Path:
 
 
 def write_cache(home: Path) -> Path:
-    """The model as if it had been downloaded into Hugging Face's cache at `home`, so that engines know it by its name.
-    Returns the directory of its files."""
+    """Write the model into Hugging Face's cache at `home`, as if downloaded, so that engines find it by name. Returns
+    the directory of its files."""
     repository = home / "hub" / f"models--{NAME.replace('/', '--')}"
     directory = write_hugging_face(repository / "snapshots" / REVISION)
     (repository / "refs").mkdir(parents=True, exist_ok=True)
@@ -202,7 +202,7 @@ def write_cache(home: Path) -> Path:
 
 
 def write_gguf(path: Path) -> Path:
-    """The model as llama.cpp loads it."""
+    """Write the model in llama.cpp's format."""
     from gguf import GGUFWriter, TokenType
 
     tokens, merges = vocabulary()
@@ -253,7 +253,7 @@ GGUF_NAMES = {
 
 
 def gguf_name(name: str) -> str:
-    """What GGUF calls a tensor of Hugging Face's."""
+    """GGUF's name of a Hugging Face tensor."""
     stem = name.removesuffix(".weight")
     if not stem.startswith("model.layers."):
         return GGUF_NAMES[stem] + ".weight"

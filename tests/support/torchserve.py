@@ -21,7 +21,7 @@ HANDLERS = Path(__file__).parent / "torchserve_models" / "handlers.py"
 
 
 def python() -> Path:
-    """A Python that has TorchServe: ours, or one of its own with our torch.
+    """A Python that has TorchServe: the project's, or a separate one with the project's torch.
 
     Raises: NotHereError.
     """
@@ -45,12 +45,12 @@ class TorchServe(Outsider):
 
     @classmethod
     def start(cls, *, models: Iterable[str] = MODELS, token_auth: bool = False) -> Self:
-        """Start one; it answers once `wait_ready` returns.
+        """Start one; `wait_ready` returns once it answers.
 
         Raises: NotHereError.
         """
         interpreter = python()
-        # Short: its workers' sockets lie in it, and a socket's path has 107 bytes.
+        # Short, because it holds the workers' sockets, whose paths have at most 107 bytes.
         directory = Path(tempfile.mkdtemp(prefix="ts-", dir="/tmp"))
         names = ("http", "management", "metrics", "grpc", "grpc_management")
         ports = {name: free_port() for name in names}
@@ -79,11 +79,11 @@ class TorchServe(Outsider):
 
     @property
     def inference_key(self) -> str:
-        """The token of its inference API, where it asks for one."""
+        """The token of its inference API, where it requires one."""
         return str(self._keys()["inference"]["key"])
 
     def is_ready(self) -> bool:
-        """Whether every model has a worker that has loaded it; `/ping` is content with less."""
+        """Whether every model has a worker that has loaded it; `/ping` requires less."""
         headers = {}
         if self._token_auth:
             if not self._keys():
@@ -101,7 +101,7 @@ class TorchServe(Outsider):
         shutil.rmtree(self.directory, ignore_errors=True)
 
     def _keys(self) -> dict:
-        """What its file of keys says; nothing as long as it is being written."""
+        """The content of its key file; empty while the file is being written."""
         try:
             return json.loads((self.directory / "key_file.json").read_text())
         except (FileNotFoundError, json.JSONDecodeError):
@@ -109,7 +109,7 @@ class TorchServe(Outsider):
 
 
 def write_archive(store: Path, model: str) -> None:
-    """A model's archive as `torch-model-archiver` makes it, but for its date."""
+    """A model's archive, as `torch-model-archiver` makes it except for its date."""
     about = {"modelName": model, "modelVersion": VERSION, "handler": f"handlers.py:{model}"}
     manifest = {"createdOn": "01/01/2026 00:00:00", "runtime": "python", "model": about, "archiverVersion": "0.12.0"}
     with zipfile.ZipFile(store / f"{model}.mar", "w") as archive:

@@ -1,4 +1,4 @@
-"""Waiting for what must become true, instead of sleeping."""
+"""Waiting for a condition instead of sleeping."""
 
 import time
 from collections.abc import Callable
@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 def eventually(ask: Callable[[], T], timeout_seconds: float = 30.0) -> T:
-    """Ask again and again until the answer is true; fails with the last answer when it takes too long."""
+    """Repeat the call until its answer is true; fail with the last answer when it takes too long."""
     deadline = time.monotonic() + timeout_seconds
     while not (answer := ask()):
         assert time.monotonic() < deadline, f"still {answer!r} after {timeout_seconds:g} s"
@@ -19,8 +19,8 @@ def eventually(ask: Callable[[], T], timeout_seconds: float = 30.0) -> T:
 
 
 def released(unregister: Callable[[], object]) -> bool:
-    """Unregister a region of shared memory, unless Triton still holds it: its gRPC front lets go of a region only some
-    time after it has answered."""
+    """Unregister a region of shared memory, unless Triton still holds it: its gRPC server releases a region only after
+    its reply."""
     try:
         unregister()
     except InferenceServerException as error:

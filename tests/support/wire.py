@@ -1,4 +1,4 @@
-"""HTTP with nothing in between: the bytes that a server answers to bytes."""
+"""HTTP without a client library: the bytes that a server answers to bytes."""
 
 import http.client
 import io
@@ -12,7 +12,7 @@ TIMEOUT_SECONDS = 20.0
 
 @dataclass(frozen=True)
 class Reply:
-    """One answer, its header names in lower case, its body without the transfer coding but otherwise untouched."""
+    """One reply: header names in lower case, the body without transfer coding but otherwise unchanged."""
 
     status: int
     reason: str
@@ -23,7 +23,7 @@ class Reply:
 def send(
     port: int, method: str, path: str, body: bytes | None = None, headers: Mapping[str, str] | None = None
 ) -> Reply:
-    """Send one request on a connection of its own."""
+    """Send one request on a new connection."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=TIMEOUT_SECONDS)
     try:
         connection.request(method, path, body, dict(headers or {}))
@@ -33,7 +33,7 @@ def send(
 
 
 class Wire:
-    """One connection on which bytes go out as they are, and replies are read one by one."""
+    """One connection that sends bytes unchanged and reads replies one by one."""
 
     def __init__(self, port: int):
         self._socket = socket.create_connection(("127.0.0.1", port), timeout=TIMEOUT_SECONDS)
@@ -47,17 +47,17 @@ class Wire:
         return self._stream.readline()
 
     def read_reply(self, method: str = "POST") -> Reply:
-        """Read the next final reply; the method it answers decides whether it has a body."""
+        """Read the next final reply; the request's method determines whether it has a body."""
         response = http.client.HTTPResponse(cast(socket.socket, self), method=method)
         response.begin()
         return to_reply(response)
 
     def is_closed_by_server(self) -> bool:
-        """Wait for the server to close the connection, and tell whether it sent nothing more before."""
+        """Wait for the server to close the connection. Returns whether it sent nothing before."""
         return self._stream.read() == b""
 
     def makefile(self, mode: str) -> io.BufferedIOBase:
-        """Lend the stream to one HTTPResponse, which closes what it is given when a body ends."""
+        """Lend the stream to one HTTPResponse, which closes its stream at the end of a body."""
         return Unclosed(self._stream)
 
     def __enter__(self) -> Self:

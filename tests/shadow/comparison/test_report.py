@@ -1,4 +1,4 @@
-"""What comparisons come to: exact where it counts, bounded however long it runs."""
+"""Reports of comparisons: exact counts, and bounded size however long they run."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def facts(number: int) -> dict[str, Any]:
 
 
 def test_a_distribution_of_one_value_is_that_value() -> None:
-    """Ends, mean and quantiles are exact where all values are equal: 0.125 is told as 0.125."""
+    """Extremes, mean and quantiles are exact where all values are equal."""
     found = Distribution()
     for _ in range(7):
         found.add(0.125)
@@ -42,7 +42,8 @@ def test_a_distribution_of_one_value_is_that_value() -> None:
 
 
 def test_quantiles_are_right_to_a_bin() -> None:
-    """Against sorted values; zeros stand by themselves, and what is not finite is not counted."""
+    """Quantiles are within one bin of the sorted values; zeros have their own bin, and non-finite values are not
+    counted."""
     dice = random.Random(3)
     values = [0.0] * 10 + [10 ** dice.uniform(-6, 2) for _ in range(990)]
     found = Distribution()
@@ -59,7 +60,7 @@ def test_quantiles_are_right_to_a_bin() -> None:
 
 
 def test_shares_have_bins_of_their_own() -> None:
-    """From 0 to 1, both ends included."""
+    """Shares have bins from 0 to 1, both ends included."""
     found = Distribution(is_share=True)
     for value in (0.0, 0.5, 1.0):
         found.add(value)
@@ -67,7 +68,7 @@ def test_shares_have_bins_of_their_own() -> None:
 
 
 def test_counts_and_the_worst_of_many() -> None:
-    """All are counted, the furthest are kept in order, and nothing grows with their number."""
+    """All comparisons are counted, the largest differences are kept in order, and their number is bounded."""
     report = RouteReport("r", SPEC, 1.0)
     for number in range(500):
         report.add(differing(number / 100), facts(number), 2.0)
@@ -81,7 +82,7 @@ def test_counts_and_the_worst_of_many() -> None:
 
 
 def test_the_last_failures_are_kept() -> None:
-    """The latest first, and only so many."""
+    """The latest failures come first, and their number is bounded."""
     report = RouteReport("r", SPEC, 1.0)
     for number in range(30):
         report.add(Verdict(ComparisonOutcome.CANDIDATE_FAILED, reason="HTTP status 503"), facts(number), 2.0)
@@ -92,7 +93,7 @@ def test_the_last_failures_are_kept() -> None:
 
 
 def test_names_that_are_invented_fill_nothing() -> None:
-    """Outputs, problems and reasons beyond what any real engine has are counted together."""
+    """Outputs and reasons beyond a limit are counted together, because their names come from engines."""
     report = RouteReport("r", SPEC, 1.0)
     for number in range(300):
         report.add(differing(0.0, f"output {number}"), facts(number), 2.0)
@@ -105,7 +106,7 @@ def test_names_that_are_invented_fill_nothing() -> None:
 
 
 def test_texts_are_counted_by_how_they_part() -> None:
-    """First tokens, shares, and reasons for their ends."""
+    """Texts are counted by first differing token, prefix share, and finish reason."""
     report = RouteReport("r", SPEC, 1.0)
     for text, finish in (("one two", "stop"), ("one four", "stop"), ("one two", "length")):
         found = compare_texts("choice 0", GeneratedText("one two", "stop"), GeneratedText(text, finish), 0)
@@ -122,7 +123,7 @@ def test_texts_are_counted_by_how_they_part() -> None:
 
 
 def test_it_is_json() -> None:
-    """Infinities and NaN too, which JSON has not."""
+    """Infinities and NaN, which JSON lacks, are written as strings."""
     report = RouteReport("r", SPEC, 1.0)
     report.add(differing(float("inf")), facts(1), 2.0)
     fields = json.loads(json.dumps(report.to_json(), allow_nan=False))
@@ -140,5 +141,5 @@ OTHERS = [
 
 @pytest.mark.parametrize("spec, goes_on", OTHERS)
 def test_another_candidate_is_another_report(spec: ShadowSpec, goes_on: bool) -> None:
-    """Comparisons by another measure are not added up with those before; how many are mirrored may change."""
+    """A change of the comparison starts a new report; a change of the sample does not."""
     assert RouteReport("r", SPEC, 1.0).is_of(spec) is goes_on

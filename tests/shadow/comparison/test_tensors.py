@@ -37,7 +37,7 @@ RAW = [
 
 @pytest.mark.parametrize("datatype, raw, values", RAW)
 def test_every_datatype_is_read(datatype: str, raw: bytes, values: list[float]) -> None:
-    """The raw form of each is its values, and a tensor agrees with itself."""
+    """Each datatype is read from its raw form, and a tensor agrees with itself."""
     tensor = tensor_of_raw(datatype, (1, 2), raw)
     assert tensor.values.tolist() == [values]
     found = compare("y", tensor, tensor, SPEC)
@@ -46,7 +46,7 @@ def test_every_datatype_is_read(datatype: str, raw: bytes, values: list[float]) 
 
 
 def test_what_is_no_tensor_is_refused() -> None:
-    """Data of another length than the shape's, and a datatype that nobody knows."""
+    """Data that does not fit the shape, or an unknown datatype, is an error."""
     with pytest.raises(ValueError, match="cannot reshape"):
         tensor_of_raw("FP32", (3,), b"\0" * 8)
     with pytest.raises(ValueError, match="'FP8'"):
@@ -54,7 +54,7 @@ def test_what_is_no_tensor_is_refused() -> None:
 
 
 def test_the_errors_are_exact() -> None:
-    """An eighth more in one place: largest and mean error, where it is, and both values there."""
+    """One value that is 0.125 larger gives the exact largest and mean error, its index, and both values."""
     found = compare("y", fp32([1, 2], [4, 0]), fp32([1, 2], [4.125, 0]), SPEC)
     assert found.max_absolute == 0.125
     assert found.max_relative == 0.125 / 4.125
@@ -74,19 +74,19 @@ WITHIN = [
 
 @pytest.mark.parametrize("primary, candidate, agrees", WITHIN)
 def test_either_bound_is_enough(primary: float, candidate: float, agrees: bool) -> None:
-    """A deviation is tolerated by its size, or as a part of the larger value."""
+    """A difference within the absolute or the relative bound is tolerated."""
     assert compare("y", fp32(primary), fp32(candidate), SPEC).agrees is agrees
 
 
 def test_without_tolerance_equal_is_equal() -> None:
-    """Bounds of none let the same values agree, and no others."""
+    """With bounds of zero only equal values agree."""
     strict = ShadowSpec("new", tolerance=ToleranceSpec(0.0, 0.0))
     assert compare("y", fp32(1, 0), fp32(1, 0), strict).agrees
     assert not compare("y", fp32(1, 0), fp32(1, 1e-30), strict).agrees
 
 
 def test_integers_of_64_bits_are_exact() -> None:
-    """Their difference is right where no float holds them."""
+    """The difference of 64-bit integers is right where floats are not exact."""
     big = ComparedTensor("INT64", np.array([2**62, -(2**63)]))
     other = ComparedTensor("INT64", np.array([2**62 + 1, 2**63 - 1]))
     found = compare("y", big, other, SPEC)
@@ -105,7 +105,8 @@ NONFINITE = [
 
 @pytest.mark.parametrize("primary, candidate, nonfinite", NONFINITE)
 def test_what_is_not_finite_agrees_with_itself_alone(primary: object, candidate: object, nonfinite: int) -> None:
-    """NaN agrees with NaN, an infinity with the same one; all else does not, and is told beside the finite errors."""
+    """NaN agrees with NaN and an infinity with the same one; other non-finite values do not agree and are counted apart
+    from the finite errors."""
     found = compare("y", fp32(*primary), fp32(*candidate), SPEC)  # type: ignore[misc]
     assert found.nonfinite == found.outside == nonfinite
     assert found.agrees is not bool(nonfinite)
@@ -127,27 +128,27 @@ PROBLEMS = [
 def test_what_cannot_be_compared_is_told(
     primary: ComparedTensor | None, candidate: ComparedTensor | None, problem: str
 ) -> None:
-    """Another shape, another datatype, or none at all: none of them agrees."""
+    """Tensors of different shape or datatype, or a missing one, do not agree."""
     found = compare("y", primary, candidate, SPEC)
     assert found.problem == problem
     assert not found.agrees
 
 
 def test_ranks_are_of_the_last_axis() -> None:
-    """Two rows: one has its largest value elsewhere; of the two largest, three of four are in both."""
+    """Of two rows one has its largest value elsewhere, and three of the four values in the top two are the same."""
     found = compare("y", fp32([1, 2, 3], [9, 8, 1]), fp32([1, 2, 3], [1, 8, 9]), SPEC)
     assert found.argmax == 0.5
     assert found.top_k == 0.75
 
 
 def test_equal_values_are_one_place() -> None:
-    """Which of two equal values an engine calls the largest says nothing."""
+    """Equal values have one rank, whichever of them an engine reports first."""
     found = compare("y", fp32([5, 5, 1]), fp32([5, 5, 1]), ShadowSpec("new", top_k=1))
     assert (found.argmax, found.top_k) == (1.0, 1.0)
 
 
 def test_one_element_has_no_rank() -> None:
-    """Neither has a scalar, nor a row with NaN."""
+    """A single element, a scalar and a row with NaN have no ranks."""
     for tensor in (fp32([1], [2]), ComparedTensor("FP32", np.float32(3).reshape(())), fp32([nan, 1])):
         found = compare("y", tensor, tensor, SPEC)
         assert (found.argmax, found.top_k) == (None, None)
@@ -155,7 +156,7 @@ def test_one_element_has_no_rank() -> None:
 
 
 def test_the_cosine_is_of_the_angle() -> None:
-    """1 for a multiple, 0 across, none for what is zero; large values do not overflow."""
+    """The cosine is 1 for a multiple, 0 for orthogonal values, and missing for zeros; large values do not overflow."""
     assert compare("y", fp32(3, 4), fp32(6, 8), SPEC).cosine == pytest.approx(1.0)
     assert compare("y", fp32(1, 0), fp32(0, 1), SPEC).cosine == pytest.approx(0.0)
     assert compare("y", fp32(0, 0), fp32(0, 1), SPEC).cosine is None
@@ -170,7 +171,7 @@ def test_nothing_agrees_with_nothing() -> None:
 
 
 def test_the_slow_way_says_the_same() -> None:
-    """Random tensors against plain Python, value by value."""
+    """Random tensors give the same result as plain Python, value by value."""
     rng = np.random.default_rng(7)
     for _ in range(50):
         a = rng.normal(size=(3, 5)).astype(np.float32)

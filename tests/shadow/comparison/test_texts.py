@@ -1,4 +1,4 @@
-"""Two texts: where they part."""
+"""Where two texts start to differ."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PARTING = [
 
 @pytest.mark.parametrize("primary, candidate, character, token, share", PARTING)
 def test_where_texts_part(primary: str, candidate: str, character: int | None, token: int | None, share: float) -> None:
-    """By characters, and by words and signs; where only white space differs, no token does."""
+    """The difference is located by characters and by tokens (words and signs); white space alone changes no token."""
     found = compare("text", GeneratedText(primary), GeneratedText(candidate), 0)
     assert (found.first_character, found.first_token, found.prefix_share) == (character, token, share)
     assert found.agrees is (primary == candidate)
@@ -30,7 +30,7 @@ def test_where_texts_part(primary: str, candidate: str, character: int | None, t
 
 
 def test_how_it_ended_counts() -> None:
-    """The same text that ended for another reason, or with other tool calls, does not agree."""
+    """The same text with another finish reason or other tool calls does not agree."""
     one = GeneratedText("one", "stop", ('f {"a":1}',))
     assert compare("text", one, GeneratedText("one", "stop", ('f {"a":1}',)), 0).agrees
     assert not compare("text", one, GeneratedText("one", "length", ('f {"a":1}',)), 0).agrees
@@ -38,13 +38,13 @@ def test_how_it_ended_counts() -> None:
 
 
 def test_excerpts_are_told_where_they_are_allowed() -> None:
-    """So many characters of both, a third of them from before the place where they part."""
+    """An excerpt has this many characters of both texts, a third of them before the difference."""
     found = compare("text", GeneratedText("a" * 50 + "b" * 50), GeneratedText("a" * 50 + "c" * 50), 12)
     assert found.around == ("aaaabbbbbbbb", "aaaacccccccc")
 
 
 def test_a_text_that_one_side_has_not() -> None:
-    """It agrees with nothing."""
+    """A text that only one side has agrees with nothing."""
     assert compare("x", GeneratedText("a"), None, 0) == TextDifference(
         "x", "only the primary has it", first_character=0, first_token=0, prefix_share=0.0
     )

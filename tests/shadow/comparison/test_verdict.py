@@ -1,4 +1,4 @@
-"""Two answers to one request, as clients read them."""
+"""The verdict on two replies to one request, as clients get them."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def by_grpc(value: float) -> ComparedReply:
 @pytest.mark.parametrize("primary", [infer(1.5), binary(1.5), by_grpc(1.5)])
 @pytest.mark.parametrize("candidate", [infer(1.625), binary(1.625), by_grpc(1.625)])
 def test_tensors_are_compared_whatever_they_came_in(primary: ComparedReply, candidate: ComparedReply) -> None:
-    """JSON, raw bytes behind JSON, or protobuf: the difference is the same."""
+    """The difference is the same for JSON, binary tensors and protobuf."""
     verdict = judge(primary, candidate, call(INFER), SPEC)
     assert verdict.outcome is ComparisonOutcome.DIFFERS
     assert [each.max_absolute for each in verdict.tensors] == [0.125]
@@ -81,14 +81,14 @@ OUTCOMES = [
 def test_failures_are_told_apart(
     primary: ComparedReply, candidate: ComparedReply, outcome: ComparisonOutcome, reason: str
 ) -> None:
-    """Whose answer is none, and why."""
+    """The outcome shows which side failed, and the reason."""
     verdict = judge(primary, candidate, call(INFER), SPEC)
     assert verdict.outcome is outcome
     assert reason in verdict.reason
 
 
 def test_what_an_answer_says_is_no_reason_unless_it_may_be_told() -> None:
-    """An engine's failure may repeat what a user wrote."""
+    """An engine's error text is in the reason only where excerpts are allowed, because it may repeat a user's text."""
     failed = http(b'{"error": "no such word: secret"}')
     path = call("/v2/models/m/generate")
     assert "secret" in judge(infer(1), failed, path, SPEC).reason
@@ -109,7 +109,7 @@ CHAT = "/v1/chat/completions"
 
 
 def test_a_streamed_text_is_the_whole_text() -> None:
-    """Joined from its chunks, it agrees with the same text in one piece; chunked framing is no part of it."""
+    """A stream's chunks are joined, so that it agrees with the same text in one piece; chunked framing is removed."""
     whole = http(orjson.dumps({"choices": [{"message": {"content": "one two"}, "finish_reason": "stop"}]}))
     body = sse(chat_chunk("one"), chat_chunk(" two"), chat_chunk(None, "stop"), b"[DONE]")
     pieces = [body[:30], body[30:]]
@@ -122,14 +122,14 @@ def test_a_streamed_text_is_the_whole_text() -> None:
 
 
 def test_a_stream_that_breaks_off_is_no_answer() -> None:
-    """Without its end nobody knows what it would have said."""
+    """A stream without its end cannot be compared."""
     broken = http(sse(chat_chunk("one")), EVENTS)
     with pytest.raises(GatewayError, match="breaks off"):
         read_outputs(broken, call(CHAT))
 
 
 def test_tool_calls_are_compared_as_json() -> None:
-    """Spaces and the order of arguments make no difference, their values do."""
+    """Tool arguments are compared as JSON: spaces and order do not matter, values do."""
 
     def calling(arguments: str) -> ComparedReply:
         function = {"name": "add", "arguments": arguments}
@@ -144,7 +144,7 @@ def test_tool_calls_are_compared_as_json() -> None:
 
 
 def test_embeddings_are_tensors() -> None:
-    """As arrays or as base64, one tensor for each input."""
+    """Embeddings, as arrays or as base64, are one tensor for each input."""
     import base64
 
     def embedded(*vectors: object) -> ComparedReply:
@@ -160,7 +160,7 @@ def test_embeddings_are_tensors() -> None:
 
 
 def test_generate_has_texts_and_numbers() -> None:
-    """What a model answers by generate, streamed or not, is compared by the names of its outputs."""
+    """Replies of generate, streamed or not, are compared by the names of their outputs."""
     fields = {"model_name": "m", "model_version": "1", "text_output": "one two", "score": 0.5}
     parts = [{"text_output": "one ", "score": 0.5, "model_name": "m"}, {"text_output": "two"}]
     verdict = judge(http(orjson.dumps(fields)), http(sse(*parts), EVENTS), call("/v2/models/m/generate"), SPEC)
@@ -183,7 +183,7 @@ def test_texts_in_tensors_are_texts() -> None:
 
 
 def test_a_compressed_answer_is_read() -> None:
-    """Whoever asked for gzip is compared too; what cannot be read is told."""
+    """A gzip body is compared after decompression; an unknown coding is an error."""
     plain = infer(1)
     packed = http(gzip.compress(plain.body), b"content-encoding: gzip")
     assert judge(packed, plain, call(INFER), SPEC).outcome is ComparisonOutcome.AGREES
@@ -192,7 +192,8 @@ def test_a_compressed_answer_is_read() -> None:
 
 
 def test_what_is_furthest_apart_comes_first() -> None:
-    """Another shape before any number, a number by multiples of the tolerance, a text by how early it parts."""
+    """Differences are sorted: shapes before numbers, numbers by multiples of the tolerance, texts by the position of
+    the difference."""
     other = http(orjson.dumps({"outputs": [{"name": "y", "datatype": "FP32", "shape": [2], "data": [1, 2]}]}))
     near, far = judge(infer(1), infer(1.1), call(INFER), SPEC), judge(infer(1), infer(9), call(INFER), SPEC)
     assert near.badness < far.badness < judge(infer(1), other, call(INFER), SPEC).badness

@@ -1,4 +1,4 @@
-"""A language-model engine that counts (tests/support/counting.py) in every dialect, and breaks as a test says."""
+"""A language-model engine that counts (tests/support/counting.py) in every dialect, with faults that a test selects."""
 
 import contextlib
 import json
@@ -13,7 +13,7 @@ MODEL = "canned"
 
 
 class CannedLLM(Child):
-    """One `python -m tests.support.canned_llm`, as a test holds it."""
+    """One `python -m tests.support.canned_llm`, for use in a test."""
 
     what = "canned-llm"
 
@@ -25,7 +25,8 @@ class CannedLLM(Child):
 
     @contextlib.contextmanager
     def running(self) -> Iterator[Self]:
-        """Itself, once it answers; it is stopped afterwards, and must end well and without a traceback in its log."""
+        """Yields itself once it answers. It is stopped afterwards, and must exit cleanly and without a traceback in its
+        log."""
         try:
             yield self.wait_ready()
             self.stop()
@@ -34,17 +35,17 @@ class CannedLLM(Child):
             self.kill()
 
     def break_down(self, faults: str, times: int | None = None) -> None:
-        """Apply faults (see faults.py) to the next so many generations, or to all that come; '' ends it."""
+        """Apply faults (see faults.py) to the next `times` generations, or to all further ones; '' removes them."""
         self._ask("/test/fault", json.dumps({"faults": faults, "times": times}).encode())
 
     def seen(self) -> list[dict[str, Any]]:
-        """What was asked of it, oldest first: method, path, headers, body, and how it went: `state` is running, done,
-        cancelled (the client has gone) or broken (a fault), `tokens` how many were produced until then."""
+        """The requests received, oldest first: method, path, headers, body and outcome. `state` is running, done,
+        cancelled (the client disconnected) or broken (a fault); `tokens` is the number produced until then."""
         found: list[dict[str, Any]] = json.loads(self._ask("/test/seen"))
         return found
 
     def forget(self) -> None:
-        """Forget what was seen, and all faults."""
+        """Clear the received requests and all faults."""
         self._ask("/test/forget", b"")
 
     def _ask(self, path: str, body: bytes | None = None) -> bytes:

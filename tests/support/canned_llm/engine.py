@@ -1,4 +1,4 @@
-"""What the canned engine answers to which path, and what it has seen."""
+"""The canned engine's routes and answers, and the requests it received."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -14,7 +14,7 @@ from tests.support.canned_llm.plan import PromptCache, RefusedError
 from tests.support.canned_llm.reading import Job
 from tests.support.canned_llm.responses import Responses
 
-# Dialect, as rule files name it -> its paths.
+# Dialect, by its name in rule files -> its paths.
 PATHS = {
     "chat": ["/v1/chat/completions"],
     "completions": ["/v1/completions"],
@@ -36,10 +36,10 @@ class Request:
 
 @dataclass(slots=True)
 class Sight:
-    """What was seen of one generation."""
+    """The record of one generation."""
 
     request: Request
-    state: str = "running"  # running | done | refused | cancelled: the client has gone | broken: a fault
+    state: str = "running"  # running | done | refused | cancelled: the client disconnected | broken: a fault
     tokens: int = 0
 
     def told(self) -> dict[str, Any]:
@@ -54,7 +54,7 @@ class Sight:
 
 @dataclass(slots=True)
 class Generation:
-    """A request that is to be answered with text: how, and how it breaks."""
+    """A request for a generation: its dialect, its plan, and its faults."""
 
     dialect: Any
     job: Job
@@ -64,7 +64,7 @@ class Generation:
 
 @dataclass(slots=True)
 class Answer:
-    """A whole answer."""
+    """A complete reply."""
 
     body: bytes
     status: int = 200
@@ -73,7 +73,7 @@ class Answer:
 
 @dataclass
 class Engine:
-    """All but the sockets. `interval_seconds`: between tokens, where no fault says another."""
+    """The engine without sockets. `interval_seconds`: the pause between tokens, unless a fault sets another."""
 
     models: list[str]
     dialects: list[str] = field(default_factory=lambda: list(PATHS))
@@ -82,7 +82,7 @@ class Engine:
     is_v2: bool = False
     interval_seconds: float = 0.0
     ready: bool = True
-    swaps: Mapping[str, str] = field(default_factory=dict)  # words -> what it says in their place
+    swaps: Mapping[str, str] = field(default_factory=dict)  # words -> their replacements
 
     def __post_init__(self) -> None:
         self.sights: list[Sight] = []
@@ -143,7 +143,7 @@ class Engine:
         return body
 
     def _informed(self, path: str) -> Answer:
-        """GET of what tells about the engine."""
+        """Answer a GET for information about the engine."""
         if path in ("/health", "/v2/health/live", "/v2/health/ready", "/ping"):
             return Answer(b"", 200 if self.ready else 503)
         if path == "/metrics":
@@ -228,7 +228,7 @@ class Engine:
         return Answer(b"{}")
 
     def _metrics(self) -> bytes:
-        """vLLM's names."""
+        """Metrics with vLLM's names."""
         label = f'{{model_name="{self.models[0]}"}}'
         running = sum(sight.state == "running" for sight in self.sights)
         done = sum(sight.state == "done" for sight in self.sights)

@@ -1,7 +1,7 @@
-"""How the canned engine breaks: `NAME` or `NAME=VALUE`, several with commas, as in `slow=0.01,die=5`.
+"""Faults of the canned engine: `NAME` or `NAME=VALUE`, several with commas, as in `slow=0.01,die=5`.
 
-They come in the request header `x-test-fault`, or by POST /test/fault for requests that cannot carry a header of ours.
-K counts tokens of the text that were sent, or, where the reply is not streamed, that were produced.
+They are set by the request header `x-test-fault`, or by POST /test/fault for requests that cannot carry that header.
+K is the number of tokens sent, or, where the reply is not streamed, produced.
 """
 
 from dataclasses import dataclass, fields
@@ -10,11 +10,11 @@ from typing import Self
 
 @dataclass(frozen=True, slots=True)
 class Faults:
-    """Each is off where it is None."""
+    """Each fault is off where it is None."""
 
     close: int | None = None  # `close`: the connection is closed before the first byte
-    reset: int | None = None  # `reset`: as close, by RST
-    hang: int | None = None  # `hang`: never a byte
+    reset: int | None = None  # `reset`: as close, with RST
+    hang: int | None = None  # `hang`: no byte is ever sent
     status: int | None = None  # `status=503`: an error of the dialect with this status
     die: int | None = None  # `die=K`: RST after K tokens
     cut: int | None = None  # `cut=K`: the connection is closed after K tokens, the HTTP body unfinished
@@ -22,20 +22,20 @@ class Faults:
         None  # `truncate=K`: the body ends well after K tokens, as if that were all; no finish reason
     )
     error: int | None = None  # `error=K`: an error event after K tokens, and the end
-    stall: int | None = None  # `stall=K`: nothing more after K tokens, the connection stays
+    stall: int | None = None  # `stall=K`: nothing more after K tokens, and the connection stays open
     garbage: int | None = (
         None  # `garbage=K`: an event that is no JSON after K tokens; not streamed: the whole body is none
     )
     no_done: int | None = None  # `no-done`: all but the dialect's last event ([DONE], message_stop, response.completed)
-    no_usage: int | None = None  # `no-usage`: usage is never told
-    unframed: int | None = None  # `unframed`: HTTP/1.0, the body ends with the connection (as mlx-lm's server)
+    no_usage: int | None = None  # `no-usage`: usage is left out
+    unframed: int | None = None  # `unframed`: HTTP/1.0, the end of the connection ends the body (as mlx-lm's server)
     comments: int | None = None  # `comments`: an SSE comment before each event
     split: int | None = None  # `split=N`: a stream is sent in pieces of N bytes
     slow: float | None = None  # `slow=S`: S seconds before each token
 
     @classmethod
     def read(cls, text: str) -> Self:
-        """Raises: ValueError for what is no fault."""
+        """Raises: ValueError for an unknown fault."""
         types = {field.name: float if field.name == "slow" else int for field in fields(cls)}
         found: dict[str, float] = {}
         for part in filter(None, (part.strip() for part in text.split(","))):

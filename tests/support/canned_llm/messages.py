@@ -1,4 +1,4 @@
-"""Anthropic's messages, as its API answers them."""
+"""Anthropic's messages API."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -142,7 +142,7 @@ def ending(plan: Plan) -> dict[str, Any]:
 
 
 def usage(job: Job) -> dict[str, int]:
-    """What comes from the cache is not among the input tokens."""
+    """Usage: input tokens do not include cached ones."""
     return {
         "input_tokens": job.prompt_tokens - job.cached_tokens,
         "cache_read_input_tokens": job.cached_tokens,

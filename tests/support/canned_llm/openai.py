@@ -11,7 +11,7 @@ import orjson
 from tests.support.canned_llm.plan import Call, Plan, PromptCache, RefusedError, plan_text, words_of
 from tests.support.canned_llm.reading import Frame, Job, number, plan_chat, read_turns, stops
 
-LOGPROB = -0.25  # of any token; of each alternative: less
+LOGPROB = -0.25  # of any token; alternatives have less
 KINDS = {401: "authentication_error", 404: "NotFoundError", 429: "rate_limit_error", 503: "service_unavailable"}
 DONE = Frame(b"data: [DONE]\n\n", is_last=True)
 
@@ -22,7 +22,7 @@ def error(message: str, status: int) -> bytes:
 
 
 def error_event(message: str) -> bytes:
-    """As vLLM ends a stream that fails."""
+    """The end of a failed stream, as vLLM sends it."""
     return b"data: " + error(message, 500) + b"\n\ndata: [DONE]\n\n"
 
 
@@ -50,8 +50,8 @@ def usage_frames(job: Job, kind: str) -> Iterator[Frame]:
 
 
 class Chat:
-    """POST /v1/chat/completions. `prefill`: whether a last message of the assistant is gone on with `always`, where the
-    request is `flagged` as vLLM wants it (continue_final_message), or `never`."""
+    """POST /v1/chat/completions. `prefill`: whether the answer continues a last message of the assistant `always`, only
+    where the request is `flagged` as vLLM requires (continue_final_message), or `never`."""
 
     chunk = "chat.completion.chunk"
     error = staticmethod(error)
@@ -118,7 +118,7 @@ class Chat:
                 for index in range(n):
                     yield Frame(self._chunk(job, index, {"tool_calls": [piece]}), is_token=True)
         for token_place, token in enumerate(plan.tokens):
-            # At its limit a choice ends with its last token; its own end is a token without a text.
+            # At its limit a choice ends with its last token; at its own end it adds a token without text.
             ends = plan if token_place + 1 == len(plan.tokens) and plan.finish == "length" else None
             for index in range(n):
                 yield Frame(self._chunk(job, index, {"content": token}, [token], ends), is_token=True)
@@ -163,7 +163,7 @@ def cut(text: str, size: int) -> list[str]:
 
 
 def wanted_schema(response_format: Any) -> dict[str, Any] | None:
-    """The JSON schema of `response_format`; one that is made up for json_object, None where text is wanted."""
+    """The JSON schema of `response_format`, an invented one for json_object, or None for text."""
     kind = (response_format or {}).get("type", "text")
     if kind == "text":
         return None
@@ -174,7 +174,7 @@ def wanted_schema(response_format: Any) -> dict[str, Any] | None:
 
 
 class Completions:
-    """POST /v1/completions. A prompt of token ids reads as the numbers' words."""
+    """POST /v1/completions. Token ids in a prompt stand for the numbers' words."""
 
     chunk = "text_completion"
     error = staticmethod(error)
@@ -254,7 +254,7 @@ class Completions:
 
 
 def read_prompts(prompt: Any) -> list[str]:
-    """A text, texts, token ids, or lists of them."""
+    """Read a text, a list of texts, token ids, or lists of token ids."""
     if isinstance(prompt, str):
         return [prompt]
     if isinstance(prompt, list) and prompt:
@@ -265,7 +265,7 @@ def read_prompts(prompt: Any) -> list[str]:
 
 
 class Embeddings:
-    """POST /v1/embeddings: a direction that depends on the text alone."""
+    """POST /v1/embeddings: a vector that depends only on the text."""
 
     error = staticmethod(error)
     error_event = staticmethod(error_event)
@@ -276,7 +276,7 @@ class Embeddings:
     def read(self, body: Mapping[str, Any], number_of_job: int) -> Job:
         texts = read_prompts(body.get("input"))
         plans = [Plan((), "stop", prompt_tokens=len(text.split())) for text in texts]
-        whole_body = {**body, "stream": False}  # there is no stream of these
+        whole_body = {**body, "stream": False}  # embeddings are not streamed
         return Job(whole_body, body["model"], plans, f"embd-{number_of_job}", detail={"texts": texts})
 
     def whole(self, job: Job) -> bytes:
@@ -294,6 +294,6 @@ class Embeddings:
 
 
 def embedding(text: str, dimensions: int) -> list[float]:
-    """Eighths between -1 and 1, exact in FP32, which depend on the text alone."""
+    """Multiples of 1/8 between -1 and 1, exact in FP32, which depend only on the text."""
     digest = hashlib.sha256(text.encode()).digest()
     return [(digest[place % len(digest)] % 17 - 8) / 8 for place in range(dimensions)]

@@ -1,4 +1,4 @@
-"""What the canned engine is going to say: all of it is known when the request is read."""
+"""The canned engine's answer, which is fixed when the request is read."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -13,7 +13,7 @@ THOUGHTS = ["let", " me", " count"]
 
 
 class RefusedError(Exception):
-    """The request is answered with an error; `status` is HTTP's."""
+    """The request gets an error; `status` is the HTTP status."""
 
     def __init__(self, message: str, status: int = 400):
         super().__init__(message)
@@ -23,7 +23,7 @@ class RefusedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A tool call; `arguments` is JSON as text."""
+    """A tool call; `arguments` is JSON text."""
 
     name: str
     arguments: str
@@ -31,7 +31,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """One choice: its tokens, each a text, and why it ends (OpenAI's word)."""
+    """One choice: its tokens, each a text, and its finish reason in OpenAI's terms."""
 
     tokens: Sequence[str]
     finish: str
@@ -51,13 +51,13 @@ class Plan:
 
 
 class PromptCache:
-    """Which beginnings of prompts were seen, by blocks of 16 words."""
+    """The prefixes of prompts seen so far, in blocks of 16 words."""
 
     def __init__(self) -> None:
         self._seen: set[int] = set()
 
     def add(self, words: Sequence[str]) -> int:
-        """Remember a prompt, and tell how many of its first words were known."""
+        """Store a prompt. Returns the number of its leading words that were stored before."""
         cached = 0
         for end in range(CACHE_BLOCK_TOKENS, len(words) + 1, CACHE_BLOCK_TOKENS):
             block = hash(tuple(words[:end]))
@@ -78,8 +78,8 @@ def plan_text(
     thinks: bool = False,
     ignore_eos: bool = False,
 ) -> Plan:
-    """The text that goes on after a beginning; None: a chat's first word. `prompt` is all that was given, to be
-    counted."""
+    """The text that continues `beginning`, where None stands for a chat's first word. `prompt` is the whole prompt, for
+    counting."""
     if max_tokens is not None and max_tokens < 1:
         raise RefusedError(f"max_tokens must be at least 1, got {max_tokens}.")
     words = prompt.split()
@@ -110,7 +110,7 @@ def _count(word: str | None, limit: int, ignore_eos: bool, *, starts: bool) -> t
 
 
 def _stopped(tokens: list[str], stop: Sequence[str]) -> tuple[list[str], str | None]:
-    """The tokens before the first of the texts that end them; the last one may be cut."""
+    """The tokens before the first stop text; the last token may be cut."""
     text = "".join(tokens)
     found = [(place, wanted) for wanted in stop if wanted and (place := text.find(wanted)) >= 0]
     if not found:
@@ -126,7 +126,7 @@ def _stopped(tokens: list[str], stop: Sequence[str]) -> tuple[list[str], str | N
 
 
 def plan_json(schema: Mapping[str, Any], prompt: str, cache: PromptCache) -> Plan:
-    """A JSON object as a schema wants it, in pieces of 8 characters."""
+    """A JSON object that fits a schema, in pieces of 8 characters."""
     text = example(schema)
     words = prompt.split()
     pieces = [text[start : start + 8] for start in range(0, len(text), 8)]
@@ -134,14 +134,14 @@ def plan_json(schema: Mapping[str, Any], prompt: str, cache: PromptCache) -> Pla
 
 
 def plan_calls(tools: Mapping[str, Mapping[str, Any]], names: Sequence[str], prompt: str, cache: PromptCache) -> Plan:
-    """Calls of some of the tools, which are name -> schema of the parameters."""
+    """Calls of the named tools; `tools` maps a name to the schema of its parameters."""
     words = prompt.split()
     calls = [Call(name, example(tools[name])) for name in names]
     return Plan((), "tool_calls", calls=calls, prompt_tokens=len(words), cached_tokens=cache.add(words))
 
 
 def called(tools: Mapping[str, Any], choice: Any, last_text: str, last_role: str) -> list[str]:
-    """Which tools are to be called: the one that is chosen, those that the user names, the first where one is required.
+    """The names of the tools to call: the chosen one, those that the user names, or the first where one is required.
     `choice` is auto, none, required or a tool's name."""
     if choice == "none" or last_role != "user":
         return []
@@ -152,7 +152,7 @@ def called(tools: Mapping[str, Any], choice: Any, last_text: str, last_role: str
 
 
 def example(schema: Mapping[str, Any]) -> str:
-    """A JSON object with what a schema requires: the first value of an enum, 1, `one`, true, nothing."""
+    """A JSON object with the required properties of a schema: the first value of an enum, 1, `one`, true, or empty."""
     by_type = {"integer": 1, "number": 1, "string": "one", "boolean": True, "array": [], "object": {}}
     properties = schema.get("properties") or {}
     required = schema.get("required") or list(properties)
@@ -169,5 +169,5 @@ def is_endless(text: str) -> bool:
 
 
 def words_of(tokens: Sequence[int]) -> str:
-    """The prompt that token ids stand for: the numbers' words, 1 is `one`."""
+    """The prompt of token ids: the numbers' words, where 1 is `one`."""
     return " ".join(WORDS[(token - 1) % len(WORDS)] for token in tokens)

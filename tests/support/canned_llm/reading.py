@@ -1,4 +1,4 @@
-"""What the canned engine reads out of a request before it plans."""
+"""The canned engine's reading of requests."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,7 +18,7 @@ from tests.support.canned_llm.plan import (
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A request that is being answered: its choices, each a plan, and what its dialect needs to know of it."""
+    """A request in progress: its choices, each a plan, and fields that its dialect needs."""
 
     body: Mapping[str, Any]
     model: str
@@ -46,7 +46,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """A message's role and all of its text."""
+    """A message's role and its whole text."""
 
     role: str
     text: str
@@ -54,7 +54,7 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """Some bytes of a stream. `is_token`: it brings a token; `is_last`: it is the dialect's word that all is over."""
+    """Some bytes of a stream. `is_token`: they carry a token; `is_last`: they are the dialect's final event."""
 
     data: bytes
     is_token: bool = False
@@ -62,7 +62,7 @@ class Frame:
 
 
 def read_turns(messages: Any) -> list[Turn]:
-    """The turns of a chat; a part that is no text counts as the word of its type."""
+    """The turns of a chat; a part other than text counts as one word, its type."""
     if not isinstance(messages, list) or not messages:
         raise RefusedError("'messages' must be a list with at least one message")
     turns = []
@@ -74,7 +74,7 @@ def read_turns(messages: Any) -> list[Turn]:
 
 
 def text_of(content: Any) -> str:
-    """All text of a message's content, which is text, a list of parts or nothing."""
+    """The text of a message's content, which is a text, a list of parts, or missing."""
     if content is None or isinstance(content, str):
         return content or ""
     if not isinstance(content, list) or not all(isinstance(part, dict) for part in content):
@@ -96,7 +96,7 @@ def plan_chat(
     schema: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> Plan:
-    """The answer to a chat; `goes_on`: a last turn of the assistant is the beginning of the answer."""
+    """The answer to a chat. With `goes_on`, a last turn of the assistant is the start of the answer."""
     prompt = " ".join(turn.text for turn in turns)
     last = turns[-1]
     if names := called(tools, tool_choice, last.text, last.role):
@@ -110,7 +110,7 @@ def plan_chat(
 
 
 def number(body: Mapping[str, Any], *names: str) -> int | None:
-    """The first of these fields that is there. Raises: RefusedError where it is no whole number."""
+    """The first of these fields that is present. Raises: RefusedError if it is not an integer."""
     for name in names:
         value = body.get(name)
         if value is not None:
@@ -121,7 +121,7 @@ def number(body: Mapping[str, Any], *names: str) -> int | None:
 
 
 def stops(value: Any) -> list[str]:
-    """The texts that end a choice: none, one or a list."""
+    """The stop texts of a request: none, one or a list."""
     found = [value] if isinstance(value, str) else value or []
     if not isinstance(found, list) or not all(isinstance(text, str) for text in found):
         raise RefusedError("'stop' must be a text or a list of texts")

@@ -1,4 +1,4 @@
-"""OpenAI's responses."""
+"""OpenAI's Responses API."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -25,7 +25,7 @@ class Responses:
     def read(self, body: Mapping[str, Any], number_of_job: int) -> Job:
         choice = body.get("tool_choice") or "auto"
         text_format = (body.get("text") or {}).get("format") or {}
-        if text_format.get("type") == "json_schema":  # what chat has one level further down
+        if text_format.get("type") == "json_schema":  # the chat API nests these fields one level deeper
             text_format = {"type": "json_schema", "json_schema": text_format}
         plan = plan_chat(
             read_items(body),
@@ -86,7 +86,7 @@ class Responses:
         yield frame(last, is_last=True, response=self._response(job, items, done=True))
 
     def _items(self, job: Job) -> Iterator[tuple[dict[str, Any], Sequence[str]]]:
-        """The output's items, each with the pieces it comes in."""
+        """The output's items, each with its pieces."""
         plan = job.plans[0]
         if plan.thoughts:
             content = [{"type": "reasoning_text", "text": "".join(plan.thoughts)}]
@@ -149,12 +149,12 @@ def call_item(call: Call, place: int, job: Job) -> dict[str, Any]:
 
 
 def empty(item: Mapping[str, Any]) -> dict[str, Any]:
-    """What an item has when it is announced."""
+    """The empty fields of an announced item."""
     return {"arguments": ""} if item["type"] == "function_call" else {"content": []}
 
 
 def read_items(body: Mapping[str, Any]) -> list[Turn]:
-    """The turns of `input`: a text, or messages, calls and their outputs."""
+    """The turns of `input`: a text, or messages, calls and call outputs."""
     given = body.get("input")
     items = [{"role": "user", "content": given}] if isinstance(given, str) else given
     if not isinstance(items, list) or not items:

@@ -1,4 +1,4 @@
-"""The canned engine on a socket: HTTP/1.1, a token at a time, and each way to break that."""
+"""The canned engine's HTTP/1.1 server, which sends a token at a time and applies the faults."""
 
 import asyncio
 import itertools
@@ -19,11 +19,11 @@ REASONS = {
     500: b"Internal Server Error",
     503: b"Service Unavailable",
 }
-RESET = struct.pack("ii", 1, 0)  # SO_LINGER that makes a close an RST
+RESET = struct.pack("ii", 1, 0)  # SO_LINGER value that makes a close send RST
 
 
 class Connection(asyncio.Protocol):
-    """One client; its requests are answered one after the other."""
+    """One client connection; requests are answered in order."""
 
     def __init__(self, engine: Engine):
         self._engine = engine
@@ -41,7 +41,7 @@ class Connection(asyncio.Protocol):
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserCallbackError:
-            raise  # a mistake of ours, for the log
+            raise  # an internal error, for the log
         except httptools.HttpParserError:
             self.transport.close()
 
@@ -79,7 +79,7 @@ class Connection(asyncio.Protocol):
             self.next()
 
     def next(self) -> None:
-        """Answer the next request, where there is one."""
+        """Answer the next waiting requests."""
         self._reply = None
         while self._waiting and self._reply is None and not self.transport.is_closing():
             answer = self._engine.answer(self._waiting.popleft())
@@ -99,14 +99,14 @@ class Connection(asyncio.Protocol):
         )
 
     def reset(self) -> None:
-        """Close the connection by RST."""
+        """Close the connection with RST."""
         found = self.transport.get_extra_info("socket")
         found.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
         self.transport.abort()
 
 
 class Reply:
-    """The answer to one generation while it comes, token by token."""
+    """The reply to one generation, sent token by token."""
 
     def __init__(self, connection: Connection, generation: Generation, interval_seconds: float):
         self._connection = connection
@@ -121,7 +121,7 @@ class Reply:
         self._stalled = False
         self._over = False
         self._frames: Iterator[Frame] = iter(())
-        # What happens once so many tokens have come.
+        # Token count -> the fault that acts then.
         self._turns = {
             number: act
             for number, act in [
@@ -178,7 +178,7 @@ class Reply:
             self._timer = later or self._loop.call_soon(self._step)
 
     def _step(self) -> None:
-        """The next frame, and what the faults want done after it."""
+        """Send the next frame and apply the faults."""
         self._timer = None
         if self._over or self._paused:
             return
@@ -215,7 +215,7 @@ class Reply:
             self._transport.write(b"%x\r\n%s\r\n" % (len(piece), piece) if self._chunked else piece)
 
     def _end(self) -> None:
-        """All has been said."""
+        """The generation is complete."""
         self._over = True
         if self._generation.sight.state == "running":
             self._generation.sight.state = "done"
@@ -236,7 +236,7 @@ class Reply:
 
     def _die(self) -> None:
         self._break()
-        self._loop.call_soon(self._connection.reset)  # after what was written in this turn of the loop has gone out
+        self._loop.call_soon(self._connection.reset)  # after the writes of this turn of the loop
 
     def _cut(self) -> None:
         self._break()
@@ -259,7 +259,7 @@ class Reply:
             self._connection.next()
 
     def _stall(self) -> None:
-        """Nothing more; whether the client leaves is still seen."""
+        """Send nothing more; a disconnect of the client is still detected."""
         self._stalled = True
 
     def _babble(self) -> None:

@@ -14,7 +14,7 @@ from tests.support.canned_llm.reading import Frame, Job, number, stops
 
 VLLM, ENSEMBLE = "vllm_model", "ensemble"
 
-# Tensor -> (datatype, shape, whether it may be missing); the batch's axis is not among a config's dims.
+# Tensor -> (datatype, shape, whether it is optional); a config's dims leave out the batch axis.
 INPUTS: dict[str, dict[str, tuple[str, list[int], bool]]] = {
     VLLM: {
         "text_input": ("BYTES", [1], False),
@@ -105,7 +105,7 @@ class Generate:
 
     def frames(self, job: Job) -> Iterator[Frame]:
         plan = job.plans[0]
-        if not job.detail["inputs"].get("stream"):  # one reply is a stream too
+        if not job.detail["inputs"].get("stream"):  # a single reply is a stream too
             yield Frame(b"data: " + self.whole(job) + b"\n\n", is_token=True)
             return
         for place, token in enumerate(plan.tokens):
@@ -116,7 +116,7 @@ class Generate:
             yield Frame(b"data: " + orjson.dumps(self._reply(job, "", plan, 0)) + b"\n\n")
 
     def _sorted(self, body: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Tensors and parameters: what is named like a tensor is one, also among the parameters."""
+        """Split the fields into tensors and parameters; a parameter with a tensor's name is a tensor."""
         given = {name: value for name, value in body.items() if name not in ("id", "parameters")}
         given |= body.get("parameters") or {}
         known = INPUTS[self._model]
@@ -156,7 +156,7 @@ class Generate:
             return {**told, "text_output": text}
         wanted = job.detail["inputs"]
         if wanted.get("return_finish_reason"):
-            told["finish_reason"] = ends.finish if ends else "None"  # str(None), as vLLM's backend tells it
+            told["finish_reason"] = ends.finish if ends else "None"  # str(None), as in vLLM's backend
         if wanted.get("return_num_input_tokens"):
             told["num_input_tokens"] = job.prompt_tokens
         if wanted.get("return_num_output_tokens"):

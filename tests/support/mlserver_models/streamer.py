@@ -7,7 +7,7 @@ from mlserver.types import InferenceRequest, InferenceResponse
 
 
 class Streamer(MLModel):
-    """A text in capitals, or word by word; `fail` fails, the first time for reasons that MLServer knows."""
+    """Returns a text in capitals, or word by word; `fail` fails, the first time with an error type of MLServer."""
 
     async def load(self) -> bool:
         return True
@@ -31,7 +31,7 @@ class Streamer(MLModel):
 
 
 class Doubler(MLModel):
-    """Twice its input."""
+    """Returns twice its input."""
 
     async def load(self) -> bool:
         return True

@@ -1,4 +1,4 @@
-"""Handlers for a TorchServe, run by its own Python: one file, an entry point for each model."""
+"""Handlers for a TorchServe, run by its own Python: one file with an entry point per model."""
 
 import json
 
@@ -10,8 +10,8 @@ from ts.utils.util import PredictionException
 
 
 def plain(data, context):
-    """A text in capitals, twice the numbers of a list, of several parts what came; failures on demand."""
-    if data is None:  # it is loaded
+    """Returns a text in capitals, twice the numbers of a list, or the fields of a multipart body; fails on demand."""
+    if data is None:  # a call at load time
         return None
     row = data[0]
     if set(row) - {"data", "body"}:
@@ -35,7 +35,7 @@ def plain(data, context):
 
 
 def texts(data, context):
-    """A word after the other, as a stream: of a text itself, or of {"prompt"} as objects; `fail` fails there."""
+    """Streams word by word, a text as texts and {"prompt"} as objects; `fail` fails."""
     if data is None:
         return None
     body = data[0].get("data", data[0].get("body"))
@@ -59,8 +59,8 @@ def _tensors(tensors, context):
 
 
 def enveloped(data, context):
-    """In the envelope that the body looks made for. TorchServe has one for a whole server, and puts it around an entry
-    point just so (`model_loader.py`)."""
+    """Choose the envelope by the form of the body. TorchServe has one envelope for a whole server, and wraps an entry
+    point in the same way (`model_loader.py`)."""
     if data is None:
         return None
     body = data[0].get("data", data[0].get("body"))
