@@ -13,7 +13,7 @@ def explain(page: Any) -> None:
 
 
 def test_a_request_is_explained_route_by_route(page: Any) -> None:
-    """Each condition is shown with the request's value; routes after the match are marked as not asked."""
+    """Each condition is shown with the request's value; routes after the match are marked as not evaluated."""
     page.goto("/#/explain")
     page.get_by_label("Model").fill("plain")
     page.get_by_label("Headers").fill("x-tier: basic")

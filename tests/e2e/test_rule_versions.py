@@ -105,7 +105,7 @@ def test_activated_compared_refused_and_rolled_back(start_gateway: StartGateway,
 def test_a_version_outlives_the_gateway_until_the_files_change(
     start_gateway: StartGateway, engines: dict[str, str], tmp_path: Path
 ) -> None:
-    """After a restart the activated rules are in force; when the files change they take precedence, running or not."""
+    """After a restart the activated rules are in force; changed files take precedence, at once or at the next start."""
     kept = tmp_path / "kept"
     first = start_gateway(rules(engines, "one"), data_dir=kept)
     post(first, "/rules/activate", files={"rules.yaml": rules(engines, "other")}, reason="mine")
