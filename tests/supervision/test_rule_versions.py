@@ -189,8 +189,8 @@ def test_a_version_stays_in_force_over_a_restart(tmp_path: Path) -> None:
 
 
 def test_files_that_have_changed_win(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Changed files supersede an activated version that was not exported, running or after a restart, and the log
-    reports it."""
+    """Changed files supersede an activated version that was not exported, at once or at the next start, and the
+    log reports it."""
     file = rule_file(tmp_path)
     folder = tmp_path / "versions"
 

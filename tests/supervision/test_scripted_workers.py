@@ -188,7 +188,7 @@ def test_a_worker_that_hangs_is_started_anew(
 
 @pytest.mark.parametrize("mode, goes", [("good", True), ("stubborn", False)])
 def test_drain_ends_all_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str, goes: bool) -> None:
-    """On a drain workers end by themselves; those that do not end in time are killed, and the result says so."""
+    """On a drain workers end by themselves; those that do not end in time are killed, and drain() returns False."""
     monkeypatch.setattr(worker_pool, "_KILL_MARGIN_SECONDS", 0.2)
 
     async def scene() -> None:

@@ -18,14 +18,10 @@ class Faults:
     status: int | None = None  # `status=503`: an error of the dialect with this status
     die: int | None = None  # `die=K`: RST after K tokens
     cut: int | None = None  # `cut=K`: the connection is closed after K tokens, the HTTP body unfinished
-    truncate: int | None = (
-        None  # `truncate=K`: the body ends well after K tokens, as if that were all; no finish reason
-    )
+    truncate: int | None = None  # `truncate=K`: the body ends cleanly after K tokens, without a finish reason
     error: int | None = None  # `error=K`: an error event after K tokens, and the end
     stall: int | None = None  # `stall=K`: nothing more after K tokens, and the connection stays open
-    garbage: int | None = (
-        None  # `garbage=K`: an event that is no JSON after K tokens; not streamed: the whole body is none
-    )
+    garbage: int | None = None  # `garbage=K`: invalid JSON as an event after K tokens; not streamed: as the whole body
     no_done: int | None = None  # `no-done`: all but the dialect's last event ([DONE], message_stop, response.completed)
     no_usage: int | None = None  # `no-usage`: usage is left out
     unframed: int | None = None  # `unframed`: HTTP/1.0, the end of the connection ends the body (as mlx-lm's server)
