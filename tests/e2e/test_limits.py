@@ -43,8 +43,8 @@ def gateways(redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory
         folder = tmp_path_factory.mktemp("gateways")
         started = [
             GatewayProcess.start(
-                rules, folder / name, workers=2, redis=redis_server.url, extra_args=("--redis-deadline", "0.25")
-            )  # long enough that a busy machine does not look like an outage
+                rules, folder / name, workers=2, redis=redis_server.url, extra_args=("--redis-deadline", "10")
+            )  # so long that a busy machine does not look like an outage
             for name in ("one", "other")
         ]
         yield [gateway.wait_ready() for gateway in started]

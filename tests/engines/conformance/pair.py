@@ -13,6 +13,7 @@ import tritonclient.http as http_client
 from gateway.demo.triton import TritonProcess
 from tests.engines.conformance.asking import Server
 from tests.support.host import HostProcess
+from tests.support.waiting import eventually
 
 T = TypeVar("T")
 
@@ -59,6 +60,14 @@ class Pair:
             if missing:
                 self.ask(lambda server: load_all(server, missing))
                 self._loaded.update(missing)
+
+    def restart_on_triton(self, models: Iterable[str]) -> None:
+        """Unload and load models on Triton, which starts new stub processes for them."""
+        with self._lock, rest_client(self.triton) as rest:
+            for model in models:
+                rest.unload_model(model)
+                eventually(lambda model=model: not rest.is_model_ready(model))  # type: ignore[misc]
+                rest.load_model(model)
 
 
 def load_all(server: Server, models: Sequence[str]) -> None:
