@@ -1,4 +1,4 @@
-"""Turns and conversations for tests, in a few letters."""
+"""Short helpers that build turns and conversations for tests."""
 
 from gateway.conversations.prompt_assembly import StoredHistory
 from gateway.conversations.turns import Turn, estimated_tokens, written, written_system

@@ -1,4 +1,4 @@
-"""One request of a conversation: completed, answered, kept."""
+"""One request of a conversation: prompt, reply, stored turns."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -31,7 +31,7 @@ def play(server: RedisServer, scene: Callable[[Conversation], Awaitable[None]]) 
 
 
 async def talk(kept_in: Conversation, *messages: Message, events: list[Event], **spec: Any) -> ConversationTurn:
-    """A request of these messages, answered by these events."""
+    """A request of these messages, and its reply as these events."""
     one = ConversationTurn(kept_in, HistorySpec(**spec))
     await one.begin(Generation("m", messages=messages))
     one.answer.record(events)
@@ -44,7 +44,8 @@ def counts(turns: tuple[Any, ...]) -> list[tuple[str, int, bool]]:
 
 
 def test_tokens_are_the_engines(redis_server: RedisServer) -> None:
-    """An engine counts prompts as a whole: what a question has is what the prompt has beyond the turns before it."""
+    """An engine counts prompts as a whole: a question's tokens are those of the prompt less those of the turns before
+    it."""
 
     async def scene(kept_in: Conversation) -> None:
         await talk(kept_in, user("a"), events=[TextDelta("b"), Used(10, 3)])
@@ -62,7 +63,8 @@ def test_tokens_are_the_engines(redis_server: RedisServer) -> None:
 
 @pytest.mark.parametrize("used", [[], [Used()], [Used(prompt=2)]])
 def test_else_they_are_estimated(redis_server: RedisServer, used: list[Event]) -> None:
-    """Where the engine counts nothing, or less than was kept, four bytes are a token, and the turns say so."""
+    """If the engine counts nothing, or less than what is stored, four bytes count as a token, and turns are marked as
+    estimated."""
 
     async def scene(kept_in: Conversation) -> None:
         await talk(kept_in, user("a" * 40), events=[TextDelta("b" * 8), *used])
@@ -74,7 +76,7 @@ def test_else_they_are_estimated(redis_server: RedisServer, used: list[Event]) -
 
 
 def test_what_one_request_says_twice_is_one_answer(redis_server: RedisServer) -> None:
-    """Of several choices the first is kept; its calls are put together from their pieces."""
+    """The first of several choices is kept; its tool calls are assembled from their pieces."""
 
     async def scene(kept_in: Conversation) -> None:
         one = ConversationTurn(kept_in, HistorySpec())
@@ -91,7 +93,7 @@ def test_what_one_request_says_twice_is_one_answer(redis_server: RedisServer) ->
 
 
 def test_an_answer_that_the_client_began(redis_server: RedisServer) -> None:
-    """Its beginning and what the engine made of it are one turn."""
+    """The client's beginning and the engine's continuation are one turn."""
 
     async def scene(kept_in: Conversation) -> None:
         await talk(kept_in, user("a"), said("{"), events=[TextDelta("}")])
@@ -102,7 +104,7 @@ def test_an_answer_that_the_client_began(redis_server: RedisServer) -> None:
 
 @pytest.mark.parametrize("events", [[], [TextDelta("")], [TextDelta("b"), EngineFailed("no")]])
 def test_what_is_no_answer_is_not_kept(redis_server: RedisServer, events: list[Event]) -> None:
-    """Nor is its question: the client asks again."""
+    """A failed or empty reply is not stored, and neither is its question: the client sends it again."""
 
     async def scene(kept_in: Conversation) -> None:
         await talk(kept_in, user("a"), events=events)
@@ -112,7 +114,7 @@ def test_what_is_no_answer_is_not_kept(redis_server: RedisServer, events: list[E
 
 
 def test_limits_that_were_lowered_hold_at_once(redis_server: RedisServer) -> None:
-    """Rules that change what is kept change what engines are told of old conversations."""
+    """With lower limits in the rules, prompts have fewer turns of conversations that are stored already."""
 
     async def scene(kept_in: Conversation) -> None:
         for letter in "abc":
@@ -129,7 +131,8 @@ def test_limits_that_were_lowered_hold_at_once(redis_server: RedisServer) -> Non
     [({"max_turns": 3}, user("b")), ({"max_tokens": 20}, user("b" * 80)), ({"max_bytes": 400}, user("b" * 300))],
 )
 def test_a_conversation_that_is_full(redis_server: RedisServer, limit: dict[str, int], message: Message) -> None:
-    """With `on_overflow: refuse` nothing is dropped, and what does not fit is refused before an engine is asked."""
+    """With `on_overflow: refuse` no turns are dropped, and a request that does not fit is refused before it reaches an
+    engine."""
 
     async def scene(kept_in: Conversation) -> None:
         await talk(kept_in, user("a"), events=[TextDelta(".")], on_overflow="refuse", **limit)
@@ -142,7 +145,7 @@ def test_a_conversation_that_is_full(redis_server: RedisServer, limit: dict[str,
 
 
 def test_a_system_message_of_each_request(redis_server: RedisServer) -> None:
-    """With `system: request` none is kept, nor told where an earlier rule had one kept."""
+    """With `system: request` no system message is stored, and one stored under earlier rules is not sent."""
 
     async def scene(kept_in: Conversation) -> None:
         await talk(kept_in, system("be kind"), user("a"), events=[TextDelta(".")])
@@ -154,14 +157,15 @@ def test_a_system_message_of_each_request(redis_server: RedisServer) -> None:
 
 
 def test_what_no_conversation_can_keep() -> None:
-    """Token ids are refused, with what to do instead."""
+    """Token ids are refused; the error names the alternative."""
     with pytest.raises(GatewayError, match="token ids cannot be kept") as refused:
         asyncio.run(ConversationTurn(None, HistorySpec()).begin(Generation("m", prompt=[1, 2])))
     assert refused.value.kind is ErrorKind.UNSUPPORTED
 
 
 def test_a_text_whose_beginning_is_missing_is_not_kept(redis_server: RedisServer) -> None:
-    """Nobody can tell what of a prompt is new while what is kept cannot be read; of messages the last answer tells."""
+    """While the conversation cannot be read, the new part of a text prompt is unknown, so nothing is stored; with
+    messages, all after the last answer is new."""
 
     async def scene(kept_in: Conversation) -> None:
         redis_server.client.set(kept_in.key, "of another type")

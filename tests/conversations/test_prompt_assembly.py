@@ -1,4 +1,4 @@
-"""What an engine is told of a conversation, and what of a request is new."""
+"""Which messages an engine gets of a conversation, and which of a request are new."""
 
 import pytest
 from hypothesis import given, settings
@@ -14,31 +14,31 @@ BE_KIND, BE_SHORT = system("be kind"), system("be short")
 
 
 def test_what_is_new_goes_behind_what_is_kept() -> None:
-    """A client that sends its new message alone is told with all the turns before it."""
+    """If a client sends its new message alone, the engine gets all turns before it."""
     done = complete(kept(A, OF_A), [B])
     assert done == CompletedPrompt((A, OF_A, B), (B,), num_stored=2)
 
 
 def test_the_first_message_begins_a_conversation() -> None:
-    """Where nothing is kept all that comes is new, answers that the client shows as examples too."""
+    """Without stored turns all messages are new, including answers that the client sends as examples."""
     assert complete(NOTHING, [A, OF_A, B]) == CompletedPrompt((A, OF_A, B), (A, OF_A, B))
 
 
 @pytest.mark.parametrize("before", [(), (BE_KIND,)])
 def test_who_sends_everything_is_told_as_he_sends_it(before: tuple[Message, ...]) -> None:
-    """Where a client's messages go on from what is kept, only the rest is new."""
+    """If a client's messages continue the stored ones, only the rest is new."""
     done = complete(kept(A, OF_A), [*before, A, OF_A, B])
     assert done == CompletedPrompt((*before, A, OF_A, B), (B,), before, num_stored=2)
 
 
 def test_older_turns_than_those_kept_are_the_clients() -> None:
-    """Turns that were dropped here, and that the client still has, go to the engine and are not kept anew."""
+    """Turns that were dropped here, and that the client still sends, go to the engine and are not stored again."""
     done = complete(kept(B, OF_B), [A, OF_A, B, OF_B, C])
     assert done == CompletedPrompt((A, OF_A, B, OF_B, C), (C,), num_stored=2)
 
 
 def test_the_end_of_a_conversation_is_known() -> None:
-    """A client that has room for its last turns alone gets the earlier ones back."""
+    """If a client sends only its last turns, the engine also gets the earlier ones."""
     done = complete(kept(A, OF_A, B, OF_B), [B, OF_B, C])
     assert done == CompletedPrompt((A, OF_A, B, OF_B, C), (C,), num_stored=4)
 
@@ -46,24 +46,25 @@ def test_the_end_of_a_conversation_is_known() -> None:
 @pytest.mark.parametrize(
     "told",
     [
-        [A, OF_A, user("b, I mean?")],  # the second question is another
-        [A, OF_A, B],  # the second answer is to come anew
-        [user("z?"), OF_A, B, OF_B, C],  # the first question was another
+        [A, OF_A, user("b, I mean?")],  # the second question differs
+        [A, OF_A, B],  # the second answer is to be generated again
+        [user("z?"), OF_A, B, OF_B, C],  # the first question differs
     ],
 )
 def test_a_client_that_tells_it_otherwise_is_right(told: list[Message]) -> None:
-    """A message edited, an answer made anew: the engine is told what the client sends, and that is kept from now on."""
+    """After an edited message or a regenerated answer the engine gets what the client sends, which replaces what is
+    stored."""
     assert complete(kept(A, OF_A, B, OF_B), told) == CompletedPrompt(tuple(told), tuple(told), replaces=True)
 
 
 def test_an_exchange_that_was_lost_is_found_again() -> None:
-    """Where Redis was away for one, a client that keeps everything brings it back."""
+    """A client that sends the whole conversation restores an exchange that was lost while Redis was away."""
     done = complete(kept(A, OF_A), [A, OF_A, B, OF_B, C])
     assert done == CompletedPrompt((A, OF_A, B, OF_B, C), (B, OF_B, C), num_stored=2)
 
 
 def test_answers_that_are_alike_prove_nothing() -> None:
-    """An edited conversation is not taken for the end of what is kept, because an answer in it comes again there."""
+    """An answer that occurs in both does not make an edited conversation the end of the stored one."""
     before = kept(A, OF_A, B, OF_A)
     told = [B, OF_A, C, OF_A, user("d?")]
     assert complete(before, told) == CompletedPrompt(tuple(told), tuple(told), replaces=True)
@@ -72,7 +73,7 @@ def test_answers_that_are_alike_prove_nothing() -> None:
 WORDS = st.sampled_from(["yes", "no", "go on"])
 STEPS = st.lists(
     st.tuples(
-        st.lists(WORDS, min_size=1, max_size=2),  # what is asked
+        st.lists(WORDS, min_size=1, max_size=2),  # the questions
         WORDS,  # the answer
         st.sampled_from(["new", "all", "last"]),  # what the client sends before it
         st.integers(1, 6),  # of its last messages
@@ -88,8 +89,9 @@ STEPS = st.lists(
 def test_however_a_client_sends_it_a_conversation_is_told_once(
     steps: list[tuple[list[str], str, str, int, bool]], max_turns: int
 ) -> None:
-    """New messages alone, all of them, or the last few: what is kept grows by the new ones and the answer, and the
-    engine is told these, with all that is kept before them, and where the client has more, that."""
+    """The client sends new messages alone, all of them, or the last few: the stored conversation grows by the new
+    messages and the answer, and the engine gets the new messages after all stored ones, or after the client's if it
+    sends more."""
     said_so_far: list[Message] = []
     turns: list[Message] = []
     for at, (words, answer, manner, number, calls_tool) in enumerate(steps):
@@ -110,24 +112,24 @@ def test_however_a_client_sends_it_a_conversation_is_told_once(
             begins = next((place for place in places if turns[place].role == "user"), len(turns))
             turns = turns[begins:]
         if not turns:
-            said_so_far = []  # a client that sends everything would tell it all anew
+            said_so_far = []  # a client that sends everything would send it all as new
 
 
 def test_a_last_message_of_the_assistants_begins_the_answer() -> None:
-    """It says nothing of whether the client sends everything."""
+    """The beginning of an answer does not show whether the client sends everything."""
     begun = said("{")
     assert complete(kept(A, OF_A), [B, begun]) == CompletedPrompt((A, OF_A, B, begun), (B, begun), num_stored=2)
 
 
 def test_a_system_message_is_said_once() -> None:
-    """It stays before all turns until another one is said."""
+    """A system message stays before all turns until another one replaces it."""
     assert complete(kept(A, OF_A, system=(BE_KIND,)), [B]).messages == (BE_KIND, A, OF_A, B)
     done = complete(kept(A, OF_A, system=(BE_KIND,)), [BE_SHORT, B])
     assert (done.messages, done.system, done.new) == ((BE_SHORT, A, OF_A, B), (BE_SHORT,), (B,))
 
 
 def test_a_tools_result_is_a_new_message() -> None:
-    """The call that it answers is kept: the client sends the result alone, or everything."""
+    """The call that a result answers is stored: the client sends the result alone, or everything."""
     before = kept(A, calls("c1"))
     assert complete(before, [result("c1")]).messages == (A, calls("c1"), result("c1"))
     assert complete(before, [A, calls("c1"), result("c1")]).new == (result("c1"),)
@@ -142,12 +144,12 @@ def test_a_tools_result_is_a_new_message() -> None:
     ],
 )
 def test_an_answer_is_known_again(sent_back: Message) -> None:
-    """Clients send an answer back as they keep it: in other parts, with thoughts, with a name."""
+    """An answer is recognized when the client sends it back in other parts, with reasoning, or with a name."""
     assert complete(kept(A, OF_A), [A, sent_back, B]).new == (B,)
 
 
 def test_arguments_are_compared_by_what_they_say() -> None:
-    """A client that has read a call's arguments writes them in its own way."""
+    """A call's arguments are compared as JSON values, since clients format them in their own way."""
     told = Message("assistant", (), (ToolCall("c1", "clock", '{"in": "Paris", "at": 1}'),))
     before = kept(A, calls("c1", arguments='{"at":1,"in":"Paris"}'))
     assert complete(before, [A, told, result("c1")]).new == (result("c1"),)
@@ -155,7 +157,7 @@ def test_arguments_are_compared_by_what_they_say() -> None:
 
 
 def test_a_text_goes_on() -> None:
-    """Where prompts are more of one text, they stand behind all that was asked and answered, with nothing between."""
+    """Text prompts that continue a text follow all earlier prompts and answers directly."""
     before = kept(user("Once upon"), said(" a time"))
     done = complete_text(before, " there was")
     assert (done.prompt, done.new, done.num_stored) == ("Once upon a time there was", (user(" there was"),), 2)
@@ -163,6 +165,6 @@ def test_a_text_goes_on() -> None:
 
 
 def test_without_what_is_kept_the_last_question_is_new() -> None:
-    """While Redis is away nobody knows what is kept: what stands before the last answer is taken for known."""
+    """While Redis is away the stored turns are unknown: messages before the last answer are taken for stored ones."""
     assert only_new([BE_KIND, A, OF_A, B]) == CompletedPrompt((BE_KIND, A, OF_A, B), (B,))
     assert only_new([B]) == CompletedPrompt((B,), (B,))

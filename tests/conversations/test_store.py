@@ -24,7 +24,7 @@ PATIENCE = 5.0
 
 
 def play(server: RedisServer, scene: Callable[[Store], Awaitable[None]]) -> None:
-    """A scene with a store of its own, as a worker has it."""
+    """Run a scene with a store of its own, as a worker has."""
 
     async def whole() -> None:
         store = Store(read_address(server.url), deadline=PATIENCE)
@@ -49,7 +49,7 @@ def texts(turns: tuple[Turn, ...]) -> list[str]:
 
 
 def test_an_exchange_is_there_for_the_next(redis_server: RedisServer) -> None:
-    """What one worker writes another one reads: messages, tokens, who answered, the system message beside them."""
+    """A worker reads what another one wrote: messages, tokens, engine and arm of the answer, and the system message."""
     answered = Turn(calls("c1", "clock", '{"in":"Paris"}'), 7, 1_700_000_001, False, "vllm", "blue")
     told = TurnRecord((turn(user("what time?"), 4), answered), (system("be kind"),))
 
@@ -64,7 +64,7 @@ def test_an_exchange_is_there_for_the_next(redis_server: RedisServer) -> None:
 
 
 def test_two_at_the_same_time_stand_one_after_the_other(redis_server: RedisServer) -> None:
-    """Requests of one session that have read the same do not interleave, and neither is lost."""
+    """Concurrent requests of one session that have read the same turns do not interleave, and both are stored."""
 
     async def scene(store: Store) -> None:
         talk = Conversation(store, "s", patience=PATIENCE)
@@ -80,7 +80,7 @@ def test_two_at_the_same_time_stand_one_after_the_other(redis_server: RedisServe
 
 
 def test_nobody_replaces_what_he_has_not_read(redis_server: RedisServer) -> None:
-    """A client that tells its conversation otherwise loses against an exchange that was written meanwhile."""
+    """A replacement by a client is discarded if another exchange was stored after the client's request began."""
 
     async def scene(store: Store) -> None:
         talk = Conversation(store, "s", patience=PATIENCE)
@@ -99,7 +99,7 @@ def test_nobody_replaces_what_he_has_not_read(redis_server: RedisServer) -> None
 
 
 def test_what_is_deleted_stays_deleted(redis_server: RedisServer) -> None:
-    """A request under way while its conversation is deleted brings nothing of it back."""
+    """A request in flight while its conversation is deleted restores nothing of it."""
 
     async def scene(store: Store) -> None:
         talk = Conversation(store, "s", patience=PATIENCE)
@@ -109,14 +109,15 @@ def test_what_is_deleted_stays_deleted(redis_server: RedisServer) -> None:
         assert await write(talk, exchange("b?", "b.", epoch=read.epoch)) == "gone"
         assert await talk.read() == NOTHING
         assert not await talk.delete()
-        await write(talk, exchange("c?", "c."))  # begun anew meanwhile
+        await write(talk, exchange("c?", "c."))  # a new conversation with the same name
         assert await write(talk, exchange("b?", "b.", epoch=read.epoch)) == "gone"
 
     play(redis_server, scene)
 
 
 def test_tenants_have_their_own(redis_server: RedisServer) -> None:
-    """The same session of another tenant is another conversation, whatever the names are made of."""
+    """Equal session names of two tenants are two conversations, also if tenant and session concatenate to the same
+    text."""
     ids = {conversation_id(*who) for who in [("s", ""), ("s", "a"), ("s", "b"), ("as", ""), ("a", "s"), ("", "as")]}
     assert len(ids) == 6
 
@@ -128,7 +129,7 @@ def test_tenants_have_their_own(redis_server: RedisServer) -> None:
 
 
 def test_a_conversation_is_forgotten(redis_server: RedisServer) -> None:
-    """All of it goes `ttl` after its last exchange."""
+    """A conversation expires as a whole, `ttl` after its last exchange."""
 
     async def scene(store: Store) -> None:
         talk = Conversation(store, "s", patience=PATIENCE)
@@ -145,7 +146,7 @@ def test_a_conversation_is_forgotten(redis_server: RedisServer) -> None:
 
 
 def test_a_redis_without_memory_may_drop_half_of_it(redis_server: RedisServer) -> None:
-    """Where Redis has evicted the turns, or what is known of them, the conversation begins anew with right counts."""
+    """If Redis has evicted the turns, or the counts, the conversation restarts with correct counts."""
 
     async def scene(store: Store) -> None:
         client = redis_server.client
@@ -166,7 +167,7 @@ def test_a_redis_without_memory_may_drop_half_of_it(redis_server: RedisServer) -
 
 
 def test_what_is_foreign_is_an_error(redis_server: RedisServer) -> None:
-    """A key of another type, or turns that nobody here has written, are a Redis that does not answer."""
+    """A key of another type, or turns in a foreign format, are treated as a Redis that does not answer."""
 
     async def scene(store: Store) -> None:
         talk = Conversation(store, "s", patience=PATIENCE)
@@ -184,7 +185,7 @@ def test_what_is_foreign_is_an_error(redis_server: RedisServer) -> None:
 
 
 def test_all_are_listed(redis_server: RedisServer) -> None:
-    """Page by page, with what an operator wants to know of each; other keys are left out."""
+    """A list of conversations comes in pages, with the facts that operators need; other keys are left out."""
 
     async def scene(store: Store) -> None:
         redis_server.client.set("pointsman:1:session:{x}", "1")
@@ -203,7 +204,7 @@ def test_all_are_listed(redis_server: RedisServer) -> None:
 
 
 def test_a_cluster_keeps_them_too(tmp_path: Path) -> None:
-    """Both keys of a conversation are on one server, whichever that is; only a list of all of them cannot be had."""
+    """Both keys of a conversation are on the same server; only the list of all conversations is not available."""
     with cluster(tmp_path) as servers:
 
         async def scene() -> None:
@@ -236,7 +237,7 @@ def test_a_cluster_keeps_them_too(tmp_path: Path) -> None:
 def test_what_no_gateway_has_written_is_told_so(
     redis_server: RedisServer, fields: dict[str, str], turns: list[bytes]
 ) -> None:
-    """To who asks for it; and who asks for all conversations gets the others."""
+    """Reading a malformed conversation raises an error; the list of all conversations still has the others."""
 
     async def scene(store: Store) -> None:
         talk = Conversation(store, "broken", patience=PATIENCE)
@@ -272,7 +273,7 @@ def test_redis_trims_as_python_does(
     limits: HistorySpec,
     before: tuple[Message, ...],
 ) -> None:
-    """The script drops what `num_dropped` says, write after write, and counts what is left."""
+    """The script drops as many turns as `num_dropped`, after each write, and counts the rest."""
     redis_process.client.flushall()
 
     async def scene(store: Store) -> None:

@@ -1,4 +1,4 @@
-"""Turns as Redis keeps them, and as the admin API exports them."""
+"""Turns in their stored form, and in the admin API's export."""
 
 from math import ceil
 
@@ -41,13 +41,13 @@ MESSAGES = [
     "about", [{}, {"is_estimated": False, "engine": "vllm", "arm": "blue"}, {"is_cut": True, "created": 7}]
 )
 def test_a_turn_is_read_as_it_was_written(message: Message, about: dict[str, object]) -> None:
-    """Whatever a message holds, and whatever is known of the turn."""
+    """Any message is read back with all properties of its turn."""
     turn = Turn(message, 12, **about)  # type: ignore[arg-type]
     assert read(written(turn)) == turn
 
 
 def test_a_turn_is_an_openai_message_with_fields_of_ours() -> None:
-    """Role and tokens stand first, where Redis' script finds them; an export leaves out what is ours."""
+    """Role and tokens come first, where the Redis script finds them; an export leaves out the gateway's own fields."""
     turn = Turn(said("hi"), 1, 1_700_000_000, False, "vllm", "blue", True)
     assert written(turn) == (
         b'{"role":"assistant","tokens":1,"created":1700000000,"engine":"vllm","arm":"blue","cut":true,"content":"hi"}'
@@ -57,13 +57,13 @@ def test_a_turn_is_an_openai_message_with_fields_of_ours() -> None:
 
 
 def test_thoughts_are_not_kept() -> None:
-    """What a model thought is told with its answer alone."""
+    """The stored form of a turn has no reasoning."""
     turn = Turn(Message("assistant", (Reasoning("hm"), Text("hi"))), 1)
     assert read(written(turn)).message == said("hi")
 
 
 def test_media_by_an_address_have_no_form() -> None:
-    """A file that OpenAI's messages cannot name is refused by name."""
+    """A file that OpenAI's messages cannot represent is refused by name."""
     with pytest.raises(GatewayError, match="file by its address") as refused:
         written(Turn(Message("user", (Media("file", "https://a/b.pdf"),)), 1))
     assert refused.value.kind is ErrorKind.UNSUPPORTED
@@ -93,7 +93,7 @@ def sized(turns: list[Turn], size: int = 10) -> list[int]:
 
 @st.composite
 def conversations(draw: st.DrawFn) -> list[Turn]:
-    """Exchanges as they come: questions, calls with their results, answers; tokens as engines count them."""
+    """Realistic exchanges: questions, calls with their results, answers; token counts as engines report them."""
     turns: list[Turn] = []
     for number in range(draw(st.integers(0, 6))):
         messages: list[Message] = [user("?")] * draw(st.integers(1, 2))
@@ -110,8 +110,8 @@ LIMITS = st.builds(HistorySpec, st.integers(1, 30), st.integers(1, 200), st.inte
 @settings(max_examples=300, deadline=None)
 @given(conversations(), LIMITS, st.integers(0, 100), st.data())
 def test_trimming(turns: list[Turn], limits: HistorySpec, system_bytes: int, data: st.DataObject) -> None:
-    """What is left is within the limits and begins with a question; no result stands without its call; and one
-    exchange more would have been too much."""
+    """The remaining turns are within the limits and begin with a question; no result remains without its call; and one
+    exchange more would exceed the limits."""
     sizes = [data.draw(st.integers(1, 60)) for _ in turns]
     dropped = num_dropped(turns, sizes, system_bytes, limits)
     left, left_sizes = turns[dropped:], sizes[dropped:]
@@ -130,13 +130,13 @@ def test_trimming(turns: list[Turn], limits: HistorySpec, system_bytes: int, dat
 
 
 def test_nothing_is_dropped_within_the_limits() -> None:
-    """A conversation at its limit is kept whole."""
+    """A conversation at its limits loses nothing."""
     turns = [turn(user("a"), 5), turn(said("b"), 5)]
     assert num_dropped(turns, sized(turns), 0, HistorySpec(2, 10, 20)) == 0
 
 
 def test_the_oldest_exchange_goes_first() -> None:
-    """Question and answer go together."""
+    """The question and the answer of an exchange are dropped together."""
     turns = [turn(user("a"), 5), turn(said("b"), 5), turn(user("c"), 5), turn(said("d"), 5)]
     assert num_dropped(turns, sized(turns), 0, HistorySpec(3, NO_LIMIT, NO_LIMIT)) == 2
     assert num_dropped(turns, sized(turns), 0, HistorySpec(100, 19, NO_LIMIT)) == 2
@@ -144,13 +144,13 @@ def test_the_oldest_exchange_goes_first() -> None:
 
 
 def test_a_system_message_counts() -> None:
-    """It stays, so what is left of the limits is for the turns: 4 bytes of it are a token."""
+    """The system message stays and takes its share of the limits: 4 bytes of it are a token."""
     turns = [turn(user("a"), 5), turn(said("b"), 5)]
     assert num_dropped(turns, sized(turns), 4, HistorySpec(10, 10, NO_LIMIT)) == 2
     assert num_dropped(turns, sized(turns), 4, HistorySpec(10, 11, NO_LIMIT)) == 0
 
 
 def test_what_is_too_long_by_itself_is_not_kept() -> None:
-    """An exchange beyond the limits leaves nothing."""
+    """If a single exchange exceeds the limits, no turn remains."""
     turns = [turn(user("a"), 5), turn(said("b"), 5), turn(user("c"), 100), turn(said("d"), 5)]
     assert num_dropped(turns, sized(turns), 0, HistorySpec(100, 50, NO_LIMIT)) == 4

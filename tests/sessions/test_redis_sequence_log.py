@@ -1,4 +1,4 @@
-"""The inputs of sequences in a real Redis: numbered before they are sent, and never told with one missing."""
+"""The inputs of sequences in a real Redis: numbered before they are sent, and replayed only if none is missing."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
@@ -29,7 +29,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
 
 
 class Worker:
-    """One worker's keeper of inputs, and what it was told of places."""
+    """One worker's sequence log, and the places that it reported."""
 
     def __init__(self, url: str) -> None:
         self.store = Store(read_address(url), deadline=2.0)
@@ -72,12 +72,13 @@ def play(server: RedisServer, scene: Scene) -> None:
 
 @pytest.mark.parametrize("told", INPUTS)
 def test_an_input_reads_as_it_was_written(told: Input) -> None:
-    """Whatever bytes it has."""
+    """An input keeps any bytes when it is written and read."""
     assert Input.read(bytes(told)) == told
 
 
 def test_what_workers_keep_together_each_can_tell(server: RedisServer) -> None:
-    """Requests of one sequence come by several workers; the inputs are in their order, those refused left out."""
+    """The requests of one sequence come through several workers; the log has their inputs in order, without refused
+    ones."""
 
     async def scene(one: Worker, other: Worker) -> None:
         first = await one.number(start=True)
@@ -115,7 +116,7 @@ def test_a_number_comes_with_the_place_as_of_the_request_before(server: RedisSer
 
 
 def test_a_sequence_that_lacks_an_input_is_not_told(server: RedisServer) -> None:
-    """Nobody knows whether an engine took the second: the third is sent all the same, but nothing is ever replayed."""
+    """It is unknown whether an engine took the second input: the third is sent, but the sequence is never replayed."""
 
     async def scene(one: Worker, other: Worker) -> None:
         one.inputs.keep(await one.number(start=True), SPEC, INPUTS[0])
@@ -129,7 +130,8 @@ def test_a_sequence_that_lacks_an_input_is_not_told(server: RedisServer) -> None
 
 
 def test_a_request_whose_worker_died_is_never_settled(server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who comes next waits, and is refused: the sequence may be about to move. It goes on after that."""
+    """The next request waits for the unsettled one and is refused, since the sequence may be moving. Later requests are
+    sent."""
     monkeypatch.setattr(inputs_module, "_SETTLE_SECONDS", 0.05)
 
     async def scene(one: Worker, other: Worker) -> None:
@@ -146,7 +148,7 @@ def test_a_request_whose_worker_died_is_never_settled(server: RedisServer, monke
 
 
 def test_an_id_that_is_used_again_is_another_sequence(server: RedisServer) -> None:
-    """What one says late of a sequence that was started anew meanwhile changes nothing there."""
+    """Late writes for a sequence that has restarted meanwhile do not change the new sequence."""
 
     async def scene(one: Worker, other: Worker) -> None:
         old = await one.number(start=True)
@@ -170,7 +172,7 @@ LIMITS = [
 
 @pytest.mark.parametrize("spec, why", LIMITS)
 def test_beyond_its_limits_a_sequence_is_kept_no_more(server: RedisServer, spec: ReplaySpec, why: str) -> None:
-    """Redis is left without the inputs, and with the reason."""
+    """Beyond a limit, Redis keeps the reason in place of the inputs."""
 
     async def scene(one: Worker, other: Worker) -> None:
         for index in range(3):
@@ -183,7 +185,7 @@ def test_beyond_its_limits_a_sequence_is_kept_no_more(server: RedisServer, spec:
 
 
 def test_a_sequence_whose_start_nobody_saw_is_not_told(server: RedisServer) -> None:
-    """It began before the rule did, or was forgotten: the client reads so."""
+    """A sequence that began before its rule, or was forgotten, is not replayed; the error gives this reason."""
 
     async def scene(one: Worker, other: Worker) -> None:
         late = await one.number()
@@ -194,8 +196,8 @@ def test_a_sequence_whose_start_nobody_saw_is_not_told(server: RedisServer) -> N
 
 
 def test_without_redis_only_starts_are_sent(server: RedisServer) -> None:
-    """While Redis is away nobody knows where sequences are by now, so their requests are refused; that changes nothing,
-    and they go on when it is back. One that begins meanwhile is never replayed."""
+    """Without Redis the location of a sequence is unknown, so its requests are refused; they are sent again once Redis
+    is back. A sequence that begins meanwhile is never replayed."""
 
     async def scene(one: Worker, other: Worker) -> None:
         quick = ReplaySpec(patience=0.05)
@@ -224,7 +226,7 @@ def test_without_redis_only_starts_are_sent(server: RedisServer) -> None:
 
 
 def test_a_key_of_somebody_elses_is_as_good_as_no_redis(server: RedisServer) -> None:
-    """A sequence whose key holds another type cannot go on."""
+    """Requests of a sequence whose key has another type are refused."""
 
     async def scene(one: Worker, other: Worker) -> None:
         server.client.lpush("pointsman:1:inputs:{m:7}", "not a hash")

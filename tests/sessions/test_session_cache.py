@@ -1,4 +1,4 @@
-"""What a worker knows of sessions: read from a real Redis once, written behind, and never waited for."""
+"""A worker's cache of sessions: read from a real Redis once, written behind, and never waited for."""
 
 import asyncio
 import time
@@ -25,8 +25,8 @@ Scene = Callable[[Callable[..., SessionCache], Callable[..., Awaitable[None]]], 
 
 @pytest.fixture
 def play(server: RedisServer) -> Callable[[Scene], None]:
-    """A function that plays a scene with books over an empty Redis: it gets a maker of books, each with a store of its
-    own as each worker has, and a function that waits until all is written."""
+    """A function that runs a scene with session caches over an empty Redis: the scene gets a factory of caches, each
+    with a store of its own as in a worker, and a function that waits until everything is written."""
 
     def play(scene: Scene) -> None:
         server.client.flushall()
@@ -53,7 +53,7 @@ def play(server: RedisServer) -> Callable[[Scene], None]:
 
 
 async def found(book: SessionCache, session: str) -> Session:
-    """What a book finds, as a request does."""
+    """The session that a cache finds, looked up as a request looks it up."""
     known = book.get(session, time.time())
     if known is not None:
         return known
@@ -63,7 +63,7 @@ async def found(book: SessionCache, session: str) -> Session:
 
 
 def test_what_one_worker_writes_another_reads(play: Callable[[Scene], None], server: RedisServer) -> None:
-    """Arm, place, count and times of a session are the same for each worker, and expire when nobody comes any more."""
+    """Arm, place, count and times of a session are the same for each worker, and expire when its requests end."""
 
     async def scene(make: Callable[..., SessionCache], written: Callable[..., Awaitable[None]]) -> None:
         one, other = make(ttl=600), make(ttl=600)
@@ -86,7 +86,7 @@ def test_what_one_worker_writes_another_reads(play: Callable[[Scene], None], ser
 
 
 def test_the_arm_that_was_first_stays(play: Callable[[Scene], None]) -> None:
-    """Where two workers meet a session at the same time, one of them was first in Redis, and all come to that."""
+    """If two workers see a new session at the same time, all workers use the arm that was in Redis first."""
 
     async def scene(make: Callable[..., SessionCache], written: Callable[..., Awaitable[None]]) -> None:
         one, other = make(), make()
@@ -103,7 +103,7 @@ def test_the_arm_that_was_first_stays(play: Callable[[Scene], None]) -> None:
 
 
 def test_sessions_of_one_turn_are_read_together(play: Callable[[Scene], None]) -> None:
-    """Many sessions that come at once cost one pipeline, and one session that comes twice is read once."""
+    """Many concurrent sessions cost one pipeline, and a session that is requested twice is read once."""
 
     async def scene(make: Callable[..., SessionCache], written: Callable[..., Awaitable[None]]) -> None:
         book = make()
@@ -115,13 +115,13 @@ def test_sessions_of_one_turn_are_read_together(play: Callable[[Scene], None]) -
         assert book._store.counts.calls - before == 1
         assert book.counts.read == 50
         assert await found(book, "s1") is sessions[1]
-        assert book._store.counts.calls - before == 1  # known by now
+        assert book._store.counts.calls - before == 1  # cached
 
     play(scene)
 
 
 def test_news_make_a_worker_read_again(play: Callable[[Scene], None]) -> None:
-    """What somebody else has moved is forgotten at their word, and found where it is now."""
+    """A change by another worker drops the session from the cache, and the next read finds its new place."""
 
     async def scene(make: Callable[..., SessionCache], written: Callable[..., Awaitable[None]]) -> None:
         other = make()
@@ -141,7 +141,7 @@ def test_news_make_a_worker_read_again(play: Callable[[Scene], None]) -> None:
 
 
 def test_a_sequence_is_remembered_until_it_ends(play: Callable[[Scene], None], server: RedisServer) -> None:
-    """A sequence's place is in Redis while it goes on; models that use the same number do not meet."""
+    """A sequence's place is in Redis until the sequence ends; equal numbers of different models do not collide."""
 
     async def scene(make: Callable[..., SessionCache], written: Callable[..., Awaitable[None]]) -> None:
         one, other = make(), make()
@@ -162,7 +162,7 @@ def test_a_sequence_is_remembered_until_it_ends(play: Callable[[Scene], None], s
 
 
 def test_a_key_of_somebody_elses_is_as_good_as_none(play: Callable[[Scene], None], server: RedisServer) -> None:
-    """A session goes on though its key holds another type, and what is written to it is refused and lost."""
+    """A session whose key has another type works, and its writes are refused and lost."""
 
     async def scene(make: Callable[..., SessionCache], written: Callable[..., Awaitable[None]]) -> None:
         server.client.lpush("pointsman:1:session:{s}", "not a hash")
@@ -178,7 +178,7 @@ def test_a_key_of_somebody_elses_is_as_good_as_none(play: Callable[[Scene], None
 
 
 def test_without_redis_a_session_is_known_at_once() -> None:
-    """Nothing is asked and nothing is kept but in this process."""
+    """A session without Redis lives in this process alone."""
 
     async def scene() -> None:
         book = SessionCache(None, asyncio.get_running_loop())
@@ -194,7 +194,7 @@ def test_without_redis_a_session_is_known_at_once() -> None:
 
 
 def test_a_redis_that_is_late_costs_its_deadline_once(server: RedisServer) -> None:
-    """A session that cannot be read in time goes on without, and is read when Redis is back."""
+    """A session that cannot be read in time continues without its stored state, and is read when Redis is back."""
 
     async def scene() -> None:
         store = Store(read_address(server.url), deadline=0.02)
@@ -204,9 +204,9 @@ def test_a_redis_that_is_late_costs_its_deadline_once(server: RedisServer) -> No
         server.pause()
         try:
             session = await found(book, "late")
-            assert (session.places, session.is_new) == ({}, False)  # nobody knows
+            assert (session.places, session.is_new) == ({}, False)  # unknown
             assert book.counts.unread == 1
-            assert book.get("late", time.time()) is session  # not asked for again at once
+            assert book.get("late", time.time()) is session  # not read again at once
         finally:
             server.resume()
         book.forget_all()
@@ -223,7 +223,7 @@ def test_a_redis_that_is_late_costs_its_deadline_once(server: RedisServer) -> No
 
 
 def test_a_book_holds_so_many_and_no_more() -> None:
-    """Who invents sessions does not fill the memory, and sessions in use are not forgotten for it."""
+    """Names that clients invent do not fill the memory, and do not evict sessions in use."""
 
     async def scene() -> None:
         book = SessionCache(None, asyncio.get_running_loop(), max_sessions=100)
@@ -249,19 +249,19 @@ def test_keys_are_readable_where_names_are_plain(session: str, key: str) -> None
 
 
 def test_models_and_ids_do_not_run_into_each_other() -> None:
-    """A colon may stand in a model's name, and in a sequence's."""
+    """Models and sequences may have a colon in their names."""
     assert session_key(Sequence("1", "m:x")) != session_key(Sequence("x:1", "m"))
 
 
 @pytest.mark.parametrize("session", ["ü", "a}b", "a b", "x" * 97, "\udce4"])
 def test_any_name_has_a_short_key(session: str) -> None:
-    """Names that are long, or of other letters, have a digest for a key: none reaches beyond its own."""
+    """A name that is long or has other characters gets a digest as its key, which stays within the braces."""
     key = session_key(session)
     assert key.startswith("pointsman:1:session:{sha256-") and len(key) < 110
 
 
 def test_a_session_that_is_forgotten_is_a_new_one(play: Callable[[Scene], None], server: RedisServer) -> None:
-    """Who had been told to forget a session has neither its arm nor its place, and what it was does not come back."""
+    """A session that was forgotten has neither arm nor place, and its old state does not come back."""
 
     async def scene(make: Callable[..., SessionCache], written: Callable[..., Awaitable[None]]) -> None:
         book = make()
@@ -282,7 +282,7 @@ def test_a_session_that_is_forgotten_is_a_new_one(play: Callable[[Scene], None],
 
 
 def test_a_redis_without_its_data_is_told_the_arms_again(play: Callable[[Scene], None], server: RedisServer) -> None:
-    """A worker that knows a session's arm tells the others, who would else draw another one."""
+    """A worker that knows a session's arm writes it to Redis again, so that other workers do not draw another one."""
 
     async def scene(make: Callable[..., SessionCache], written: Callable[..., Awaitable[None]]) -> None:
         one, other = make(ttl=100), make()
@@ -301,7 +301,7 @@ def test_a_redis_without_its_data_is_told_the_arms_again(play: Callable[[Scene],
 def test_what_was_moved_without_redis_is_known_when_it_is_back(
     play: Callable[[Scene], None], server: RedisServer
 ) -> None:
-    """A session that is read before all that waited is written is where this worker had put it."""
+    """A session that is read before its queued writes are done has the place that this worker set."""
 
     async def scene(make: Callable[..., SessionCache], written: Callable[..., Awaitable[None]]) -> None:
         book = make()
@@ -321,7 +321,7 @@ def test_what_was_moved_without_redis_is_known_when_it_is_back(
 def test_of_two_who_move_a_session_at_once_the_last_one_counts(
     play: Callable[[Scene], None], server: RedisServer
 ) -> None:
-    """Who hears of the other's place before his own is written takes that for the last word for a second at most."""
+    """A place that another worker wrote before this worker's pending write is cached for a second at most."""
 
     async def scene(make: Callable[..., SessionCache], written: Callable[..., Awaitable[None]]) -> None:
         book = make()
@@ -333,7 +333,7 @@ def test_of_two_who_move_a_session_at_once_the_last_one_counts(
         book.forget("s")
         assert (await found(book, "s")).places == {"gpu": "http://a"}
         await written()
-        assert book.get("s", time.time() + 1.1) is None  # read anew
+        assert book.get("s", time.time() + 1.1) is None  # read again
         book.forget_all()
         assert (await found(book, "s")).places == {"gpu": "http://b"}
 
@@ -341,13 +341,13 @@ def test_of_two_who_move_a_session_at_once_the_last_one_counts(
 
 
 def test_news_of_a_session_that_is_being_read_count(play: Callable[[Scene], None], server: RedisServer) -> None:
-    """An answer that was under way when somebody moved the session is not taken for the last word."""
+    """A read that was in flight when another worker moved the session is not cached."""
 
     async def scene(make: Callable[..., SessionCache], written: Callable[..., Awaitable[None]]) -> None:
         book = make()
         waiting: asyncio.Future[Session] = asyncio.get_running_loop().create_future()
         book.find("s", waiting.set_result)
-        await asyncio.sleep(0)  # the question is under way
+        await asyncio.sleep(0)  # the read is in flight
         book.forget("s")
         await waiting
         server.client.hset("pointsman:1:session:{s}", "at:gpu", "http://b")
@@ -357,7 +357,7 @@ def test_news_of_a_session_that_is_being_read_count(play: Callable[[Scene], None
 
 
 def test_a_clock_that_is_set_back_stops_nothing(play: Callable[[Scene], None]) -> None:
-    """Sessions are read anew and written down all the same, not when the clock is there again."""
+    """A clock that is set back delays neither the next read of a session nor its next write."""
 
     async def scene(make: Callable[..., SessionCache], written: Callable[..., Awaitable[None]]) -> None:
         book = make()
@@ -373,7 +373,7 @@ def test_a_clock_that_is_set_back_stops_nothing(play: Callable[[Scene], None]) -
 
 
 def test_every_key_of_a_session_expires(play: Callable[[Scene], None], server: RedisServer) -> None:
-    """Also of one whose worker dies before it has written down more than the arm, or the place."""
+    """The keys also expire if the worker dies after it has written only the arm or the place."""
 
     async def scene(make: Callable[..., SessionCache], written: Callable[..., Awaitable[None]]) -> None:
         book = make(ttl=100)
@@ -389,7 +389,7 @@ def test_every_key_of_a_session_expires(play: Callable[[Scene], None], server: R
 
 
 def test_a_session_that_goes_on_is_remembered(play: Callable[[Scene], None], server: RedisServer) -> None:
-    """However short the rules say that a session is remembered which does not."""
+    """A session in use is written often enough that it does not expire, even with a short time to live."""
 
     async def scene(make: Callable[..., SessionCache], written: Callable[..., Awaitable[None]]) -> None:
         book = make(ttl=9)
@@ -406,7 +406,7 @@ def test_a_session_that_goes_on_is_remembered(play: Callable[[Scene], None], ser
 
 
 def test_one_request_that_fails_does_not_end_others(play: Callable[[Scene], None]) -> None:
-    """Whoever waits for a session of the same turn is told, and so is who asks for it next."""
+    """Other callers that wait for sessions of the same batch get them, and so does the next caller."""
 
     async def scene(make: Callable[..., SessionCache], written: Callable[..., Awaitable[None]]) -> None:
         book = make()
@@ -427,7 +427,7 @@ def test_one_request_that_fails_does_not_end_others(play: Callable[[Scene], None
 
 
 def test_a_swap_of_rules_leaves_no_engine_behind() -> None:
-    """A session that does not come back holds no endpoint of rules that are gone."""
+    """A session without further requests holds no endpoint of replaced rules."""
 
     async def scene() -> None:
         book = SessionCache(None, asyncio.get_running_loop())
@@ -441,7 +441,8 @@ def test_a_swap_of_rules_leaves_no_engine_behind() -> None:
 
 
 def test_what_was_concluded_from_arms_goes_with_them() -> None:
-    """Where a session was led is found anew once an arm of it changes, is read, is forgotten, or other rules hold."""
+    """A session's cached route is dropped when one of its arms changes, is read or is forgotten, and when rules
+    change."""
 
     async def scene() -> None:
         book = SessionCache(None, asyncio.get_running_loop())
@@ -463,7 +464,7 @@ def test_what_was_concluded_from_arms_goes_with_them() -> None:
 
 
 def test_what_is_used_stays_and_is_counted_once() -> None:
-    """However many others come; and nothing is there twice."""
+    """A name in use stays cached however many others are added, and each name is there once."""
     known = LruSessions(10)
     regular = known.add("regular", Session("regular", 0.0))
     for number in range(100):
@@ -475,7 +476,7 @@ def test_what_is_used_stays_and_is_counted_once() -> None:
 
 
 def test_what_is_added_again_takes_the_place_of_the_first() -> None:
-    """Whether that is young or old by then; what is forgotten does not come back."""
+    """An added name replaces the earlier one, in either generation; a removed name does not come back."""
     known = LruSessions(4)
     for name in ("a", "b", "c"):
         known.add(name, Session(name, 0.0))

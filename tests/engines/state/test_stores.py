@@ -70,7 +70,7 @@ def test_what_is_put_comes_some_time(opened: Opened) -> None:
 
 
 def test_what_was_read_need_not_be_put(opened: Opened) -> None:
-    """A value that was read is stored already, whoever wrote it."""
+    """A value that the store has read needs no `put`."""
     store = opened()
     store.write("a", value(b"one"))
     assert store.get(["a"]) != [None]
