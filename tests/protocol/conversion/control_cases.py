@@ -1,4 +1,4 @@
-"""One request and one reply after another, in both protocols."""
+"""Pairs of equivalent control requests and replies in gRPC and REST."""
 
 import json
 from typing import Any

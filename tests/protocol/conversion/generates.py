@@ -1,4 +1,4 @@
-"""A model as its metadata describes it, for tests of generate."""
+"""A model's metadata for tests of the generate conversion."""
 
 from __future__ import annotations
 

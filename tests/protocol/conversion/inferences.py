@@ -1,4 +1,4 @@
-"""Inference messages of every kind, for hypothesis: tensors of every datatype, parameters of every type."""
+"""Hypothesis strategies for inference messages with tensors of every datatype and parameters of every type."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def elements(datatype: str, raw: bytes) -> list[Any]:
 
 
 def comparable(values: list[Any]) -> list[Any]:
-    """Values that compare: a NaN equals a NaN, and -0.0 is not 0.0."""
+    """Values in a comparable form: NaN equals NaN, and -0.0 differs from 0.0."""
     return [repr(value) if isinstance(value, float) else value for value in values]
 
 
@@ -57,7 +57,7 @@ texts = st.binary(max_size=9) | st.text(max_size=4).map(str.encode)
 
 @st.composite
 def tensors(draw: st.DrawFn, datatypes: list[str] | None = None, *, axes: bool = False) -> Tensor:
-    """A tensor with data for its shape; with `axes` it has at least one."""
+    """A tensor with data that fits its shape; with `axes`, the shape has at least one axis."""
     datatype = draw(st.sampled_from(datatypes or list(DATATYPES)))
     shape = draw(shapes.filter(bool) if axes else shapes)
     count = prod(shape)
@@ -104,7 +104,7 @@ def set_parameters(target: Any, values: dict[str, Any]) -> None:
 
 
 def parameter_values(source: Any) -> dict[str, Any]:
-    """The values of a map of InferParameters, in which int64 and uint64 are one type."""
+    """The values of a map of InferParameters; int64 and uint64 count as one type."""
     values = {}
     for name, parameter in source.items():
         value = getattr(parameter, parameter.WhichOneof("parameter_choice"))
@@ -135,5 +135,5 @@ def response_of(outputs: list[Tensor], values: dict[str, Any], response_id: str 
 
 
 def serialised(name: str, text: str) -> bytes:
-    """A message of protobuf's text format on the wire."""
+    """Serialize a message given in protobuf's text format."""
     return bytes(text_format.Parse(text, message(name)()).SerializeToString(deterministic=True))

@@ -1,4 +1,4 @@
-"""Control calls in either protocol: what a request and a reply of the one look like in the other."""
+"""Conversion of control requests and replies between gRPC and REST."""
 
 import json
 from typing import Any
@@ -15,7 +15,8 @@ from tests.protocol.conversion.control_cases import REPLIES, REQUESTS, Fields, b
 
 
 def test_every_control_rpc_has_an_entry() -> None:
-    """Of Triton's RPCs only the two inferences are converted elsewhere, and each entry stands in both tables here."""
+    """Every Triton RPC except the two inference RPCs is a control RPC, and both tables in this module cover each
+    one."""
     assert CONTROLS.keys() == RPCS.keys() - {"ModelInfer", "ModelStreamInfer"}
     assert CONTROLS.keys() == {rpc for rpc, *_ in REQUESTS}
     assert CONTROLS.keys() == {rpc for rpc, *_ in REPLIES} | {"ModelConfig"}
@@ -23,19 +24,19 @@ def test_every_control_rpc_has_an_entry() -> None:
 
 @pytest.mark.parametrize(("rpc", "fields", "method", "target", "json_body"), REQUESTS)
 def test_requests(rpc: str, fields: Fields, method: str, target: str, json_body: Any) -> None:
-    """A request asks the same in both protocols, to the byte."""
+    """Equivalent gRPC and REST requests convert into each other byte for byte."""
     asked = RestRequest(method, target, RestBody(body(json_body).replace(b"\\u00fc", "ü".encode())))
     assert rest_request(rpc, request(rpc, **fields)) == asked
     assert rpc_request(method, target, asked.body.data) == (rpc, request(rpc, **fields))
 
 
-# A model's traces and the statistics of all models are operations of their own to whoever routes REST.
+# REST routing treats a model's trace settings and the statistics of all models as separate operations.
 SPECIAL_OPERATIONS = {Operation.MODEL_TRACE: Operation.TRACE, Operation.SERVER_STATS: Operation.MODEL_STATS}
 
 
 @pytest.mark.parametrize(("rpc", "method", "target"), [(rpc, method, target) for rpc, _, method, target, _ in REQUESTS])
 def test_requests_are_routed_alike(rpc: str, method: str, target: str) -> None:
-    """What a path asks for is the operation of the RPC that it is converted to."""
+    """A REST path maps to the same operation as the RPC that it converts to."""
     call = read_path(target)
     assert call is not None
     assert SPECIAL_OPERATIONS.get(call.operation, call.operation) is RPCS[rpc].operation
@@ -44,14 +45,14 @@ def test_requests_are_routed_alike(rpc: str, method: str, target: str) -> None:
 
 @pytest.mark.parametrize(("rpc", "fields", "status", "json_body"), REPLIES)
 def test_replies(rpc: str, fields: Fields, status: int, json_body: Any) -> None:
-    """A reply says the same in both protocols."""
+    """Equivalent gRPC and REST replies convert into each other."""
     reply = rest_response(rpc, response(rpc, **fields))
     assert (reply.status, json.loads(reply.body) if reply.body else None) == (status, json_body)
     assert rpc_response(rpc, status, body(json_body)) == response(rpc, **fields)
 
 
 def test_settings_keep_triton_s_order() -> None:
-    """Settings come in the order in which Triton tells them, whatever order a map has; unknown ones behind."""
+    """Settings are written in Triton's order, whatever the map's order; unknown settings come last."""
     names = ["zone", "trace_mode", "trace_rate", "area", "trace_level"]
     reply = rest_response("TraceSetting", response("TraceSetting", settings={name: {"value": ["1"]} for name in names}))
     assert list(json.loads(reply.body)) == ["trace_level", "trace_rate", "trace_mode", "area", "zone"]
@@ -73,7 +74,8 @@ CONFIG = {
 
 
 def test_configuration() -> None:
-    """A configuration is the JSON that Triton writes: 64-bit numbers are numbers, defaults are told."""
+    """A model configuration is written as Triton writes it: 64-bit integers are JSON numbers, and defaults are
+    included."""
     data = rpc_response("ModelConfig", 200, body(CONFIG))
     config = parse("inference.ModelConfigResponse", data).config
     assert config.dynamic_batching.priority_queue_policy[2].default_timeout_microseconds == 8
@@ -89,7 +91,7 @@ def test_configuration() -> None:
 
 @pytest.mark.parametrize("path", ["initial_state", "secondary_devices"])
 def test_numbers_that_triton_tells_as_texts(path: str) -> None:
-    """Three 64-bit numbers of a configuration are texts in Triton's JSON, and so they are here."""
+    """Triton writes three 64-bit fields of a configuration as JSON strings, and so does the conversion."""
     configs = {
         "initial_state": {
             "sequence_batching": {"state": [{"dims": [3], "initial_state": [{"dims": [5], "zero_data": True}]}]}
@@ -115,7 +117,7 @@ def test_numbers_that_triton_tells_as_texts(path: str) -> None:
     ],
 )
 def test_what_younger_servers_say(rpc: str, reply: Any, fields: Fields) -> None:
-    """A field that the schema does not have is left out, and the rest is told."""
+    """Fields missing from the schema are dropped, and the other fields are converted."""
     said = parse(f"inference.{rpc}Response", rpc_response(rpc, 200, body(reply)))
     if rpc == "ModelConfig":
         assert said.config.name == fields.get("name", "")
@@ -136,11 +138,12 @@ def test_what_younger_servers_say(rpc: str, reply: Any, fields: Fields) -> None:
     ],
 )
 def test_health_in_other_dialects(rpc: str, field: str, status: int, reply: bytes, is_so: bool) -> None:
-    """Triton tells health by the status alone; servers of the Open Inference Protocol may deny it in JSON."""
+    """Triton reports health by status code only; Open Inference Protocol servers may also report "not ready" in
+    JSON."""
     assert getattr(parse(f"inference.{rpc}Response", rpc_response(rpc, status, reply)), field) is is_so
 
 
-# Requests of one protocol that need not look like the other's.
+# REST requests that differ from the form that the gateway writes.
 @pytest.mark.parametrize(
     ("method", "target", "data", "rpc", "fields"),
     [
@@ -170,5 +173,5 @@ def test_health_in_other_dialects(rpc: str, field: str, status: int, reply: byte
     ],
 )
 def test_rest_requests(method: str, target: str, data: bytes, rpc: str, fields: Fields) -> None:
-    """Bodies may be empty where Triton needs none, and null leaves a log setting as it is."""
+    """An empty body is accepted where Triton needs none, and null leaves a log setting unchanged."""
     assert rpc_request(method, target, data) == (rpc, request(rpc, **fields))

@@ -1,4 +1,4 @@
-"""Control calls drawn by chance: nothing is lost on the way there and back, and nothing breaks."""
+"""Property tests of control conversion: round trips preserve data, and any input is converted or rejected."""
 
 import json
 from typing import Any
@@ -13,7 +13,7 @@ from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.protobuf import parse
 from tests.protocol.conversion.control_cases import DURATIONS, REQUESTS, RESPONSE_DURATIONS, Fields, request, response
 
-# Whatever comes, only these errors go.
+# Any input raises these errors only.
 JSON_VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=3),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
@@ -36,7 +36,7 @@ KNOWN_JSON = st.recursive(
 @given(rpc=st.sampled_from(sorted(CONTROLS)), value=KNOWN_JSON)
 @settings(max_examples=300, deadline=None)
 def test_any_json_is_read_or_refused(rpc: str, value: Any) -> None:
-    """JSON of any form is a request or a reply, or it is refused with one of our own errors."""
+    """Any JSON converts to a valid request or reply, or is rejected with a GatewayError of the expected kind."""
     data = json.dumps(value).encode()
     for asked in (item for item in REQUESTS if item[0] == rpc):
         try:
@@ -55,7 +55,7 @@ def test_any_json_is_read_or_refused(rpc: str, value: Any) -> None:
 @given(rpc=st.sampled_from(sorted(CONTROLS)), data=st.binary(max_size=40), status=st.integers(100, 599))
 @settings(max_examples=300, deadline=None)
 def test_any_bytes_are_read_or_refused(rpc: str, data: bytes, status: int) -> None:
-    """Bytes of any kind are a message, or they are refused with one of our own errors."""
+    """Any bytes convert to a valid message, or are rejected with a GatewayError or RpcError."""
     try:
         asked = rest_request(rpc, data)
         assert asked.target.isascii()
@@ -73,7 +73,7 @@ def test_any_bytes_are_read_or_refused(rpc: str, data: bytes, status: int) -> No
         assert error.kind is ErrorKind.UPSTREAM_PROTOCOL
 
 
-# There and back again.
+# Round trips.
 UINT64 = st.integers(0, (1 << 64) - 1)
 NAMES = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 DURATION_FIELDS = st.fixed_dictionaries({"count": UINT64, "ns": UINT64})
@@ -111,14 +111,14 @@ RESPONSES = st.one_of(
 @given(RESPONSES)
 @settings(max_examples=150, deadline=None)
 def test_responses_come_back(drawn: tuple[str, Fields]) -> None:
-    """Statistics, indexes and settings lose nothing by way of REST."""
+    """Statistics, indexes and settings survive a round trip through REST."""
     rpc, fields = drawn
     data = response(rpc, **fields)
     reply = rest_response(rpc, data)
     assert rpc_response(rpc, reply.status, reply.body) == data
 
 
-SETTING_NAMES = NAMES.map("of_tomorrow_{}".format)  # a known setting takes values of its own type alone
+SETTING_NAMES = NAMES.map("of_tomorrow_{}".format)  # a known setting accepts values of its own type only
 REQUESTED = st.one_of(
     st.tuples(st.just("ModelMetadata"), st.fixed_dictionaries({"name": NAMES.filter(bool)})),
     st.tuples(st.just("ModelStatistics"), st.fixed_dictionaries({"name": NAMES})),
@@ -145,7 +145,7 @@ REQUESTED = st.one_of(
 @given(REQUESTED)
 @settings(max_examples=200, deadline=None)
 def test_requests_come_back(drawn: tuple[str, Fields]) -> None:
-    """Names of any letters, settings and files lose nothing by way of REST."""
+    """Names, settings and files survive a round trip through REST."""
     rpc, fields = drawn
     data = request(rpc, **fields)
     asked = rest_request(rpc, data)

@@ -1,4 +1,4 @@
-"""Control calls that cannot be converted, and refusals in the words of either protocol."""
+"""Control requests that cannot be converted, and the conversion of error replies."""
 
 import pytest
 
@@ -84,7 +84,7 @@ from tests.protocol.conversion.control_cases import Fields, request
     ],
 )
 def test_refused_rpc_requests(rpc: str, fields: Fields, kind: ErrorKind, text: str) -> None:
-    """What REST cannot say, and what Triton's gRPC refuses, is refused with a reason."""
+    """A gRPC request that REST cannot express, or that Triton rejects, is rejected with a reason."""
     with pytest.raises(GatewayError) as refused:
         rest_request(rpc, request(rpc, **fields))
     assert refused.value.kind is kind
@@ -149,7 +149,7 @@ CUDA = "/v2/cudasharedmemory/region/r/register"
     ],
 )
 def test_refused_rest_requests(method: str, target: str, data: bytes, kind: ErrorKind, text: str) -> None:
-    """What is no control request of Triton's REST is refused with a reason."""
+    """A REST request that is no valid Triton control request is rejected with a reason."""
     with pytest.raises(GatewayError) as refused:
         rpc_request(method, target, data)
     assert refused.value.kind is kind
@@ -180,7 +180,7 @@ def test_refused_rest_requests(method: str, target: str, data: bytes, kind: Erro
     ],
 )
 def test_refusals_as_grpc_statuses(status: int, reply: bytes, code: int, text: str) -> None:
-    """A refusal keeps its text, and its status is told by Triton's table."""
+    """A REST error keeps its message, and its HTTP status maps to a gRPC code by Triton's table."""
     with pytest.raises(RpcError) as refused:
         rpc_response("ModelMetadata", status, reply)
     assert (refused.value.code, refused.value.message) == (code, text)
@@ -194,18 +194,18 @@ def test_refusals_as_grpc_statuses(status: int, reply: bytes, code: int, text: s
     ],
 )
 def test_refusals_as_rest(code: int, status: int) -> None:
-    """A gRPC status is told as Triton's REST tells it."""
+    """A gRPC status code maps to the HTTP status that Triton's REST API uses."""
     assert rest_error(code, 'no "ü"') == Reply(status, '{"error":"no \\"ü\\""}'.encode())
 
 
 def test_a_refusal_may_say_anything() -> None:
-    """Text that is no Unicode is told as far as it goes."""
+    """Characters of an error message that cannot be encoded are replaced by question marks."""
     assert rest_error(13, "\udcff") == Reply(500, b'{"error":"?"}')
 
 
 @pytest.mark.parametrize("health", ["ServerLive", "ServerReady", "ModelReady"])
 def test_health_can_fail(health: str) -> None:
-    """Not ready is an answer, and a server that breaks is none."""
+    """An error body in a health reply is an error, and does not mean "not ready"."""
     with pytest.raises(RpcError) as refused:
         rpc_response(health, 503, b'{"error":"down"}')
     assert (refused.value.code, refused.value.message) == (14, "down")
@@ -233,7 +233,7 @@ def test_health_can_fail(health: str) -> None:
     ],
 )
 def test_answers_that_cannot_be_read(rpc: str, reply: bytes) -> None:
-    """An engine that answers something else is told from one that refuses."""
+    """An engine's malformed success reply is a protocol error that names the RPC."""
     with pytest.raises(GatewayError) as failure:
         rpc_response(rpc, 200, reply)
     assert failure.value.kind is ErrorKind.UPSTREAM_PROTOCOL
@@ -243,7 +243,8 @@ def test_answers_that_cannot_be_read(rpc: str, reply: bytes) -> None:
 @pytest.mark.parametrize("rpc", CONTROLS)
 @pytest.mark.parametrize("data", [b"\xff", b"\x0a\x05m", b"\x0b", b"\x0a\x02\xff\xfe"])
 def test_malformed_messages(rpc: str, data: bytes) -> None:
-    """What is no protobuf message is the client's fault in a request, and the engine's in a response."""
+    """A malformed protobuf message is a bad request when the client sent it, and an upstream protocol error
+    otherwise."""
     has_texts = bool(message(f"inference.{rpc}Request").DESCRIPTOR.fields)
     if has_texts or data != b"\x0a\x02\xff\xfe":
         with pytest.raises(GatewayError) as refused:

@@ -1,4 +1,4 @@
-"""Generate requests and replies, by REST and by gRPC."""
+"""Conversion of generate requests and replies between REST and gRPC."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ REQUESTS = {
 
 @pytest.mark.parametrize("body, text", REQUESTS.values(), ids=REQUESTS)
 def test_a_generate_as_a_grpc_request(body: bytes, text: str) -> None:
-    """A key is an input where the metadata has one of its name; the shape comes from there."""
+    """A key that the metadata lists as an input becomes an input, with the shape from the metadata."""
     sent = infer_request_of_generate(body, METADATA, "m", "1")
     expected = serialised(REQUEST, f'model_name: "m" model_version: "1" {text}')
     assert parse(REQUEST, sent) == parse(REQUEST, expected)
@@ -96,14 +96,14 @@ BAD_BODIES = [
 
 @pytest.mark.parametrize("body, sentence", BAD_BODIES)
 def test_a_generate_that_does_not_fit_is_refused(body: bytes, sentence: str) -> None:
-    """The sentence names the key."""
+    """A generate request that does not match the metadata is a bad request; the error names the key."""
     with pytest.raises(GatewayError, match=sentence) as caught:
         infer_request_of_generate(body, METADATA, "m", "")
     assert caught.value.kind is ErrorKind.BAD_REQUEST
 
 
 def test_an_input_cannot_have_the_name_of_the_parameters() -> None:
-    """Triton refuses the request of such a model, if it has parameters."""
+    """A request with parameters for a model with an input named `parameters` is rejected, as Triton rejects it."""
     metadata = serialised("inference.ModelMetadataResponse", 'inputs {name: "parameters" datatype: "INT32" shape: 1}')
     with pytest.raises(GatewayError, match="'parameters' is also the name of an input"):
         infer_request_of_generate(b'{"parameters":{}}', metadata, "m", "")
@@ -135,20 +135,20 @@ RESPONSES = {
 
 @pytest.mark.parametrize("text, body", RESPONSES.values(), ids=RESPONSES)
 def test_a_response_as_triton_answers_a_generate(text: str, body: bytes) -> None:
-    """The same bytes, alone and as an event."""
+    """A response converts to the same bytes that Triton writes, as a reply and as an event."""
     message = serialised(RESPONSE, text)
     assert generate_of_infer_response(message) == body
     assert sse_of_infer_response(message) == b"data: " + body + b"\n\n"
 
 
 def test_an_error_as_triton_tells_it() -> None:
-    """As a reply and as an event."""
+    """An error is written as Triton writes it, as a reply and as an event."""
     assert error_json('a "b"') == b'{"error":"a \\"b\\""}'
     assert sse_of_error("x") == b'data: {"error":"x"}\n\n'
 
 
 def test_a_generate_cannot_tell_half_precision() -> None:
-    """JSON does not hold it."""
+    """A BF16 output cannot be written as JSON and is unsupported."""
     message = serialised(RESPONSE, 'outputs {name: "h" datatype: "BF16" shape: 1} raw_output_contents: "ab"')
     with pytest.raises(GatewayError, match="output 'h': sending BF16 data via JSON is not supported") as caught:
         generate_of_infer_response(message)
@@ -176,7 +176,7 @@ GRPC_REQUESTS = {
 @pytest.mark.parametrize("text, content", GRPC_REQUESTS.values(), ids=GRPC_REQUESTS)
 @pytest.mark.parametrize("metadata", [METADATA, b""], ids=["known", "unknown"])
 def test_a_grpc_request_as_a_generate(text: str, content: dict[str, Any], metadata: bytes) -> None:
-    """Tensors are keys, parameters are together; with or without the model's metadata."""
+    """Tensors become keys and parameters become one object, with or without the model's metadata."""
     body = generate_of_infer_request(serialised(REQUEST, text), metadata)
     assert (json.loads(body.data), body.head_bytes) == (content, None)
 
@@ -209,7 +209,7 @@ NO_PLACE = [
 
 @pytest.mark.parametrize("text, sentence", NO_PLACE)
 def test_what_a_generate_has_no_place_for_is_unsupported(text: str, sentence: str) -> None:
-    """Nothing is left out in silence."""
+    """A request with content that generate cannot express is rejected; nothing is dropped silently."""
     with pytest.raises(GatewayError, match=sentence) as caught:
         generate_of_infer_request(serialised(REQUEST, text), METADATA)
     assert caught.value.kind is ErrorKind.UNSUPPORTED
@@ -249,7 +249,7 @@ REPLIES = {
 
 @pytest.mark.parametrize("body, metadata, text", REPLIES.values(), ids=REPLIES)
 def test_a_generate_reply_as_a_grpc_response(body: bytes, metadata: bytes, text: str) -> None:
-    """Outputs have the datatype that the metadata says, else the one that they look like."""
+    """An output's datatype comes from the metadata, or from its value where there is no metadata."""
     response = infer_response_of_generate(body, metadata, id="own", model="mine")
     assert parse(RESPONSE, response) == parse(RESPONSE, serialised(RESPONSE, text))
 
@@ -264,7 +264,7 @@ BAD_REPLIES = [
 
 @pytest.mark.parametrize("body, sentence", BAD_REPLIES)
 def test_a_malformed_generate_reply_is_the_engines_fault(body: bytes, sentence: str) -> None:
-    """The client is told that the engine broke the protocol, and how."""
+    """A malformed reply is an upstream protocol error that describes the problem."""
     with pytest.raises(GatewayError, match=sentence) as caught:
         infer_response_of_generate(body, METADATA)
     assert caught.value.kind is ErrorKind.UPSTREAM_PROTOCOL
@@ -275,12 +275,12 @@ def test_a_malformed_generate_reply_is_the_engines_fault(body: bytes, sentence: 
     [(b'{"error":"no"}', "no"), (b'{"out":"x"}', None), (b'{"out":"\\"error\\""}', None), (b'{"error":5}', None)],
 )
 def test_an_error_is_told_from_a_reply(body: bytes, text: str | None) -> None:
-    """By its key, which no tensor of text can be taken for."""
+    """An error reply is recognized by its `error` key."""
     assert generate_error(body) == text
 
 
 def test_malformed_metadata_is_the_engines_fault() -> None:
-    """It comes from the engine, not from the client."""
+    """Malformed metadata is an upstream protocol error, since it comes from the engine."""
     with pytest.raises(GatewayError) as caught:
         infer_request_of_generate(b"{}", b"\xff", "m", "")
     assert caught.value.kind is ErrorKind.UPSTREAM_PROTOCOL

@@ -1,4 +1,4 @@
-"""Whatever a generate request holds, it holds after a way there and back."""
+"""Property tests: generate requests survive a round trip through gRPC."""
 
 from __future__ import annotations
 
@@ -38,7 +38,8 @@ contents = st.fixed_dictionaries(
 @settings(max_examples=150, deadline=None)
 @given(contents)
 def test_a_generate_goes_by_grpc_and_back(content: dict[str, Any]) -> None:
-    """Inputs, parameters and id are the same, but that one element is no array, and that an id is a parameter too."""
+    """Inputs, parameters and id are preserved, but a list of one becomes a scalar and the id also becomes a
+    parameter."""
     sent = infer_request_of_generate(json.dumps(content).encode(), METADATA, "m", "")
     came = json.loads(generate_of_infer_request(sent, METADATA).data)
     came.get("parameters", {}).pop("id", None)
@@ -46,7 +47,7 @@ def test_a_generate_goes_by_grpc_and_back(content: dict[str, Any]) -> None:
 
 
 def flat(content: dict[str, Any]) -> dict[str, Any]:
-    """Sorted, with arrays of one opened, without empty parameters."""
+    """The content with sorted keys, lists of one unwrapped, and `parameters` always present."""
     opened = {key: value[0] if isinstance(value, list) and len(value) == 1 else value for key, value in content.items()}
     parameters = opened.pop("parameters", {})
     return dict(sorted(opened.items())) | {"parameters": dict(sorted(parameters.items()))}
@@ -77,7 +78,7 @@ keys = st.sampled_from(
     )
 )
 def test_what_is_malformed_is_refused_and_nothing_else(convert: Any, data: bytes) -> None:
-    """Whatever comes in, a conversion or a GatewayError comes out."""
+    """Any input either converts or raises a GatewayError."""
     try:
         convert(data)
     except GatewayError as error:

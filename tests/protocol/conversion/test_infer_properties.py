@@ -1,4 +1,4 @@
-"""Whatever an inference holds, it holds after a way there and back."""
+"""Property tests: inference requests and responses survive a round trip."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def tensors_of(message: Any, raws: Any) -> list[tuple[Any, ...]]:
 @few
 @given(st.lists(tensors(), **by_name), parameters, st.text(max_size=5))
 def test_a_grpc_request_goes_by_rest_and_back(inputs: list[Tensor], values: dict[str, Any], request_id: str) -> None:
-    """Names, shapes, data to the last bit, id and parameters are the same; an integer may change its type."""
+    """Names, shapes, exact data, id and parameters are preserved; an integer parameter may change its type."""
     sent = request_of(inputs, in_request(values), request_id)
     body = rest_of_infer_request(sent.SerializeToString())
     message, wanted = infer_request_of_rest(body.data, body.head_bytes, "m", "2")
@@ -63,14 +63,14 @@ def test_a_grpc_request_goes_by_rest_and_back(inputs: list[Tensor], values: dict
 
 
 def in_request(values: dict[str, Any]) -> dict[str, Any]:
-    """Parameters without integers that Triton's REST reads as doubles."""
+    """Parameters without integers that Triton's REST API reads as doubles."""
     return {name: value for name, value in values.items() if not isinstance(value, tuple) or value[1] < 2**63}
 
 
 @few
 @given(st.lists(tensors(IN_JSON), **by_name))
 def test_typed_contents_are_the_raw_contents_of_the_same_values(inputs: list[Tensor]) -> None:
-    """REST gets the same body for both."""
+    """Typed contents and raw contents of the same values convert to the same REST body."""
     typed = rest_of_infer_request(request_of(inputs, {}, typed=True).SerializeToString())
     raw = rest_of_infer_request(request_of(inputs, {}).SerializeToString())
     for ours, theirs in zip(
@@ -94,7 +94,7 @@ def binary_tensors(body: bytes, head_bytes: int | None) -> list[tuple[Any, ...]]
 @few
 @given(st.lists(tensors(IN_JSON), **by_name), st.booleans())
 def test_a_rest_request_in_json_goes_by_grpc(inputs: list[Tensor], nested: bool) -> None:
-    """The values of JSON arrive as raw contents, flat or nested, with NaN and texts that are not UTF-8."""
+    """Flat or nested JSON data becomes raw contents, including NaN and text that is not UTF-8."""
     body = json_request(inputs, nested)
     message, wanted = infer_request_of_rest(body, None, "m", "")
     came = read_request(message)
@@ -105,7 +105,7 @@ def test_a_rest_request_in_json_goes_by_grpc(inputs: list[Tensor], nested: bool)
 
 
 def json_request(inputs: list[Tensor], nested: bool) -> bytes:
-    """As Python's own writer spells it: NaN, Infinity, and the bytes of a text as they are."""
+    """A JSON request as Python's json module writes it, with NaN, Infinity and unescaped text bytes."""
     content = []
     for tensor in inputs:
         values = [
@@ -127,7 +127,7 @@ def nest(values: list[Any], inner: list[int]) -> list[Any]:
 def test_a_grpc_response_goes_by_rest_and_back(
     outputs: list[Tensor], values: dict[str, Any], response_id: str, data: st.DataObject
 ) -> None:
-    """In JSON or in binary, a REST reply holds what the response held."""
+    """A gRPC response survives a round trip through REST with JSON or binary outputs."""
     sent = response_of(outputs, values, response_id)
     forms = {tensor.name: data.draw(st.sampled_from((OutputForm.JSON, OutputForm.BINARY))) for tensor in outputs}
     body = rest_of_infer_response(sent.SerializeToString(), WantedOutputs(by_name=forms))
@@ -145,7 +145,7 @@ def test_a_grpc_response_goes_by_rest_and_back(
 @few
 @given(st.lists(tensors(), **by_name), parameters)
 def test_a_rest_reply_goes_by_grpc_and_back(outputs: list[Tensor], values: dict[str, Any]) -> None:
-    """The same bytes come out that went in, but for the order of parameters."""
+    """A REST reply survives a round trip through gRPC byte for byte, except for the order of parameters."""
     everything = WantedOutputs(OutputForm.BINARY)
     body = rest_of_infer_response(response_of(outputs, values, "7").SerializeToString(), everything)
     again = rest_of_infer_response(infer_response_of_rest(body.data, body.head_bytes), everything)
@@ -197,7 +197,7 @@ likely = st.fixed_dictionaries({}, optional={**tensor_lists, "id": objects, "par
 @settings(max_examples=150, deadline=None)
 @given(data=st.data())
 def test_what_is_malformed_is_refused_and_nothing_else(convert: Any, data: st.DataObject) -> None:
-    """Whatever comes in, a message or a GatewayError comes out, which can be told in UTF-8."""
+    """Any input either converts or raises a GatewayError whose message is encodable as UTF-8."""
     body = data.draw(
         st.binary(max_size=60)
         | (objects | likely).map(lambda value: json.dumps(value).encode())
@@ -212,14 +212,14 @@ def test_what_is_malformed_is_refused_and_nothing_else(convert: Any, data: st.Da
 
 
 def flip(given: tuple[bytes, int, int]) -> bytes:
-    """The message with one byte changed."""
+    """The message with one byte replaced."""
     whole, at, byte = given
     return whole[: at % (len(whole) or 1)] + bytes((byte,)) + whole[at % (len(whole) or 1) + 1 :]
 
 
 @pytest.mark.parametrize("depth", [300, 1000, 5000])
 def test_deep_json_is_data_or_refused(depth: int) -> None:
-    """Arrays nested as deep as JSON may be are flattened without recursion; deeper ones are refused, NaN or not."""
+    """Deeply nested arrays are flattened without recursion; arrays beyond the depth limit are rejected."""
     for value in (b"1.5", b"NaN"):
         data = b"[" * depth + value + b"]" * depth
         body = b'{"inputs":[{"name":"x","datatype":"FP32","shape":[1],"data":' + data + b"}]}"

@@ -1,4 +1,4 @@
-"""An inference request by REST and by gRPC: what exactly becomes of each member."""
+"""Conversion of inference requests between gRPC and REST, member by member."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ REQUESTS = {
 
 @pytest.mark.parametrize("text, head, tail", REQUESTS.values(), ids=REQUESTS)
 def test_a_grpc_request_as_rest(text: str, head: bytes, tail: bytes) -> None:
-    """Every tensor is binary, and every output is asked for in binary."""
+    """The REST request sends every tensor in binary and requests every output in binary."""
     body = rest_of_infer_request(serialised(REQUEST, text))
     cut = len(body.data) if body.head_bytes is None else body.head_bytes
     assert values(body.data[:cut]) == values(head)
@@ -99,7 +99,7 @@ def test_a_grpc_request_as_rest(text: str, head: bytes, tail: bytes) -> None:
 
 
 def values(text: bytes) -> Any:
-    """JSON that compares: the order of members says nothing, and 1 is not 1.0."""
+    """Parsed JSON in a comparable form: member order is ignored, and 1 differs from 1.0."""
     return json.loads(text, parse_float=lambda number: ("float", number), parse_constant=str)
 
 
@@ -145,7 +145,7 @@ BAD_MESSAGES = {
 
 @pytest.mark.parametrize("text, kind, sentence", BAD_MESSAGES.values(), ids=BAD_MESSAGES)
 def test_a_malformed_grpc_request_is_refused(text: str | bytes, kind: ErrorKind, sentence: str) -> None:
-    """The sentence names the tensor or the parameter."""
+    """A malformed gRPC request is rejected; the error names the tensor or the parameter."""
     with pytest.raises(GatewayError, match=sentence) as caught:
         rest_of_infer_request(text if isinstance(text, bytes) else serialised(REQUEST, text))
     assert caught.value.kind is kind
@@ -171,7 +171,7 @@ DATA = [
     ("BYTES", "[3]", '["","\\u00fc",["a"]]', b"\0\0\0\0\x02\0\0\0\xc3\xbc\x01\0\0\0a"),
     ("FP32", "[0,3]", "[]", b""),
     ("FP16", "[0]", "[]", b""),
-    ("FP32", "[2,0]", "[1,2,3]", b""),  # which Triton does not look at
+    ("FP32", "[2,0]", "[1,2,3]", b""),  # which Triton ignores
     ("FP32", "[]", "[]", b""),
     ("FP32", "[]", "[1]", b"\0\0\x80\x3f"),
 ]
@@ -179,7 +179,7 @@ DATA = [
 
 @pytest.mark.parametrize("datatype, shape, data, raw", DATA)
 def test_data_in_json_becomes_raw(datatype: str, shape: str, data: str, raw: bytes) -> None:
-    """Arrays are flattened, however they are nested, and numbers are converted as Triton converts them."""
+    """Nested arrays are flattened, and numbers are converted as Triton converts them."""
     sent, _ = infer_request_of_rest(one(datatype, shape, data), None, "m", "3")
     request = parse(REQUEST, sent)
     assert (request.model_name, request.model_version) == ("m", "3")
@@ -303,11 +303,11 @@ BAD_BODIES = {
 
 @pytest.mark.parametrize("body, head_bytes, sentence", BAD_BODIES.values(), ids=BAD_BODIES)
 def test_a_malformed_rest_request_is_refused(body: bytes, head_bytes: int | None, sentence: str) -> None:
-    """The sentence names the tensor or the member."""
+    """A malformed REST request is a bad request; the error names the tensor or the member."""
     with pytest.raises(GatewayError, match=sentence) as caught:
         infer_request_of_rest(body, head_bytes, "m", "")
     assert caught.value.kind is ErrorKind.BAD_REQUEST
-    assert caught.value.message.encode()  # as it will be sent
+    assert caught.value.message.encode()  # the message must be encodable
 
 
 UNSUPPORTED = [
@@ -322,7 +322,7 @@ UNSUPPORTED = [
 
 @pytest.mark.parametrize("body, head_bytes, sentence", UNSUPPORTED)
 def test_what_grpc_has_no_place_for_is_unsupported(body: bytes, head_bytes: int | None, sentence: str) -> None:
-    """A raw binary request, whose input has no name; an object as a tensor's parameter."""
+    """A raw binary request and an object as a tensor parameter are unsupported, since gRPC cannot express them."""
     with pytest.raises(GatewayError, match=sentence) as caught:
         infer_request_of_rest(body, head_bytes, "m", "")
     assert caught.value.kind is ErrorKind.UNSUPPORTED

@@ -1,4 +1,4 @@
-"""An inference reply by gRPC and by REST: what exactly becomes of each member."""
+"""Conversion of inference replies between gRPC and REST, member by member."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ RESPONSES = {
 
 @pytest.mark.parametrize("text, wanted, body", RESPONSES.values(), ids=RESPONSES)
 def test_a_grpc_response_as_triton_answers_by_rest(text: str, wanted: WantedOutputs, body: RestBody) -> None:
-    """The same bytes, in the form that the client asked for."""
+    """The REST reply has the same bytes as Triton's, with outputs in the requested form."""
     assert rest_of_infer_response(serialised(RESPONSE, text), wanted) == body
 
 
@@ -124,7 +124,7 @@ BAD_RESPONSES = {
 
 @pytest.mark.parametrize("text, kind, sentence", BAD_RESPONSES.values(), ids=BAD_RESPONSES)
 def test_a_response_that_rest_cannot_tell_is_refused(text: str, kind: ErrorKind, sentence: str) -> None:
-    """It is the engine's fault, but where the client asked for JSON of what JSON does not hold."""
+    """A malformed response is an upstream protocol error; an FP16 output requested as JSON is a bad request."""
     with pytest.raises(GatewayError, match=sentence) as caught:
         rest_of_infer_response(serialised(RESPONSE, text), WantedOutputs())
     assert caught.value.kind is kind
@@ -177,7 +177,7 @@ REPLIES = {
 
 @pytest.mark.parametrize("head, tensors, text", REPLIES.values(), ids=REPLIES)
 def test_a_rest_reply_as_grpc(head: bytes, tensors: bytes, text: str) -> None:
-    """Raw contents for every output; an engine may leave out or write as null what Triton always writes."""
+    """Every output becomes raw contents; members that Triton always writes may be missing or null."""
     assert repr(parse(RESPONSE, infer_response_of_rest(head + tensors, len(head)))) == repr(
         parse(RESPONSE, serialised(RESPONSE, text))
     )
@@ -199,7 +199,7 @@ BAD_REPLIES = [
 
 @pytest.mark.parametrize("body, head_bytes, sentence", BAD_REPLIES)
 def test_a_malformed_reply_is_the_engines_fault(body: bytes, head_bytes: int | None, sentence: str) -> None:
-    """The client is told that the engine broke the protocol, and how."""
+    """A malformed reply is an upstream protocol error that describes the problem."""
     with pytest.raises(GatewayError, match=sentence) as caught:
         infer_response_of_rest(body, head_bytes)
     assert caught.value.kind is ErrorKind.UPSTREAM_PROTOCOL

@@ -1,4 +1,4 @@
-"""Server-sent events, cut anywhere."""
+"""The reader of server-sent events."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ STREAMS = {
 
 @pytest.mark.parametrize("stream, events", STREAMS.values(), ids=STREAMS)
 def test_a_stream_is_its_events_however_it_is_cut(stream: bytes, events: list[bytes]) -> None:
-    """Whole, byte by byte, or in two pieces at any place."""
+    """The events are the same for a stream read whole, byte by byte, or in two chunks split anywhere."""
     assert SseReader().feed(stream) == events
     for stop in range(len(stream)):
         reader = SseReader()
@@ -36,7 +36,7 @@ def test_a_stream_is_its_events_however_it_is_cut(stream: bytes, events: list[by
 
 @given(st.lists(st.binary(max_size=20).map(lambda data: data.replace(b"\n", b"").replace(b"\r", b""))), st.data())
 def test_what_is_written_is_read(events: list[bytes], data: st.DataObject) -> None:
-    """In pieces of any length."""
+    """Written events are read back from chunks of any length."""
     stream = b"".join(map(event_of, events))
     reader, came = SseReader(), []
     while stream:
@@ -48,7 +48,7 @@ def test_what_is_written_is_read(events: list[bytes], data: st.DataObject) -> No
 
 
 def test_what_waits_for_its_end_is_counted() -> None:
-    """A stream that ends with bytes waiting was cut off."""
+    """The reader counts the bytes of an incomplete event, which at the end of a stream mean that it was cut off."""
     reader = SseReader()
     reader.feed(b"data: abc\ndata: d")
     assert reader.num_waiting == 3 + len("data: d")
@@ -56,7 +56,7 @@ def test_what_waits_for_its_end_is_counted() -> None:
 
 @pytest.mark.parametrize("stream", [b"data: " + b"x" * 30, b"data: 1234567890\n" * 3, b": " + b"x" * 30])
 def test_an_event_has_a_limit(stream: bytes) -> None:
-    """In one line or in several, in one piece or in many."""
+    """An event longer than the limit is an upstream protocol error, in one line or several, in one chunk or many."""
     reader = SseReader(max_event_bytes=25)
     with pytest.raises(GatewayError, match="an event is longer than 25 bytes") as caught:
         for at in range(len(stream)):
@@ -67,5 +67,5 @@ def test_an_event_has_a_limit(stream: bytes) -> None:
 
 
 def test_the_limit_is_of_one_event() -> None:
-    """A long stream of short events is none."""
+    """The limit applies to each event, not to the whole stream."""
     assert len(SseReader(max_event_bytes=25).feed(b"data: 1234567890\n\n" * 100)) == 100

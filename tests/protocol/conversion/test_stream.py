@@ -1,4 +1,4 @@
-"""Messages of a ModelStreamInfer call's way back."""
+"""Conversion of ModelStreamInfer response messages."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ FINAL = 'parameters {key: "triton_final_response" value {bool_param: %s}}'
 
 @pytest.mark.parametrize("is_final, told", [(None, ""), (True, FINAL % "true"), (False, FINAL % "false")])
 def test_a_response_is_wrapped(is_final: bool | None, told: str) -> None:
-    """Its bytes stay as they are; whether it is the last is told as a parameter, as Triton tells it."""
+    """A response is wrapped unchanged; Triton's final-response parameter marks whether it is the last."""
     wrapped = stream_response(serialised(RESPONSE, f'id: "7" {TENSOR}'), is_final=is_final)
     assert parse(STREAM, wrapped) == parse(STREAM, serialised(STREAM, f'infer_response {{id: "7" {TENSOR} {told}}}'))
 
 
 def test_an_error_says_which_request_failed() -> None:
-    """Its response has the id and names of the request, and nothing else."""
+    """An error message carries the id, model name and version of the failed request, and nothing else."""
     expected = 'error_message: "no" infer_response {id: "7" model_name: "m" model_version: "1"}'
     assert parse(STREAM, stream_error("no", "7", "m", "1")) == parse(STREAM, serialised(STREAM, expected))
     assert parse(STREAM, stream_error("half \ud800")).error_message == "half ?"
@@ -57,13 +57,13 @@ PARTS = {
 
 @pytest.mark.parametrize("text, part", PARTS.values(), ids=PARTS)
 def test_a_message_of_the_stream_is_taken_apart(text: str, part: StreamPart) -> None:
-    """The error, the response as bytes, whether it is the last and whether it says more than that."""
+    """A stream message splits into its error, the response bytes, and whether it is final or empty."""
     assert read_stream_response(serialised(STREAM, text)) == part
 
 
 @pytest.mark.parametrize("data", [b"\xff", b"\x12\x05ab", b"\x12\x02\x0a\x05", b"\x0a\x01\xff"])
 def test_a_malformed_message_is_the_engines_fault(data: bytes) -> None:
-    """Outside and inside."""
+    """A malformed stream message, or a malformed response in it, is an upstream protocol error."""
     with pytest.raises(GatewayError) as caught:
         read_stream_response(data)
     assert caught.value.kind is ErrorKind.UPSTREAM_PROTOCOL

@@ -1,4 +1,4 @@
-"""JSON as Triton reads and writes it."""
+"""The JSON reader and writer that match Triton's."""
 
 from __future__ import annotations
 
@@ -20,18 +20,19 @@ READ = [
 
 @pytest.mark.parametrize("body, value", READ)
 def test_reads_what_triton_reads(body: bytes, value: Any) -> None:
-    """Special numbers in every spelling, and bytes of a text as they are; integers beyond 64 bits are fractions."""
+    """The reader accepts NaN and infinities in every spelling and text that is not UTF-8; integers beyond 64 bits
+    become floats."""
     assert repr(triton_json.read(body)) == repr(value)
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"[1e400]", b'"\\ud800"', b"[NaN", b"nan", b'"Inf', b"[" * 5000 + b"NaN"])
 def test_refuses_what_triton_refuses(body: bytes) -> None:
-    """Broken JSON, a number beyond a double, half of a surrogate pair."""
+    """The reader rejects broken JSON, numbers beyond a double, and lone surrogates."""
     with pytest.raises(ValueError):
         triton_json.read(body)
 
 
-# As a real Triton wrote them.
+# Recorded from a real Triton.
 FLOATS = [
     (0.10000000149011612, b"0.10000000149011612"),
     (1.0, b"1.0"),
@@ -53,17 +54,17 @@ FLOATS = [
 
 
 def test_spells_numbers_as_rapidjson_does() -> None:
-    """Triton's REST replies and the gateway's are the same bytes."""
+    """Numbers are written with the same bytes as in Triton's REST replies."""
     assert triton_json.floats([value for value, _ in FLOATS]) == b"[" + b",".join(text for _, text in FLOATS) + b"]"
 
 
 def test_spells_texts_as_rapidjson_does() -> None:
-    """Only quotes, backslashes and control characters are escaped; other bytes stay, UTF-8 or not."""
+    """The writer escapes quotes, backslashes and control characters only; other bytes are kept, UTF-8 or not."""
     assert triton_json.text(b'a"\\/\n\x00\x1f\x7f\xff\xc3\xbc') == b'"a\\"\\\\/\\n\\u0000\\u001F\x7f\xff\xc3\xbc"'
 
 
 @pytest.mark.parametrize("end", [b"", b"\\", b"\n\\"])
 def test_a_string_without_an_end_is_refused_in_time(end: bytes) -> None:
-    """However many quotes stand in it: each is looked at once."""
+    """An unterminated string is rejected in linear time, whatever number of escaped quotes it contains."""
     with pytest.raises(ValueError):
         triton_json.read(b'["' + b'\\"Inf' * 300_000 + end)
