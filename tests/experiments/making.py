@@ -1,4 +1,4 @@
-"""Experiments, counts and gateways for tests: a workforce that serves by the shares it was given."""
+"""Experiments, counts and gateways for tests: a workforce that serves requests by the shares that it was given."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def rules(*experiments: ExperimentSpec) -> RulesSpec:
 
 
 def counts(requests: int = 0, errors: int = 0, *, crossed: int = 0, arm: str = "new") -> ArmCounts:
-    """So many, in the first bucket."""
+    """Counts with these numbers in the first bucket."""
     made = ArmCounts(ArmKey("x", arm))
     made.requests[0], made.errors[0], made.crossed = requests, errors, crossed
     return made
@@ -36,16 +36,16 @@ def counts(requests: int = 0, errors: int = 0, *, crossed: int = 0, arm: str = "
 
 @dataclass
 class Engine:
-    """How an arm fares."""
+    """An arm's engine: its error rate, its latency, and the share of units that it loses."""
 
     error_rate: float = 0.01
     seconds: float = 0.1
-    loses: float = 0.0  # units that are sent there and never counted
+    loses: float = 0.0  # share of the units that are sent to it and never counted
 
 
 @dataclass
 class Workforce:
-    """Draws units for arms, as workers do; it counts, and knows no clock."""
+    """Draws arms for units, as workers do, and counts; it has no clock."""
 
     seed: int
     engines: Mapping[str, Engine]
@@ -73,7 +73,7 @@ class Workforce:
         self.written.append((name, dict(weights), author, reason))
 
     def serve(self, spec: ExperimentSpec, requests: int) -> None:
-        """Each request of a unit of its own."""
+        """Serve requests, each of a unit of its own."""
         shares = self.weights.get(spec.name) or weights_of(spec)
         for _ in range(requests):
             arm = self._random.choices(list(shares), list(shares.values()))[0]

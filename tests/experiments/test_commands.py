@@ -1,4 +1,4 @@
-"""What may become of a run."""
+"""Commands that change the state of a run."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ IDLE = RunState("f", weights_of(SPEC), revision=1)
 
 
 def test_a_life_from_start_to_end() -> None:
-    """Each change has its number, and each change of shares its own."""
+    """Each change of a state increases the revision, and each change of shares the turn."""
     first = start(SPEC, IDLE, 10.0, "ann", "try it")
     assert (first.status, first.step, first.shares) == (RunStatus.RUNNING, 1, {"old": 0.95, "new": 0.05})
     assert (first.run, first.turn, first.revision, first.by, first.since) == (2, 2, 2, "ann", 10.0)
@@ -49,7 +49,8 @@ def test_a_life_from_start_to_end() -> None:
 
 
 def test_a_way_back() -> None:
-    """The control has all; stopped, the rules' weights hold; started anew, earlier evidence does not count."""
+    """After a rollback the control gets all traffic; after a stop the rules' weights apply; a restart is a new run,
+    without the earlier evidence."""
     running = start(SPEC, IDLE, 10.0, "ann", "")
     back = roll_back(SPEC, running, 11.0, "the ramp", "errors")
     assert (back.status, back.in_force) == (RunStatus.ROLLED_BACK, {"old": 1.0, "new": 0.0})
@@ -59,7 +60,7 @@ def test_a_way_back() -> None:
 
 
 def test_one_arm_gets_all_by_an_operators_word() -> None:
-    """Whatever the ramp is doing."""
+    """An operator can promote an arm in any state of the ramp."""
     assert promote(SPEC, IDLE, 1.0, "ann", "", "new").in_force == {"old": 0.0, "new": 1.0}
 
 
@@ -84,7 +85,7 @@ def test_what_cannot_be_is_told(wish, expected) -> None:  # type: ignore[no-unty
 
 
 def test_rules_that_change_begin_anew() -> None:
-    """A ramp that starts by itself does so again; evidence and revisions are those of another run."""
+    """A changed experiment is a new run; a ramp with `auto_start` starts again."""
     running = start(SPEC, IDLE, 1.0, "ann", "")
     fresh = RunState("g", weights_of(SPEC))
     idle = begin(SPEC, running, fresh, 5.0)
@@ -96,13 +97,13 @@ def test_rules_that_change_begin_anew() -> None:
 
 
 def test_a_third_arm_has_nothing_while_a_ramp_runs() -> None:
-    """What the growing arm does not have is the control's."""
+    """The control gets all traffic that the growing arm does not have."""
     three = replace(SPEC, arms=(*SPEC.arms, ArmSpec("other", "c", 50.0)), control="old")
     assert shares_with(three, "new", 0.25) == {"old": 0.75, "new": 0.25, "other": 0.0}
 
 
 def test_what_a_run_survives() -> None:
-    """Weights and endpoints may change under it; arms, ramp, guardrails and the engines' protocols may not."""
+    """Weights and endpoints may change during a run; arms, ramp, guardrails and the engines' protocols may not."""
     engines = rules(SPEC).engines
     same = fingerprint(SPEC, engines)
     heavier = replace(SPEC, arms=(replace(SPEC.arms[0], weight=50.0), SPEC.arms[1]))
@@ -119,7 +120,7 @@ def test_what_a_run_survives() -> None:
 
 
 def test_a_state_is_read_as_it_was_written() -> None:
-    """And what a later version adds is passed over."""
+    """Fields that a later version adds are ignored."""
     state = start(SPEC, IDLE, 10.0, "ann", "try it")
     assert read_state(write_state(state)) == state
     assert read_state(write_state(state).replace('"step"', '"later":1,"step"')) == state

@@ -1,4 +1,4 @@
-"""Experiments at work, in a gateway whose workers are drawn lots and whose clock is moved by hand."""
+"""Experiments in a gateway with simulated workers and a simulated clock."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NUM_SEEDS = 20
 
 
 class Gateway:
-    """One that takes `rate` requests a second."""
+    """A gateway that takes `rate` requests a second."""
 
     def __init__(
         self,
@@ -47,13 +47,13 @@ class Gateway:
         self.experiments.use_rules(rules(self.spec))
 
     async def write(self, name: str, weights: Mapping[str, float], author: str, reason: str) -> None:
-        """As the rulebook does."""
+        """Write weights, as the rulebook does."""
         await self.workforce.hands.write_weights(name, weights, author, reason)
         self.spec = replace(self.spec, arms=tuple(replace(arm, weight=weights[arm.name]) for arm in self.spec.arms))
         self.experiments.use_rules(rules(self.spec))
 
     async def run(self, seconds: int, until: Callable[[], bool] = lambda: False) -> int:
-        """For so long, or until then; tells how many seconds it took."""
+        """Serve this many seconds, or until a condition holds; returns the seconds that it took."""
         for second in range(seconds):
             if until():
                 return second
@@ -75,16 +75,16 @@ class Gateway:
         return {arm["name"]: arm["share"] for arm in self.told["arms"]}
 
     async def decided(self) -> list[tuple[str, str]]:
-        """What was decided, and by whom; the first thing first."""
+        """The decisions with their authors, the first one first."""
         return [(each["action"], each["by"]) for each in reversed(await self.experiments.decisions(100))]
 
     async def command(self, action: str, change: Callable[..., Any]) -> dict[str, Any]:
-        """As the admin API has it done."""
+        """Run a command as the admin API does."""
         return await self.experiments.command(self.spec.name, action, change, "ann", "why not")
 
 
 def test_a_ramp_goes_to_its_end() -> None:
-    """An arm that does no harm gets all, step by step, and the rules say so in the end."""
+    """An arm without harm gets all traffic, step by step, and the final weights are written to the rules."""
     gateway = Gateway(SPEC)
 
     async def go() -> None:
@@ -117,7 +117,8 @@ def test_a_ramp_goes_to_its_end() -> None:
     ],
 )
 def test_an_arm_that_does_harm_is_rolled_back(new: Engine, seconds: int, because: str) -> None:
-    """In seconds, by the fuse where it collapses, by its guardrails where it is worse than the control."""
+    """A harmful arm is rolled back within seconds: by the fuse if it collapses, by its guardrails if it is worse than
+    the control."""
     gateway = Gateway(experiment(ramp=replace(RAMP, auto_start=True, steps=(0.25, 1.0), min_time=60.0)), new)
 
     async def go() -> None:
@@ -134,7 +135,7 @@ def test_an_arm_that_does_harm_is_rolled_back(new: Engine, seconds: int, because
 
 
 def test_a_guardrail_that_nothing_is_measured_of_holds_a_ramp() -> None:
-    """Where no reply is streamed there is no first token: the arm is not given to all by what nobody has seen."""
+    """Without streamed replies there is no first token: a ramp does not complete on an unmeasured guardrail."""
     gateway = Gateway(replace(SPEC, guardrails=(GuardrailSpec("first_token_p95", max_ratio=1.5),)))
 
     async def go() -> None:
@@ -146,7 +147,8 @@ def test_a_guardrail_that_nothing_is_measured_of_holds_a_ramp() -> None:
 
 
 def test_an_equal_arm_is_not_rolled_back() -> None:
-    """In twenty seeded runs of the whole ramp, looked at each tick; none that does as the control does is stopped."""
+    """In twenty seeded runs of the whole ramp, with a look at each tick, an arm equal to the control is never
+    stopped."""
 
     async def go(seed: int) -> str:
         gateway = Gateway(SPEC, seed=seed, rate=60)
@@ -157,7 +159,7 @@ def test_an_equal_arm_is_not_rolled_back() -> None:
 
 
 def test_a_run_outlives_its_process(tmp_path: Path) -> None:
-    """It goes on at its step with its evidence, its record and its charts."""
+    """A run continues at its step after a restart, with its evidence, decisions and charts."""
     gateway = Gateway(SPEC, folder=tmp_path)
 
     async def go() -> None:
@@ -182,7 +184,8 @@ def test_a_run_outlives_its_process(tmp_path: Path) -> None:
 
 
 def test_operators_have_their_way() -> None:
-    """They start, hold, go to a step, go on, roll back, stop and promote; each is recorded with name and reason."""
+    """Operators start, hold, advance, resume, roll back, stop and promote; each command is recorded with name and
+    reason."""
     gateway = Gateway(experiment())
 
     async def go() -> None:
@@ -210,7 +213,7 @@ def test_operators_have_their_way() -> None:
 
 
 def test_rules_that_change_end_a_run() -> None:
-    """Other arms or another ramp are another experiment; weights alone are not, and count where nothing runs."""
+    """Changed arms or a changed ramp are another experiment; changed weights are not, and apply once nothing runs."""
     gateway = Gateway(SPEC)
 
     async def use(spec: ExperimentSpec) -> None:
@@ -236,7 +239,7 @@ def test_rules_that_change_end_a_run() -> None:
 
 
 def test_new_weights_count_after_an_end() -> None:
-    """What was rolled back stays so though files still have the old weights; it is over when they have others."""
+    """A rollback holds while the rule files still have the old weights, and ends when they have new ones."""
     gateway = Gateway(SPEC, Engine(error_rate=1.0))
     gateway.workforce.refuses = "rules.yaml is read-only"
 
@@ -253,7 +256,7 @@ def test_new_weights_count_after_an_end() -> None:
 
 
 def test_counts_of_another_gateway_are_waited_for() -> None:
-    """A ramp does not go on by a part of the evidence."""
+    """A ramp does not advance while the counts of a gateway are missing."""
     gateway = Gateway(SPEC)
     silent: dict[str, Any] = {"x": {"turn": 0, "arms": {}}}
 
@@ -272,7 +275,8 @@ def test_counts_of_another_gateway_are_waited_for() -> None:
 
 
 def test_units_that_fall_wrongly_hold_a_ramp() -> None:
-    """An arm that loses a third of its units is judged by what is left, which nobody may trust. It is told once."""
+    """If an arm loses a third of its units, its metrics cannot be trusted: the ramp holds, and the mismatch is recorded
+    once."""
     half = replace(RAMP, auto_start=True, steps=(0.5, 1.0), min_time=20.0)
     gateway = Gateway(experiment(ramp=half), Engine(loses=0.3))
 
@@ -287,7 +291,7 @@ def test_units_that_fall_wrongly_hold_a_ramp() -> None:
 
 
 def test_a_guardrail_ends_a_bandit() -> None:
-    """The control has all then, too."""
+    """A bandit that is rolled back also leaves all traffic to the control."""
     spec = experiment(ramp=None, bandit=BanditSpec(every=1000.0))
     gateway = Gateway(replace(spec, arms=(ArmSpec("old", "a", 1), ArmSpec("new", "b", 1))), Engine(error_rate=0.3))
 
@@ -299,7 +303,7 @@ def test_a_guardrail_ends_a_bandit() -> None:
 
 
 def test_a_bandit_gives_more_to_the_better_arm() -> None:
-    """Within its bounds, and recorded."""
+    """A bandit moves the shares within their bounds, and records each move."""
     bandit = BanditSpec(min_share=0.1, max_share=0.9, every=10.0)
     spec = replace(
         experiment(ramp=None, bandit=bandit), guardrails=(), arms=(ArmSpec("old", "a", 1), ArmSpec("new", "b", 1))
@@ -319,7 +323,7 @@ def test_a_bandit_gives_more_to_the_better_arm() -> None:
 
 
 def test_who_listens_is_told_after_each_tick() -> None:
-    """For pages that show it live."""
+    """A listener gets the state of all experiments after each tick, for pages that show it live."""
     gateway = Gateway(SPEC)
     heard: list[list[dict[str, Any]]] = []
     gateway.experiments.on_tick(heard.append)

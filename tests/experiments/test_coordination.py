@@ -1,4 +1,4 @@
-"""What experiments have decided at a gateway without Redis, and what is left of it by another's hand."""
+"""The files of experiments on a gateway without Redis, also if they are damaged."""
 
 import asyncio
 from pathlib import Path
@@ -7,7 +7,7 @@ from gateway.experiments.coordination import LocalCoordination
 
 
 def test_what_is_no_decision_in_its_file_is_passed_over(tmp_path: Path) -> None:
-    """Half a line, as of a gateway that was killed, or what somebody has written into it."""
+    """Truncated lines, as a killed gateway leaves them, and foreign lines are skipped."""
     lines = ['{"experiment": "x"}', "[]", "null", "7", '{"experiment": ']
     (tmp_path / "decisions.jsonl").write_text("\n".join(lines))
     (tmp_path / "states.json").write_text("[]")

@@ -1,4 +1,4 @@
-"""What is known of arms, in periods."""
+"""The evidence on arms, by period."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.experiments.making import counts
 
 
 def full(seed: int) -> ArmCounts:
-    """Something in each field."""
+    """Counts with a value in each field."""
     dice = random.Random(seed)
     made = ArmCounts(ArmKey("x", "new"))
 
@@ -39,7 +39,7 @@ def full(seed: int) -> ArmCounts:
 
 
 def test_counts_are_read_as_they_were_written() -> None:
-    """Every field, by JSON; zeros take no room."""
+    """Every field survives JSON; zeros are left out."""
     made = full(1)
     text = json.dumps(write_counts(made))
     again = read_counts(made.key, json.loads(text))
@@ -53,7 +53,7 @@ def test_counts_are_read_as_they_were_written() -> None:
 
 
 def requests(evidence: Evidence) -> list[int]:
-    """Those of `new`, by period."""
+    """The requests of `new`, by period."""
     return [sum(stratum.arms["new"].requests) for stratum in evidence.strata]
 
 
@@ -61,7 +61,7 @@ SHARES = {"old": 0.95, "new": 0.05}
 
 
 def test_what_comes_between_two_words_of_a_turn_counts() -> None:
-    """The first word of a gateway in a turn says from where on it counts; what it said in another turn is not told."""
+    """A gateway's first report in a turn is its baseline; requests that it reports for an earlier turn do not count."""
     evidence = Evidence("x")
     evidence.begin(1, SHARES)
     evidence.take("a", 1, {"new": counts(1000)}, 1.0)
@@ -80,7 +80,7 @@ def test_what_comes_between_two_words_of_a_turn_counts() -> None:
 
 
 def test_a_gateway_that_is_gone_takes_nothing_with_it() -> None:
-    """And one that starts anew adds what it counts from then on."""
+    """The counts of a gateway that is gone stay, and one that restarts adds what it counts from then on."""
     evidence = Evidence("x")
     evidence.begin(1, SHARES)
     for source, before, after in (("a", 0, 7), ("b", 3, 8), ("a again", 100, 101)):
@@ -90,7 +90,7 @@ def test_a_gateway_that_is_gone_takes_nothing_with_it() -> None:
 
 
 def test_evidence_is_read_as_it_was_written() -> None:
-    """The periods; from where gateways count on is found anew."""
+    """The periods are stored; a gateway's first report after that is a new baseline."""
     evidence = Evidence("x")
     for turn in (1, 2):
         evidence.begin(turn, SHARES)
@@ -105,7 +105,7 @@ def test_evidence_is_read_as_it_was_written() -> None:
 
 
 def test_periods_are_cut_and_bounded() -> None:
-    """A long one for the sake of bandits, whose evidence ages; of many, those of long ago go."""
+    """A long period is cut for bandits, whose evidence ages; the oldest of many periods are dropped."""
     evidence = Evidence("x")
     evidence.begin(1, SHARES)
     for second in range(0, 10 * MAX_PERIODS, 5):
@@ -118,7 +118,7 @@ def test_periods_are_cut_and_bounded() -> None:
 
 
 def test_charts_keep_the_newest_points_and_thin_out_the_others() -> None:
-    """Bounded, in order, from the first on; a change of shares is not lost soon."""
+    """The number of points is bounded; they are in order, with the first one and each change of shares."""
     series = TimeSeries()
     for second in range(5000):
         series.add({"time": float(1 + second), "shares": {"new": 0.05 if second < 3000 else 0.25}})

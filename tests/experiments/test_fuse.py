@@ -1,4 +1,4 @@
-"""The hard fuse."""
+"""The fuse, which rolls back an arm that fails or stalls."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SPEC = FuseSpec(error_rate=0.5, min_requests=20, window=10.0)
 
 
 def test_an_arm_that_collapses_is_seen_in_the_next_second() -> None:
-    """What it did well before does not protect it."""
+    """Earlier successes do not delay the fuse."""
     fuse = Fuse(SPEC)
     for second in range(60):
         fuse.take("a", counts(100 * second), second)
@@ -22,7 +22,7 @@ def test_an_arm_that_collapses_is_seen_in_the_next_second() -> None:
 
 
 def test_few_requests_say_nothing() -> None:
-    """Until there are enough of them, in the window or since the step began."""
+    """The fuse waits for enough requests, in its window or since the step began."""
     fuse = Fuse(SPEC)
     fuse.take("a", counts(), 0)
     fuse.take("a", counts(19, 19), 1)
@@ -32,7 +32,7 @@ def test_few_requests_say_nothing() -> None:
 
 
 def test_a_new_step_forgets_the_steps_before() -> None:
-    """But not the last seconds."""
+    """A new step drops earlier failures from the step's count; those within the window still count."""
     fuse = Fuse(SPEC)
     fuse.take("a", counts(), 0)
     fuse.take("a", counts(19, 19), 1)
@@ -43,7 +43,7 @@ def test_a_new_step_forgets_the_steps_before() -> None:
 
 
 def test_what_was_before_a_source_was_known_does_not_count() -> None:
-    """A gateway tells what it has counted since it began, which may be of an earlier run."""
+    """A gateway's first report is its baseline, since it may include an earlier run."""
     fuse = Fuse(SPEC)
     fuse.take("a", counts(1000, 1000), 0)
     assert fuse.tripped(0) is None
@@ -56,7 +56,7 @@ def test_what_was_before_a_source_was_known_does_not_count() -> None:
 
 
 def test_requests_that_another_arms_engine_answered_count_as_failed() -> None:
-    """An engine that refuses all looks well otherwise: others answer for it."""
+    """An engine that refuses all requests has no errors of its own: other engines answer for it."""
     fuse = Fuse(SPEC)
     fuse.take("a", None, 0)
     fuse.take("a", counts(crossed=20), 1)
@@ -64,7 +64,7 @@ def test_requests_that_another_arms_engine_answered_count_as_failed() -> None:
 
 
 def test_an_arm_that_hangs_is_seen_by_the_controls_pace() -> None:
-    """The control answers 80 a second of 10 in flight; the arm's 30 in flight would have been answered many times."""
+    """The control answers 80 requests a second with 10 in flight; at that pace the arm would have answered its 30."""
     stall = Stall(20)
     assert stall.look(ArmPace(100, 3), ArmPace(400, 10), 0.0) is None
     assert [stall.look(ArmPace(100, 30), ArmPace(400 + 80 * second, 10), second) for second in (1.0, 2.0)] == [
@@ -77,19 +77,19 @@ def test_an_arm_that_hangs_is_seen_by_the_controls_pace() -> None:
 
 
 def test_one_answer_is_enough() -> None:
-    """Slow is the guardrails' matter."""
+    """A single answer shows that an arm is slow, not stalled; slow arms are left to the guardrails."""
     stall = Stall(20)
     assert all(stall.look(ArmPace(second, 100), ArmPace(100 * second, 10), second) is None for second in range(60))
 
 
 def test_few_that_wait_say_nothing() -> None:
-    """Long ones may meet by chance."""
+    """A few long requests may be in flight together by chance."""
     stall = Stall(20)
     assert all(stall.look(ArmPace(5, 19), ArmPace(100 * second, 10), second) is None for second in range(60))
 
 
 def test_what_takes_as_long_at_the_control_is_not_stuck() -> None:
-    """Nor is an arm beside a control that hangs, too."""
+    """An arm does not count as stalled if the control takes as long or hangs too."""
     stall = Stall(20)
     assert all(stall.look(ArmPace(5, 100), ArmPace(7, 400), second) is None for second in range(60))
     slow = Stall(20)  # half a minute each: by this pace 3 of 20 in 5 s
@@ -97,7 +97,7 @@ def test_what_takes_as_long_at_the_control_is_not_stuck() -> None:
 
 
 def test_an_equal_arm_is_not_called_stuck() -> None:
-    """In an hour of requests that take ten seconds or so, of which the arm has its share, looked at each second."""
+    """An hour with a check each second, of requests that take about ten seconds; the arm gets a fifth of them."""
     dice = random.Random(1)
     under_way: dict[str, list[float]] = {"arm": [], "control": []}
     answered = {"arm": 0, "control": 0}

@@ -1,4 +1,4 @@
-"""What a ramp does next, as the table that it is."""
+"""The next action of a ramp, as a table."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TABLE = [
     (RunStatus.STOPPED, 0, ENOUGH, 60, RampVerb.REST, ""),
     (RunStatus.FINISHED, 3, Exposure(100, ["bad"], tripped=BLOWN), 60, RampVerb.REST, ""),
     (RunStatus.ROLLED_BACK, 1, Exposure(100, ["bad"]), 60, RampVerb.REST, ""),
-    # Harm comes first, whatever else is known.
+    # Harm comes first, whatever else has been seen.
     (RunStatus.RUNNING, 1, Exposure(0, tripped=BLOWN), 0, RampVerb.ROLL_BACK, FAILED),
     (RunStatus.RUNNING, 1, Exposure(100, ["errors are up"]), 60, RampVerb.ROLL_BACK, "errors are up"),
     (
@@ -37,7 +37,7 @@ TABLE = [
     (RunStatus.RUNNING, 1, Exposure(100, ["bad"], "odd", ["b"]), 60, RampVerb.ROLL_BACK, "bad"),
     (RunStatus.HELD, 2, Exposure(100, ["bad"]), 60, RampVerb.ROLL_BACK, "bad"),
     (RunStatus.HELD, 2, Exposure(0, tripped=BLOWN), 0, RampVerb.ROLL_BACK, FAILED),
-    # What keeps it where it is.
+    # What holds the ramp at its step.
     (RunStatus.HELD, 1, ENOUGH, 60, RampVerb.WAIT, "held by ann"),
     (RunStatus.RUNNING, 1, Exposure(100, missing=["b", "c"]), 60, RampVerb.WAIT, "counts of b, c"),
     (RunStatus.RUNNING, 1, Exposure(100, mismatch="odd"), 60, RampVerb.WAIT, ODD),
@@ -46,7 +46,7 @@ TABLE = [
     (RunStatus.RUNNING, 1, ENOUGH, 3, RampVerb.WAIT, "7 s more"),
     (RunStatus.RUNNING, 1, Exposure(99), 9, RampVerb.WAIT, "1 more requests of 'new' and 1 s more"),
     (RunStatus.RUNNING, 3, Exposure(100, unmeasured=["per_token"]), 60, RampVerb.WAIT, UNMEASURED),
-    # On it goes.
+    # What advances the ramp.
     (RunStatus.RUNNING, 1, ENOUGH, 10, RampVerb.ADVANCE, "100 requests in 10 s at 5%, no guardrail breached"),
     (RunStatus.RUNNING, 2, Exposure(5000), 60, RampVerb.ADVANCE, "5000 requests in 60 s at 25%, no guardrail breached"),
     (RunStatus.RUNNING, 3, ENOUGH, 10, RampVerb.FINISH, "100 requests in 10 s at 100%, no guardrail breached"),
@@ -57,7 +57,7 @@ TABLE = [
 def test_the_next_move(
     status: RunStatus, step: int, seen: Exposure, seconds: float, verb: RampVerb, reason: str
 ) -> None:
-    """Harm ends a ramp at once; it waits for whatever is missing; else it goes on."""
+    """Harm ends a ramp at once; it waits for whatever is missing; else it advances."""
     state = RunState("f", {"old": 1.0, "new": 0.0}, status, step, since=BEGAN, by="ann")
     action = decide(RAMP, state, seen, BEGAN + seconds)
     assert (action.verb, action.reason) == (verb, reason)

@@ -57,7 +57,7 @@ def test_one_leads(redis_server: RedisServer) -> None:
 
 
 def test_a_state_changes_once(redis_server: RedisServer) -> None:
-    """Who knows an older one than is there changes nothing, leader or not."""
+    """A change that is based on an older revision is refused, from the leader too."""
 
     async def go() -> None:
         async with stored(redis_server) as store:
@@ -79,7 +79,7 @@ def test_a_state_changes_once(redis_server: RedisServer) -> None:
 
 
 def test_evidence_is_kept_by_parts(redis_server: RedisServer) -> None:
-    """Each by its name; a new run drops those of the one before."""
+    """Evidence is stored in named parts; a new run drops the parts of the run before."""
 
     async def go() -> None:
         async with stored(redis_server) as store:
@@ -97,7 +97,7 @@ def test_evidence_is_kept_by_parts(redis_server: RedisServer) -> None:
 
 
 def test_what_is_no_states_hash_is_an_outage(redis_server: RedisServer) -> None:
-    """Experiments hold their shares, and nobody reads a traceback."""
+    """A key of another type is handled as an outage of Redis, so that experiments hold their shares."""
 
     async def go() -> None:
         redis_server.client.set("pointsman:1:experiments:{all}", "somebody else's")
@@ -115,7 +115,7 @@ SPEC = experiment(
 
 
 class Gateway:
-    """One of several, with workers of its own; it serves between its beats.
+    """One of several gateways, with workers of its own, which serve between its beats.
 
     Its lease is longer than any test takes, even on a machine that stalls, except where a test lets it lapse.
     """
@@ -178,7 +178,8 @@ def with_gateways(server: RedisServer, go: Callable[[Gateway, Gateway], Awaitabl
 
 
 def test_gateways_go_together(redis_server: RedisServer) -> None:
-    """What both count is added up, and both go by the same shares; a follower tells what the leader knows."""
+    """The counts of both gateways are added up, and both use the same shares; a follower reports the leader's
+    comparisons."""
 
     async def go(one: Gateway, other: Gateway) -> None:
         await eventually(lambda: one.status == other.status == "finished")
@@ -194,7 +195,7 @@ def test_gateways_go_together(redis_server: RedisServer) -> None:
 
 
 def test_the_fuse_of_a_follower_blows_for_all(redis_server: RedisServer) -> None:
-    """The gateway that sees an arm collapse need not lead."""
+    """The fuse of any gateway stops the arm on all gateways, leader or not."""
 
     async def go(one: Gateway, other: Gateway) -> None:
         one.rate = 0
@@ -207,7 +208,7 @@ def test_the_fuse_of_a_follower_blows_for_all(redis_server: RedisServer) -> None
 
 
 def test_a_ramp_outlives_its_leader(redis_server: RedisServer) -> None:
-    """Another gateway leads when its lease is over, and goes on with the evidence that was kept."""
+    """When the leader's lease ends, another gateway leads and continues with the stored evidence."""
 
     async def go(one: Gateway, other: Gateway) -> None:
         one.rate = other.rate = 4
@@ -224,7 +225,8 @@ def test_a_ramp_outlives_its_leader(redis_server: RedisServer) -> None:
 
 
 def test_while_redis_is_away_nothing_goes_on(redis_server: RedisServer) -> None:
-    """Shares stay, the fuse protects, and all know when Redis is back; one that comes back empty is told all again."""
+    """During an outage shares stay and the fuse of each gateway still works; afterwards all gateways agree, and an
+    empty Redis gets the state again."""
 
     async def go(one: Gateway, other: Gateway) -> None:
         one.rate = other.rate = 5
@@ -252,7 +254,7 @@ def test_while_redis_is_away_nothing_goes_on(redis_server: RedisServer) -> None:
 
 
 def test_any_gateway_takes_commands(redis_server: RedisServer) -> None:
-    """The one that is asked need not lead."""
+    """A follower accepts commands."""
 
     async def go(one: Gateway, other: Gateway) -> None:
         one.rate = other.rate = 0

@@ -1,4 +1,4 @@
-"""How versions differ."""
+"""Differences between versions."""
 
 import shutil
 import subprocess
@@ -10,7 +10,7 @@ from gateway.rule_versions.version import diff_texts
 
 
 def test_only_files_that_differ_are_told() -> None:
-    """A changed file is told as a unified diff, a new one as all new, one that is gone as all gone."""
+    """A changed file has a unified diff; a new file is all added, a deleted one all removed."""
     before = {"a.yaml": "1\n2\n", "same.yaml": "x\n", "gone.yaml": "g\n"}
     after = {"a.yaml": "1\n3\n", "same.yaml": "x\n", "new.yaml": "n"}
     assert diff_texts(before, after, "4", "5") == [
@@ -26,7 +26,7 @@ def test_only_files_that_differ_are_told() -> None:
 @pytest.mark.skipif(shutil.which("patch") is None, reason="there is no patch here")
 @pytest.mark.parametrize("before, after", [("a\r\nb\x0cc\n", "a\r\nb\x0cd\n"), ("a\nb", "a\nc"), ("a", "a\n")])
 def test_patch_takes_the_diff(tmp_path: Path, before: str, after: str) -> None:
-    """What is told can be applied, whatever ends the lines."""
+    """`patch` applies the diff with any line endings."""
     file = tmp_path / "r.yaml"
     file.write_bytes(before.encode())
     (told,) = diff_texts({"r.yaml": before}, {"r.yaml": after}, "1", "2")

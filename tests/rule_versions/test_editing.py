@@ -1,4 +1,4 @@
-"""Rule files edited by name, with all that is not edited left as it is."""
+"""Edits of rule files by name, which leave all other text as it is."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -70,7 +70,7 @@ def edited(edit: Callable[[RuleTexts], None], text: str = RULES) -> tuple[str, R
 
 
 def changed_lines(before: str, after: str) -> tuple[list[str], list[str]]:
-    """The lines of each that the other has not; what is around them is equal."""
+    """The lines of each text that the other does not have, between equal beginnings and ends."""
     old, new = before.splitlines(), after.splitlines()
     while old and new and old[0] == new[0]:
         old, new = old[1:], new[1:]
@@ -139,14 +139,14 @@ CASES: list[tuple[Callable[[RuleTexts], None], list[str], list[str]]] = [
 
 @pytest.mark.parametrize("edit, gone, come", CASES)
 def test_an_edit_changes_its_lines_alone(edit: Callable[[RuleTexts], None], gone: list[str], come: list[str]) -> None:
-    """Comments, quotes, order, alignment and all other lines stay as somebody has written them."""
+    """Comments, quotes, order, alignment and all other lines stay as they were."""
     texts = {"rules.yaml": RULES}
     edit(texts)
     assert changed_lines(RULES, texts["rules.yaml"]) == (gone, come)
 
 
 def test_what_is_edited_is_what_is_read() -> None:
-    """The reader of rules finds what the edit was to bring."""
+    """The reader of rules finds the edited values."""
     _, rules = edited(lambda texts: set_weights(texts, "e", {"control": 1, "candidate": 99}))
     assert [arm.weight for arm in rules.experiments["e"].arms] == [1, 99]
     _, rules = edited(lambda texts: add_endpoint(texts, "old", "http://z:1"))
@@ -154,7 +154,7 @@ def test_what_is_edited_is_what_is_read() -> None:
 
 
 def test_an_endpoint_without_braces_gets_some_with_its_weight() -> None:
-    """An endpoint that is written as its address alone becomes a map; what it takes from the environment it keeps."""
+    """An endpoint that is written as a plain address becomes a map, and keeps its environment variables."""
     texts = {"r.yaml": 'engines:\n  it:\n    endpoints:\n      - http://a:1\n      - "${B:-http://b:1}" # two\n'}
     set_endpoint_weight(texts, "it", "http://a:1", 3)
     set_endpoint_weight(texts, "it", "http://b:1", 0.5)
@@ -168,14 +168,14 @@ def test_an_endpoint_without_braces_gets_some_with_its_weight() -> None:
 
 
 def test_windows_lines_and_a_byte_order_mark_stay() -> None:
-    """A file that an editor on Windows has written stays one."""
+    """A file that an editor on Windows has written keeps its line ends and its byte order mark."""
     text = "\ufeff" + RULES.replace("\n", "\r\n").replace("# shared", "# für alle 🚂")
     after, _ = edited(lambda texts: add_endpoint(texts, "old", "http://z:1"), text)
     assert after == text.replace("http://b:1\r\n", 'http://b:1\r\n        - "http://z:1"\r\n')
 
 
 def test_a_file_without_a_last_newline_is_continued() -> None:
-    """What is put in last stands on a line of its own."""
+    """A line that is added at the end starts on a line of its own."""
     text = RULES.rstrip("\n")
     after, _ = edited(lambda texts: set_limit(texts, "crowd", "burst", 7), text)
     assert after == text + "\n    burst: 7"
@@ -212,7 +212,7 @@ REFUSALS: list[tuple[str, Callable[[RuleTexts], None], str]] = [
 
 @pytest.mark.parametrize("text, edit, why", REFUSALS)
 def test_an_edit_that_would_reach_further_is_refused(text: str, edit: Callable[[RuleTexts], None], why: str) -> None:
-    """What comes from the environment, or is shared with others, is not changed behind their back; the texts stay."""
+    """A value that comes from the environment, or is shared by an anchor, is not edited; the texts stay."""
     texts = {"rules.yaml": text}
     with pytest.raises(EditError) as refused:
         edit(texts)
@@ -221,7 +221,7 @@ def test_an_edit_that_would_reach_further_is_refused(text: str, edit: Callable[[
 
 
 def test_an_address_cannot_ask_for_the_environment() -> None:
-    """Text that comes by the admin API is text: a variable in it is not filled in."""
+    """Text from the admin API is literal: a variable in it is not expanded."""
     texts = {"r.yaml": RULES}
     set_limit(texts, "crowd", "max_wait", "${HOME}")
     assert [str(problem).partition("error: ")[2][:9] for problem in load_texts(texts).errors] == ["'${HOME}'"]
@@ -234,7 +234,7 @@ def test_an_address_cannot_ask_for_the_environment() -> None:
 @settings(deadline=None)
 @given(data=st.data())
 def test_edits_of_the_examples_keep_all_other_text(path: Path, data: st.DataObject) -> None:
-    """An endpoint that is put in is read, and with it taken out again the file has the same bytes as before."""
+    """An added endpoint is read, and when it is removed the file has the same bytes as before."""
     before = path.read_text()
     rules = load_rules([path]).rules
     assert rules is not None
@@ -258,7 +258,7 @@ def test_edits_of_the_examples_keep_all_other_text(path: Path, data: st.DataObje
 @settings(deadline=None)
 @given(weights=st.dictionaries(st.sampled_from(["control", "candidate"]), st.floats(0.001, 1e6), min_size=1))
 def test_any_weight_is_read_back(weights: dict[str, float]) -> None:
-    """A weight is written such that it is read, to the twelfth decimal."""
+    """A weight is read as it was written, to the twelfth decimal."""
     _, rules = edited(lambda texts: set_weights(texts, "e", weights))
     found = {arm.name: arm.weight for arm in rules.experiments["e"].arms}
     assert found == pytest.approx({"control": 90, "candidate": 10} | weights, abs=1e-12)

@@ -1,4 +1,4 @@
-"""Versions as they are kept, in a folder and in memory."""
+"""Versions as they are stored, in a folder and in memory."""
 
 import json
 import logging
@@ -25,7 +25,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> VersionStore:
 
 
 def test_a_version_is_told_as_it_was_kept(store: VersionStore) -> None:
-    """Numbers count from 1; texts are kept as they are written, variables and all."""
+    """Numbers count from 1; texts are stored as they are written, with variables unexpanded."""
     assert store.latest is None
     first, second = add(store, "key: ${SECRET}"), add(store, "ü\r\n")
     assert [each.number for each in store.versions] == [1, 2]
@@ -38,7 +38,7 @@ def test_a_version_is_told_as_it_was_kept(store: VersionStore) -> None:
 
 
 def test_the_oldest_go(store: VersionStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No more are kept than the last ones, and numbers go on."""
+    """Only the newest versions are kept, and numbers continue."""
     monkeypatch.setattr(store_module, "MAX_VERSIONS", 3)
     for number in range(5):
         add(store, str(number))
@@ -49,7 +49,7 @@ def test_the_oldest_go(store: VersionStore, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_numbers_go_on_after_a_restart(tmp_path: Path) -> None:
-    """Whoever opens the folder again finds all versions; only this user may read them."""
+    """A store that opens the folder again finds all versions; only this user may read them."""
     before = VersionStore(tmp_path / "versions")
     add(before, "one"), add(before, "two")
     after = VersionStore(tmp_path / "versions")
@@ -61,14 +61,14 @@ def test_numbers_go_on_after_a_restart(tmp_path: Path) -> None:
 
 
 def test_two_gateways_on_one_folder_never_share_a_number(tmp_path: Path) -> None:
-    """A number that somebody else has written is passed over."""
+    """A number that another gateway has used is skipped."""
     one, other = VersionStore(tmp_path), VersionStore(tmp_path)
     assert [add(one, "a").number, add(other, "b").number, add(one, "c").number] == [1, 2, 3]
     assert VersionStore(tmp_path).texts(2) == {"r.yaml": "b"}
 
 
 def test_a_spoilt_file_is_passed_over(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """What cannot be read is told in the log, and its number is not given again."""
+    """A file that cannot be read is logged, and its number is not used again."""
     add(VersionStore(tmp_path), "good")
     (tmp_path / "000002.json").write_text('{"number": 2')
     (tmp_path / "000003.json").write_text("[]")
@@ -85,7 +85,7 @@ def test_a_spoilt_file_is_passed_over(tmp_path: Path, caplog: pytest.LogCaptureF
 
 
 def test_a_folder_that_takes_nothing_costs_no_activation(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """With a full or lost disk versions are kept in memory, and the log says so."""
+    """If the folder cannot be written, versions are kept in memory and an error is logged."""
     file = tmp_path / "no-folder"
     file.write_text("")
     store = VersionStore(file / "versions")
@@ -96,7 +96,7 @@ def test_a_folder_that_takes_nothing_costs_no_activation(tmp_path: Path, caplog:
 
 
 def test_rebasing_keeps_a_version_with_the_files_names_of_now(store: VersionStore) -> None:
-    """Where the files on disk come to say what a version says, it is the version of those files."""
+    """When the files on disk have the content of a version, the version takes their names."""
     add(store, "one")
     store.rebase(1, "digest of one", ["new/r.yaml"], {"new/r.yaml": "one"})
     kept = store.get(1)
@@ -105,7 +105,7 @@ def test_rebasing_keeps_a_version_with_the_files_names_of_now(store: VersionStor
 
 
 def test_texts_of_another_place_get_the_names_of_this_one() -> None:
-    """Files of the same place in the list are the same file; a new one lies beside the first."""
+    """Files at the same position in the list are the same file; a new file is placed beside the first."""
     texts = {"/a/r.yaml": "1", "/a/s.yaml": "2", "/a/new.yaml": "3"}
     assert placed(texts, ["/a/r.yaml", "/a/s.yaml"], ["b/x.yaml", "b/s.yaml"]) == {
         "b/x.yaml": "1",
@@ -118,7 +118,7 @@ KNOWN = ["rules/b.yaml", "rules/a.yaml", "more/a.yaml", "more/c.yaml"]
 
 
 def test_names_are_those_of_the_files() -> None:
-    """The order is that of the disk, new files come last."""
+    """The order is that of the known files, and new files come last."""
     sent = {"new.yaml": "5", "more/a.yaml": "3", "c.yaml": "4", "rules/a.yaml": "2", "b.yaml": "1", "more/d.yml": "6"}
     assert list(named(sent, KNOWN).items()) == [
         ("rules/b.yaml", "1"),
@@ -143,7 +143,7 @@ def test_names_are_those_of_the_files() -> None:
     ],
 )
 def test_other_names_are_refused(sent: dict[str, str], why: str) -> None:
-    """What rules name beside themselves is looked for where rule files are already, and nowhere else."""
+    """Rule files are only accepted in folders that have rule files already."""
     with pytest.raises(RulesRefused) as refused:
         named(sent, KNOWN)
     assert why in str(refused.value)

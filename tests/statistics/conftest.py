@@ -1,4 +1,4 @@
-"""The simulations are part of a command in scripts/bench: they are found as it finds them."""
+"""The simulations are part of a command in scripts/bench, and are imported from there."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Counts of arms as traffic would leave them."""
+"""Counts of arms, as traffic leaves them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ CONTROL, ARM = "control", "candidate"
 
 
 def buckets_of(num: int, dice: np.random.Generator, requests_of_unit: int = 1) -> np.ndarray:
-    """The buckets of so many requests, of units that send so many each."""
+    """The buckets of `num` requests, of units that send `requests_of_unit` each."""
     return np.repeat(dice.integers(0, NUM_BUCKETS, -(-num // requests_of_unit)), requests_of_unit)[:num]
 
 
@@ -26,7 +26,7 @@ def arm_counts(
     values: np.ndarray | Sequence[float] | None = None,
     units: Sequence[int] = (),
 ) -> ArmCounts:
-    """What is counted of requests with these buckets; `values` are feedback named rating, one for each request."""
+    """The counts of requests with these buckets; `values` are feedback named rating, one for each request."""
     counts = ArmCounts(ArmKey("x", name))
     places = np.asarray(buckets, dtype=int)
     counts.requests = _ints(places)
@@ -56,7 +56,7 @@ def fill(timing: LatencyStats, places: np.ndarray, seconds: np.ndarray | Sequenc
 
 
 def stratum(*arms: ArmCounts, shares: Mapping[str, float] | None = None) -> Stratum:
-    """One period; shares are equal where none are named."""
+    """One period; shares are equal by default."""
     equal = {each.key.arm: 1 / len(arms) for each in arms}
     return Stratum({each.key.arm: each for each in arms}, shares or equal)
 

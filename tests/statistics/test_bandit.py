@@ -1,4 +1,4 @@
-"""Traffic goes where the chance of being the best is."""
+"""A bandit gives each arm traffic by its chance to be the best."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ trials = st.tuples(st.floats(0, 1e5), st.floats(0, 1e5))
 )
 @pytest.mark.parametrize("goal", ["higher", "lower"])
 def test_chances_are_those_that_dice_would_show(seen: dict[str, tuple[float, float]], goal: str) -> None:
-    """Thompson's draws, 200,000 of them: each chance within five of its standard errors, and a thousandth."""
+    """The chances agree with 200,000 Thompson draws: within five standard errors, and a thousandth."""
     dice = np.random.default_rng(1)
     drawn = np.array([dice.beta(1 + hits, 1 + misses, 200_000) for hits, misses in seen.values()])
     best = (drawn.argmax(0) if goal == "higher" else drawn.argmin(0)).astype(int)
@@ -35,7 +35,7 @@ def test_chances_are_those_that_dice_would_show(seen: dict[str, tuple[float, flo
 
 
 def test_chances_of_means() -> None:
-    """Of two normal beliefs, one standard deviation of their difference apart."""
+    """Two normal beliefs, one standard deviation of their difference apart."""
     chances = best_chances({"a": Belief(1.0, 0.6, False), "b": Belief(2.0, 0.8, False)})
     assert chances["b"] == pytest.approx(0.8413, abs=1e-3)
 
@@ -61,7 +61,8 @@ def test_the_better_arm_gets_more() -> None:
 
 
 def test_what_is_old_counts_less() -> None:
-    """All failed an hour ago, none since: with a half-life of ten minutes it is almost forgotten."""
+    """If all requests failed an hour ago and none since, a half-life of ten minutes leaves almost none of those
+    failures."""
     dice = np.random.default_rng(1)
 
     def period(rate: float) -> object:
@@ -94,7 +95,7 @@ def test_a_bandit_finds_the_better_arm() -> None:
 
 
 def test_means_of_feedback() -> None:
-    """Stars from one to five: a normal belief with the spread between buckets; of one unit there is none."""
+    """Stars from one to five give a normal belief with the spread between buckets; a single unit gives none."""
     dice = np.random.default_rng(2)
     num = 2000
     stars = arm_counts("a", buckets_of(num, dice), values=dice.integers(1, 6, num))

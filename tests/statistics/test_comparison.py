@@ -1,4 +1,4 @@
-"""An arm beside the control: what is said of it, and what is not said yet."""
+"""An arm compared with the control, with much data and with little."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_a_metric_that_nobody_measures_is_an_error() -> None:
 @pytest.mark.parametrize("metric", METRICS)
 @pytest.mark.parametrize("num", [1, 2, 7, 60, 800])
 def test_arms_may_change_places(metric: str, num: int) -> None:
-    """What one arm is above the other, the other is below the one."""
+    """If the arms are swapped, the difference changes its sign."""
     one, other = traffic(CONTROL, num, 1), traffic(ARM, 2 * num, 2, error_rate=0.3, slower=1.5)
     there = between(one, other, metric)
     back = compare(metric, [stratum(one, other)], ARM, CONTROL, 0.05)
@@ -80,7 +80,7 @@ def test_intervals_of_smaller_alphas_are_wider(metric: str) -> None:
 
 @pytest.mark.parametrize("metric", METRICS)
 def test_the_p_value_belongs_to_the_intervals(metric: str) -> None:
-    """Intervals leave 0 out at exactly those alphas that are larger than it."""
+    """Intervals exclude 0 at exactly the alphas above the p-value."""
     one, other = traffic(CONTROL, 4000, 1), traffic(ARM, 4000, 2, error_rate=0.03, slower=1.2)
     p_value = between(one, other, metric, 0.5).p_value
     if p_value < 0.9:
@@ -90,7 +90,7 @@ def test_the_p_value_belongs_to_the_intervals(metric: str) -> None:
 
 @pytest.mark.parametrize("metric", METRICS)
 def test_more_data_narrows(metric: str) -> None:
-    """Sixteen times the traffic: less than two thirds of the width, bins and all."""
+    """Sixteen times the traffic gives less than two thirds of the width, including the error of the bins."""
     few = between(traffic(CONTROL, 4000, 1), traffic(ARM, 4000, 2), metric).difference
     many = between(
         add(*(traffic(CONTROL, 4000, seed) for seed in range(16))),
@@ -101,7 +101,7 @@ def test_more_data_narrows(metric: str) -> None:
 
 
 def test_an_arm_that_fails_is_seen_within_tens_of_requests() -> None:
-    """Half of 30 requests failed, none of the control's 30."""
+    """Half of the arm's 30 requests fail, and none of the control's 30."""
     seen = between(
         arm_counts(CONTROL, range(30), [False] * 30), arm_counts(ARM, range(30), [True, False] * 15), "error_rate"
     )
@@ -111,13 +111,13 @@ def test_an_arm_that_fails_is_seen_within_tens_of_requests() -> None:
 
 
 def test_one_unit_is_no_statistics() -> None:
-    """A client that sends nothing but failing requests says nothing of others."""
+    """One client whose requests all fail shows nothing about other clients."""
     seen = between(arm_counts(CONTROL, range(30), [False] * 30), arm_counts(ARM, [7] * 300, [True] * 300), "error_rate")
     assert not seen.is_different
 
 
 def test_a_rate_that_moves_with_the_shares_is_no_difference() -> None:
-    """Errors get rare while the arm grows: all requests together, it looks three times better (Simpson)."""
+    """Errors become rare while the arm grows: over all requests together the arm looks three times better (Simpson)."""
     dice = np.random.default_rng(5)
 
     def period(num_control: int, num_arm: int, rate: float) -> Stratum:
@@ -134,7 +134,7 @@ def test_a_rate_that_moves_with_the_shares_is_no_difference() -> None:
 
 
 def test_periods_without_a_share_are_no_comparison() -> None:
-    """What the control did before the arm began, and who stays with an arm that is closed, count for nothing."""
+    """Requests to the control before the arm began, and those of units that stay with a closed arm, do not count."""
     now = stratum(traffic(CONTROL, 500, 1), traffic(ARM, 500, 2))
     before = stratum(traffic(CONTROL, 500, 3, error_rate=0.9), shares={CONTROL: 1.0, ARM: 0.0})
     after = stratum(traffic(CONTROL, 500, 3), traffic(ARM, 5, 3, error_rate=1.0), shares={CONTROL: 1.0, ARM: 0.0})
@@ -152,7 +152,8 @@ def test_periods_without_a_share_are_no_comparison() -> None:
 def test_whatever_was_counted_has_an_interval(
     control: list[tuple[int, bool, float]], arm: list[tuple[int, bool, float]], metric: str
 ) -> None:
-    """None, one, all errors, one bucket, one value: intervals hold their estimates, p is a probability."""
+    """No requests, one, all errors, one bucket, one value: intervals contain their estimates, and p is a
+    probability."""
     counted = []
     for name, requests in ((CONTROL, control), (ARM, arm)):
         buckets, errors, seconds = zip(*requests, strict=True) if requests else ((), (), ())

@@ -1,4 +1,4 @@
-"""Boundaries and e-processes: what they are made of, by small cases that can be counted through."""
+"""Boundaries and e-processes, checked on small cases that can be enumerated."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ nums = st.floats(1, 1e7)
 
 @given(nums, alphas)
 def test_the_boundary_is_where_the_mixture_reaches_one_over_alpha(n: float, alpha: float) -> None:
-    """Robbins' mixture at the boundary; and the p-value there is alpha."""
+    """Robbins' mixture is 1 / alpha at the boundary, and the p-value there is alpha."""
     z, u = boundary(n, alpha), RHO2 * n
     assert exp(z * z * u / (2 * (1 + u))) / sqrt(1 + u) == pytest.approx(1 / alpha, rel=1e-6)
     assert p_value(z, n) == pytest.approx(alpha, rel=1e-6)
@@ -32,7 +32,7 @@ def test_one_side_costs_less_than_two_and_more_than_two_at_twice_the_alpha(n: fl
 
 
 def test_the_boundary_is_lowest_where_it_says() -> None:
-    """For alpha = 0.05 at 500 requests of each of two arms' harmonic sum, and flat around it."""
+    """For alpha = 0.05 the minimum is at 500 requests, counted as the harmonic sum of two arms, and flat around it."""
     at = {n: boundary(n, 0.05) for n in (50, 250, 500, 1000, 5000)}
     assert min(at, key=lambda n: at[n]) == 500
     assert max(at.values()) < 1.3 * at[500]
@@ -40,15 +40,14 @@ def test_the_boundary_is_lowest_where_it_says() -> None:
 
 @pytest.mark.parametrize("degrees, quantile", [(5, 5.893), (10, 4.144), (30, 3.385), (60, 3.232), (1000, 3.098)])
 def test_students_quantiles(degrees: float, quantile: float) -> None:
-    """Those of the tables for a chance of 0.001 to one side, where the normal one is 3.0902: within two in a
-    hundred."""
+    """Within two percent of the tables for a one-sided chance of 0.001, where the normal quantile is 3.0902."""
     assert student(3.0902, degrees) == pytest.approx(quantile, rel=0.02)
     assert normal(student(3.0902, degrees), degrees) == pytest.approx(3.0902)
 
 
 @pytest.mark.parametrize("share", [0.01, 0.3, 0.5])
 def test_the_e_process_is_a_martingale(share: float) -> None:
-    """Over all ways in which ten requests can end, weighted by their chances, it is 1 in the mean."""
+    """Over all outcomes of ten requests, weighted by their chances, its mean is 1."""
     mean = 0.0
     for ends in product((0, 1), repeat=10):
         hits = sum(ends)
@@ -58,7 +57,7 @@ def test_the_e_process_is_a_martingale(share: float) -> None:
 
 
 def test_two_arms_evidence_is_that_of_the_share_that_fits_best() -> None:
-    """No common share is less rejected than the one that is found, on a fine grid."""
+    """On a fine grid, no common share is rejected less than the one that is found."""
     control, arm = Trials(3, 200), Trials(9, 120)
     found = bernoulli.log_evidence_against(control, arm)
     grid = [number / 10_000 for number in range(1, 10_000)]
@@ -84,7 +83,7 @@ def test_intervals_end_where_evidence_suffices(hits: int, misses: int, others: i
 
 
 def test_units_that_fail_together_count_once() -> None:
-    """20 requests of each of 60 units, of which every tenth fails always: 1,200 requests know as much as 60."""
+    """20 requests of each of 60 units, of which every tenth always fails: 1,200 requests are worth as much as 60."""
     failing = [20 if bucket % 10 == 0 else 0 for bucket in range(60)]
     together = Series([*failing, 0, 0, 0, 0], [20] * 60 + [0] * 4)
     assert bernoulli.design_effect([together]) == pytest.approx(20, rel=0.05)

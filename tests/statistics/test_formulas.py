@@ -1,4 +1,4 @@
-"""The simulations' formulas on arrays say what the package says: what they show of peeking is true of it."""
+"""The simulations' array formulas agree with the package, so that simulated results on peeking hold for the package."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ LOOKS = (0, 3, 9, 18, 22, 30, 41, 50, 59)
 
 
 def strata_at(of: Traffic, seen: Requests, second: int) -> list[Stratum]:
-    """What production would have counted at the end of a second."""
+    """The counts of production at the end of a second."""
     strata = []
     for period, (_, share) in enumerate(of.ramp):
         arms = {}
@@ -52,7 +52,7 @@ def strata_at(of: Traffic, seen: Requests, second: int) -> list[Stratum]:
 
 @pytest.mark.parametrize("name", TRAFFICS)
 def test_both_say_the_same(name: str) -> None:
-    """At several times of several kinds of traffic, for three alphas: the same verdicts and p-values."""
+    """At several times of several kinds of traffic, for three alphas, verdicts and p-values agree."""
     of = TRAFFICS[name]
     seen = requests(of, 1, np.random.default_rng(7))
     errors, latencies = arrays.rate(counted(of, seen, seen.is_error, 1)), counted(of, seen, seen.seconds, 1)

@@ -1,4 +1,4 @@
-"""Guardrails: breached, cleared, or not known yet."""
+"""Guardrails: breached, cleared, or undecided."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def judged(guardrail: GuardrailSpec, arm: ArmCounts, alpha: float = 0.05) -> Bre
 
 @pytest.mark.parametrize("guardrail", GUARDRAILS, ids=named)
 def test_a_worse_arm_breaches_and_the_same_is_cleared(guardrail: GuardrailSpec) -> None:
-    """5,000 requests of each; ratings are better when they are higher, all else when it is lower."""
+    """5,000 requests of each; higher is better for ratings, lower for all other metrics."""
     worse, same = judged(guardrail, WORSE), judged(guardrail, SAME)
     assert (worse.is_breached, worse.is_cleared) == (True, False)
     assert (same.is_breached, same.is_cleared) == (False, True)
@@ -77,7 +77,7 @@ def test_a_bound_of_a_decrease_is_told_as_the_difference_that_it_bounds() -> Non
 
 
 def test_an_arm_is_bounded_where_the_control_has_nothing() -> None:
-    """`max` is of the arm alone; all else waits for a control."""
+    """`max` bounds the arm alone; all other bounds need a control."""
     nobody = traffic(CONTROL, 0, 9)
     strata = [stratum(nobody, WORSE)]
     assert breaches(GuardrailSpec("error_rate", max=0.03), strata, CONTROL, ARM, 0.05).is_breached
@@ -89,14 +89,14 @@ def test_an_arm_is_bounded_where_the_control_has_nothing() -> None:
 
 
 def test_errors_beside_a_control_without_any() -> None:
-    """A ratio to nothing is still too large once the control has shown that it has hardly any."""
+    """A ratio to a control without errors is a breach once the control has enough requests."""
     control = traffic(CONTROL, 2000, 1, error_rate=0.0)
     seen = breaches(GuardrailSpec("error_rate", max_ratio=2.0), [stratum(control, WORSE)], CONTROL, ARM, 0.05)
     assert seen.is_breached
 
 
 def test_many_guardrails_share_alpha() -> None:
-    """Each is judged as if alone at its part of alpha."""
+    """Each guardrail is judged at its part of alpha."""
     strata = [stratum(CONTROLS, WORSE)]
     together = watch(GUARDRAILS, strata, CONTROL, ARM, 0.05)
     assert together == [breaches(each, strata, CONTROL, ARM, 0.05 / 12) for each in GUARDRAILS]
@@ -105,7 +105,7 @@ def test_many_guardrails_share_alpha() -> None:
 
 @pytest.mark.parametrize("guardrail", GUARDRAILS, ids=named)
 def test_who_wants_to_be_surer_waits_longer(guardrail: GuardrailSpec) -> None:
-    """What is breached, or cleared, at a small alpha is so at each larger one."""
+    """A guardrail that is breached, or cleared, at a small alpha is so at each larger one."""
     for arm in (SAME, WORSE, traffic(ARM, 400, 5, error_rate=0.04, slower=1.2, stars=3.7)):
         seen = [judged(guardrail, arm, alpha) for alpha in (1e-9, 1e-4, 0.01, 0.1)]
         assert [each.is_breached for each in seen] == sorted(each.is_breached for each in seen)

@@ -1,4 +1,4 @@
-"""What came in a period is what was counted at its end less what was counted at its beginning, and never below 0."""
+"""The counts of a period are those at its end less those at its beginning, and never below 0."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_what_is_added_can_be_taken_away(one: int, other: int, seed: int) -> Non
 
 
 def test_counts_that_began_anew_make_nothing_negative() -> None:
-    """A worker died, and what it had counted with it."""
+    """Counts fall when a worker dies, since its part is lost."""
     between = subtract(counts(10, 1), counts(500, 2))
     assert between.requests == [0] * 64
     assert between.errors == [0] * 64

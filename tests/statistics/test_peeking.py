@@ -1,7 +1,7 @@
 """Looking each second for ten minutes makes no more false alarms than alpha: simulations of 1,100 experiments.
 
-Seeds are fixed. Of so many experiments as are simulated, no more may be false alarms than a coin of chance alpha would
-show but once in a thousand times. `scripts/bench/experiment_power.py` simulates more of them.
+Seeds are fixed. A check passes unless a coin of chance alpha would give as many alarms less than once in a thousand
+times. `scripts/bench/experiment_power.py` simulates more experiments.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ BATCH = 25
 
 
 def most_by_chance(num: int, chance: float = ALPHA, surprise: float = 0.001) -> int:
-    """Of so many, how many there may be before one would be surprised."""
+    """The most hits of `num` trials that are no surprise at this chance."""
     left = 1.0
     for hits in range(num + 1):
         left -= comb(num, hits) * chance**hits * (1 - chance) ** (num - hits)
@@ -36,15 +36,14 @@ def found(of: Traffic, checks: list[str], num: int, seed: int) -> dict[str, np.n
 
 @pytest.mark.parametrize("name", HARMLESS)
 def test_peeking_makes_no_false_alarms(name: str) -> None:
-    """600 looks at arms that do the same: requests and sessions, rare errors, wild latencies, ramps, rising base
-    rates."""
+    """600 looks at two equal arms: requests and sessions, rare errors, wild latencies, ramps, rising base rates."""
     of, num = HARMLESS[name], 50
     for check, seconds in found(of, harmless_checks(of), num, seed=11).items():
         assert np.isfinite(seconds).sum() <= most_by_chance(num), check
 
 
 def test_many_experiments_together_make_no_more() -> None:
-    """The narrower bound of 600 experiments more, of the two checks that decide."""
+    """600 more experiments give a narrower bound on the two checks that decide."""
     alarms: Counter[str] = Counter()
     for number, unit in enumerate(("request", "session")):
         of = Traffic(unit=unit, rate=15, deviation=0.8, ramp=((0, 0.3),))
@@ -64,15 +63,15 @@ def test_many_experiments_together_make_no_more() -> None:
     ],
 )
 def test_harm_is_found(name: str, chance: float, seconds: float) -> None:
-    """Within so many seconds of 20 requests each, in that share of experiments at the least."""
+    """Harm is found within this many seconds, at 20 requests a second, in at least this share of the experiments."""
     harm = HARMFUL[name]
     looks = found(harm.traffic, [harm.check], 50, seed=5)[harm.check]
     assert (looks <= seconds).mean() >= chance
 
 
 def test_the_simulation_sees_who_is_wrong() -> None:
-    """A 95 % interval of the textbook, looked at each second, alarms in a fifth of all experiments or more: it is the
-    sequences that do not."""
+    """A textbook 95 % interval, looked at each second, alarms in a fifth of all experiments or more; the sequences do
+    not."""
     dice = np.random.default_rng(3)
     of = Traffic()
     pairs = counted(of, (seen := requests(of, 50, dice)), seen.seconds, 50)
@@ -82,7 +81,7 @@ def test_the_simulation_sees_who_is_wrong() -> None:
 
 
 def test_requests_of_a_session_are_not_independent() -> None:
-    """With each request in a bucket of its own accord, as if it were a unit, sessions alarm by the dozen."""
+    """If each request gets a bucket of its own, as if it were a unit, a quarter of the experiments alarm or more."""
     dice = np.random.default_rng(4)
     of = Traffic(unit="session")
     seen = requests(of, 50, dice)
@@ -96,7 +95,7 @@ def test_requests_of_a_session_are_not_independent() -> None:
 
 
 def test_adjusting_for_prompts_is_not_wrong_and_narrows() -> None:
-    """Latencies that grow with prompts: no more false alarms, and seven tenths of the error."""
+    """For latencies that grow with prompts: no more false alarms, and at most seven tenths of the error."""
     of = Traffic(by_size=0.7, seconds=300)
     assert np.isfinite(found(of, ["latencies differ, adjusted"], 100, 6)["latencies differ, adjusted"]).sum() <= (
         most_by_chance(100)
@@ -106,13 +105,13 @@ def test_adjusting_for_prompts_is_not_wrong_and_narrows() -> None:
     plain, adjusted = formulas.contrast(pairs), formulas.contrast(pairs, adjust=True)
     last = -1
     assert np.median(adjusted.error[:, last] / plain.error[:, last]) < 0.7
-    # Over many experiments, neither is off: the mean estimate is within three of its standard errors of 0.
+    # Over many experiments both are unbiased: the mean estimate is within three of its standard errors of 0.
     for each in (plain, adjusted):
         estimates = each.estimate[:, last]
         assert abs(estimates.mean()) < 3 * estimates.std() / np.sqrt(len(estimates))
 
 
 def test_every_check_is_used() -> None:
-    """What is simulated of harm or of harmlessness is all that there is."""
+    """The simulations cover every check."""
     used = {check for of in HARMLESS.values() for check in harmless_checks(of)} | {h.check for h in HARMFUL.values()}
     assert used == CHECKS.keys()

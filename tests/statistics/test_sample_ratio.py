@@ -1,4 +1,4 @@
-"""Arms get the units that they were promised, or somebody is told."""
+"""A sample ratio mismatch is found if arms do not get their share of the units."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_what_was_not(a: int, b: int) -> None:
 
 
 def test_the_p_value_of_one_period_is_lindons_and_maleks() -> None:
-    """Their Bayes factor, written out: 60 and 40 of units that should be equal, a prior that knows as much as 100."""
+    """Their Bayes factor, written out: 60 and 40 of units that should be equal, with a prior worth 100 units."""
     from math import exp, lgamma, log
 
     evidence = lgamma(100) - lgamma(200) + lgamma(110) - lgamma(50) + lgamma(90) - lgamma(50) + 100 * log(2)
@@ -48,7 +48,7 @@ def test_the_p_value_of_one_period_is_lindons_and_maleks() -> None:
 
 
 def test_periods_add_up_although_shares_change() -> None:
-    """A tenth of the arm's units is lost in each of six short periods: none of them shows it, all together do."""
+    """A tenth of the arm's units is lost in each of six short periods: no single one shows it, all together do."""
     shares = [0.05, 0.1, 0.2, 0.4, 0.6, 0.8]
     periods = [
         period({"a": 1 - share, "b": share}, a=round(3000 * (1 - share)), b=round(3000 * share * 0.9))
@@ -59,7 +59,7 @@ def test_periods_add_up_although_shares_change() -> None:
 
 
 def test_an_arm_without_a_share_is_no_mismatch() -> None:
-    """Who stays with it is nobody's draw."""
+    """Units that stay with a closed arm are not part of the draw."""
     closed = period({"a": 0.5, "b": 0.5, "c": 0.0}, a=500, b=500, c=40)
     assert sample_ratio([closed], 0.05).p_value == 1.0
     assert sample_ratio([closed], 0.05).expected == {"a": 500.0, "b": 500.0}
@@ -78,8 +78,7 @@ def test_nothing_was_counted() -> None:
 
 
 def test_a_heavy_user_is_no_mismatch() -> None:
-    """Where units are not known, one that sends thousands of requests to its arm proves nothing; thousands of units
-    do."""
+    """Where units are unknown, one unit with thousands of requests is no mismatch; a loss over many units is."""
     shares = {"a": 0.5, "b": 0.5}
 
     def unknown(a: ArmCounts, b: ArmCounts, unit: str) -> tuple[bool, str]:
