@@ -34,7 +34,7 @@ class Tensor:
 
 
 def elements(datatype: str, raw: bytes) -> list[Any]:
-    """The values in raw data, read the slow, obvious way."""
+    """Decode raw tensor data into values with a simple, slow reference implementation."""
     if datatype != "BYTES":
         return [value for (value,) in struct.iter_unpack("<" + CODES[datatype], raw)]
     found = []

@@ -1,4 +1,4 @@
-"""Streams of chat completions, as the servers of this API send them, and what they say."""
+"""Recorded chat completion streams of several servers, with the events they mean."""
 
 from __future__ import annotations
 

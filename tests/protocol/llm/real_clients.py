@@ -1,4 +1,4 @@
-"""The clients that people use, answered by what our writers write: no socket, no server."""
+"""Real client libraries connected to the reply writers in memory, without a socket or a server."""
 
 from collections.abc import Sequence
 
@@ -16,7 +16,7 @@ from gateway.protocol.llm.canonical import Event, Generation
 
 
 class Answering:
-    """Reads what a client asks and answers with these events; `asked` is what it read last."""
+    """An HTTP transport that answers each request with the given events; `asked` is the last request it read."""
 
     def __init__(self, dialect, events: Sequence[Event]) -> None:
         self._read, self._writer = dialect

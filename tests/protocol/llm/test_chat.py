@@ -1,4 +1,4 @@
-"""Requests of OpenAI's chat completions, read as clients write them and written as engines take them."""
+"""Reading chat completion requests from clients, and writing them for engines."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def read(messages: str = USER, more: str = "") -> Generation:
     return read_request(f'{{"model":"m","messages":[{messages}]{more}}}'.encode())
 
 
-# What a client writes, and what is read; where that is written otherwise than it came, as what.
+# The client's message, the parsed message, and the message sent to the engine (None: the client's).
 MESSAGES: dict[str, tuple[str, Message, str | None]] = {
     "a text": (USER, HI, None),
     "a text among parts": (
@@ -108,7 +108,7 @@ MESSAGES: dict[str, tuple[str, Message, str | None]] = {
 
 @pytest.mark.parametrize("given, message, told", MESSAGES.values(), ids=MESSAGES)
 def test_messages_are_read_and_written(given: str, message: Message, told: str | None) -> None:
-    """Every kind of message that clients send reaches an engine."""
+    """Every kind of message that clients send is forwarded to the engine."""
     generation = read(given)
     assert generation.messages == (message,)
     body, lost = write_request(generation, model="m", drop=False)
@@ -118,14 +118,14 @@ def test_messages_are_read_and_written(given: str, message: Message, told: str |
 
 @pytest.mark.parametrize("media_type, form", [("audio/mpeg", "mp3"), ("audio/x-wav", "wav"), ("audio/flac", "flac")])
 def test_a_sound_is_told_by_the_name_of_its_format(media_type: str, form: str) -> None:
-    """Other dialects name media types."""
+    """An audio media type is written as the format name that OpenAI's API uses."""
     sound = Message("user", (Media("audio", f"data:{media_type};base64,AA=="),))
     told = json.loads(write_request(Generation("m", messages=(sound,)), model="m", drop=False)[0])
     assert told["messages"][0]["content"] == [{"type": "input_audio", "input_audio": {"data": "AA==", "format": form}}]
 
 
 FORMAT = {"type": "json_schema", "json_schema": {"name": "output", "schema": {"type": "object"}}}
-# What a client writes, what is read (None: the same), and how it is written where that is otherwise.
+# The client's fields, the parsed options and the fields sent to the engine (None: the client's).
 OPTIONS: dict[str, tuple[str, dict[str, Any] | None, str | None]] = {
     "numbers": (
         '"temperature":0.5,"top_p":1,"seed":7,"max_tokens":9,"n":2',
@@ -190,7 +190,7 @@ OPTIONS: dict[str, tuple[str, dict[str, Any] | None, str | None]] = {
 
 @pytest.mark.parametrize("given, options, told", OPTIONS.values(), ids=OPTIONS)
 def test_options_are_read_and_written(given: str, options: dict[str, Any] | None, told: str | None) -> None:
-    """Each has its canonical name, and reaches the engine by the one that engines know."""
+    """Each option is read under its canonical name and sent to the engine under the name that engines use."""
     generation = read(more="," + given)
     assert generation.options == (json.loads(f"{{{given}}}") if options is None else options)
     body, lost = write_request(generation, model="m", drop=False)
@@ -232,7 +232,7 @@ TOOLS: dict[str, tuple[str, Any]] = {
 
 @pytest.mark.parametrize("given, choice", TOOLS.values(), ids=TOOLS)
 def test_tools_are_read_and_written(given: str, choice: Any) -> None:
-    """Functions of before there were tools are tools."""
+    """Tools and the older `functions` are read alike and written as tools."""
     generation = read(more="," + given)
     assert generation.tools == (F,)
     assert generation.options.get("tool_choice") == choice
@@ -242,14 +242,14 @@ def test_tools_are_read_and_written(given: str, choice: Any) -> None:
 
 
 def test_a_tool_without_parameters_has_an_empty_schema() -> None:
-    """Engines require one; whether a schema is strict is told where the client said it."""
+    """A tool without parameters gets an empty schema, which engines require; `strict` is kept if the client set it."""
     generation = read(more=',"tools":[{"type":"function","function":{"name":"f","strict":false}}]')
     told = json.loads(write_request(generation, model="m", drop=False)[0])["tools"][0]["function"]
     assert told == {"name": "f", "parameters": {"type": "object", "properties": {}}, "strict": False}
 
 
 def test_calls_of_functions_are_matched_with_their_results() -> None:
-    """Functions had no ids; the result belongs to the last call of its function."""
+    """A function result without an id gets the id of the last call of that function."""
     call = '{"role":"assistant","content":null,"function_call":{"name":"f","arguments":"{}"}}'
     answer = '{"role":"function","name":"f","content":"5"}'
     messages = read(f"{USER},{call},{answer}").messages
@@ -267,7 +267,7 @@ def test_calls_of_functions_are_matched_with_their_results() -> None:
     ],
 )
 def test_a_stream_always_asks_the_engine_for_usage(more: str, stream: bool, include_usage: bool) -> None:
-    """The gateway counts it; whether the client is told is the writer's."""
+    """The gateway always requests usage from the engine for streams, even if the client does not."""
     generation = read(more=more)
     assert (generation.stream, generation.include_usage) == (stream, include_usage)
     told = json.loads(write_request(generation, model="m", drop=False)[0])
@@ -276,7 +276,7 @@ def test_a_stream_always_asks_the_engine_for_usage(more: str, stream: bool, incl
 
 
 def test_a_prompt_becomes_a_message_of_the_user() -> None:
-    """An engine of chats takes a bare text; a generation with both has its messages told."""
+    """A plain prompt becomes a user message; a generation that also has messages sends those."""
     body, _ = write_request(Generation("a", prompt="hi"), model="m", drop=False)
     assert json.loads(body) == {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
     body, _ = write_request(Generation("a", prompt="<s>hi", messages=(HI,)), model="m", drop=False)

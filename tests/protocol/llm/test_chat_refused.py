@@ -1,4 +1,4 @@
-"""Requests of OpenAI's chat completions that are refused, by the name of what is wrong or has no place."""
+"""Chat completion requests that are rejected because they are malformed or unsupported."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ REFUSED: dict[str, tuple[Generation, str]] = {
 
 @pytest.mark.parametrize("generation, named", REFUSED.values(), ids=REFUSED)
 def test_what_an_engine_has_no_place_for_is_refused_by_name(generation: Generation, named: str) -> None:
-    """Nothing is lost without a word."""
+    """An option that the engine does not support is rejected by name, not dropped silently."""
     with pytest.raises(GatewayError, match=named) as refused:
         write_request(generation, model="m", drop=False)
     assert refused.value.kind is ErrorKind.UNSUPPORTED
@@ -45,7 +45,8 @@ def test_what_an_engine_has_no_place_for_is_refused_by_name(generation: Generati
 
 @pytest.mark.parametrize("tokens, effort", [(1024, "low"), (4096, "medium"), (32000, "high")])
 def test_a_budget_of_thinking_becomes_an_effort_where_its_number_may_be_dropped(tokens: int, effort: str) -> None:
-    """It is named as dropped; an effort that was given stands."""
+    """With `drop`, a thinking budget becomes a reasoning effort and is listed as dropped; an explicit effort is
+    kept."""
     options = {"thinking_tokens": tokens, "suffix": "x"}
     body, lost = write_request(Generation("m", "a", options=options), model="m", drop=True)
     assert json.loads(body)["reasoning_effort"] == effort
@@ -96,7 +97,7 @@ MALFORMED = {
 
 @pytest.mark.parametrize("body, what", MALFORMED.items(), ids=MALFORMED)
 def test_what_is_malformed_is_named(body: str, what: str) -> None:
-    """The client reads which field is wrong, and what would be right."""
+    """The error names the malformed field and what is expected."""
     with pytest.raises(GatewayError, match=what) as refused:
         read_request(body.encode())
     assert refused.value.kind is ErrorKind.BAD_REQUEST
@@ -111,7 +112,7 @@ def test_what_is_malformed_is_named(body: str, what: str) -> None:
     ],
 )
 def test_what_only_one_engine_knows_is_refused(more: str, messages: str, what: str) -> None:
-    """Such a request can only pass through."""
+    """Content types that the gateway cannot translate are unsupported."""
     with pytest.raises(GatewayError, match=what) as refused:
         read(messages, more)
     assert refused.value.kind is ErrorKind.UNSUPPORTED

@@ -1,4 +1,4 @@
-"""Replies of OpenAI's chat completions, as engines send them."""
+"""Reading chat completion replies of engines."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ def read(pieces: list[bytes]) -> list[Event]:
 
 @pytest.mark.parametrize("stream, events", STREAMS.values(), ids=STREAMS)
 def test_streams_of_engines_are_read(stream: str, events: list[Event]) -> None:
-    """All that servers of this API are known to send, and cut off where there is no Finished."""
+    """The reader understands the recorded streams of every server; a stream that was cut off has no Finished event."""
     assert read([stream.encode()]) == events
 
 
 @settings(max_examples=150, deadline=None)
 @given(st.sampled_from(list(STREAMS.values())), st.lists(st.integers(0, 900), max_size=8).map(sorted))
 def test_a_stream_is_read_however_it_is_cut(case: tuple[str, list[Event]], cuts: list[int]) -> None:
-    """What pieces it comes in has no effect."""
+    """The events do not depend on how the stream is split into chunks."""
     data = case[0].encode()
     assert read([data[at:to] for at, to in zip([0, *cuts], [*cuts, len(data)], strict=True)]) == case[1]
 
@@ -82,13 +82,13 @@ WHOLE: dict[str, tuple[int, bytes, list[Event]]] = {
 
 @pytest.mark.parametrize("status, body, events", WHOLE.values(), ids=WHOLE)
 def test_whole_replies_of_engines_are_read(status: int, body: bytes, events: list[Event]) -> None:
-    """As the same events that a stream has."""
+    """A whole reply yields the same events as a stream."""
     assert ChatReplyReader().whole(status, body) == events
 
 
 @pytest.mark.parametrize("body", [b"", b"<html>", b"[]", b"{}", b'{"choices":{}}', b'{"choices":[1]}'])
 def test_what_is_no_reply_is_the_engines_fault(body: bytes) -> None:
-    """A success that cannot be read is a failure of the engine's, not of the request."""
+    """A success reply that cannot be parsed is an upstream protocol error."""
     with pytest.raises(GatewayError) as failure:
         ChatReplyReader().whole(200, body)
     assert failure.value.kind is ErrorKind.UPSTREAM_PROTOCOL
@@ -137,7 +137,7 @@ anything = st.recursive(
 @settings(max_examples=200, deadline=None)
 @given(anything, anything)
 def test_whatever_an_engine_sends_is_read_or_is_its_fault(told: Any, choice: Any) -> None:
-    """No reply of an engine breaks the gateway."""
+    """Any engine reply is either read or raises an upstream protocol error."""
     for body in (told, {"choices": [choice]}, {"choices": [{"index": 0, "delta": choice, "message": choice}]}):
         data = json.dumps(body).encode()
         for use in (

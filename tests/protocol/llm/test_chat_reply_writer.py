@@ -1,4 +1,4 @@
-"""Replies of OpenAI's chat completions, as clients read them."""
+"""Writing chat completion replies for clients."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ def writer(*, include_usage: bool = False) -> ChatReplyWriter:
 
 
 def events_of(data: bytes) -> list[Any]:
-    """The JSON of each event."""
+    """The JSON data of each event."""
     assert data == b"" or data.endswith(b"\n\n")
     return [json.loads(event.removeprefix("data: ")) for event in data.decode().split("\n\n")[:-1]]
 
 
 @pytest.mark.parametrize("name", [name for name in STREAMS if "error" not in name and "gave up" not in name])
 def test_what_is_written_reads_as_what_was_read(name: str) -> None:
-    """A stream through reader and writer says the same to whoever reads it next."""
+    """A written stream reads back as the same events."""
     events = STREAMS[name][1]
     out = writer(include_usage=True)
     told = out.feed(events) + out.end()
@@ -52,7 +52,7 @@ def test_what_is_written_reads_as_what_was_read(name: str) -> None:
 
 
 def test_the_role_stands_in_the_first_chunk_of_each_choice() -> None:
-    """Nothing is told before the model speaks; the engine's id, model and time are told."""
+    """The role is sent with the first chunk of each choice; id, model and time come from the engine."""
     out = writer()
     assert out.feed([BEGUN]) == b""
     head = {"id": "c", "object": "chat.completion.chunk", "created": 9, "model": "m"}
@@ -67,7 +67,8 @@ def test_the_role_stands_in_the_first_chunk_of_each_choice() -> None:
 
 
 def test_usage_is_told_where_the_client_asked() -> None:
-    """In a chunk of its own, and null in the others; without asking it is not there."""
+    """A client that requested usage gets it in its own chunk, and null in the others; other clients get no usage
+    field."""
     out = writer(include_usage=True)
     chunks = events_of(out.feed([TextDelta("a"), TextDelta("b"), Finished(), Used(3, 2, 1, 1)]))
     assert [chunk["usage"] for chunk in chunks[:-1]] == [None, None, None]
@@ -84,7 +85,7 @@ def test_usage_is_told_where_the_client_asked() -> None:
 
 
 def test_a_failure_amid_a_stream_is_told_and_ends_it() -> None:
-    """OpenAI's clients raise it; no [DONE] says that all was well."""
+    """A failure during a stream is written as OpenAI's error and ends the stream without `[DONE]`."""
     out = writer()
     out.feed([TextDelta("a")])
     error = {"message": "no", "type": "server_error", "param": None, "code": "x"}
@@ -94,7 +95,7 @@ def test_a_failure_amid_a_stream_is_told_and_ends_it() -> None:
 
 
 def test_a_whole_reply_tells_all_choices() -> None:
-    """Texts, thoughts, calls and logprobs are put together."""
+    """A whole reply joins the text, reasoning, tool calls and logprobs of each choice."""
     events = [
         *(BEGUN, ReasoningDelta("x"), ReasoningDelta("y"), ToolCallDelta(0, "1", "f", "{"), ToolCallDelta(1, "", "g")),
         *(ToolCallDelta(0, arguments="}"), Finished("tool_calls"), TextDelta("a", 1, LOGPROBS), TextDelta("b", 1)),
@@ -123,7 +124,7 @@ def test_a_whole_reply_tells_all_choices() -> None:
 
 
 def test_a_whole_reply_of_a_failure_is_openais_error() -> None:
-    """With the engine's status; what the engine has no name for is told by the gateway's."""
+    """A failure is OpenAI's error with the engine's status; the gateway's id, model and time replace missing ones."""
     status, body = writer().whole([BEGUN, TextDelta("a"), EngineFailed("no", 429, "rate")])
     assert status == 429
     assert json.loads(body)["error"]["message"] == "no"

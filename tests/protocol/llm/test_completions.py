@@ -1,4 +1,4 @@
-"""Requests of OpenAI's completions, read as clients write them and written as engines take them."""
+"""Reading completion requests from clients, and writing them for engines."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PROMPTS: dict[str, tuple[str, str | Sequence[int]]] = {
 
 @pytest.mark.parametrize("given, prompt", PROMPTS.values(), ids=PROMPTS)
 def test_a_prompt_is_read_and_written(given: str, prompt: str | Sequence[int]) -> None:
-    """Without a bound of its own, the dialect's own counts: 16."""
+    """A request without max_tokens gets the API's default of 16."""
     generation = read_request(f'{{"model":"a","prompt":{given}}}'.encode())
     assert generation == Generation("a", prompt, options={"max_tokens": 16})
     body, lost = write_request(generation, model="m", drop=False)
@@ -41,7 +41,7 @@ def test_a_prompt_is_read_and_written(given: str, prompt: str | Sequence[int]) -
     ],
 )
 def test_options_are_read_and_written(more: str) -> None:
-    """By the same names."""
+    """Options keep their names."""
     generation = read_request(f'{{"model":"m","prompt":"hi",{more}}}'.encode())
     assert generation.options == json.loads(f"{{{more}}}")
     told = json.loads(write_request(generation, model="m", drop=False)[0])
@@ -49,14 +49,14 @@ def test_options_are_read_and_written(more: str) -> None:
 
 
 def test_what_says_nothing_is_left_out() -> None:
-    """Clients send nulls and defaults for all that they know of."""
+    """Nulls and default values are left out."""
     more = '"n":1,"best_of":1,"echo":false,"suffix":null,"logprobs":null,"stop":null,"max_tokens":null'
     generation = read_request(f'{{"model":"m","prompt":"hi",{more},"presence_penalty":0,"stream":false}}'.encode())
     assert generation.options == {"max_tokens": 16}
 
 
 def test_a_stream_always_asks_the_engine_for_usage() -> None:
-    """Whether the client is told is the writer's."""
+    """The gateway always requests usage from the engine for streams, even if the client does not."""
     body = b'{"model":"m","prompt":"hi","stream":true,"stream_options":{"include_usage":true}}'
     generation = read_request(body)
     assert (generation.stream, generation.include_usage) == (True, True)
@@ -67,7 +67,7 @@ def test_a_stream_always_asks_the_engine_for_usage() -> None:
 
 
 def test_messages_are_told_as_the_prompt_made_of_them() -> None:
-    """Who gave no bound in a dialect that has none gets no 16 tokens."""
+    """Messages are sent as their rendered prompt; without a client limit, max_tokens is null and not 16."""
     messages = (Message("user", (Text("hi"),)),)
     body, _ = write_request(Generation("a", "<user>hi", messages), model="m", drop=False)
     assert json.loads(body) == {"model": "m", "prompt": "<user>hi", "max_tokens": None}
@@ -90,14 +90,14 @@ PICTURE = Message("user", (Media("image", "data:image/png;base64,AA=="),))
     ],
 )
 def test_what_an_engine_has_no_place_for_is_refused_by_name(generation: Generation, what: str) -> None:
-    """Nothing is lost without a word."""
+    """An option that the engine does not support is rejected by name, not dropped silently."""
     with pytest.raises(GatewayError, match=what) as refused:
         write_request(generation, model="m", drop=False)
     assert refused.value.kind is ErrorKind.UNSUPPORTED
 
 
 def test_options_are_dropped_where_they_may_be() -> None:
-    """And named."""
+    """With `drop`, unsupported options are left out and listed."""
     generation = Generation("m", "hi", tools=(Tool("f"),), options={"tool_choice": "auto", "seed": 1})
     body, lost = write_request(generation, model="m", drop=True)
     assert json.loads(body) == {"model": "m", "prompt": "hi", "seed": 1}
@@ -120,7 +120,7 @@ MALFORMED = {
 
 @pytest.mark.parametrize("fields, what", MALFORMED.items(), ids=MALFORMED)
 def test_what_is_malformed_is_named(fields: str, what: str) -> None:
-    """The client reads which field is wrong, and what would be right."""
+    """The error names the malformed field and what is expected."""
     with pytest.raises(GatewayError, match=what) as refused:
         read_request(f"{{{fields}}}".encode())
     assert refused.value.kind is ErrorKind.BAD_REQUEST

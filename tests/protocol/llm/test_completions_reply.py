@@ -1,4 +1,4 @@
-"""Replies of OpenAI's completions, as engines send them and as clients read them."""
+"""Reading completion replies from engines, and writing them for clients."""
 
 from __future__ import annotations
 
@@ -60,14 +60,14 @@ BOTH_LOGPROBS: dict[str, tuple[dict[str, Any], list[dict[str, Any]]]] = {
 
 @pytest.mark.parametrize("completions, chat", BOTH_LOGPROBS.values(), ids=BOTH_LOGPROBS)
 def test_logprobs_have_two_forms(completions: dict[str, Any], chat: list[dict[str, Any]]) -> None:
-    """Each becomes the other."""
+    """Logprobs in the form of completions convert to the form of chat, and back."""
     assert from_completions(completions) == chat
     assert to_completions(chat, 0) == (completions, 2)
     assert to_completions(chat, 5)[0]["text_offset"] == [5, 6]
 
 
 def test_logprobs_of_llama_cpp_are_in_chats_form_already() -> None:
-    """In its completions, too; of what is no such object there are none."""
+    """llama.cpp's logprobs are already in the form of chat; values of another form yield None."""
     chat = [{"token": "a", "logprob": -0.5, "bytes": [97], "top_logprobs": []}]
     assert from_completions({"content": chat}) == chat
     assert from_completions(None) is None
@@ -125,14 +125,14 @@ def read(pieces: list[bytes]) -> list[Event]:
 @settings(max_examples=100, deadline=None)
 @given(st.sampled_from(list(STREAMS.values())), st.lists(st.integers(0, 500), max_size=8).map(sorted))
 def test_a_stream_is_read_however_it_is_cut(case: tuple[str, list[Event]], cuts: list[int]) -> None:
-    """What pieces it comes in has no effect."""
+    """The events do not depend on how the stream is split into chunks."""
     data = case[0].encode()
     assert read([data[at:to] for at, to in zip([0, *cuts], [*cuts, len(data)], strict=True)]) == case[1]
 
 
 @pytest.mark.parametrize("stream, events", STREAMS.values(), ids=STREAMS)
 def test_a_stream_is_read_and_written(stream: str, events: list[Event]) -> None:
-    """What is written reads as what was read."""
+    """A written stream reads back as the same events."""
     assert read([stream.encode()]) == events
     out = writer(include_usage=True)
     told = out.feed(events) + (out.end() if isinstance(events[-1], Finished | Used) else b"")
@@ -142,7 +142,7 @@ def test_a_stream_is_read_and_written(stream: str, events: list[Event]) -> None:
 
 
 def test_a_whole_reply_is_read() -> None:
-    """As the same events that a stream has."""
+    """A whole reply yields the same events as a stream."""
     body = (
         f'{{"id":"c","created":9,"model":"m","choices":[{{"text":"ab","index":0,"finish_reason":"length"}}],{USAGE}}}'
     )
@@ -171,7 +171,7 @@ def choice(text: str, index: int = 0, reason: str | None = None, **more: Any) ->
 
 
 def test_chunks_are_written() -> None:
-    """Texts as they come; thoughts beside an empty text; offsets of logprobs count on."""
+    """Each text delta is a chunk, reasoning comes with an empty text, and logprob offsets continue across chunks."""
     out = writer()
     one = [{"token": "ab", "logprob": -0.5, "bytes": None, "top_logprobs": []}]
     events = [BEGUN, TextDelta("a"), TextDelta(""), ReasoningDelta("x"), ReasoningDelta("", 0, "proof")]
@@ -190,7 +190,7 @@ def test_chunks_are_written() -> None:
 
 
 def test_a_whole_reply_is_written() -> None:
-    """Of all choices; of calls of tools, for which nobody asks here, nothing."""
+    """A whole reply contains all choices; tool calls are left out."""
     one = [{"token": "a", "logprob": -0.5, "bytes": None, "top_logprobs": []}]
     events = [BEGUN, TextDelta("a", 1, one), TextDelta("a", 1, one), Finished("length", 1), ReasoningDelta("x")]
     events += [TextDelta("b"), ToolCallDelta(0, "1", "f"), Finished(), Used(3, 2)]

@@ -1,4 +1,4 @@
-"""Embeddings: OpenAI's requests and replies, and V2's infer on either side of them."""
+"""Embeddings in OpenAI's API, and as V2 inference for clients and engines."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ TWO = Embeddings([A, B], 7)
     ],
 )
 def test_requests(body: dict[str, Any], request_: EmbeddingsRequest) -> None:
-    """A text, texts, or token ids; what has no meaning here is kept."""
+    """The input may be a text, several texts or token ids; unknown options are kept."""
     assert embeddings.read_request(orjson.dumps(body)) == request_
 
 
@@ -55,14 +55,14 @@ def test_requests(body: dict[str, Any], request_: EmbeddingsRequest) -> None:
     ],
 )
 def test_malformed_requests(body: bytes, words: str) -> None:
-    """The field is named."""
+    """The error names the malformed field."""
     with pytest.raises(GatewayError, match=words) as raised:
         embeddings.read_request(body)
     assert raised.value.kind is ErrorKind.BAD_REQUEST
 
 
 def test_a_request_to_an_engine() -> None:
-    """All that was given, under the model's name there."""
+    """All options are sent to the engine, under the engine's model name."""
     request = EmbeddingsRequest("m", ["a"], True, 4, {"user": "u"})
     assert embeddings.write_request(request, model="bge") == (
         b'{"model":"bge","input":["a"],"encoding_format":"float","dimensions":4,"user":"u"}'
@@ -71,7 +71,7 @@ def test_a_request_to_an_engine() -> None:
 
 @pytest.mark.parametrize("told", [[0.5, -1.0], base64.b64encode(A).decode()])
 def test_replies_of_engines(told: Any) -> None:
-    """Arrays or base64, in the order of their indices; usage where it is told."""
+    """Vectors may be arrays or base64 and are sorted by index; usage is read if present."""
     data = [{"index": 1, "embedding": [2, 0.25]}, {"index": 0, "embedding": told}]
     assert embeddings.read_reply(orjson.dumps({"data": data, "usage": {"prompt_tokens": 7}})) == TWO
     assert embeddings.read_reply(orjson.dumps({"data": data})) == Embeddings([A, B], 0)
@@ -81,14 +81,14 @@ def test_replies_of_engines(told: Any) -> None:
     "body", [b"{", b"[]", b"{}", b'{"data":[{}]}', b'{"data":[{"embedding":"!"}]}', b'{"data":[{"embedding":["a"]}]}']
 )
 def test_replies_that_are_none(body: bytes) -> None:
-    """The engine's fault."""
+    """A malformed reply is an upstream protocol error."""
     with pytest.raises(GatewayError) as raised:
         embeddings.read_reply(body)
     assert raised.value.kind is ErrorKind.UPSTREAM_PROTOCOL
 
 
 def test_a_reply_for_the_openai_client() -> None:
-    """Its types read it, in the form that it asks for by itself too."""
+    """OpenAI's client types parse the reply; base64 vectors hold the same values."""
     reply = CreateEmbeddingResponse.model_validate_json(embeddings.write_reply(TWO, model="m", base64=False))
     assert [each.embedding for each in reply.data] == [[0.5, -1.0], [2.0, 0.25]]
     assert (reply.object, reply.model, reply.usage.prompt_tokens, reply.usage.total_tokens) == ("list", "m", 7, 7)
@@ -112,7 +112,7 @@ def test_a_reply_for_the_openai_client() -> None:
     ],
 )
 def test_a_model_that_embeds(model: dict[str, Any], signature: EmbeddingSignature) -> None:
-    """One text in, and the output of vectors: the only one, or the one that is named so."""
+    """A model embeds if it has one text input and one vector output, or one named like an embedding."""
     assert signature_of(model) == signature
 
 
@@ -126,7 +126,7 @@ def test_a_model_that_embeds(model: dict[str, Any], signature: EmbeddingSignatur
     ],
 )
 def test_a_model_that_does_not(model: dict[str, Any]) -> None:
-    """It is refused by its name."""
+    """A model of another signature is rejected by name."""
     with pytest.raises(GatewayError, match=model["name"]) as raised:
         signature_of(model)
     assert raised.value.kind is ErrorKind.UNSUPPORTED
@@ -144,7 +144,7 @@ def test_a_model_that_does_not(model: dict[str, Any]) -> None:
     ],
 )
 def test_texts_for_an_engine(shape: tuple[int, ...], count: int, filled: list[int]) -> None:
-    """One request for all of them; the vectors are asked for as raw bytes."""
+    """One request sends all texts and requests the vectors as raw bytes."""
     request = EmbeddingsRequest("m", ["a", "b", "c"][:count], dimensions=384)
     body, lost = embeddings.write_infer(request, EmbeddingSignature("e", "text", shape, "out", 384))
     assert orjson.loads(body) == {
@@ -164,14 +164,14 @@ def test_texts_for_an_engine(shape: tuple[int, ...], count: int, filled: list[in
     ],
 )
 def test_what_an_engine_has_no_place_for(request_: EmbeddingsRequest, words: str) -> None:
-    """It is refused by its name."""
+    """Input or options that the engine does not support are rejected by name."""
     with pytest.raises(GatewayError, match=words) as raised:
         embeddings.write_infer(request_, EmbeddingSignature("e", "text", (1,), "out", 384))
     assert raised.value.kind is ErrorKind.UNSUPPORTED
 
 
 def test_what_may_be_dropped() -> None:
-    """By the engine's switch: the model's own dimensions are told then."""
+    """With `drop`, unsupported options are listed as dropped."""
     request = EmbeddingsRequest("m", ["a"], dimensions=8, options={"user": "u"})
     _, lost = embeddings.write_infer(request, EmbeddingSignature("e", "text", (1,), "out", 384), drop=True)
     assert lost == ["user", "dimensions"]
@@ -185,7 +185,7 @@ def infer_reply(datatype: str, shape: list[int], data: Any) -> bytes:
     "datatype, shape", [("FP32", [2, 2]), ("FP64", [2, 2]), ("FP32", [2, 1, 2]), ("FP32", [2, 2, 1])]
 )
 def test_vectors_of_an_engine(datatype: str, shape: list[int]) -> None:
-    """One for each text, as FP32, whatever the datatype."""
+    """The reply yields one FP32 vector for each text, whatever the datatype."""
     body = infer_reply(datatype, shape, [0.5, -1.0, 2.0, 0.25])
     signature = EmbeddingSignature("e", "text", (-1,), "out", 2)
     assert embeddings.read_infer_reply(body, None, signature=signature, count=2) == Embeddings([A, B])
@@ -195,7 +195,7 @@ def test_vectors_of_an_engine(datatype: str, shape: list[int]) -> None:
     "datatype, raw", [("FP16", struct.pack("<2e", 0.5, -1.0)), ("BF16", A[2:4] + A[6:8]), ("FP32", A)]
 )
 def test_vectors_as_raw_bytes(datatype: str, raw: bytes) -> None:
-    """Half precision has no other form."""
+    """Raw binary vectors are read, including FP16 and BF16, which JSON cannot hold."""
     output = {"name": "out", "datatype": datatype, "shape": [2], "parameters": {"binary_data_size": len(raw)}}
     head = orjson.dumps({"outputs": [output]})
     signature = EmbeddingSignature("e", "text", (1,), "out", 2)
@@ -214,7 +214,7 @@ def test_vectors_as_raw_bytes(datatype: str, raw: bytes) -> None:
     ],
 )
 def test_vectors_that_are_none(body: bytes) -> None:
-    """The engine's fault, with what it sent."""
+    """An output that is not one vector for each text is an upstream protocol error."""
     with pytest.raises(GatewayError) as raised:
         embeddings.read_infer_reply(body, None, signature=EmbeddingSignature("e", "text", (-1,), "out", 2), count=2)
     assert raised.value.kind is ErrorKind.UPSTREAM_PROTOCOL
@@ -224,7 +224,7 @@ def test_vectors_that_are_none(body: bytes) -> None:
 
 
 def test_tritonclient_asks_for_embeddings() -> None:
-    """Its texts become OpenAI's input, and the vectors a tensor with a row for each."""
+    """tritonclient's texts become OpenAI's input, and the vectors become a tensor with a row for each text."""
     text = InferInput("text", [2, 1], "BYTES")
     text.set_data_from_numpy(np.array([["Grüße".encode()], [b"b"]], dtype=np.object_))
     body, json_bytes = InferenceServerClient.generate_request_body([text], request_id="7")
@@ -237,7 +237,7 @@ def test_tritonclient_asks_for_embeddings() -> None:
 
 
 def test_a_v2_request_in_json() -> None:
-    """Parameters are OpenAI's fields; the reply is JSON where nothing else is asked."""
+    """V2 parameters become OpenAI's fields; the reply is JSON unless the client requests binary data."""
     body = {
         "inputs": [{"name": "t", "shape": [1], "datatype": "BYTES", "data": ["a"]}],
         "parameters": {"dimensions": 2, "user": "u"},
@@ -266,13 +266,13 @@ def test_a_v2_request_in_json() -> None:
     ],
 )
 def test_malformed_v2_requests(inputs: list[dict[str, Any]], members: dict[str, Any], words: str) -> None:
-    """With what is wrong, by name."""
+    """The error names what is wrong with a malformed V2 request."""
     with pytest.raises(GatewayError, match=words) as raised:
         embeddings.read_infer(orjson.dumps({"inputs": inputs} | members), None, model="m")
     assert raised.value.kind is ErrorKind.BAD_REQUEST
 
 
 def test_the_metadata_of_such_a_model_embeds() -> None:
-    """A gateway behind a gateway knows it for what it is."""
+    """A second gateway recognizes an embedding model by the metadata that this gateway reports."""
     signature = signature_of(embeddings.embeddings_metadata("m"))
     assert (signature.input, signature.output) == ("text", "embedding")

@@ -1,4 +1,4 @@
-"""What the writer asks, a real Triton understands; what that answers, the reader does."""
+"""The generate writer and reader against a real Triton."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def exchange(triton: TritonProcess, model: str, generation: Generation) -> list[
 
 @pytest.mark.triton
 def test_a_whole_reply(triton: TritonProcess) -> None:
-    """Options of a model that has no tensors for them arrive as parameters."""
+    """Options without a tensor in the model's metadata are sent as parameters."""
     options = {"max_tokens": 3, "stop": ["a"], "temperature": 0.5}
     started, delta, finished = exchange(triton, "text", Generation("x", prompt="Hi", options=options))
     assert (started, finished) == (Started("", "text"), Finished("stop"))
@@ -44,7 +44,7 @@ def test_a_whole_reply(triton: TritonProcess) -> None:
 @pytest.mark.triton
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_stream_and_a_reply_of_a_decoupled_model(triton: TritonProcess, stream: bool) -> None:
-    """One text, however it is asked for."""
+    """A decoupled model yields the same events with generate and generate_stream."""
     events = exchange(triton, "repeater", Generation("x", prompt="Grüße", stream=stream, id="7"))
     assert events == [Started("7", "repeater"), TextDelta("Grüße"), Finished("stop")]
 
@@ -52,7 +52,7 @@ def test_a_stream_and_a_reply_of_a_decoupled_model(triton: TritonProcess, stream
 @pytest.mark.triton
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_failure(triton: TritonProcess, stream: bool) -> None:
-    """It is told with the status that Triton gives it and in its own words, in a stream too."""
+    """A failure carries Triton's status and message, in a stream too."""
     events = exchange(triton, "failer", Generation("x", prompt="it broke", stream=stream))
     assert [(type(event), event.status) for event in events if isinstance(event, EngineFailed)] == [(EngineFailed, 400)]
     assert "it broke" in str(events)

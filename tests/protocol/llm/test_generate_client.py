@@ -1,4 +1,4 @@
-"""V2's generate as its clients speak it, in front of engines that speak another dialect."""
+"""V2 generate requests of clients, translated for engines with another API."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ OPTIONS = [
      {"max_tokens": 5, "top_k": 8}),
     ({"sampling_parameters": '{"temperature":"0.1","seed":3.0,"stop":["a","b"],"ignore_eos":true}'},
      {"temperature": 0.1, "seed": 3, "stop": ["a", "b"], "ignore_eos": True}),
-    # TensorRT-LLM's names, with what its clients send where they mean nothing
+    # TensorRT-LLM's names, with the empty values that its clients send by default
     ({"max_tokens": 5, "bad_words": "", "stop_words": "", "min_length": 1, "random_seed": 9, "beam_width": 1},
      {"max_tokens": 5, "min_tokens": 1, "seed": 9}),
     ({"stop_words": [["a", "b"]], "num_return_sequences": [2], "len_penalty": 1.5, "runtime_top_p": 0.5},
@@ -50,23 +50,23 @@ OPTIONS = [
      {"response_format": {"type": "json_schema", "json_schema": {"name": "schema", "schema": {"type": "object"}}}}),
     ({"sampling_parameters": '{"guided_decoding":"{\\"json_object\\":true}"}'},
      {"response_format": {"type": "json_object"}}),
-    # a parameter is a scalar: what is none is its JSON
+    # parameters are scalars: other values are sent as JSON text
     ({"parameters": {"stop": '["a","b"]', "logit_bias": '{"5":1}'}}, {"stop": ["a", "b"], "logit_bias": {"5": 1}}),
     ({"n": 1, "stream": True, "exclude_input_in_output": True, "return_context_logits": False}, {}),
-    # what no reader knows keeps its name
+    # unknown options keep their name
     ({"end_id": 2, "parameters": {"lora_name": "l"}}, {"end_id": 2, "lora_name": "l"}),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize("fields, options", OPTIONS)
 def test_options_of_a_client(fields: dict[str, Any], options: dict[str, Any]) -> None:
-    """They stand beside the text, in the parameters or in vLLM's text, by the names of either backend."""
+    """Options are read from keys, `parameters` or vLLM's `sampling_parameters`, under either backend's names."""
     request = read({"text_input": "Hi"} | fields)
     assert (request.model, request.prompt, dict(request.options)) == ("m", "Hi", options)
 
 
 def test_an_image_makes_it_a_message() -> None:
-    """Bytes in base64 become a `data:` URL of what they begin as."""
+    """Base64 images become `data:` URLs in a message; the media type comes from their first bytes."""
     request = read({"text_input": "what is it", "image": ["/9j/4AAQ", "iVBORw0"]})
     assert request.prompt is None
     assert request.messages == (
@@ -104,7 +104,7 @@ def test_an_image_makes_it_a_message() -> None:
     ],
 )
 def test_a_malformed_request(body: bytes, words: str) -> None:
-    """The field is named."""
+    """The error names the malformed field."""
     with pytest.raises(GatewayError, match=words) as raised:
         generate_client.read_request(body, model="m")
     assert raised.value.kind is ErrorKind.BAD_REQUEST
@@ -121,7 +121,7 @@ REPLY = [Started("c-1", "gpt"), ReasoningDelta("hm"), TextDelta("a"), TextDelta(
 
 
 def test_a_stream_to_a_client() -> None:
-    """An event for each piece, as Triton writes it, and none to end with."""
+    """Each text delta is one event, as Triton writes it; no end marker follows."""
     made = writer({}, stream=True)
     assert made.feed(REPLY[:3]) == b'data: {"model_name":"m","model_version":"1","text_output":"a"}\n\n'
     assert made.feed(REPLY[3:]) == b'data: {"model_name":"m","model_version":"1","text_output":"b"}\n\n'
@@ -129,13 +129,13 @@ def test_a_stream_to_a_client() -> None:
 
 
 def test_a_whole_reply_to_a_client() -> None:
-    """One object, sorted, with the request's own id."""
+    """A whole reply is one JSON object with sorted keys and the request's id."""
     expected = b'{"id":"7","model_name":"m","model_version":"1","text_output":"ab"}'
     assert writer({"id": "7"}).whole(REPLY) == (200, expected)
 
 
 def test_what_was_asked_to_be_told() -> None:
-    """Reason and counts stand in a whole reply, and in a last event of a stream."""
+    """Requested finish reason and token counts are in a whole reply, and in the last event of a stream."""
     flags = {"return_finish_reason": True, "return_num_output_tokens": True, "return_num_input_tokens": [True]}
     status, body = writer(flags).whole(REPLY)
     told = {"finish_reason": "length", "num_input_tokens": 1, "num_output_tokens": 2}
@@ -151,7 +151,7 @@ def test_what_was_asked_to_be_told() -> None:
 
 
 def test_logprobs_that_were_asked_to_be_told() -> None:
-    """They are asked of the engine, and told as either backend does."""
+    """Requested logprobs are requested from the engine and returned under the names of both backends."""
     body = {"return_log_probs": True, "return_cumulative_logprob": True}
     assert read({"text_input": "Hi"} | body).options == {"logprobs": 0}
     token = {"token": "a", "logprob": -0.5, "bytes": [97], "top_logprobs": []}
@@ -161,7 +161,7 @@ def test_logprobs_that_were_asked_to_be_told() -> None:
 
 
 def test_several_choices_are_an_array() -> None:
-    """As the vLLM backend writes them: each event has a place for each."""
+    """Several choices are written as vLLM's backend does: each event has an array with an item for each choice."""
     made = writer({"n": 2}, stream=True)
     head = b'data: {"model_name":"m","model_version":"1","text_output":'
     assert made.feed([TextDelta("a", 1), TextDelta("b", 0)]) == head + b'["","a"]}\n\n' + head + b'["b",""]}\n\n'
@@ -170,7 +170,7 @@ def test_several_choices_are_an_array() -> None:
 
 
 def test_the_prompt_before_the_text() -> None:
-    """A client that does not want it left out gets it."""
+    """With `exclude_input_in_output` false, the prompt precedes the text."""
     made = writer({"exclude_input_in_output": False}, stream=True)
     assert b'"text_output":"Hia"' in made.feed([TextDelta("a")])
     assert b'"text_output":"b"' in made.feed([TextDelta("b")])
@@ -179,7 +179,7 @@ def test_the_prompt_before_the_text() -> None:
 
 
 def test_failures_to_a_client() -> None:
-    """An error is Triton's object: with its status, or amid the stream."""
+    """A failure is Triton's error object, with its status in a whole reply or as the last event of a stream."""
     assert writer({}).whole([TextDelta("a"), EngineFailed("no", 429)]) == (429, b'{"error":"no"}')
     made = writer({"return_finish_reason": True}, stream=True)
     assert made.feed([TextDelta("a"), EngineFailed("no")]).endswith(b'data: {"error":"no"}\n\n')
@@ -188,7 +188,7 @@ def test_failures_to_a_client() -> None:
 
 @given(st.lists(st.text(), min_size=1, max_size=8))
 def test_there_and_back(texts: list[str]) -> None:
-    """What a writer writes, the reader reads."""
+    """The reader reads back what the writer writes."""
     made = writer({}, stream=True)
     reader = GenerateReplyReader(Generation("m", prompt="Hi"), Flavour(Kind.PLAIN))
     events = reader.feed(made.feed([TextDelta(text) for text in texts])) + reader.end()

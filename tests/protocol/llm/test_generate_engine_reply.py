@@ -1,4 +1,4 @@
-"""What a V2 engine answers, as events."""
+"""Reading replies of V2 engines as events."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ VLLM_EVENTS = [
 
 
 def test_a_stream_of_vllm() -> None:
-    """Each event is more text; tokens are counted by event, the prompt's once."""
+    """Each event adds text; output tokens are summed over the events, input tokens are counted once."""
     reader = reader_of(VLLM)
     assert [reader.feed(chunk) for chunk in VLLM_STREAM] == [VLLM_EVENTS[:2], VLLM_EVENTS[2:3], VLLM_EVENTS[3:4]]
     assert reader.end() == VLLM_EVENTS[4:]
@@ -66,7 +66,7 @@ def test_a_stream_of_vllm() -> None:
 
 @given(st.lists(st.integers(0, sum(map(len, VLLM_STREAM))), max_size=12))
 def test_a_stream_may_be_cut_anywhere(cuts: list[int]) -> None:
-    """What it says does not depend on how it arrives."""
+    """The events do not depend on how the stream is split into chunks."""
     whole = b"".join(VLLM_STREAM)
     edges = [0, *sorted(cuts), len(whole)]
     chunks = [whole[begin:end] for begin, end in pairwise(edges)]
@@ -74,10 +74,10 @@ def test_a_stream_may_be_cut_anywhere(cuts: list[int]) -> None:
 
 
 STREAMS = [
-    # A model that tells nothing but text; the end is that of the stream.
+    # A model that returns only text: the generation ends with the stream.
     (REPEATER, {}, ['{"model_name":"r","text_output":"a"}', '{"model_name":"r","text_output":"b"}'],
      [Started("", "r"), TextDelta("a"), TextDelta("b"), Finished("stop")]),
-    # Under another name, with the request's id.
+    # An output of another name, with the request's id.
     (UPPER, {}, ['{"id":"7","model_name":"u","UPPER":"A","SCORE":0.5}'],
      [Started("7", "u"), TextDelta("A"), Finished("stop")]),
     # Several choices at once: an array.
@@ -89,25 +89,25 @@ STREAMS = [
     # Several choices one by one.
     (TRTLLM, {"n": 2}, ['{"sequence_index":0,"text_output":"a"}', '{"sequence_index":1,"text_output":"b"}'],
      [Started(), TextDelta("a"), TextDelta("b", 1), Finished("stop"), Finished("stop", 1)]),
-    # The limit tells the reason where the engine does not.
+    # The finish reason follows from the limit if the engine reports none.
     (TRTLLM, {"max_tokens": 2}, ['{"num_output_tokens":1,"num_input_tokens":4,"text_output":"a"}',
                                  '{"num_output_tokens":1,"num_input_tokens":4,"text_output":"b"}'],
      [Started(), TextDelta("a"), TextDelta("b"), Finished("length"), Used(4, 2)]),
-    # All the text so far, again and again.
+    # Each event repeats all the text so far.
     (LLM_API, {}, ['{"finish_reason":"None","stop_reason":"None","text_output":"a"}',
                    '{"finish_reason":"None","stop_reason":"None","text_output":"ab"}',
                    '{"finish_reason":"stop","stop_reason":"END","text_output":"abc"}'],
      [Started(), TextDelta("a"), TextDelta("b"), TextDelta("c"), Finished("stop", 0, "END")]),
-    # An error amid the stream is the end of it.
+    # An error ends the stream.
     (VLLM, {}, ['{"text_output":"a"}', '{"error":"out of memory"}'],
      [Started(), TextDelta("a"), EngineFailed("out of memory")]),
     (VLLM, {}, ['{"error":"no"}'], [EngineFailed("no")]),
-    # Not one event.
+    # A stream without events.
     (REPEATER, {}, [], [Started(), Finished("stop")]),
-    # The prompt before the text, which no engine is asked for.
+    # The gateway prepends the prompt; it does not request that from the engine.
     (REPEATER, {"echo": True}, ['{"text_output":"a"}', '{"text_output":"b"}'],
      [Started(), TextDelta("Hia"), TextDelta("b"), Finished("stop")]),
-    # Triton's JSON: NaN, and half of a character.
+    # Triton's JSON: NaN, and an incomplete UTF-8 character.
     (TRTLLM, {}, ['{"cum_log_probs":NaN,"text_output":"a"}', b'{"text_output":"\xe2\x82"}'],
      [Started(), TextDelta("a"), TextDelta("�"), Finished("stop")]),
 ]  # fmt: skip
@@ -117,13 +117,13 @@ STREAMS = [
 def test_streams(
     model: dict[str, Any], options: dict[str, Any], payloads: list[str | bytes], events: list[Event]
 ) -> None:
-    """What each backend's stream says."""
+    """The reader understands the stream of each backend."""
     written = [payload if isinstance(payload, bytes) else payload.encode() for payload in payloads]
     assert events_of([b"data: %b\n\n" % payload for payload in written], reader_of(model, **options)) == events
 
 
 def test_logprobs_of_vllm() -> None:
-    """Its map of token ids becomes OpenAI's list; the token itself stands first, whatever its rank."""
+    """vLLM's map of token ids becomes OpenAI's list; the sampled token comes first, whatever its rank."""
     told = [
         {
             "5": {"logprob": -2.0, "rank": 3, "decoded_token": "ä"},
@@ -139,19 +139,19 @@ def test_logprobs_of_vllm() -> None:
 @pytest.mark.parametrize(
     "model, body, text",
     [
-        (VLLM, '{"text_output":"Hi there"}', "Hi there"),  # told to leave it out: this is the model's own
+        (VLLM, '{"text_output":"Hi there"}', "Hi there"),  # the backend excludes the prompt: this is generated text
         (TRTLLM_OF_2023, '{"text_output":"Hi there"}', " there"),
         (TRTLLM_OF_2023, '{"text_output":["Hi there"]}', " there"),
         (TRTLLM_OF_2023, '{"text_output":"there"}', "there"),
     ],
 )
 def test_a_repeated_prompt_is_cut_off(model: dict[str, Any], body: str, text: str) -> None:
-    """Of the whole replies of a backend that cannot leave it out."""
+    """The prompt is removed from a whole reply of a backend that always repeats it."""
     assert reader_of(model).whole(200, body.encode())[1] == TextDelta(text)
 
 
 def test_a_whole_reply() -> None:
-    """It is the same events as a stream's, in one."""
+    """A whole reply yields the same events as a stream."""
     body = b'{"finish_reason":"stop","model_name":"m","num_input_tokens":2,"num_output_tokens":3,"text_output":"a b"}'
     assert reader_of(VLLM).whole(200, body) == [Started("", "m"), TextDelta("a b"), Finished("stop"), Used(2, 3)]
 
@@ -166,13 +166,13 @@ def test_a_whole_reply() -> None:
     ],
 )
 def test_a_failure(status: int, body: bytes, failed: EngineFailed) -> None:
-    """A refusal is one event, with what the engine said."""
+    """An error reply yields one event with the engine's message."""
     assert reader_of(VLLM).whole(status, body) == [failed]
 
 
 @pytest.mark.parametrize("payload", [b"{", b"[]", b'{"text_output":5}', b'{"text_output":"a","logprobs":"["}'])
 def test_a_reply_that_is_none(payload: bytes) -> None:
-    """What cannot be understood is the engine's fault."""
+    """A reply that cannot be parsed is an upstream protocol error."""
     with pytest.raises(GatewayError) as raised:
         reader_of(VLLM).feed(b"data: %b\n\n" % payload)
     assert raised.value.kind is ErrorKind.UPSTREAM_PROTOCOL
@@ -180,6 +180,6 @@ def test_a_reply_that_is_none(payload: bytes) -> None:
 
 @pytest.mark.parametrize("chunks", [VLLM_STREAM[:1], [*VLLM_STREAM[:1], b'data: {"text_out'], [b"data: "], []])
 def test_a_stream_that_breaks_off(chunks: list[bytes]) -> None:
-    """It does not end: nothing says that the generation is whole, so that whoever reads it knows."""
+    """A stream that is cut off yields no Finished event, so that readers can detect it."""
     events = events_of(chunks, reader_of(VLLM))
     assert not [event for event in events if isinstance(event, Finished | Used)]

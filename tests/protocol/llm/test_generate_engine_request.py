@@ -1,4 +1,4 @@
-"""What a V2 engine is asked for a generation."""
+"""Generate requests as written for V2 engines."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def asked(generation: Generation, model: dict[str, Any], **how: Any) -> tuple[st
 
 
 def test_a_request_to_vllm() -> None:
-    """Options are one JSON text, and all that tells of the reply is asked for."""
+    """vLLM gets the options as one JSON text, and every flag that adds information to the reply."""
     options = {"max_tokens": 5, "temperature": 0.5, "stop": ["\n"], "seed": 7, "logprobs": 2, "response_format": SCHEMA}
     generation = Generation("x", prompt="Hi", options=options, stream=True, id="42")
     suffix, body, lost = asked(generation, VLLM)
@@ -58,7 +58,7 @@ def test_a_request_to_vllm() -> None:
 
 
 def test_an_older_vllm_is_asked_only_what_it_knows() -> None:
-    """Flags that the metadata does not have are left out; guides had another name."""
+    """Flags missing from the metadata are left out; guided decoding has its older name."""
     generation = Generation("x", prompt="Hi", options={"max_tokens": 5, "response_format": {"type": "json_object"}})
     suffix, body, _ = asked(generation, VLLM_OF_2024)
     assert suffix == "generate"
@@ -104,7 +104,7 @@ def test_an_older_vllm_is_asked_only_what_it_knows() -> None:
     ],
 )
 def test_a_request_to_tensorrt_llm(model: dict[str, Any], expected: dict[str, Any]) -> None:
-    """Each option has a tensor of its own, under the name of the backend's age."""
+    """Each option has its own tensor, under the name that this version of the backend uses."""
     options = {"max_tokens": 5, "stop": ["a", "b"], "seed": 3, "min_tokens": 1, "top_k": 4}
     _, body, lost = asked(Generation("x", prompt="Hi", options=options), model)
     assert body == {name: value for name, value in expected.items() if value is not None}
@@ -112,7 +112,7 @@ def test_a_request_to_tensorrt_llm(model: dict[str, Any], expected: dict[str, An
 
 
 def test_a_request_to_the_llm_api() -> None:
-    """Its `stop` cancels: what ends a text is `sampling_param_stop`."""
+    """In the LLM API `stop` cancels the request; stop strings go into `sampling_param_stop`."""
     generation = Generation("x", prompt="Hi", options={"stop": ["a"], "max_tokens": 2}, stream=True)
     assert asked(generation, LLM_API) == (
         "generate_stream",
@@ -129,7 +129,7 @@ def test_a_request_to_the_llm_api() -> None:
 
 
 def test_a_guide_to_tensorrt_llm() -> None:
-    """A JSON schema is told as the backend's guide."""
+    """A JSON schema becomes the backend's decoding guide."""
     _, body, _ = asked(Generation("x", prompt="Hi", options={"response_format": SCHEMA}), TRTLLM)
     assert (body["guided_decoding_guide_type"], body["guided_decoding_guide"]) == ("json_schema", '{"type":"object"}')
     _, body, _ = asked(Generation("x", prompt="Hi", options={"response_format": {"type": "json_object"}}), TRTLLM)
@@ -137,7 +137,8 @@ def test_a_guide_to_tensorrt_llm() -> None:
 
 
 def test_a_request_to_any_other_model() -> None:
-    """An option goes into the tensor of its name, else it is a parameter; what is no scalar is its JSON."""
+    """An option goes into the tensor of its name or becomes a parameter; values that are no scalars are sent as JSON
+    text."""
     options = {"temperature": 0.5, "max_tokens": 5, "stop": ["a"], "metadata": {"k": "v"}}
     _, body, lost = asked(Generation("x", prompt="Hi", options=options), REPEATER)
     assert body == {
@@ -151,7 +152,7 @@ def test_a_request_to_any_other_model() -> None:
 
 @pytest.mark.parametrize("model", [VLLM, TRTLLM])
 def test_without_a_limit_a_backend_gets_one(model: dict[str, Any]) -> None:
-    """16 tokens are OpenAI's default of completions, and no length for an answer in a chat."""
+    """Without max_tokens, a completion gets OpenAI's default of 16 and a chat gets 1024."""
 
     def limit(generation: Generation, **how: Any) -> int:
         _, body, _ = asked(generation, model, **how)
@@ -164,7 +165,7 @@ def test_without_a_limit_a_backend_gets_one(model: dict[str, Any]) -> None:
 
 
 def test_images_go_beside_the_prompt() -> None:
-    """The vLLM backend takes the bytes of images; an address is refused, and a model without images names them."""
+    """vLLM gets the images in base64; remote URLs and models without an image input are rejected."""
     parts = (Text("what is it"), Media("image", "data:image/png;base64,AAAA"), Media("image", "data:x;base64,BBBB"))
     generation = Generation("x", prompt="p", messages=(Message("user", parts),))
     assert asked(generation, VLLM)[1]["image"] == ["AAAA", "BBBB"]
@@ -200,13 +201,13 @@ REFUSED = [
 
 @pytest.mark.parametrize("generation, model, words", REFUSED)
 def test_what_an_engine_has_no_place_for(generation: Generation, model: dict[str, Any], words: str) -> None:
-    """It is refused by its name."""
+    """Input or options that the engine does not support are rejected by name."""
     with pytest.raises(GatewayError, match=words):
         asked(generation, model)
 
 
 def test_what_has_no_place_may_be_dropped() -> None:
-    """By the engine's switch; the names are told."""
+    """With `drop`, unsupported options are left out and listed."""
     _, body, lost = asked(Generation("x", prompt="p", options={"min_p": 1, "user": "u"}), TRTLLM, drop=True)
     assert lost == ["min_p", "user"]
     assert body.keys().isdisjoint({"min_p", "user"})

@@ -1,4 +1,4 @@
-"""Language models behind V2's generate, known by their metadata."""
+"""Recognition of language models by their V2 metadata."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ from tests.protocol.llm.v2_models import (
     ],
 )
 def test_a_model_is_known_by_its_metadata(model: dict[str, Any], kind: Kind, tensors: tuple[str, str, str]) -> None:
-    """Backends are told apart by the names of their tensors; any model with text in and out is taken."""
+    """Tensor names identify the backend; any other model with one text input and one text output is plain."""
     flavour = flavour_of(model)
     assert flavour.kind is kind
     assert (flavour.text_input, flavour.text_output, flavour.stream_input) == tensors
 
 
 def test_what_a_backend_repeats_is_known_too() -> None:
-    """An old TensorRT-LLM model repeats the prompt, its LLM API repeats the text, and the others can be told not to."""
+    """Old TensorRT-LLM models repeat the prompt, and the LLM API repeats the text so far; the others do neither."""
     models = [VLLM, TRTLLM, TRTLLM_OF_2023, LLM_API, REPEATER]
     assert [flavour_of(model).repeats_prompt for model in models] == [False, False, True, False, False]
     assert [flavour_of(model).cumulative for model in models] == [False, False, False, True, False]
@@ -52,7 +52,7 @@ def test_what_a_backend_repeats_is_known_too() -> None:
 
 @pytest.mark.parametrize("model", [MINILM, metadata("two", "a:BYTES b:BYTES", "c:BYTES"), metadata("n", "a:FP32", "")])
 def test_no_language_model(model: dict[str, Any]) -> None:
-    """A model without one text in and one text out is refused by its name."""
+    """A model without one text input and one text output is rejected by name."""
     with pytest.raises(GatewayError, match=f"'{model['name']}'") as raised:
         flavour_of(model)
     assert raised.value.kind is ErrorKind.UNSUPPORTED
