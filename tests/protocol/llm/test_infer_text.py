@@ -1,4 +1,4 @@
-"""V2's infer on a tensor of text, in front of an engine that speaks another dialect, and what V2 tells of its model."""
+"""V2 text inference translated for engines with another API, and the V2 metadata that the gateway reports for them."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def answered(request: TextRequest, events: list[Any]) -> dict[str, Any]:
 
 @pytest.mark.parametrize("shape", [[1], [1, 1]])
 def test_a_request(shape: list[int]) -> None:
-    """The text is a tensor of one element; every other tensor, and every parameter, is an option."""
+    """The prompt is a tensor of one element; every other tensor and every parameter is an option."""
     request = read(
         tensor("text_input", "BYTES", ["Hi"], shape),
         tensor("max_tokens", "INT32", [5], shape),
@@ -57,7 +57,7 @@ def test_a_request(shape: list[int]) -> None:
 
 
 def test_a_reply() -> None:
-    """The text is a tensor, with the request's id and Triton's members."""
+    """The generated text is a tensor; the reply has the request's id and Triton's members."""
     request = read(tensor("text_input", "BYTES", ["Hi"]), id="7")
     status, body = InferReplyWriter(request, id="x", created=1, model="m").whole(REPLY)
     assert status == 200
@@ -71,7 +71,7 @@ def test_a_reply() -> None:
 
 
 def test_outputs_that_were_asked_for() -> None:
-    """A flag adds its output; outputs that are named are the only ones."""
+    """A flag adds its output; if the request lists outputs, the reply has only those."""
     flagged = read(tensor("text_input", "BYTES", ["Hi"]), tensor("return_finish_reason", "BOOL", [True]))
     assert [output["name"] for output in answered(flagged, REPLY)["outputs"]] == ["text_output", "finish_reason"]
     named = read(
@@ -87,20 +87,20 @@ def test_outputs_that_were_asked_for() -> None:
 
 
 def test_several_choices() -> None:
-    """An element for each."""
+    """The output tensor has one element for each choice."""
     request = read(tensor("text_input", "BYTES", ["Hi"]), tensor("n", "INT32", [2]))
     output = answered(request, [TextDelta("b", 1), TextDelta("a")])["outputs"][0]
     assert (output["shape"], output["data"]) == ([2], ["a", "b"])
 
 
 def test_a_failure() -> None:
-    """The engine's, in V2's words and with its status."""
+    """A failure is V2's error object with the engine's message and status."""
     writer = InferReplyWriter(read(tensor("text_input", "BYTES", ["Hi"])), id="x", created=1, model="m")
     assert writer.whole([EngineFailed("too long", 400)]) == (400, b'{"error":"too long"}')
 
 
 def test_tritonclient_by_binary_tensors() -> None:
-    """Its request and its reply are raw tensors behind JSON, as it asks for by default."""
+    """tritonclient's binary request is read, and its reply has the requested binary tensors."""
     text = InferInput("text_input", [1, 1], "BYTES")
     text.set_data_from_numpy(np.array([["Grüße".encode()]], dtype=np.object_))
     limit = InferInput("max_tokens", [1], "INT32")
@@ -142,14 +142,14 @@ def test_tritonclient_by_binary_tensors() -> None:
 def test_a_request_that_is_refused(
     inputs: list[dict[str, Any]], members: dict[str, Any], kind: ErrorKind, words: str
 ) -> None:
-    """With what is wrong, by name."""
+    """The error names what is wrong with the request."""
     with pytest.raises(GatewayError, match=words) as raised:
         read(*inputs, **members)
     assert raised.value.kind is kind
 
 
 def test_text_that_is_not_utf8() -> None:
-    """A prompt must be Unicode to be sent on as JSON."""
+    """A prompt that is not UTF-8 is rejected, since it cannot be sent as JSON."""
     head = orjson.dumps(
         {"inputs": [{"name": "text_input", "shape": [1], "datatype": "BYTES", "parameters": {"binary_data_size": 5}}]}
     )
@@ -157,11 +157,11 @@ def test_text_that_is_not_utf8() -> None:
         infer_text.read_request(head + b"\x01\x00\x00\x00\xff", len(head), model="m")
 
 
-# What V2 tells of such a model
+# The V2 metadata of such a model
 
 
 def test_its_metadata() -> None:
-    """It reads as V2's, by gRPC too, and as a model of the vLLM backend."""
+    """The metadata is valid V2 metadata by REST and by gRPC, and describes a model of the vLLM backend."""
     told = openai_metadata("m")
     message = control.rpc_response("ModelMetadata", 200, orjson.dumps(told))
     read_back = service_pb2.ModelMetadataResponse.FromString(message)
@@ -175,7 +175,7 @@ def test_its_metadata() -> None:
 
 
 def test_its_configuration() -> None:
-    """It reads as V2's by gRPC: decoupled, and all but the text may be left out."""
+    """The configuration is a valid V2 configuration: decoupled, with every input but the text optional."""
     message = control.rpc_response("ModelConfig", 200, orjson.dumps(openai_config("m")))
     config = service_pb2.ModelConfigResponse.FromString(message).config
     assert isinstance(config, model_config_pb2.ModelConfig)
@@ -190,7 +190,7 @@ def test_its_configuration() -> None:
 
 
 def test_every_input_of_it_is_read() -> None:
-    """What the metadata offers, no reader passes on under a name that engines do not know."""
+    """Every input in the metadata is read as an option under its canonical name."""
     values = {"BYTES": "a", "BOOL": True, "INT32": 2, "FP32": 0.5, "UINT64": 2}
     known = {"text_input", "image", "stream", "sampling_parameters", "exclude_input_in_output"}
     inputs = [
@@ -204,7 +204,7 @@ def test_every_input_of_it_is_read() -> None:
 
 
 def test_a_grpc_stream_by_way_of_generate() -> None:
-    """Tensors of a ModelStreamInfer become a generate request, and its events become tensors again."""
+    """A ModelStreamInfer request becomes a generate request, and its events become responses with tensors."""
     asked = {
         "inputs": [
             tensor("text_input", "BYTES", ["Hi"]),

@@ -1,4 +1,5 @@
-"""Spoilt requests and replies of messages and responses: refused in words, never an exception of another kind."""
+"""Property tests with corrupted requests and replies of the messages and responses APIs: only GatewayErrors are
+raised."""
 
 import copy
 import json
@@ -23,7 +24,7 @@ SPOILS = [None, True, 0, -1.5, "", "x", [], [None], ["x"], [{}], {}, {"type": "t
 
 
 def spoilt(data, value, spoil):
-    """The value with one thing in it, at any depth, replaced."""
+    """A copy of the value with one item at a random depth replaced."""
     value = copy.deepcopy(value)
     holder, key = None, None
     inner = value
@@ -51,7 +52,7 @@ REQUESTS = [
 @pytest.mark.parametrize(("read", "write", "examples"), REQUESTS, ids=["messages", "responses"])
 @given(data=st.data())
 def test_spoilt_requests(read, write, examples, data):
-    """A request with anything in it replaced is read, and then written for an engine, or refused."""
+    """A corrupted request is either rejected, or read and written for an engine."""
     body = json.dumps(spoilt(data, data.draw(st.sampled_from(examples)), data.draw(st.sampled_from(SPOILS)))).encode()
     with suppress(GatewayError):
         written, lost = write(read(body), model="m", drop=True)
@@ -67,7 +68,7 @@ REPLIES = [(*MESSAGES, test_messages_reply), (*RESPONSES, test_responses_reply)]
 @pytest.mark.parametrize(("reader", "writer", "tests"), REPLIES, ids=["messages", "responses"])
 @given(data=st.data())
 def test_spoilt_streams(reader, writer, tests, data):
-    """An engine's stream with anything in it replaced is read and told, or is the engine's fault."""
+    """A corrupted engine stream is either translated or raises an upstream protocol error."""
     told = tests.told_of(data.draw(st.sampled_from([stream for stream, _ in tests.STREAMS])))
     events = spoilt(data, told, data.draw(st.sampled_from(SPOILS)))
     wrote, read = writer(Generation("m"), id="i", created=1, model="m"), reader()
@@ -89,7 +90,7 @@ WHOLES = [
 @pytest.mark.parametrize(("reader", "writer", "example", "named"), WHOLES, ids=["messages", "responses"])
 @given(data=st.data())
 def test_spoilt_replies(reader, writer, example, named, data):
-    """A whole reply with anything in it replaced is read and told, or is the engine's fault."""
+    """A corrupted whole reply is either translated or raises an upstream protocol error."""
     body = json.dumps(spoilt(data, example, data.draw(st.sampled_from(SPOILS)))).encode()
     try:
         status, told = writer(Generation("m"), id="i", created=1, model="m").whole(reader().whole(200, body))
@@ -100,7 +101,7 @@ def test_spoilt_replies(reader, writer, example, named, data):
 
 @pytest.mark.parametrize(("read", "write", "examples"), REQUESTS, ids=["messages", "responses"])
 def test_nested_too_deeply(read, write, examples):
-    """What is nested deeper than is written here is refused, not an error of ours."""
+    """JSON that is nested too deeply to be written is rejected with a GatewayError."""
     deep = {"type": "object", "x": json.loads("[" * 400 + "]" * 400)}
     tool = {"type": "function", "name": "f", "parameters": deep}
     if read is messages_request.read_request:

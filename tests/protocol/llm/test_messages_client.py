@@ -1,4 +1,4 @@
-"""Anthropic's own client understands what the messages' writer writes, and is understood."""
+"""Anthropic's client library against the reader and writer of the messages API."""
 
 import anthropic
 import pytest
@@ -52,7 +52,7 @@ def ask(events, *, stream, **more):
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_text(stream):
-    """A message's text, its model, its reason and its usage arrive, streamed or whole."""
+    """The client receives a message's text, model, stop reason and usage, streamed or whole."""
     message, answering = ask(TEXT, stream=stream)
     assert (message.id, message.model, message.role, message.type) == ("msg_9", "llama", "assistant", "message")
     assert [block.text for block in message.content] == ['Hello "you" \u00e9\n']
@@ -65,7 +65,7 @@ def test_text(stream):
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_thinking_and_tools(stream):
-    """What a model thinks, says and calls are blocks of their own, in order."""
+    """Thinking, text and tool calls are separate blocks, in order."""
     message, _ = ask(TOOLS, stream=stream)
     assert [block.type for block in message.content] == ["thinking", "text", "tool_use", "tool_use"]
     thinking, text, weather, time = message.content
@@ -77,7 +77,7 @@ def test_thinking_and_tools(stream):
 
 
 def test_redacted_thinking():
-    """Thinking that only its provider can read goes back to it as it came."""
+    """A redacted thinking block round-trips unchanged through the client."""
     events = [Started(), ReasoningDelta("", signature="redacted_thinking:xyz"), TextDelta("a"), Finished(), Used()]
     for stream in (False, True):
         message, _ = ask(events, stream=stream)
@@ -99,13 +99,13 @@ def test_redacted_thinking():
 )
 @pytest.mark.parametrize("stream", [False, True])
 def test_reasons(stream, finished, reason, sequence):
-    """Each reason for which a choice ends has its name in the dialect."""
+    """Each finish reason maps to Anthropic's stop reason."""
     message, _ = ask([Started(), TextDelta("a"), finished, Used(1, 1)], stream=stream)
     assert (message.stop_reason, message.stop_sequence) == (reason, sequence)
 
 
 def test_events_in_order():
-    """The raw events are those of Anthropic's documentation, in its order."""
+    """A stream has the events of Anthropic's documentation, in that order."""
     client, _ = anthropic_client(TEXT)
     events = list(client.messages.create(**ASKED, stream=True))
     assert [event.type for event in events] == [
@@ -120,7 +120,7 @@ def test_events_in_order():
 
 
 def test_all_is_of_the_client_s_types():
-    """Each event, and a whole message, holds all that its type requires: none is made up from what is there."""
+    """Each event and a whole message validate against the client's types."""
     client, _ = anthropic_client(TOOLS)
     for told in (*client.messages.create(**ASKED, stream=True), client.messages.create(**ASKED)):
         assert type(told).model_validate(told.to_dict()) == told
@@ -136,13 +136,13 @@ def test_all_is_of_the_client_s_types():
     ],
 )
 def test_a_failure(status, error):
-    """A failure raises the client's own error, with the engine's message."""
+    """A failure raises the client's own error with the engine's message."""
     with pytest.raises(error, match="no such thing"):
         ask([EngineFailed("no such thing", status)], stream=False)
 
 
 def test_a_failure_amid_a_stream():
-    """A failure after text has come raises too: a stream never just stops."""
+    """A failure during a stream raises an error in the client."""
     client, _ = anthropic_client([Started(), TextDelta("a"), EngineFailed("the engine broke", 502)])
     came = []
     with pytest.raises(anthropic.APIStatusError, match="the engine broke"):
@@ -151,7 +151,7 @@ def test_a_failure_amid_a_stream():
 
 
 def test_a_whole_conversation():
-    """Tools, their choice and their results are read as the client writes them."""
+    """Tools, tool choice and tool results are read as the client writes them."""
     weather = {"name": "weather", "description": "Of a city.", "input_schema": {"type": "object"}}
     called = {"type": "tool_use", "id": "call_1", "name": "weather", "input": {"city": "Rome"}}
     result = {"type": "tool_result", "tool_use_id": "call_1", "content": [{"type": "text", "text": "Sun"}]}

@@ -1,4 +1,4 @@
-"""Replies in the form of Anthropic's messages: read from engines, and written, byte for byte."""
+"""Reading and writing replies of Anthropic's messages API."""
 
 import json
 
@@ -117,7 +117,7 @@ def writer() -> MessagesReplyWriter:
 
 
 def told_of(stream: bytes) -> list[dict]:
-    """The data of a stream's events, each under the name that it has itself."""
+    """The data of a stream's events; each event's name must be its type."""
     told = []
     for event in stream.decode().removesuffix("\n\n").split("\n\n"):
         name, data = event.split("\n")
@@ -128,7 +128,7 @@ def told_of(stream: bytes) -> list[dict]:
 
 @pytest.mark.parametrize(("stream", "events"), STREAMS)
 def test_a_stream_is_read(stream, events):
-    """Each of the engine's events comes out when it came in; usage is of the whole message."""
+    """Each engine event is emitted as soon as it arrives; usage covers the whole message."""
     reader = MessagesReplyReader()
     assert reader.feed(stream) == events
     assert reader.end() == []
@@ -137,14 +137,14 @@ def test_a_stream_is_read(stream, events):
 @pytest.mark.parametrize(("stream", "events"), STREAMS)
 @given(cuts=st.lists(st.integers(0, 2000), max_size=8).map(sorted))
 def test_a_stream_may_be_cut_anywhere(stream, events, cuts):
-    """However the network cuts it, a stream says the same."""
+    """The events do not depend on how the stream is split into chunks."""
     reader = MessagesReplyReader()
     pieces = [stream[start:stop] for start, stop in zip([0, *cuts], [*cuts, len(stream)], strict=True)]
     assert [event for piece in pieces for event in reader.feed(piece)] == events
 
 
 def test_a_cut_off_stream():
-    """A stream that breaks off says nothing at its end: what is missing is `Finished`."""
+    """A stream that is cut off yields no Finished event."""
     reader = MessagesReplyReader()
     reader.feed(TEXT[: TEXT.index(b"event: message_delta")])
     assert reader.end() == []
@@ -161,7 +161,7 @@ def test_a_cut_off_stream():
     ],
 )
 def test_an_error_amid_a_stream(error, failed):
-    """An engine's error event is a failure with the status that it would have had."""
+    """An error event is a failure with the status that the API uses for that error type."""
     reader = MessagesReplyReader()
     assert reader.feed(b"event: error\ndata: " + json.dumps(error).encode() + b"\n\n") == [failed]
     assert reader.end() == []
@@ -196,7 +196,7 @@ MESSAGE_EVENTS = [
 
 
 def test_a_whole_message_both_ways():
-    """A whole message says what a stream says, and is written from it."""
+    """A whole message yields the same events as a stream, and those are written as the same message."""
     assert MessagesReplyReader().whole(200, json.dumps(MESSAGE).encode()) == MESSAGE_EVENTS
     status, body = writer().whole(MESSAGE_EVENTS)
     assert (status, json.loads(body)) == (200, MESSAGE)
@@ -215,13 +215,13 @@ def test_a_whole_message_both_ways():
     ],
 )
 def test_errors_are_read(status, body, failed):
-    """An engine's error is a failure, whatever its form."""
+    """An engine's error reply is a failure, whatever its form."""
     assert MessagesReplyReader().whole(status, body) == [failed]
 
 
 @pytest.mark.parametrize("body", [b"oops", b"[]", b'{"id":"x"}'])
 def test_what_is_no_message(body):
-    """What is no message is the engine's fault, and said to be."""
+    """A success reply that is no message is an upstream protocol error."""
     with pytest.raises(GatewayError) as refused:
         MessagesReplyReader().whole(200, body)
     assert refused.value.kind is ErrorKind.UPSTREAM_PROTOCOL
@@ -229,14 +229,14 @@ def test_what_is_no_message(body):
 
 @pytest.mark.parametrize(("stream", "events"), STREAMS)
 def test_a_stream_both_ways(stream, events):
-    """What is written reads as what it was written from."""
+    """A written stream reads back as the same events."""
     wrote = writer()
     out = b"".join(wrote.feed([event]) for event in events) + wrote.end()
     assert MessagesReplyReader().feed(out) == events
 
 
 def test_a_stream_as_written():
-    """The bytes of a stream, in the order of Anthropic's documentation."""
+    """A stream is written byte for byte as in Anthropic's documentation."""
     wrote = writer()
     assert wrote.feed([Started()]) == (
         b'event: message_start\ndata: {"type":"message_start","message":{"id":"msg_own","type":"message",'
@@ -266,7 +266,7 @@ def test_a_stream_as_written():
 
 
 def test_blocks():
-    """Blocks come one after the other, each with an index of its own, each closed before the next."""
+    """Blocks have consecutive indexes, and each block is closed before the next one starts."""
     wrote = writer()
     events = [
         ReasoningDelta("t", signature="s"),
@@ -303,7 +303,7 @@ def test_blocks():
 
 
 def test_another_engine_goes_on():
-    """A second beginning, and choices beyond the first, are not told."""
+    """A second Started event and choices after the first are ignored."""
     wrote = writer()
     wrote.feed([Started("a", "b"), TextDelta("x")])
     assert wrote.feed([Started("c", "d"), TextDelta("y", 1), Finished("stop", 1)]) == b""
@@ -315,7 +315,7 @@ def test_another_engine_goes_on():
     [(503, "overloaded_error"), (504, "timeout_error"), (502, "api_error")],
 )
 def test_a_failure_is_written(status, told):
-    """A failure amid a stream is an error event of Anthropic's, and the last one."""
+    """A failure during a stream is written as Anthropic's error event, which is the last one."""
     wrote = writer()
     wrote.feed([Started(), TextDelta("a")])
     error = {"type": "error", "error": {"type": told, "message": "it broke"}}
@@ -324,7 +324,7 @@ def test_a_failure_is_written(status, told):
 
 
 def test_arguments_that_are_no_json():
-    """A call that was cut off is told whole, in Anthropic's own wrapper for such."""
+    """Tool arguments that were cut off are returned in Anthropic's `INVALID_JSON` wrapper."""
     events = [Started(), ToolCallDelta(0, "c", "f", '{"a":'), Finished("length"), Used()]
     [block] = json.loads(writer().whole(events)[1])["content"]
     assert block["input"] == {"INVALID_JSON": '{"a":'}

@@ -1,4 +1,4 @@
-"""Requests of Anthropic's messages: read from what clients write, and written for engines."""
+"""Reading requests of Anthropic's messages API from clients, and writing them for engines."""
 
 import json
 
@@ -49,7 +49,7 @@ OPTIONS = [
 
 @pytest.mark.parametrize(("given", "options"), OPTIONS)
 def test_options_both_ways(given, options):
-    """An option is read by its canonical name, and written by Anthropic's."""
+    """An option is read under its canonical name and written under Anthropic's."""
     generation = read_request(body(**given))
     assert generation.options == {"max_tokens": 5, **options}
     assert written(generation) == json.loads(body(**given))
@@ -67,7 +67,8 @@ def test_options_both_ways(given, options):
     ],
 )
 def test_options_that_are_anthropic_s_alone(given, options):
-    """What has no effect here is taken; what is not known keeps its own name, for an engine's writer to refuse."""
+    """Options without an effect are ignored; unknown options keep their name, so that the engine's writer can reject
+    them."""
     assert read_request(body(**given)).options == {"max_tokens": 5, **options}
 
 
@@ -82,7 +83,7 @@ CHOICES = [
 
 @pytest.mark.parametrize(("choice", "options"), CHOICES)
 def test_tools_both_ways(choice, options):
-    """Tools and which of them to call are read and written."""
+    """Tools and the tool choice are read and written."""
     tools = [
         {"name": "f", "description": "d", "input_schema": {"type": "object", "properties": {}}},
         {"name": "g", "input_schema": {"type": "object"}, "strict": True},
@@ -165,7 +166,7 @@ CONTENT = [
 
 @pytest.mark.parametrize(("given", "messages"), CONTENT)
 def test_messages_both_ways(given, messages):
-    """Every kind of block becomes a part, and that part the same block."""
+    """Every kind of block becomes a message part, and is written as the same block."""
     generation = read_request(body(**given))
     assert generation.messages == tuple(messages)
     assert written(generation) == json.loads(body(**given))
@@ -187,7 +188,7 @@ def test_messages_both_ways(given, messages):
     ],
 )
 def test_documents(source, parts):
-    """A document of text is text, which every engine can be given; nothing that is said of it is lost."""
+    """A text document becomes text parts that include its title and context; other documents become files."""
     block = {"type": "document", "source": source, "title": "T", "context": "C", "citations": {"enabled": False}}
     assert read_request(body(**user(block))).messages[0].parts == parts
 
@@ -227,7 +228,7 @@ def test_documents(source, parts):
     ],
 )
 def test_what_is_refused(given, told):
-    """A request that cannot be read is refused, by the name of the field."""
+    """A malformed request is rejected; the error names the field."""
     with pytest.raises(GatewayError) as refused:
         read_request(given)
     assert refused.value.kind is ErrorKind.BAD_REQUEST
@@ -244,7 +245,7 @@ def test_what_is_refused(given, told):
     ],
 )
 def test_turns(messages, turns, system):
-    """Turns of one side are one; what the system says stands outside of them; no block is empty."""
+    """Consecutive messages of one role are merged, system messages move to `system`, and empty blocks are left out."""
     told = written(Generation("x", None, tuple(messages)))
     call = {"type": "tool_use", "id": "c", "name": "f", "input": {}}
     assert told["messages"] == (turns or [{"role": "assistant", "content": [call]}])
@@ -252,7 +253,7 @@ def test_turns(messages, turns, system):
 
 
 def test_a_prompt():
-    """A bare prompt is what the user says; without a bound there is one; a stream is asked for."""
+    """A plain prompt becomes a user message with the default max_tokens; `stream` is passed on."""
     told = written(Generation("x", "Once", stream=True))
     once = [{"role": "user", "content": "Once"}]
     assert told == {"model": "m", "messages": once, "max_tokens": DEFAULT_MAX_TOKENS, "stream": True}
@@ -273,7 +274,7 @@ def test_a_prompt():
     ],
 )
 def test_what_has_no_place(generation, name):
-    """What the dialect cannot say is refused by name, or dropped where the engine's rule says so."""
+    """An option that the API lacks is rejected by name, or dropped if the engine's rule allows it."""
     with pytest.raises(GatewayError, match=f"'{name}' cannot be told to an Anthropic messages engine") as refused:
         write_request(generation, model="m", drop=False)
     assert refused.value.kind is ErrorKind.UNSUPPORTED
@@ -293,7 +294,7 @@ def test_what_has_no_place(generation, name):
     ],
 )
 def test_content_is_never_dropped(generation, kind):
-    """What is said itself is refused where it cannot be told, whatever the rule says of options."""
+    """Content that the API cannot express is rejected, even with `drop`."""
     with pytest.raises(GatewayError) as refused:
         write_request(generation, model="m", drop=True)
     assert refused.value.kind is kind
@@ -312,13 +313,13 @@ def test_content_is_never_dropped(generation, kind):
     ],
 )
 def test_options_of_other_dialects(options, told):
-    """Efforts and budgets are told in Anthropic's words; a choice among no tools is none."""
+    """Reasoning efforts and thinking budgets become Anthropic's options; a tool choice without tools is dropped."""
     said = written(Generation("x", "p", options=options))
     assert said == {"model": "m", "messages": [{"role": "user", "content": "p"}], **told}
 
 
 def test_a_file_of_text():
-    """A text file is told as a document of text."""
+    """A text file becomes a text document."""
     file = Media("file", "data:text/plain;base64,aGk=", {"filename": "a.txt"})
     [turn] = written(Generation("x", messages=(Message("user", (file,)),)))["messages"]
     source = {"type": "text", "media_type": "text/plain", "data": "hi"}

@@ -1,4 +1,4 @@
-"""The model that a body names is the one that every parser finds there, or the body does not go out as it is."""
+"""Finding and replacing the model name in a JSON body without parsing it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from gateway.protocol.llm.model_name import ModelName, find_model, renamed
 
-# Body, its model, and whether its bytes say so to every reader.
+# A body in which every parser finds the same model, and that model.
 NAMED = {
     "first": (b'{"model":"m","messages":[]}', "m"),
     "first, with space": (b' {\n\t"model" : "m" ,\r\n "messages": [] }\n', "m"),
@@ -79,7 +79,7 @@ NONE = [
 
 @pytest.mark.parametrize("body, name", NAMED.values(), ids=NAMED)
 def test_a_model_is_found_and_exchanged_in_place(body: bytes, name: str) -> None:
-    """The rest of the body keeps its bytes."""
+    """The model name is replaced in place, and the rest of the body keeps its bytes."""
     found = find_model(body)
     assert found is not None
     assert found.name == name
@@ -91,7 +91,7 @@ def test_a_model_is_found_and_exchanged_in_place(body: bytes, name: str) -> None
 
 @pytest.mark.parametrize("body, name", UNSURE.values(), ids=UNSURE)
 def test_a_model_that_readers_might_differ_on_is_written_anew(body: bytes, name: str) -> None:
-    """Then the body names one model, once, and has its other fields."""
+    """An ambiguous body is rewritten with exactly one model field and its other fields."""
     found = find_model(body)
     assert found == ModelName(name, -1, -1)
     fields = json.loads(renamed(body, found, "n"), object_pairs_hook=list)
@@ -101,12 +101,12 @@ def test_a_model_that_readers_might_differ_on_is_written_anew(body: bytes, name:
 
 @pytest.mark.parametrize("body", NONE)
 def test_no_model_is_found_where_none_is_named(body: bytes) -> None:
-    """Keys of inner objects, texts, values that are no strings and bodies that are no objects name none."""
+    """Keys of nested objects, values that are no strings, and bodies that are no objects name no model."""
     assert find_model(body) is None
 
 
 class Pairs(list):  # type: ignore[type-arg]
-    """The fields of an object, in which a key may come twice."""
+    """The fields of an object, in which a key may occur twice."""
 
 
 words = st.sampled_from(
@@ -136,7 +136,7 @@ values = st.recursive(
 
 
 def written(value: Any, draw: Any) -> str:
-    """JSON, with letters escaped at random and space between."""
+    """The value as JSON, with random escapes and white space."""
     space = draw(st.sampled_from(["", "", " ", "\n\t"]))
     if isinstance(value, Pairs):
         fields = [written(key, draw) + space + ":" + space + written(inner, draw) for key, inner in value]
@@ -163,7 +163,7 @@ def bodies(draw: Any) -> tuple[Pairs, bytes]:
 @settings(max_examples=200, deadline=None)
 @given(bodies())
 def test_what_is_found_is_what_parsers_find(drawn: tuple[Pairs, bytes]) -> None:
-    """A body that goes out as it is has one such key, in any case, and a new name changes nothing else."""
+    """The name is the one that JSON parsers find, and renaming changes nothing else."""
     fields, body = drawn
     found = find_model(body)
     spelled = [pair for pair in fields if pair[0].lower() == "model"]
@@ -181,7 +181,7 @@ def test_what_is_found_is_what_parsers_find(drawn: tuple[Pairs, bytes]) -> None:
 
 
 def plain(value: Any) -> Any:
-    """As JSON's reader has it, with tuples for pairs all the way down."""
+    """The value as a JSON parser returns it, with objects as lists of tuples."""
     if isinstance(value, Pairs):
         return Pairs([(key, plain(inner)) for key, inner in value])
     return [plain(inner) for inner in value] if isinstance(value, list) else value
@@ -192,7 +192,7 @@ def plain(value: Any) -> Any:
     st.lists(st.sampled_from([b'"model"', b'"a"', b"{", b"}", b"[", b"]", b":", b",", b'"', b"\\", b" "]), max_size=14)
 )
 def test_where_a_name_is_found_in_any_bytes_json_has_it_too(pieces: list[bytes]) -> None:
-    """Whatever the bytes, no name is read that the document, if it is one, has not."""
+    """In any valid JSON document the name is the one that a JSON parser finds."""
     body = b"".join(pieces)
     found = find_model(body)
     try:

@@ -1,4 +1,4 @@
-"""What prompts are balanced by."""
+"""Extraction of prompts for prefix-aware load balancing."""
 
 import pytest
 
@@ -21,12 +21,12 @@ from gateway.protocol.protobuf import message
     ],
 )
 def test_prompts_in_json(body: bytes, prompt: bytes) -> None:
-    """It is the bytes from the first key on that holds a prompt, so that what differs before does not count."""
+    """The prompt is the body from the first prompt key on, so that fields before it do not matter."""
     assert prompt_of_json(body) == prompt
 
 
 def test_prompts_in_messages() -> None:
-    """Of a message it is the first tensor that is long enough to be text; flags before it do not count."""
+    """The prompt is the first raw tensor that is long enough to be text; short flags before it do not matter."""
     request = message("inference.ModelInferRequest")(model_name="m", id="1")
     request.inputs.add(name="stream", datatype="BOOL", shape=[1])
     request.inputs.add(name="text_input", datatype="BYTES", shape=[1])
@@ -35,7 +35,7 @@ def test_prompts_in_messages() -> None:
 
 
 def test_prompts_in_typed_messages() -> None:
-    """Where tensors are typed it is the first input."""
+    """With typed contents the prompt is the first input."""
     request = message("inference.ModelInferRequest")(model_name="m")
     request.inputs.add(name="text_input", datatype="BYTES", shape=[1]).contents.bytes_contents.append(b"once")
     assert prompt_of_message(request.SerializeToString()) == request.inputs[0].SerializeToString()
@@ -43,5 +43,5 @@ def test_prompts_in_typed_messages() -> None:
 
 @pytest.mark.parametrize("data", [b"", b"\x3a\xff", b"\x07\x07"])
 def test_no_message(data: bytes) -> None:
-    """What is no message has no prompt, and nobody fails for it."""
+    """A malformed message has an empty prompt, without an error."""
     assert prompt_of_message(data) == b""

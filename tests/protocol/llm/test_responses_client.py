@@ -1,4 +1,4 @@
-"""OpenAI's own client understands what the responses' writer writes, and is understood."""
+"""OpenAI's client library against the reader and writer of the responses API."""
 
 import openai
 import pytest
@@ -54,7 +54,7 @@ def ask(events, *, stream, **more):
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_text(stream):
-    """A response's text, its model, its status and its usage arrive, streamed or whole."""
+    """The client receives a response's text, model, status and usage, streamed or whole."""
     response, answering = ask(TEXT, stream=stream)
     assert (response.id, response.model, response.object, response.status) == (
         "resp_9",
@@ -73,7 +73,7 @@ def test_text(stream):
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_reasoning_and_tools(stream):
-    """What a model thinks, says and calls are items of their own, in order."""
+    """Reasoning, text and tool calls are separate items, in order."""
     response, _ = ask(TOOLS, stream=stream)
     assert [item.type for item in response.output] == ["reasoning", "message", "function_call", "function_call"]
     reasoning, message, weather, time = response.output
@@ -88,7 +88,7 @@ def test_reasoning_and_tools(stream):
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize(("reason", "told"), [("length", "max_output_tokens"), ("content_filter", "content_filter")])
 def test_incomplete(stream, reason, told):
-    """A text that was cut off is told as incomplete, with why."""
+    """A text that was cut off has the status `incomplete` and a reason."""
     events = [Started(), TextDelta("a"), Finished(reason), Used(1, 1)]
     client, _ = openai_client(events)
     if stream:
@@ -102,7 +102,7 @@ def test_incomplete(stream, reason, told):
 
 
 def test_events_in_order():
-    """The events are those of OpenAI's documentation, in its order, numbered from 0."""
+    """A stream has the events of OpenAI's documentation, in that order."""
     client, _ = openai_client([Started(), ReasoningDelta("t"), *TEXT[1:3], ToolCallDelta(0, "c", "f", "{}"), *TEXT[3:]])
     events = list(client.responses.create(model="m", input="Hi", stream=True))
     assert [event.type.removeprefix("response.") for event in events] == [
@@ -132,14 +132,14 @@ def test_events_in_order():
 
 
 def test_events_are_of_the_client_s_types():
-    """Each event holds all that its type requires: none is made up from what is there."""
+    """Each event validates against the client's types."""
     client, _ = openai_client([*TEXT[:2], TextDelta("x", 0, [{"token": "x", "logprob": -1.5}]), *TOOLS[1:]])
     for event in client.responses.create(model="m", input="Hi", stream=True, tools=[WEATHER]):
         assert type(event).model_validate(event.to_dict()) == event
 
 
 def test_a_response_is_of_the_client_s_type():
-    """A whole response holds all that its type requires."""
+    """A whole response validates against the client's type."""
     response, _ = ask(TOOLS, stream=False, tools=[WEATHER], metadata={"a": "b"}, reasoning={"effort": "low"})
     told = response.to_dict()
     assert type(response).model_validate(told) == response
@@ -149,7 +149,7 @@ def test_a_response_is_of_the_client_s_type():
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_logprobs(stream):
-    """Logprobs stand with the text that they are of."""
+    """Logprobs are attached to their text."""
     top = {"token": "a", "logprob": -0.5, "bytes": [97]}
     events = [Started(), TextDelta("a", 0, [{**top, "top_logprobs": [top]}]), Finished(), Used(1, 1)]
     response, answering = ask(events, stream=stream, top_logprobs=1, include=["message.output_text.logprobs"])
@@ -169,13 +169,13 @@ def test_logprobs(stream):
     ],
 )
 def test_a_failure(status, error):
-    """A failure raises the client's own error, with the engine's message."""
+    """A failure raises the client's own error with the engine's message."""
     with pytest.raises(error, match="no such thing"):
         ask([EngineFailed("no such thing", status)], stream=False)
 
 
 def test_a_failure_amid_a_stream():
-    """A failure after text has come raises too: a stream never just stops."""
+    """A failure during a stream raises an error in the client."""
     client, _ = openai_client([Started(), TextDelta("a"), EngineFailed("the engine broke", 502)])
     came = []
     with pytest.raises(openai.APIError, match="the engine broke"):
@@ -184,7 +184,7 @@ def test_a_failure_amid_a_stream():
 
 
 def test_a_second_turn():
-    """What a response puts out, with the results of its calls, is the next request's input."""
+    """A response's output and the tool results are accepted as the next request's input."""
     response, _ = ask(TOOLS, stream=False)
     client, answering = openai_client(TEXT)
     results = [{"type": "function_call_output", "call_id": call, "output": "x"} for call in ("call_1", "call_2")]
@@ -199,7 +199,7 @@ def test_a_second_turn():
 
 
 def test_parsed_text():
-    """Structured output: the schema is read as chat's, and the client parses what comes."""
+    """Structured output: the schema is read as in chat, and the client parses the reply."""
     from pydantic import BaseModel
 
     class City(BaseModel):

@@ -1,4 +1,4 @@
-"""Replies in the form of OpenAI's responses: read from engines, and written, byte for byte."""
+"""Reading and writing replies of OpenAI's responses API."""
 
 import json
 
@@ -127,7 +127,7 @@ def writer(generation: Generation | None = None) -> ResponsesReplyWriter:
 
 
 def told_of(stream: bytes) -> list[dict]:
-    """The data of a stream's events, each under the name that it has itself."""
+    """The data of a stream's events; each event's name must be its type."""
     told = []
     for event in stream.decode().removesuffix("\n\n").split("\n\n"):
         name, data = event.split("\n")
@@ -138,7 +138,7 @@ def told_of(stream: bytes) -> list[dict]:
 
 @pytest.mark.parametrize(("stream", "events"), STREAMS)
 def test_a_stream_is_read(stream, events):
-    """Each of the engine's deltas comes out when it came in."""
+    """Each engine delta is emitted as soon as it arrives; input after the end is ignored."""
     reader = ResponsesReplyReader()
     assert reader.feed(stream) == events
     assert reader.end() == reader.feed(TEXT) == []
@@ -147,14 +147,14 @@ def test_a_stream_is_read(stream, events):
 @pytest.mark.parametrize(("stream", "events"), STREAMS)
 @given(cuts=st.lists(st.integers(0, 2000), max_size=8).map(sorted))
 def test_a_stream_may_be_cut_anywhere(stream, events, cuts):
-    """However the network cuts it, a stream says the same."""
+    """The events do not depend on how the stream is split into chunks."""
     reader = ResponsesReplyReader()
     pieces = [stream[start:stop] for start, stop in zip([0, *cuts], [*cuts, len(stream)], strict=True)]
     assert [event for piece in pieces for event in reader.feed(piece)] == events
 
 
 def test_a_cut_off_stream():
-    """A stream that breaks off says nothing at its end: what is missing is `Finished`."""
+    """A stream that is cut off yields no Finished event."""
     reader = ResponsesReplyReader()
     reader.feed(stream_of(CREATED, {**DELTA, "delta": "H"}))
     assert reader.end() == []
@@ -189,7 +189,7 @@ def test_a_cut_off_stream():
     ],
 )
 def test_other_events(event, events):
-    """Cut-off responses and failures have their reason; what says nothing of a reply is passed over."""
+    """Incomplete responses and failures keep their reason; events without content are ignored."""
     assert ResponsesReplyReader().feed(stream_of(event)) == events
 
 
@@ -215,7 +215,7 @@ WHOLE_EVENTS = [
 
 
 def test_a_whole_response_both_ways():
-    """A whole response says what a stream says; what is written from that says it again."""
+    """A whole response yields the same events as a stream, and the written response reads back as those."""
     assert ResponsesReplyReader().whole(200, json.dumps(WHOLE).encode()) == WHOLE_EVENTS
     status, body = writer().whole(WHOLE_EVENTS)
     assert status == 200
@@ -240,13 +240,13 @@ def test_a_whole_response_both_ways():
     ],
 )
 def test_errors_are_read(status, body, failed):
-    """An engine's error is a failure, whatever its form."""
+    """An engine's error reply is a failure, whatever its form."""
     assert ResponsesReplyReader().whole(status, body) == [failed]
 
 
 @pytest.mark.parametrize("body", [b"oops", b"[]", b'{"id":"x"}'])
 def test_what_is_no_response(body):
-    """What is no response is the engine's fault, and said to be."""
+    """A success reply that is no response is an upstream protocol error."""
     with pytest.raises(GatewayError) as refused:
         ResponsesReplyReader().whole(200, body)
     assert refused.value.kind is ErrorKind.UPSTREAM_PROTOCOL
@@ -254,14 +254,14 @@ def test_what_is_no_response(body):
 
 @pytest.mark.parametrize(("stream", "events"), [(TEXT, [TEXT_EVENTS[0], *TEXT_EVENTS[2:]]), (TOOLS, TOOLS_EVENTS)])
 def test_a_stream_both_ways(stream, events):
-    """What is written reads as what it was written from."""
+    """A written stream reads back as the same events."""
     wrote = writer()
     out = b"".join(wrote.feed([event]) for event in events) + wrote.end()
     assert ResponsesReplyReader().feed(out) == events
 
 
 def test_a_stream_as_written():
-    """The bytes of a stream, in the order of OpenAI's documentation."""
+    """A stream is written as in OpenAI's documentation."""
     wrote = writer()
     created, in_progress = told_of(wrote.feed([Started("resp_1", "gpt", 9)]))
     assert (created["type"], in_progress["type"]) == ("response.created", "response.in_progress")
@@ -305,7 +305,7 @@ def test_a_stream_as_written():
 
 
 def test_what_a_response_tells_back():
-    """A response tells its request, and that nothing is stored."""
+    """A response repeats the request's options and reports `store` as false."""
     options = {"max_tokens": 5, "temperature": 0.5, "tool_choice": {"type": "function", "function": {"name": "f"}}}
     generation = Generation("m", messages=(Message("system", (Text("Be brief."),)),), options=options)
     told = json.loads(writer(generation).whole([Started(), TextDelta("a"), Finished()])[1])
@@ -322,7 +322,7 @@ def test_what_a_response_tells_back():
 
 
 def test_items():
-    """Items come one after the other; thinking that none but its provider can read has no part."""
+    """Items follow each other; encrypted reasoning has no content part."""
     wrote = writer()
     events = [
         ReasoningDelta("t", signature="s"),
@@ -345,7 +345,7 @@ def test_items():
 
 
 def test_another_engine_goes_on():
-    """A second beginning, and choices beyond the first, are not told."""
+    """A second Started event and choices after the first are ignored."""
     wrote = writer()
     wrote.feed([Started("a", "b"), TextDelta("x")])
     assert wrote.feed([Started("c", "d"), TextDelta("y", 1), Finished("stop", 1)]) == b""
@@ -356,7 +356,7 @@ def test_another_engine_goes_on():
     ("kind", "code"), [("upstream_reset", "server_error"), ("rate_limit_exceeded", "rate_limit_exceeded")]
 )
 def test_a_failure_is_written(kind, code):
-    """A failure amid a stream is an error, and the response failed with what had come."""
+    """A failure during a stream is written as an error, then as a failed response with the partial output."""
     wrote = writer()
     wrote.feed([Started(), TextDelta("a")])
     error, failed = told_of(wrote.feed([EngineFailed("it broke", code=kind)]))
@@ -369,6 +369,6 @@ def test_a_failure_is_written(kind, code):
 
 
 def test_a_failure_before_anything():
-    """Where nothing has begun, the error stands alone."""
+    """A failure before the first event is written as an error only."""
     [error] = told_of(writer().feed([EngineFailed("it broke", code="deadline")]))
     assert (error["type"], error["sequence_number"]) == ("error", 0)

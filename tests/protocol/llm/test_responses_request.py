@@ -1,4 +1,4 @@
-"""Requests of OpenAI's responses: read from what clients write, and written for engines."""
+"""Reading requests of OpenAI's responses API from clients, and writing them for engines."""
 
 import json
 
@@ -45,7 +45,7 @@ OPTIONS = [
 
 @pytest.mark.parametrize(("given", "options"), OPTIONS)
 def test_options_both_ways(given, options):
-    """An option is read by its canonical name, and written by the responses'."""
+    """An option is read under its canonical name and written under the responses API's."""
     generation = read_request(body(**given))
     assert generation.options == options
     assert written(generation) == json.loads(body(**given))
@@ -66,12 +66,13 @@ def test_options_both_ways(given, options):
     ],
 )
 def test_options_that_are_openai_s_alone(given, options):
-    """What has no effect here is taken; what is not known keeps its own name, for an engine's writer to refuse."""
+    """Options without an effect are ignored; unknown options keep their name, so that the engine's writer can reject
+    them."""
     assert read_request(body(**given)).options == options
 
 
 def test_tools_both_ways():
-    """Functions are read and written."""
+    """Function tools are read and written."""
     tools = [
         {"type": "function", "name": "f", "description": "d", "parameters": {"type": "object"}, "strict": True},
         {"type": "function", "name": "g", "parameters": {}, "strict": None},
@@ -152,7 +153,7 @@ INPUTS = [
 
 @pytest.mark.parametrize(("items", "messages"), INPUTS)
 def test_input_both_ways(items, messages):
-    """Every item becomes a message, or a part of one, and that the same item."""
+    """Every item becomes a message or a part of one, and is written as the same item."""
     generation = read_request(body(input=items))
     assert generation.messages == tuple(messages)
     assert written(generation) == json.loads(body(input=items))
@@ -183,12 +184,12 @@ THOUGHT = {"type": "reasoning", "id": "r", "summary": [{"type": "summary_text", 
     ],
 )
 def test_input_in_other_forms(items, messages):
-    """A text is the user's; what the model did in one turn is one message."""
+    """A plain text is a user message, and consecutive items of one model turn become one message."""
     assert read_request(body(input=items)).messages == tuple(messages)
 
 
 def test_instructions():
-    """Instructions stand before the input, as the system's."""
+    """Instructions become a system message before the input."""
     generation = read_request(body(instructions="Be brief.", stream=True))
     assert generation == Generation("m", None, (Message("system", (Text("Be brief."),)), USER), (), {}, True, True)
 
@@ -224,7 +225,7 @@ def test_instructions():
     ],
 )
 def test_what_is_refused(given, told):
-    """A request that cannot be read, or that would need a store of responses, is refused, by the name of the field."""
+    """A malformed request, or one that needs stored responses, is rejected; the error names the field."""
     with pytest.raises(GatewayError) as refused:
         read_request(given)
     assert refused.value.kind is ErrorKind.BAD_REQUEST
@@ -232,7 +233,7 @@ def test_what_is_refused(given, told):
 
 
 def test_a_prompt():
-    """A bare prompt is the input."""
+    """A plain prompt becomes the input."""
     told = written(Generation("x", "Once", stream=True))
     assert told == {"model": "m", "input": "Once", "store": False, "stream": True}
 
@@ -246,7 +247,7 @@ def test_a_prompt():
     ],
 )
 def test_what_has_no_place(generation, name):
-    """What the dialect cannot say is refused by name, or dropped where the engine's rule says so."""
+    """An option that the API lacks is rejected by name, or dropped if the engine's rule allows it."""
     with pytest.raises(GatewayError, match=f"'{name}' cannot be told to an OpenAI responses engine") as refused:
         write_request(generation, model="m", drop=False)
     assert refused.value.kind is ErrorKind.UNSUPPORTED
@@ -256,7 +257,7 @@ def test_what_has_no_place(generation, name):
 
 
 def test_budget_of_thinking():
-    """A budget is told as the nearest effort where it may lose its number; none is `none` anyway."""
+    """With `drop`, a thinking budget becomes the nearest effort; a budget of 0 always becomes `none`."""
     generation = Generation("x", "p", options={"thinking_tokens": 1024})
     with pytest.raises(GatewayError, match="'thinking_tokens' cannot be told to an OpenAI responses engine"):
         write_request(generation, model="m", drop=False)
@@ -276,7 +277,7 @@ def test_budget_of_thinking():
     ],
 )
 def test_content_is_never_dropped(generation):
-    """What is said itself is refused where it cannot be told, whatever the rule says of options."""
+    """Content that the API cannot express is rejected, even with `drop`."""
     with pytest.raises(GatewayError) as refused:
         write_request(generation, model="m", drop=True)
     assert refused.value.kind is ErrorKind.UNSUPPORTED

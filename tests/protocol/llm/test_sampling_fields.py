@@ -1,4 +1,4 @@
-"""One table holds the sampling fields: each reaches the engine from every API that has it."""
+"""The table of sampling fields: each field reaches the engine from every API that has it."""
 
 from typing import Any
 
@@ -24,7 +24,7 @@ BODIES: dict[LlmApi, dict[str, Any]] = {
 
 
 def value_of(field: SamplingField) -> Any:
-    """A value that is not the default, within the field's bounds."""
+    """A value within the field's bounds that is not the default."""
     match field.type:
         case FieldType.INTEGER:
             return 2
@@ -55,7 +55,7 @@ def params_of(options: Any) -> SamplingParams:
 @pytest.mark.parametrize("api", BODIES)
 @pytest.mark.parametrize("field", OF_ENGINE, ids=lambda field: field.name)
 def test_a_field_reaches_the_engine(field: SamplingField, api: LlmApi) -> None:
-    """A field that a client sends by its own name sets the engine's parameter of this name."""
+    """A field sent under its own name sets the engine's parameter of that name."""
     value = value_of(field)
     expected = getattr(params_of({field.name: value}), field.name)
     assert expected != getattr(SamplingParams(), field.name)
@@ -64,7 +64,7 @@ def test_a_field_reaches_the_engine(field: SamplingField, api: LlmApi) -> None:
 
 @pytest.mark.parametrize("field", SAMPLING_FIELDS, ids=lambda field: field.name)
 def test_other_names(field: SamplingField) -> None:
-    """A field has other names in OpenAI's bodies, in V2's tensors and at the engine: each means the same."""
+    """Aliases in OpenAI's bodies, V2's tensors and the engine's options all set the same field."""
     value = value_of(field)
     for alias in field.aliases:
         assert read(LlmApi.CHAT, {alias: value}).options == {field.name: value}
@@ -80,7 +80,7 @@ WRITTEN = [(field, api) for field in SAMPLING_FIELDS for api in field.apis if fi
 
 @pytest.mark.parametrize("field, api", WRITTEN, ids=lambda each: getattr(each, "name", each))
 def test_engines_receive_what_their_api_has(field: SamplingField, api: LlmApi) -> None:
-    """A field is written for engines whose API has it, by this name."""
+    """A field is sent under its own name to engines whose API has it."""
     value = value_of(field)
     written, lost = API_CODECS[api].write_request(
         Generation("m", "hi", options={field.name: value}), model="m", drop=False

@@ -1,4 +1,4 @@
-"""What neither a chat template nor a message in it may do."""
+"""Security and resource limits of chat templates."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gateway.protocol.llm.templates import Template, read_template
 
 HI = [{"role": "user", "content": "Hi"}]
 
-# In the manner of ChatML.
+# A template in the style of ChatML.
 CHATML = """
 {%- for message in messages %}
     {%- if message.role not in ['system', 'user', 'assistant', 'tool'] %}
@@ -49,7 +49,7 @@ CHATML = """
     ],
 )
 def test_a_template_reaches_nothing(source: str) -> None:
-    """Neither Python behind the values, nor files, nor the conversation itself."""
+    """A template cannot access Python internals or files, and cannot change the conversation."""
     messages = [dict(message) for message in HI]
     with pytest.raises((GatewayError, ValueError)):
         read_template(source).render(messages)
@@ -60,12 +60,12 @@ def test_a_template_reaches_nothing(source: str) -> None:
     "content", ["{{ 7 * 7 }}", "{% raise %}", "{{ ''.__class__ }}", "{0.__class__}", "%(x)s", "\x00"]
 )
 def test_a_message_is_text_and_no_template(content: str) -> None:
-    """Whatever it says is printed as it is."""
+    """Template syntax in a message is printed verbatim."""
     assert read_template("{{ messages[0].content }}").render([{"role": "user", "content": content}]) == content
 
 
 def test_formats_do_not_reach_attributes() -> None:
-    """A format that a message smuggles into a template prints nothing of the objects."""
+    """A format string in a message cannot print attributes of Python objects."""
     template = read_template("{{ messages[0].content.format(messages) }}")
     printed = template.render([{"role": "user", "content": "{0.__class__}{0.append}"}])
     assert "class" not in printed and "built-in" not in printed
@@ -121,14 +121,14 @@ LONG = "{% set s = 'x' * 1000000 %}{% for i in range(100000) %}"
     ],
 )
 def test_a_template_is_bounded(source: str) -> None:
-    """In time and in memory: what no chat needs is refused, and what goes on without end ends."""
+    """A template that exceeds the limits on time or memory is rejected, and endless loops end."""
     with pytest.raises(GatewayError) as raised:
         read_template(source).render(HI)
     assert raised.value.kind is ErrorKind.BAD_REQUEST
 
 
 def test_bounds_are_those_of_one_rendering() -> None:
-    """A template may be used again and again, after one that went too far too."""
+    """The limits apply to each rendering: a template still works after one that exceeded them."""
     template = read_template("{% for i in range(messages[0].content | length) %}{{ messages[0].content }}{% endfor %}")
     long = [{"role": "user", "content": "x" * 100_000}]
     for _ in range(2):
@@ -138,14 +138,14 @@ def test_bounds_are_those_of_one_rendering() -> None:
 
 
 def test_a_long_conversation_is_within_bounds() -> None:
-    """Megabytes of it, in thousands of turns."""
+    """A conversation of megabytes in thousands of turns stays within the limits."""
     messages = [{"role": "user", "content": "x" * 1000}] * 4000
     printed = read_template(CHATML).render(messages)
     assert 4_000_000 < len(printed) < MAX_OUTPUT_CHARS
 
 
 def test_what_a_template_raises_is_the_requests_fault() -> None:
-    """Even where it is an error of Python's, not of jinja's."""
+    """A Python error during rendering is a bad request."""
     template: Template = read_template("{{ messages[0].content | int / 0 }}{{ messages[0].content + 5 }}")
     with pytest.raises(GatewayError, match="division by zero"):
         template.render(HI)

@@ -1,4 +1,4 @@
-"""Chat templates: what they print, what they refuse, and what they cannot do."""
+"""Rendering and reading of chat templates."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gateway.protocol.llm.templates import read_template
 
 HI = [{"role": "user", "content": "Hi"}]
 
-# In the manner of ChatML.
+# A template in the style of ChatML.
 CHATML = """
 {%- for message in messages %}
     {%- if message.role not in ['system', 'user', 'assistant', 'tool'] %}
@@ -30,7 +30,7 @@ CHATML = """
 
 
 def test_a_conversation() -> None:
-    """Messages one after another, and the beginning of the answer."""
+    """The messages are followed by the generation prompt, unless that is turned off."""
     messages = [Message("system", (Text("Be brief."),)), Message("user", (Text(" Hi "),))]
     template = read_template(CHATML)
     told = "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n"
@@ -39,16 +39,16 @@ def test_a_conversation() -> None:
 
 
 def test_a_template_refuses_a_conversation() -> None:
-    """In its own words, as a fault of the request."""
+    """An error that the template raises is a bad request with the template's message."""
     with pytest.raises(GatewayError, match="Unknown role: critic") as raised:
         read_template(CHATML).render([{"role": "critic", "content": "Hi"}])
     assert raised.value.kind is ErrorKind.BAD_REQUEST
 
 
 PRINTED: list[tuple[str, dict[str, Any], str]] = [
-    # blocks leave no lines behind
+    # blocks leave no blank lines
     ("{% if true %}\n  {% if true %}\na\n  {% endif %}\n{% endif %}\n", {}, "a\n"),
-    # JSON as it is, without HTML's escapes
+    # JSON without HTML escapes
     ("{{ {'a': \"<ü'>\"} | tojson }}", {}, '{"a": "<ü\'>"}'),
     ("{{ {'b': [1, none], 'a': true} | tojson(indent=2, sort_keys=true) }}", {},
      '{\n  "a": true,\n  "b": [\n    1,\n    null\n  ]\n}'),
@@ -58,7 +58,7 @@ PRINTED: list[tuple[str, dict[str, Any], str]] = [
     ("{% set ns = namespace(n=0) %}{% for m in messages %}{% set ns.n = ns.n + 1 %}{% endfor %}{{ ns.n }}", {}, "1"),
     ("{% macro f(x, y='-') %}{{ x ~ y }}{% endmacro %}{{ f(1) }}{{ f(2, y=3) }}", {}, "1-23"),
     ("{% call(x) g() %}[{{ x }}]{% endcall %}", {"g": lambda caller: caller(5)}, "[5]"),
-    # what training marks is printed as any other text
+    # generation blocks, which mark text for training, are printed as other text
     ("{% generation %}{{ messages[0].content }}{% endgeneration %}!", {}, "Hi!"),
     ("{{ messages[0]['content'][::-1] }}{{ messages[-1:] | length }}{{ messages[0].content[1:] }}", {}, "iH1i"),
     ("{{ messages | selectattr('role', 'equalto', 'user') | map(attribute='content') | join(', ') }}", {}, "Hi"),
@@ -71,7 +71,7 @@ PRINTED: list[tuple[str, dict[str, Any], str]] = [
      "True False 1024 abab [1, 2]"),
     ("{% set x %}<{{ messages[0].content }}>{% endset %}{{ x }}{{ x | length }}", {}, "<Hi>4"),
     ("{% filter upper %}a{{ messages[0].content }}{% endfilter %}", {}, "AHI"),
-    # what is given beside the messages
+    # variables besides the messages
     ("{{ enable_thinking }}{{ tools }}{{ documents }}", {"enable_thinking": False}, "FalseNoneNone"),
     ("{{ strftime_now('%Y') }}", {"strftime_now": lambda form: form + "!"}, "%Y!"),
     ("{{ strftime_now is defined }}{{ bos_token is defined }}", {}, "FalseFalse"),
@@ -80,20 +80,20 @@ PRINTED: list[tuple[str, dict[str, Any], str]] = [
 
 @pytest.mark.parametrize("source, extra, printed", PRINTED)
 def test_what_templates_do(source: str, extra: dict[str, Any], printed: str) -> None:
-    """As transformers renders them."""
+    """Templates render as in transformers."""
     assert read_template(source).render(HI, **extra) == printed
 
 
 @pytest.mark.parametrize("source", [CHATML, *(source for source, extra, _ in PRINTED[:-1] if not extra)])
 def test_templates_print_as_in_transformers(source: str) -> None:
-    """The reference, where it is installed."""
+    """The output equals that of transformers, if it is installed."""
     utils = pytest.importorskip("transformers.utils.chat_template_utils")
     printed, _ = utils.render_jinja_template([HI], chat_template=source, add_generation_prompt=True)
     assert read_template(source).render(HI) == printed[0]
 
 
 def test_messages_as_templates_know_them() -> None:
-    """Text is one string, media are parts, what was thought and called stands beside."""
+    """Text is one string, media are parts, and reasoning and tool calls are separate fields."""
     call = ToolCall("c1", "add", '{"a": 1}')
     messages = [
         Message("user", (Text("what "), Text("now"))),
@@ -118,7 +118,7 @@ def test_messages_as_templates_know_them() -> None:
 
 
 def test_tools_as_templates_know_them() -> None:
-    """OpenAI's form; none at all is none."""
+    """Tools have OpenAI's form; without tools the variable is None."""
     tool = Tool("add", "adds", {"type": "object"})
     assert orjson.loads(read_template("{{ tools | tojson }}").render(HI, [tool])) == [
         {"type": "function", "function": {"name": "add", "description": "adds", "parameters": {"type": "object"}}}
@@ -127,7 +127,7 @@ def test_tools_as_templates_know_them() -> None:
 
 
 def test_a_developer_is_the_system_of_older_models() -> None:
-    """Unless the template knows the role."""
+    """The developer role becomes `system` unless the template knows it."""
     message = [Message("developer", (Text("x"),))]
     assert read_template("{{ messages[0].role }}").render(message) == "system"
     assert read_template("{# developer #}{{ messages[0].role }}").render(message) == "developer"
@@ -145,27 +145,27 @@ def test_a_developer_is_the_system_of_older_models() -> None:
     ],
 )
 def test_a_tokenizers_configuration(config: dict[str, Any]) -> None:
-    """Its template in each of the forms that there are, with its special tokens in both of theirs."""
+    """The template and the special tokens are read from every form of tokenizer configuration."""
     text = orjson.dumps(config | {"bos_token": "<s>", "eos_token": {"content": "</s>"}, "unk_token": None}).decode()
     assert read_template(text).render(HI, keep_bos=True) == "<s>A</s>"
 
 
 def test_the_token_that_begins_a_text_is_the_engines() -> None:
-    """Whose tokenizer writes it before every prompt; where it does not, it stays."""
+    """A leading BOS token is removed, since the engine's tokenizer adds it; it is kept if `add_bos_token` is false."""
     config = {"chat_template": "{{ bos_token }}{{ bos_token }}A", "bos_token": "<s>"}
     assert read_template(orjson.dumps(config).decode()).render(HI) == "<s>A"
     assert read_template(orjson.dumps(config | {"add_bos_token": False}).decode()).render(HI) == "<s><s>A"
 
 
 def test_a_template_of_its_own_for_tools() -> None:
-    """Is used where there are tools."""
+    """The template named `tool_use` renders requests with tools."""
     named = [{"name": "default", "template": "plain"}, {"name": "tool_use", "template": "tools"}]
     template = read_template(orjson.dumps({"chat_template": named}).decode())
     assert (template.render(HI), template.render(HI, [Tool("f")])) == ("plain", "tools")
 
 
 def test_jinja_beside_a_tokenizer() -> None:
-    """A template in a file of its own gets its tokens from the configuration beside it."""
+    """A template in its own file takes its special tokens from the tokenizer configuration."""
     template = read_template("{{ bos_token }}{{ '{' }}A", '{"bos_token": "<s>"}')
     assert template.render(HI, keep_bos=True) == "<s>{A"
 
@@ -182,13 +182,13 @@ def test_jinja_beside_a_tokenizer() -> None:
     ],
 )
 def test_what_is_no_template(text: str, words: str) -> None:
-    """It is found when it is read."""
+    """An invalid template or configuration raises a ValueError when it is read."""
     with pytest.raises(ValueError, match=words):
         read_template(text)
 
 
 def test_jinja_is_loaded_with_the_first_template() -> None:
-    """A gateway without templates does not carry it."""
+    """jinja2 is imported with the first template only."""
     script = (
         "import sys, gateway.protocol.llm.templates as t; before = 'jinja2' in sys.modules; "
         "t.read_template('x'); print(before, 'jinja2' in sys.modules)"

@@ -1,4 +1,4 @@
-"""Tokens are counted from the bytes of replies, in every dialect, whole or streamed, cut anywhere."""
+"""Counting tokens from the bytes of replies in every API, whole or streamed, split anywhere."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ USAGES = {
 
 @pytest.mark.parametrize("usage, used", USAGES.values(), ids=USAGES)
 def test_usage_is_read_by_every_engines_names(usage: bytes, used: Used) -> None:
-    """The prompt counts whole, what was cached of it too."""
+    """Usage is read under every engine's field names; the prompt count includes cached tokens."""
     assert read_usage(orjson.loads(usage)) == used
 
 
 @pytest.mark.parametrize("usage", [None, [], "9", {}, {"prompt_tokens": None}, {"prompt_tokens": "9"}, {"seconds": 5}])
 def test_what_tells_no_tokens_is_no_usage(usage: Any) -> None:
-    """Nothing is made up."""
+    """A usage value without token counts yields None."""
     assert read_usage(usage) is None
 
 
@@ -126,7 +126,7 @@ data: {"type":"response.completed","response":{"id":"r","usage":{"input_tokens":
 
 @pytest.mark.parametrize("stream, num_events, used", STREAMS.values(), ids=STREAMS)
 def test_a_stream_tells_its_usage(stream: bytes, num_events: int, used: Used | None) -> None:
-    """Also where it comes byte by byte."""
+    """The usage of a stream is the same when read at once or byte by byte."""
     at_once, slow = StreamUsage(), StreamUsage()
     at_once.scan(stream)
     for at in range(len(stream)):
@@ -136,7 +136,7 @@ def test_a_stream_tells_its_usage(stream: bytes, num_events: int, used: Used | N
 
 
 def test_a_line_that_never_ends_is_not_kept() -> None:
-    """After it, usage is read again."""
+    """An overlong line is discarded, and usage in later lines is read."""
     scan = StreamUsage()
     scan.scan(b"data: " + b"x" * 5_000_000)
     scan.scan(b'"usage":{"prompt_tokens":9}}\n\n')
@@ -173,7 +173,7 @@ WHOLE = {
 
 @pytest.mark.parametrize("body, used", WHOLE.values(), ids=WHOLE)
 def test_a_whole_reply_tells_its_usage(body: bytes, used: Used | None) -> None:
-    """Also where it comes byte by byte."""
+    """The usage of a whole reply is the same when read at once or byte by byte."""
     at_once, slow = ReplyUsage(), ReplyUsage()
     at_once.scan(body)
     for at in range(len(body)):
@@ -184,7 +184,7 @@ def test_a_whole_reply_tells_its_usage(body: bytes, used: Used | None) -> None:
 @settings(max_examples=150, deadline=None)
 @given(st.data())
 def test_usage_is_read_however_a_reply_is_cut(data: st.DataObject) -> None:
-    """What pieces it comes in has no effect."""
+    """The usage does not depend on how a reply is split into chunks."""
     stream, num_events, told = data.draw(st.sampled_from(list(STREAMS.values())))
     body, used = data.draw(st.sampled_from(list(WHOLE.values())))
     cuts = st.lists(st.integers(0, 500), max_size=6).map(sorted)

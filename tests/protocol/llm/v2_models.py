@@ -1,4 +1,4 @@
-"""Metadata of language models as Triton tells it, shortened to what tells them apart.
+"""Metadata of language models as Triton reports it, shortened to what identifies each backend.
 
 Source: vllm_backend `src/model.py`; TensorRT-LLM `triton_backend/all_models` (inflight_batcher_llm/ensemble and its
 forerunners, llmapi/tensorrt_llm).
@@ -10,7 +10,7 @@ from typing import Any
 
 
 def metadata(name: str, inputs: str, outputs: str) -> dict[str, Any]:
-    """`inputs` and `outputs` are "name:DATATYPE" with an axis behind where it is not 1: "stop_words:BYTES:-1"."""
+    """`inputs` and `outputs` are "name:DATATYPE", followed by the axes if not 1, for example "stop_words:BYTES:-1"."""
     return {"name": name, "versions": ["1"], "platform": "x", "inputs": _tensors(inputs), "outputs": _tensors(outputs)}
 
 
