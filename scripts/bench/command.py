@@ -78,7 +78,7 @@ def chosen(text: str, known: Iterable[str], what: str, default: Sequence[str] | 
 
 
 def installed(text: str, proxies: Mapping[str, Proxy[Any]]) -> list[str]:
-    """The proxies asked for; those that are not installed are left out with a warning, or refused when named."""
+    """The selected proxies; without a selection, proxies that are not installed are left out with a warning."""
     if text:
         names = chosen(text, list(proxies), "proxy")
         for name in names:

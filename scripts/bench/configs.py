@@ -64,7 +64,7 @@ def envoy_route(prefix: str, cluster: str) -> dict[str, Any]:
 
 def envoy_cluster(name: str, port: int) -> dict[str, Any]:
     """An upstream under active health checks."""
-    # Envoy's own limits (1,024 connections and requests) would refuse what the cases ask for.
+    # Envoy's default limits (1,024 connections and requests) are too low for the cases.
     limits = dict.fromkeys(("max_connections", "max_pending_requests", "max_requests"), 100_000)
     return {
         "name": name,

@@ -71,7 +71,7 @@ class WholeAnswers(asyncio.BufferedProtocol):
 class StreamedAnswers(asyncio.Protocol):
     """A connection whose answers are chunked token streams: the chunks are undone and the payload counted.
 
-    A proxy may cut chunks anew, so tokens are counted by payload bytes; all events have the same size.
+    A proxy may change the chunks, so tokens are counted by payload bytes; all events have the same size.
     """
 
     def __init__(self, tally: Tally, exchange: Exchange, next_request: Callable[[], bytes]) -> None:

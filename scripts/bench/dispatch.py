@@ -47,7 +47,7 @@ class EmptyLibrary:
 
 
 def decoding_batch(rows: int) -> Batch:
-    """So many sequences, each with one new token."""
+    """A batch of sequences, each with one new token."""
 
     def ints(values: list[int]) -> torch.Tensor:
         return torch.tensor(values, dtype=torch.int32)

@@ -1,9 +1,9 @@
-"""How often experiments cry wolf when they are looked at each second, and how soon they find what is wrong: simulated.
+"""How often experiments raise a false alarm if they are checked each second, and how soon they detect harm: simulated.
 
     python scripts/bench/experiment_power.py                   # 1,000 harmless experiments a kind; five minutes
     python scripts/bench/experiment_power.py --experiments 100
 
-No engine is asked. Traffic is drawn, counted as the gateway counts it, and judged by gateway/statistics' formulas.
+No engine is called. Traffic is simulated, counted as the gateway counts it, and judged by gateway/statistics' formulas.
 Tables and `experiment_power.json`, `experiment_power.png` in `scripts/bench/results/`. README.md beside this file says
 how to read it.
 """

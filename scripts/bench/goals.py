@@ -1,4 +1,4 @@
-"""The product's goals for HTTP: each a figure of ours against a limit, which is often a multiple of Envoy's figure."""
+"""The product's goals for HTTP: each a figure of Pointsman against a limit, which is often a multiple of Envoy's."""
 
 from collections.abc import Callable
 

@@ -59,9 +59,9 @@ def main(
     worker each.
 
     The main figure is CPU microseconds of the proxy for one call or message: unlike calls/s it hardly depends on what
-    else this machine does. All traffic stays on 127.0.0.1. Every reply is checked; a proxy that gives a wrong one has
-    failed in that case, which is told, and the run goes on. Exits with 1 where one has failed; goals that are missed
-    are shown, and do not change the exit status.
+    else this machine does. All traffic stays on 127.0.0.1. Every reply is checked; a wrong reply is reported as a
+    failure of its proxy in that case, and the run continues. The exit status is 1 after a failure; missed goals are
+    shown, and do not change the exit status.
 
     Most load comes from h2load (apt install nghttp2-client).
     """

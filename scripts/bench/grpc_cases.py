@@ -1,4 +1,4 @@
-"""The cases of the gRPC benchmark: what is asked, which load asks it, what one short round of one proxy yields."""
+"""The cases of the gRPC benchmark: the call, the load generator, and the figures of one short round of one proxy."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -91,7 +91,7 @@ class Loader:
         self._right_replies: dict[str, bytes] = {}  # by exchange
 
     def sample(self, case: Case, running: Running, round_number: int) -> Sample | Failure:
-        """Check that the proxy answers rightly, then run one round; what fails is told, and no more."""
+        """Check the proxy's reply, then run one round; an error is a failure of this proxy in this case."""
         assert isinstance(case, GrpcCase)
         port, upstream = running.ports[case.upstream], self._upstreams[case.upstream]
         exchange = EXCHANGES[case.exchange]

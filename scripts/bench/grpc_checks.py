@@ -16,9 +16,9 @@ OPTIONS = (("grpc.max_receive_message_length", -1), ("grpc.use_local_subchannel_
 
 
 def reply_at(port: int, exchange: Exchange) -> bytes:
-    """The reply to one call, framed; of a stream all its messages, without the times that they tell.
+    """The framed reply to one call; for a stream all its messages, without their timestamps.
 
-    Raises: BenchError with the status where it is not OK.
+    Raises: BenchError with the status if it is not OK.
     """
     with grpc.insecure_channel(f"127.0.0.1:{port}", options=OPTIONS) as channel:
         options = {"timeout": CALL_SECONDS, "metadata": (TENANT, trace())}

@@ -25,7 +25,7 @@ class Upstream:
 
 
 def envoy_config(ports: Ports, upstreams: Sequence[Upstream]) -> str:
-    """HTTP/2 on both sides, active health checks like ours, retries off; deadlines are kept and told on, as by ours."""
+    """HTTP/2 on both sides, health checks like Pointsman's, retries off; deadlines are enforced and forwarded."""
     listeners = [envoy_listener(each.name, ports[each.name], [_route(each)]) for each in upstreams]
     return envoy_document(listeners, [_cluster(each) for each in upstreams])
 

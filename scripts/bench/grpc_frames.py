@@ -30,11 +30,10 @@ def indexed(age: int) -> bytes:
 
 
 class SteadyFields:
-    """Fields that are the same in every block of a connection: put into the peer's table once, a byte each from then
-    on.
+    """Fields that are the same in every block of a connection: inserted into the peer's table once, then one byte each.
 
-    `num_inserted` tells how many others were put there since; what would have fallen out of the table by then is put
-    there anew.
+    `num_inserted` is the number of other fields inserted since then; fields that would have been evicted by then are
+    inserted again.
     """
 
     # Bytes of a table of 4,096 (the size that all peers begin with) that the others may take: theirs have up to 128.

@@ -1,4 +1,4 @@
-"""The product's goals for gRPC: each a figure of ours against a multiple of a peer's."""
+"""The product's goals for gRPC: each a figure of Pointsman against a multiple of a peer's."""
 
 from bench.medians import Verdict, added_p50_at_most_envoys, against, cpu, throughput
 from bench.samples import Results

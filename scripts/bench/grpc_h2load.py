@@ -69,7 +69,7 @@ def command_line(load: GrpcLoad, body: Path, seconds: int) -> list[str]:
 
 
 def right_replies(output: str, load: GrpcLoad) -> int:
-    """How many calls h2load tells of; all of them must have had the right reply.
+    """The number of calls that h2load reports; all of them must have had the right reply.
 
     Raises: BenchError.
     """

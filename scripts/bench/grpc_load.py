@@ -83,7 +83,7 @@ class Client(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._tally.fail(f"a connection was closed under load: {exc or 'end of stream'}")
 
-    # Asking
+    # Requests
 
     def _begin(self) -> None:
         mark = f"{self._run}{next(self._marks):08x}"
@@ -147,7 +147,7 @@ class Client(asyncio.Protocol):
             self._count_messages(stream_id, seen, data)
 
     def _count_messages(self, stream_id: int, seen: int, data: bytes) -> None:
-        """All messages of a stream have one length, so bytes tell them apart however they are cut."""
+        """All messages of a stream have one length, so bytes show where each one begins, however they are cut."""
         tally, size = self._tally, messages.STREAMED_BYTES
         tally.units += (seen + len(data)) // size - seen // size
         at = -seen % size  # where the first message begins

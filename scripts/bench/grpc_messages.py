@@ -15,7 +15,7 @@ from gateway.wire.grpc import PREFIX_BYTES, framed
 INFER_PATH = "/inference.GRPCInferenceService/ModelInfer"
 STREAM_PATH = "/inference.GRPCInferenceService/ModelStreamInfer"
 
-# Long enough never to pass: what is measured is that it is read, kept and told on.
+# Long enough never to pass: the benchmark measures that it is read, enforced and forwarded.
 DEADLINE_SECONDS = 30
 
 # At 100 a second about 1.3 s a stream: each client has several streams in a run.

@@ -1,4 +1,4 @@
-"""The cases of the engine host's benchmark: which server is asked what, and by how many at a time."""
+"""The cases of the engine host's benchmark: the request, the servers, and the number of concurrent requests."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -72,7 +72,7 @@ class Loader:
         self._cores = cores
 
     def sample(self, case: Case, running: Running, round_number: int) -> Sample | Failure:
-        """Check that the server answers rightly, then run one round; what fails is told, and no more."""
+        """Check the server's answer, then run one round; an error is a failure of this server in this case."""
         assert isinstance(case, HostCase)
         load = HostLoad(
             inference=INFERENCES[case.inference],

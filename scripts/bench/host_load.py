@@ -24,7 +24,7 @@ from gateway.wire.grpc import framed
 
 CALL_SECONDS = 20.0
 
-# A gRPC client shares a connection among its calls; beyond so many calls there are several clients.
+# A gRPC client shares a connection among its calls; above this number of calls there are several clients.
 CALLS_A_CONNECTION = 8
 
 # How far the lengths of right answers may be from the checked one's: MLServer writes ids into them, numbers vary.
@@ -33,7 +33,7 @@ TOLERANCE = 0.02
 
 @dataclass(frozen=True, slots=True)
 class HostLoad:
-    """One run of load: `concurrency` requests under way at any time."""
+    """One run of load: `concurrency` requests in flight at any time."""
 
     inference: Inference
     protocol: str  # grpc or rest
@@ -44,7 +44,7 @@ class HostLoad:
 
 
 def answer_bytes(inference: Inference, protocol: str, port: int) -> int:
-    """Ask once, check the answer, and tell the length of its body (with gRPC's prefix).
+    """Send one request, check the answer, and return the length of its body (with gRPC's prefix).
 
     Raises: BenchError.
     """
@@ -114,7 +114,7 @@ def command_line(load: HostLoad, body: Path, seconds: int) -> list[str]:
 
 
 def right_answers(output: str, right: int, under_way: int) -> int:
-    """How many requests h2load tells of; all of them must have had answers of the right length.
+    """The number of requests that h2load reports; all of them must have had answers of the right length.
 
     Raises: BenchError.
     """

@@ -16,7 +16,7 @@ from bench.messages import TENSOR_BYTES
 from bench.processes import BenchError
 from gateway.protocol.protobuf import message
 
-# What tritonclient asks for where the tensors of an answer shall be JSON, as those of the request are.
+# NumPy data types of the outputs.
 NUMPY = {"INT32": np.int32, "FP32": np.float32}
 
 Values = Mapping[str, Any]

@@ -31,7 +31,7 @@ instance_group [ {{ kind: KIND_CPU, count: 1 }} ]
 
 
 def write_repository(folder: Path) -> list[str]:
-    """Fill the folder with all models whose library is here, and tell their names."""
+    """Fill the folder with all models whose library is installed, and return their names."""
     for name in PYTHON_MODELS:
         shutil.copytree(TEST_MODELS / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
     names = list(PYTHON_MODELS)

@@ -86,7 +86,7 @@ def shared_region() -> Iterator[SharedMemory]:
 
 
 def register(running: Running, key: str) -> None:
-    """Tell a server of the region. Raises: BenchError."""
+    """Register the shared memory region at a server. Raises: BenchError."""
     body = json.dumps({"key": f"/{key.lstrip('/')}", "offset": 0, "byte_size": 2 * LARGE}).encode()
     url = f"http://127.0.0.1:{running.ports['rest']}/v2/systemsharedmemory/region/{REGION}/register"
     try:
@@ -97,7 +97,7 @@ def register(running: Running, key: str) -> None:
 
 
 def wrong_copies(case: HostCase, asked: Sequence[Running], region: SharedMemory, loader: Loader) -> list[Failure]:
-    """Ask each once more on an empty half, and tell of those that leave anything but the tensor there."""
+    """The servers that do not write the tensor into an empty half of the region."""
     from bench.host_load import answer_bytes
 
     failures = []

@@ -1,5 +1,5 @@
-"""What stored blocks are worth: the time to the first token behind a long prefix that nobody knows, that this engine
-knows, and that only Redis knows; in one run, on this machine, with a redis-server of its own.
+"""The time to the first token behind a long prefix: without stored blocks, with the engine's own, and with those in
+Redis; in one run, on this machine, with a redis-server of its own.
 
     python scripts/bench/kv_store.py                     # a Llama of 150 M parameters, 2,000 tokens, five rounds
     python scripts/bench/kv_store.py --shape tiny --rounds 2
@@ -43,8 +43,9 @@ def main(
 ) -> None:
     """Measure the time to the first token of a prompt whose prefix is cold, in the engine's cache, or in Redis.
 
-    Three engines of the same weights run side by side, asked one after another: one without a store (cold, and what a
-    store costs who writes), one that writes, one that reads what the other has written. Every token is checked.
+    Three engines with the same weights run side by side and get their prompts in turn: one without a store (cold, and
+    the baseline for the cost of writing), one that writes, and one that reads what the other has written. Every token
+    is checked.
     """
     shape = command.chosen(shape, list(SHAPES), "shape")[0]
     options = {"rounds": rounds, "tokens": tokens, "shape": shape, "dtype": dtype, "codec": codec, "threads": threads}

@@ -60,12 +60,12 @@ def main(
     results: command.ResultsFolder = command.RESULTS,
     json: command.JsonFile = None,
 ) -> None:
-    """Measure engines of language models on the same weights: a Llama of 150 M parameters, made once.
+    """Measure engines of language models on the same weights: a Llama of 150 M parameters, created once.
 
-    Two ways are compared, each with its like: engines alone (ours, transformers' continuous batching), and with their
-    servers (ours-served, transformers-serve, llama.cpp), which are asked for event streams over HTTP. All have the same
-    threads, the same dtype, the same prompts; every token is checked, and an engine that tells a wrong one is left out.
-    Goals that are missed are shown, and do not change the exit status; exits with 1 where an engine has failed.
+    Two setups are compared separately: engines alone (ours, transformers' continuous batching), and with their servers
+    (ours-served, transformers-serve, llama.cpp), which stream events over HTTP. All have the same threads, the same
+    dtype and the same prompts; every token is checked, and an engine that generates a wrong one is left out. Missed
+    goals are shown, and do not change the exit status; it is 1 if an engine has failed.
     """
     if install:
         try:

@@ -13,7 +13,7 @@ from bench.window import percentile
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LlmCase(Case):
-    """A case: what is asked, and the figures that answer its question, by their heads."""
+    """A case: its requests, and the figures that it reports, by their column heads."""
 
     work: Work
     columns: Sequence[tuple[str, str]]  # a field of LlmSample, and its head in the table

@@ -17,10 +17,10 @@ READ_BYTES = 1 << 16
 
 
 def ask(port: int, body: Mapping[str, Any], requests: Sequence[Request], texts: Sequence[str]) -> list[Answer]:
-    """Have requests answered at /v1/completions, each on a connection of its own; `texts` are their prompts, and `body`
-    what this server wants to be told beside the prompt.
+    """Send requests to /v1/completions, each on a connection of its own; `texts` are their prompts, and `body` the
+    other fields for this server.
 
-    Raises: BenchError at whatever is no stream of tokens.
+    Raises: BenchError for anything but a stream of tokens.
     """
     return asyncio.run(_Asking(port, body, requests, texts).run())
 

@@ -39,7 +39,7 @@ LLAMA_SERVER = SCRIPTS.parent / ".bench-llamacpp" / "bin" / "llama-server"
 
 @dataclass(frozen=True, slots=True)
 class TransformersSettings:
-    """What transformers' continuous batching is told."""
+    """The settings of transformers' continuous batching."""
 
     attention: str
     page_size: int
@@ -106,7 +106,7 @@ class LlmEngine:
 
 
 def variables(model: Model) -> dict[str, str]:
-    """The environment of all: threads, and nobody asks the network."""
+    """The environment of all engines: the number of threads, and no network access."""
     threads = {name: str(model.threads) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")}
     python = {"PYTHONPATH": os.pathsep.join([str(SCRIPTS), str(SCRIPTS.parent)])}
     return threads | python | {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}

@@ -1,7 +1,7 @@
-"""What a round asks of an engine, and what it heard: requests, when each comes, and the time of every token.
+"""The requests of a round, when each one is sent, and the time of every token.
 
-Everything is seeded by case and round, so that all engines get the same tokens in a round, and none gets a prompt twice
-whose prefix it could have kept, but where that is the question.
+Everything is seeded by case and round, so that all engines get the same tokens in a round, and no engine gets a prompt
+twice whose prefix it could have cached, except where a case measures that.
 """
 
 from collections.abc import Callable, Sequence
@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from bench.llm_model import Words
 from bench.processes import BenchError
 
-# Prompts of 16 to 512 tokens and answers of 32 to 128, so mixed that none goes with the other.
+# Prompts of 16 to 512 tokens and answers of 32 to 128, mixed so that their lengths are not correlated.
 MIXED_PROMPTS = (16, 320, 64, 192, 512, 128, 32, 448, 256, 96, 160, 384, 64, 256, 128, 192)
 MIXED_ANSWERS = (96, 64, 128, 32, 48, 112, 80, 96, 64, 128, 64, 32, 48, 112, 96, 80)
 
@@ -23,13 +23,13 @@ NUM_OTHERS, OTHERS_PROMPT, OTHERS_ANSWER = 8, 64, 320
 TOKENS_BEFORE_ARRIVAL = 32
 LONG_PROMPT, LONG_ANSWER = 4000, 8
 
-# A warm-up asks for as much of prompts and this much of answers.
+# A warm-up has the same prompts, and answers of this many tokens.
 WARM_TOKENS = 6
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One prompt. It comes once all before it have told `after_tokens` tokens; None: once they have ended."""
+    """One prompt, sent once all before it have `after_tokens` tokens; None: once they have ended."""
 
     prompt: tuple[int, ...]
     max_tokens: int
@@ -38,13 +38,13 @@ class Request:
 
 @dataclass(slots=True)
 class Answer:
-    """What was heard of one request: ids (or, by HTTP, text), and seconds of one clock for each token."""
+    """The answer to one request: ids (or, over HTTP, text), and seconds of one clock for each token."""
 
     submitted: float
     times: list[float]
     ids: list[int] | None = None
     text: str | None = None
-    prompt_tokens: int | None = None  # as the engine counts them; None where it does not tell
+    prompt_tokens: int | None = None  # as the engine counts them; None if it does not report them
 
     @property
     def first_token_seconds(self) -> float:
@@ -71,14 +71,14 @@ def alone(words: Words, seed: int) -> list[Request]:
 
 
 def prefix(words: Words, seed: int) -> list[Request]:
-    """Questions about one long text, each asked once the one before is answered: the first finds nothing kept."""
+    """Questions about one long text, each sent after the answer to the one before: the first finds an empty cache."""
     text = words.prompt(PREFIX_TOKENS, (3, seed))
     questions = [words.prompt(QUESTION_TOKENS, (4, seed, number)) for number in range(1 + NUM_HITS)]
     return [Request((*text, *question), PREFIX_ANSWER, None) for question in questions]
 
 
 def arrival(words: Words, seed: int) -> list[Request]:
-    """Eight that are told their tokens, and then a long prompt."""
+    """Eight requests, and a long prompt once they stream their tokens."""
     others = [Request(tuple(words.prompt(OTHERS_PROMPT, (5, seed, n))), OTHERS_ANSWER) for n in range(NUM_OTHERS)]
     long = Request(tuple(words.prompt(LONG_PROMPT, (6, seed))), LONG_ANSWER, TOKENS_BEFORE_ARRIVAL)
     return [*others, long]
@@ -118,7 +118,7 @@ class Arrivals:
         return found
 
     def told(self, place: int, num_tokens: int, has_ended: bool) -> None:
-        """So many more tokens of a request, and whether they were its last."""
+        """Record new tokens of a request, and whether they were its last."""
         self._told[place] += num_tokens
         self._ended[place] = self._ended[place] or has_ended
 

@@ -1,9 +1,9 @@
-"""An engine without a server: loaded in a process of its own, asked over a socket by lines of JSON.
+"""An engine without a server: loaded in a process of its own, called over a socket with lines of JSON.
 
     python -m bench.llm_worker ours --model DIR --dtype bfloat16 --port PORT
 
-A line is a list of requests; the line that comes back has every token with its time, or the word `error`. Times are
-taken where tokens leave the engine, in its process.
+A line is a list of requests; the reply is a line with every token and its time, or the word `error`. Times are taken
+where tokens leave the engine, in its process.
 """
 
 import argparse
@@ -24,17 +24,17 @@ MEMORY_GB = 3.0
 
 
 class Engine(Protocol):
-    """What can be asked. Answers stand in the order of the requests."""
+    """An engine that answers requests; the answers have the order of the requests."""
 
     def ask(self, requests: Sequence[Request]) -> list[Answer]: ...
 
     def about(self) -> str:
-        """How it is set up, in a few words."""
+        """The setup in a few words."""
         ...
 
 
 class Ours:
-    """PagedEngine as it is when nothing is said, but for the dtype."""
+    """PagedEngine with its defaults, except for the dtype."""
 
     def __init__(self, model: Path, dtype: str, threads: int) -> None:
         from engines.paged.base.options import EngineOptions
@@ -102,7 +102,7 @@ class Transformers:
         return str(TRANSFORMERS)
 
     def ask(self, requests: Sequence[Request]) -> list[Answer]:
-        # Telling each token costs: it is asked for only where somebody waits for tokens.
+        # Streaming each token costs time, so it is on only if a request waits for tokens.
         streams = any(request.after_tokens for request in requests)
         places: dict[str, int] = {}
         told = [0] * len(requests)
@@ -134,8 +134,8 @@ def _ask(
     submit: Callable[[int], None],
     hear: Callable[[], tuple[int, float | Sequence[float], Sequence[int], bool]],
 ) -> list[Answer]:
-    """Submit requests as they come due, and hear until all have ended. `hear` gives a request's place, when its tokens
-    came, the tokens, and whether they were the last."""
+    """Submit requests when they are due, and receive until all have ended. `hear` returns a request's place, the times
+    of its tokens, the tokens, and whether they were the last."""
     arrivals = Arrivals(requests)
     answers = [Answer(0.0, [], []) for _ in requests]
     while not arrivals.all_ended:

@@ -30,7 +30,7 @@ class LoadSpec:
     seconds: float
     groups: dict[str, list[int]]  # whose CPU time to read: name -> process ids
     unique_heads: bool = False  # a new x-request-id and traceparent for each request
-    sessions: int = 0  # so many sessions take turns; 0: requests have none
+    sessions: int = 0  # the number of sessions that take turns; 0: requests have none
     in_body: bool = False  # where they are named: in the body, or in the head
     serial: bool = False  # one blocking socket without an event loop: the least noise for latency
 

@@ -150,7 +150,7 @@ def _is_closed(connection: socket.socket) -> bool:
 
 
 def _open_huge(running: Running) -> tuple[socket.socket, int, int]:
-    """Ask for the huge answer: the connection, the body's announced length, and how much of it came with the head."""
+    """Request the huge answer: the connection, the body's announced length, and how much of it came with the head."""
     connection = socket.create_connection(("127.0.0.1", running.ports["bulk"]), timeout=20)
     connection.sendall(EXCHANGES["huge"].request())
     answer = b""

@@ -1,4 +1,4 @@
-"""The cases of language models: what is asked, who is asked it, and what one short round of one proxy yields."""
+"""The cases of language models: the requests, the proxies that get them, and one short round of one proxy."""
 
 import http.client
 import time
@@ -31,15 +31,15 @@ class OpenAICase(Case):
     exchange: str  # a key of openai_messages.EXCHANGES
     connections: int | None = None  # None: as --connections says
     unique_heads: bool = False
-    proxies: Sequence[str] | None = None  # who can do this; None: all
-    beside: Mapping[str, str] = field(default_factory=dict)  # rows of ours beside it: their names, and what they ask
+    proxies: Sequence[str] | None = None  # the proxies that support this; None: all
+    beside: Mapping[str, str] = field(default_factory=dict)  # extra rows of ours: their names, and exchanges
 
     @property
     def is_stream(self) -> bool:
         return self.unit == "token"
 
     def rows(self, running: Sequence[Running]) -> list[Running]:
-        """Who takes turns in this case."""
+        """The proxies that take turns in this case."""
         rows = [each for each in running if self.proxies is None or each.name in self.proxies]
         rows += [replace(each, name=name) for each in running if each.name == OURS for name in self.beside]
         return rows
@@ -151,7 +151,7 @@ def check_stream(port: int, exchange: str) -> None:
 
 
 def check_answers(running: Running, cases: Sequence[OpenAICase]) -> None:
-    """Wait until a proxy answers, then read one answer of each kind that it will be asked for.
+    """Wait until a proxy answers, then check one answer of each kind that the cases use.
 
     Raises: BenchError at a wrong one.
     """

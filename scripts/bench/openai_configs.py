@@ -6,8 +6,8 @@ import os
 from bench import configs
 from bench.openai_messages import MODEL, ON_TRITON, OTHER_NAME
 
-# Nobody but the engine is to be asked: no list of prices, no tokenizer, no news of a version. What would be fetched
-# nevertheless goes to a port where nobody listens.
+# Proxies may call the engine only: no price list, no tokenizer download, no version check. Any other download is sent
+# to a port without a listener.
 OFFLINE = {"HF_HUB_OFFLINE": "1", "HTTPS_PROXY": "http://127.0.0.1:9", "https_proxy": "http://127.0.0.1:9"}
 
 # Tokio makes a thread for each core otherwise.
@@ -17,7 +17,7 @@ LITELLM = {
     "LITELLM_LOCAL_MODEL_COST_MAP": "True",
     "LITELLM_TELEMETRY": "False",
     "LITELLM_LOG": "ERROR",
-    # It listens on 127.0.0.1 alone, and its engine is canned; the other proxies ask for no key either.
+    # LiteLLM listens on 127.0.0.1 alone, and its engine is canned; the other proxies need no key either.
     "LITELLM_DANGEROUSLY_PERMIT_WEAK_OR_UNSET_MASTER_KEY": "true",
     "DO_NOT_TRACK": "1",
 }

@@ -86,7 +86,7 @@ class AnswerReader:
 
 
 class Chats(asyncio.Protocol):
-    """A connection that asks again and again, and wants `right` each time."""
+    """A connection that sends one request after another, and expects the body `right` each time."""
 
     def __init__(self, tally: Tally, next_request: Callable[[], bytes], right: bytes) -> None:
         self._tally = tally
@@ -163,7 +163,7 @@ class Tokens:
 
 
 class Streams(asyncio.Protocol):
-    """A connection that asks for one stream of tokens after another."""
+    """A connection that requests one stream of tokens after another."""
 
     def __init__(self, tally: Tally, next_request: Callable[[], bytes]) -> None:
         self._tally = tally

@@ -1,5 +1,4 @@
-"""The product's goals for language models: each a figure of ours against a multiple of a peer's, or of another of
-ours."""
+"""The product's goals for language models: each a figure of Pointsman against a multiple of a peer's or of its own."""
 
 from bench.medians import Verdict, against, cpu
 from bench.samples import Results

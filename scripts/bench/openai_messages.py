@@ -1,8 +1,8 @@
-"""What travels in the benchmark of language models: requests as the openai package writes them, and a canned engine's
+"""The messages in the benchmark of language models: requests as the openai package writes them, and a canned engine's
 answers.
 
-An answer is checked by what a client reads from it, as proxies may write JSON anew; so tokens carry the time at which
-they were sent and their place in the stream in their text.
+An answer is checked by what a client reads from it, because proxies may format JSON differently; so the text of each
+token has its send time and its place in the stream.
 """
 
 import json
@@ -16,7 +16,7 @@ from bench.messages import TOKENS_PER_STREAM, Exchange, compact_json
 
 CHAT_PATH = "/v1/chat/completions"
 MODEL = "llama-3.1-8b-instruct"
-OTHER_NAME = "gpt-4o-mini"  # what clients call the model where a proxy renames it
+OTHER_NAME = "gpt-4o-mini"  # the name that clients use if a proxy renames the model
 ON_TRITON = "llama-on-triton"  # the same behind V2's generate extension
 GENERATE_PATH = f"/v2/models/{ON_TRITON}/generate_stream"
 
@@ -106,7 +106,7 @@ def generate_token(serial: int) -> bytes:
     return _GENERATE_TOKEN % (time.monotonic_ns() // 1000, serial)
 
 
-# What Triton's vLLM backend tells of its model.
+# The model's metadata as Triton's vLLM backend reports it.
 GENERATE_METADATA = {
     "name": ON_TRITON,
     "versions": ["1"],
@@ -130,7 +130,7 @@ def _exchange(model: str, question: str = _QUESTION, **more: Any) -> Exchange:
     return Exchange(
         path=CHAT_PATH,
         body=_body(model, question, **more),
-        answer_bytes=None,  # proxies may write it anew
+        answer_bytes=None,  # proxies may format it differently
         headers=_HEADERS,
         user_agent="OpenAI/Python 1.98.0",
     )

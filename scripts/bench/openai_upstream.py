@@ -2,11 +2,11 @@
 
 Runs as a process of its own: `python -m bench.openai_upstream --port P`. It answers by path:
 
-    GET  anything                     what routers ask an engine before they trust it, else 200 and nothing
-    POST /v1/chat/completions         a whole answer, or tokens where the body says `"stream": true`
+    GET  anything                     what routers request to check an engine, else 200 without a body
+    POST /v1/chat/completions         a whole answer, or tokens if the body has `"stream": true`
     POST /v2/models/M/generate_stream tokens, each one chunk written on its own, --gap-milliseconds apart
 
-A request that names another model than the one it has is answered 404: it knows whether a proxy has renamed it.
+A request that names another model is answered with 404, which shows whether a proxy has renamed the model.
 """
 
 import argparse

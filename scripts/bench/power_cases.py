@@ -1,4 +1,4 @@
-"""What is simulated, and what is asked at each look."""
+"""The simulated traffic, and the checks at each look."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from bench.power_traffic import Requests, Traffic, binned, counted, units
 ALPHA = 0.05
 RAMP = ((0, 0.05), (150, 0.25), (300, 0.5), (450, 0.8))
 
-# Nothing is different between the arms of these, but for what drifts in both.
+# The arms of these do not differ; a drift affects both.
 HARMLESS = {
     "requests": Traffic(),
     "few requests": Traffic(rate=5),
@@ -62,7 +62,7 @@ HARMFUL = {
 
 
 class Looks:
-    """What a batch of experiments has counted by each second, made when it is asked for."""
+    """The counts of a batch of experiments by each second, computed on first use."""
 
     def __init__(self, of: Traffic, seen: Requests, num: int) -> None:
         self._of, self._seen, self._num = of, seen, num
@@ -82,7 +82,7 @@ class Looks:
         return formulas.rate(self.errors)
 
     def mean(self, ratio: float, adjust: bool) -> Contrast:
-        """The arm's latency less so many times the control's."""
+        """The arm's latency minus `ratio` times the control's."""
         if (ratio, adjust) not in self._means:
             self._means[ratio, adjust] = formulas.contrast(self.latencies, -ratio, adjust)
         return self._means[ratio, adjust]
@@ -137,7 +137,7 @@ CHECKS: Mapping[str, Callable[[Looks], Array]] = {
 
 
 def harmless_checks(of: Traffic) -> list[str]:
-    """What may be asked of traffic: quantiles are simulated for one period only, buckets tell for one only."""
+    """The checks that this traffic supports: quantiles and the ratio of buckets are simulated for one period only."""
     always = ["errors differ", "latencies differ", "guardrail: errors + 0", "guardrail: mean x 1", "units mismatch"]
     if len(of.ramp) > 1:
         return always

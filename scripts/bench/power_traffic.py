@@ -23,7 +23,7 @@ class Traffic:
     users: int = 60
     error_rate: float = 0.01
     harm: float = 0.0  # added to the arm's error rate
-    slower: float = 1.0  # the arm's latencies are so many times the control's
+    slower: float = 1.0  # factor of the arm's latencies over the control's
     deviation: float = 0.5  # of latencies' logarithms
     drift: float = 1.0  # by which factor error rate and latency have grown in the end
     unit_deviation: float = 0.5  # of the logarithm of what a session's or a user's latencies have in common
@@ -52,7 +52,7 @@ class Requests:
 # Sessions: how long they are is Pareto's, half of them shorter than 4 requests, one in a thousand longer than 150.
 _LEAST_LENGTH, _TAIL, _LONGEST = 2.0, 1.5, 1000
 _PAUSE_SECONDS = 3.0
-# One session in so many has trouble: all errors are theirs, but for those that an arm adds.
+# This share of the sessions has trouble: all errors are theirs, except those that an arm adds.
 _IN_TROUBLE = 0.1
 
 

@@ -26,7 +26,7 @@ Ports = Mapping[str, int]
 
 
 class BenchError(Exception):
-    """Something that would make the figures wrong or missing: the run stops and says so."""
+    """A condition that would make figures wrong or missing: it stops the run with this message."""
 
 
 def raise_file_limit() -> int:
@@ -42,8 +42,8 @@ _held: list[ReservedPort] = []
 
 
 def free_port() -> int:
-    """One that nobody has, nor gets before the server that it is for binds it, as servers do, with SO_REUSEADDR or
-    SO_REUSEPORT. Elsewhere than on Linux it is let go."""
+    """A free port that no other process gets before its server binds it with SO_REUSEADDR or SO_REUSEPORT, as servers
+    do. It is reserved on Linux only."""
     reserved = ReservedPort("127.0.0.1", 0, "")
     if WORKERS_BIND:
         _held.append(reserved)
@@ -82,7 +82,7 @@ def tree(process: psutil.Process) -> list[psutil.Process]:
 
 
 def listener(process: psutil.Process, port: int) -> psutil.Process:
-    """Who does the work for a port: the process furthest down the tree that listens on it."""
+    """The process that serves a port: the one furthest down the tree that listens on it."""
     depths = [(len(each.parents()), each) for each in tree(process) if _listens(each, port)]
     if not depths:
         raise BenchError(f"no process of {process.name()} listens on port {port}")

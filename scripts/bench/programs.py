@@ -1,4 +1,4 @@
-"""Servers and proxies as programs: which version is here, start one, wait until it listens, who does its work."""
+"""Servers and proxies as programs: find the version, start one, wait until it listens, find the process that serves."""
 
 import hashlib
 import importlib.metadata
@@ -162,7 +162,7 @@ def pointsman_version() -> str | None:
 
 
 def _digest(folder: Path) -> str:
-    """Tells apart two states of the code in a folder."""
+    """A digest of the code in a folder, which changes with it."""
     digest = hashlib.sha256()
     for path in sorted(folder.rglob("*.py")):
         digest.update(path.read_bytes())

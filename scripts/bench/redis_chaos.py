@@ -1,11 +1,11 @@
-"""What a fault of Redis costs requests: latency before, during and after it, every request of a session never seen.
+"""The effect of a fault of Redis on requests: latency before, during and after it; each request has a new session.
 
     python scripts/bench/redis_chaos.py                     # about 4 minutes
     python scripts/bench/redis_chaos.py --rounds 7 --rate 1000
 
-Each request asks Redis, which is the most that sessions can cost: those of a session that a worker knows do not. The
-load is open: requests are sent when they are due, and their latency counts from then, so that none that waits hides the
-next. "failed" are answers that were no 200, or none.
+Each request needs Redis, which is the worst case: a session that its worker has cached needs none. The load is open:
+requests are sent when they are due, and their latency counts from then, so that no request hides the wait of the next.
+"failed" are answers other than 200, and missing ones.
 """
 
 import asyncio
@@ -104,7 +104,7 @@ class Client(asyncio.Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """So many requests a second, each of a session of its own."""
+    """`rate` requests a second, each of a session of its own."""
 
     port: int
     rate: float
@@ -112,7 +112,7 @@ class Load:
 
 
 async def send(load: Load) -> Latencies:
-    """Send them, and measure."""
+    """Send the requests, and measure."""
     loop = asyncio.get_running_loop()
     idle: list[Client] = []
     latencies: list[float] = []
@@ -240,7 +240,7 @@ def main(
 
 
 def show(figures: Mapping[str, Sequence[Phases]], title: str) -> bool:
-    """Print the table; tells whether a request failed."""
+    """Print the table; returns whether a request failed."""
     columns = ("Redis is", "p50 before", "during", "after", "p99 before", "during", "after", "longest", "failed")
     table, has_failed = Table(*columns, title=title), False
     for name, found in figures.items():

@@ -59,9 +59,9 @@ def stage(pin: bool) -> Iterator[Stage]:
 
 
 def order(number: int, round_number: int) -> list[int]:
-    """Who comes when in a round, so that over some rounds each begins as often as any other and follows each other as
-    often: what ran before leaves the machine warm, or its neighbours impatient (E. J. Williams 1949, "Experimental
-    designs balanced for the estimation of residual effects of treatments")."""
+    """The order of the proxies in a round: over some rounds each one is first as often as any other, and follows each
+    other as often, because a run affects the next one, for example by heat (E. J. Williams 1949, "Experimental designs
+    balanced for the estimation of residual effects of treatments")."""
     zigzag = [(place + 1) // 2 if place % 2 else -place // 2 for place in range(number)]
     turned = [(place + round_number) % number for place in zigzag]
     is_mirrored = number % 2 and round_number // number % 2  # an odd number takes twice as many rounds

@@ -34,7 +34,7 @@ class Sample:
     worker_cpu_us: float | None  # of the one process that carries requests, for one unit
     busy: float | None  # share of one core that the tree used; near 1: the proxy is what limits the rate
     upstream_busy: float
-    loader_busy: float | None  # None where a program made the load that does not tell
+    loader_busy: float | None  # None if the program that made the load does not report it
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,7 +35,7 @@ GOAL_US = 12.0
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """So many sessions take turns, named in the body or in the head."""
+    """This many sessions take turns, named in the body or in the head."""
 
     name: str
     sessions: int

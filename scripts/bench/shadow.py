@@ -1,10 +1,10 @@
-"""What a shadow costs: the gateway without, with a sample of 1 %, and with all requests, in turn on one machine.
+"""The cost of a shadow: the gateway without one, with a sample of 1 %, and with all requests, in turn on one machine.
 
     python scripts/bench/shadow.py              # about a minute
     python scripts/bench/shadow.py --quick      # a glance
 
 The figure is CPU microseconds of the worker for one request, and of all processes of the gateway: the shadow process,
-which asks the candidate and compares, is one of them. The candidate is the canned engine that answers the clients.
+which calls the candidate and compares, is one of them. The candidate is the canned engine that answers the clients.
 """
 
 import sys

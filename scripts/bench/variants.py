@@ -1,4 +1,4 @@
-"""Several gateways of ours with other rules each, loaded in turn: what each variant costs over the first one."""
+"""Several Pointsman gateways with different rules, loaded in turn: the cost of each variant over the first one."""
 
 import json
 import statistics

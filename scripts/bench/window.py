@@ -63,9 +63,10 @@ def percentile(values: list[float], percent: float) -> float:
 
 
 def run_module(module: str, spec: Any, seconds: float, cores: Sequence[int] | None) -> LoadResult:
-    """Run a generator of ours, `python -m MODULE JSON`, in a process of its own and wait for its result.
+    """Run one of the load generators here, `python -m MODULE JSON`, in a process of its own and wait for its result.
 
-    It prints a LoadResult as JSON, or ends with a sentence and status 1 at the first wrong answer: a BenchError here.
+    It prints a LoadResult as JSON, or exits with an error message and status 1 at the first wrong answer, which raises
+    BenchError here.
     """
     done = run_program([sys.executable, "-m", module, json.dumps(dataclasses.asdict(spec))], seconds, cores)
     if done.returncode:

@@ -81,9 +81,9 @@ def run_wrk(spec: LoadSpec, cores: Sequence[int] | None) -> LoadResult:
 def ask_by_wrk(
     exchange: Exchange, spec: LoadSpec, cores: Sequence[int] | None, right: bytes | None = None
 ) -> LoadResult:
-    """Run wrk with one thread. Its CPU window is the whole run, opening the connections included.
+    """Run wrk with one thread. Its CPU window is the whole run, including the time to open the connections.
 
-    Each answer's body must be the `right` one, where it is told.
+    Each answer's body must be `right`, if given.
     """
     seconds = max(1, math.ceil(spec.seconds))  # wrk counts whole seconds
     with tempfile.NamedTemporaryFile("w", suffix=".lua") as file:
