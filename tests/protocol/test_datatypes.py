@@ -26,5 +26,5 @@ def test_shape_and_datatype_tell_the_size(datatype: str, shape: tuple[int, ...],
 
 
 def test_the_protocol_has_fourteen_datatypes() -> None:
-    """Thirteen of fixed size, and BYTES."""
+    """The protocol has thirteen datatypes of fixed size, and BYTES."""
     assert len(DATATYPES) == 14

@@ -1,4 +1,4 @@
-"""What engines tell of their own load."""
+"""Reading the load that engines report."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ METRICS = [
 
 @pytest.mark.parametrize("text, load", METRICS)
 def test_metrics_tell_the_load(text: bytes, load: Load | None) -> None:
-    """Requests are summed over models and ranks, the memory's use is their mean; all else is passed over."""
+    """Request counts are summed over models and ranks, memory use is averaged, and other metrics are ignored."""
     assert read_metrics(text) == load
 
 
@@ -91,13 +91,13 @@ ORCA = [
 
 @pytest.mark.parametrize("value, load", ORCA)
 def test_orca_tells_the_load(value: bytes, load: Load | None) -> None:
-    """Both forms of the field are read, with and without their name in front."""
+    """The ORCA field is read as text or JSON, with or without its format prefix."""
     assert read_orca(value) == load
 
 
 @given(st.one_of(st.binary(), st.lists(st.sampled_from([*VLLM.split(), b"{", b"}", b" ", b"\n", b'"'])).map(b"".join)))
 def test_nothing_breaks_the_readers(text: bytes) -> None:
-    """Whatever an engine answers is a load or none."""
+    """Any bytes yield a load or None."""
     for found in (read_metrics(text), read_orca(text), read_orca(b"JSON {" + text)):
         assert found is None or found.outstanding >= 0
 
@@ -117,5 +117,5 @@ ENERGY = [
 
 @pytest.mark.parametrize("value, joules", ENERGY)
 def test_orca_tells_the_energy(value: bytes, joules: float | None) -> None:
-    """What the request has cost comes before what else is named."""
+    """The request's own cost takes precedence over the named metric."""
     assert read_energy(value) == joules

@@ -1,4 +1,4 @@
-"""Errors as kinds."""
+"""Error kinds and their status codes."""
 
 import pytest
 
@@ -29,12 +29,12 @@ from gateway.protocol.errors import ErrorKind, GatewayError
     ],
 )
 def test_how_a_kind_is_told(kind: ErrorKind, reason: str, http: int, grpc: int) -> None:
-    """A caller reads the reason in `x-pointsman-reason`, and the status that Triton would answer."""
+    """Each kind has a reason code and the HTTP and gRPC status that Triton uses."""
     error = GatewayError(kind, "what the caller may read")
     assert (kind.value, error.status.http, error.status.grpc) == (reason, http, grpc)
     assert (str(error), error.message) == ("what the caller may read", "what the caller may read")
 
 
 def test_every_kind_has_a_status() -> None:
-    """No kind is left without a status, and all of them are of errors."""
+    """Every kind has an HTTP and a gRPC error status."""
     assert all(400 <= kind.status.http < 600 and 1 <= kind.status.grpc <= 16 for kind in ErrorKind)

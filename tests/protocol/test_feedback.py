@@ -1,4 +1,4 @@
-"""Feedback as clients write it."""
+"""Reading feedback of clients."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ READ = [
 
 @pytest.mark.parametrize("body, rating", READ)
 def test_what_is_read(body: bytes, rating: Rating) -> None:
-    """A value, a label or both, of a request or a session."""
+    """Feedback has a value, a label or both, for a request or a session."""
     assert read_rating(body) == rating
 
 
 def test_a_long_session_is_known_by_its_digest() -> None:
-    """As it is everywhere."""
+    """A long session id is replaced by its digest."""
     rating = read_rating(b'{"session": "%b", "value": 1}' % (b"s" * 300))
     assert rating.session is not None and rating.session.startswith("sha256-")
 
@@ -43,7 +43,7 @@ def test_a_long_session_is_known_by_its_digest() -> None:
     ],
 )
 def test_what_is_wrong_is_told(body: bytes, kind: ErrorKind) -> None:
-    """Nothing of it counts."""
+    """Malformed or oversized feedback is rejected."""
     with pytest.raises(GatewayError) as caught:
         read_rating(body)
     assert caught.value.kind is kind

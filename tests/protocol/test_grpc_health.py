@@ -1,4 +1,4 @@
-"""gRPC's health protocol in bytes."""
+"""The gateway's protobuf-free implementation of gRPC's health protocol."""
 
 import subprocess
 import sys
@@ -24,7 +24,7 @@ from gateway.protocol.grpc_methods import SERVICE
     ],
 )
 def test_answers(data: bytes, status: str) -> None:
-    """The bytes are the messages that gRPC's own library reads and writes."""
+    """The bytes equal those that gRPC's own library reads and writes."""
     response = health_pb2.HealthCheckResponse.FromString(data)
     assert health_pb2.HealthCheckResponse.ServingStatus.Name(response.status) == status
     assert response.SerializeToString() == data
@@ -32,27 +32,27 @@ def test_answers(data: bytes, status: str) -> None:
 
 @pytest.mark.parametrize("service", ["", SERVICE, "grpc.health.v1.Health", "models.ü", "x" * 300])
 def test_services_are_read(service: str) -> None:
-    """A request names a service; the empty name is the whole server."""
+    """A request names a service; an empty name means the whole server."""
     assert grpc_services.read_service(health_pb2.HealthCheckRequest(service=service).SerializeToString()) == service
 
 
 @pytest.mark.parametrize(
     ("data", "service"),
     [
-        (b"\x0a\x01a\x0a\x01b", "b"),  # of a field that comes twice the last one counts
-        (b"\x10\x07\x1d\x01\x02\x03\x04\x0a\x01a\x21\x01\x02\x03\x04\x05\x06\x07\x08", "a"),  # fields of tomorrow
-        (b"\x08\x01", ""),  # a number where the name should be
+        (b"\x0a\x01a\x0a\x01b", "b"),  # the last one of repeated fields counts
+        (b"\x10\x07\x1d\x01\x02\x03\x04\x0a\x01a\x21\x01\x02\x03\x04\x05\x06\x07\x08", "a"),  # unknown fields
+        (b"\x08\x01", ""),  # a number instead of the name
     ],
 )
 def test_unusual_requests(data: bytes, service: str) -> None:
-    """What protobuf allows is read as protobuf reads it."""
+    """Unusual but valid messages are read as protobuf reads them."""
     assert grpc_services.read_service(data) == service
     assert health_pb2.HealthCheckRequest.FromString(data).service == service
 
 
 @pytest.mark.parametrize("data", [b"\x0a", b"\x0a\x05a", b"\x0a\x02\xff\xfe", b"\x0b", b"\xff" * 11])
 def test_malformed_requests(data: bytes) -> None:
-    """What is no protobuf message is refused."""
+    """A malformed message is a bad request."""
     with pytest.raises(GatewayError) as refused:
         grpc_services.read_service(data)
     assert refused.value.kind is ErrorKind.BAD_REQUEST
@@ -63,12 +63,12 @@ def test_malformed_requests(data: bytes) -> None:
     [("", True), (SERVICE, True), ("grpc.health.v1.Health", True), ("inference", False), ("my.Service", False)],
 )
 def test_known_services(service: str, is_known: bool) -> None:
-    """The gateway speaks for itself as a whole, for Triton's service and for this one."""
+    """The gateway reports the health of the whole server, of Triton's service and of the health service."""
     assert grpc_services.is_known(service) is is_known
 
 
 def test_a_client_checks_health() -> None:
-    """gRPC's own stub understands the answers on a server made of these pieces."""
+    """gRPC's own client reads the replies."""
 
     def check(request: bytes, context: grpc.ServicerContext) -> bytes:
         service = grpc_services.read_service(request)
@@ -98,7 +98,7 @@ def test_a_client_checks_health() -> None:
 
 
 def test_checks_need_no_schemas() -> None:
-    """A gateway that is asked for its health does not load protobuf for it."""
+    """A health check does not import protobuf."""
     script = (
         "import sys\nfrom gateway.protocol import grpc_services\n"
         "assert grpc_services.is_known(grpc_services.read_service(b'')) and grpc_services.write_status(True)\n"

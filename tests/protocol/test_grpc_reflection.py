@@ -1,4 +1,4 @@
-"""Server reflection: gRPC's own client learns from the answers what services and messages there are."""
+"""Server reflection: gRPC's own client library discovers the services and messages."""
 
 from collections.abc import Callable, Iterator
 from concurrent import futures
@@ -22,7 +22,7 @@ INFERENCE_FILES = ["grpc_service.proto", "model_config.proto"]
 
 
 def ask(package: str = ALPHA, **fields: Any) -> Any:
-    """The response to a request of these fields; read with the schema of v1alpha, which is that of v1."""
+    """The response to a request with these fields, parsed with v1alpha's schema, which equals v1's."""
     request = reflection_pb2.ServerReflectionRequest(**fields)
     return reflection_pb2.ServerReflectionResponse.FromString(answer(package, request.SerializeToString()))
 
@@ -34,7 +34,7 @@ def files(response: Any) -> list[str]:
 
 @pytest.fixture(scope="module")
 def learned() -> Iterator[ProtoReflectionDescriptorDatabase]:
-    """What gRPC's client library learns from a server that answers with these functions."""
+    """gRPC's reflection client, connected to a server that uses these functions."""
     server = grpc.server(futures.ThreadPoolExecutor(2))
     for path, package in PATHS.items():
         _, service, method = path.decode().split("/")
@@ -52,7 +52,7 @@ def answer_each(package: str) -> Callable[[Iterator[bytes], Any], Iterator[bytes
 
 
 def test_a_client_learns_the_services(learned: ProtoReflectionDescriptorDatabase) -> None:
-    """The library lists the services, finds their methods, and builds messages from nothing but the answers."""
+    """The client lists the services, finds their methods, and builds messages from the replies alone."""
     assert sorted(learned.get_services()) == sorted(protobuf.SERVICES)
     pool = DescriptorPool(learned)
     service = pool.FindServiceByName("inference.GRPCInferenceService")
@@ -65,13 +65,13 @@ def test_a_client_learns_the_services(learned: ProtoReflectionDescriptorDatabase
 
 
 def test_a_client_learns_that_there_are_no_extensions(learned: ProtoReflectionDescriptorDatabase) -> None:
-    """No message of ours can be extended, and the library is told so."""
+    """No message has extensions, and an unknown symbol is reported as not found."""
     assert list(learned.FindAllExtensionNumbers("inference.ModelConfig")) == []
     with pytest.raises(KeyError):
         learned.FindFileContainingSymbol("inference.Nothing")
 
 
-# What gRPC's own server answers too.
+# Requests that gRPC's own server also answers.
 REQUESTS: list[dict[str, Any]] = [
     {"list_services": ""},
     {"list_services": "*"},
@@ -107,7 +107,7 @@ REFUSED: list[tuple[dict[str, Any], int]] = [
 
 @pytest.mark.parametrize("fields", [*REQUESTS, *(fields for fields, _ in REFUSED)], ids=lambda fields: str(fields))
 def test_answers_are_those_of_grpc(fields: dict[str, Any]) -> None:
-    """gRPC's own reflection, given the same schemas, answers the same: but for a failure's text, and the host."""
+    """Replies equal those of gRPC's own server for the same schemas, except for error messages and the host."""
     request = reflection_pb2.ServerReflectionRequest(**fields)
     servicer = ReflectionServicer(protobuf.SERVICES, protobuf.pool())
     (expected,) = servicer.ServerReflectionInfo(iter([request]), None)
@@ -123,7 +123,7 @@ def test_answers_are_those_of_grpc(fields: dict[str, Any]) -> None:
 @pytest.mark.parametrize("package", PACKAGES)
 @pytest.mark.parametrize("fields", REQUESTS, ids=lambda fields: str(fields))
 def test_both_versions_answer_alike(package: str, fields: dict[str, Any]) -> None:
-    """The stable protocol and its predecessor differ in their names alone."""
+    """Replies of v1 and v1alpha are equal."""
     assert ask(package, **fields) == ask(ALPHA, **fields)
 
 
@@ -136,19 +136,19 @@ def test_both_versions_answer_alike(package: str, fields: dict[str, Any]) -> Non
     ],
 )
 def test_methods_are_symbols(method: str, names: list[str]) -> None:
-    """A method is found by its full name, which gRPC's own Python server cannot do."""
+    """A method is found by its full name, which gRPC's own Python server does not support."""
     assert files(ask(file_containing_symbol=method)) == names
 
 
 def test_a_file_comes_with_what_it_imports() -> None:
-    """A client needs no second question: the file first, then all its imports, each once."""
+    """A reply contains the file, followed by each of its imports once."""
     assert files(ask(file_by_filename="grpc_service.proto")) == INFERENCE_FILES
     assert files(ask(file_by_filename="model_config.proto")) == INFERENCE_FILES[1:]
 
 
 @pytest.mark.parametrize(("fields", "code"), REFUSED, ids=lambda value: str(value))
 def test_what_cannot_be_found(fields: dict[str, Any], code: int) -> None:
-    """A failure is an answer with a code and a text, so that the stream goes on."""
+    """A failed lookup is an error response with a code and a message, and does not end the stream."""
     response = ask(**fields)
     assert response.error_response.error_code == code
     assert response.error_response.error_message
@@ -158,7 +158,7 @@ def test_what_cannot_be_found(fields: dict[str, Any], code: int) -> None:
 @pytest.mark.parametrize("package", PACKAGES)
 @pytest.mark.parametrize("data", [b"\xff", b"\x1a\x05x", b"\x22\x02\xff\xfe"])
 def test_malformed_requests(package: str, data: bytes) -> None:
-    """What is no message is an answer too."""
+    """A malformed request gets an error response."""
     response = reflection_pb2.ServerReflectionResponse.FromString(answer(package, data))
     assert response.error_response.error_code == INVALID_ARGUMENT
     assert "ServerReflectionRequest" in response.error_response.error_message

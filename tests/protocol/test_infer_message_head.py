@@ -1,4 +1,4 @@
-"""What is read of a request's message, against protobuf itself."""
+"""Reading the names and facts of an inference message, compared with protobuf's parser."""
 
 import struct
 from typing import Any
@@ -19,7 +19,7 @@ TEXT = st.sampled_from(["", "a", "model", "ä", "m" * 126, "m" * 128, "m" * 300]
 
 
 def varint(number: int, more: int = 0) -> bytes:
-    """A number with `more` bytes than it needs."""
+    """A varint with `more` redundant bytes."""
     if not more:
         return write_varint(number)
     plain = bytearray(write_varint(number))
@@ -29,7 +29,7 @@ def varint(number: int, more: int = 0) -> bytes:
 
 @st.composite
 def text_fields(draw: st.DrawFn) -> bytes:
-    """Names, tags and sizes in more bytes than they need now and then."""
+    """Text fields, some with tags or sizes in redundant bytes."""
     tag = draw(st.sampled_from([0x0A, 0x0A, 0x12, 0x1A])), draw(st.sampled_from([0, 0, 0, 1, 4]))
     text = draw(TEXT).encode()
     return varint(*tag) + varint(len(text), draw(st.sampled_from([0, 0, 0, 1, 5]))) + text
@@ -76,7 +76,7 @@ MALFORMED = st.sampled_from(
 
 
 def parsed(data: bytes) -> Any:
-    """What protobuf reads; None where it refuses."""
+    """The message as protobuf parses it, or None if it is malformed."""
     made = Request()
     try:
         made.ParseFromString(data)
@@ -88,8 +88,8 @@ def parsed(data: bytes) -> Any:
 @settings(max_examples=300, deadline=None)
 @given(WELL_FORMED, st.binary(max_size=5), st.binary(max_size=5))
 def test_names_are_those_that_protobuf_reads(data: bytes, before: bytes, behind: bytes) -> None:
-    """Fields late or twice, unknown ones, groups, numbers in more bytes than they need: the last name counts; what
-    stands around the message in its buffer does not."""
+    """For late, repeated and unknown fields, groups and redundant varints, the names equal protobuf's; bytes around
+    the message in its buffer are ignored."""
     request = parsed(data)
     names = read_names(before + data + behind, len(before), len(before) + len(data))
     assert request is not None
@@ -103,7 +103,7 @@ def test_names_are_those_that_protobuf_reads(data: bytes, before: bytes, behind:
 @settings(max_examples=300, deadline=None)
 @given(st.lists(st.one_of(text_fields(), UNKNOWN, TENSORS, MALFORMED, st.binary(max_size=8)), max_size=5).map(b"".join))
 def test_what_we_refuse_protobuf_refuses(data: bytes) -> None:
-    """And of what protobuf reads, we read the same; more than names and their frame we do not check."""
+    """Every message that the reader rejects is malformed for protobuf too; names in all others are the same."""
     request = parsed(data)
     try:
         names = read_names(data, 0, len(data))
@@ -119,7 +119,7 @@ def test_what_we_refuse_protobuf_refuses(data: bytes) -> None:
     "data", [b"\x02\x01a", b"\x0b", b"\x0c", b"\x0b\x14", b"\x0a\x05a", b"\x08", b"\x0e", b"\x00\x01"]
 )
 def test_malformed_messages(data: bytes) -> None:
-    """The caller is told that it is no message of this method."""
+    """A malformed message is rejected as no protobuf message."""
     assert parsed(data) is None
     for broken in (data, b"\x0a\x01m" + data):
         with pytest.raises(GatewayError, match="no protobuf message"):
@@ -131,7 +131,7 @@ def test_malformed_messages(data: bytes) -> None:
 @settings(max_examples=200, deadline=None)
 @given(WELL_FORMED, TEXT)
 def test_renamed_is_what_protobuf_would_set(data: bytes, model: str) -> None:
-    """Another model's name, and nothing else changed."""
+    """Renaming changes the model name and nothing else."""
     expected = parsed(data)
     expected.model_name = model
     names = read_names(data, 0, len(data))
@@ -151,7 +151,7 @@ def feed_all(reader: NamesReader, pieces: list[bytes]) -> Names:
 @given(WELL_FORMED)
 @example(Request(model_name="m", raw_input_contents=[bytes(700)]).SerializeToString() + b"\x12\x01v")
 def test_a_message_that_passes_names_the_same(data: bytes) -> None:
-    """Cut at any byte, or byte by byte, the names are those of the whole message, and so is where they stand."""
+    """The names and their positions do not depend on how the message is split into chunks."""
     assume(len(data) < 800)
     whole = read_names(data, 0, len(data))
     expected = Names(whole.model, whole.version, b"", whole.spans)
@@ -161,7 +161,7 @@ def test_a_message_that_passes_names_the_same(data: bytes) -> None:
 
 
 def test_when_names_may_be_acted_on() -> None:
-    """Once the model's name has come and tensors begin; a message that then names somebody else is refused."""
+    """Names are settled once the model name has arrived and tensors begin; a different name after that is rejected."""
     head = Request(model_name="m", model_version="1", id="i").SerializeToString()
     tensors = Request(raw_input_contents=[bytes(100)]).SerializeToString()
     reader = NamesReader()
@@ -180,7 +180,7 @@ def test_when_names_may_be_acted_on() -> None:
 
 
 def test_a_message_without_a_name_is_not_acted_on() -> None:
-    """Its tensors alone settle nothing: the name may still come."""
+    """Tensors before the model name do not settle the names."""
     reader = NamesReader()
     reader.feed(Request(raw_input_contents=[bytes(100)]).SerializeToString())
     assert not reader.may_settle
@@ -192,7 +192,7 @@ def test_a_message_without_a_name_is_not_acted_on() -> None:
     "data", [b"\x0a\xff\xff\x7f", b"\x12\x81\x80\x04", b"\x7b" * 101, b"\x0c", b"\x08" + b"\xff" * 11]
 )
 def test_what_a_passing_message_may_not_hold(data: bytes) -> None:
-    """Names beyond 64 KiB, groups a hundred deep, and what is malformed: memory stays bounded."""
+    """Overlong names, deeply nested groups and malformed fields are rejected, so that memory stays bounded."""
     reader = NamesReader()
     with pytest.raises(GatewayError) as refused:
         for at in range(0, len(data), 1000):
@@ -201,7 +201,7 @@ def test_what_a_passing_message_may_not_hold(data: bytes) -> None:
 
 
 def test_a_long_group_is_read_once() -> None:
-    """What is in a group is not held either, nor read again with each piece that comes."""
+    """The content of a group is neither buffered nor read again with each chunk."""
     reader = NamesReader()
     reader.feed(b"\x0a\x01m\x7b")
     for _ in range(50_000):
@@ -213,7 +213,7 @@ def test_a_long_group_is_read_once() -> None:
 
 
 def test_a_long_tensor_is_stepped_over() -> None:
-    """None of its bytes are held."""
+    """A tensor's bytes are skipped without buffering."""
     reader = NamesReader()
     reader.feed(b"\x0a\x01m\x3a" + write_varint(1 << 26))
     piece = bytes(1 << 16)
@@ -261,7 +261,7 @@ def parameters_of(made: Any) -> dict[str, object]:
 
 
 def facts_of(request: Any) -> BodyFacts:
-    """What rules may ask, by protobuf's own reading."""
+    """The facts for rules, computed from protobuf's parsed message."""
     raw = iter(request.raw_input_contents)
     inputs = []
     for tensor in request.inputs:
@@ -286,12 +286,14 @@ def facts_of(request: Any) -> BodyFacts:
 def test_facts_are_those_that_protobuf_reads(
     parameters: dict[str, Any], inputs: list[dict[str, Any]], raw: list[bytes], more: bytes
 ) -> None:
-    """Parameters of every kind, and what each input says of itself."""
+    """The parameters and the inputs' names, datatypes, shapes and sizes equal protobuf's."""
     request = Request(model_name="m", parameters=parameters, inputs=inputs, raw_input_contents=raw)
     assert read_body_facts(more + request.SerializeToString()) == facts_of(request)
 
 
-TWICE = b"\x22" + bytes([12]) + b"\x0a\x01p\x12\x03\x1a\x01a\x12\x02\x10\x07"  # one parameter, its value in two parts
+TWICE = (
+    b"\x22" + bytes([12]) + b"\x0a\x01p\x12\x03\x1a\x01a\x12\x02\x10\x07"
+)  # one parameter whose value is split in two
 UNPACKED = b"\x2a\x06\x18\x02\x18\x03\x1a\x00"
 ODD_KINDS = b"\x22\x0e\x09" + bytes(8) + b"\x0a\x01p\x12\x00"
 PLAIN_DOUBLE = b"\x22\x0e\x0a\x01p\x12\x09\x21" + struct.pack("<d", 1.5)
@@ -299,7 +301,7 @@ PLAIN_DOUBLE = b"\x22\x0e\x0a\x01p\x12\x09\x21" + struct.pack("<d", 1.5)
 
 @pytest.mark.parametrize("data", [TWICE, UNPACKED, ODD_KINDS, PLAIN_DOUBLE])
 def test_facts_in_odd_shapes(data: bytes) -> None:
-    """Messages in two parts are one, packed numbers may come unpacked, fields of another kind are unknown ones."""
+    """Messages split in two, unpacked numbers and fields of another wire type are read as protobuf reads them."""
     assert read_body_facts(data) == facts_of(parsed(data))
 
 
@@ -307,7 +309,7 @@ def test_facts_in_odd_shapes(data: bytes) -> None:
     "data", [b"\x2a\x03\x1a\x01\x80", b"\x2a\x02\x1a\x05", b"\x22\x01\x0a", b"\x22\x03\x12\x01\x08", b"\x2a"]
 )
 def test_malformed_facts(data: bytes) -> None:
-    """Malformed inside: the message has no facts, and nothing is raised on the way of a call."""
+    """A malformed message has no facts; `facts_or_none` does not raise."""
     assert parsed(data) is None
     with pytest.raises(GatewayError):
         read_body_facts(data)

@@ -1,4 +1,4 @@
-"""Several servers' answers as one."""
+"""Merging the replies of several servers."""
 
 from copy import deepcopy
 
@@ -46,7 +46,7 @@ def test_statistics_add_up() -> None:
 
 
 def test_indexes_and_regions_are_joined() -> None:
-    """Each model and version stands once, ready where some server has it ready; each region stands once."""
+    """Each model version is listed once, ready if any server has it ready; each memory region is listed once."""
     loading = {"name": "b", "version": "1", "state": "LOADING"}
     ready = {"name": "b", "version": "1", "state": "READY"}
     unloaded = {"name": "a", "state": "UNAVAILABLE"}
@@ -56,7 +56,7 @@ def test_indexes_and_regions_are_joined() -> None:
 
 
 def test_what_servers_leave_out() -> None:
-    """Older servers tell less, others more: what one of them tells is told, and nothing fails."""
+    """Fields that only some servers report are kept, and missing ones are no error."""
     old = {"name": "m", "version": "1", "inference_count": 1}
     new = {
         "name": "m",
@@ -76,7 +76,7 @@ def test_what_servers_leave_out() -> None:
 
 
 def test_memory_of_all_servers_is_listed() -> None:
-    """Each server has memory of its own: sizes are listed, not added up."""
+    """Memory use is listed for each server, not summed."""
     one = {"name": "m", "version": "1", "memory_usage": [{"type": "GPU", "id": 0, "byte_size": 10}]}
     other = {"name": "m", "version": "1", "memory_usage": [{"type": "GPU", "id": 0, "byte_size": 20}]}
     (merged,) = merge_statistics([{"model_stats": [one]}, {"model_stats": [other]}])["model_stats"]
@@ -84,7 +84,7 @@ def test_memory_of_all_servers_is_listed() -> None:
 
 
 def test_merging_changes_no_answer() -> None:
-    """The answers themselves stay as they came."""
+    """Merging does not modify its inputs."""
     one = {"name": "m", "version": "1", "inference_count": 1, "batch_stats": [{"batch_size": 1, "n": 1}]}
     answers = [{"model_stats": [one]}, {"model_stats": [dict(one)]}]
     before = deepcopy(answers)

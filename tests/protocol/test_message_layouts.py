@@ -1,4 +1,4 @@
-"""Reading names by remembered layouts says the same as reading every field."""
+"""Reading names through cached message layouts gives the same result as reading every field."""
 
 import pytest
 from hypothesis import given, settings
@@ -34,7 +34,7 @@ def directly(data: bytes) -> Names | str:
 
 
 def warm(data: bytes) -> Layouts:
-    """Layouts that have seen the message often."""
+    """A cache that has seen the message often."""
     layouts = Layouts()
     for _ in range(40):
         assert read(layouts, data) == directly(data)
@@ -43,7 +43,7 @@ def warm(data: bytes) -> Layouts:
 
 
 def test_a_message_that_repeats_itself() -> None:
-    """Contents and names may differ, newlines and all; what has other fields of the same size is read anew."""
+    """Contents and names may vary within a layout; a message of the same size with other fields is parsed in full."""
     layouts = warm(request())
     for other in (
         request(raw=b"\n\r\n\0"),
@@ -56,7 +56,7 @@ def test_a_message_that_repeats_itself() -> None:
 
 
 def test_names_that_come_twice_have_no_layout() -> None:
-    """They are read field by field, however often they come."""
+    """Messages with repeated names are never cached."""
     data = request() + b"\x0a\x05other"
     layouts = Layouts()
     for _ in range(40):
@@ -66,14 +66,14 @@ def test_names_that_come_twice_have_no_layout() -> None:
 
 
 def test_a_message_longer_than_a_pattern_counts() -> None:
-    """Tensors are stepped over at whatever length."""
+    """Tensors of any length are skipped."""
     layouts = warm(request(raw=bytes(700_000)))
     other = request("vidur", "2", raw=b"\n" * 700_000)
     assert read(layouts, other) == directly(other)
 
 
 def test_memory_is_bounded() -> None:
-    """Who sends every size does not fill the memory."""
+    """Messages of many sizes do not grow the cache without bound."""
     layouts = Layouts()
     for size in range(400):
         data = request(raw=bytes(size))
@@ -94,7 +94,7 @@ SAME_SIZE = st.integers(0, 40).flatmap(
 @settings(max_examples=300, deadline=None)
 @given(SAME_SIZE, st.data())
 def test_any_bytes(messages: list[bytes], data: st.DataObject) -> None:
-    """Messages of one size, each seen often, some of them broken: always what reading every field says."""
+    """For messages of one size, valid or malformed, the cached result equals that of a full parse."""
     layouts = Layouts()
     for index in data.draw(st.lists(st.integers(0, len(messages) - 1), max_size=3)):
         for _ in range(20):
@@ -105,7 +105,7 @@ def test_any_bytes(messages: list[bytes], data: st.DataObject) -> None:
 
 @pytest.mark.parametrize("flip", range(5, 40))
 def test_a_changed_byte(flip: int) -> None:
-    """Any byte that changes is noticed where it matters."""
+    """After any bit flip the result equals that of a full parse."""
     data = bytearray(request())
     layouts = warm(bytes(data))
     data[flip % len(data)] ^= 0x01

@@ -1,4 +1,4 @@
-"""Every URL that Triton answers, and what it asks for."""
+"""The table of Triton's URLs and their operations."""
 
 from urllib.parse import unquote
 
@@ -9,7 +9,7 @@ from gateway.protocol.operations import FLEET_OPERATIONS, MODEL_OPERATIONS, LlmA
 GET, POST = ("GET",), ("POST",)
 BOTH = ("GET", "POST")
 
-# Every URL of PROTOCOL.md a.1: the operation, the methods it answers to, the model, the version.
+# Every URL of PROTOCOL.md a.1: the operation, the allowed methods, the model, the version.
 URLS = {
     "/v2": (Operation.SERVER_METADATA, GET, None, None),
     "/v2/health/live": (Operation.SERVER_LIVE, GET, None, None),
@@ -49,7 +49,7 @@ URLS = {
     "/v2/cudasharedmemory/region/r/register": (Operation.SHARED_MEMORY, POST, None, None),
     "/v2/cudasharedmemory/unregister": (Operation.SHARED_MEMORY, POST, None, None),
     "/v2/cudasharedmemory/region/r/unregister": (Operation.SHARED_MEMORY, POST, None, None),
-    # Names that look like something else, and names that need escapes.
+    # Names that equal a keyword, and names that need escapes.
     "/v2/models/stats/infer": (Operation.INFER, POST, "stats", None),
     "/v2/models/infer": (Operation.MODEL_METADATA, GET, "infer", None),
     "/v2/models/versions/versions/1": (Operation.MODEL_METADATA, GET, "versions", "1"),
@@ -104,7 +104,7 @@ NOT_FOUND = [
 
 @pytest.mark.parametrize("path", URLS)
 def test_urls(path: str) -> None:
-    """Each of Triton's URLs names its operation, the methods it answers to, its model and version."""
+    """Each of Triton's URLs maps to its operation, allowed methods, model and version."""
     call = read_path(path)
     assert call is not None
     assert (call.operation, call.verbs, call.model, call.version) == URLS[path]
@@ -127,7 +127,7 @@ OPENAI = {
 
 @pytest.mark.parametrize("path", OPENAI)
 def test_openai_urls(path: str) -> None:
-    """OpenAI's URLs and Anthropic's name the operation and the API; the model stands in the body."""
+    """OpenAI's and Anthropic's URLs map to the operation and the API; the body names the model."""
     call = read_path(path)
     assert call is not None and call.names_its_model_in_the_body
     assert (call.operation, call.verbs, call.api) == OPENAI[path]
@@ -143,7 +143,7 @@ def test_openai_urls(path: str) -> None:
     ],
 )
 def test_the_list_of_models(path: str, model: str | None) -> None:
-    """The fleet's models, or one of them, whose name may have slashes."""
+    """The model list URL covers all models, or one whose name may contain slashes."""
     call = read_path(path)
     assert call is not None and not call.names_its_model_in_the_body
     assert (call.operation, call.verbs, call.model) == (Operation.MODEL_LIST, ("GET",), model)
@@ -154,19 +154,19 @@ def test_the_list_of_models(path: str, model: str | None) -> None:
     [("infer", LlmApi.INFER), ("infer_stream", LlmApi.INFER_STREAM), ("generate", LlmApi.GENERATE)],
 )
 def test_apis_of_v2(action: str, api: LlmApi) -> None:
-    """Of V2's URLs too it is known what a language model is asked in."""
+    """V2's URLs also map to the API of a language model."""
     call = read_path(f"/v2/models/m/{action}")
     assert call is not None and call.api is api
 
 
 @pytest.mark.parametrize("path", NOT_FOUND)
 def test_other_urls(path: str) -> None:
-    """Whatever Triton answers 404 is no operation."""
+    """URLs for which Triton returns 404 map to no operation."""
     assert read_path(path) is None
 
 
 def test_every_operation_has_somebody_to_answer_it() -> None:
-    """An operation concerns a model, or the fleet; those of a model that every replica must hear are of both kinds."""
+    """Every operation belongs to a model or to the fleet; those that go to every replica of a model belong to both."""
     assert set(Operation) == MODEL_OPERATIONS | FLEET_OPERATIONS
     both = {Operation.LOAD, Operation.UNLOAD, Operation.MODEL_STATS, Operation.MODEL_TRACE}
     assert both == MODEL_OPERATIONS & FLEET_OPERATIONS

@@ -1,4 +1,4 @@
-"""Prometheus' text format."""
+"""The Prometheus text format."""
 
 import pytest
 from prometheus_client.utils import floatToGoString
@@ -8,7 +8,7 @@ from gateway.protocol.prometheus_text import Histogram, MetricSample, Prometheus
 
 
 def test_families_of_one_name_are_one() -> None:
-    """A name has one HELP and one TYPE line, with all of its samples behind them."""
+    """Families of one name share one HELP and one TYPE line, followed by all samples."""
     families = [
         PrometheusFamily("a", "A", "gauge", samples=[MetricSample(1, {"m": "x"})]),
         PrometheusFamily("b", "two\nlines", "gauge"),
@@ -20,7 +20,7 @@ def test_families_of_one_name_are_one() -> None:
 
 
 def test_a_histogram_is_cumulative() -> None:
-    """Each bucket counts the values up to its bound, the last one all of them."""
+    """Each bucket counts all values up to its bound; the last bucket counts every value."""
     histogram = Histogram((0.1, 1.0))
     for value in (0.1, 0.5, 7.0):
         histogram.observe(value)
@@ -39,7 +39,7 @@ def test_a_histogram_is_cumulative() -> None:
     "value", [0.0, -2.5, 999999.5, 1234567.0, 12345678.25, 1e15, 1e16, 1e300, 1e-7, float("inf"), float("-inf")]
 )
 def test_numbers_are_written_as_go_writes_them(value: float) -> None:
-    """As Prometheus' own client has them."""
+    """Numbers are written as in Prometheus' own client."""
     assert prometheus_text.write([prometheus_text.gauge("a", "", value=value)]).split()[-1].decode() == floatToGoString(
         value
     )

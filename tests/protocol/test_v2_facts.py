@@ -1,4 +1,4 @@
-"""What rules may ask of a V2 body, read from its JSON."""
+"""Facts for rules, read from the JSON of V2 bodies."""
 
 from __future__ import annotations
 
@@ -45,7 +45,8 @@ INFERS = [
 
 @pytest.mark.parametrize("body, facts", INFERS)
 def test_an_inference_tells_parameters_and_inputs(body: bytes, facts: BodyFacts) -> None:
-    """An input's size is as declared, else of shape and datatype, else of its texts; only scalars are parameters."""
+    """An input's size is declared, or follows from shape and datatype, or from its texts; only scalar parameters are
+    facts."""
     assert read_body_facts(Operation.INFER, body) == facts
 
 
@@ -59,13 +60,13 @@ GENERATES = [
 @pytest.mark.parametrize("operation", [Operation.GENERATE, Operation.GENERATE_STREAM])
 @pytest.mark.parametrize("body, parameters", GENERATES)
 def test_a_generate_tells_every_scalar_key(operation: Operation, body: bytes, parameters: dict[str, object]) -> None:
-    """Its extra keys and its parameters are one set, in which a parameter wins."""
+    """Extra keys and parameters form one set, in which parameters take precedence."""
     assert read_body_facts(operation, body) == BodyFacts(parameters)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("operation", [Operation.LOAD, Operation.MODEL_METADATA, Operation.MODEL_TRACE])
 def test_other_operations_tell_nothing(operation: Operation) -> None:
-    """A load's parameters are not an inference's, and are not even parsed."""
+    """Bodies of other operations have no facts and are not parsed."""
     assert read_body_facts(operation, b"{not json") is NO_BODY
 
 
@@ -99,7 +100,7 @@ MALFORMED = [
 
 @pytest.mark.parametrize("body, message", MALFORMED)
 def test_what_rules_cannot_read_is_a_bad_request(body: bytes, message: str) -> None:
-    """The sentence names the input and what it lacks."""
+    """A body with a malformed input is a bad request whose error says what is wrong."""
     with pytest.raises(GatewayError) as caught:
         read_body_facts(Operation.INFER, body)
     assert (caught.value.kind, caught.value.message) == (ErrorKind.BAD_REQUEST, message)
@@ -107,13 +108,13 @@ def test_what_rules_cannot_read_is_a_bad_request(body: bytes, message: str) -> N
 
 @pytest.mark.parametrize("body", [b"{", b"\xff", b'{"a":NaN}', b"[" * 100_000])
 def test_what_is_not_json_is_a_bad_request(body: bytes) -> None:
-    """Broken, wrongly encoded and too deeply nested JSON are told as such."""
+    """JSON that is broken, wrongly encoded or nested too deeply is a bad request."""
     with pytest.raises(GatewayError, match="failed to parse the request JSON: "):
         read_body_facts(Operation.INFER, body)
 
 
 def test_deep_data_is_measured_without_recursion() -> None:
-    """Texts nested as deep as JSON may be are counted."""
+    """Deeply nested texts are measured without recursion."""
     depth = 900
     data = b"[" * depth + b'"ab"' + b"]" * depth
     body = b'{"inputs":[{"name":"t","datatype":"BYTES","shape":[1],"data":' + data + b"}]}"
@@ -133,7 +134,7 @@ _BODIES = st.dictionaries(
 
 @given(body=_BODIES)
 def test_parameters_are_the_same_read_alone(body: dict[str, object]) -> None:
-    """Whatever stands around them, and in whatever order, the short way finds what the whole JSON says."""
+    """The fast reader finds the same parameters as a full JSON parse, whatever surrounds them."""
     told = body.get("parameters")
     expected = told if isinstance(told, dict) else {}
     expected = {key: value for key, value in expected.items() if isinstance(value, str | int | float)}
@@ -145,5 +146,5 @@ def test_parameters_are_the_same_read_alone(body: dict[str, object]) -> None:
     "body", [b"", b"{", b"[]", b"null", b'{"parameters":', b'{"parameters":{"a":1}', b'"parameters"']
 )
 def test_parameters_of_no_json_are_none(body: bytes) -> None:
-    """A body that cannot be read names nothing, unless what it names stands before what is wrong with it."""
+    """A broken body has no parameters, except those before the error."""
     assert read_parameters(Operation.INFER, body) in ({}, {"a": 1})

@@ -1,4 +1,4 @@
-"""MLServer's JSON, and what Triton has in its place."""
+"""Conversion between MLServer's JSON and Triton's."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ GENERATES: dict[str, tuple[dict[str, Any], dict[str, Any], bool]] = {
 
 @pytest.mark.parametrize("body, inference, is_text", GENERATES.values(), ids=GENERATES)
 def test_generate_requests(body: dict[str, Any], inference: dict[str, Any], is_text: bool) -> None:
-    """Texts and arrays are inputs, what else there is are parameters."""
+    """Strings and arrays become inputs; other values become parameters."""
     written, told = inference_of_generate(json.dumps(body).encode())
     assert (json.loads(written), told) == (inference, is_text)
 
@@ -51,7 +51,7 @@ def test_generate_requests(body: dict[str, Any], inference: dict[str, Any], is_t
     ],
 )
 def test_generate_requests_that_are_none(body: bytes, message: str) -> None:
-    """What is no generate request is the client's fault."""
+    """A malformed generate request is a bad request."""
     with pytest.raises(GatewayError, match=message) as refused:
         inference_of_generate(body)
     assert refused.value.kind is ErrorKind.BAD_REQUEST
@@ -79,12 +79,12 @@ EVENTS: dict[str, tuple[bytes, bool, dict[str, Any]]] = {
 
 @pytest.mark.parametrize("data, is_text, told", EVENTS.values(), ids=EVENTS)
 def test_events(data: bytes, is_text: bool, told: dict[str, Any]) -> None:
-    """A response is a generate's: its outputs by name, without the headers that MLServer puts into it."""
+    """A response becomes a generate event with its outputs by name and without MLServer's headers."""
     assert json.loads(generate_of_inference(data, is_text=is_text)) == NAMES | told
 
 
 def test_events_that_are_no_responses() -> None:
-    """What is no inference response stays as it is; what is no JSON, or lacks data, is the engine's fault."""
+    """JSON that is no inference response is kept; invalid JSON and malformed outputs are upstream protocol errors."""
     for data in (b'{"error":"no"}', b'{"text_output":"a"}', b"[]"):
         assert generate_of_inference(data) == data
     for data in (b"{", b'{"outputs":[{}]}', b'{"outputs":[1]}'):
@@ -104,6 +104,6 @@ def test_events_that_are_no_responses() -> None:
     ],
 )
 def test_errors(status: int, body: bytes, told: int, message: str) -> None:
-    """An error is V2's, whichever of its layers made it."""
+    """An error of any layer of MLServer becomes V2's error object."""
     reply = error_of(Reply(status, body))
     assert (reply.status, json.loads(reply.body)) == (told, {"error": message})

@@ -1,4 +1,4 @@
-"""MLServer's infer_stream at a Triton, the real one among them."""
+"""MLServer's infer_stream translated for Triton, with a test against a real one."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ REQUESTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 
 @pytest.mark.parametrize("body, generate", REQUESTS.values(), ids=REQUESTS)
 def test_requests(body: dict[str, Any], generate: dict[str, Any]) -> None:
-    """Tensors are keys; what MLServer's clients tell themselves by parameters stays behind."""
+    """Tensors become keys; parameters that only MLServer's clients use are dropped."""
     request = infer_stream(json.dumps(body).encode(), model="m", version="2").request()
     assert request.path == "/v2/models/m/versions/2/generate_stream"
     assert json.loads(request.body) == generate
@@ -53,7 +53,7 @@ def test_requests(body: dict[str, Any], generate: dict[str, Any]) -> None:
     ],
 )
 def test_refusals(body: dict[str, Any], kind: ErrorKind, message: str) -> None:
-    """What is no inference request, or has no place in a generate's, is refused."""
+    """A request that is malformed, or that generate cannot express, is rejected."""
     with pytest.raises(GatewayError, match=message) as refused:
         generate_of_inference_request(json.dumps(body).encode())
     assert refused.value.kind is kind
@@ -73,13 +73,13 @@ EVENTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 
 @pytest.mark.parametrize("event, inference", EVENTS.values(), ids=EVENTS)
 def test_events(event: dict[str, Any], inference: dict[str, Any]) -> None:
-    """Each key of an event is an output, each parameter one, and an error is an error."""
+    """Each key and each parameter of an event becomes an output; an error stays an error."""
     assert json.loads(inference_of_event(json.dumps(event).encode())) == inference
 
 
 @given(st.lists(st.integers(0, 200)))
 def test_a_stream_cut_anywhere(cuts: list[int]) -> None:
-    """However the stream is cut, each of its events is one."""
+    """The events do not depend on how the stream is split into chunks."""
     data = "".join(f'data: {{"text_output": "{word}"}}\n\n' for word in ("a", "ö", "c")).encode()
     at = [0, *sorted(min(cut, len(data)) for cut in cuts), len(data)]
     made = infer_stream(b"", model="m")
@@ -89,7 +89,7 @@ def test_a_stream_cut_anywhere(cuts: list[int]) -> None:
 
 @pytest.mark.parametrize("data", [b"data: [1]\n\n", b"data: {"])
 def test_streams_that_are_none(data: bytes) -> None:
-    """An event that is none, or has no end, is the engine's fault."""
+    """A malformed or incomplete event is an upstream protocol error."""
     made = infer_stream(b"", model="m")
     with pytest.raises(GatewayError) as failed:
         made.feed(data)
@@ -103,7 +103,7 @@ def events_of(data: bytes) -> list[Any]:
 
 @pytest.mark.triton
 def test_a_real_triton(triton: TritonProcess) -> None:
-    """A client of infer_stream reads from Triton what it would from an MLServer, its failure too."""
+    """An infer_stream client reads Triton's outputs, and its error, in MLServer's form."""
     inputs = [tensor("text_input", ["hi"]), tensor("count", [2], "INT32"), tensor("fail_after", [1], "INT32")]
     for sent, told in ((inputs[:2], [["hi"], ["hi"]]), (inputs, [["hi"], None])):
         made = infer_stream(json.dumps({"inputs": sent}).encode(), model="repeater")

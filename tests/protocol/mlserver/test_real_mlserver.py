@@ -1,4 +1,4 @@
-"""The dialect as a real MLServer speaks it."""
+"""The MLServer translation against a real MLServer."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ def ask(server: MLServer, made: Translator) -> Reply:
 
 
 def test_it_says_that_it_is_mlserver(mlserver: MLServer) -> None:
-    """Its server metadata names it."""
+    """MLServer's server metadata has the name `mlserver`."""
     assert json.loads(fetch(f"{mlserver.http_url}/v2")[2])["name"] == "mlserver"
 
 
 def test_generate(mlserver: MLServer) -> None:
-    """Triton's generate is understood, and answered as Triton answers."""
+    """MLServer answers a Triton generate request, and the reply has Triton's form."""
     reply = ask(
         mlserver,
         generate(b'{"id":"7","text_input":"hi"}', model="streamer"),
@@ -71,14 +71,14 @@ def test_generate(mlserver: MLServer) -> None:
     ],
 )
 def test_failures(mlserver: MLServer, made: Translator, status: int, message: str) -> None:
-    """What fails is an error of V2's."""
+    """A failure becomes V2's error object."""
     reply = ask(mlserver, made)
     assert reply.status == status
     assert message in json.loads(reply.body)["error"]
 
 
 def stream(server: MLServer, made: Translator) -> tuple[list[Any], bool]:
-    """The events of a stream, and whether it ended as it should."""
+    """The events of a stream, and whether the stream was complete."""
     asked = made.request()
     connection = http.client.HTTPConnection("127.0.0.1", server.ports["http"], timeout=30)
     try:
@@ -98,7 +98,7 @@ def stream(server: MLServer, made: Translator) -> tuple[list[Any], bool]:
 
 
 def test_generate_stream(mlserver: MLServer) -> None:
-    """Triton's generate_stream is understood, and every response is an event as Triton has it."""
+    """MLServer answers a Triton generate_stream request, and every response becomes an event in Triton's form."""
     events, is_whole = stream(
         mlserver,
         MLServerGenerateTranslator(
@@ -111,7 +111,7 @@ def test_generate_stream(mlserver: MLServer) -> None:
 
 
 def test_a_stream_that_breaks(mlserver: MLServer) -> None:
-    """MLServer cuts a stream that fails, and the client is told."""
+    """MLServer cuts off a stream that fails, and the client detects that."""
     made = MLServerGenerateTranslator(
         V2Request(Operation.GENERATE_STREAM, b'{"text_input":"a fail"}', model="streamer")
     )
@@ -121,7 +121,7 @@ def test_a_stream_that_breaks(mlserver: MLServer) -> None:
 
 
 def test_a_stream_that_does_not_begin(mlserver: MLServer) -> None:
-    """What fails before the first response is a whole reply, of which MLServer says no more than that."""
+    """A failure before the first response is a whole reply without details."""
     reply = ask(
         mlserver,
         generate_stream(b'{"text_input":"a"}', model="nobody"),
@@ -130,7 +130,7 @@ def test_a_stream_that_does_not_begin(mlserver: MLServer) -> None:
 
 
 def test_infer_with_binary_tensors(mlserver: MLServer) -> None:
-    """Binary tensors become JSON on the way there, and binary again on the way back."""
+    """Binary tensors are converted to JSON in the request, and back to binary in the reply."""
     declared = {"name": "x", "datatype": "FP32", "shape": [2], "parameters": {"binary_data_size": 8}}
     wanted = {"name": "twice", "parameters": {"binary_data": True}}
     head = json.dumps({"id": "7", "inputs": [declared], "outputs": [wanted]}).encode()
@@ -144,7 +144,7 @@ def test_infer_with_binary_tensors(mlserver: MLServer) -> None:
 
 
 def test_infer_in_json(mlserver: MLServer) -> None:
-    """A request in JSON goes as it is, with the content type that MLServer wants, and its reply comes as it is."""
+    """A JSON request and its reply keep their bodies; the request gets the content type that MLServer requires."""
     body = b'{ "inputs": [{"name": "x", "shape": [1], "datatype": "INT64", "data": [4]}] }'
     made = infer(body, model="doubler")
     asked = made.request()
@@ -153,8 +153,8 @@ def test_infer_in_json(mlserver: MLServer) -> None:
 
 
 def test_model_stream_infer(mlserver: MLServer) -> None:
-    """Each message of its stream is a bare response, with raw contents and without, and reads as Triton's once put into
-    one; its failure is a status."""
+    """MLServer streams bare responses, with raw or typed contents; wrapped, they read as Triton's messages. A
+    failure is a gRPC status."""
     with grpc.insecure_channel(mlserver.grpc_url) as channel:
         call = channel.stream_stream("/inference.GRPCInferenceService/ModelStreamInfer")
         for is_raw in (False, True):

@@ -1,4 +1,4 @@
-"""Which messages of a ModelStreamInfer are MLServer's, and what they are in Triton's."""
+"""Detection and conversion of MLServer's bare ModelStreamInfer responses."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ TRITONS = {
 
 @pytest.mark.parametrize("text", BARE.values(), ids=BARE)
 def test_bare_responses(text: str) -> None:
-    """A ModelInferResponse is told from Triton's message by its fields, and becomes one by being put into it."""
+    """A bare ModelInferResponse is recognized by its fields and can be wrapped as Triton's message."""
     data = serialised(RESPONSE, text)
     assert is_bare_response(data)
     whole = parse(STREAM_RESPONSE, stream_response(data))
@@ -46,7 +46,7 @@ def test_bare_responses(text: str) -> None:
 
 @pytest.mark.parametrize("text", TRITONS.values(), ids=TRITONS)
 def test_tritons_responses(text: str) -> None:
-    """Triton's own messages are not taken for bare ones."""
+    """Triton's own messages are not taken for bare responses."""
     assert not is_bare_response(serialised(STREAM_RESPONSE, text))
 
 
@@ -55,7 +55,7 @@ def test_tritons_responses(text: str) -> None:
     [(TRITONS["a response"], True), (TRITONS["an empty response"], True), (TRITONS["an error"], False)],
 )
 def test_the_first_bytes_of_tritons(text: str, is_known: bool) -> None:
-    """Six bytes tell that a stream is Triton's, where it begins with a response."""
+    """The first six bytes identify Triton's stream if it begins with a response."""
     assert begins_as_tritons(framed(serialised(STREAM_RESPONSE, text))) is is_known
 
 
@@ -63,19 +63,19 @@ def test_the_first_bytes_of_tritons(text: str, is_known: bool) -> None:
     "data", [framed(serialised(RESPONSE, BARE["raw"])), framed(b"\x12\0", compressed=True), b"\0\0"]
 )
 def test_first_bytes_that_tell_nothing(data: bytes) -> None:
-    """A bare response, a compressed one, and a beginning that is too short are not known to be Triton's."""
+    """A bare, compressed or too short beginning is not identified as Triton's."""
     assert not begins_as_tritons(data)
 
 
 def test_our_errors() -> None:
-    """Nor are the errors that the gateway writes into a stream."""
+    """The gateway's own stream errors are not taken for bare responses."""
     assert not is_bare_response(error_response("no", b"7"))
     assert not is_bare_response(error_response("no", b""))
 
 
 @given(st.text(min_size=1), st.sampled_from(["", "1", "2", "v1", "1.0"]), st.text(), st.binary(max_size=300))
 def test_any_response(model: str, version: str, id: str, raw: bytes) -> None:
-    """A response with an output is never mistaken, by itself or wrapped, however long."""
+    """A response with an output is always recognized, both bare and wrapped."""
     response = message(RESPONSE)(model_name=model, model_version=version, id=id, raw_output_contents=[raw])
     response.outputs.add(name="x", datatype="UINT8", shape=[len(raw)])
     data = response.SerializeToString()
@@ -86,5 +86,5 @@ def test_any_response(model: str, version: str, id: str, raw: bytes) -> None:
 
 @given(st.binary(max_size=40))
 def test_no_message(data: bytes) -> None:
-    """Whatever the bytes are, there is an answer."""
+    """Detection never fails, whatever the bytes."""
     assert is_bare_response(data) in (True, False)

@@ -1,4 +1,4 @@
-"""The translation of Triton's requests for an MLServer."""
+"""The translation of V2 requests for MLServer."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.protocol.mlserver.translations import generate_stream
 
 
 def test_mlservers_own_generate_requests() -> None:
-    """Who speaks MLServer's dialect is understood, and answered in it."""
+    """A generate request in MLServer's own form passes unchanged, and so do its events."""
     body = b'{ "inputs": [{"name": "x", "shape": [1], "datatype": "BYTES", "data": ["a"]}] }'
     made = generate_stream(body, model="m")
     assert made.request().body == body
@@ -27,7 +27,7 @@ def test_mlservers_own_generate_requests() -> None:
 
 @given(st.lists(st.integers(0, 400)))
 def test_a_stream_cut_anywhere(cuts: list[int]) -> None:
-    """However MLServer's stream is cut, each of its events is one."""
+    """The events do not depend on how MLServer's stream is split into chunks."""
     data = b"".join(b"data: " + event(word) + b"\n\n" for word in ("a", "ö", "c"))
     at = [0, *sorted(min(cut, len(data)) for cut in cuts), len(data)]
     made = generate_stream(b'{"text_input":"x"}', model="m")
@@ -37,7 +37,7 @@ def test_a_stream_cut_anywhere(cuts: list[int]) -> None:
 
 
 def test_a_stream_that_ends_in_an_event() -> None:
-    """A stream that is cut off is not taken for a whole one."""
+    """A stream that ends within an event is an error."""
     made = generate_stream(b'{"text_input":"x"}', model="m")
     made.request()
     assert made.feed(b'data: {"outputs"') == b""
@@ -54,7 +54,7 @@ def test_a_stream_that_ends_in_an_event() -> None:
     ],
 )
 def test_paths(operation: Operation, path: str) -> None:
-    """What is translated is asked where MLServer has it."""
+    """Each operation is sent to MLServer's path for it."""
     made = mlserver_translator(V2Request(operation, b'{"text_input":"x"}', model="m", version="1"))
     assert (made.request().path, made.streams) == (path, path.endswith("stream"))
 

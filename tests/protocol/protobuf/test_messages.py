@@ -1,4 +1,4 @@
-"""The schemas that the gateway carries are those of the wheels they came from."""
+"""The gateway's bundled protobuf schemas equal those in the wheels they were exported from."""
 
 import pytest
 from google.protobuf.descriptor import FileDescriptor
@@ -18,7 +18,7 @@ def test_the_schemas_are_those_of_the_wheels(theirs: FileDescriptor) -> None:
 
 @pytest.mark.parametrize("service", SERVICES)
 def test_services(service: str) -> None:
-    """Each has methods, whose messages can be made."""
+    """Every method's request and response messages can be created."""
     methods = pool().FindServiceByName(service).methods
     assert methods
     for method in methods:
@@ -27,13 +27,13 @@ def test_services(service: str) -> None:
 
 
 def test_every_rpc_of_triton_is_known() -> None:
-    """The table of RPCs has all twenty, and knows which are streams."""
+    """The table of RPCs covers all of Triton's methods and marks which are streams."""
     methods = pool().FindServiceByName(SERVICE).methods
     assert {method.name: method.client_streaming for method in methods} == {r.name: r.is_stream for r in RPCS.values()}
 
 
 def test_parsing() -> None:
-    """What is malformed is told by its type."""
+    """A malformed message raises a ValueError that names its type; an unknown type raises a KeyError."""
     made = message("inference.ModelInferRequest")(model_name="m", raw_input_contents=[b"1234"])
     assert parse("inference.ModelInferRequest", made.SerializeToString()) == made
     with pytest.raises(ValueError, match=r"the message is no inference\.ModelInferRequest"):
