@@ -63,7 +63,8 @@ def test_malformed_requests(data: bytes) -> None:
     [("", True), (SERVICE, True), ("grpc.health.v1.Health", True), ("inference", False), ("my.Service", False)],
 )
 def test_known_services(service: str, is_known: bool) -> None:
-    """The gateway reports the health of the whole server, of Triton's service and of the health service."""
+    """The gateway knows the health of the whole server, of Triton's service and of the health service, and of no
+    other."""
     assert grpc_services.is_known(service) is is_known
 
 

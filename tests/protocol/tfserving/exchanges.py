@@ -1,4 +1,5 @@
-"""Exchanges of TF Serving's REST as its documentation and its tests have them (replayed, not recorded of a server).
+"""REST exchanges of TF Serving from its documentation and tests (written down from there, not recorded from a
+server).
 
 half_plus_two is y = x / 2 + 2, half_plus_three y = x / 2 + 3. Source: TF Serving `g3doc/api_rest.md` (JSON mapping,
 "Example"), `g3doc/docker.md`, `servables/tensorflow/testdata/half_plus_two_model_metadata.json`,
@@ -24,7 +25,7 @@ def signature(method: str, inputs: dict[str, Any], outputs: dict[str, Any]) -> d
 
 
 def metadata(name: str, signatures: dict[str, Any], version: str = "123") -> bytes:
-    """What `GET /v1/models/NAME/metadata` answers."""
+    """The reply to `GET /v1/models/NAME/metadata`."""
     told = {
         "model_spec": {"name": name, "signature_name": "", "version": version},
         "metadata": {"signature_def": {"signature_def": signatures}},
@@ -71,7 +72,7 @@ STATUS = b"""{
 
 NOT_FOUND = b'{ "error": "Servable not found for request: Latest(half)" }'
 
-# Method, path, body; status, the JSON that answers.
+# Method, path and body of the request; status and JSON of the reply.
 DOCUMENTED: list[tuple[str, str, Any, int, Any]] = [
     ("GET", "/v1/models/half_plus_three", None, 200, json.loads(STATUS)),
     ("GET", "/v1/models/half_plus_two/versions/123", None, 200, json.loads(STATUS)),

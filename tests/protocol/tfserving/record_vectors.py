@@ -1,4 +1,4 @@
-"""Makes `vectors.py` with the classes that TensorFlow and TF Serving generate from their own .proto files.
+"""Generates `vectors.py` with the classes that TensorFlow and TF Serving generate from their own .proto files.
 
     python -m venv /tmp/tfs-venv && /tmp/tfs-venv/bin/pip install tensorflow-serving-api
     /tmp/tfs-venv/bin/python -m tests.protocol.tfserving.record_vectors > tests/protocol/tfserving/vectors.py
@@ -54,7 +54,7 @@ FIELDS |= {"UINT32": "uint32_val", "UINT64": "uint64_val", "BYTES": "string_val"
 
 
 def typed(datatype, dtype, values, shape):
-    """A TensorProto with its values in the typed field, as TF Serving answers (Tensor::AsProtoField)."""
+    """A TensorProto with its values in the typed field, as in TF Serving's replies (Tensor::AsProtoField)."""
     proto = tensor_pb2.TensorProto(dtype=dtype.as_datatype_enum)
     for axis in shape:
         proto.tensor_shape.dim.add(size=axis)
@@ -65,7 +65,7 @@ def typed(datatype, dtype, values, shape):
 
 
 def content(datatype, dtype, values, shape):
-    """The same with its data as `tensor_content` (Tensor::AsProtoTensorContent)."""
+    """A TensorProto with its data in `tensor_content` (Tensor::AsProtoTensorContent)."""
     if datatype != "BYTES":
         return tf.io.serialize_tensor(tf.constant(values, dtype=dtype, shape=shape)).numpy()
     proto = tensor_pb2.TensorProto.FromString(typed(datatype, dtype, [], shape))
@@ -84,7 +84,7 @@ def forms(datatype, dtype, values):
 
 
 def tensors():
-    """The raw data is what TensorFlow itself reads of each."""
+    """The test vectors of tensors, with the raw data that TensorFlow reads from each."""
     for datatype, (dtype, values) in VALUES.items():
         for form, shape, proto in forms(datatype, dtype, values):
             read = tf.io.parse_tensor(proto, dtype)
@@ -147,7 +147,7 @@ def requests():
 
 
 def features():
-    """An example with a feature of each kind."""
+    """A regression request with examples that have a feature of each kind."""
     request = regression_pb2.RegressionRequest()
     request.model_spec.name = "m"
     for counts, words in (([1, -2], [b"a", b"\xff"]), ([3, 4], [b"", b"d"])):
@@ -202,7 +202,7 @@ def responses():
 
 
 def schemas():
-    """All fields, in the generated classes, of the messages in `messages.SCHEMA`, as it spells them."""
+    """The fields of the messages in `messages.SCHEMA`, as the generated classes define them."""
     ours = {line.partition(" ")[0] for line in SCHEMA.split("\n")}
     seen = {}
 

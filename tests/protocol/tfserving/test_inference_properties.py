@@ -1,4 +1,4 @@
-"""Whatever an inference holds, it holds after a way to TF Serving and back."""
+"""Property tests: inference requests and responses survive a round trip through TF Serving's formats."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ by_name: dict[str, Any] = {"unique_by": lambda tensor: tensor.name, "min_size": 
 
 
 def echo(inputs: list[Tensor]) -> Signatures:
-    """Signatures of a model that answers its inputs."""
+    """Signatures of a model whose outputs are its inputs."""
     infos = {tensor.name: TensorInfo(tensor.datatype, tuple(tensor.shape)) for tensor in inputs}
     return Signatures("", {"serving_default": ServingSignature("predict", infos, infos)})
 
@@ -55,7 +55,7 @@ def sent(inputs: list[Tensor], *, exact: bool) -> dict[str, tuple[Any, ...]]:
 @few
 @given(st.lists(tensors(), **by_name))
 def test_columns_there_and_back(inputs: list[Tensor]) -> None:
-    """All datatypes and shapes, by JSON; a NaN stays one."""
+    """Tensors of every datatype and shape survive a round trip in the JSON column format; NaN stays NaN."""
     made = asked(inputs)
     body = made.rest_request().body.replace(b'{"inputs":', b'{"outputs":', 1)
     assert triton_json.read(body)["outputs"].keys() == {tensor.name for tensor in inputs}
@@ -65,7 +65,7 @@ def test_columns_there_and_back(inputs: list[Tensor]) -> None:
 @few
 @given(st.lists(tensors(axes=True), **by_name), st.integers(1, 3))
 def test_rows_there_and_back(inputs: list[Tensor], batch: int) -> None:
-    """Inputs with one batch size, by JSON; where there is one it has no name."""
+    """Tensors with a common batch size survive a round trip in the JSON row format."""
     inputs = [batched(tensor, batch) for tensor in inputs]
     made = asked(inputs, tf_format="instances")
     body = made.rest_request().body.replace(b'{"instances":', b'{"predictions":', 1)
@@ -73,14 +73,14 @@ def test_rows_there_and_back(inputs: list[Tensor], batch: int) -> None:
 
 
 def batched(tensor: Tensor, batch: int) -> Tensor:
-    """The tensor `batch` times."""
+    """The tensor repeated along a new batch axis."""
     return Tensor(tensor.name, tensor.datatype, [batch, *tensor.shape], tensor.raw * batch)
 
 
 @few
 @given(st.lists(tensors(), **by_name))
 def test_by_grpc_there_and_back(inputs: list[Tensor]) -> None:
-    """All datatypes and shapes, every bit of them."""
+    """Tensors of every datatype and shape survive a round trip through gRPC bit for bit."""
     made = asked(inputs)
     request = messages.parse("PredictRequest", made.call().message)
     response = messages.message("PredictResponse")()
@@ -106,7 +106,7 @@ replies = st.dictionaries(
 @given(reply=replies | json_values, known=st.booleans())
 @example(reply={"results": [3.4028235677973366e38]}, known=False)
 def test_whatever_a_reply_is(method: str, reply: Any, known: bool) -> None:
-    """A V2 response comes of it, or a GatewayError."""
+    """Any JSON reply yields a V2 response or a GatewayError."""
     signatures = echo([Tensor("x", "FP32", [1], b"1234"), Tensor("y", "BYTES", [1], b"")])
     body = orjson.dumps(
         {
@@ -122,7 +122,7 @@ def test_whatever_a_reply_is(method: str, reply: Any, known: bool) -> None:
     except GatewayError as refused:
         assert refused.message.encode()
     else:
-        # Numbers beyond a datatype's range are infinite, which V2's JSON tells by a bare word, as Triton's does.
+        # Numbers beyond a datatype's range become infinite, which is a bare token in V2's JSON, as in Triton's.
         assert json.loads(answered.body)["model_name"] == "m"
 
 
@@ -130,7 +130,7 @@ def test_whatever_a_reply_is(method: str, reply: Any, known: bool) -> None:
 @settings(max_examples=150, deadline=None)
 @given(data=st.binary(max_size=40) | st.lists(tensors(), max_size=2), cut=st.integers(0, 60))
 def test_whatever_a_message_is(method: str, data: Any, cut: int) -> None:
-    """The same by gRPC, of a message that ends early too."""
+    """Any gRPC reply, complete or truncated, yields a V2 response or a GatewayError."""
     if not isinstance(data, bytes):
         response = messages.message("PredictResponse")()
         for tensor in data:
@@ -149,7 +149,7 @@ def test_whatever_a_message_is(method: str, data: Any, cut: int) -> None:
 @few
 @given(st.binary(max_size=60))
 def test_whatever_a_request_is(data: bytes) -> None:
-    """It is read, or refused with a GatewayError."""
+    """Any request is read or rejected with a GatewayError."""
     try:
         made = Inference(data, model="m")
         made.rest_request()

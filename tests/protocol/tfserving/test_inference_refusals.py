@@ -1,4 +1,4 @@
-"""V2 inferences that TF Serving is not asked, and answers of it that say nothing."""
+"""V2 inference requests that TF Serving cannot serve, and replies of TF Serving that cannot be read."""
 
 from typing import Any
 
@@ -76,7 +76,7 @@ REFUSED = [
 
 @pytest.mark.parametrize("options, kind, said", [row[1:] for row in REFUSED], ids=[row[0] for row in REFUSED])
 def test_what_is_refused(options: dict[str, Any], kind: ErrorKind, said: str) -> None:
-    """With the name of what has no place, or of what is wrong."""
+    """A malformed or unsupported request is rejected; the error names the cause."""
     with pytest.raises(GatewayError, match=said) as refused:
         translation(**options).request()
     assert refused.value.kind is kind
@@ -84,21 +84,21 @@ def test_what_is_refused(options: dict[str, Any], kind: ErrorKind, said: str) ->
 
 @pytest.mark.parametrize("options, kind, said", [row[1:] for row in REFUSED if row[0].startswith("a feature")])
 def test_what_is_refused_by_grpc(options: dict[str, Any], kind: ErrorKind, said: str) -> None:
-    """The same features."""
+    """The gRPC translation rejects malformed and unsupported requests too."""
     with pytest.raises(GatewayError, match=said) as refused:
         translation(**options).call()
     assert refused.value.kind is kind
 
 
 def test_a_raw_binary_request_is_refused() -> None:
-    """Its input has no name."""
+    """A raw binary request is unsupported, because its input has no name."""
     with pytest.raises(GatewayError, match="name the input") as refused:
         infer_translation(b"1234", 0, model="half")
     assert refused.value.kind is ErrorKind.UNSUPPORTED
 
 
 def test_what_has_no_place_is_dropped_where_the_engine_is_set_so() -> None:
-    """And its names are told."""
+    """With `drop`, unsupported parameters are left out and listed."""
     made = translation(
         [X | {"parameters": {"hint": 1}}], {"priority": 2}, [{"name": "y", "parameters": {"hint": 2}}], drop=True
     )
@@ -134,7 +134,7 @@ def test_what_has_no_place_is_dropped_where_the_engine_is_set_so() -> None:
     ],
 )
 def test_replies_that_cannot_be_understood(options: dict[str, Any], body: bytes, said: str) -> None:
-    """They are the engine's fault."""
+    """A malformed REST reply is an upstream protocol error."""
     with pytest.raises(GatewayError, match=said) as refused:
         translation(**options).whole(Reply(200, body))
     assert refused.value.kind is ErrorKind.UPSTREAM_PROTOCOL
@@ -143,7 +143,7 @@ def test_replies_that_cannot_be_understood(options: dict[str, Any], body: bytes,
 @pytest.mark.parametrize("parameters", [{}, {"method": "classify"}, {"method": "regress"}])
 @pytest.mark.parametrize("data", [b"\x0a\xff", b"\x0a\x02\x0a\xff", b"\xff", b"\x12\x02\x0a\xff"])
 def test_messages_that_cannot_be_understood(parameters: dict[str, str], data: bytes) -> None:
-    """Neither can these."""
+    """A malformed gRPC reply is an upstream protocol error."""
     asked = request_of([Tensor("x", "FP32", [1], bytes(4))], parameters).SerializeToString()
     with pytest.raises(GatewayError) as refused:
         Inference(asked, model="half").response_of_call(data)
@@ -151,7 +151,7 @@ def test_messages_that_cannot_be_understood(parameters: dict[str, str], data: by
 
 
 def test_an_output_that_the_model_does_not_answer() -> None:
-    """Where no signature is known, the reply tells."""
+    """Without signatures, a requested output that is missing from the reply is a bad request."""
     translated = translation(signatures=None, outputs=[{"name": "y"}, {"name": "z"}])
     with pytest.raises(GatewayError, match="unexpected inference output 'z'") as refused:
         translated.whole(Reply(200, b'{"outputs": {"y": [1.0]}}'))

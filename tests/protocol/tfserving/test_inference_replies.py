@@ -1,4 +1,4 @@
-"""What V2 clients read of TF Serving's answers."""
+"""TF Serving's replies as V2 clients receive them."""
 
 import json
 import struct
@@ -97,13 +97,13 @@ ANSWERS = [
 
 @pytest.mark.parametrize("options, body, outputs", [row[1:] for row in ANSWERS], ids=[row[0] for row in ANSWERS])
 def test_what_is_answered_by_rest(options: dict[str, Any], body: bytes, outputs: Any) -> None:
-    """Names and datatypes are the signature's, shapes those of the lists."""
+    """Names and datatypes come from the signature, shapes from the nested lists."""
     told = answer(translation(**options), body)
     assert repr(told) == repr({"model_name": "half", "model_version": "", "outputs": outputs})
 
 
 def test_a_reply_in_binary() -> None:
-    """As V2 clients ask for it: raw tensors behind the JSON."""
+    """Outputs requested in binary are raw tensors after the JSON."""
     body = orjson.dumps({"id": "7", "inputs": [X], "outputs": [{"name": "y", "parameters": {"binary_data": True}}]})
     translated = infer_translation(body, None, model="half", version="123")
     translated.know(TWO)
@@ -129,7 +129,7 @@ GRPC_ANSWERS = {
 
 @pytest.mark.parametrize("name", GRPC_ANSWERS)
 def test_what_is_answered_by_grpc(name: str) -> None:
-    """What TF Serving's classes serialised is read; the version is the one that answered."""
+    """Replies serialized by TF Serving's classes are read; the version is the one in the reply."""
     parameters = {} if name == "predict" else {"method": name}
     asked = request_of([Tensor("x", "FP32", [1], bytes(4))], parameters, "7").SerializeToString()
     response = parse(
@@ -148,14 +148,14 @@ def test_what_is_answered_by_grpc(name: str) -> None:
         (
             b'{ "error": "it\\\'s \\303\\274" }',
             '{ "error": "it\\\'s \\303\\274" }',
-        ),  # what C escapes, JSON does not read
+        ),  # C escapes are invalid JSON
         (b"<html>\xff", "<html>\ufffd"),
         (b'{"error": {"code": 3}}', '{"code":3}'),
         (b"", ""),
     ],
 )
 def test_errors_keep_their_status_and_their_text(body: bytes, text: str) -> None:
-    """As V2's error object."""
+    """An error keeps its status and text, in V2's error object."""
     assert read_error(body)[0] == text
     reply = translation().whole(Reply(404, body, "text/plain"))
     assert (reply.status, orjson.loads(reply.body), reply.content_type) == (404, {"error": text}, "application/json")

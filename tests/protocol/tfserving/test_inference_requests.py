@@ -1,4 +1,4 @@
-"""V2 inferences at TF Serving: what it is asked, by REST and by gRPC."""
+"""V2 inference requests translated for TF Serving's REST and gRPC APIs."""
 
 import struct
 from typing import Any
@@ -74,7 +74,7 @@ ASKED = [
 
 @pytest.mark.parametrize("options, path, body", [row[1:] for row in ASKED], ids=[row[0] for row in ASKED])
 def test_what_is_asked_by_rest(options: dict[str, Any], path: str, body: Any) -> None:
-    """Columns keep tensors whole; rows, examples, signatures and versions are chosen by parameters."""
+    """Tensors are sent as columns by default; parameters select rows, examples, the signature and the version."""
     made = translation(**options).request()
     assert (made.path, made.method, made.content_type) == (path, "POST", "application/json")
     if body is not None:
@@ -82,7 +82,7 @@ def test_what_is_asked_by_rest(options: dict[str, Any], path: str, body: Any) ->
 
 
 def test_bare_tokens_are_written() -> None:
-    """NaN and infinities in a request, in binary or JSON, in columns, rows and examples."""
+    """NaN and infinities are written as bare tokens in columns, rows and examples."""
     raw = struct.pack("<2f", float("nan"), float("-inf"))
     head = orjson.dumps(
         {"inputs": [X | {"shape": [2], "parameters": {"binary_data_size": 8}} | {"data": None}]}
@@ -108,7 +108,7 @@ CALLS = [
 
 @pytest.mark.parametrize("name, options, rpc", CALLS, ids=[row[0] for row in CALLS])
 def test_what_is_asked_by_grpc(name: str, options: dict[str, Any], rpc: str) -> None:
-    """Byte for byte what TF Serving's own classes serialise."""
+    """The messages equal, byte for byte, those that TF Serving's own classes serialize."""
     inputs = [X] if rpc == "Predict" else [X | {"shape": [2], "data": [2, 4]}]
     made = translation(inputs, model="half_plus_two", **options).call()
     assert made.path == f"/tensorflow.serving.PredictionService/{rpc}".encode()
@@ -116,7 +116,7 @@ def test_what_is_asked_by_grpc(name: str, options: dict[str, Any], rpc: str) -> 
 
 
 def test_metadata_and_status_by_grpc() -> None:
-    """Byte for byte, too."""
+    """The metadata and status requests equal, byte for byte, those that TF Serving's own classes serialize."""
     metadata, status = metadata_call(target("half_plus_two")), status_call(target("half_plus_two"))
     assert metadata.message == REQUESTS["metadata"]
     assert metadata.path == b"/tensorflow.serving.PredictionService/GetModelMetadata"
@@ -125,7 +125,7 @@ def test_metadata_and_status_by_grpc() -> None:
 
 
 def test_features_by_grpc() -> None:
-    """Each datatype goes into the list that holds it: floats, integers, bytes."""
+    """Each datatype is sent in the matching feature list: floats, integers or bytes."""
     tensors = [
         Tensor("counts", "INT8", [2, 2], b"\x01\xfe\x03\x04"),
         Tensor("words", "BYTES", [2, 1, 2], b"\x01\0\0\0a\x01\0\0\0\xff\0\0\0\0\x01\0\0\0d"),
@@ -147,7 +147,8 @@ def test_features_by_grpc() -> None:
     ],
 )
 def test_whose_signatures_a_request_wants_to_know(parameters: dict[str, str], path: str, wants: bool) -> None:
-    """Those of the version that it names; examples are asked and answered without, and are not held to any."""
+    """A predict request needs the signatures of its version; requests with examples need none and are not checked
+    against any."""
     made = translation([X | {"name": "other"}], parameters, signatures=None)
     requested = made.requested
     assert (requested.target.metadata_path, requested.method is Method.PREDICT) == (path, wants)
@@ -157,7 +158,7 @@ def test_whose_signatures_a_request_wants_to_know(parameters: dict[str, str], pa
 
 
 def test_it_is_a_translator_that_does_not_stream() -> None:
-    """As the data plane carries one."""
+    """The translation is a Translator without streaming; a streamed reply is an error."""
     translated: Translator = translation(model="half:stable")
     assert (translated.streams, translated.end()) == (False, b"")
     with pytest.raises(GatewayError, match="streams its answer to a request for one"):

@@ -15,7 +15,7 @@ from gateway.protocol.tfserving.predict import columns
 from tests.protocol.conversion import inferences
 
 NAN, INFINITY = float("nan"), float("inf")
-LARGEST = "1.7976931348623157e+308"  # the sum of two is infinite
+LARGEST = "1.7976931348623157e+308"  # twice this value is infinite
 
 
 def value(tensor: RawTensor) -> Any:
@@ -53,12 +53,12 @@ WRITTEN = [
 
 @pytest.mark.parametrize("datatype, shape, raw, text", WRITTEN, ids=[f"{row[0]} {row[3]}" for row in WRITTEN])
 def test_tensors_are_nested_lists(datatype: str, shape: tuple[int, ...], raw: bytes, text: str) -> None:
-    """In the tensor's shape, with bare tokens for what JSON has no number for."""
+    """Tensors are nested lists in the tensor's shape, with bare tokens for NaN and infinities."""
     assert orjson.dumps(value(RawTensor("x", datatype, shape, raw))).decode() == text
 
 
 def test_names_that_make_text_base64() -> None:
-    """TF Serving's suffix, and the one name that would make a text look like base64."""
+    """Text is base64 under names with TF Serving's suffix, and under the name `b64`."""
     for name in ("image_bytes", "b64"):
         assert value(RawTensor(name, "BYTES", (1,), texts(b"a"))) == [{"b64": "YQ=="}]
     assert value(RawTensor("bytes", "BYTES", (1,), texts(b"a"))) == ["a"]
@@ -84,14 +84,14 @@ def test_names_that_make_text_base64() -> None:
     ],
 )
 def test_values_are_read(datatype: str | None, told: Any, shape: tuple[int, ...], raw: bytes) -> None:
-    """By the signature's datatype, or one that holds them."""
+    """Values are read as the signature's datatype, or as one that holds them if there is none."""
     found = read("x", datatype, told)
     assert (found.shape, found.raw) == (shape, raw)
     assert datatype is None or found.datatype == datatype
 
 
 def test_an_empty_tensor_has_the_axes_of_its_signature() -> None:
-    """JSON shows none behind the first that is empty."""
+    """An empty tensor takes the axes that JSON cannot show from its signature."""
     assert read("x", "FP32", [], (-1, 4, -1)).shape == (0, 4, 0)
     assert read("x", "FP32", [[], []], (2, -1, 3)).shape == (2, 0, 3)
     assert read("x", "FP32", [[], []], None).shape == (2, 0)
@@ -115,13 +115,13 @@ def test_an_empty_tensor_has_the_axes_of_its_signature() -> None:
     ],
 )
 def test_values_that_are_no_tensor(datatype: str | None, told: Any, said: str) -> None:
-    """They are refused with what is wrong."""
+    """Values that form no tensor are rejected; the error describes the problem."""
     with pytest.raises(ValueError, match=said):
         read("x", datatype, told)
 
 
 def test_a_shape_of_a_few_bytes_makes_nothing_large() -> None:
-    """An empty tensor's lists are counted first."""
+    """An empty tensor with a huge axis is rejected before its lists are allocated."""
     with pytest.raises(ValueError, match="too many lists"):
         value(RawTensor("x", "FP32", (2**40, 0), b""))
 
@@ -136,13 +136,13 @@ def test_a_shape_of_a_few_bytes_makes_nothing_large() -> None:
     ],
 )
 def test_bare_tokens_are_read(text: bytes, told: Any) -> None:
-    """NaN and its like where a number stands, and not in a text; texts that are not UTF-8."""
+    """Bare NaN and infinity tokens are read outside strings; text may be invalid UTF-8."""
     assert triton_json.read(text) == told
 
 
 @pytest.mark.parametrize("text", [b"", b"{", b"[NaN", b"[1,]", b"NaNs", b"[" * 100_000 + b"NaN"])
 def test_what_is_no_json(text: bytes) -> None:
-    """It is a ValueError, whatever it is."""
+    """Invalid JSON raises a ValueError."""
     with pytest.raises(ValueError):
         triton_json.read(text)
 
@@ -150,8 +150,8 @@ def test_what_is_no_json(text: bytes) -> None:
 @settings(max_examples=300, deadline=None)
 @given(inferences.tensors())
 def test_nothing_is_lost_on_the_way_to_json_and_back(tensor: inferences.Tensor) -> None:
-    """Every datatype, texts of any bytes; a NaN stays one, and its payload is not kept. An empty tensor's axes are
-    those of its signature."""
+    """Tensors of every datatype survive a round trip through JSON, except for NaN payloads; an empty tensor's axes
+    come from its signature."""
     written = orjson.dumps(value(RawTensor(tensor.name, tensor.datatype, tuple(tensor.shape), tensor.raw)))
     found = read(tensor.name, tensor.datatype, triton_json.read(written), tensor.shape)
     assert (found.datatype, list(found.shape)) == (tensor.datatype, tensor.shape)
@@ -160,7 +160,7 @@ def test_nothing_is_lost_on_the_way_to_json_and_back(tensor: inferences.Tensor) 
 
 
 def canonical(datatype: str, raw: bytes) -> Any:
-    """Raw data with one NaN for all."""
+    """Raw data with all NaN values made equal."""
     if datatype == "BF16":
         return [half if (half & 0x7FFF) <= 0x7F80 else "NaN" for (half,) in struct.iter_unpack("<H", raw)]
     code = {"FP16": "e", "FP32": "f", "FP64": "d"}.get(datatype)

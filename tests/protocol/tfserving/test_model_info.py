@@ -1,4 +1,4 @@
-"""What TF Serving says of its models, and what V2 clients hear."""
+"""TF Serving's model metadata and status, and the V2 metadata made from them."""
 
 import json
 from typing import Any
@@ -36,19 +36,19 @@ SIGNATURES = Signatures(
 
 
 def test_signatures() -> None:
-    """By REST and by gRPC they say the same."""
+    """The signatures are the same by REST and by gRPC."""
     assert read_signatures(HALF_PLUS_TWO) == SIGNATURES
     assert read_signatures_message(RESPONSES["metadata"]) == SIGNATURES
 
 
 def test_a_request_without_a_signature_name_has_the_default() -> None:
-    """`serving_default`, as TF Serving does it; none where the model has none of that name."""
+    """A request without a signature name uses `serving_default`; an unknown name finds no signature."""
     assert SIGNATURES.find("") is SIGNATURES.find("serving_default") is SIGNATURES.by_name["serving_default"]
     assert SIGNATURES.find("nothing") is None
 
 
 def test_metadata_and_config_of_a_model() -> None:
-    """Those of the default signature, in V2's words."""
+    """V2 metadata and configuration describe the default signature."""
     assert metadata_of("half", SIGNATURES) == {
         "name": "half",
         "versions": ["123"],
@@ -83,8 +83,8 @@ EVERYTHING = metadata(
 
 
 def test_a_model_without_a_default_signature() -> None:
-    """The first by name is told; an unknown rank is one axis of any size; a datatype that V2 has no word for keeps
-    TensorFlow's."""
+    """Without a default signature the first by name is described; an unknown rank is one axis of any size, and
+    datatypes that V2 lacks keep TensorFlow's name."""
     told = metadata_of("m", read_signatures(EVERYTHING))
     assert told["versions"] == []
     assert told["inputs"] == [
@@ -102,7 +102,7 @@ def test_a_model_without_a_default_signature() -> None:
 
 @pytest.mark.parametrize("told", [SIGNATURES, read_signatures(EVERYTHING), Signatures("", {})])
 def test_metadata_and_config_are_tritons_messages(told: Signatures) -> None:
-    """Clients of gRPC get the same: nothing is lost on the way to the message."""
+    """The metadata and configuration convert to gRPC without loss."""
     answer = rpc_response("ModelMetadata", 200, json.dumps(metadata_of("m", told)).encode())
     message = parse("inference.ModelMetadataResponse", answer)
     assert [(each.name, each.datatype, list(each.shape)) for each in message.inputs] == [
@@ -135,14 +135,14 @@ def status(*states: tuple[str, str]) -> bytes:
     ],
 )
 def test_readiness(code: int, body: bytes, ready: bool, versions: list[str] | None) -> None:
-    """A model is ready once a version that was asked for is available."""
+    """A model is ready if at least one version is available."""
     assert ready_of(code, body) is ready
     if versions is not None:
         assert read_versions(body) == versions
 
 
 def test_readiness_by_grpc() -> None:
-    """The same of GetModelStatus's message."""
+    """Available versions are read from GetModelStatus's reply."""
     assert read_versions_message(RESPONSES["status"]) == ["123"]
     assert read_versions_message(b"") == []
 
@@ -159,7 +159,7 @@ def test_readiness_by_grpc() -> None:
     ],
 )
 def test_metadata_that_cannot_be_understood(body: bytes) -> None:
-    """It is the engine's fault."""
+    """Malformed metadata is an upstream protocol error."""
     with pytest.raises(GatewayError) as refused:
         read_signatures(body)
     assert refused.value.kind is ErrorKind.UPSTREAM_PROTOCOL
@@ -167,14 +167,14 @@ def test_metadata_that_cannot_be_understood(body: bytes) -> None:
 
 @pytest.mark.parametrize("read", [read_signatures_message, read_versions_message])
 def test_messages_that_cannot_be_understood(read: Any) -> None:
-    """It is the engine's fault."""
+    """A malformed message is an upstream protocol error."""
     with pytest.raises(GatewayError) as refused:
         read(b"\x0a\xff")
     assert refused.value.kind is ErrorKind.UPSTREAM_PROTOCOL
 
 
 def test_old_spellings_of_metadata() -> None:
-    """Fields that say nothing may be missing, numbers be numbers, a datatype that has no name its number."""
+    """Metadata may omit empty fields, give sizes as numbers, and give datatypes by number."""
     told = {"a": {"inputs": {"x": {"dtype": 1, "tensor_shape": {"dim": [{"size": 3}]}}}}}
     assert read_signatures(metadata("m", told)).by_name == {
         "a": ServingSignature("predict", {"x": TensorInfo("FP32", (3,))}, {})

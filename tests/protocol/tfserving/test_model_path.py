@@ -1,4 +1,4 @@
-"""Models as TF Serving names them."""
+"""TF Serving's model paths."""
 
 import pytest
 
@@ -20,13 +20,14 @@ from gateway.protocol.tfserving.model_info import ModelPath, target
     ],
 )
 def test_paths(told: tuple[str, ...], path: str) -> None:
-    """A version is a number or a label; a label stands behind the model's name, in a parameter, or in its place."""
+    """A version may be a number or a label; a label may follow the model's name, be a parameter, or replace the
+    version."""
     found = target(*told)
     assert (found.path, found.metadata_path) == (path, f"{path}/metadata")
 
 
 def test_fields() -> None:
-    """The number in its shortest form, as gRPC's int64 has it."""
+    """The version is normalized to the shortest form of an int64."""
     assert target("half", "0123") == ModelPath("half", "123")
     assert target("half:canary") == ModelPath("half", "", "canary")
 
@@ -44,7 +45,7 @@ def test_fields() -> None:
     ],
 )
 def test_what_names_no_model(told: tuple[str, ...], said: str) -> None:
-    """No name, several versions, or one that is too large: BAD_REQUEST."""
+    """A missing name, conflicting versions, or a version that is too large is a bad request."""
     with pytest.raises(GatewayError, match=said) as refused:
         target(*told)
     assert refused.value.kind is ErrorKind.BAD_REQUEST

@@ -1,4 +1,4 @@
-"""The server that stands in for TF Serving answers as its documentation says, and V2 requests get through to it."""
+"""V2 requests against a stand-in for TF Serving that gives the documented replies."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tests.support.tfserving import TfServing, answer
     "method, path, body, status, told", DOCUMENTED, ids=[f"{row[0]} {row[1]} {row[2]}" for row in DOCUMENTED]
 )
 def test_what_is_documented(method: str, path: str, body: Any, status: int, told: Any) -> None:
-    """Statuses and JSON are those of TF Serving's documentation, tests and error texts."""
+    """The stand-in's statuses and JSON are those of TF Serving's documentation, tests and error texts."""
     answered = answer(method, path, b"" if body is None else json.dumps(body).encode())
     assert (answered[0], json.loads(answered[1])) == (status, told)
 
@@ -87,7 +87,7 @@ def translation(inputs: list[Any], parameters: dict[str, Any], **named: str) -> 
 def test_v2_infer_by_rest(
     server: TfServing, inputs: list[Any], parameters: dict[str, Any], named: dict[str, str], outputs: dict[str, Any]
 ) -> None:
-    """A V2 request goes there with the signatures that the server told, and its reply comes back."""
+    """A V2 request is translated with the server's signatures, and its reply is translated back."""
     made = translation(inputs, parameters, **named)
     made.know(read_signatures(fetch(server, "GET", made.requested.target.metadata_path).body))
     request = made.request()
@@ -108,7 +108,7 @@ def test_v2_infer_by_rest(
 def test_v2_infer_by_grpc(
     server: TfServing, inputs: list[Any], parameters: dict[str, Any], named: dict[str, str], outputs: dict[str, Any]
 ) -> None:
-    """The same by gRPC, where the reply tells which version answered."""
+    """By gRPC too, a V2 request and its reply are translated; the reply names the version that served it."""
     signatures = read_signatures_message(call(server, metadata_call(target("half_plus_two"))))
     made = translation(inputs, parameters, **named)
     made.know(signatures)
@@ -119,7 +119,7 @@ def test_v2_infer_by_grpc(
 
 
 def test_readiness_and_errors(server: TfServing) -> None:
-    """What it serves is ready, by its name, version and label; what it does not serve is an error of V2."""
+    """A served model is ready by name, version and label; an error becomes V2's error object."""
     for model, version, ready in (
         *(("half_plus_two", "", True), ("half_plus_two", "123", True), ("half_plus_two:stable", "", True)),
         *(("half_plus_two", "7", False), ("half_plus_two:other", "", False), ("half", "", False)),

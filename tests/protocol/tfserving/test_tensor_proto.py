@@ -1,4 +1,4 @@
-"""Tensors in TensorFlow's protobuf, as TensorFlow itself writes and reads them (`vectors`)."""
+"""Reading and writing TensorFlow's TensorProto, against messages that TensorFlow wrote (`vectors`)."""
 
 import pytest
 from hypothesis import given, settings
@@ -25,7 +25,7 @@ def write(datatype: str, shape: tuple[int, ...], raw: bytes) -> bytes:
 
 @pytest.mark.parametrize("line", [line for line in SCHEMA.split("\n") if line])
 def test_our_schemas_are_part_of_theirs(line: str) -> None:
-    """Each field has the number and the type that it has in the generated classes."""
+    """Each field of the bundled schemas has the number and type of the generated classes."""
     name, *fields = line.split()
     assert set(fields) <= set(SCHEMAS[name])
     assert message(name.rpartition(".")[2]).DESCRIPTOR.full_name == name
@@ -35,7 +35,7 @@ def test_our_schemas_are_part_of_theirs(line: str) -> None:
 def test_what_tensorflow_wrote_is_read_as_it_reads_it(
     datatype: str, shape: list[int], raw: bytes, proto: bytes
 ) -> None:
-    """In typed fields, as content, with the last value going on: the same raw data."""
+    """Typed fields, tensor_content and repeated last values decode to the same raw data as in TensorFlow."""
     assert read(proto) == (datatype, tuple(shape), raw)
 
 
@@ -46,7 +46,7 @@ WRITTEN = [row for row in TENSORS if row[0].endswith("typed" if row[1] == "BYTES
 def test_tensors_are_written_as_tensorflow_writes_them(
     datatype: str, shape: list[int], raw: bytes, proto: bytes
 ) -> None:
-    """Numbers as `tensor_content`, texts in their field, byte for byte."""
+    """Numbers are written as `tensor_content` and texts in their field, byte for byte as TensorFlow does."""
     assert len(WRITTEN) == len(DATATYPES)
     assert write(datatype, tuple(shape), raw) == proto
 
@@ -54,13 +54,13 @@ def test_tensors_are_written_as_tensorflow_writes_them(
 @settings(max_examples=200, deadline=None)
 @given(inferences.tensors())
 def test_nothing_is_lost_on_the_way_to_a_tensor_proto_and_back(tensor: inferences.Tensor) -> None:
-    """Every datatype, NaNs to the last bit, texts of any bytes."""
+    """Tensors of every datatype survive a round trip bit for bit."""
     shape = tuple(tensor.shape)
     assert read(write(tensor.datatype, shape, tensor.raw)) == (tensor.datatype, shape, tensor.raw)
 
 
 def test_every_datatype_of_v2_has_a_number() -> None:
-    """There and back; TensorFlow's names too."""
+    """V2's datatypes convert to TensorFlow's numbers and back, and from TensorFlow's names."""
     assert [of_number(number_of(datatype)) for datatype in DATATYPES] == list(DATATYPES)
     assert [of_name(name) for name in ("DT_FLOAT", "DT_HALF", "DT_BFLOAT16", "DT_STRING", "DT_UINT16", "DT_INT8")] == [
         *("FP32", "FP16", "BF16", "BYTES", "UINT16", "INT8")
@@ -106,7 +106,7 @@ def shape(*axes: int, unknown_rank: bool = False) -> dict[str, object]:
     ],
 )
 def test_malformed_tensors(data: bytes, said: str) -> None:
-    """What is no tensor is a ValueError, and a small one that claims to be large makes nothing large."""
+    """A malformed tensor raises a ValueError, and a small one with a huge shape allocates no memory for it."""
     with pytest.raises(ValueError, match=said):
         read(data)
 
@@ -121,13 +121,13 @@ def test_malformed_tensors(data: bytes, said: str) -> None:
     ],
 )
 def test_tensors_that_cannot_be_written(datatype: str, shape: tuple[int, ...], raw: bytes, said: str) -> None:
-    """Data that is not that of the shape is refused."""
+    """Data that does not fit the shape is rejected."""
     with pytest.raises(ValueError, match=said):
         write(datatype, shape, raw)
 
 
 def test_messages_that_are_malformed() -> None:
-    """They are a ValueError with the message's full name; one that does not exist is a KeyError."""
+    """A malformed message raises a ValueError with the message's full name; an unknown type raises a KeyError."""
     with pytest.raises(ValueError, match=r"the message is no tensorflow\.serving\.PredictResponse"):
         parse("PredictResponse", b"\x12\xff")
     with pytest.raises(KeyError):

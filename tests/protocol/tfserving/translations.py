@@ -1,4 +1,4 @@
-"""Translations of V2 requests, as tests spell them."""
+"""Short constructors of TF Serving translations for tests."""
 
 from typing import Any
 

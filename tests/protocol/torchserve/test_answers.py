@@ -1,4 +1,4 @@
-"""What a V2 client reads of TorchServe's answer to an infer."""
+"""TorchServe's replies to inference requests, as V2 clients receive them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def output(datatype: str, shape: list[int], data: list[Any], content_type: str =
 
 OBJECT = '{"cat": 0.9, "dog": 0.1}'
 
-# body, content type, what the client asks -> outputs
+# body and content type of the reply, the client's request -> outputs
 ANSWERS: dict[str, tuple[str, str, dict[str, Any], list[Any]]] = {
     "numbers": ("[0.25, 1]", "", {}, [output("FP64", [2], [0.25, 1.0])]),
     "whole numbers": ("[\n  [1, 2],\n  [3, 4]\n]", "", {}, [output("INT64", [2, 2], [1, 2, 3, 4])]),
@@ -65,7 +65,7 @@ ANSWERS: dict[str, tuple[str, str, dict[str, Any], list[Any]]] = {
 
 @pytest.mark.parametrize("body, content_type, wants, outputs", ANSWERS.values(), ids=ANSWERS)
 def test_answers(body: str, content_type: str, wants: dict[str, Any], outputs: list[Any]) -> None:
-    """An answer is one output, or more, of a datatype and shape that it looks like; else one of bytes."""
+    """Outputs get the datatype and shape of the JSON in the reply; any other reply is one BYTES output."""
     reply = made(**wants).whole(Reply(200, body.encode(), content_type))
     assert (reply.status, reply.content_type, reply.head_bytes) == (200, "application/json", None)
     told = json.loads(reply.body)
@@ -74,13 +74,13 @@ def test_answers(body: str, content_type: str, wants: dict[str, Any], outputs: l
 
 
 def test_numbers_that_are_not_finite() -> None:
-    """Python writes NaN and Infinity, and so does V2."""
+    """NaN and Infinity in TorchServe's JSON are kept in V2's."""
     body = made().whole(Reply(200, b"[NaN, -Infinity]", "")).body
     assert b'"datatype":"FP64","shape":[2],"data":[NaN,-Infinity]' in body
 
 
 def test_binary_outputs() -> None:
-    """Where the client asks for binary data, the outputs stand behind the JSON."""
+    """Outputs requested in binary follow the JSON."""
     reply = made({"binary_data_output": True}).whole(Reply(200, b"\x89PNG", "image/png"))
     assert reply.content_type == "application/octet-stream"
     assert reply.head_bytes is not None
@@ -104,7 +104,7 @@ def test_binary_outputs() -> None:
     ],
 )
 def test_answers_that_nobody_understands(body: bytes, wants: dict[str, Any], message: str) -> None:
-    """An answer without what the client asks for is the engine's fault, and says so."""
+    """A malformed reply, or one without a requested output, is an upstream protocol error."""
     with pytest.raises(GatewayError, match=message) as failed:
         made(**wants).whole(Reply(200, body, ""))
     assert failed.value.kind is ErrorKind.UPSTREAM_PROTOCOL
@@ -122,13 +122,13 @@ ERRORS = {
 
 @pytest.mark.parametrize("status, body, told, message", ERRORS.values(), ids=ERRORS)
 def test_errors(status: int, body: str, told: int, message: str) -> None:
-    """An error is V2's; a wrong token and a handler's failure have the statuses that they have elsewhere."""
+    """An error becomes V2's error object; a wrong token has status 401 and a handler's failure 500."""
     reply = made().whole(Reply(status, body.encode()))
     assert (reply.status, json.loads(reply.body)) == (told, {"error": message})
 
 
 def test_models() -> None:
-    """Whether a model is there is asked by OPTIONS; its metadata is one BYTES in and out."""
+    """Model readiness is queried with OPTIONS; the metadata is one BYTES input and one BYTES output."""
     ready = translator(Operation.MODEL_READY, model="here")
     request = ready.request()
     assert (request.method, request.path, request.body) == ("OPTIONS", "/predictions/here", b"")

@@ -1,4 +1,4 @@
-"""V2's generate and generate_stream at a TorchServe."""
+"""V2's generate and generate_stream translated for TorchServe."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ REQUESTS: dict[str, tuple[dict[str, Any], str, bytes]] = {
 
 @pytest.mark.parametrize("body, content_type, written", REQUESTS.values(), ids=REQUESTS)
 def test_requests(body: dict[str, Any], content_type: str, written: bytes) -> None:
-    """A text goes as it is; what stands beside it needs an object."""
+    """A prompt alone is sent as plain text; with further fields it is sent as a JSON object."""
     request = translator(Operation.GENERATE, json.dumps(body).encode(), model="m", version="2").request()
     assert request == EngineRequest("/predictions/m/2", written, content_type)
 
 
 def test_sequences() -> None:
-    """A sequence is told in headers, and leaves the text as it is."""
+    """Sequence parameters are sent as headers, and the prompt remains plain text."""
     body = b'{"text_input":"hi","parameters":{"sequence_id":"s","sequence_end":true}}'
     request = translator(Operation.GENERATE_STREAM, body, model="m").request()
     assert request.body == b"hi"
@@ -68,7 +68,7 @@ def test_sequences() -> None:
     ],
 )
 def test_refusals(body: bytes, kind: ErrorKind, message: str) -> None:
-    """What is no generate request, or has no place in the envelope, is refused."""
+    """A request that is malformed, or that the envelope cannot hold, is rejected."""
     with pytest.raises(GatewayError) as refused:
         translator(Operation.GENERATE, body, model="m").request()
     assert refused.value.kind is kind
@@ -76,7 +76,7 @@ def test_refusals(body: bytes, kind: ErrorKind, message: str) -> None:
 
 
 def test_dropping() -> None:
-    """With `unsupported: drop` what has no place in the envelope is left out, and known to be."""
+    """With `drop`, fields that the envelope cannot hold are left out and listed."""
     body = b'{"text_input":"a","top_k":1}'
     request = translator(Operation.GENERATE, body, model="m", envelope=Envelope.JSON, drop=True).request()
     assert (request.body, request.dropped) == (b'{"instances":[{"data":"a"}]}', ("top_k",))
@@ -108,7 +108,7 @@ WHOLE: dict[str, tuple[dict[str, Any], str, dict[str, Any]]] = {
 
 @pytest.mark.parametrize("request_body, reply, told", WHOLE.values(), ids=WHOLE)
 def test_whole_replies(request_body: dict[str, Any], reply: str, told: dict[str, Any]) -> None:
-    """The answer is `text_output`; of an object, its text is, and the rest stands beside."""
+    """A plain reply is `text_output`; of an object, `text` is, and its other members are kept."""
     answered = asked(request_body).whole(Reply(200, reply.encode(), ""))
     assert answered.status == 200
     assert json.loads(answered.body) == NAMES | told
@@ -119,7 +119,7 @@ def events(data: bytes) -> list[Any]:
 
 
 def test_a_piece_is_an_event() -> None:
-    """Every piece of text is told at once, and is an event of its own."""
+    """Each chunk of text is forwarded immediately as its own event."""
     made = asked(PLAIN | {"id": "7"}, streams=True)
     assert made.streams
     assert made.feed(b"one ") == (b'data: {"id":"7","model_name":"here","model_version":"1","text_output":"one "}\n\n')
@@ -128,7 +128,7 @@ def test_a_piece_is_an_event() -> None:
 
 
 def test_objects_are_events() -> None:
-    """Of a stream of objects each is an event, however they come."""
+    """Each JSON object in a stream is one event, however the stream is split."""
     made = asked(OBJECT, streams=True)
     assert made.feed(b'{"text": "one", ') == b""
     told = events(made.feed(b'"tokens": 1}\n{"text": "two"}{"te'))
@@ -137,7 +137,7 @@ def test_objects_are_events() -> None:
 
 
 def test_texts_where_objects_were_expected() -> None:
-    """A handler that is asked by an object may still answer in text."""
+    """A handler may reply to a JSON object with plain text."""
     made = asked(OBJECT, streams=True)
     assert events(made.feed(b"one") + made.feed(b"{two") + made.end()) == [
         NAMES | {"text_output": "one"},
@@ -147,7 +147,7 @@ def test_texts_where_objects_were_expected() -> None:
 
 @given(st.text(), st.lists(st.integers(0, 200)))
 def test_text_cut_anywhere(text: str, cuts: list[int]) -> None:
-    """However the stream is cut, in the middle of a character too, the text is whole."""
+    """The text does not depend on how the stream is split, even within a character."""
     data = text.encode()
     at = [0, *sorted(min(cut, len(data)) for cut in cuts), len(data)]
     made = asked(PLAIN, streams=True)
@@ -157,7 +157,7 @@ def test_text_cut_anywhere(text: str, cuts: list[int]) -> None:
 
 @given(st.lists(st.text(), min_size=1), st.lists(st.integers(0, 300)))
 def test_objects_cut_anywhere(texts: list[str], cuts: list[int]) -> None:
-    """However the stream is cut, each object is one event."""
+    """The objects do not depend on how the stream is split into chunks."""
     data = b"".join(json.dumps({"text": text}).encode() for text in texts)
     at = [0, *sorted(min(cut, len(data)) for cut in cuts), len(data)]
     made = asked(OBJECT, streams=True)
@@ -166,7 +166,7 @@ def test_objects_cut_anywhere(texts: list[str], cuts: list[int]) -> None:
 
 
 def test_no_text() -> None:
-    """Bytes that are no text are the engine's fault; so is a text that ends in the middle of a character."""
+    """Text that is not UTF-8, or that ends within a character, is an upstream protocol error."""
     for data in (b"\xff", "ü".encode()[:1]):
         made = asked(PLAIN, streams=True)
         with pytest.raises(GatewayError, match="not UTF-8") as failed:
@@ -176,13 +176,13 @@ def test_no_text() -> None:
 
 
 def test_an_object_without_an_end() -> None:
-    """An object that does not end is not held forever."""
+    """An object beyond the size limit is rejected and not buffered further."""
     made = asked(OBJECT, streams=True)
     with pytest.raises(GatewayError, match="an object is longer than"):
         made.feed(b'{"text": "' + b"x" * MAX_OBJECT_CHARACTERS)
 
 
 def test_failures() -> None:
-    """A failure is a reply with a status."""
+    """A failed stream request is a whole reply with its status."""
     made = asked(PLAIN, streams=True)
     assert made.whole(Reply(404, b'{"code": 404, "type": "ModelNotFoundException", "message": "no"}')).status == 404

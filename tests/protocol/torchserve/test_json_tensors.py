@@ -1,4 +1,4 @@
-"""Tensors as nested JSON, and back."""
+"""Conversion between tensors and nested JSON."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def tensors(draw: st.DrawFn) -> RawTensor:
 
 @given(tensors())
 def test_there_and_back(tensor: RawTensor) -> None:
-    """A tensor of a datatype that JSON has is the same after it was JSON, in its shape and to the last bit."""
+    """A tensor of a datatype that JSON supports survives a round trip bit for bit."""
     assert tensor_of("x", json.loads(orjson.dumps(json_value(tensor)))) == tensor
 
 
@@ -48,14 +48,14 @@ def test_there_and_back(tensor: RawTensor) -> None:
     ],
 )
 def test_no_values(datatype: str, raw: bytes, message: str) -> None:
-    """Data that is not its shape's, or that JSON does not hold, is said to be so."""
+    """Data that does not fit its shape, or that JSON cannot hold, raises a ValueError that names the problem."""
     with pytest.raises(ValueError, match=message):
         json_value(RawTensor("x", datatype, (2,), raw))
 
 
 @given(st.recursive(st.none() | st.booleans() | st.integers() | st.floats() | st.text(), st.lists))
 def test_any_value(value: Any) -> None:
-    """Whatever a handler answers is a tensor, or known to be none; its size is its shape's."""
+    """Any JSON value yields a tensor or None; the tensor's size fits its shape."""
     tensor = tensor_of("x", value)
     if tensor is not None and tensor.datatype in ("INT64", "FP64"):
         assert len(tensor.raw) == 8 * prod(tensor.shape)

@@ -1,4 +1,4 @@
-"""TorchServe's gRPC messages, against the classes that protobuf makes of their schema."""
+"""TorchServe's gRPC messages, compared with the classes that protobuf generates from their schema."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.torchserve.request import torchserve_request
 from gateway.protocol.torchserve.translator import prediction, predictions_request
 
-# TorchServe 0.12 `inference.proto` and google.rpc.Status, as much of them as is used.
+# The parts in use of TorchServe 0.12's `inference.proto` and of google.rpc.Status.
 SCHEMA = """
 name: "inference.proto" package: "t" syntax: "proto3"
 message_type { name: "Request"
@@ -60,7 +60,7 @@ def infer(body: bytes) -> bytes:
 )
 @pytest.mark.parametrize("version", ["", "1.0"])
 def test_requests(body: bytes, inputs: dict[str, bytes], version: str) -> None:
-    """A body is the input `data`, as TorchServe's own clients call it; parts have their names."""
+    """A single body is the input `data`, as in TorchServe's own clients; parts keep their names."""
     read = message("Request").FromString(predictions_request(torchserve_request(infer(body)), "m", version))
     assert (read.model_name, read.model_version, read.sequence_id) == ("m", version, "")
     assert dict(read.input) == inputs
@@ -71,7 +71,7 @@ def test_requests(body: bytes, inputs: dict[str, bytes], version: str) -> None:
     [(b'{"envelope":"json"}', "json envelope"), (b'{"sequence_id":7}', "knows no sequences")],
 )
 def test_what_needs_rest(parameters: bytes, message: str) -> None:
-    """What TorchServe would not read, or would lose, by gRPC is refused."""
+    """Requests that TorchServe's gRPC API cannot express are unsupported."""
     body = b'{"parameters":%b,"inputs":[{"name":"x","datatype":"INT8","shape":[2],"data":[1,2]}]}' % parameters
     with pytest.raises(GatewayError, match=message) as refused:
         predictions_request(torchserve_request(infer(body)), "m")
@@ -94,7 +94,7 @@ def test_responses(text: str, read: tuple[bytes, int, str]) -> None:
 
 @pytest.mark.parametrize("data", [b"\x0a\x05hi", b"\xff", b"\x12\x01\xff", b"\x1a\x01\x08"])
 def test_no_response(data: bytes) -> None:
-    """What is no PredictionResponse is the engine's fault."""
+    """A malformed PredictionResponse is an upstream protocol error."""
     with pytest.raises(GatewayError) as failed:
         prediction(data)
     assert failed.value.kind is ErrorKind.UPSTREAM_PROTOCOL

@@ -1,4 +1,4 @@
-"""The translation against a real TorchServe: what it is asked is what it takes, and its answers are read."""
+"""The TorchServe translation against a real TorchServe."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.support.torchserve import VERSION, TorchServe
 
 
 def ask(server: TorchServe, made: Translator, key: str | None = None) -> Reply:
-    """What a client reads of a request that is translated, sent, and answered whole."""
+    """The client's reply to a request that is translated and sent to TorchServe."""
     sent = made.request()
     headers = {name.decode(): value.decode() for name, value in sent.fields}
     headers |= {
@@ -83,12 +83,12 @@ INFERS: dict[str, tuple[str, list[dict[str, Any]], dict[str, Any], Any]] = {
 def test_infer(
     torchserve: TorchServe, model: str, inputs: list[dict[str, Any]], parameters: dict[str, Any], outputs: Any
 ) -> None:
-    """An infer reaches the handler as it takes it, in every envelope, and its answer is outputs; a failure an error."""
+    """In every envelope, the handler gets the inputs in the expected form, and its result or error is returned."""
     assert infer(torchserve, model, inputs, parameters=parameters) == outputs
 
 
 def test_parts(torchserve: TorchServe) -> None:
-    """Several inputs of a plain handler are parts: bytes as they are, numbers as values."""
+    """A plain handler gets several inputs as parts: bytes unchanged, numbers as values."""
     head = {"inputs": [tensor("n", "INT8", [2], [1, 2])]}
     head["inputs"].append({"name": "b", "datatype": "BYTES", "shape": [1], "parameters": {"binary_data_size": 7}})
     body = json.dumps(head).encode()
@@ -98,7 +98,7 @@ def test_parts(torchserve: TorchServe) -> None:
 
 
 def test_bytes_that_are_no_text(torchserve: TorchServe) -> None:
-    """Bytes go and come as they are, in binary tensors; what type they are is a parameter."""
+    """Binary tensors pass unchanged; the content type of the output is a parameter."""
     head = {
         "inputs": [{"name": "x", "datatype": "BYTES", "shape": [1], "parameters": {"binary_data_size": 9}}],
         "parameters": {"binary_data_output": True},
@@ -111,7 +111,7 @@ def test_bytes_that_are_no_text(torchserve: TorchServe) -> None:
 
 
 def test_base64(torchserve: TorchServe) -> None:
-    """TorchServe's json envelope decodes bytes that JSON has no form for."""
+    """TorchServe's json envelope decodes bytes sent as base64."""
     head = {"inputs": [{"name": "x", "datatype": "BYTES", "shape": [1], "parameters": {"binary_data_size": 6}}]}
     body = json.dumps(head).encode()
     made = translator(
@@ -121,14 +121,14 @@ def test_base64(torchserve: TorchServe) -> None:
 
 
 def test_versions(torchserve: TorchServe) -> None:
-    """A version is asked by its name; one that is not there is not found."""
+    """A request reaches the version that it names; an unknown version is not found."""
     assert infer(torchserve, "plain", [TEXT], version=VERSION) == said("HÜ", OCTETS)
     status, error = infer(torchserve, "plain", [TEXT], version="9")
     assert (status, error) == (404, "Model version: 9 does not exist for model: plain")
 
 
 def test_sequences(torchserve: TorchServe) -> None:
-    """The headers of a sequence reach the handler."""
+    """The sequence headers reach the handler."""
     parameters = {"sequence_id": 7, "sequence_start": True}
     outputs = infer(torchserve, "plain", [tensor("x", "BYTES", [1], ["headers"])], parameters=parameters)
     headers = {name.lower(): value for name, value in json.loads(outputs[0]["data"][0]).items()}
@@ -137,7 +137,7 @@ def test_sequences(torchserve: TorchServe) -> None:
 
 
 def test_token(torchserve: TorchServe) -> None:
-    """A wrong token is refused as one, whatever status TorchServe has for that."""
+    """A wrong token yields status 401, whatever status TorchServe uses."""
     made = translator(Operation.GENERATE, b'{"text_input":"hi"}', model="plain")
     reply = ask(torchserve, made, key="wrong")
     assert reply.status == 401
@@ -154,14 +154,14 @@ def test_token(torchserve: TorchServe) -> None:
     ],
 )
 def test_generate(torchserve: TorchServe, body: dict[str, Any], told: dict[str, Any]) -> None:
-    """A text goes to the handler, and its answer is the text."""
+    """The handler gets the prompt, and its result is the generated text."""
     model = "enveloped" if "envelope" in body else "plain"
     reply = ask(torchserve, translator(Operation.GENERATE, json.dumps(body).encode(), model=model))
     assert json.loads(reply.body) == {"model_name": model, "model_version": ""} | told
 
 
 def stream(server: TorchServe, made: Translator) -> tuple[list[dict[str, Any]], bool]:
-    """The events of a stream, and whether it ended as it should."""
+    """The events of a stream, and whether the stream was complete."""
     torchserve_request = made.request()
     connection = http.client.HTTPConnection("127.0.0.1", server.ports["http"], timeout=30)
     try:
@@ -184,7 +184,7 @@ def stream(server: TorchServe, made: Translator) -> tuple[list[dict[str, Any]], 
 
 @pytest.mark.parametrize("beside", [{}, {"max_tokens": 5}], ids=["text", "objects"])
 def test_generate_stream(torchserve: TorchServe, beside: dict[str, Any]) -> None:
-    """What the handler sends on the way are events; of objects their text."""
+    """Each chunk that the handler sends is an event; of objects, `text` is the generated text."""
     body = json.dumps({"text_input": "wörds as they come"} | beside).encode()
     events, is_whole = stream(torchserve, translator(Operation.GENERATE_STREAM, body, model="texts"))
     assert is_whole
@@ -194,7 +194,7 @@ def test_generate_stream(torchserve: TorchServe, beside: dict[str, Any]) -> None
 
 
 def test_a_stream_of_a_handler_that_does_not_stream(torchserve: TorchServe) -> None:
-    """A whole answer to a client that wants a stream is one event."""
+    """A whole reply to a stream request is one event."""
     made = translator(Operation.GENERATE_STREAM, b'{"text_input":"hi"}', model="plain")
     events, is_whole = stream(torchserve, made)
     assert is_whole
@@ -202,7 +202,7 @@ def test_a_stream_of_a_handler_that_does_not_stream(torchserve: TorchServe) -> N
 
 
 def test_a_stream_that_breaks(torchserve: TorchServe) -> None:
-    """TorchServe cuts a stream whose handler fails, and the client is told."""
+    """TorchServe cuts off a stream whose handler fails, and the client detects that."""
     made = translator(Operation.GENERATE_STREAM, b'{"text_input":"one fail two"}', model="texts")
     events, is_whole = stream(torchserve, made)
     assert not is_whole
@@ -214,13 +214,13 @@ def test_a_stream_that_breaks(torchserve: TorchServe) -> None:
     [("plain", "", 200, 200), ("plain", VERSION, 200, 200), ("plain", "9", 400, 404), ("nobody", "", 400, 404)],
 )
 def test_models(torchserve: TorchServe, model: str, version: str, ready: int, known: int) -> None:
-    """The inference port knows which models there are, without asking one."""
+    """TorchServe's inference port reports which models exist, without running one."""
     assert ask(torchserve, translator(Operation.MODEL_READY, model=model, version=version)).status == ready
     assert ask(torchserve, translator(Operation.MODEL_METADATA, model=model, version=version)).status == known
 
 
 def test_ping(torchserve: TorchServe) -> None:
-    """Its health is GET /ping, which asks for the token too."""
+    """TorchServe's health check is GET /ping, which requires the token too."""
     headers = {"authorization": f"Bearer {torchserve.inference_key}"}
     assert fetch(f"{torchserve.http_url}/ping", headers=headers)[0] == 200
     assert fetch(f"{torchserve.http_url}/ping")[0] == 400
@@ -240,7 +240,7 @@ def metadata(server: TorchServe) -> tuple[tuple[str, str], ...]:
 
 
 def test_predictions(torchserve: TorchServe, channel: grpc.Channel) -> None:
-    """TorchServe reads our PredictionsRequest, and we its PredictionResponse."""
+    """TorchServe reads the gateway's PredictionsRequest, and the gateway reads its PredictionResponse."""
     assert b"Healthy" in channel.unary_unary(PING)(b"", metadata=metadata(torchserve))
     message, _ = infer_request_of_rest(json.dumps({"inputs": [TEXT], "id": "7"}).encode(), None, "plain", "")
     question = torchserve_request(message)
@@ -256,7 +256,7 @@ def test_predictions(torchserve: TorchServe, channel: grpc.Channel) -> None:
 
 
 def test_envelopes_over_grpc(torchserve: TorchServe, channel: grpc.Channel) -> None:
-    """Two of TorchServe's envelopes read what came by gRPC."""
+    """TorchServe's kserve and kservev2 envelopes work by gRPC."""
     message, _ = infer_request_of_rest(json.dumps({"inputs": [TEXT | {"name": "data"}]}).encode(), None, "m", "")
     for envelope in (Envelope.KSERVE, Envelope.KSERVEV2):
         question = torchserve_request(message, envelope)
@@ -267,7 +267,7 @@ def test_envelopes_over_grpc(torchserve: TorchServe, channel: grpc.Channel) -> N
 
 
 def test_stream_predictions(torchserve: TorchServe, channel: grpc.Channel) -> None:
-    """A stream of predictions has what the handler sends on the way."""
+    """A StreamPredictions call returns each chunk that the handler sends."""
     body = json.dumps({"inputs": [tensor("x", "BYTES", [1], ["as they come"])]}).encode()
     data = predictions_request(torchserve_request(infer_request_of_rest(body, None, "texts", "")[0]), "texts")
     replies = channel.unary_stream(STREAM_PREDICTIONS)(data, metadata=metadata(torchserve), timeout=30)

@@ -1,4 +1,4 @@
-"""What TorchServe is asked for a V2 infer."""
+"""V2 inference requests translated for TorchServe."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def asked(body: dict[str, Any], envelope: Envelope = Envelope.BODY, **where: Any
     return translator(Operation.INFER, json.dumps(body).encode(), model="m", envelope=envelope, **where).request()
 
 
-# inputs, parameters -> content type, body
+# inputs and parameters -> content type and body
 BODIES: dict[str, tuple[list[dict[str, Any]], dict[str, Any], str, bytes]] = {
     "bytes are the body": ([HI], {}, "application/octet-stream", b"hi"),
     "of a type that the client names": ([HI], {"content_type": "text/plain"}, "text/plain", b"hi"),
@@ -64,19 +64,19 @@ BODIES: dict[str, tuple[list[dict[str, Any]], dict[str, Any], str, bytes]] = {
 
 @pytest.mark.parametrize("inputs, parameters, content_type, body", BODIES.values(), ids=BODIES)
 def test_bodies(inputs: list[dict[str, Any]], parameters: dict[str, Any], content_type: str, body: bytes) -> None:
-    """Inputs become one body, in the envelope that the request names."""
+    """Inputs become one body, in the envelope that the request selects."""
     request = asked({"inputs": inputs, "parameters": parameters})
     assert request == EngineRequest("/predictions/m", body, content_type)
 
 
 def test_the_envelope_of_a_rule() -> None:
-    """Where the request names no envelope, the engine's counts."""
+    """The engine's envelope applies if the request selects none."""
     assert asked({"inputs": [LABELS]}, Envelope.JSON).body == b'{"instances":[{"label":"a"},{"label":"b"}]}'
     assert asked({"inputs": [HI], "parameters": {"envelope": "body"}}, Envelope.JSON).body == b"hi"
 
 
 def test_several_inputs_are_parts() -> None:
-    """In a plain body, several inputs are the parts of a form; the boundary is in none of them."""
+    """In a plain body, several inputs are multipart parts; the boundary occurs in none of them."""
     request = asked({"inputs": [tensor("a", "BYTES", [1], ["pointsman"]), PAIR]})
     assert request.content_type == "multipart/form-data; boundary=pointsman-9"
     assert request.body == (
@@ -104,13 +104,13 @@ def binary(shape: list[int], datatype: str, raw: bytes, parameters: dict[str, An
     ],
 )
 def test_binary_tensors(shape: list[int], datatype: str, raw: bytes, parameters: dict[str, Any], body: bytes) -> None:
-    """Binary tensors are read as JSON is, with what JSON has no form for; bytes stay bytes."""
+    """Binary tensors become the same JSON as JSON tensors, with NaN and infinities; bytes are kept."""
     whole, head_bytes = binary(shape, datatype, raw, parameters)
     assert translator(Operation.INFER, whole, head_bytes, model="m").request().body == body
 
 
 def test_versions_and_sequences() -> None:
-    """A version stands in the path; a sequence in the headers that TorchServe's stateful models read."""
+    """The version is in the path; the sequence is in the headers that TorchServe's stateful models read."""
     parameters = {"sequence_id": 7, "sequence_start": True, "sequence_end": False}
     request = asked({"inputs": [HI], "parameters": parameters}, version="1.0")
     assert request.path == "/predictions/m/1.0"
@@ -118,7 +118,7 @@ def test_versions_and_sequences() -> None:
 
 
 def test_a_name_is_escaped() -> None:
-    """A model's name is one segment of the path."""
+    """A model's name is escaped into one path segment."""
     request = translator(Operation.INFER, json.dumps({"inputs": [HI]}).encode(), model="a/b?").request()
     assert request.path == "/predictions/a%2Fb%3F"
 
@@ -191,7 +191,7 @@ REFUSED: dict[str, tuple[dict[str, Any], ErrorKind, str]] = {
 
 @pytest.mark.parametrize("body, kind, message", REFUSED.values(), ids=REFUSED)
 def test_refusals(body: dict[str, Any], kind: ErrorKind, message: str) -> None:
-    """What TorchServe has no place for is refused, and said."""
+    """A request that TorchServe cannot express is rejected; the error names the cause."""
     with pytest.raises(GatewayError) as refused:
         asked(body)
     assert refused.value.kind is kind
@@ -199,21 +199,21 @@ def test_refusals(body: dict[str, Any], kind: ErrorKind, message: str) -> None:
 
 
 def test_dropping() -> None:
-    """With `unsupported: drop` a parameter without a meaning is left out, and known to be."""
+    """With `drop`, parameters without a meaning are left out and listed."""
     body = json.dumps({"inputs": [HI], "parameters": {"temperature": 1}}).encode()
     request = translator(Operation.INFER, body, model="m", drop=True).request()
     assert (request.body, request.dropped) == (b"hi", ("temperature",))
 
 
 def test_a_raw_binary_request_is_refused() -> None:
-    """Its input has no name, and its datatype nobody knows."""
+    """A raw binary request is rejected, because its input has no name and no datatype."""
     with pytest.raises(GatewayError, match="raw binary request"):
         translator(Operation.INFER, b"hi", 0, model="m").request()
 
 
 @pytest.mark.parametrize("operation", [Operation.MODEL_CONFIG, Operation.LOAD, Operation.MODEL_STATS])
 def test_operations_that_it_has_not(operation: Operation) -> None:
-    """What TorchServe's inference API has nothing like is refused."""
+    """Operations that TorchServe's inference API lacks are unsupported."""
     with pytest.raises(GatewayError) as refused:
         translator(operation, model="m")
     assert refused.value.kind is ErrorKind.UNSUPPORTED

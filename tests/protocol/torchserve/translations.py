@@ -1,4 +1,4 @@
-"""Translations of V2 requests, as tests spell them."""
+"""Short constructors of TorchServe translations for tests."""
 
 from __future__ import annotations
 
