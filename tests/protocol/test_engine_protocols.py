@@ -9,7 +9,7 @@ from gateway.protocol.engine_protocols import EngineProtocol, protocols_with
 
 @pytest.mark.parametrize("protocol", EngineProtocol)
 def test_every_protocol_is_registered(protocol: EngineProtocol) -> None:
-    """Every protocol has translators, a readiness path, and a model description if it is not V2."""
+    """Every protocol has translators and valid readiness paths, and a model description if it is not V2."""
     assert None in TRANSLATORS[protocol]
     assert protocol.is_v2 != (protocol in DESCRIBERS)
     assert all(path.startswith(("/", "{base}/")) for path in protocol.traits.ready_paths)

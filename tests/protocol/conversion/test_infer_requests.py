@@ -189,9 +189,9 @@ def test_data_in_json_becomes_raw(datatype: str, shape: str, data: str, raw: byt
 
 
 def test_the_rest_of_a_rest_request_becomes_grpc() -> None:
-    """Binary tensors, shared memory, id, parameters and requested outputs; what is REST's own stays behind.
+    """Binary tensors, shared memory, id, parameters and requested outputs are converted; REST-only members are dropped.
 
-    Of an output that is named twice the first form counts, as with Triton.
+    If an output is listed twice, the first form applies, as in Triton.
     """
     head = b"""{"id":"7","parameters":{"a":1,"b":1.0,"c":true,"d":"x","e":18446744073709551615,"f":-5,
         "binary_data_output":true,"sequence_id":18446744073709551615,"priority":9223372036854775808,"timeout":3},

@@ -12,7 +12,7 @@ from gateway.protocol.protobuf import SERVICES, message, parse, pool
 
 @pytest.mark.parametrize("theirs", [m.DESCRIPTOR for m in (service_pb2, model_config_pb2, health_pb2, reflection_pb2)])
 def test_the_schemas_are_those_of_the_wheels(theirs: FileDescriptor) -> None:
-    """If this fails after an upgrade of a wheel, run `scripts/export_descriptors`."""
+    """The bundled schemas equal those of the wheels; after an upgrade of a wheel, run `scripts/export_descriptors`."""
     assert pool().FindFileByName(theirs.name).serialized_pb == theirs.serialized_pb
 
 

@@ -3,7 +3,7 @@
     python -m venv /tmp/tfs-venv && /tmp/tfs-venv/bin/pip install tensorflow-serving-api
     /tmp/tfs-venv/bin/python -m tests.protocol.tfserving.record_vectors > tests/protocol/tfserving/vectors.py
 
-Nothing else here needs TensorFlow: the tests read what was recorded.
+The tests read the recorded vectors and do not need TensorFlow.
 """
 
 import numpy as np
