@@ -140,7 +140,7 @@ def _make(console: Console, arguments: argparse.Namespace, options: list[str]) -
 
 
 def _train(console: Console, model: Network, texts: list[list[int]], plan: Plan, checkpoint: Path) -> State:
-    """Training, with a bar that tells the loss and the time that is left."""
+    """Train with a progress bar that shows the loss and the remaining time."""
     from demo_llm.training import train
 
     columns = (
@@ -170,7 +170,7 @@ def _loss(model: Any, tokenizer: Any, some: list[Document]) -> Loss:
 
 
 def _facts(arguments: argparse.Namespace, shape: Shape, state: State, stories: Loss, chats: Loss) -> dict[str, Any]:
-    """What the card tells of the run."""
+    """The facts about the run on the model card."""
     return {
         "layers": shape.layers,
         "hidden": shape.hidden,

@@ -24,7 +24,7 @@ class Word(str):
 
 @dataclass(frozen=True, slots=True)
 class Character:
-    """Somebody with a name. `is_her` chooses the pronouns."""
+    """A person or an animal with a name. `is_her` chooses the pronouns."""
 
     name: str
     kind: str
@@ -120,7 +120,7 @@ def all_kinds() -> tuple[str, ...]:
 def draw_character(
     chance: random.Random, taken: Collection[Character] = (), *, kind: str = "", name: str = ""
 ) -> Character:
-    """Somebody whose name and kind none of the taken has; of this kind and of this name where they are given."""
+    """A character whose name and kind none in `taken` has; with this kind and this name if they are given."""
     if not kind:
         common = chance.random() < 0.93
         pool = tuple(_kinds()) if common else words.RARE_KINDS
@@ -154,7 +154,7 @@ def draw_place(chance: random.Random, taken: Collection[Place] = ()) -> Place:
 
 
 def invent_name(chance: random.Random) -> str:
-    """A name that nobody has heard, so that reading it off a request is the only way to know it."""
+    """A made-up name that is not in the corpus otherwise, so that a model has to read it from the request."""
     syllables = [chance.choice("bdfgklmnprstvwz") + chance.choice("aeiou") for _ in range(chance.choice((2, 2, 3)))]
     return "".join(syllables).capitalize() + chance.choice(("", "", "n", "r", "l", "x"))
 

@@ -1,4 +1,4 @@
-"""Conversations: somebody asks for a story, asks about it, asks what everyone knows."""
+"""Conversations: requests for a story, questions about it, and questions of general knowledge."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from demo_llm.stories import Answer, Story, draw_story
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """What one side said; the role is system, user or assistant."""
+    """A message of one side; the role is system, user or assistant."""
 
     role: str
     content: str
@@ -75,14 +75,14 @@ def draw_chat(chance: random.Random) -> Chat:
 
 
 def request(chance: random.Random, story: Story, length: str, *, about: str = "") -> str:
-    """What somebody says who wants this story."""
+    """A user's request for this story."""
     scene = {"length": f" {length}" if length else "", "about": about or _about(chance, story)}
     ways = _REQUESTS if scene["about"] != " " else _PLAIN_REQUESTS
     return _said(chance, tell(chance.choice(ways), scene, chance))
 
 
 def _said(chance: random.Random, text: str) -> str:
-    """As people type: with a mark at the end or without, and now and then without capitals."""
+    """Text as people type it: with or without a mark at the end, and sometimes without capitals."""
     question = text.split()[0] in ("Can", "Could", "Do")
     text += chance.choice(("?", "?", "") if question else (".", ".", "", "!"))
     return text[0].lower() + text[1:] if chance.random() < 0.2 else text
@@ -102,7 +102,7 @@ def _about(chance: random.Random, story: Story) -> str:
 
 
 def _draw(chance: random.Random, **how: int) -> tuple[Story, str]:
-    """A story, and how a request tells of it if it must: a hero whose name was made up is always named."""
+    """A story, and the text that a request needs to describe it: a made-up name of a hero is always in the request."""
     if chance.random() < 0.12:
         story = draw_story(chance, name=invent_name(chance), **how)
         return story, f"about a {story.hero.kind} {chance.choice(('named', 'called'))} {story.hero.name}"
@@ -116,7 +116,7 @@ def _system(chance: random.Random, *texts: str) -> Chat:
 
 
 def _told_how(chance: random.Random, brief: bool) -> Chat:
-    """A system message that asks for few words, where they are to be few."""
+    """A system message that requests few words, if the answer is brief."""
     return _system(chance, *([chance.choice(_BRIEF)] if brief else []))
 
 
@@ -125,7 +125,7 @@ def _answer(one: Answer, brief: bool) -> Message:
 
 
 def _story(chance: random.Random) -> Chat:
-    """A request and a story: of a usual length, short or long; with a title or `The end.` where that was asked for."""
+    """A request and a story: of a usual length, short or long; with a title or `The end.` if the request has that."""
     length = chance.choices(("", "short", "long"), (70, 20, 10))[0]
     story, about = _draw(chance, sequels=chance.choice((1, 1, 2, 3)) if length == "long" else 0)
     asked = request(chance, story, chance.choice((length, "very short" if length == "short" else length)), about=about)
@@ -155,7 +155,7 @@ def _story_and_questions(chance: random.Random) -> Chat:
 
 
 def _reading(chance: random.Random) -> Chat:
-    """Somebody brings a story along, and asks about it."""
+    """The user sends a story, and a question about it."""
     brief = chance.random() < 0.3
     story, _ = _draw(chance)
     one = _asked_about(chance, story, 1)[0]

@@ -31,7 +31,7 @@ class Document:
 
 
 def documents(seed: int, number: int, split: str = "train") -> Iterator[Document]:
-    """That many documents. Splits share no seed: what is held out is drawn anew from the same plots."""
+    """This many documents. Splits share no seed: the held-out documents are new draws from the same plots."""
     for index in range(number):
         yield document(random.Random(f"{split} {seed} {index}"))
 
@@ -45,7 +45,7 @@ def document(chance: random.Random) -> Document:
 
 
 def digest(some: Iterator[Document]) -> str:
-    """Sixteen hexadecimal digits that tell two corpora apart."""
+    """Sixteen hexadecimal digits that identify a corpus."""
     found = hashlib.sha256()
     for one in some:
         found.update(repr(one).encode())

@@ -22,7 +22,7 @@ OPPOSITES = words.listed(
     "open/closed high/low long/short early/late full/empty good/bad loud/quiet strong/weak near/far first/last "
     "sweet/sour rich/poor clean/dirty thick/thin heavy/light inside/outside brave/afraid summer/winter"
 )
-# What somebody may ask, and what stories have nothing to say about.
+# Topics that users may ask about, and that no story covers.
 STRANGE_TOPICS = words.listed(
     "quantum physics; the stock market; the theory of relativity; taxes; world politics; computer programming; "
     "Python; chemistry; the French language; the president; football results; the capital of France; algebra; "
@@ -93,7 +93,7 @@ def draw_food(chance: random.Random) -> Answer:
 
 
 def draw_strange(chance: random.Random) -> Answer:
-    """What a small model says when it is asked for more than stories."""
+    """A small model's answer to a question that is not about stories."""
     answer = tell(_UNKNOWN, {}, chance)
     return Answer(tell(_STRANGE, {"topic": chance.choice(STRANGE_TOPICS)}, chance), answer, "I do not know that.")
 

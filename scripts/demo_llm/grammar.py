@@ -1,9 +1,11 @@
-"""Templates, which tell the same thing in many ways.
+"""Templates, which vary the wording of a text.
 
-    [sat down|stood|]   one of these; each may hold more of them, and an empty one says nothing
-    {hero.his}          an attribute of what the scene calls hero; {hero} is it by its own name
+    [sat down
+stood
+]   one of these; each may hold more of them, and an empty one adds no text
+    {hero.his}          an attribute of the scene's hero; {hero} is its own name
 
-A sentence begins with a capital and `a` becomes `an` by themselves, so that templates need not know what stands where.
+A sentence begins with a capital and `a` becomes `an` automatically, so that templates do not depend on their place.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ _SPACES = re.compile(r"[ ]+(?=[.,!?;:])|(?<= )[ ]+|[ ]+$", re.MULTILINE)
 
 
 class TemplateError(ValueError):
-    """A template that cannot be told: its brackets do not match, or it names what the scene has not."""
+    """An invalid template: its brackets do not match, or it has a name that the scene lacks."""
 
 
 @dataclass(frozen=True, slots=True)

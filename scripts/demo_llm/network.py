@@ -108,7 +108,7 @@ class _Layer(nn.Module):
         }
 
     def forward(self, states: Tensor, cosines: Tensor, sines: Tensor, hidden: Tensor) -> Tensor:
-        """states [rows, width, features]; `hidden` [width, width] tells which keys a query must not see."""
+        """states [rows, width, features]; `hidden` [width, width] marks the keys that a query must not see."""
         states = states + self._attend(_normed(states, self.attention_norm), cosines, sines, hidden)
         both = _normed(states, self.mlp_norm) @ torch.cat((self.gate, self.up)).to(_COMPUTED).T
         gate, up = both.chunk(2, -1)

@@ -37,7 +37,7 @@ class PlotError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """Templates: what is asked, the answer as a sentence, the answer in a few words."""
+    """Templates: the question, the answer as a sentence, the answer in a few words."""
 
     asked: str
     answer: str
@@ -54,7 +54,7 @@ class Plot:
     cast: tuple[str, ...]
     things: tuple[str, ...]
     places: tuple[str, ...]
-    skip: tuple[str, ...]  # what the beginning must not tell of the hero: home
+    skip: tuple[str, ...]  # what the beginning must not mention of the hero: home
     kinds: Mapping[str, tuple[str, ...]]
     words: Mapping[str, tuple[Word, ...]]
     paragraphs: tuple[tuple[str, ...], ...]

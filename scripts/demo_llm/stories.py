@@ -1,4 +1,4 @@
-"""Stories: a plot, a cast drawn by chance, and what can be asked about both."""
+"""Stories: a plot, a random cast, and questions about both."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Story:
-    """A story that has been told. `themes` are what a request may call it, `summary` its main facts."""
+    """A complete story. `themes` are words for it in a request, `summary` its main facts."""
 
     plot: str
     title: str

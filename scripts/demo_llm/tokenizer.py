@@ -17,7 +17,7 @@ END = "<|endoftext|>"
 ROLES = {"user": "<|user|>", "assistant": "<|assistant|>", "system": "<|system|>"}
 SPECIAL_TOKENS = (END, *ROLES.values())
 
-# What somebody said follows the token of the role at once; an answer ends with the token that ends every text. OpenAI's
+# A message follows the token of its role at once; an answer ends with the token that ends every text. OpenAI's
 # clients may send a content in parts, and call the system the developer.
 CHAT_TEMPLATE = """\
 {%- for message in messages %}

@@ -157,7 +157,7 @@ def _load(path: Path, model: Network, optimizers: Sequence[torch.optim.Optimizer
 
 
 def _keep_freed_memory() -> None:
-    """Let glibc keep the memory that a step frees for the next one: to ask anew for it costs a third of a step."""
+    """Let glibc keep the memory that a step frees for the next one: a new allocation costs a third of a step."""
     if sys.platform == "linux":
         libc = ctypes.CDLL(None)
         if hasattr(libc, "mallopt"):

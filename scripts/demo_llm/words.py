@@ -100,7 +100,7 @@ shepherd; in a hut on the hill; goat cheese; any
 clown; in a yellow wagon; popcorn; any
 knight; in a tent beside the castle; beef stew; any
 """
-# Kinds that a request may name although no story of ours begins with one: they live somewhere and eat something.
+# Kinds that a request may name although no story begins with one: they live somewhere and eat something.
 RARE_KINDS = listed(
     "lizard parrot hamster llama zebra hippo dolphin octopus starfish jellyfish peacock pelican flamingo ostrich "
     "toad newt ferret weasel lynx leopard gorilla walrus moose bison buffalo beetle ladybug cricket firefly moth "

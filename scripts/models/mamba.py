@@ -162,7 +162,7 @@ def write(params: Any, repository: Path) -> None:
 
 
 def stories() -> bytes:
-    """Those that the demo's language model learns from: the same at each run."""
+    """The training texts of the demo's language model: the same at each run."""
     sys.path.append(str(HERE.parent))
     from demo_llm.corpus import documents
 
