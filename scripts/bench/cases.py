@@ -1,4 +1,4 @@
-"""The cases under load: what is sent, how it is checked beforehand, and what one short round of one proxy yields."""
+"""The cases under load: the requests, the check before the load, and the figures of one short round of one proxy."""
 
 import http.client
 import time
@@ -13,7 +13,7 @@ from bench.programs import Running
 from bench.samples import Case, Sample, sample_of
 from bench.wrk import run_wrk
 
-# Health checks must have found the upstream before a proxy may be expected to answer.
+# Health checks must have found the upstream before a proxy can answer.
 FIRST_ANSWER_SECONDS = 15.0
 
 
@@ -52,7 +52,7 @@ CASES = {
 
 @dataclass(frozen=True, slots=True)
 class Loader:
-    """How load is made: for how long, over how many connections, by which program, on which cores."""
+    """The settings of the load: its duration, its connections, its program and its cores."""
 
     seconds: float
     connections: int
@@ -61,7 +61,7 @@ class Loader:
     upstream_pids: list[int]
 
     def sample(self, case: HttpCase, running: Running, round_number: int) -> Sample:
-        """Run one round and put its figures in relation to its units."""
+        """Run one round and divide its figures by its units."""
         spec = LoadSpec(
             exchange=case.exchange,
             port=running.ports[upstream_of(case.exchange)],
@@ -95,7 +95,7 @@ def answer_of(running: Running, exchange_name: str) -> tuple[int, bytes]:
 
 
 def check_answers(running: Running) -> None:
-    """Wait until a proxy answers, then compare whole answers with what the upstream sends, byte for byte."""
+    """Wait until a proxy answers, then compare whole answers with the upstream's, byte for byte."""
     deadline = time.monotonic() + FIRST_ANSWER_SECONDS
     while (first := answer_of(running, "small"))[0] != 200 and time.monotonic() < deadline:
         time.sleep(0.1)

@@ -1,4 +1,4 @@
-"""A closed loop of load: every connection is kept busy, and what is done is counted between two moments."""
+"""A closed loop of load: every connection is kept busy, and completed units are counted between two moments."""
 
 import asyncio
 import dataclasses
@@ -17,10 +17,10 @@ Spec = TypeVar("Spec")
 
 
 class Tally:
-    """What all connections of a run count together."""
+    """The shared counts of all connections of a run."""
 
     def __init__(self, on_failure: Callable[[str], None]) -> None:
-        self.units = 0.0  # requests, or tokens where the answers are streams
+        self.units = 0.0  # requests, or tokens if the answers are streams
         self.latencies_us: list[float] = []
         self.is_over = False
         self._on_failure = on_failure
@@ -40,7 +40,7 @@ async def closed_loop(
 ) -> LoadResult:
     """Open the connections, each of which keeps itself busy, and count within a window of `seconds`.
 
-    The window opens once it `is_warm`, or after MAX_WARMUP_SECONDS.
+    The window opens once `is_warm` holds, or after MAX_WARMUP_SECONDS.
     Raises: BenchError at the first wrong answer.
     """
     loop = asyncio.get_running_loop()

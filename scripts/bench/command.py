@@ -127,7 +127,7 @@ def end_by_signal() -> None:
 
 
 def run_measurement(measure: Callable[[Progress], Measured], machine: Mapping[str, Any]) -> Measured:
-    """Print the machine and measure with a progress bar; exits with 1 where a run stops."""
+    """Print the machine and measure with a progress bar; exits with 1 if a run stops."""
     for line in environment.as_lines(machine):
         console.print(line, style="dim", highlight=False)
     end_by_signal()
@@ -154,7 +154,7 @@ def carry_out(
 ) -> None:
     """Measure, show the tables, and write NAME.json (or `json`) and, with panels, NAME.png into the folder.
 
-    Exits with 1 where a run stops, and where a peer has failed.
+    Exits with 1 if a run stops, or if a peer has failed.
     """
     began_at = time.monotonic()
     measured = run_measurement(measure, machine)

@@ -1,4 +1,4 @@
-"""The configurations of the proxies: each minimal, each with what it needs to be at its best, none with an access log.
+"""The configurations of the proxies: each minimal, each tuned for its best result, none with an access log.
 
 All route by the model's name to two upstreams: `simple` to the one for small JSON, every other model to the other.
 """
@@ -17,7 +17,8 @@ _ENVOY = "type.googleapis.com/envoy.extensions.filters"
 
 
 def envoy_config(port: int, upstreams: Ports) -> str:
-    """Router filter, active health checks like ours, its own statistics; neither request ids nor x-envoy headers."""
+    """Router filter, health checks like Pointsman's, Envoy's own statistics; neither request ids nor x-envoy
+    headers."""
     routes = [envoy_route("/v2/models/simple/", "small"), envoy_route("/", "bulk")]
     clusters = [envoy_cluster(name, upstream) for name, upstream in upstreams.items()]
     return envoy_document([envoy_listener("bench", port, routes)], clusters)
@@ -88,7 +89,7 @@ def envoy_cluster(name: str, port: int) -> dict[str, Any]:
 
 
 def nginx_proxy_config(port: int, upstreams: Ports) -> str:
-    """One worker, keepalive pools upstream, bodies kept out of files, event streams passed on unbuffered."""
+    """One worker, keepalive pools upstream, no bodies in files, event streams without buffering."""
     pools = "\n".join(
         f"upstream {name} {{ server 127.0.0.1:{upstream}; keepalive 512; keepalive_requests {KEEPALIVE_REQUESTS}; }}"
         for name, upstream in upstreams.items()
@@ -116,7 +117,8 @@ def nginx_proxy_config(port: int, upstreams: Ports) -> str:
 
 
 def nginx_upstream_config(port: int) -> str:
-    """The small canned answer from nginx: half of what our own canned server costs. Bodies here fit into one packet."""
+    """The small canned answer from nginx, at half the cost of the canned server here. Bodies here fit into one
+    packet."""
     answer = messages.SMALL_ANSWER.decode()
     return _nginx(
         f"""
@@ -154,7 +156,7 @@ def _nginx(http: str) -> str:
 
 
 def pointsman_rules(upstreams: Ports) -> str:
-    """Rules as a small house would have them: a glob, a condition on a header, an exact name and a last resort."""
+    """Rules of a small installation: a glob, a condition on a header, an exact name and a fallback."""
     health = "health: {interval: 2s, timeout: 1s, unhealthy_after: 3, healthy_after: 1}"
 
     def engine(port: int) -> str:

@@ -1,7 +1,7 @@
-"""The connections of the load generator: each sends, checks the answer as it comes, and sends again.
+"""The connections of the load generator: each sends, checks the answer as it arrives, and sends again.
 
-No answer is kept: heads are checked (status 200, the right length) and bodies counted. The first wrong answer ends
-the run.
+No answer is kept: heads are checked (status 200, the right length) and bodies counted. The first wrong answer ends the
+run.
 """
 
 import asyncio
@@ -79,7 +79,7 @@ class StreamedAnswers(asyncio.Protocol):
         self._exchange = exchange
         self._next_request = next_request
         self._pending = b""
-        self._chunk_left = 0  # bytes to come of the present chunk and of the line end after it
+        self._chunk_left = 0  # remaining bytes of the present chunk and of the line end after it
         self._payload = 0
         self._is_in_body = False
 
@@ -141,7 +141,7 @@ class StreamedAnswers(asyncio.Protocol):
 
 
 def wrong_head(head: bytes, exchange: Exchange) -> str | None:
-    """Why this head cannot begin the right answer; None where it can."""
+    """Why this head cannot begin the right answer; None if it can."""
     if not head.startswith(b"HTTP/1.1 200 "):
         return f"{exchange.path} was answered {head.splitlines()[:1]}"
     if exchange.answer_bytes is None:

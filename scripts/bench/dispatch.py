@@ -1,10 +1,10 @@
-"""What Python takes to give a GPU one kernel of a decoding step: called one by one, and replayed.
+"""Python's cost to send one kernel of a decoding step to a GPU: by single calls, and by replay.
 
     python scripts/bench/dispatch.py            # seconds; needs no GPU
     python scripts/bench/dispatch.py --rows 8
 
 The kernels are empty functions with the arguments of `torch.mps.compile_shader`'s, so the figure is Python's own part:
-shapes, memory for results, checks and the call. What torch and Metal take for a call comes on top, a few microseconds
+shapes, memory for results, checks and the call. The cost of a call in torch and Metal comes on top, a few microseconds
 on a Mac (`pointsman doctor` measures it there).
 """
 
@@ -102,7 +102,7 @@ def main(
     rows: Annotated[int, typer.Option(min=1, max=32, help="Sequences that decode at a time.")] = 1,
     rounds: Annotated[int, typer.Option(min=1, max=100, help="Rounds of each; medians are shown.")] = 9,
 ) -> None:
-    """Measure Python's part of a dispatch. Exits with 1 where replaying misses its goal."""
+    """Measure Python's part of a dispatch. Exits with 1 if replaying misses its goal."""
     torch.set_num_threads(1)
     dispatches, called, replayed = measure(rows, rounds)
     command.console.print(

@@ -1,4 +1,4 @@
-"""On what a run was made: the machine, the programs and their versions. Figures without these mean little."""
+"""The environment of a run: the machine, the programs and their versions. Figures without these mean little."""
 
 import datetime
 import importlib.metadata
@@ -16,7 +16,7 @@ import psutil
 def describe(
     proxies: Mapping[str, str | None], generators: Sequence[str | None], options: dict[str, Any]
 ) -> dict[str, Any]:
-    """Everything that a reader needs to judge or to repeat a run."""
+    """The facts that a reader needs to judge or to repeat a run."""
     return {
         "time": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "processor": _processor(),
@@ -25,7 +25,7 @@ def describe(
         "system": platform.platform(),
         "load_average_before": os.getloadavg()[0],
         "open_files_limit": resource.getrlimit(resource.RLIMIT_NOFILE)[0],
-        # Which one, too: a Python that was built without profile-guided optimisation takes a tenth more CPU.
+        # The build as well: a Python without profile-guided optimisation takes a tenth more CPU.
         "python": f"{platform.python_version()} ({Path(sys.executable).resolve()})",
         "uvloop": importlib.metadata.version("uvloop"),
         "load_generators": [version for version in generators if version],

@@ -82,7 +82,7 @@ def _simulate(job: Job) -> dict[str, list[float]]:
 
 
 def false_alarms(found: Found) -> Table:
-    """Of experiments in which nothing is different, how many were called different at any of 600 looks."""
+    """Of experiments without a difference, how many were found different at any of 600 looks."""
     checks = list(dict.fromkeys(check for case in found.values() for check in case))
     table = Table("nothing is different", *checks, title=f"False alarms in ten minutes, alpha = {ALPHA:.0%}")
     for name, case in found.items():
@@ -92,7 +92,7 @@ def false_alarms(found: Found) -> Table:
 
 
 def power(found: Found) -> Table:
-    """How soon harm is found."""
+    """The time until harm is found."""
     title = "Harm found, at 20 requests a second and half of them the arm's where nothing else is said"
     table = Table("what is different", "check", "found in 10 min", "median seconds", "9 of 10", title=title)
     for name, case in found.items():

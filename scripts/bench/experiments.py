@@ -1,11 +1,11 @@
-"""What an experiment costs on the hot path: CPU of one worker for a request, with one and without, in the same rounds.
+"""The cost of an experiment on the hot path: CPU of one worker for a request, with one and without, in the same rounds.
 
     python scripts/bench/experiments.py              # about 2 minutes
     python scripts/bench/experiments.py --rounds 5
 
 Four gateways before the same canned engine get the same requests. One has a plain route; the others split it into two
-arms, by a header, by session or by chance, and measure both. All arms lead to the same server, so the difference is the
-price of assigning, naming and measuring.
+arms, by a header, by session or at random, and measure both. All arms use the same server, so the difference is the
+cost to assign an arm, name it and measure it.
 """
 
 import json
@@ -32,7 +32,7 @@ GOAL_US = 6.0
 
 CASES = (
     Case("1,000 users", 1_000),
-    Case("20,000 users", 20_000, has_goal=False),  # more heads than a worker remembers
+    Case("20,000 users", 20_000, has_goal=False),  # more heads than a worker caches
 )
 # The users' header is the session's, so that all gateways get the same requests.
 UNITS = {"plain": "", "header": "header:x-session-id", "session": "session", "request": "request"}
@@ -53,7 +53,7 @@ def main(
     connections: command.Connections = 32,
     results: command.ResultsFolder = command.RESULTS,
 ) -> None:
-    """Measure what experiments add to a request's CPU time. Exits with 1 where that is more than the goal."""
+    """Measure what experiments add to a request's CPU time. Exits with 1 if that is more than the goal."""
     raise_file_limit()
     cores = Cores.split()
     figures: dict[str, dict[str, list[float]]] = {case.name: {unit: [] for unit in UNITS} for case in CASES}

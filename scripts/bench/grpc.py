@@ -1,10 +1,10 @@
-"""The gRPC benchmark: direct, Envoy, grpcio.aio and ours, one after another in short rounds, on this machine only.
+"""The gRPC benchmark: direct, Envoy, grpcio.aio and Pointsman, one after another in short rounds, on this machine only.
 
     python scripts/bench/grpc.py              # everything that is installed, about ten minutes
     python scripts/bench/grpc.py --quick      # a glance, under a minute
     python scripts/bench/grpc.py --only unary,stream --proxies ours,envoy --rounds 5
 
-README.md beside this file says what is measured and how to read it.
+README.md beside this file describes the measurements and how to read them.
 """
 
 import contextlib

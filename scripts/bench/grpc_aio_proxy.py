@@ -1,7 +1,7 @@
-"""A generic proxy on grpcio.aio, the library's best for the purpose: bytes in, bytes out, no message is decoded.
+"""A generic proxy on grpcio.aio, the fastest that the library allows: bytes in, bytes out, no message is decoded.
 
 Runs as a process of its own: `python -m bench.grpc_aio_proxy --port P --upstream 127.0.0.1:Q [--port ... --upstream
-...]`, each port leading to the upstream beside it.
+...]`, where each port leads to the upstream after it.
 """
 
 import argparse
@@ -25,7 +25,7 @@ Metadata = tuple[tuple[str, str | bytes], ...]
 
 
 class Relay(grpc.GenericRpcHandler):
-    """Sends every call on under its own path, with its metadata and what is left of its deadline."""
+    """Forwards every call under its own path, with its metadata and the rest of its deadline."""
 
     def __init__(self, channel: grpc.aio.Channel) -> None:
         self._channel = channel
@@ -69,7 +69,7 @@ class Relay(grpc.GenericRpcHandler):
 
 
 def _told(context: grpc.aio.ServicerContext[bytes, bytes]) -> Metadata:
-    """The client's metadata; user-agent is the library's own to send."""
+    """The client's metadata without user-agent, which the library sends itself."""
     return tuple(pair for pair in context.invocation_metadata() or () if pair[0] != "user-agent")
 
 

@@ -26,7 +26,7 @@ class GrpcCase(Case):
     upstream: str = "canned"
     inserts_traces: bool = False
     unit: str = "call"
-    # Turns of each proxy in a round. A light load needs more: its CPU for a unit is a matter of how the machine wakes.
+    # Turns of each proxy in a round. A light load needs more: its CPU for a unit depends on how the machine wakes up.
     turns: int = 1
 
 
@@ -82,7 +82,7 @@ CASES = {
 
 
 class Loader:
-    """How load is made: for how long, on which cores, before which upstreams."""
+    """The settings of the load: its duration, its cores and its upstreams."""
 
     def __init__(self, seconds: float, cores: Sequence[int] | None, upstreams: Sequence[Upstream]) -> None:
         self._seconds = seconds

@@ -1,4 +1,4 @@
-"""Whether a proxy answers rightly: one call by grpcio, which is sure to know, before any load."""
+"""A check of a proxy's replies before any load: one call by grpcio, as a reference client."""
 
 import time
 
@@ -8,7 +8,7 @@ from bench.grpc_messages import EXCHANGES, STREAM_PATH, STREAMED_TIME, TENANT, E
 from bench.processes import BenchError
 from gateway.wire.grpc import framed
 
-# Health checks must have found the upstream before a proxy may be expected to answer.
+# Health checks must have found the upstream before a proxy can answer.
 FIRST_ANSWER_SECONDS = 15.0
 CALL_SECONDS = 10.0
 
@@ -38,7 +38,7 @@ def _timeless(message: bytes) -> bytes:
 def await_first_reply(port: int) -> None:
     """Wait until a proxy answers a small call.
 
-    Raises: BenchError where it does not in time.
+    Raises: BenchError if it does not in time.
     """
     deadline = time.monotonic() + FIRST_ANSWER_SECONDS
     while True:

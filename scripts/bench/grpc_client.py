@@ -1,7 +1,7 @@
-"""Load from grpcio itself, with a deadline and metadata on every call: what a client of Triton's is made of.
+"""Load from grpcio itself, which Triton's clients use, with a deadline and metadata on every call.
 
 Started as `python -m bench.grpc_client JSON` with a `GrpcLoad`, like `bench.grpc_load`. It costs more than most
-proxies do, so its rate is its own; what a proxy costs under it is the proxy's.
+proxies, so it limits the rate; the CPU figures are those of the proxy.
 """
 
 import asyncio

@@ -1,6 +1,6 @@
-"""How the proxies of the gRPC benchmark are configured: one listener or rule for each upstream, no access log.
+"""The configurations of the proxies in the gRPC benchmark: one listener or rule for each upstream, no access log.
 
-Only ours reads the model's name in a message: the others have a port of their own for each upstream.
+Only Pointsman reads the model's name in a message: the others have a port of their own for each upstream.
 """
 
 from collections.abc import Sequence
@@ -15,13 +15,13 @@ _HTTP2 = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
 
 @dataclass(frozen=True, slots=True)
 class Upstream:
-    """An engine: where it speaks gRPC, where it answers probes by HTTP/1.1, and which models it has."""
+    """An engine: its gRPC port, its HTTP/1.1 port for probes, and its models."""
 
     name: str
     grpc_port: int
     http_port: int
     models: tuple[str, ...]
-    pids: tuple[int, ...]  # whose CPU is the upstream's
+    pids: tuple[int, ...]  # whose CPU counts as the upstream's
 
 
 def envoy_config(ports: Ports, upstreams: Sequence[Upstream]) -> str:
@@ -31,7 +31,7 @@ def envoy_config(ports: Ports, upstreams: Sequence[Upstream]) -> str:
 
 
 def _route(upstream: Upstream) -> dict[str, Any]:
-    deadline = {"grpc_timeout_header_max": "0s"}  # zero: as long as the client says
+    deadline = {"grpc_timeout_header_max": "0s"}  # zero: the client's own deadline applies
     to = {"cluster": upstream.name, "timeout": "0s", "max_stream_duration": deadline}
     return {"match": {"prefix": "/"}, "route": to}
 
@@ -48,7 +48,7 @@ def _cluster(upstream: Upstream) -> dict[str, Any]:
 
 
 def pointsman_rules(upstreams: Sequence[Upstream]) -> str:
-    """Rules as a small house would have them: a glob, a condition on a header, exact names and a last resort."""
+    """Rules of a small installation: a glob, a condition on a header, exact names and a fallback."""
     health = "health: {interval: 2s, timeout: 1s, unhealthy_after: 3, healthy_after: 1}"
     last = upstreams[0].name
 

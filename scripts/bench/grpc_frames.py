@@ -1,6 +1,7 @@
 """Header blocks as gRPC's peers write and read them (RFC 7541).
 
-What a case sends is what this page says, and none of it is the gateway's own, whose changes the benchmark shall show.
+This module defines what a case sends. It uses nothing of the gateway, so that changes of the gateway do not change the
+load.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,19 +13,20 @@ Field = tuple[bytes, bytes]
 # The first index of the dynamic table, its youngest entry (section 2.3.3), as an indexed field (section 6.1).
 _YOUNGEST = 0x80 | 62
 
-# Blocks that ReplyFields keeps: more are those of a peer that never repeats itself.
+# Number of blocks that ReplyFields caches: a peer with more never repeats itself.
 _MAX_KNOWN = 1000
 
 
 def literal(field: Field, *, is_inserted: bool) -> bytes:
-    """A field as a literal, put into the peer's table or not (sections 6.2.1, 6.2.2); both parts below 127 bytes."""
+    """A field as a literal, inserted into the peer's table or not (sections 6.2.1, 6.2.2); both parts below 127
+    bytes."""
     name, value = field
     assert max(len(name), len(value)) < 127
     return b"%c%c%b%c%b" % (0x40 if is_inserted else 0, len(name), name, len(value), value)
 
 
 def indexed(age: int) -> bytes:
-    """The field that was put into the peer's table before the last `age` ones."""
+    """The field that was inserted into the peer's table before the last `age` ones."""
     assert _YOUNGEST + age < 0xFF
     return bytes([_YOUNGEST + age])
 
@@ -56,8 +58,8 @@ class SteadyFields:
 
 
 class ReplyFields:
-    """Reads the header blocks of one connection, in their order. Blocks that leave the table as it was are looked up
-    until another changes it."""
+    """Reads the header blocks of one connection, in their order. Blocks that leave the table unchanged are cached until
+    another one changes it."""
 
     def __init__(self) -> None:
         self._decoder = Decoder()

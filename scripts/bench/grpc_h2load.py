@@ -1,6 +1,6 @@
-"""Unary load from h2load (nghttp2): C, so that it costs little beside the proxy that shares the machine with it.
+"""Unary load from h2load (nghttp2): written in C, so that it costs little beside the proxy on the same machine.
 
-h2load knows nothing of gRPC, and an error is an HTTP 200 too, but one without a message: so the body bytes that it
+h2load does not understand gRPC, and an error is an HTTP 200 too, but one without a message: so the body bytes that it
 counts must be those of as many right replies. The upstream answers messages of the right length only.
 """
 
@@ -31,9 +31,9 @@ def h2load_version() -> str | None:
 
 
 def run_h2load(load: GrpcLoad, cores: Sequence[int] | None) -> LoadResult:
-    """Run h2load with one thread. Its CPU window is the whole run, opening the connections included.
+    """Run h2load with one thread. Its CPU window is the whole run, including the time to open the connections.
 
-    Raises: BenchError where it is missing, and at replies that are not right.
+    Raises: BenchError if it is missing, and for wrong replies.
     """
     if h2load_path() is None:
         raise BenchError(f"h2load makes this load and is not installed here ({HOW_TO_GET})")
@@ -81,7 +81,7 @@ def right_replies(output: str, load: GrpcLoad) -> int:
     if failed or errored or succeeded != done:
         raise BenchError(f"h2load saw {failed} calls fail (HTTP status other than 200, reset) and {errored} broken off")
     size = load.reply_bytes
-    # Calls that the end of the run cuts off have brought some bytes too, and are not among those that are done.
+    # Calls that the end of the run interrupts have transferred some bytes too, and are not among those that are done.
     under_way = load.connections * load.calls
     data = int(traffic[1])
     if not done * size <= data <= (done + under_way) * size:

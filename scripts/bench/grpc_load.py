@@ -1,7 +1,7 @@
 """Load at the level of HTTP/2 frames, for what h2load cannot do: calls that differ, and streams of messages.
 
-Started as `python -m bench.grpc_load JSON` with a `GrpcLoad`; prints a `LoadResult` as JSON, or ends with a sentence
-and status 1 at the first reply that is not right: another status than OK, another length.
+Started as `python -m bench.grpc_load JSON` with a `GrpcLoad`; prints a `LoadResult` as JSON, or exits with an error
+message and status 1 at the first wrong reply: another status than OK, or another length.
 """
 
 import asyncio
@@ -35,15 +35,16 @@ from gateway.wire.http2.frames import (
     Setting,
 )
 
-# Received before the connection's window is given back; streams bring far less than theirs.
+# Received before the connection's window is updated; streams receive far less than their windows.
 RETURN_BYTES = 1 << 24
 MAX_STREAM_ID = 1 << 30
 
 
 class Client(asyncio.Protocol):
-    """One connection with `load.calls` calls at a time, each another one: its id and its trace are its own.
+    """One connection with `load.calls` calls at a time, each with an id and a trace of its own.
 
-    Requests are small and few at a time, so they fit into any window; replies have one that is as good as open.
+    Requests are small and few at a time, so they fit into any window; the windows for replies are practically
+    unlimited.
     """
 
     def __init__(self, load: GrpcLoad, tally: Tally) -> None:
@@ -56,7 +57,7 @@ class Client(asyncio.Protocol):
             ("grpc-timeout", f"{messages.DEADLINE_SECONDS}S"),
             *messages.HEADERS,
         )
-        # grpc-core puts nothing into the table that an application adds; Go's and Java's libraries everything.
+        # grpc-core does not insert an application's fields into the table; Go's and Java's libraries insert all fields.
         tenant = _encoded(messages.TENANT)
         self._literal = b"" if load.inserts_traces else literal(tenant, is_inserted=False)
         self._steady = SteadyFields([*map(_encoded, fields), *([tenant] if load.inserts_traces else [])])

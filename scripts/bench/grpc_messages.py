@@ -1,7 +1,7 @@
-"""What travels in the gRPC benchmark: each message byte for byte, and the reply that is right for it.
+"""The messages in the gRPC benchmark: each one byte for byte, and its right reply.
 
-Loaders, the canned upstream and the checks all read this page. Messages are KServe V2's (package `inference`), headers
-those of a grpc-core client, which is what tritonclient is in Python and C++.
+Loaders, the canned upstream and the checks all use this module. Messages are KServe V2's (package `inference`), headers
+those of a grpc-core client, which tritonclient uses in Python and C++.
 """
 
 from collections.abc import Callable
@@ -37,7 +37,7 @@ REPLY_FIELD = (b"content-type", b"application/grpc")
 TRAILER_FIELD = (b"grpc-status", b"0")
 
 
-# What a client adds to each of its calls.
+# Metadata that a client adds to each of its calls.
 TENANT = ("x-tenant", "acme")
 
 
@@ -67,9 +67,9 @@ _TENSOR = bytes(range(250)) * (TENSOR_BYTES // 250)
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """One kind of call: its request, and the reply that is right for it; both without gRPC's prefix of five bytes.
+    """One kind of call: its request, and its right reply; both without gRPC's prefix of five bytes.
 
-    `reply` is None where only a real engine knows it.
+    `reply` is None if only a real engine knows it.
     """
 
     model: str
@@ -123,7 +123,7 @@ _BEFORE_TIME, _AFTER_TIME = _STREAMED_ZERO[: STREAMED_TIME.start], _STREAMED_ZER
 
 
 def streamed(sent_at_microseconds: int) -> bytes:
-    """One message of a stream, framed; its text is the time at which it was sent, for its delay to be read."""
+    """One message of a stream, framed; its text is the time at which it was sent, from which its delay is computed."""
     return b"%b%016d%b" % (_BEFORE_TIME, sent_at_microseconds, _AFTER_TIME)
 
 
@@ -136,7 +136,7 @@ class GrpcLoad:
     """One run of load: `connections` clients, each with `calls` calls at a time."""
 
     exchange: str  # a key of EXCHANGES
-    reply_bytes: int  # of a right reply with its prefix; of a whole stream where it is one
+    reply_bytes: int  # of a right reply with its prefix, or of the whole stream
     port: int
     connections: int
     calls: int

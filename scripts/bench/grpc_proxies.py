@@ -1,4 +1,4 @@
-"""The proxies of the gRPC benchmark, behind the same small interface as those of the HTTP benchmark."""
+"""The proxies of the gRPC benchmark, with the same small interface as those of the HTTP benchmark."""
 
 import importlib.metadata
 import importlib.util

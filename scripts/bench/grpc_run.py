@@ -1,4 +1,4 @@
-"""A whole run of the gRPC benchmark: upstreams up, proxies up, rounds interleaved, everything down."""
+"""A whole run of the gRPC benchmark: start the upstreams and proxies, run interleaved rounds, stop everything."""
 
 import sys
 from collections.abc import Iterator, Sequence
@@ -18,13 +18,13 @@ from bench.rounds import Stage, interleave, stage
 from bench.samples import Failure, Results
 from gateway.demo.triton import TritonProcess, why_unavailable
 
-# The tests' repository: its `identity_fp32` is as small as a model gets.
+# The tests' repository: its `identity_fp32` is a minimal model.
 MODEL_REPOSITORY = SCRIPTS.parent / "tests" / "models"
 TRITON_MODELS = ("identity_fp32",)
 
 
 def carry_out(plan: Plan, progress: Progress) -> Results:
-    """Measure as planned. Every started process has ended when this returns or raises."""
+    """Measure by the plan. Every started process has ended when this returns or raises."""
     results = Results()
     cases = [CASES[name] for name in plan.cases]
     why_no_triton = why_unavailable()
@@ -55,7 +55,7 @@ def carry_out(plan: Plan, progress: Progress) -> Results:
 
 @contextmanager
 def held(proxy: str, pin: bool) -> Iterator[Running]:
-    """One proxy in front of the canned upstream while the context lasts, to be profiled."""
+    """One proxy in front of the canned upstream while the context lasts, for profiling."""
     with stage(pin) as up:
         yield _start(proxy, up.proxies, [start_canned(up.others)])
 
@@ -71,7 +71,7 @@ def _start(name: str, site: Site, upstreams: Sequence[Upstream]) -> Running:
 
 
 def start_canned(site: Site) -> Upstream:
-    """Our canned servers: gRPC, and HTTP beside it for the probes."""
+    """The canned servers: gRPC, and HTTP beside it for the probes."""
     grpc_port, http_port = free_port(), free_port()
     argv = [sys.executable, "-m", "bench.grpc_upstream", "--port", str(grpc_port)]
     canned = start_on_port(site, "grpc-upstream", argv, grpc_port, {})

@@ -1,8 +1,8 @@
 """The canned gRPC upstream: an engine that answers at once, so that a run measures the proxy before it.
 
-Runs as a process of its own: `python -m bench.grpc_upstream --port P`. It is HTTP/2 at the level of frames and nothing
-of the gateway's own: header fields are not even decoded, a request is known by the length of its message. What is
-sent keeps to the peer's windows and frame size.
+Runs as a process of its own: `python -m bench.grpc_upstream --port P`. It works with HTTP/2 frames and uses nothing of
+the gateway: header fields are not even decoded, a request is recognized by the length of its message. It keeps to the
+peer's windows and frame size.
 
     the small request, the tensor        the reply of that length's exchange
     a stream's request                   MESSAGES_PER_STREAM messages, each sent on its own, --gap-milliseconds apart
@@ -45,7 +45,7 @@ from gateway.wire.http2.frames import (
 # Whole tensors fit, so that no proxy waits for this side.
 WINDOW_BYTES = 8 << 20
 CONNECTION_WINDOW_BYTES = 1 << 30
-RETURN_BYTES = 4 << 20  # received before a window is given back
+RETURN_BYTES = 4 << 20  # received before a window is updated
 
 INVALID = b"\x88" + b"".join(
     literal(field, is_inserted=False)
@@ -60,7 +60,7 @@ STREAM_REQUEST_BYTES = next(framed_bytes(each.request) for each in EXCHANGES.val
 class FieldBlocks:
     """The two header blocks of every reply, `:status` with the content type and the trailers.
 
-    As real servers do, each field is put into the peer's table the first time and is a byte from then on.
+    As real servers do, each field is inserted into the peer's table the first time and is a single byte after that.
     """
 
     def __init__(self) -> None:
@@ -84,14 +84,14 @@ _KNOWN_TRAILERS = indexed(0)
 
 
 class Call:
-    """One stream: what came of its request, and what of its reply waits for the peer's windows."""
+    """One stream: the received part of its request, and the part of its reply that waits for the peer's windows."""
 
     __slots__ = ("expected", "is_ended", "is_reset", "left", "owed", "received", "send_window", "waiting")
 
     def __init__(self, send_window: int) -> None:
         self.send_window = send_window
         self.received = 0
-        self.owed = 0  # received and not given back
+        self.owed = 0  # received, without a window update yet
         self.waiting: deque[bytes] = deque()
         self.left = 0  # messages of a stream that are still to be sent
         self.is_ended = False  # the client sends no more
@@ -253,7 +253,7 @@ class CannedConnection(asyncio.Protocol):
         self._out.append(HEAD.pack(len(block) << 8 | HEADERS, END_HEADERS | flags, stream_id) + block)
 
     def _push(self, stream_id: int, call: Call) -> None:
-        """Send of the reply what the windows allow, and its end after all of it."""
+        """Send the part of the reply that the windows allow, and its end after all of it."""
         waiting = call.waiting
         if not waiting:
             return

@@ -1,4 +1,5 @@
-"""The engine host's benchmark: ours, a real Triton and MLServer with the same models, in turns, on this machine only.
+"""The engine host's benchmark: Pointsman, a real Triton and MLServer with the same models, in turns, on this machine
+only.
 
     python scripts/bench/host.py              # everything that is installed, about three minutes
     python scripts/bench/host.py --quick      # a glance, about a minute
@@ -38,9 +39,9 @@ def main(
 ) -> None:
     """Measure engine servers: a real Triton, MLServer and Pointsman's host.
 
-    All serve the same int32 adder as a Python model; a network in ONNX and in TorchScript shows what dynamic batching
-    gains, and a tensor of 600 KB what shared memory costs. All traffic stays on 127.0.0.1, and every answer is checked.
-    Goals that are missed are shown, and do not change the exit status; exits with 1 where a server has failed.
+    All serve the same int32 adder as a Python model; a network in ONNX and in TorchScript shows the gain of dynamic
+    batching, and a tensor of 600 KB the cost of shared memory. All traffic stays on 127.0.0.1, and every answer is
+    checked. Missed goals are shown, and do not change the exit status; it is 1 if a server has failed.
     """
     versions = command.present(servers, SERVERS, "server", lambda server: server.why())
     cases = command.chosen(only, CASES, "case", default=list(CASES))

@@ -65,7 +65,7 @@ CASES = {
 
 
 class Loader:
-    """How load is made: for how long, on which cores."""
+    """The settings of the load: its duration and its cores."""
 
     def __init__(self, seconds: float, cores: Sequence[int] | None) -> None:
         self._seconds = seconds
@@ -80,7 +80,7 @@ class Loader:
             port=running.ports[case.protocol],
             concurrency=case.concurrency,
             seconds=self._seconds,
-            groups=running.groups() | {"upstream": []},  # there is none behind an engine
+            groups=running.groups() | {"upstream": []},  # an engine has no upstream
         )
         try:
             return sample_of(case, running.name, round_number, run_load(load, self._cores))

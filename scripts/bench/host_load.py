@@ -1,7 +1,7 @@
-"""Load on the engine servers from h2load (nghttp2), over HTTP/1.1 and over gRPC alike: C, so that it costs little
-beside the server that shares the machine with it, and the same for all of them.
+"""Load on the engine servers from h2load (nghttp2), over HTTP/1.1 and over gRPC: written in C, so that it costs little
+beside the server on the same machine, and the same for all servers.
 
-h2load wants status 200 of every reply; it does not look into them, and a gRPC error is a 200 too, but without a
+h2load requires status 200 of every reply; it does not check the content, and a gRPC error is a 200 too, but without a
 message: so the body bytes of all replies together must be those of as many right ones.
 """
 
@@ -27,7 +27,7 @@ CALL_SECONDS = 20.0
 # A gRPC client shares a connection among its calls; above this number of calls there are several clients.
 CALLS_A_CONNECTION = 8
 
-# How far the lengths of right answers may be from the checked one's: MLServer writes ids into them, numbers vary.
+# Tolerated difference of lengths between right answers: MLServer's have an id, and numbers vary.
 TOLERANCE = 0.02
 
 
@@ -74,7 +74,7 @@ def answer_bytes(inference: Inference, protocol: str, port: int) -> int:
 def run_load(load: HostLoad, cores: Sequence[int] | None) -> LoadResult:
     """Check one answer, then run h2load with one thread; its CPU window is the whole run.
 
-    Raises: BenchError where it is missing, and at answers that are not right.
+    Raises: BenchError if it is missing, and for wrong answers.
     """
     if h2load_path() is None:
         raise BenchError(f"h2load makes this load and is not installed here ({HOW_TO_GET})")

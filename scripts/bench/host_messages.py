@@ -1,7 +1,7 @@
-"""What travels in the engine host's benchmark: each request byte for byte, and the values that a right answer has.
+"""The messages in the engine host's benchmark: each request byte for byte, and the values of its right answer.
 
-Servers word their answers differently, so that an answer is decoded and compared once, and its length stands for it
-from then on.
+Servers format their answers differently, so one answer is decoded and compared, and after that only lengths are
+checked.
 """
 
 import json
@@ -33,8 +33,8 @@ class Region:
 
 @dataclass(frozen=True, slots=True)
 class Inference:
-    """One inference: its inputs as arrays, and the outputs that are right for them; empty where only their shape is
-    known. With `regions`, a tensor by name lies there."""
+    """One inference: its inputs as arrays, and the right outputs for them; empty if only their shape is known. With
+    `regions`, the named tensors are in shared memory."""
 
     model: str
     datatype: str
@@ -47,7 +47,7 @@ class Inference:
         return f"/v2/models/{self.model}/infer"
 
     def rest_body(self) -> bytes:
-        """JSON all through, as most that comes from scripts and browsers."""
+        """The request in plain JSON, as scripts and browsers send it."""
         inputs = []
         for name, array in self.inputs.items():
             tensor = {"name": name, "shape": list(array.shape), "datatype": self.datatype}
@@ -76,12 +76,12 @@ class Inference:
         return bytes(request.SerializeToString())
 
     def check_rest(self, body: bytes) -> None:
-        """Raises: BenchError where the answer is not the right one."""
+        """Raises: BenchError if the answer is not the right one."""
         outputs = {output["name"]: output for output in json.loads(body)["outputs"]}
         self._check({name: output.get("data") for name, output in outputs.items()})
 
     def check_grpc(self, reply: bytes) -> None:
-        """Raises: BenchError where the answer is not the right one."""
+        """Raises: BenchError if the answer is not the right one."""
         response = message("inference.ModelInferResponse").FromString(reply)
         found: dict[str, Any] = {}
         for index, output in enumerate(response.outputs):
@@ -127,7 +127,7 @@ _FEATURES = np.linspace(-1, 1, FEATURES, dtype=np.float32).reshape(1, FEATURES)
 
 
 def tower(model: str) -> Inference:
-    """A row of features; what the model makes of them is not known beforehand."""
+    """A row of features; the model's output is not known beforehand."""
     return Inference(model, "FP32", {"features": _FEATURES}, {"scores": None})
 
 
@@ -136,7 +136,7 @@ LARGE, SMALL = TENSOR_BYTES, 64
 
 
 def in_shared_memory(num_bytes: int) -> Inference:
-    """One tensor in, the same out, both in a region of twice the large size; only its name travels."""
+    """One tensor in, the same out, both in a region of twice the large size; the request has only its name."""
     array = np.zeros((1, num_bytes // 4), dtype=np.float32)
     regions = {"INPUT0": Region(REGION, 0, num_bytes), "OUTPUT0": Region(REGION, LARGE, num_bytes)}
     return Inference("identity_fp32", "FP32", {"INPUT0": array}, {"OUTPUT0": None}, regions)

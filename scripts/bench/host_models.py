@@ -1,8 +1,8 @@
-"""The model repository of the engine host's benchmark: the tests' adder and identity, and a network that costs.
+"""The model repository of the engine host's benchmark: the tests' adder and identity, and a more expensive network.
 
-The network is a tower of wide layers, as recommenders and embedders have them: one row alone waits for its weights to
-come from memory, so that rows which go together are nearly free. It is written twice, as ONNX and as TorchScript, and
-each is served with dynamic batching and without.
+The network is a tower of wide layers, as recommenders and embedders have them: a single row is bound by the memory
+bandwidth of the weights, so that further rows of a batch are nearly free. It is written twice, as ONNX and as
+TorchScript, and each is served with dynamic batching and without.
 """
 
 import importlib.util

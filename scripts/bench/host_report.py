@@ -1,4 +1,4 @@
-"""What a reader sees of the engine host's benchmark: a table for each group of cases, and the goals."""
+"""The output of the engine host's benchmark: a table for each group of cases, and the goals."""
 
 from collections.abc import Sequence
 
@@ -38,7 +38,7 @@ def verdicts(results: HostResults) -> list[Verdict]:
 
 
 def _fastest(results: HostResults, case: str) -> float | None:
-    """Our least median latency of all rounds: what a copy adds is less than what a busy machine does."""
+    """Our lowest median latency of all rounds, because the noise of a busy machine exceeds the cost of a copy."""
     return min(
         (sample.p50_us for sample in results.samples if (sample.case, sample.proxy) == (case, "ours")), default=None
     )

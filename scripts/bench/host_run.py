@@ -1,4 +1,4 @@
-"""A whole run of the engine host's benchmark: models written, servers up, rounds interleaved, everything down."""
+"""A whole run of the engine host's benchmark: write models, start servers, run interleaved rounds, stop everything."""
 
 import json
 import secrets
@@ -23,22 +23,22 @@ from bench.programs import Running
 from bench.rounds import interleave, stage
 from bench.samples import Failure, Results
 
-# Copies that are timed for the price of one; the median of them counts.
+# Copies that are timed for the cost of one; the median counts.
 COPIES = 200
 
-# More than a core has of its own.
+# More than a core's own cache.
 CACHE_BYTES = 1 << 25
 
 
 @dataclass(slots=True)
 class HostResults(Results):
-    """What a run measured, and what one copy of the large tensor costs on this machine, in microseconds of CPU."""
+    """The samples of a run, and the cost of one copy of the large tensor on this machine, in microseconds of CPU."""
 
     copy_us: float | None = None
 
 
 def carry_out(plan: Plan, progress: Progress) -> HostResults:
-    """Measure as planned. Every started process has ended when this returns or raises."""
+    """Measure by the plan. Every started process has ended when this returns or raises."""
     results = HostResults()
     with stage(plan.pin) as up, shared_region() as region:
         repository = up.proxies.folder / "models"
@@ -114,8 +114,8 @@ def wrong_copies(case: HostCase, asked: Sequence[Running], region: SharedMemory,
 
 
 def copy_microseconds(region: SharedMemory) -> float:
-    """What the model's own copy of the tensor would cost: from one half of the region into the other, neither of them
-    in this core's caches, as for a model that another process has just sent it."""
+    """The cost of the model's own copy of the tensor: from one half of the region into the other, neither of them in
+    this core's caches, as for a tensor that another process has just sent."""
     others = np.zeros(CACHE_BYTES, np.uint8)
     source, target = np.frombuffer(region.buf[:LARGE], np.float32), np.frombuffer(region.buf[LARGE:], np.float32)
     times = []

@@ -1,4 +1,4 @@
-"""How each server is started for the engine host's benchmark: logs off, its defaults otherwise, one adder each."""
+"""The start commands of the servers in the engine host's benchmark: logs off, defaults otherwise, one adder each."""
 
 import json
 import os
@@ -17,7 +17,7 @@ from gateway.demo.triton import TritonProcess, why_unavailable
 
 START_SECONDS = 90.0
 
-# MLServer needs other versions of some libraries than we do: it has an environment of its own.
+# MLServer needs other versions of some libraries than Pointsman: it has an environment of its own.
 MLSERVER = SCRIPTS.parent / ".bench-mlserver" / "bin" / "mlserver"
 HOW_TO_GET_MLSERVER = "python -m venv .bench-mlserver && .bench-mlserver/bin/pip install mlserver 'uvloop<0.21'"
 
@@ -26,7 +26,8 @@ Start = Callable[[Site, Path, Sequence[str], ExitStack], Running]
 
 @dataclass(frozen=True, slots=True)
 class HostServer:
-    """A server to be measured. `find` gives its version, or None where it is not here; `why` says what is missing."""
+    """A server of the benchmark. `find` returns its version, or None if it is not installed; `why` names what is
+    missing."""
 
     name: str
     find: Callable[[], str | None]
@@ -85,7 +86,7 @@ def _is_ready(port: int) -> bool:
 
 
 def wait_until(condition: Callable[[], bool], children: Children, process: psutil.Process, what: str) -> None:
-    """Raises: BenchError with the end of its log where the server ends, or takes too long."""
+    """Raises: BenchError with the end of its log if the server ends, or takes too long."""
     deadline = time.monotonic() + START_SECONDS
     while not condition():
         children.require_alive(process)

@@ -1,8 +1,6 @@
 """Templates, which vary the wording of a text.
 
-    [sat down
-stood
-]   one of these; each may hold more of them, and an empty one adds no text
+    [sat down|stood|]   one of these; each may hold more of them, and an empty one adds no text
     {hero.his}          an attribute of the scene's hero; {hero} is its own name
 
 A sentence begins with a capital and `a` becomes `an` automatically, so that templates do not depend on their place.
