@@ -1,10 +1,10 @@
-"""The HTTP benchmark: direct, Envoy, nginx and ours, one after another in short rounds, on this machine only.
+"""The HTTP benchmark: direct, Envoy, nginx and Pointsman, one after another in short rounds, on this machine only.
 
     python scripts/bench/http.py              # everything that is installed, under 4 minutes
     python scripts/bench/http.py --quick      # a glance, under a minute
     python scripts/bench/http.py --only small,sse --proxies ours,envoy --rounds 5
 
-README.md beside this file says what is measured and how to read it.
+README.md beside this file describes the measurements and how to read them.
 """
 
 import sys
@@ -50,8 +50,8 @@ def main(
     """Measure HTTP proxies before a canned engine: direct, Envoy, nginx and Pointsman, one worker each.
 
     The main figure is CPU microseconds of the proxy for one request or token: unlike requests/s it hardly depends on
-    what else this machine does. All traffic stays on 127.0.0.1. Exits with 1 when a proxy gives a wrong answer; goals
-    that are missed are shown, and do not change the exit status.
+    what else this machine does. All traffic stays on 127.0.0.1. Exits with 1 when a proxy gives a wrong answer; missed
+    goals are shown, and do not change the exit status.
     """
     names = command.installed(proxies, PROXIES)
     cases = command.chosen(only, ALL_CASES, "case", default=list(ALL_CASES))

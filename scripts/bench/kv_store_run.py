@@ -1,4 +1,4 @@
-"""A run of the stored blocks' benchmark: engines side by side, a redis-server, and what each prefix took."""
+"""A run of the benchmark of stored blocks: engines side by side, a redis-server, and the time for each prefix."""
 
 import shutil
 import subprocess
@@ -40,7 +40,7 @@ class Setup:
 
 @dataclass(slots=True)
 class Measured:
-    """Seconds to the first token by case, and the reading engine's numbers."""
+    """Seconds to the first token by case, and the reading engine's statistics."""
 
     store: str = ""
     seconds: dict[str, list[float]] = field(default_factory=lambda: {name: [] for name in CASES})
@@ -60,9 +60,9 @@ class Measured:
 
 @contextmanager
 def own_redis(url: str) -> Iterator[str]:
-    """The Redis that was named, or one that ends with this run.
+    """The Redis with this URL, or one that ends with this run.
 
-    Raises: BenchError where there is no redis-server.
+    Raises: BenchError if there is no redis-server.
     """
     if url:
         yield url
@@ -92,7 +92,7 @@ def own_redis(url: str) -> Iterator[str]:
 
 
 class Asked:
-    """An engine, and the time to its first token."""
+    """An engine under measurement, and the time to its first token."""
 
     def __init__(self, folder: Path, words: Words, options: dict[str, Any]) -> None:
         from engines.paged.base.options import EngineOptions
@@ -126,9 +126,9 @@ class Asked:
         return times[0] - submitted
 
     def settle(self) -> None:
-        """Wait until what it has computed is stored.
+        """Wait until everything that it has computed is stored.
 
-        Raises: BenchError where it is not.
+        Raises: BenchError if it is not.
         """
         block_store = self.engine._parts.block_store
         assert block_store is not None
@@ -153,7 +153,7 @@ def carry_out(setup: Setup, url: str, progress: Progress) -> Measured:
         def engine(options: dict[str, Any]) -> Asked:
             asked = Asked(folder, words, options)
             stack.callback(asked.engine.stop)
-            asked.first_token(words.prompt(setup.prefix_tokens, (0, 0)))  # what the first steps pay is no figure
+            asked.first_token(words.prompt(setup.prefix_tokens, (0, 0)))  # not counted: the first steps cost more
             return asked
 
         plain, writer = engine(options), engine(storing)

@@ -1,10 +1,10 @@
-"""What limits cost: the gateway without, and with each kind of them, in turn on one machine.
+"""The cost of limits: the gateway without, and with each kind of limit, in turn on one machine.
 
     python scripts/bench/limits.py              # about a minute
     python scripts/bench/limits.py --quick      # a glance
 
-The figure is CPU microseconds of the worker for one request, and of all processes of the gateway, its Redis too. No
-limit is ever reached: every reply is the engine's.
+The figure is CPU microseconds of the worker for one request, and of all processes of the gateway, including its Redis.
+No limit is ever reached: every reply is the engine's.
 """
 
 import sys
@@ -48,7 +48,7 @@ def main(
 
 
 def limits_rules(name: str, upstreams: Ports) -> str:
-    """Those of all benchmarks, and these limits."""
+    """The rules of all benchmarks, with these limits."""
     return configs.pointsman_rules(upstreams) + (f"limits: [{LIMITS[name]}]\n" if LIMITS[name] else "")
 
 

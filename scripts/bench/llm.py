@@ -1,12 +1,12 @@
-"""The benchmark of language-model engines: ours, transformers' continuous batching, `transformers serve` and llama.cpp,
-on the same weights, in turns, on this machine only.
+"""The benchmark of language-model engines: Pointsman's, transformers' continuous batching, `transformers serve` and
+llama.cpp, on the same weights, in turns, on this machine only.
 
     python scripts/bench/llm.py --install    # first builds a llama-server for this processor (.bench-llamacpp), once
-    python scripts/bench/llm.py              # all engines that are here, three rounds
+    python scripts/bench/llm.py              # all engines that are installed, three rounds
     python scripts/bench/llm.py --quick      # a glance
     python scripts/bench/llm.py --only mixed --engines transformers,ours --rounds 7
 
-README.md beside this file says what is measured and how to read it.
+README.md beside this file describes the measurements and how to read them.
 """
 
 import sys

@@ -1,4 +1,4 @@
-"""llama.cpp's server, built for this processor: what wheels bring is built for any, without its fastest instructions.
+"""llama.cpp's server, built for this processor: wheels are built for any processor, without its fastest instructions.
 
 The source comes with llama-cpp-python's, from the same index as all packages here.
 """
@@ -31,7 +31,7 @@ FLAGS = {
 
 
 def build_llama_server(console: Console) -> None:
-    """Build it where it is not there yet. Raises: BenchError with the end of what the tools printed."""
+    """Build it if it is missing. Raises: BenchError with the end of the tools' output."""
     if LLAMA_SERVER.exists():
         return
     home = LLAMA_SERVER.parent.parent

@@ -1,4 +1,4 @@
-"""The cases of the language-model engines' benchmark, and what one round of one engine yields."""
+"""The cases of the language-model engines' benchmark, and the figures of one round of one engine."""
 
 import statistics
 from collections.abc import Callable, Sequence
@@ -21,10 +21,10 @@ class LlmCase(Case):
 
 @dataclass(frozen=True, slots=True)
 class LlmSample:
-    """What one round of one case gave for one engine. Figures that are not the case's question are None."""
+    """The figures of one round of one case and one engine; None for those that the case does not report."""
 
     case: str
-    proxy: str  # the engine; so called in all benchmarks here
+    proxy: str  # the engine; the common name in all benchmarks here
     round: int
     units: int  # output tokens
     prompt_tokens: int
@@ -34,11 +34,11 @@ class LlmSample:
     busy: float  # cores that it used
     p50_ms: float  # between one token and the next
     p95_ms: float
-    first_ms: float | None = None  # to the first token; of the long prompt where that is the question
-    hit_ms: float | None = None  # the same where the prefix had been kept, median
-    gain: float | None = None  # how many times as fast that is
-    quiet_ms: float | None = None  # median gap before the long prompt came
-    stretch: float | None = None  # how many times as long the p95 gap is while the long prompt is read
+    first_ms: float | None = None  # to the first token; in the arrival case that of the long prompt
+    hit_ms: float | None = None  # the same with a cached prefix, median
+    gain: float | None = None  # factor by which that is faster
+    quiet_ms: float | None = None  # median gap before the long prompt arrived
+    stretch: float | None = None  # factor by which the p95 gap is longer while the long prompt is processed
 
 
 CASES = {
@@ -93,7 +93,7 @@ CASES = {
 def sample_of(
     case: LlmCase, engine: str, round_number: int, requests: Sequence[Request], answers: Sequence[Answer], cpu: float
 ) -> LlmSample:
-    """A round's figures. `cpu`: seconds of the engine's process tree from the first request to the last token."""
+    """The figures of a round. `cpu`: seconds of the engine's process tree from the first request to the last token."""
     begun_at = min(answer.submitted for answer in answers)
     seconds = max(answer.times[-1] for answer in answers) - begun_at
     tokens = sum(len(answer.times) for answer in answers)
@@ -121,8 +121,8 @@ def _prefix_figures(answers: Sequence[Answer]) -> dict[str, float]:
 
 
 def _arrival_figures(answers: Sequence[Answer]) -> dict[str, float]:
-    """Gaps of the eight: those before the long prompt came, once all had begun, and those that reach into the time
-    between its coming and its first token."""
+    """Gaps of the eight requests: those before the long prompt arrived, once all had begun, and those that overlap the
+    time between its arrival and its first token."""
     *others, long = answers
     all_begun_at = max(answer.times[0] for answer in others)
     quiet, disturbed = [], []

@@ -1,4 +1,4 @@
-"""A client of completions: requests over HTTP as event streams, and the time at which each token's event came."""
+"""A client of completions: requests over HTTP as event streams, and the arrival time of each token's event."""
 
 import asyncio
 import json
@@ -11,7 +11,7 @@ from bench.openai_connections import AnswerReader
 from bench.processes import BenchError
 
 DONE = "[DONE]"
-# A stream that brings nothing for so long is stuck.
+# A stream without an event for this long is stuck.
 SILENCE_SECONDS = 300.0
 READ_BYTES = 1 << 16
 
@@ -96,7 +96,7 @@ class _Asking:
 
 
 class Events:
-    """Takes the data of server-sent events out of bytes, however they are cut."""
+    """Extracts the data of server-sent events from bytes, however they are cut."""
 
     def __init__(self) -> None:
         self._pending = b""

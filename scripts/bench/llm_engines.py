@@ -1,7 +1,7 @@
 """The engines, and how each is started: alone in a process of its own, or with its server.
 
-Every one has the same number of threads and keeps its default where this file says nothing. What it does say was found
-by trying, on this model and these cases: the settings at which a peer is fastest (README.md, "Language-model engines").
+All have the same number of threads, and defaults for what this file does not set. Its settings are those with which a
+peer is fastest on this model and these cases, found by trial (README.md, "Language-model engines").
 """
 
 import importlib.metadata
@@ -33,7 +33,7 @@ PORT = "llm"
 SLOTS = 16  # requests at a time in the largest case
 NAME = "bench"
 
-# A llama-server of one's own goes here, or anywhere on the PATH: `llm.py --install` builds one for this processor.
+# The place of a llama-server of one's own, or else the PATH: `llm.py --install` builds one for this processor.
 LLAMA_SERVER = SCRIPTS.parent / ".bench-llamacpp" / "bin" / "llama-server"
 
 
@@ -51,8 +51,8 @@ class TransformersSettings:
         return f"{self.attention}, pages of {self.page_size}, {self.max_batch_tokens} tokens a batch, {names}"
 
 
-# Beside SDPA there is only eager, which takes twice as long. Without the variable keys and values are copied for every
-# query head. Pages of 32 keep nearly all of a prefix, where the 256 of the default would keep three quarters of it.
+# SDPA's only alternative is eager, which takes twice as long. Without the variable keys and values are copied for every
+# query head. Pages of 32 keep nearly all of a prefix; the default of 256 would keep three quarters of it.
 TRANSFORMERS = TransformersSettings("sdpa", 32, 512, {"TRANSFORMERS_SDPA_FORCE_GQA": "1"})
 
 # llama.cpp divides its context among its slots: the long prompt has to fit into one.
@@ -63,7 +63,7 @@ LLAMA_FLASH = "on"
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """What is served: a shape in a datatype."""
+    """The served model: a shape in a datatype."""
 
     shape: Shape
     dtype: str
@@ -80,14 +80,14 @@ class Model:
 
 
 class Ask(Protocol):
-    """Have requests answered, by one engine."""
+    """Send requests to one engine, and return its answers."""
 
     def __call__(self, requests: Sequence[Request]) -> list[Answer]: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Up:
-    """A started engine. `settings` say how it is set up, for the reader."""
+    """A started engine. `settings` describe its setup for the reader."""
 
     running: Running
     ask: Ask
@@ -96,7 +96,7 @@ class Up:
 
 @dataclass(frozen=True, slots=True)
 class LlmEngine:
-    """What can be measured. `find` gives its version, or None where it cannot run here (`how_to_get`)."""
+    """An engine of the benchmark. `find` returns its version, or None if it cannot run here (`how_to_get`)."""
 
     name: str
     is_served: bool
@@ -133,7 +133,7 @@ def _start_worker(name: str, kind: str, site: Site, model: Model, environment: M
 
 
 def _tell_worker(port: int, what: Any) -> dict[str, Any]:
-    """Raises: BenchError with what the engine said."""
+    """Raises: BenchError with the engine's message."""
     try:
         connection = socket.create_connection(("127.0.0.1", port), timeout=ASK_SECONDS)
         with connection, connection.makefile("rw") as lines:

@@ -1,4 +1,4 @@
-"""The model as llama.cpp loads it: the same numbers, in a GGUF file."""
+"""The model in llama.cpp's format: the same numbers, in a GGUF file."""
 
 import tempfile
 from pathlib import Path
@@ -21,12 +21,12 @@ NAMES = {
     "input_layernorm": "attn_norm",
     "post_attention_layernorm": "ffn_norm",
 }
-# What matrices are written as; vectors stay FP32, as llama.cpp wants them.
+# The types of matrices; vectors stay FP32, as llama.cpp requires.
 TYPES = ("F32", "F16", "BF16")
 
 
 def gguf_file(shape: Shape, dtype: str, kind: str, home: Path | None = None) -> Path:
-    """The file beside the model's folder of this dtype, made where it is not there yet. `kind` is one of TYPES."""
+    """The file beside the model's folder of this dtype, created if it is missing. `kind` is one of TYPES."""
     path = model_folder(shape, dtype, home).with_suffix(f".{kind}.gguf")
     if not path.exists():
         with tempfile.TemporaryDirectory(dir=path.parent) as beside:
@@ -74,7 +74,7 @@ def _write(shape: Shape, kind: str, path: Path) -> None:
 
 
 def _rotated(name: str, values: np.ndarray, shape: Shape) -> np.ndarray:
-    """llama.cpp rotates neighbours where Hugging Face rotates halves: rows of queries and keys change places."""
+    """llama.cpp rotates neighbours where Hugging Face rotates halves: rows of queries and keys are reordered."""
     if not name.endswith(("q_proj.weight", "k_proj.weight")):
         return values
     heads = shape.heads if "q_proj" in name else shape.kv_heads
@@ -83,7 +83,7 @@ def _rotated(name: str, values: np.ndarray, shape: Shape) -> np.ndarray:
 
 
 def gguf_name(name: str) -> str:
-    """What GGUF calls a tensor of Hugging Face's."""
+    """The GGUF name of one of Hugging Face's tensors."""
     stem = name.removesuffix(".weight")
     if not stem.startswith("model.layers."):
         return NAMES[stem] + ".weight"

@@ -1,12 +1,12 @@
 """The model that all engines serve: a Llama of about 150 M parameters, written once into a cache of its own.
 
-Its weights are seeded random numbers but for two matrices: a token's embedding points where the head finds the word
-that comes after it, far above the noise of attention and MLP. So engines have all of their work to do, in any datatype,
-and yet the answer to each prompt is known: a benchmark that checks every token cannot measure a wrong one. The words'
-order is one long random ring, so that no text repeats and nothing is to be won by guessing.
+Its weights are seeded random numbers except for two matrices: a token's embedding points to the next word in the head,
+far above the noise of attention and MLP. So engines do all of their work, in any datatype, and yet the answer to each
+prompt is known: a benchmark that checks every token cannot measure a wrong one. The words' order is one long random
+ring, so that no text repeats and speculation gains nothing.
 
-Words are three or four letters behind a space, each one token of a byte-level BPE, so that every engine's tokenizer
-cuts a text alike.
+Words are three or four letters after a space, each one token of a byte-level BPE, so that every engine's tokenizer cuts
+a text alike.
 """
 
 import itertools
@@ -23,20 +23,20 @@ import numpy as np
 
 SEED = 20
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
-SPACE = "\u0120"  # how GPT-2's vocabulary shows it
+SPACE = "\u0120"  # a space in GPT-2's vocabulary
 BEGIN, END = "<|begin|>", "<|end|>"
-# Attention and MLP add so little to an embedding that the word it points to stays far ahead, and no less than it takes
-# for every matrix to matter.
+# Attention and MLP add so little to an embedding that the next word stays far ahead, but enough that every matrix
+# matters.
 NOISE = 0.02
 # Logit of the right next token; those of others have a deviation of about 1.
 CONFIDENCE = 30.0
-# A change of how the files are made is a new cache.
+# A change of the files' format needs a new cache.
 FORMAT = 1
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """A Llama's shape. Sizes in features; `context_tokens` holds a prompt of 4,000 and its answer."""
+    """A Llama's shape. Sizes in features; `context_tokens` is enough for a prompt of 4,000 and its answer."""
 
     hidden: int = 768
     layers: int = 16
@@ -65,9 +65,9 @@ SHAPES = {
 
 
 class Words:
-    """The vocabulary, and which word comes after which.
+    """The vocabulary, and the order of the words.
 
-    Token ids: 256 bytes, then what words grow from and words, then BEGIN and END.
+    Token ids: 256 bytes, then prefixes of words and words, then BEGIN and END.
     """
 
     def __init__(self, size: int) -> None:
@@ -82,19 +82,19 @@ class Words:
 
     @cached_property
     def merges(self) -> list[str]:
-        """In the order of their ranks: each token is the one a letter shorter, and that letter."""
+        """The merges in the order of their ranks: each token is the one a letter shorter, and that letter."""
         return [f"{token[:-1]} {token[-1]}" for token in self.tokens[len(_byte_alphabet()) : self.begin]]
 
     @cached_property
     def after(self) -> np.ndarray:
-        """The id of the word that comes after each token: words form one ring, all else leads into it."""
+        """The id of the next word for each token: words form one ring, and all other tokens lead into it."""
         ring = np.random.default_rng(SEED).permutation(np.arange(self.first_word, self.begin))
         after = np.full(self.size, ring[0])
         after[ring] = np.roll(ring, -1)
         return after
 
     def answer(self, prompt: Sequence[int], num_tokens: int) -> list[int]:
-        """What the model says to a prompt."""
+        """The model's answer to a prompt."""
         found, token = [], prompt[-1]
         for _ in range(num_tokens):
             token = int(self.after[token])
@@ -111,13 +111,13 @@ class Words:
 
 
 def cache_folder() -> Path:
-    """Where models stay between runs."""
+    """The folder of the models between runs."""
     default = Path(tempfile.gettempdir()) / "pointsman-bench-llm"
     return Path(os.environ.get("POINTSMAN_BENCH_CACHE", default))
 
 
 def model_folder(shape: Shape, dtype: str, home: Path | None = None) -> Path:
-    """The model as Hugging Face's libraries load it, made where it is not there yet. `dtype`: float32 or bfloat16."""
+    """The model in Hugging Face's format, created if it is missing. `dtype`: float32 or bfloat16."""
     sizes = "-".join(str(value) for value in asdict(shape).values())
     folder = (home or cache_folder()) / f"v{FORMAT}-{sizes}-{dtype}"
     if not (folder / "config.json").exists():
@@ -156,7 +156,7 @@ def tensors_of(shape: Shape) -> Iterable[tuple[str, np.ndarray]]:
         for name in ("input_layernorm", "post_attention_layernorm"):
             yield f"{prefix}{name}.weight", ones
     yield "model.norm.weight", ones
-    head = np.zeros((shape.vocabulary, shape.hidden), np.float32)  # what is no word is never said
+    head = np.zeros((shape.vocabulary, shape.hidden), np.float32)  # tokens that are no words are never generated
     ring = np.arange(words.first_word, words.begin)
     head[words.after[ring]] = embedding[ring] * np.float32(CONFIDENCE / shape.hidden)
     yield "lm_head.weight", head
@@ -175,7 +175,7 @@ def _write(shape: Shape, dtype: str, folder: Path) -> None:
 
 
 def files_of(shape: Shape, dtype: str) -> dict[str, Any]:
-    """The JSON files of the folder, config.json last: it says that the folder is whole."""
+    """The JSON files of the folder; config.json is last, and marks the folder as complete."""
     words = Words(shape.vocabulary)
     ids = {token: number for number, token in enumerate(words.tokens)}
     byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}

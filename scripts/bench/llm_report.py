@@ -1,4 +1,5 @@
-"""What a reader sees of the language-model engines: a table for each case, with the spread of its rounds, and goals."""
+"""The output of the language-model engines' benchmark: a table for each case with the spread of its rounds, and
+goals."""
 
 import statistics
 from collections.abc import Iterable, Sequence
@@ -11,7 +12,7 @@ from bench.llm_run import LlmResults
 from bench.medians import Verdict
 from bench.report import goals_table, proxies_of
 
-# Beside each rate stands what share of a peer's it is.
+# The peer that each engine's rates are compared with.
 BASES = {"ours": "transformers", "ours-served": "transformers-serve", "llama.cpp": "transformers-serve"}
 
 
@@ -29,7 +30,7 @@ def show(results: LlmResults, cases: Iterable[LlmCase], verdicts: Sequence[Verdi
 
 
 def _case_table(results: LlmResults, case: LlmCase) -> Table:
-    """A row for each engine: medians over the rounds, and how far the rounds lie apart."""
+    """A row for each engine: medians over the rounds, and their spread."""
     table = Table(title=f"{case.name}: {case.title}", title_justify="left", title_style="bold")
     table.add_column("engine")
     for field, head in case.columns:
@@ -55,7 +56,7 @@ def values_of(results: LlmResults, case: str, engine: str, field: str) -> list[f
 
 
 def _spread(values: Sequence[float]) -> str:
-    """The median, and the least and the greatest of all rounds."""
+    """The median, and the lowest and the highest of all rounds."""
     if not values:
         return "-"
     median = _number(statistics.median(values))

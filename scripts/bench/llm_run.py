@@ -1,4 +1,4 @@
-"""A whole run of the language-model engines: all up, all warm, rounds interleaved, all down."""
+"""A whole run of the language-model engines: start and warm up all, run interleaved rounds, stop all."""
 
 import tempfile
 from collections.abc import Sequence
@@ -33,13 +33,13 @@ class Plan:
 
 @dataclass(slots=True)
 class LlmResults(Results):
-    """What a run measured, and how each engine was set up."""
+    """The samples of a run, and the setup of each engine."""
 
     settings: dict[str, str] = field(default_factory=dict)
 
 
 def carry_out(plan: Plan, progress: Progress) -> LlmResults:
-    """Do what the plan says. Every process that was started has ended when this returns or raises.
+    """Carry out the plan. Every process that was started has ended when this returns or raises.
 
     An engine that does not start, or answers wrongly, is named with the reason and left out.
     """
@@ -70,7 +70,7 @@ def carry_out(plan: Plan, progress: Progress) -> LlmResults:
 
 
 class Measuring:
-    """How a round is measured: the same requests for all, checked token for token."""
+    """Measures rounds: the same requests for all engines, checked token for token."""
 
     def __init__(self, model: Model, up: dict[str, Up]) -> None:
         self._words = model.words

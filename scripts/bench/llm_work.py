@@ -60,13 +60,13 @@ Work = Callable[[Words, int], list[Request]]
 
 
 def mixed(words: Words, seed: int) -> list[Request]:
-    """Sixteen at once."""
+    """Sixteen requests at once."""
     sizes = zip(MIXED_PROMPTS, MIXED_ANSWERS, strict=True)
     return [Request(tuple(words.prompt(size, (1, seed, n))), answer) for n, (size, answer) in enumerate(sizes)]
 
 
 def alone(words: Words, seed: int) -> list[Request]:
-    """One."""
+    """One request."""
     return [Request(tuple(words.prompt(ALONE_PROMPT, (2, seed))), ALONE_ANSWER)]
 
 
@@ -85,7 +85,7 @@ def arrival(words: Words, seed: int) -> list[Request]:
 
 
 def warm(requests: Sequence[Request]) -> list[Request]:
-    """The same with short answers: every shape is seen once, and little time goes by."""
+    """The same requests with short answers: every shape is seen once, in little time."""
     return [
         replace(
             each,
@@ -97,7 +97,7 @@ def warm(requests: Sequence[Request]) -> list[Request]:
 
 
 class Arrivals:
-    """Which requests are due, as tokens come in."""
+    """The requests that are due, as tokens arrive."""
 
     def __init__(self, requests: Sequence[Request]) -> None:
         self._requests = requests
@@ -110,7 +110,7 @@ class Arrivals:
         return all(self._ended)
 
     def due(self) -> list[int]:
-        """Places of requests to submit now; each is named once."""
+        """Places of requests to submit now; each is returned once."""
         found = []
         while self._next < len(self._requests) and self._comes(self._requests[self._next].after_tokens):
             found.append(self._next)
@@ -131,9 +131,9 @@ class Arrivals:
 
 
 def check(words: Words, requests: Sequence[Request], answers: Sequence[Answer]) -> None:
-    """Every token must be the right one, and every prompt have as many as was sent.
+    """Every token must be the right one, and every prompt must have as many as were sent.
 
-    Raises: BenchError at the first that is not so.
+    Raises: BenchError at the first that is wrong.
     """
     for number, (request, answer) in enumerate(zip(requests, answers, strict=True)):
         right = words.answer(request.prompt, request.max_tokens)

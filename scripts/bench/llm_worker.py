@@ -73,8 +73,8 @@ class Ours:
 
 
 class Transformers:
-    """transformers' continuous batching: the manager that `generate_batch` itself drives. `generate_batch` takes one
-    length for all answers of a call; requests of the manager have their own, and it goes on from call to call."""
+    """transformers' continuous batching: the manager that `generate_batch` itself uses. `generate_batch` takes one
+    length for all answers of a call; requests of the manager have their own, and it keeps running between calls."""
 
     def __init__(self, model: Path, dtype: str, threads: int) -> None:
         import torch

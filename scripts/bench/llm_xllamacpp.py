@@ -1,8 +1,8 @@
-"""llama.cpp's server as the package xllamacpp brings it, until the process is ended.
+"""llama.cpp's server in the package xllamacpp, until the process is ended.
 
     python -m bench.llm_xllamacpp GGUF PORT SLOTS CONTEXT_TOKENS THREADS CACHE_TYPE
 
-Its wheel is built for AVX2 alone. Where a llama-server built for this processor is found, that one is measured.
+Its wheel is built for AVX2 alone. If a llama-server built for this processor is found, that one is measured.
 """
 
 import signal

@@ -1,7 +1,7 @@
 """The load generator: closed-loop connections in a process of its own, on asyncio Protocols and uvloop.
 
-Started as `python -m bench.load JSON` with a `LoadSpec`; prints a `LoadResult` as JSON, or ends with a sentence and
-status 1 at the first wrong answer.
+Started as `python -m bench.load JSON` with a `LoadSpec`; prints a `LoadResult` as JSON, or exits with an error message
+and status 1 at the first wrong answer.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ class LoadSpec:
     groups: dict[str, list[int]]  # whose CPU time to read: name -> process ids
     unique_heads: bool = False  # a new x-request-id and traceparent for each request
     sessions: int = 0  # the number of sessions that take turns; 0: requests have none
-    in_body: bool = False  # where they are named: in the body, or in the head
+    in_body: bool = False  # whether they are named in the body, or in the head
     serial: bool = False  # one blocking socket without an event loop: the least noise for latency
 
 
@@ -59,7 +59,7 @@ async def many_at_a_time(spec: LoadSpec) -> LoadResult:
 
 
 def one_after_another(spec: LoadSpec) -> LoadResult:
-    """Send one request at a time on one blocking socket: what remains is the latency of the path."""
+    """Send one request at a time on one blocking socket: the result is the latency of the path alone."""
     with socket.create_connection(("127.0.0.1", spec.port), timeout=5) as connection:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         send_for(spec, connection, WARMUP_SECONDS)
@@ -69,7 +69,7 @@ def one_after_another(spec: LoadSpec) -> LoadResult:
 
 
 def send_for(spec: LoadSpec, connection: socket.socket, seconds: float) -> list[float]:
-    """The latencies, in microseconds, of the requests that one connection had answered within these seconds."""
+    """The latencies, in microseconds, of the requests that one connection completed within these seconds."""
     exchange, next_request = EXCHANGES[spec.exchange], request_maker(spec)
     latencies_us = []
     ends_at = time.perf_counter() + seconds

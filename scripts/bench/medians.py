@@ -1,4 +1,4 @@
-"""Medians over the rounds, and what a goal makes of them."""
+"""Medians over the rounds, and the goals that are checked with them."""
 
 import statistics
 from collections.abc import Callable
@@ -11,13 +11,13 @@ MEGABYTE = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """How one goal came out. `measured` and `limit` are None where this run did not measure it."""
+    """The result of one goal. `measured` and `limit` are None if this run did not measure it."""
 
     goal: str
     measured: float | None
     limit: float | None
     unit: str
-    is_floor: bool  # the limit is the least that is good enough, not the most
+    is_floor: bool  # the limit is a minimum, not a maximum
 
     @property
     def passed(self) -> bool | None:
@@ -27,14 +27,14 @@ class Verdict:
 
 
 def median(results: Results, case: str, proxy: str, figure: Callable[[Sample], float | None]) -> float | None:
-    """The median over the rounds of one figure; None where it was not measured."""
+    """The median over the rounds of one figure; None if it was not measured."""
     values = [figure(sample) for sample in results.samples if (sample.case, sample.proxy) == (case, proxy)]
     present = [value for value in values if value is not None]
     return statistics.median(present) if present else None
 
 
 def added_p50(results: Results, proxy: str) -> float | None:
-    """Latency at one connection beyond that of direct in the same round, in microseconds, median over the rounds."""
+    """Latency at one connection minus that of direct in the same round, in microseconds, median over the rounds."""
     rounds: dict[int, dict[str, float]] = {}
     for sample in results.samples:
         if sample.case == "latency":

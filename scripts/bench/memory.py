@@ -1,4 +1,4 @@
-"""Memory: what an idle worker holds, what idle connections add, whether a huge answer passes through or piles up."""
+"""Memory: an idle worker's, that of idle connections, and whether a huge answer passes through or accumulates."""
 
 import contextlib
 import socket
@@ -19,7 +19,7 @@ SAMPLE_SECONDS = 0.01
 WARMUP_REQUESTS = 50
 READ_BYTES = 1 << 20
 
-# The slow reader stalls, then takes 100 MB/s, then leaves in the middle of the answer.
+# The slow reader stalls, then takes 100 MB/s, then closes in the middle of the answer.
 STALL_SECONDS = 0.7
 SLOW_BYTES_PER_SECOND = 100_000_000
 SLOW_BYTES = 200_000_000
@@ -35,7 +35,7 @@ class MemorySample:
     connections: int
     connections_added: int
     streamed_bytes: int
-    fast_stream_added: int  # at the highest moment, like the next
+    fast_stream_added: int  # at the peak, like the next
     slow_stream_added: int
     fast_stream_seconds: float
 
@@ -70,7 +70,7 @@ def rss(process: psutil.Process) -> int:
 
 
 def measure(start: Callable[[], Running], stop: Callable[[Running], None], connections: int, huge: int) -> MemorySample:
-    """Measure one proxy, started afresh for each question: memory once taken and kept would hide growth."""
+    """Measure one proxy, restarted for each measurement: memory that was allocated before would hide growth."""
     running = start()
     worker, family = _processes(running)
     time.sleep(SETTLE_SECONDS)
@@ -112,13 +112,13 @@ def _processes(running: Running) -> tuple[psutil.Process, list[psutil.Process]]:
 
 
 def _warm_up(running: Running) -> None:
-    """A few requests, so that what is made once for the first of them is not taken for growth."""
+    """A few requests, so that one-time allocations do not count as growth."""
     for _ in range(WARMUP_REQUESTS):
         answer_of(running, "small")
 
 
 def _idle_connections(running: Running, count: int, worker: psutil.Process) -> int:
-    """Open connections that each had one request answered and then keep still; the memory that they added."""
+    """Open connections that each had one request answered and are then idle; the memory that they added."""
     before = rss(worker)
     request = EXCHANGES["small"].request()
     with contextlib.ExitStack() as stack:

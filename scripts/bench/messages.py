@@ -1,7 +1,7 @@
-"""What travels in the benchmark: each request byte for byte, and the answer that is right for it.
+"""The messages in the benchmark: each request byte for byte, and its right answer.
 
-The loader, the canned upstream and the checks all read this page, so none can disagree with another about what was
-measured. Requests are written as tritonclient writes them: few headers, head and body in one piece.
+The loader, the canned upstream and the checks all use this module, so that they agree on what is measured. Requests are
+written as tritonclient writes them: few headers, head and body in one piece.
 """
 
 import dataclasses
@@ -50,7 +50,8 @@ TENSOR_ANSWER = TENSOR_ANSWER_JSON + _TENSOR_TAIL
 
 
 def token_event(sent_at_microseconds: int) -> bytes:
-    """One token of Triton's generate_stream; its text is the time at which it was sent, for its delay to be read."""
+    """One token of Triton's generate_stream; its text is the time at which it was sent, from which its delay is
+    computed."""
     return (
         b'data: {"model_name":"llm","model_version":"1","sequence_end":false,"text_output":"%016d"}\n\n'
         % sent_at_microseconds
@@ -64,7 +65,7 @@ STREAM_BYTES = TOKEN_BYTES * TOKENS_PER_STREAM
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """One kind of request, and how many body bytes a right answer to it has (None where it streams in chunks)."""
+    """One kind of request, and the number of body bytes of its right answer (None if it streams in chunks)."""
 
     path: str
     body: bytes
@@ -73,7 +74,8 @@ class Exchange:
     user_agent: str = "python/gevent-http-client-2.6.1"
 
     def parts(self, *more_headers: str) -> tuple[bytes, bytes]:
-        """The request cut where more headers may go: up to the last header line, and from there to its end."""
+        """The request, split where more headers can be inserted: up to the last header line, and from there to its
+        end."""
         lines = (
             f"POST {self.path} HTTP/1.1",
             "Host: 127.0.0.1:8000",
@@ -123,13 +125,13 @@ EXCHANGES = {
 
 
 def upstream_of(exchange: str) -> str:
-    """Which of the two upstreams answers an exchange: `small` JSON has one of its own, `bulk` has everything else."""
+    """The upstream that answers an exchange: `small` JSON has one of its own, `bulk` answers all others."""
     return "small" if exchange == "small" else "bulk"
 
 
 def session_requests(exchange: Exchange, sessions: int, *, in_body: bool) -> Callable[[], bytes]:
-    """A function that writes the same request for one session after another, named by a header or by a parameter of
-    the body; as many as `sessions`, then the first again, so that all but the first round know them."""
+    """A function that writes the same request for one session after another, named by a header or by a parameter of the
+    body; after `sessions` of them it starts again, so that sessions are new in the first pass only."""
     serial = -1
 
     def request() -> bytes:

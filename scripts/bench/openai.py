@@ -1,12 +1,12 @@
-"""The benchmark of language models: direct, Envoy, vllm-router, sglang-router, LiteLLM and ours, one after another in
-short rounds, on this machine only.
+"""The benchmark of language models: direct, Envoy, vllm-router, sglang-router, LiteLLM and Pointsman, one after another
+in short rounds, on this machine only.
 
     python scripts/bench/openai.py --install    # first fetches the peers that pip has, into environments of their own
     python scripts/bench/openai.py              # everything that is installed, about six minutes
     python scripts/bench/openai.py --quick      # a glance, under three minutes
     python scripts/bench/openai.py --only chat,tokens --proxies ours,envoy --rounds 5
 
-README.md beside this file says what is measured and how to read it.
+README.md beside this file describes the measurements and how to read them.
 """
 
 import contextlib
@@ -56,12 +56,12 @@ def main(
     results: command.ResultsFolder = command.RESULTS,
     json: command.JsonFile = None,
 ) -> None:
-    """Measure proxies of language models before a canned engine: direct, Envoy, vllm-router, sglang-router, LiteLLM
-    and Pointsman, one worker each.
+    """Measure proxies of language models before a canned engine: direct, Envoy, vllm-router, sglang-router, LiteLLM and
+    Pointsman, one worker each.
 
     The main figure is CPU microseconds of the proxy for one request or token: unlike requests/s it hardly depends on
     what else this machine does. All traffic stays on 127.0.0.1. Every answer is checked; a wrong one ends the run with
-    status 1. Goals that are missed are shown, and do not change the exit status.
+    status 1. Missed goals are shown, and do not change the exit status.
     """
     if install_peers:
         try:

@@ -13,10 +13,10 @@ from bench.processes import BenchError, group_cpu_seconds
 from bench.programs import Running
 from bench.samples import Case, Sample, sample_of
 
-# Health checks must have found the engine before a proxy may be expected to answer.
+# Health checks must have found the engine before a proxy can answer.
 FIRST_ANSWER_SECONDS = 20.0
 
-# A proxy that has more to do than it can has a queue to work off when its round is over.
+# An overloaded proxy has a queue to finish after its round is over.
 QUIET_SHARE = 0.05
 QUIET_SECONDS = 0.1
 MAX_UNQUIET_SECONDS = 15.0
@@ -80,7 +80,7 @@ CASES = {
 
 @dataclass(frozen=True, slots=True)
 class Loader:
-    """How load is made: for how long, over how many connections, by which program, on which cores."""
+    """The settings of the load: its duration, its connections, its program and its cores."""
 
     seconds: float
     connections: int
@@ -89,7 +89,7 @@ class Loader:
     upstream_pids: list[int]
 
     def sample(self, case: Case, running: Running, round_number: int) -> Sample:
-        """Check one answer, run one round, and put its figures in relation to its units.
+        """Check one answer, run one round, and divide its figures by its units.
 
         Raises: BenchError at a wrong answer.
         """
@@ -114,7 +114,7 @@ class Loader:
 
 
 def answer_of(port: int, exchange_name: str) -> tuple[int, bytes]:
-    """Status and body of one request; status 0 and the reason where there is no answer."""
+    """Status and body of one request; status 0 and the reason if there is no answer."""
     exchange = EXCHANGES[exchange_name]
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
     try:
@@ -129,9 +129,9 @@ def answer_of(port: int, exchange_name: str) -> tuple[int, bytes]:
 
 
 def right_answer(port: int, exchange: str) -> bytes:
-    """What a proxy answers, after it was read as a client would.
+    """A proxy's answer, after it was checked as a client reads it.
 
-    Raises: BenchError where that is not what the engine has said.
+    Raises: BenchError if it is not the engine's.
     """
     status, body = answer_of(port, exchange)
     why = f"status {status}" if status != 200 else why_wrong(body)
@@ -141,7 +141,7 @@ def right_answer(port: int, exchange: str) -> bytes:
 
 
 def check_stream(port: int, exchange: str) -> None:
-    """Raises: BenchError where a stream lacks a token or its end."""
+    """Raises: BenchError if a stream lacks a token or its end."""
     status, body = answer_of(port, exchange)
     if status != 200:
         raise BenchError(f"{exchange}: status {status}: {body[:200]!r}")
@@ -168,7 +168,7 @@ def check_answers(running: Running, cases: Sequence[OpenAICase]) -> None:
 
 
 def await_quiet(running: Running) -> None:
-    """Wait until a proxy has nothing more to do, so that the next one has the core for itself."""
+    """Wait until a proxy is idle, so that the next one has the core for itself."""
     deadline = time.monotonic() + MAX_UNQUIET_SECONDS
     groups = {name: pids for name, pids in running.groups().items() if name == "tree"}
     while groups and time.monotonic() < deadline:

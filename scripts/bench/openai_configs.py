@@ -1,4 +1,4 @@
-"""How the proxies of language models are configured: each minimal, none with an access log, retries or a database."""
+"""The configurations of the proxies of language models: each minimal, without an access log, retries or a database."""
 
 import json
 import os
@@ -10,7 +10,7 @@ from bench.openai_messages import MODEL, ON_TRITON, OTHER_NAME
 # to a port without a listener.
 OFFLINE = {"HF_HUB_OFFLINE": "1", "HTTPS_PROXY": "http://127.0.0.1:9", "https_proxy": "http://127.0.0.1:9"}
 
-# Tokio makes a thread for each core otherwise.
+# Tokio starts a thread for each core by default.
 ONE_THREAD = {"TOKIO_WORKER_THREADS": "1"}
 
 LITELLM = {
@@ -24,13 +24,14 @@ LITELLM = {
 
 
 def envoy_config(port: int, engine: int) -> str:
-    """Router filter, active health checks like ours, its own statistics."""
+    """Router filter, health checks like Pointsman's, Envoy's own statistics."""
     listener = configs.envoy_listener("bench", port, [configs.envoy_route("/", "llm")])
     return configs.envoy_document([listener], [configs.envoy_cluster("llm", engine)])
 
 
 def router_flags(port: int, metrics_port: int, engine: int) -> tuple[str, ...]:
-    """What vllm-router and sglang-router both take: the cheapest of their policies, health checks like ours."""
+    """The common options of vllm-router and sglang-router: the cheapest of their policies, health checks like
+    Pointsman's."""
     flags = {
         "--host": "127.0.0.1",
         "--port": str(port),
@@ -57,7 +58,7 @@ def litellm_config(engine: int) -> str:
 
 
 def pointsman_rules(engine: int, template: str | os.PathLike[str]) -> str:
-    """Rules as an operator would have them: a glob, a header, two exact names, one renamed, and a last resort."""
+    """Realistic rules: a glob, a header, two exact names, one of them renamed, and a fallback."""
     health = "health: {interval: 2s, timeout: 1s, unhealthy_after: 3, healthy_after: 1}"
     there = f'endpoints: ["http://127.0.0.1:{engine}"], timeout: 600s, {health}'
     lines = (

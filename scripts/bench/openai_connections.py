@@ -15,7 +15,7 @@ from bench.processes import BenchError
 
 
 class AnswerReader:
-    """Reads one answer after another: the payload of each, as it comes.
+    """Reads one answer after another: the payload of each, as it arrives.
 
     Raises: BenchError at a head that cannot begin a right answer.
     """
@@ -23,7 +23,7 @@ class AnswerReader:
     def __init__(self) -> None:
         self._pending = b""
         self._is_in_body = self._is_chunked = False
-        self._left = 0  # bytes to come of the body, or of the present chunk
+        self._left = 0  # remaining bytes of the body, or of the present chunk
         self._ends_chunk = False
 
     def feed(self, data: bytes) -> tuple[bytes, bool]:
@@ -127,9 +127,9 @@ class Chats(asyncio.Protocol):
 
 
 class Tokens:
-    """The tokens of one stream, which must come whole, in order, and with an end as OpenAI's API has it.
+    """The tokens of one stream, which must be complete, in order, and with an end as in OpenAI's API.
 
-    Raises: BenchError where they do not.
+    Raises: BenchError if they are not.
     """
 
     def __init__(self) -> None:
@@ -139,7 +139,7 @@ class Tokens:
         self._is_done = False
 
     def feed(self, payload: bytes) -> list[int]:
-        """When each token that these bytes complete was sent, in microseconds of the monotonic clock."""
+        """The send time of each token that these bytes complete, in microseconds of the monotonic clock."""
         if self._pending:
             payload, self._pending = self._pending + payload, b""
         if not payload.endswith(b"\n\n"):
