@@ -24,14 +24,14 @@ from demo_llm.judging import Loss, loss_of, write
 from demo_llm.plot import all_plots
 from demo_llm.tokenizer import END, encode, train_tokenizer
 
-if TYPE_CHECKING:  # torch is loaded when there is something to train
+if TYPE_CHECKING:  # torch is imported only for training
     from demo_llm.network import Network, Shape
     from demo_llm.training import Plan, State
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn, track
 
 PROMPT = "Tell me a story about a fox."
-_FEW = 100  # documents: of fewer no model can be made
+_FEW = 100  # documents: fewer are not enough for a model
 
 
 def main(options: list[str]) -> int:
@@ -121,7 +121,7 @@ def _make(console: Console, arguments: argparse.Namespace, options: list[str]) -
     folder.write_tokenizer(arguments.output, tokenizer, shape.context)
     folder.write_model(arguments.output, model, end)
 
-    # From here on, it is what others will load that is judged.
+    # From here on, the model is evaluated in the form that others load.
     loaded = AutoModelForCausalLM.from_pretrained(arguments.output, dtype=torch.float32)
     held_out = list(documents(arguments.seed, max(arguments.held_out, 2), "held out"))
     stories, chats = (
@@ -192,7 +192,7 @@ def _facts(arguments: argparse.Namespace, shape: Shape, state: State, stories: L
 
 
 def _command(options: list[str]) -> str:
-    """The options that make the same model again, but for where it goes."""
+    """The options that create the same model again, without its destination."""
     given = [one for one in options if one != "--resume" and not one.startswith("--output=")]
     if "--output" in given:
         del given[given.index("--output") : given.index("--output") + 2]

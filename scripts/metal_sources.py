@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""Write every Metal text as `torch.mps.compile_shader` gets it, and have Apple's compiler read each where it is.
+"""Write every Metal source as `torch.mps.compile_shader` gets it, and compile each with Apple's compiler if it is
+installed.
 
     .venv/bin/python scripts/metal_sources.py DIR              # writes DIR/*.metal
     .venv/bin/python scripts/metal_sources.py DIR --compile    # and runs `xcrun metal -c` on each (Xcode)
 
 The texts are those of the start-up check's cases, which take every path of every kernel, in each dtype. Exit status: 0,
-1 where a text does not compile.
+or 1 if a text does not compile.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ def sources(dtype: torch.dtype) -> Iterator[tuple[str, str]]:
 
 
 def write(folder: Path) -> list[Path]:
-    """One file a text, of equal ones the first: FAMILY-NUMBER.metal."""
+    """One file per text, without duplicates: FAMILY-NUMBER.metal."""
     folder.mkdir(parents=True, exist_ok=True)
     texts = dict.fromkeys(pair for dtype in DTYPES for pair in sources(dtype))
     paths = []
@@ -67,7 +68,7 @@ def write(folder: Path) -> list[Path]:
 
 
 def compile_all(paths: Sequence[Path]) -> list[Path]:
-    """Those that do not compile; the compiler's words are printed."""
+    """The files that do not compile; the compiler's messages are printed."""
     failed = []
     for path in paths:
         done = subprocess.run([*COMPILER, str(path)], capture_output=True, text=True, check=False)

@@ -1,7 +1,7 @@
-"""The load on language models: closed-loop connections in a process of its own, or wrk where answers are whole.
+"""The load on language models: closed-loop connections in a process of its own, or wrk for whole answers.
 
-Started as `python -m bench.openai_load JSON` with an `OpenAILoad`; prints a `LoadResult` as JSON, or ends with a
-sentence and status 1 at the first wrong answer.
+Started as `python -m bench.openai_load JSON` with an `OpenAILoad`; prints a `LoadResult` as JSON, or exits with an
+error message and status 1 at the first wrong answer.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ from bench.wrk import ask_by_wrk
 class OpenAILoad(LoadSpec):
     """One run of load. The exchange is one of `openai_messages`."""
 
-    right: str | None = None  # the right answer, in ASCII, where it is whole
+    right: str | None = None  # the right answer, in ASCII, if it is whole
 
 
 def request_maker(spec: OpenAILoad) -> Callable[[], bytes]:
@@ -43,7 +43,7 @@ def right_answer(spec: OpenAILoad) -> bytes:
 
 
 async def many_at_a_time(spec: OpenAILoad) -> LoadResult:
-    """Keep every connection busy with one request at a time; streams must all have begun before it counts."""
+    """Keep every connection busy with one request at a time; counting starts once all streams have begun."""
     loop = asyncio.get_running_loop()
     next_request = request_maker(spec)
     streams: list[Streams] = []
@@ -63,7 +63,7 @@ async def many_at_a_time(spec: OpenAILoad) -> LoadResult:
 
 
 def one_after_another(spec: OpenAILoad) -> LoadResult:
-    """Send one request at a time on one blocking socket: what remains is the latency of the path."""
+    """Send one request at a time on one blocking socket: the result is the latency of the path alone."""
     with socket.create_connection(("127.0.0.1", spec.port), timeout=5) as connection:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         _send_for(spec, connection, WARMUP_SECONDS)
@@ -92,7 +92,7 @@ def _send_for(spec: OpenAILoad, connection: socket.socket, seconds: float) -> li
 
 
 def run_load(spec: OpenAILoad, cores: Sequence[int] | None, use_wrk: bool) -> LoadResult:
-    """Make the load in a process of its own and wait for its result.
+    """Run the load in a process of its own and wait for its result.
 
     Raises: BenchError.
     """

@@ -102,7 +102,7 @@ def chat_token(serial: int) -> bytes:
 
 
 def generate_token(serial: int) -> bytes:
-    """The same of Triton's generate_stream."""
+    """The same for Triton's generate_stream."""
     return _GENERATE_TOKEN % (time.monotonic_ns() // 1000, serial)
 
 
@@ -148,7 +148,7 @@ EXCHANGES = {
 
 
 def why_wrong(body: bytes) -> str | None:
-    """Why this is not what an engine answered to a chat, as its client reads it; None where it is."""
+    """Why this is not the engine's answer to a chat, as a client reads it; None if it is."""
     try:
         found, right = (json.loads(each) for each in (body, chat_answer()))
         choice = found["choices"][0]

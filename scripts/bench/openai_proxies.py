@@ -1,6 +1,7 @@
-"""The proxies of language models, behind the same small interface as those of the HTTP benchmark.
+"""The proxies of language models, with the same small interface as those of the HTTP benchmark.
 
-The peers written in Python, or started by it, have environments of their own: they need other versions than we do.
+The peers that are written in Python, or started by it, have environments of their own: they need other versions than
+Pointsman.
 """
 
 import os
@@ -24,16 +25,16 @@ from bench.programs import (
     start_pointsman,
 )
 
-# LiteLLM imports for many seconds.
+# LiteLLM's imports take many seconds.
 START_SECONDS = 120.0
 
-# What a proxy leads to: the canned engine, whose port has this name.
+# The name of the canned engine's port, to which all proxies lead.
 ENGINE = "llm"
 
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """A virtual environment beside ours, in which peers are installed; git does not see it."""
+    """A virtual environment beside the project's own, in which peers are installed; git ignores it."""
 
     path: Path
     packages: tuple[str, ...]
@@ -42,12 +43,12 @@ class Environment:
         return self.path / "bin" / name
 
     def version(self, package: str) -> str | None:
-        """The package with its version; None where it is not installed here."""
+        """The package with its version; None if it is not installed here."""
         code = f"import importlib.metadata as m; print('{package}', m.version('{package}'))"
         return first_line(self.program("python"), "-c", code)
 
     def make(self) -> None:
-        """Raises: BenchError where it cannot be had."""
+        """Raises: BenchError if it cannot be created."""
         try:
             subprocess.run([sys.executable, "-m", "venv", self.path], check=True)
             (self.path / ".gitignore").write_text("*\n")
@@ -62,7 +63,7 @@ HOW_TO_GET = "scripts/bench/openai.py --install"
 
 
 def install() -> None:
-    """Make the environments that are missing or not whole.
+    """Create the environments that are missing or incomplete.
 
     Raises: BenchError.
     """

@@ -1,4 +1,4 @@
-"""A whole run of language models: the engine up, proxies up, rounds interleaved, everything down."""
+"""A whole run of language models: start the engine and the proxies, run interleaved rounds, stop everything."""
 
 import dataclasses
 import json
@@ -24,7 +24,7 @@ HOLD_SECONDS = 15
 
 
 def carry_out(plan: Plan, progress: Progress) -> Results:
-    """Measure as planned. Every started process has ended when this returns or raises."""
+    """Measure by the plan. Every started process has ended when this returns or raises."""
     results, cases = Results(), [CASES[name] for name in plan.cases]
     with stage(plan.pin) as up:
         starting = progress.add_task("starting", total=None)
@@ -50,7 +50,7 @@ def carry_out(plan: Plan, progress: Progress) -> Results:
 
 @contextmanager
 def held(proxy: str, pin: bool) -> Iterator[Running]:
-    """One proxy in front of the canned engine while the context lasts, to be profiled."""
+    """One proxy in front of the canned engine while the context lasts, for profiling."""
     with stage(pin) as up:
         running = PROXIES[proxy].start(up.proxies, start_engine(up.others)[0])
         check_answers(running, [CASES["chat"]])

@@ -53,7 +53,7 @@ STREAM_END = _chunk(messages.STREAM_END) + LAST_CHUNK
 class Engine(CannedConnection):
     """One connection to the engine."""
 
-    MAX_KEPT_BODY_BYTES = 4096  # the model and `stream` are looked for in short requests alone
+    MAX_KEPT_BODY_BYTES = 4096  # only short requests are searched for the model and `stream`
 
     def reply(self, method: bytes, path: bytes, body: bytes) -> None:
         if method == b"GET":

@@ -1,4 +1,4 @@
-"""The plot of a run: one panel a figure; bars are medians, dots the single rounds."""
+"""The plot of a run: one panel per figure; bars are medians, dots the single rounds."""
 
 import statistics
 from collections.abc import Sequence
@@ -36,9 +36,9 @@ COLOURS = {
 }
 COLUMNS = 4
 
-# Of all bars' names together: more would run into one another.
+# Maximum length of all bars' names together, so that they do not overlap.
 MAX_LABEL_LETTERS = 24
-# Bars that differ by more would leave nothing to see of the small ones.
+# Bars that differ by more would hide the small ones.
 LOG_FROM = 30
 
 

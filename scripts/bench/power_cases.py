@@ -36,7 +36,7 @@ HARMLESS = {
 
 @dataclass(frozen=True, slots=True)
 class Harm:
-    """Something is different, and a check that should find it."""
+    """A difference between the arms, and a check that should find it."""
 
     traffic: Traffic
     check: str
@@ -147,7 +147,7 @@ def harmless_checks(of: Traffic) -> list[str]:
 
 
 def first_looks(of: Traffic, seen: Requests, num: int, checks: Sequence[str]) -> dict[str, Array]:
-    """By check: the second at whose end each experiment was first found to be different; inf where it never was."""
+    """By check: the second at whose end each experiment was first found to be different; inf if it never was."""
     looks = Looks(of, seen, num)
     found = {}
     for check in checks:

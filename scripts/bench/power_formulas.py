@@ -1,7 +1,7 @@
 """gateway.statistics' formulas on arrays: many experiments, looked at each second, at once.
 
-They are the same formulas for counts [..., buckets]; tests/statistics/test_formulas.py shows that they say what the
-package says. One period is a pair of arms; several are a list of pairs.
+The formulas are the same, for counts [..., buckets]; tests/statistics/test_formulas.py shows that they agree with the
+package. One period is a pair of arms; several periods are a list of pairs.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ STEPS = 40
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """One arm's in one period: [experiments, looks, buckets]."""
+    """The counts of one arm in one period: [experiments, looks, buckets]."""
 
     totals: Array
     counts: Array
@@ -42,7 +42,7 @@ class Mean:
 
 @dataclass(frozen=True, slots=True)
 class Contrast:
-    """Of two arms' means; `is_known` where production would give an interval."""
+    """The contrast of two arms' means; `is_known` if production would give an interval."""
 
     estimate: Array
     error: Array
@@ -71,7 +71,7 @@ def contrast(pairs: Sequence[Pair], of_control: float = -1.0, adjust: bool = Fal
 
 
 def is_beyond(of: Contrast, alpha: float, bound: float = 0.0, one_sided: bool = False) -> Array:
-    """Where the interval leaves the bound out; one-sided: where it lies above."""
+    """Whether the interval excludes the bound; one-sided: whether it is above it."""
     with np.errstate(all="ignore"):
         u = confidence_sequences.RHO2 * of.num
         if one_sided:
@@ -149,7 +149,7 @@ def log_evidence_against(control: Trials, arm: Trials, increase: float = 0.0, ra
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """What is known of two arms' shares."""
+    """The shares of two arms."""
 
     control: Trials
     arm: Trials
@@ -161,7 +161,7 @@ def rate(pairs: Sequence[Pair]) -> Rate:
 
 
 def is_rate_beyond(of: Rate, alpha: float, one_sided: bool = False, increase: float = 0.0) -> Array:
-    """Where `rates` leave the increase out; one-sided: where they lie above."""
+    """Whether the interval of the rates excludes the increase; one-sided: whether it is above it."""
     normal = is_beyond(of.normal, (1 - rates.EXACT) * alpha, increase, one_sided)
     return _is_exactly_beyond(of, alpha, one_sided, increase) | (is_normal_rate(of.control, of.arm) & normal)
 
@@ -181,7 +181,7 @@ def is_normal_rate(control: Trials, arm: Trials) -> Array:
 
 
 def log_gamma(x: Array | float) -> Array:
-    """Stirling's series, eight further on: right to 1e-10 from 0.5 on."""
+    """Stirling's series, shifted by eight: accurate to 1e-10 from 0.5 on."""
     x = np.asarray(x, float)
     product = np.ones_like(x)
     for step in range(8):

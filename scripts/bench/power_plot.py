@@ -1,4 +1,4 @@
-"""The plot of a simulation: false alarms beside alpha, and how the share of found harm grows."""
+"""The plot of a simulation: false alarms beside alpha, and the growing share of detected harm."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -13,8 +13,8 @@ from gateway.statistics import quantiles
 
 @dataclass(frozen=True, slots=True)
 class Bins:
-    """How many fell into each of consecutive bins, from `first` on: [experiments, looks, bins], cumulative over looks;
-    and what the latencies' means need."""
+    """The counts of consecutive bins, from `first` on: [experiments, looks, bins], cumulative over looks; and the sums
+    that the latencies' means need."""
 
     first: int
     counted: Array

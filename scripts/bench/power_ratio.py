@@ -1,4 +1,4 @@
-"""gateway.statistics' check of units against shares on arrays; see power_formulas.py."""
+"""gateway.statistics' sample ratio check on arrays; see power_formulas.py."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gateway.statistics import confidence_sequences, sample_ratio
 
 
 def sample_ratio_p(seen: Sequence[tuple[Array, Array]], shares: Sequence[float]) -> Array:
-    """Of units: [experiments, looks] of the control and the arm, by period; `shares` are the arm's."""
+    """The p-values by units: [experiments, looks] of the control and the arm, by period; `shares` are the arm's."""
     evidence: Array | float = 0.0
     past = [0.0, 0.0]
     promised = [0.0, 0.0]
@@ -33,7 +33,7 @@ def sample_ratio_p(seen: Sequence[tuple[Array, Array]], shares: Sequence[float])
 
 
 def bucket_ratio_p(seen: Sequence[Pair], shares: Sequence[float]) -> Array:
-    """Of requests of units, by buckets."""
+    """The p-values by buckets, for requests of units."""
     beyond = sum(pair[1].counts - s * (pair[0].counts + pair[1].counts) for pair, s in zip(seen, shares, strict=True))
     sent = sum(pair[0].counts + pair[1].counts for pair in seen)
     nums = [(pair[0].counts + pair[1].counts).sum(-1) for pair in seen]

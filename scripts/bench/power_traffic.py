@@ -1,4 +1,4 @@
-"""Traffic of many experiments, and what is counted of it, look by look."""
+"""Traffic of many experiments, and its counts, look by look."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from gateway.observability.arm_stats import NUM_BUCKETS
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """How requests come, and what arms do with them. Looks are a second apart."""
+    """The arrival of requests, and the arms' effects. Looks are a second apart."""
 
     rate: float = 20.0  # requests a second, of both arms
     seconds: int = 600
-    ramp: Sequence[tuple[int, float]] = ((0, 0.5),)  # from which second on which share is the arm's
+    ramp: Sequence[tuple[int, float]] = ((0, 0.5),)  # the arm's share from each second on
     unit: str = "request"  # request | session: of a few to hundreds of requests | user: `users` send all, all the time
     users: int = 60
     error_rate: float = 0.01
     harm: float = 0.0  # added to the arm's error rate
     slower: float = 1.0  # factor of the arm's latencies over the control's
     deviation: float = 0.5  # of latencies' logarithms
-    drift: float = 1.0  # by which factor error rate and latency have grown in the end
-    unit_deviation: float = 0.5  # of the logarithm of what a session's or a user's latencies have in common
-    by_size: float = 0.0  # the power of its size that a request's latency grows with
+    drift: float = 1.0  # factor by which error rate and latency have grown at the end
+    unit_deviation: float = 0.5  # of the logarithm of the common part of a session's or a user's latencies
+    by_size: float = 0.0  # the power of its size by which a request's latency grows
     lost: float = 0.0  # share of the arm's units that never arrive
 
 
 @dataclass(frozen=True, slots=True)
 class Requests:
-    """Of all experiments, one after another."""
+    """The requests of all experiments, one after another."""
 
     experiment: Array
     second: Array
@@ -49,7 +49,7 @@ class Requests:
         return len(self.second)
 
 
-# Sessions: how long they are is Pareto's, half of them shorter than 4 requests, one in a thousand longer than 150.
+# The length of sessions has a Pareto distribution: half are below 4 requests, one in a thousand above 150.
 _LEAST_LENGTH, _TAIL, _LONGEST = 2.0, 1.5, 1000
 _PAUSE_SECONDS = 3.0
 # This share of the sessions has trouble: all errors are theirs, except those that an arm adds.
@@ -69,7 +69,7 @@ def requests(of: Traffic, num_experiments: int, dice: np.random.Generator) -> Re
     num, num_units = len(second), int(unit.max()) + 1
     period = np.searchsorted([begins for begins, _ in of.ramp], start, side="right") - 1
     share = np.array([share for _, share in of.ramp])[period]
-    # Nested intervals, as the gateway assigns: a unit keeps its arm, whatever the share grows to.
+    # Nested intervals, as the gateway assigns: a unit keeps its arm when the share grows.
     is_arm = dice.random(num_units)[unit] < share
     time = second / of.seconds
     drift = of.drift**time
@@ -98,7 +98,7 @@ def requests(of: Traffic, num_experiments: int, dice: np.random.Generator) -> Re
 
 
 def _users(of: Traffic, num_experiments: int, dice: np.random.Generator) -> tuple[Array, ...]:
-    """Some send ten times as much as others, each all the time."""
+    """Some users send ten times as much as others, each all the time."""
     nums = dice.poisson(of.rate * of.seconds, num_experiments)
     experiment = np.repeat(np.arange(num_experiments), nums)
     shares = dice.lognormal(0, 1, (num_experiments, of.users))
@@ -166,7 +166,7 @@ def units(of: Traffic, seen: Requests, num: int) -> list[tuple[Array, Array]]:
 
 
 def binned(of: Traffic, seen: Requests, num: int) -> tuple[Bins, Bins]:
-    """Of both arms, where there is one period: how many latencies fell into which bin."""
+    """The latencies' bins of both arms, for one period."""
     number = np.where(seen.seconds <= 1e-5, 0, (np.log(seen.seconds / 1e-5) / 0.05).astype(int) + 1)
     first, width = int(number.min()), int(np.ptp(number)) + 1
     pair = counted(of, seen, seen.seconds, num)[0]

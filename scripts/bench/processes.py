@@ -1,4 +1,4 @@
-"""Children of a run: started, pinned to cores, measured, and all gone when the run ends, however it ends."""
+"""The child processes of a run: started, pinned to cores, measured, and ended when the run ends, however it ends."""
 
 import contextlib
 import os
@@ -17,11 +17,11 @@ from gateway.supervision.ports import WORKERS_BIND, ReservedPort
 
 SCRIPTS = Path(__file__).resolve().parent.parent
 
-# A proxy may drain its connections for a while; what has not ended by then is killed.
+# A proxy may drain its connections for a while; after that it is killed.
 STOP_SECONDS = 5.0
 
 
-# The name of an upstream -> its port; of a proxy: the port on which it leads to that upstream.
+# The name of an upstream -> its port; for a proxy: the port that leads to that upstream.
 Ports = Mapping[str, int]
 
 
@@ -74,7 +74,7 @@ def group_cpu_seconds(groups: dict[str, list[int]]) -> dict[str, float]:
 
 
 def tree(process: psutil.Process) -> list[psutil.Process]:
-    """The process and everything under it."""
+    """The process and all its descendants."""
     try:
         return [process, *process.children(recursive=True)]
     except psutil.NoSuchProcess:
@@ -113,7 +113,7 @@ def pinned(cores: Sequence[int] | None) -> Iterator[None]:
 
 
 class Children:
-    """Every process that the run started. Used as a context: leaving it ends them all."""
+    """All processes that the run started. Used as a context: leaving it ends them all."""
 
     def __init__(self, log_folder: Path) -> None:
         self._log_folder = log_folder
@@ -136,9 +136,10 @@ class Children:
         cores: Sequence[int] | None = None,
         variables: Mapping[str, str] | None = None,
     ) -> psutil.Process:
-        """Start a long-lived child, in a session of its own so that Ctrl-C reaches us first; it prints into a log.
+        """Start a long-lived child, in a session of its own so that Ctrl-C reaches this process first; it prints into a
+        log.
 
-        `variables` are put into its environment.
+        `variables` are added to its environment.
         """
         with self._log(name).open("ab") as log, pinned(cores):
             child = subprocess.Popen(
@@ -158,7 +159,7 @@ class Children:
             self._end(*self._running[process.pid])
 
     def require_alive(self, process: psutil.Process) -> None:
-        """Raise with the end of its log if a child has ended by itself."""
+        """Raise with the end of its log if a child has ended on its own."""
         name, child = self._running[process.pid]
         if child.poll() is not None:
             raise BenchError(f"{name} ended with status {child.returncode}: {self.log_tail(name)}")

@@ -28,7 +28,7 @@ class Running:
 
     name: str
     ports: Ports
-    process: psutil.Process | None  # None for direct: there is no proxy
+    process: psutil.Process | None  # None for direct, which has no proxy
     worker: psutil.Process | None
 
     def groups(self) -> dict[str, list[int]]:
@@ -40,7 +40,7 @@ class Running:
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """Where a program is started: in which folder, on which cores."""
+    """The folder and the cores of a program."""
 
     children: Children
     folder: Path
@@ -49,7 +49,7 @@ class Site:
 
 @dataclass(frozen=True, slots=True)
 class Proxy(Generic[Upstreams]):
-    """What can be measured. `find` gives its version, or None where it is not installed."""
+    """A proxy of the benchmark. `find` returns its version, or None if it is not installed."""
 
     name: str
     find: Callable[[], str | None]
@@ -58,7 +58,7 @@ class Proxy(Generic[Upstreams]):
 
 
 def first_line(*argv: str | Path) -> str | None:
-    """What a program prints first; None where it fails or is missing."""
+    """The first line of a program's output; None if it fails or is missing."""
     try:
         done = subprocess.run([*map(str, argv)], capture_output=True, text=True, timeout=30, check=False)
     except (OSError, subprocess.TimeoutExpired):
@@ -78,7 +78,7 @@ def start_on_port(
 ) -> Running:
     """Start a program, with these variables in its environment; it listens on `port` when this returns.
 
-    Raises: BenchError where it ends, or takes longer than `seconds`.
+    Raises: BenchError if it ends, or takes longer than `seconds`.
     """
     process = site.children.spawn(name, argv, site.cores, variables)
     wait_until(lambda: _is_listening(process, port), site, process, name, seconds)
@@ -139,7 +139,7 @@ def nginx_version() -> str | None:
 
 
 def start_nginx(site: Site, name: str, config: str, port: int, ports: Ports) -> Running:
-    """Start nginx under a configuration, as a proxy or as an upstream."""
+    """Start nginx with a configuration, as a proxy or as an upstream."""
     folder = site.folder / name
     folder.mkdir(exist_ok=True)
     (folder / "nginx.conf").write_text(config)
@@ -152,7 +152,7 @@ def _pointsman_path() -> Path:
 
 
 def pointsman_version() -> str | None:
-    """Its version and revision once `serve` is there to be measured."""
+    """The version and revision of the installed `serve`."""
     if first_line(_pointsman_path(), "serve", "--help") is None:
         return None
     revision = first_line("git", "-C", SCRIPTS, "describe", "--always", "--dirty") or "no revision"
@@ -176,7 +176,7 @@ def start_pointsman(
     name: str = "ours",
     options: Sequence[str] = (),
 ) -> Running:
-    """Ours as an operator would run it: rules, metrics and health checks on, one worker, no access log.
+    """Pointsman in a realistic setup: rules, metrics and health checks on, one worker, no access log.
 
     `ports_of` picks from the ready file's ports (http, grpc, admin).
     """

@@ -1,4 +1,4 @@
-"""The proxies of the HTTP benchmark, behind one small interface. Each leads to both upstreams through its one port."""
+"""The proxies of the HTTP benchmark, with one small interface. Each leads to both upstreams through its one port."""
 
 from bench import configs
 from bench.processes import Ports, free_port

@@ -43,7 +43,7 @@ DEADLINE = "5ms"
 
 @dataclass(frozen=True, slots=True)
 class Latencies:
-    """Of one phase, in milliseconds."""
+    """The latencies of one phase, in milliseconds."""
 
     requests: int
     failed: int
@@ -54,7 +54,7 @@ class Latencies:
 
 @dataclass(frozen=True, slots=True)
 class Phases:
-    """One round of one fault."""
+    """The phases of one round of one fault."""
 
     before: Latencies
     during: Latencies
@@ -66,7 +66,7 @@ PHASES = ("before", "during", "after")
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """What happens to Redis: `begin` to `end`; `url` is how the gateway finds it. One that is not undone has one
+    """A fault of Redis: `begin` to `end`; `url` is the address for the gateway. A fault without an end has one
     round."""
 
     name: str
@@ -146,13 +146,13 @@ async def send(load: Load) -> Latencies:
 
 
 def run_load(load: Load) -> Latencies:
-    """In a process of its own."""
+    """Run the load in a process of its own."""
     return asyncio.run(send(load))
 
 
 @contextlib.contextmanager
 def faults(folder: Path) -> Iterator[list[Fault]]:
-    """The faults, each of a Redis that is there for it."""
+    """The faults, each with a Redis of its own."""
     with contextlib.ExitStack() as stack:
         one = stack.enter_context(RedisServer(folder / "one", "--appendonly", "yes"))
         slow = stack.enter_context(SlowProxy(one.port))
@@ -183,7 +183,7 @@ def faults(folder: Path) -> Iterator[list[Fault]]:
 
 
 def gateways(site: Site, upstream: int, urls: Sequence[str]) -> dict[str, Running]:
-    """A gateway for each Redis, and one that brings its own."""
+    """A gateway for each Redis, and one with an embedded Redis."""
     places = f"'http://127.0.0.1:{upstream}', 'http://localhost:{upstream}'"
     rules = f"version: 1\nengines: {{it: {{endpoints: [{places}], balance: session}}}}\n"
     rules += "routes: [{name: all, engine: it}]\n"
@@ -196,7 +196,7 @@ def gateways(site: Site, upstream: int, urls: Sequence[str]) -> dict[str, Runnin
 
 
 def own_redis(gateway: Running) -> Fault:
-    """The embedded Redis, which its gateway starts again."""
+    """The embedded Redis, which its gateway restarts."""
 
     def kill() -> None:
         assert gateway.process is not None
@@ -213,7 +213,7 @@ def main(
     only: Annotated[str, typer.Option(metavar="TEXT", help="Only the faults whose name has this in it.")] = "",
     results: Annotated[Path, typer.Option(metavar="FOLDER", help="Where redis_chaos.json goes.")] = command.RESULTS,
 ) -> None:
-    """Measure latencies before, during and after each fault. Exits with 1 where a request failed."""
+    """Measure latencies before, during and after each fault. Exits with 1 if a request failed."""
     raise_file_limit()
     figures: dict[str, list[Phases]] = {}
     with (
@@ -259,7 +259,7 @@ def show(figures: Mapping[str, Sequence[Phases]], title: str) -> bool:
 
 
 def one_round(fault: Fault, pool: ProcessPoolExecutor, load: Load) -> Phases:
-    """A fault that begins in the first half of `during`, and is over before `after`."""
+    """One round: the fault begins in the first half of `during`, and is over before `after`."""
     before = pool.submit(run_load, load).result()
     under_way = pool.submit(run_load, load)
     time.sleep(load.seconds / 4)

@@ -1,4 +1,4 @@
-"""What a reader sees of a run: a table for each case, the goals, and everything as JSON."""
+"""The output of a run: a table for each case, the goals, and everything as JSON."""
 
 import dataclasses
 import json
@@ -64,7 +64,7 @@ def case_table(results: Results, case: Case) -> Table:
 
 
 def memory_table(results: Results) -> Table:
-    """Resident memory in MB, of the worker alone unless said otherwise."""
+    """Resident memory in MB, of the worker alone unless the title says otherwise."""
     table = Table(title="memory: MB resident", title_justify="left", title_style="bold")
     table.add_column("proxy")
     first = results.memory[0]

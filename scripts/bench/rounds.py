@@ -1,4 +1,4 @@
-"""How proxies take turns: every one in every round, on a core of its own."""
+"""The turns of the proxies: every one in every round, on a core of its own."""
 
 import os
 import tempfile
@@ -19,7 +19,7 @@ Measure = Callable[[Case, Running, int], Sample | Failure]
 
 @dataclass(frozen=True, slots=True)
 class Cores:
-    """One core for the proxy under measurement, the others for load and upstream; None: as the scheduler likes."""
+    """One core for the proxy under measurement, the others for load and upstream; None: the scheduler's choice."""
 
     proxy: Sequence[int] | None = None
     others: Sequence[int] | None = None
@@ -39,12 +39,12 @@ class Cores:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """Where the programs of a run start; all end with the run."""
+    """The programs of a run, which end with it."""
 
     proxies: Site
     others: Site  # load and upstreams
     cores: Cores
-    stack: ExitStack  # what else ends with the run
+    stack: ExitStack  # further contexts that end with the run
 
 
 @contextmanager
@@ -76,7 +76,7 @@ def interleave(
     progress: Progress,
     results: Results,
 ) -> None:
-    """Every proxy takes its turn in every round, so that noise of the machine falls on all of them alike.
+    """Every proxy has a turn in every round, so that noise of the machine affects all of them alike.
 
     One that fails in a case is left out for the rest of it.
     """

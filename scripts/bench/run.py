@@ -1,4 +1,4 @@
-"""A whole run: upstreams up, proxies up, rounds interleaved, then memory, then everything down."""
+"""A whole run: start the upstreams and proxies, run interleaved rounds, measure memory, stop everything."""
 
 import sys
 import time
@@ -22,12 +22,12 @@ ALL_CASES = {**{name: case.title for name, case in CASES.items()}, MEMORY: "resi
 IDLE_CONNECTIONS = 5_000
 HUGE_BYTES = 2 << 30
 
-# What the idle connections leave of the limit of open files for everything else in a process.
+# Open files that idle connections leave for other uses in a process.
 SPARE_FILES = 500
 
 
 def carry_out(plan: Plan, progress: Progress) -> Results:
-    """Measure as planned. Every started process has ended when this returns or raises."""
+    """Measure by the plan. Every started process has ended when this returns or raises."""
     idle_connections = min(IDLE_CONNECTIONS, raise_file_limit() - SPARE_FILES)
     results = Results()
     with stage(plan.pin) as up:
@@ -53,7 +53,7 @@ def carry_out(plan: Plan, progress: Progress) -> Results:
 
 
 def _start_upstreams(site: Site) -> tuple[Ports, list[int]]:
-    """The canned server, and nginx beside it for the small answers where it is installed."""
+    """The canned server, and nginx beside it for the small answers if it is installed."""
     bulk = free_port()
     argv = (sys.executable, "-m", "bench.upstream", "--port", str(bulk), "--huge-bytes", str(HUGE_BYTES))
     ports = {"small": bulk, "bulk": bulk}
@@ -78,7 +78,7 @@ def _start(name: str, site: Site, upstreams: Ports, progress: Progress) -> Runni
 def _measure_memory(
     plan: Plan, site: Site, upstreams: Ports, connections: int, progress: Progress, results: Results
 ) -> None:
-    """Each proxy is measured alone: no other is running then."""
+    """Each proxy is measured alone, while no other is running."""
     names = [name for name in plan.proxies if name != "direct"]
     task = progress.add_task("memory", total=len(names))
 

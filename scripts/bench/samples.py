@@ -1,4 +1,4 @@
-"""What all benchmarks here share: the question that a case puts to all proxies, and what one round of it gave."""
+"""The types that all benchmarks share: a case, and the results of one round of it."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -9,18 +9,18 @@ from bench.window import LoadResult
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """One question put to all proxies."""
+    """One measurement that is made with all proxies."""
 
     name: str
     title: str
     unit: str = "request"
-    serial: bool = False  # one connection, one request at a time: what counts is what a proxy adds to the latency
-    body_bytes: int = 0  # body bytes that one unit moves, both ways together; 0 where that is not the question
+    serial: bool = False  # one connection, one request at a time: measures the latency that a proxy adds
+    body_bytes: int = 0  # body bytes that one unit moves, both ways together; 0 if the case does not report it
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """What one round of one case gave for one proxy. CPU and busy figures are None for direct."""
+    """The results of one round of one case for one proxy. CPU and busy figures are None for direct."""
 
     case: str
     proxy: str
@@ -32,14 +32,14 @@ class Sample:
     p99_us: float
     cpu_us: float | None  # of the whole process tree, for one unit
     worker_cpu_us: float | None  # of the one process that carries requests, for one unit
-    busy: float | None  # share of one core that the tree used; near 1: the proxy is what limits the rate
+    busy: float | None  # share of one core that the tree used; near 1: the proxy is the bottleneck
     upstream_busy: float
     loader_busy: float | None  # None if the program that made the load does not report it
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why a proxy has no figures in a case."""
+    """The reason why a proxy has no figures in a case."""
 
     case: str
     proxy: str
@@ -56,9 +56,9 @@ class Results:
 
 
 def sample_of(case: Case, proxy: str, round_number: int, result: LoadResult) -> Sample:
-    """Put a round's figures in relation to its units.
+    """Divide a round's figures by its units.
 
-    Raises: BenchError where there are none.
+    Raises: BenchError if there are none.
     """
     if not result.units:
         raise BenchError(f"{case.name} through {proxy}: no answer in the whole window")

@@ -1,11 +1,11 @@
-"""What sessions cost on the hot path: CPU of one worker for a request, with and without them, in the same rounds.
+"""The cost of sessions on the hot path: CPU of one worker for a request, with and without them, in the same rounds.
 
     python scripts/bench/sessions.py              # under 2 minutes
     python scripts/bench/sessions.py --rounds 5
 
-Two gateways before the same canned engine get the same requests, each of which names a session. One balances by
-`power_of_two` and looks at no session; the other by `session`, with its embedded Redis: it looks the session up, keeps
-its endpoint, and writes down that it was seen. The difference is the price.
+Two gateways before the same canned engine get the same requests, each with a session. One balances by `power_of_two`
+and ignores sessions; the other by `session`, with its embedded Redis: it looks the session up, keeps its endpoint, and
+stores that it was seen. The difference is the cost.
 """
 
 import json
@@ -79,7 +79,7 @@ def main(
     connections: command.Connections = 32,
     results: command.ResultsFolder = command.RESULTS,
 ) -> None:
-    """Measure what sessions add to a request's CPU time. Exits with 1 where that is more than the goal."""
+    """Measure what sessions add to a request's CPU time. Exits with 1 if that is more than the goal."""
     raise_file_limit()
     cores = Cores.split()
     figures: dict[str, dict[str, list[float]]] = {case.name: {"without": [], "with": []} for case in CASES}

@@ -30,7 +30,7 @@ def main(
     quick: command.Quick = False,
     results: command.ResultsFolder = command.RESULTS,
 ) -> None:
-    """Measure what a shadow costs a request."""
+    """Measure the cost of a shadow for a request."""
     command.end_by_signal()
     with Progress(console=command.console) as progress:
         rounds, seconds = (1, 1) if quick else (rounds, seconds)
@@ -39,7 +39,7 @@ def main(
 
 
 def shadow_rules(name: str, upstreams: Ports) -> str:
-    """Those of all benchmarks; each route has a shadow of this sample."""
+    """The rules of all benchmarks; each route has a shadow with this sample."""
     rules = configs.pointsman_rules(upstreams)
     if SAMPLES[name]:
         for engine in upstreams:

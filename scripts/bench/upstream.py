@@ -52,7 +52,7 @@ def token_chunk(serial: int) -> bytes:
 class CannedConnection(asyncio.BufferedProtocol):
     """One connection: a head is read, its body is counted down, the answer is written, and so on until it closes."""
 
-    MAX_KEPT_BODY_BYTES = 0  # a longer body is counted, and not looked at
+    MAX_KEPT_BODY_BYTES = 0  # a longer body is counted, and not read
 
     # Reading is synchronous from get_buffer to buffer_updated, so all connections share one buffer.
     _shared = memoryview(bytearray(READ_BUFFER_BYTES))
@@ -61,7 +61,7 @@ class CannedConnection(asyncio.BufferedProtocol):
         self._huge_bytes = huge_bytes
         self._gap_seconds = gap_seconds
         self._loop = asyncio.get_running_loop()
-        self._head = b""  # the beginning of a head that has not come whole
+        self._head = b""  # the beginning of an incomplete head
         self._method = self._path = b""
         self._body = b""
         self._body_left = 0
@@ -109,7 +109,7 @@ class CannedConnection(asyncio.BufferedProtocol):
         self._transport.write(data)
 
     def reply(self, method: bytes, path: bytes, body: bytes) -> None:
-        """Answer a request; `body` is empty where it is not kept."""
+        """Answer a request; `body` is empty if it was only counted."""
         if whole := ANSWERS.get(path):
             self.write(whole)
         elif method == b"GET":
@@ -128,7 +128,7 @@ class CannedConnection(asyncio.BufferedProtocol):
             self.refuse(b"404 Not Found")
 
     def stream(self, chunk: Callable[[int], bytes], last: bytes = LAST_CHUNK) -> None:
-        """Write the chunks 1 to TOKENS_PER_STREAM, each when it is due, and then the last of the body."""
+        """Write the chunks 1 to TOKENS_PER_STREAM, each when it is due, and then the end of the body."""
         due = self._loop.time() + self._gap_seconds
         self._loop.call_at(due, self._write_token, due, 1, chunk, last)
 
@@ -140,7 +140,7 @@ class CannedConnection(asyncio.BufferedProtocol):
             due += self._gap_seconds
             self._loop.call_at(due, self._write_token, due, serial + 1, chunk, last)
         else:
-            # The end comes as a piece of its own too, in the next turn of the loop: engines finish so.
+            # The end is a piece of its own, in the next turn of the loop, as engines send it.
             self._loop.call_soon(self._transport.write, last)
 
     def _write_huge(self) -> None:

@@ -60,7 +60,7 @@ def compare_variants(
 def tell_variants(
     found: Results, variants: Sequence[str], cases: Sequence[str], key: str, heading: str, written: Path
 ) -> None:
-    """Print the figures of each case and variant, and write them as JSON; `key` is what a variant is called there."""
+    """Print the figures of each case and variant, and write them as JSON; `key` is the name of the variants there."""
     rows = [row for case in cases for row in _rows(found.samples, variants, case, key)]
     table = Table("case", heading, "worker µs/request", "more than none", "all processes", "requests/s")
     for row in rows:

@@ -1,4 +1,4 @@
-"""The window of a run of load: what was counted in it, what CPU everybody spent in it, and the process that makes it.
+"""The window of a run of load: its counts, the CPU that each group of processes spent in it, and the load process.
 
 CPU times of the measured processes are read at the very start and end of the window, so that opening and closing
 connections is not counted.
@@ -21,7 +21,7 @@ GRACE_SECONDS = 15.0
 
 @dataclass(frozen=True, slots=True)
 class LoadResult:
-    """What one run saw inside its window. A unit is a request, or a token where the answers are streams."""
+    """The results of one run inside its window. A unit is a request, or a token if the answers are streams."""
 
     units: int
     seconds: float
@@ -55,7 +55,7 @@ class Window:
 def percentile(values: list[float], percent: float) -> float:
     """One of the values, which need no order.
 
-    Raises: BenchError where there are none.
+    Raises: BenchError if there are none.
     """
     if not values:
         raise BenchError("no answer came in time")
@@ -77,7 +77,7 @@ def run_module(module: str, spec: Any, seconds: float, cores: Sequence[int] | No
 def run_program(argv: Sequence[str], seconds: float, cores: Sequence[int] | None) -> subprocess.CompletedProcess[str]:
     """Run a load generator and wait for its end.
 
-    Raises: BenchError where it does not end in time.
+    Raises: BenchError if it does not end in time.
     """
     with pinned(cores):
         try:

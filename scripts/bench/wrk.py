@@ -1,7 +1,7 @@
-"""Load from wrk where it is installed: it costs a third of our own generator, so it can saturate what that cannot.
+"""Load from wrk if it is installed: it costs a third of the load generator here, so it can saturate faster proxies.
 
-On two cores the generator and the upstream share one core and the proxy has the other, so a cheap generator is what
-lets requests/s be the proxy's figure. The requests are the same bytes; the answers are checked by status and by total
+On two cores the generator and the upstream share one core and the proxy has the other, so a cheap generator is needed
+for requests/s to be the proxy's figure. The requests are the same bytes; the answers are checked by status and by total
 size.
 """
 

@@ -1,4 +1,4 @@
-"""Who and what a story is about, in the forms that sentences need."""
+"""Characters, things and places of a story, in the forms that sentences need."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _T = TypeVar("_T")
 
 
 class Word(str):
-    """A text of a story's own that brings further ones along: `Word("a rope", use="pulled")` has `.use`."""
+    """A word of a story with related ones: `Word("a rope", use="pulled")` has `.use`."""
 
     def __new__(cls, text: str, **further: str) -> Word:
         made = super().__new__(cls, text)
@@ -73,7 +73,7 @@ class Character:
 
 @dataclass(frozen=True, slots=True)
 class Thing:
-    """Something that can be carried."""
+    """A thing that can be carried."""
 
     noun: str
     look: str
@@ -84,7 +84,7 @@ class Thing:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Somewhere: `the forest`, and `in` for `in the forest`."""
+    """A place: `the forest`, and `in` for `in the forest`."""
 
     name: str
     preposition: str
@@ -143,7 +143,7 @@ def draw_character(
 
 
 def draw_thing(chance: random.Random, taken: Collection[Thing] = (), *, noun: str = "") -> Thing:
-    """A thing whose noun none of the taken has; this one where it is given."""
+    """A thing whose noun none in `taken` has; this one if it is given."""
     known = dict(_things())
     noun = noun or _other(chance, tuple(known), {one.noun for one in taken})
     return Thing(noun, chance.choice(known.get(noun, tuple(words.COLORS))))

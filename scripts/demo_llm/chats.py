@@ -89,7 +89,7 @@ def _said(chance: random.Random, text: str) -> str:
 
 
 def _about(chance: random.Random, story: Story) -> str:
-    """Something that is true of the story; a space where nothing is said of it."""
+    """A true fact about the story; a space for a request without one."""
     hero, others = story.hero, story.others
     ways = [f"about a {hero.kind}"] * 6 + [f"about a {hero.kind} {chance.choice(('named', 'called'))} {hero.name}"] * 5
     ways += [f"about {hero.who}", f"about {hero.a}", f"about {hero.a} named {hero.name}", " ", " "]
@@ -201,7 +201,7 @@ def _begins_a_sequel(paragraph: str) -> bool:
 
 
 def _rest(chance: random.Random) -> Chat:
-    """The beginning of a story, which is to be finished."""
+    """The beginning of a story, which the model has to finish."""
     story, _ = _draw(chance)
     cut = chance.randint(1, len(story.paragraphs) - 1)
     asked = tell(chance.choice(_CONTINUE), {"start": "\n\n".join(story.paragraphs[:cut])}, chance)
@@ -227,7 +227,7 @@ def _small_talk(chance: random.Random) -> Chat:
 
 
 def _as_json(chance: random.Random) -> Chat:
-    """A character as JSON: of a story, or made up."""
+    """A character as JSON: from a story, or made up."""
     if chance.random() < 0.5:
         one = draw_character(chance)
         told = json.dumps({"name": one.name, "kind": one.kind, "adjective": one.adjective, "likes": one.food})
@@ -244,7 +244,7 @@ def _as_json(chance: random.Random) -> Chat:
 
 
 def _asked_about(chance: random.Random, story: Story, number: int) -> list[Answer]:
-    """Different questions about a story, now and then one that it does not answer."""
+    """Different questions about a story, sometimes one that it does not answer."""
     asked = chance.sample(story.questions, min(number, len(story.questions)))
     extra = (
         (chance.choice(_ASK_TITLE), story.title),
@@ -260,7 +260,7 @@ def _asked_about(chance: random.Random, story: Story, number: int) -> list[Answe
 
 
 def _not_told(chance: random.Random, story: Story) -> Answer:
-    """A question about what the story leaves open."""
+    """A question that the story does not answer."""
     name = story.hero.name
     candidates = (f"How old was {name}?", f"What was the name of {name}'s dog?", f"How tall was {name}?")
     candidates += (f"What did {name} dream of?", f"What is the phone number of {name}?", f"When was {name} born?")

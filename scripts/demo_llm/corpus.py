@@ -26,7 +26,7 @@ class Document:
 
     @property
     def plain(self) -> str:
-        """All that is said in it."""
+        """The whole text."""
         return self.text or "\n".join(message.content for message in self.chat)
 
 
@@ -37,7 +37,7 @@ def documents(seed: int, number: int, split: str = "train") -> Iterator[Document
 
 
 def document(chance: random.Random) -> Document:
-    """A story as it stands, or a conversation."""
+    """A story as plain text, or a conversation."""
     if chance.random() >= STORY_SHARE:
         return Document(chat=draw_chat(chance))
     story = draw_story(chance, sequels=int(chance.random() < 0.05))

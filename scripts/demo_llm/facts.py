@@ -1,4 +1,4 @@
-"""Questions that need no story: what everyone knows, sums, small readings, and what a small model does not know."""
+"""Questions that need no story: common knowledge, sums, small readings, and topics that a small model does not know."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def common_knowledge() -> tuple[tuple[str, str, str], ...]:
 
 
 def draw_fact(chance: random.Random) -> Answer:
-    """Something that everyone knows."""
+    """A question of common knowledge."""
     asked, answer, brief = chance.choice(common_knowledge())
     return Answer(tell(asked, {}, chance), tell(answer, {}, chance), tell(brief, {}, chance).rstrip(".") + ".")
 
@@ -61,7 +61,7 @@ def draw_opposite(chance: random.Random) -> Answer:
 
 
 def draw_sum(chance: random.Random) -> Answer:
-    """Of numbers up to ten, in words or in digits; or a difference."""
+    """A sum of numbers up to ten, in words or in digits; or a difference."""
     first, second = chance.randint(0, 10), chance.randint(0, 10)
     sign, result = "plus", first + second
     if chance.random() < 0.35:
@@ -84,7 +84,7 @@ def draw_count(chance: random.Random) -> Answer:
 
 
 def draw_food(chance: random.Random) -> Answer:
-    """What an animal of the stories likes to eat."""
+    """The food of an animal in the stories."""
     table = [(kind, food) for kind, _, food, _ in words.table(words.KINDS) if kind not in words.PEOPLE]
     kind, food = chance.choice(table)
     return Answer(

@@ -1,4 +1,4 @@
-"""The folder that a model is: weights, tokenizer and settings as Hugging Face's tools read them, and a card."""
+"""The folder of a model: weights, tokenizer and settings in the format of Hugging Face's tools, and a model card."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from demo_llm.network import Network
 
-# How it writes best: lively, and hardly ever beside the point.
+# The best sampling settings: lively, and rarely off topic.
 SAMPLING = {"do_sample": True, "temperature": 0.7, "top_p": 0.95}
 
 _CARD = """\
@@ -119,13 +119,13 @@ def write_model(folder: Path, model: Network, end: int) -> None:
 
 
 def write_card(folder: Path, facts: dict[str, Any]) -> None:
-    """README.md; `facts` are what its text names."""
+    """README.md; `facts` are the values in its text."""
     quoted = "\n".join(f"> {line}".rstrip() for line in facts["sample"].splitlines())
     (folder / "README.md").write_text(_CARD.format(**facts | {"sample": quoted}), "utf-8")
 
 
 def size_of(folder: Path) -> int:
-    """Bytes of all of its files."""
+    """The total size of its files, in bytes."""
     return sum(path.stat().st_size for path in folder.iterdir() if path.is_file())
 
 

@@ -40,7 +40,7 @@ class _Choice:
 
 
 def tell(template: str, scene: Mapping[str, object], chance: random.Random) -> str:
-    """The template in one of its ways, polished.
+    """One variant of the template, polished.
 
     Raises: TemplateError.
     """
@@ -48,7 +48,7 @@ def tell(template: str, scene: Mapping[str, object], chance: random.Random) -> s
 
 
 def expand(template: str, scene: Mapping[str, object], chance: random.Random) -> str:
-    """The template in one of its ways, as it stands. Raises: TemplateError."""
+    """One variant of the template, not polished. Raises: TemplateError."""
     told: list[str] = []
     _tell(_parsed(template), scene, chance, told)
     return "".join(told)

@@ -1,4 +1,4 @@
-"""How good a model is: its perplexity on what it has not seen, and what it writes."""
+"""The quality of a model: its perplexity on held-out texts, and what it writes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _WORD = re.compile(r"[A-Za-z]+")
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """Of all tokens but the first of each text."""
+    """The loss over all tokens except the first of each text."""
 
     nats_per_token: float
     num_tokens: int
@@ -33,7 +33,7 @@ class Loss:
 
 
 def loss_of(model: PreTrainedModel, texts: Sequence[Sequence[int]], num_bytes: int) -> Loss:
-    """The loss of texts, given as tokens, one after the other."""
+    """The loss of texts, which are given as tokens."""
     import torch
 
     total, counted = 0.0, 0
@@ -49,7 +49,7 @@ def loss_of(model: PreTrainedModel, texts: Sequence[Sequence[int]], num_bytes: i
 def write(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, prompt: str | list[dict[str, str]], **how: Any
 ) -> tuple[str, bool]:
-    """What the model writes after a text, or as the next message of a chat; and whether it stopped by itself.
+    """The text that the model writes after a text, or as the next message of a chat; and whether it stopped on its own.
 
     Greedy unless `how` (transformers' generate) says otherwise.
     """
@@ -68,7 +68,7 @@ def write(
 
 
 def strange_words(text: str, known: Container[str]) -> list[str]:
-    """The words of a text that are not known, names left out: words with a capital in the middle of a sentence."""
+    """The words of a text that are not known, without names: words with a capital in the middle of a sentence."""
     names = set(_names_within(text))
     return [word for word in _WORD.findall(text) if word.lower() not in known and word not in names]
 

@@ -1,7 +1,7 @@
 """The network: a small Llama in plain torch, written to be trained on a CPU.
 
 Weights are float32 and everything is computed in bfloat16, which processors with matrix units multiply ten times as
-fast; what torch.compile makes of it goes through memory as few times as it can. Its tensors are transformers' Llama's.
+fast; torch.compile fuses operations to save passes through memory. Its tensors are transformers' Llama's.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-IGNORED = -100  # a label that costs nothing: padding
+IGNORED = -100  # a label without a loss: padding
 ROPE_BASE = 10_000.0
 NORM_EPSILON = 1e-5
 _COMPUTED = torch.bfloat16
@@ -37,7 +37,7 @@ class Shape:
 
 class Network(nn.Module):
     """A Llama with tied embeddings. Weights are seeded and random; those that write into the residual stream start
-    small, so that depth does not make it louder."""
+    small, so that its scale does not grow with depth."""
 
     def __init__(self, shape: Shape, seed: int) -> None:
         super().__init__()
@@ -52,7 +52,7 @@ class Network(nn.Module):
         return sum(parameter.numel() for parameter in self.parameters())
 
     def tensors(self) -> dict[str, nn.Parameter]:
-        """Its weights by the names that transformers gives them."""
+        """The weights by transformers' names."""
         named = {"model.embed_tokens.weight": self.embedding, "model.norm.weight": self.norm}
         for number, layer in enumerate(self.layers):
             assert isinstance(layer, _Layer)
@@ -71,7 +71,7 @@ class Network(nn.Module):
         return _normed(states, self.norm) @ embedding.T
 
     def forward(self, tokens: Tensor, labels: Tensor) -> Tensor:
-        """The mean loss of the labels [rows, width], in nats: each is to be foreseen from what is before it."""
+        """The mean loss of the labels [rows, width], in nats: each is predicted from the tokens before it."""
         logits = self.logits(tokens)[:, :-1].float()
         return functional.cross_entropy(logits.flatten(0, 1), labels[:, 1:].flatten(), ignore_index=IGNORED)
 
@@ -115,8 +115,8 @@ class _Layer(nn.Module):
         return states + (functional.silu(gate) * up) @ self.down.to(_COMPUTED).T
 
     def _attend(self, states: Tensor, cosines: Tensor, sines: Tensor, hidden: Tensor) -> Tensor:
-        """Written out, and not torch's fused attention, which is slow backwards on a CPU. Queries of heads that share
-        keys are rows of one product."""
+        """Plain operations instead of torch's fused attention, which is slow in the backward pass on a CPU. Queries of
+        heads that share keys are rows of one product."""
         shape, (rows, width, _) = self.shape, states.shape
         groups, each = shape.key_value_heads, shape.heads // shape.key_value_heads
         projected = states @ torch.cat((self.query, self.key, self.value)).to(_COMPUTED).T

@@ -1,4 +1,4 @@
-"""Plots, read from the files in plots/: who and what each needs, how it goes, what can be asked about it.
+"""Plots, read from the files in plots/: the cast and things of each, its paragraphs, and questions about it.
 
 === name
 themes: what a request may call it; another
@@ -6,13 +6,13 @@ titles: ...
 cast: friend; third           others than the hero, who is always there
 things: thing                 of words.THINGS
 places: place                 of words.PLACES
-kinds friend: fox; owl        where not every kind will do
-spot: SPOTS                   what {spot} may be: a table of words.py, or a list of its own
-noise:                        and with {noise.cause} beside it
+kinds friend: fox; owl        if not every kind fits
+spot: SPOTS                   values of {spot}: a table of words.py, or a list of its own
+noise:                        with a second value {noise.cause}
     a tapping sound / cause: a branch
 ---
 Sentences, a template a line (grammar.py); `~` before one that may be left out.
---- between paragraphs; the last part has what is to be asked and learned:
+--- between paragraphs; the last part has the questions and the lesson:
 ? question // answer // the answer in a few words
 ! lesson
 """
@@ -32,7 +32,7 @@ _LISTS = ("themes", "titles", "cast", "things", "places", "skip")
 
 
 class PlotError(ValueError):
-    """A line of a plot's file that cannot be read."""
+    """An invalid line of a plot's file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Plot:
-    """One way for a story to go; all texts are templates."""
+    """The plot of a story; all texts are templates."""
 
     name: str
     themes: tuple[str, ...]
@@ -64,7 +64,7 @@ class Plot:
 
 @cache
 def all_plots() -> tuple[Plot, ...]:
-    """Those of all files, in the order of their names. Raises: PlotError."""
+    """The plots of all files, in the order of their names. Raises: PlotError."""
     return tuple(plot for path in sorted(FOLDER.glob("*.txt")) for plot in read(path.read_text("utf-8")))
 
 

@@ -84,7 +84,7 @@ class Story:
 def draw_story(
     chance: random.Random, *, kind: str = "", name: str = "", plot: Plot | None = None, sequels: int = 0
 ) -> Story:
-    """A story; the hero is of this kind and name where they are given. Each sequel is one more plot with that hero."""
+    """A story; the hero is of this kind and name if they are given. Each sequel is one more plot with that hero."""
     plots = [plot or chance.choice(all_plots())]
     if not kind and "hero" in plots[0].kinds:
         kind = chance.choice(plots[0].kinds["hero"])
@@ -97,7 +97,7 @@ def draw_story(
 
 
 def _one(chance: random.Random, plot: Plot, hero: Character, known: Sequence[Character]) -> Story:
-    """The plot with this hero. Where others are known, there is no beginning, and one of them may come again."""
+    """The plot with this hero. A sequel, with known characters, has no beginning, and one of them may come again."""
     scene = _scene(chance, plot, hero, known)
     others = tuple(scene[role] for role in plot.cast if isinstance(scene[role], Character))
 
@@ -144,7 +144,7 @@ def _one(chance: random.Random, plot: Plot, hero: Character, known: Sequence[Cha
 
 
 def _scene(chance: random.Random, plot: Plot, hero: Character, known: Sequence[Character]) -> dict[str, object]:
-    """What the plot's templates name: everyone and everything different from each other."""
+    """The values in the plot's templates, all different from each other."""
     people = [hero]
     scene: dict[str, object] = {"hero": hero, "food": hero.food}
     for role in plot.cast:
@@ -177,7 +177,7 @@ def _scene(chance: random.Random, plot: Plot, hero: Character, known: Sequence[C
 
 
 def _settled(word: Word, scene: dict[str, object], chance: random.Random) -> Word:
-    """The word with the names in it filled in."""
+    """The word with its names filled in."""
     further = {key: expand(value, scene, chance) for key, value in vars(word).items()}
     return Word(expand(word, scene, chance), **further)
 
@@ -188,7 +188,7 @@ def _answer(question: Question, scene: dict[str, object], chance: random.Random)
 
 
 def _joined(first: Story, second: Story, between: str) -> Story:
-    """One story of two with the same hero."""
+    """One story made of two with the same hero."""
     paragraphs = (*first.paragraphs, f"{between} {second.paragraphs[0]}", *second.paragraphs[1:])
     others = tuple(dict.fromkeys((*first.others, *second.others)))
     summary = f"{first.summary} Later, {second.summary.partition('. ')[2]}"
@@ -207,7 +207,7 @@ def _joined(first: Story, second: Story, between: str) -> Story:
 
 
 def _title(text: str) -> str:
-    """With capitals, as titles have them."""
+    """The text with the capitals of a title."""
     told = [
         one if one in _SMALL_WORDS and number else one[:1].upper() + one[1:] for number, one in enumerate(text.split())
     ]

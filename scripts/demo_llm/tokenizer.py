@@ -1,4 +1,4 @@
-"""The tokenizer: byte pairs learned from the corpus, the tokens that mark who speaks, the chat template."""
+"""The tokenizer: byte pairs learned from the corpus, the tokens that mark roles, the chat template."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _WORD = re.compile(r"[a-z]+")
 
 
 def train_tokenizer(some: Iterable[Document], size: int = VOCABULARY_SIZE) -> Tokenizer:
-    """Byte pairs of the documents, cut into words as GPT-2 cuts them; every text can be written with them."""
+    """Byte pairs of the documents, cut into words as GPT-2 cuts them; they can represent every text."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
     made = Tokenizer(models.BPE())
@@ -61,7 +61,7 @@ def train_tokenizer(some: Iterable[Document], size: int = VOCABULARY_SIZE) -> To
 def encode(tokenizer: Tokenizer, one: Document, *, begins: bool = False) -> list[int]:
     """A document as the model reads it, and as the chat template writes it.
 
-    `begins` puts the token before a story that ends one: what begins with it has no prompt.
+    `begins` puts the end token before a story: a text that begins with it has no prompt.
     """
     end = tokenizer.token_to_id(END)
     if not one.chat:
@@ -75,7 +75,7 @@ def encode(tokenizer: Tokenizer, one: Document, *, begins: bool = False) -> list
 
 
 def words_of(some: Iterable[Document]) -> Counter[str]:
-    """The words of the documents, in small letters, and how often each occurs."""
+    """The words of the documents in lower case, and their counts."""
     found: Counter[str] = Counter()
     for one in some:
         found.update(_WORD.findall(one.plain.lower()))

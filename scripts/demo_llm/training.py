@@ -1,4 +1,4 @@
-"""Training on the CPU: batches of like lengths, two optimizers, a learning rate that falls to nothing, checkpoints."""
+"""Training on the CPU: batches of similar lengths, two optimizers, a learning rate that falls to 0, checkpoints."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import torch
 
 from demo_llm.network import IGNORED, Network
 
-# Documents sorted by length within this many, so that rows of a batch are about equally long, and batches still mixed.
+# Documents are sorted by length within this many, so that rows of a batch are similar in length, and batches mixed.
 _SORTED_TOGETHER = 2048
 _WIDTH_STEP = 32  # widths of batches, so that few different shapes occur
 _LONGEST_CHECKPOINT_GAP_SECONDS = 120.0
@@ -23,12 +23,12 @@ _LONGEST_CHECKPOINT_GAP_SECONDS = 120.0
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How long and how fast. Training ends with `steps` or with `minutes`, whichever is given."""
+    """The length and speed of training. It ends with `steps` or with `minutes`, whichever is given."""
 
     steps: int | None = None
     minutes: float | None = None
     tokens_per_step: int = 4096
-    rate: float = 4e-3  # of both optimizers; it falls to nothing in a straight line
+    rate: float = 4e-3  # of both optimizers; it falls to 0 linearly
     warmup: float = 0.03  # the share of the run in which it rises
     weight_decay: float = 0.05
     seed: int = 0
@@ -37,7 +37,7 @@ class Plan:
 
 @dataclass(slots=True)
 class State:
-    """How far a run is. `loss` is that of late, in nats a token."""
+    """The progress of a run. `loss` is the recent mean, in nats a token."""
 
     step: int = 0
     tokens: int = 0
@@ -55,7 +55,7 @@ class State:
 def batches(texts: Sequence[Sequence[int]], tokens: int, seed: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     """Inputs and labels [rows, width], without end; every text once an epoch, in an order of its own.
 
-    A text is a row: it begins at the first position, sees no other, and is filled up behind its end.
+    A text is a row: it begins at the first position, sees no other, and is padded at its end.
     """
     chance = random.Random(seed)
     while True:
@@ -86,7 +86,7 @@ def train(
     report: Callable[[State], None] = lambda state: None,
     checkpoint: Path | None = None,
 ) -> State:
-    """Train the model in place. A checkpoint that exists is gone on from; one is written every two minutes."""
+    """Train the model in place, from the checkpoint if it exists; one is written every two minutes."""
     _keep_freed_memory()
     optimizers = _optimizers(model, plan)
     state = State()
@@ -122,7 +122,7 @@ def train(
 
 
 def _share_of_rate(progress: float, warmup: float) -> float:
-    """Up in a straight line, and down in a straight line to nothing."""
+    """A linear rise, and a linear fall to 0."""
     return progress / warmup if progress < warmup else (1.0 - progress) / (1.0 - warmup)
 
 

@@ -1,13 +1,13 @@
-"""What stories are made of: names, kinds of characters, things, places, food, weather.
+"""The words of stories: names, kinds of characters, things, places, food, weather.
 
-Fields within a line are separated by semicolons; what they are is said above each table.
+Fields within a line are separated by semicolons; a comment above each table names them.
 """
 
 from __future__ import annotations
 
 
 def listed(text: str, separator: str | None = None) -> tuple[str, ...]:
-    """The words of a text, or what stands between separators."""
+    """The words of a text, or the parts between separators."""
     return tuple(text.split(separator))
 
 
@@ -184,7 +184,7 @@ stone; round shiny blue smooth
 jar; big glass empty
 """
 
-# A place to go to; the word that says to be there.
+# A place; its preposition.
 PLACES = """
 the forest; in
 the river; by

@@ -30,7 +30,7 @@ dynamic_batching {{ preferred_batch_size: [ 8, 16, 32 ] max_queue_delay_microsec
 
 
 def draw(kind: str, random: np.random.Generator) -> np.ndarray:
-    """An image [3, 32, 32] of one shape: its place, size, colours and noise are chance's."""
+    """An image [3, 32, 32] of one shape, with random place, size, colours and noise."""
     x, y = np.meshgrid(np.arange(SIZE), np.arange(SIZE))
     radius = random.uniform(6, 12)
     x, y = x - random.uniform(radius, SIZE - radius), y - random.uniform(radius, SIZE - radius)
@@ -96,7 +96,7 @@ def train(steps: int, seed: int = 0) -> tuple[Classifier, float]:
 
 
 def write(model: Classifier, repository: Path) -> None:
-    """The two entries."""
+    """Write the two entries."""
     example = torch.zeros(1, 3, SIZE, SIZE)
     for name, backend in (("classifier", "onnxruntime"), ("classifier_torch", "pytorch")):
         version = repository / name / "1"
@@ -104,7 +104,7 @@ def write(model: Classifier, repository: Path) -> None:
         (version.parent / "config.pbtxt").write_text(CONFIG.format(name=name, backend=backend))
         (version.parent / "labels.txt").write_text("\n".join(CLASSES) + "\n")
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # both formats are old, and what servers read
+            warnings.simplefilter("ignore")  # both formats are old, and servers read them
             if backend == "pytorch":
                 torch.jit.trace(model, example).save(version / "model.pt")
                 continue

@@ -91,7 +91,7 @@ def initial(seed: int) -> dict[str, Any]:
 
 
 def no_state(rows: int) -> tuple[jax.Array, jax.Array]:
-    """What a sequence starts with."""
+    """The state at the start of a sequence."""
     return jnp.zeros((rows, LAYERS, INSIDE, CONVOLUTION - 1)), jnp.zeros((rows, LAYERS, INSIDE, STATES))
 
 
@@ -144,7 +144,7 @@ def train(text: bytes, steps: int, seed: int = 0, rows: int = 16, length: int = 
 
 
 def flat(tree: Any, prefix: str = "") -> dict[str, np.ndarray]:
-    """Dictionaries of dictionaries as names with slashes, which is how the backend reads them."""
+    """Nested dictionaries as names with slashes, which is the backend's format."""
     found = {}
     for name, value in tree.items():
         found |= flat(value, f"{prefix}{name}/") if isinstance(value, dict) else {f"{prefix}{name}": np.asarray(value)}
@@ -152,7 +152,7 @@ def flat(tree: Any, prefix: str = "") -> dict[str, np.ndarray]:
 
 
 def write(params: Any, repository: Path) -> None:
-    """The entry."""
+    """Write the entry."""
     version = repository / "mamba" / "1"
     version.mkdir(parents=True, exist_ok=True)
     (version.parent / "config.pbtxt").write_text(config())

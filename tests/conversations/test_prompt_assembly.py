@@ -77,7 +77,7 @@ STEPS = st.lists(
         WORDS,  # the answer
         st.sampled_from(["new", "all", "last"]),  # what the client sends before it
         st.integers(1, 6),  # of its last messages
-        st.booleans(),  # whether its answer comes as a call of a tool
+        st.booleans(),  # whether its answer is a tool call
     ),
     min_size=1,
     max_size=8,

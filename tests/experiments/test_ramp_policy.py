@@ -16,7 +16,7 @@ FAILED = "the fuse has blown: 15 of 20 requests failed in the last 2 s (75%)"
 UNMEASURED = "a first value of per_token of 'new', for its guardrail"
 ODD = "units that fall to the arms as they should: odd"
 
-#   status, step, what is seen, seconds in the step -> what is done, and why or for what it waits
+# status, step, exposure, seconds in the step -> action, and its reason or what it waits for
 TABLE = [
     (RunStatus.IDLE, 0, ENOUGH, 60, RampVerb.REST, ""),
     (RunStatus.STOPPED, 0, ENOUGH, 60, RampVerb.REST, ""),

@@ -120,7 +120,7 @@ def test_sums_are_right() -> None:
 
 
 def test_a_reading_holds_its_answer() -> None:
-    """A question about who has, is or got something is answered by the sentences before it."""
+    """Each question of a generated reading is answered by the sentences before it."""
     for seed in range(200):
         one = facts.draw_reading(random.Random(seed))
         told, _, asked = one.asked.rpartition(". ")
