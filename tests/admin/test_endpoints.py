@@ -6,6 +6,7 @@ from typing import Any
 
 import httpx
 
+from tests.support import plain_http
 from tests.support.canned_engine import CannedEngine
 from tests.support.servers import GatewayProcess
 from tests.support.waiting import eventually
@@ -99,7 +100,7 @@ def test_a_limit_is_changed(start_gateway: Callable[..., GatewayProcess]) -> Non
         [limit] = api.get("/limits").json()["limits"]
         assert (limit["requests_per_second"], limit["burst"]) == (0.001, 2)
         post = f"{gateway.http_url}/v2/models/m/infer"
-        assert [httpx.post(post, json={}).status_code for _ in range(3)] == [200, 200, 429]
+        assert [plain_http.post(post, json={}).status_code for _ in range(3)] == [200, 200, 429]
         assert api.put("/limits/few", json={"burst": None, "concurrency": 5, "max_wait": 1.5}).status_code == 200
         [limit] = api.get("/limits").json()["limits"]
         assert ("burst" in limit, limit["concurrency"], limit["max_wait"]) == (False, 5, 1.5)
@@ -110,5 +111,5 @@ def test_a_limit_is_changed(start_gateway: Callable[..., GatewayProcess]) -> Non
 def test_routes_are_told(start_gateway: Callable[..., GatewayProcess]) -> None:
     """/routes lists the routes in order, with their places in the files."""
     gateway = start_gateway(RULES.format(url="http://127.0.0.1:1"))
-    [route] = httpx.get(f"{gateway.admin_url}/routes").json()["routes"]
+    [route] = plain_http.get(f"{gateway.admin_url}/routes").json()["routes"]
     assert (route["name"], route["engine"], "rules.yaml:8" in route["location"]) == ("all", "it", True)

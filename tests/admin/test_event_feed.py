@@ -7,13 +7,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import httpx
-
 from gateway.admin.api_keys import Role
 from gateway.admin.event_feed import Feed
 from gateway.observability.exposition import ExpositionState
 from tests.admin.test_app import State
 from tests.admin.test_auth import bearer, write_keys
+from tests.support import plain_http
 from tests.support.canned_engine import CannedEngine
 from tests.support.servers import GatewayProcess
 from tests.support.waiting import eventually
@@ -158,8 +157,10 @@ def test_a_real_gateway_tells_its_traffic(start_gateway: Callable[..., GatewayPr
     with CannedEngine("one") as engine:
         options = ["--admin-keys", str(tmp_path / "keys.yaml")]
         gateway = start_gateway(RULES.format(url=engine.url), workers=2, extra_args=options)
-        assert httpx.get(f"{gateway.admin_url}/events").status_code == 401
-        with httpx.stream("GET", f"{gateway.admin_url}/events", headers=bearer(keys["vera"]), timeout=60) as stream:
+        assert plain_http.get(f"{gateway.admin_url}/events").status_code == 401
+        with plain_http.stream(
+            "GET", f"{gateway.admin_url}/events", headers=bearer(keys["vera"]), timeout=60
+        ) as stream:
             assert stream.headers["content-type"].startswith("text/event-stream")
             data = (line.removeprefix("data: ") for line in stream.iter_lines() if line.startswith("data: "))
             for event in map(json.loads, data):
@@ -167,7 +168,7 @@ def test_a_real_gateway_tells_its_traffic(start_gateway: Callable[..., GatewayPr
                 if route["rate"] and event["engines"][0]["endpoints"][0]["requests"] >= 10 and event["workers"] == 2:
                     break
                 for _ in range(10):
-                    httpx.post(f"{gateway.http_url}/v2/models/m/infer", json={}, timeout=30)
+                    plain_http.post(f"{gateway.http_url}/v2/models/m/infer", json={})
             assert 0 < route["p50"] <= route["p95"]
             write_keys(tmp_path / "keys.yaml", anna=Role.admin)
             for _ in data:
@@ -181,7 +182,7 @@ def test_who_listens_does_not_hold_up_the_end(tmp_path: Path) -> None:
     received: list[bytes] = []
 
     def listen() -> None:
-        with httpx.stream("GET", f"{gateway.admin_url}/events", timeout=60) as stream:
+        with plain_http.stream("GET", f"{gateway.admin_url}/events") as stream:
             received.extend(stream.iter_raw())
 
     listeners = [threading.Thread(target=listen) for _ in range(3)]

@@ -8,6 +8,7 @@ import httpx
 import pytest
 
 from gateway.demo.triton import TritonProcess
+from tests.support import plain_http
 from tests.support.canned_llm import MODEL, CannedLLM
 from tests.support.servers import GatewayProcess
 from tests.support.waiting import eventually
@@ -74,7 +75,7 @@ def test_a_model_is_loaded_at_all_replicas(
         ]
         assert [each["ready"] for each in model(NAME)["engines"][0]["endpoints"]] == [True, True]
 
-        unloaded = httpx.post(f"{urls['two']}/v2/repository/models/{NAME}/unload")
+        unloaded = plain_http.post(f"{urls['two']}/v2/repository/models/{NAME}/unload")
         assert unloaded.status_code == 200
         configured = {"parameters": {"config": "{nonsense"}, "engine": "spare"}
         refused = api.post(f"/models/{NAME}/load", json=configured)

@@ -4,7 +4,6 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
-import httpx
 import pytest
 import requests
 import schemathesis
@@ -16,6 +15,7 @@ from gateway.admin.api_keys import Role
 from gateway.admin.app import make_app
 from tests.admin.test_app import State
 from tests.admin.test_auth import write_keys
+from tests.support import plain_http
 from tests.support.canned_engine import CannedEngine
 from tests.support.child import REPOSITORY
 from tests.support.servers import GatewayProcess
@@ -127,9 +127,9 @@ def test_a_viewer_changes_nothing(gateway: GatewayProcess, case: Any, keys: dict
 def test_a_gateway_that_was_asked_all_this_serves(gateway: GatewayProcess, keys: dict[str, str]) -> None:
     """After all these calls the gateway serves, its log has no traceback, and its audit has the calls."""
     headers = {"authorization": f"Bearer {keys['anna']}"}
-    assert httpx.get(f"{gateway.admin_url}/healthz").json() == {"status": "ok"}
-    assert httpx.post(f"{gateway.http_url}/v2/models/m/infer", json={}).status_code in (200, 429, 503)
-    entries = httpx.get(f"{gateway.admin_url}/audit?limit=1000", headers=headers).json()["audit"]
+    assert plain_http.get(f"{gateway.admin_url}/healthz").json() == {"status": "ok"}
+    assert plain_http.post(f"{gateway.http_url}/v2/models/m/infer", json={}).status_code in (200, 429, 503)
+    entries = plain_http.get(f"{gateway.admin_url}/audit?limit=1000", headers=headers).json()["audit"]
     assert len(entries) > 50 and {"PUT", "POST", "DELETE"} <= {entry["method"] for entry in entries}
     assert keys["anna"] not in gateway.log() + str(entries)
     assert "Traceback" not in gateway.log()
@@ -137,7 +137,7 @@ def test_a_gateway_that_was_asked_all_this_serves(gateway: GatewayProcess, keys:
 
 def test_it_is_described(gateway: GatewayProcess) -> None:
     """Every operation has a summary, a tag and its role; every error has the same schema."""
-    described = httpx.get(f"{gateway.admin_url}/openapi.json").json()
+    described = plain_http.get(f"{gateway.admin_url}/openapi.json").json()
     assert described == DESCRIBED
     assert described["info"]["title"] == "Pointsman admin" and described["info"]["version"]
     for path, operations in described["paths"].items():
@@ -156,7 +156,7 @@ def test_what_is_not_allowed_names_what_is(
     gateway: GatewayProcess, keys: dict[str, str], path: str, allowed: str
 ) -> None:
     """A 405 lists all methods of the path in Allow."""
-    answer = httpx.patch(gateway.admin_url + path, headers={"authorization": f"Bearer {keys['anna']}"})
+    answer = plain_http.patch(gateway.admin_url + path, headers={"authorization": f"Bearer {keys['anna']}"})
     assert (answer.status_code, answer.headers["allow"]) == (405, allowed)
 
 
@@ -174,7 +174,7 @@ def test_a_body_that_cannot_be_read_is_told(
 ) -> None:
     """An unreadable body gets one sentence that names the field, where there is one."""
     headers = {"authorization": f"Bearer {keys['anna']}", "content-type": "application/json"}
-    answer = httpx.put(f"{gateway.admin_url}/log-level", content=body, headers=headers)
+    answer = plain_http.put(f"{gateway.admin_url}/log-level", content=body, headers=headers)
     assert (answer.status_code, told in answer.json()["detail"]) == (status, True), answer.text
 
 

@@ -9,6 +9,7 @@ import httpx
 import pytest
 import trustme
 
+from tests.support import plain_http
 from tests.support.canned_engine import CannedEngine
 from tests.support.canned_llm import MODEL, CannedLLM
 from tests.support.servers import GatewayProcess
@@ -36,7 +37,7 @@ experiments:
 
 
 def tried(gateway: GatewayProcess, path: str, body: Any = None, **more: Any) -> httpx.Response:
-    return httpx.post(f"{gateway.admin_url}/playground", json={"path": path, "body": body, **more}, timeout=30)
+    return plain_http.post(f"{gateway.admin_url}/playground", json={"path": path, "body": body, **more})
 
 
 def test_an_inference_tells_its_way_and_its_phases(gateway: GatewayProcess) -> None:
@@ -64,7 +65,7 @@ def test_texts_come_as_they_are_made(gateway: GatewayProcess) -> None:
     end."""
     body = {"model": MODEL, "messages": [{"role": "user", "content": "count"}], "stream": True, "max_tokens": 8}
     wanted = {"path": "/v1/chat/completions", "body": body}
-    with httpx.stream("POST", f"{gateway.admin_url}/playground/stream", json=wanted, timeout=30) as reply:
+    with plain_http.stream("POST", f"{gateway.admin_url}/playground/stream", json=wanted) as reply:
         lines = [json.loads(line) for line in reply.iter_lines()]
     begun, *pieces, ended = lines
     assert (begun["status"], begun["route"]) == (200, "chat")

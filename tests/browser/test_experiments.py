@@ -3,18 +3,18 @@
 import re
 from typing import Any
 
-import httpx
 import pytest
 from playwright.sync_api import expect
 
 from tests.browser.conftest import PHONE
 from tests.browser.fleet import Fleet
+from tests.support import plain_http
 
 NAME = "ranker-migration"
 
 
 def told(fleet: Fleet) -> dict[str, Any]:
-    found: dict[str, Any] = httpx.get(f"{fleet.gateway.admin_url}/experiments/{NAME}").json()
+    found: dict[str, Any] = plain_http.get(f"{fleet.gateway.admin_url}/experiments/{NAME}").json()
     return found
 
 

@@ -3,16 +3,16 @@
 import re
 from typing import Any
 
-import httpx
 import pytest
 from playwright.sync_api import expect
 
 from tests.browser.conftest import PHONE
 from tests.browser.fleet import Fleet
+from tests.support import plain_http
 
 
 def drained(fleet: Fleet) -> list[str]:
-    engines = httpx.get(f"{fleet.gateway.admin_url}/engines").json()["engines"]
+    engines = plain_http.get(f"{fleet.gateway.admin_url}/engines").json()["engines"]
     return [endpoint["url"] for engine in engines for endpoint in engine["endpoints"] if endpoint["draining"]]
 
 

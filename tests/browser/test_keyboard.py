@@ -3,10 +3,10 @@
 import re
 from typing import Any
 
-import httpx
 from playwright.sync_api import expect
 
 from tests.browser.fleet import Fleet
+from tests.support import plain_http
 from tests.support.chromium import Mishaps
 
 NAME = "ranker-migration"
@@ -52,7 +52,7 @@ def test_a_ramp_is_started_and_rolled_back_by_keyboard(page: Any, fleet: Fleet) 
         page.keyboard.type(f"{name}, by keyboard")
         page.keyboard.press("Enter")
         expect(status).to_have_text(state)
-    decisions = httpx.get(f"{fleet.gateway.admin_url}/experiments/{NAME}").json()["decisions"]
+    decisions = plain_http.get(f"{fleet.gateway.admin_url}/experiments/{NAME}").json()["decisions"]
     assert [each["reason"] for each in decisions[:2]] == ["Roll back, by keyboard", "Start, by keyboard"]
 
 

@@ -14,6 +14,7 @@ from playwright.sync_api import expect
 from tests.browser.conftest import BODY
 from tests.browser.engines import TensorEngine
 from tests.browser.fleet import Fleet
+from tests.support import plain_http
 from tests.support.chromium import Mishaps
 
 # A model or session name that would run a script if the page treated it as markup.
@@ -21,7 +22,7 @@ EVIL = '<img src=x onerror="window.hurt=1">'
 
 
 def ask(fleet: Fleet, path: str, **fields: str) -> httpx.Response:
-    return httpx.post(f"{fleet.gateway.http_url}{path}", json=BODY, headers=fields, timeout=30)
+    return plain_http.post(f"{fleet.gateway.http_url}{path}", json=BODY, headers=fields)
 
 
 @contextmanager
@@ -121,9 +122,9 @@ def test_a_limit_is_changed_by_a_version_of_the_rules(page: Any, fleet: Fleet) -
     page.get_by_label("Reason").fill("calmer")
     page.get_by_role("dialog").get_by_role("button", name="Change").click()
     expect(row).to_contain_text("800 requests per second")
-    latest = httpx.get(f"{fleet.gateway.admin_url}/rules/versions").json()["versions"][0]
+    latest = plain_http.get(f"{fleet.gateway.admin_url}/rules/versions").json()["versions"][0]
     assert (latest["reason"], latest["source"]) == ("calmer", "api")
-    assert httpx.post(f"{fleet.gateway.admin_url}/rules/rollback", json={}).status_code == 200
+    assert plain_http.post(f"{fleet.gateway.admin_url}/rules/rollback", json={}).status_code == 200
 
 
 def test_an_endpoint_is_weighed(page: Any, fleet: Fleet) -> None:
@@ -137,9 +138,9 @@ def test_an_endpoint_is_weighed(page: Any, fleet: Fleet) -> None:
     expect(page.locator(".pairs")).to_contain_text("2.5")
     page.keyboard.press("Escape")
     expect(page.locator("[data-key^='endpoint cuda'] .card").first).to_contain_text("weight 2.5")
-    files = httpx.get(f"{fleet.gateway.admin_url}/rules/export").json()["files"]
+    files = plain_http.get(f"{fleet.gateway.admin_url}/rules/export").json()["files"]
     assert "weight: 2.5" in json.dumps(files)
-    assert httpx.post(f"{fleet.gateway.admin_url}/rules/rollback", json={}).status_code == 200
+    assert plain_http.post(f"{fleet.gateway.admin_url}/rules/rollback", json={}).status_code == 200
 
 
 def test_an_endpoint_comes_and_goes(page: Any, fleet: Fleet) -> None:
@@ -159,7 +160,7 @@ def test_an_endpoint_comes_and_goes(page: Any, fleet: Fleet) -> None:
         page.get_by_role("dialog").last.get_by_role("button", name="Remove").click()
         expect(card).to_have_count(0)
         expect(page.get_by_text("The rules no longer name this endpoint.")).to_be_visible()
-    latest = httpx.get(f"{fleet.gateway.admin_url}/rules/versions").json()["versions"]
+    latest = plain_http.get(f"{fleet.gateway.admin_url}/rules/versions").json()["versions"]
     assert latest[1]["reason"] == "more room"
 
 
@@ -177,7 +178,7 @@ def test_the_audit_tells_who_did_what(page: Any, fleet: Fleet) -> None:
     """The audit lists calls with their parameters, newest first; the log level is changed beside it."""
     reason = f"because {EVIL}"
     where = f"{fleet.gateway.admin_url}/engines/cuda/endpoints/undrain"
-    httpx.post(where, json={"url": fleet.engines[0].url, "reason": reason})
+    plain_http.post(where, json={"url": fleet.engines[0].url, "reason": reason})
     page.goto("/#/audit")
     row = page.get_by_role("row", name=re.compile("undrain")).first
     expect(row).to_contain_text("anonymous (admin)")
@@ -186,7 +187,7 @@ def test_the_audit_tells_who_did_what(page: Any, fleet: Fleet) -> None:
     before = level.input_value()
     level.select_option("error")
     expect(page.locator("#toasts")).to_contain_text("logs from error on")
-    assert httpx.get(f"{fleet.gateway.admin_url}/log-level").json()["level"] == "error"
+    assert plain_http.get(f"{fleet.gateway.admin_url}/log-level").json()["level"] == "error"
     level.select_option(before)
     expect(page.locator("#toasts")).to_contain_text(f"logs from {before} on")
     assert is_unhurt(page)

@@ -3,15 +3,15 @@
 import re
 from typing import Any
 
-import httpx
 from playwright.sync_api import expect
 
 from tests.browser.fleet import Fleet
+from tests.support import plain_http
 from tests.support.chromium import Mishaps
 
 
 def in_force(fleet: Fleet) -> dict[str, Any]:
-    told: dict[str, Any] = httpx.get(f"{fleet.gateway.admin_url}/rules/export").json()
+    told: dict[str, Any] = plain_http.get(f"{fleet.gateway.admin_url}/rules/export").json()
     return told
 
 
@@ -70,7 +70,7 @@ def test_a_change_is_put_in_force_compared_and_taken_back(page: Any, fleet: Flee
     page.get_by_label("Reason").fill("less <b>load</b>")
     page.get_by_role("dialog").get_by_role("button", name="Activate").click()
     expect(page.locator("#toasts")).to_contain_text("is in force")
-    number = httpx.get(f"{fleet.gateway.admin_url}/rules/versions").json()["in_force"]
+    number = plain_http.get(f"{fleet.gateway.admin_url}/rules/versions").json()["in_force"]
     row = page.get_by_role("row", name=re.compile(rf"^{number} in force"))
     expect(row).to_contain_text("less <b>load</b>")
     assert "requests_per_second: 900" in in_force(fleet)["files"]["rules.yaml"]

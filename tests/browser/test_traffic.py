@@ -3,12 +3,12 @@
 import re
 from typing import Any
 
-import httpx
 from playwright.sync_api import expect
 
 from tests.browser.conftest import BODY
 from tests.browser.fleet import Fleet
 from tests.browser.test_rules import edit
+from tests.support import plain_http
 
 
 def test_the_live_tail_shows_decisions_as_they_are_made(page: Any, fleet: Fleet, shot: Any) -> None:
@@ -20,7 +20,7 @@ def test_the_live_tail_shows_decisions_as_they_are_made(page: Any, fleet: Fleet,
     evil = "%3Cimg%20src=x%20onerror=%22window.hurt=1%22%3E"
     page.get_by_label("Filter").fill("onerror")
     for _ in range(40):  # only a sample arrives
-        httpx.post(f"{fleet.gateway.http_url}/v2/models/{evil}/infer", json=BODY)
+        plain_http.post(f"{fleet.gateway.http_url}/v2/models/{evil}/infer", json=BODY)
         if rows.count():
             break
     expect(rows.first).to_contain_text('<img src=x onerror="window.hurt=1">')

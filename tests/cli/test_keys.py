@@ -5,10 +5,10 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-import httpx
 import pytest
 
 from gateway.admin.api_keys import read_keys
+from tests.support import plain_http
 from tests.support.servers import GatewayProcess
 
 RULES = "{version: 1, engines: {it: {endpoints: ['http://127.0.0.1:1']}}, routes: [{name: all, engine: it}]}"
@@ -37,14 +37,14 @@ def test_keys_are_made_listed_and_removed(tmp_path: Path, start_gateway: Callabl
     assert "operator" in run("keys", "list", "--file", str(file)).stdout
 
     gateway = start_gateway(RULES, extra_args=["--admin-keys", str(file), "--admin-host", "0.0.0.0"])
-    assert httpx.get(f"{gateway.admin_url}/engines").status_code == 401
+    assert plain_http.get(f"{gateway.admin_url}/engines").status_code == 401
     shown = run("engines", "--admin", gateway.admin_url, "--key", key)
     assert (shown.returncode, "127.0.0.1:1" in shown.stdout) == (0, True), shown.stderr
     assert "asks for a key" in run("engines", "--admin", gateway.admin_url).stderr
     drained = run("drain", "it", "http://127.0.0.1:1", "--admin", gateway.admin_url, "--key", key)
     assert drained.returncode == 0, drained.stderr
     anna = {"authorization": f"Bearer {entry.stderr.strip()}"}
-    [told] = httpx.get(f"{gateway.admin_url}/audit", headers=anna).json()["audit"]
+    [told] = plain_http.get(f"{gateway.admin_url}/audit", headers=anna).json()["audit"]
     assert (told["name"], told["role"], told["status"]) == ("otto", "operator", 200)
     assert run("keys", "remove", "otto", "--file", str(file)).returncode == 0
     refused = run("engines", "--admin", gateway.admin_url, "--key", key)

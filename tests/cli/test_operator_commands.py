@@ -8,6 +8,7 @@ from pathlib import Path
 
 import httpx
 
+from tests.support import plain_http
 from tests.support.canned_engine import CannedEngine
 from tests.support.canned_llm import MODEL, CannedLLM
 from tests.support.llm import rules_for
@@ -35,7 +36,7 @@ def test_a_request_is_shown_and_cancelled(start_gateway: Callable[..., GatewayPr
         def get_json() -> None:
             fields = {"x-sleep": "30", "x-request-id": "slow-1"}
             url = f"{gateway.http_url}/v2/models/m/infer"
-            replies.append(httpx.post(url, json={}, headers=fields, timeout=40))
+            replies.append(plain_http.post(url, json={}, headers=fields, timeout=40))
 
         asking = threading.Thread(target=get_json)
         asking.start()
@@ -59,7 +60,9 @@ def test_a_translated_stream_is_cancelled(start_gateway: Callable[..., GatewayPr
         body = {"model": MODEL, "max_tokens": 500, "stream": True, "messages": [{"role": "user", "content": "count"}]}
         headers = {"x-request-id": "slow-2"}
         lines: list[str] = []
-        with httpx.stream("POST", f"{gateway.http_url}/v1/messages", json=body, headers=headers, timeout=30) as reply:
+        with plain_http.stream(
+            "POST", f"{gateway.http_url}/v1/messages", json=body, headers=headers, timeout=30
+        ) as reply:
             try:
                 for line in reply.iter_lines():
                     lines.append(line)
@@ -93,7 +96,7 @@ def test_the_logs_level_is_set(start_gateway: Callable[..., GatewayProcess]) -> 
     gateway = start_gateway(RULES.format(url="http://127.0.0.1:1"))
     assert run(gateway, "log-level").stdout == "info\n"
     assert run(gateway, "log-level", "error").stdout == "error\n"
-    assert httpx.get(f"{gateway.admin_url}/log-level").json() == {"level": "error"}
+    assert plain_http.get(f"{gateway.admin_url}/log-level").json() == {"level": "error"}
     assert run(gateway, "log-level", "loud").returncode == 2
 
 

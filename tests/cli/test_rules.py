@@ -3,13 +3,13 @@
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import httpx
 import pytest
 from click.testing import Result
 from typer.testing import CliRunner
 
 from gateway.cli import app
 from gateway.cli.admin_client import print_table
+from tests.support import plain_http
 from tests.support.canned_engine import CannedEngine
 from tests.support.servers import GatewayProcess
 from tests.support.waiting import eventually
@@ -84,8 +84,8 @@ def test_recordings_by_the_command_line(start_gateway: StartGateway, engine: Can
     """Recordings are started, listed, fetched, replayed by the gateway and locally, stopped and deleted."""
     gateway = start_gateway(rules(engine, "first"))
     assert "100.00% of the requests" in said(gateway, "recordings", "start", "r", "--sample", "100%", "--seconds", "60")
-    httpx.post(gateway.http_url + "/v2/models/m/infer", content=b"{}", timeout=20)
-    eventually(lambda: httpx.get(gateway.admin_url + "/recordings/r").json()["facts"] == 1)
+    plain_http.post(gateway.http_url + "/v2/models/m/infer", content=b"{}", timeout=20)
+    eventually(lambda: plain_http.get(gateway.admin_url + "/recordings/r").json()["facts"] == 1)
     assert "it runs" in said(gateway, "recordings", "list")
     file = tmp_path / "rules.yaml"
     file.write_text(rules(engine, "second"))

@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 
 from gateway.cli import app
 from gateway.demo.triton import TritonProcess
+from tests.support import plain_http
 from tests.support.canned_engine import CannedEngine
 
 KEEP_UP = [sys.executable, "-m", "gateway", "up", "--http-port", "0", "--grpc-port", "0", "--admin-port", "0"]
@@ -173,7 +174,7 @@ def ask_slowly(base: str) -> threading.Thread:
 
     def get_json() -> None:
         with pytest.raises(httpx.TransportError):
-            httpx.post(f"{base}/v2/models/m/infer", content=iter(body()), headers={"x-sleep": "60"}, timeout=60)
+            plain_http.post(f"{base}/v2/models/m/infer", content=iter(body()), headers={"x-sleep": "60"})
 
     thread = threading.Thread(target=get_json)
     thread.start()

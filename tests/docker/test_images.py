@@ -12,7 +12,6 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 import redis
 import yaml
@@ -20,6 +19,7 @@ import yaml
 from gateway.admin.api_keys import Role, entry_fields, make_key
 from tests.docker.bare import REPOSITORY, Image
 from tests.docker.test_files import COMPOSE, SERVICES
+from tests.support import plain_http
 from tests.support.ports import free_port
 from tests.support.redis_server import program
 from tests.support.waiting import eventually
@@ -107,13 +107,13 @@ def test_what_compose_starts_works_together(gateway_image: Image, host_image: Im
 
     def answers() -> bool:
         inputs = [{"name": name, "shape": [1, 2], "datatype": "INT32", "data": [1, 2]} for name in "ab"]
-        asked = httpx.post(f"http://127.0.0.1:{gateway_port}/v2/models/adder/infer", json={"inputs": inputs})
+        asked = plain_http.post(f"http://127.0.0.1:{gateway_port}/v2/models/adder/infer", json={"inputs": inputs})
         return asked.status_code == 200 and asked.json()["outputs"][0]["data"] == [2, 4]
 
     eventually(answers)
     limits = f"http://127.0.0.1:{admin_port}/limits"
-    assert httpx.get(limits).status_code == 401
-    [limit] = httpx.get(limits, headers={"authorization": f"Bearer {key}"}).json()["limits"]
+    assert plain_http.get(limits).status_code == 401
+    [limit] = plain_http.get(limits, headers={"authorization": f"Bearer {key}"}).json()["limits"]
     assert limit["admitted"] >= 1
     assert limit["shared"] is True
     assert [stops(each) for each in (gateway, host)] == [0, 0]

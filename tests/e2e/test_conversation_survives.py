@@ -4,10 +4,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
 from tests.engines.paged.front.llm_process import LLMProcess
+from tests.support import plain_http
 from tests.support.child import REPOSITORY
 from tests.support.redis_server import RedisServer
 from tests.support.servers import GatewayProcess
@@ -81,7 +81,9 @@ class Chat:
         }
         url = self.gateways[turn % len(self.gateways)].http_url
         # A connection per request, so that any worker may accept it.
-        reply = httpx.post(f"{url}/v1/chat/completions", json=asked, headers={"x-session-id": self.name}, timeout=60)
+        reply = plain_http.post(
+            f"{url}/v1/chat/completions", json=asked, headers={"x-session-id": self.name}, timeout=60
+        )
         assert reply.status_code == 200, reply.text
         told = reply.json()
         self.texts.append(told["choices"][0]["message"]["content"])

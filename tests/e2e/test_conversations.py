@@ -16,6 +16,7 @@ import tritonclient.grpc as triton
 from typer.testing import CliRunner
 
 from gateway.cli import app
+from tests.support import plain_http
 from tests.support.canned_llm import MODEL, CannedLLM
 from tests.support.llm import VLLM, rules_of
 from tests.support.redis_server import RedisServer
@@ -111,7 +112,7 @@ class Asking:
 
     def post(self, path: str, body: dict[str, Any], **headers: str) -> httpx.Response:
         url = f"{self.gateway.http_url}{path}"
-        return httpx.post(url, json=body, headers=self.headers | headers, timeout=TIMEOUT, trust_env=False)
+        return plain_http.post(url, json=body, headers=self.headers | headers, timeout=TIMEOUT, trust_env=False)
 
     def chat(self, *messages: Any, model: str = "chat", **more: Any) -> httpx.Response:
         told = [{"role": "user", "content": each} if isinstance(each, str) else each for each in messages]
@@ -202,7 +203,7 @@ def by_messages(gateway: GatewayProcess, text: str, model: str) -> str:
 
 def by_generate(gateway: GatewayProcess, text: str, model: str) -> str:
     body = {"text_input": text, "parameters": {"max_tokens": 2, "session_id": "s1"}}
-    reply = httpx.post(f"{gateway.http_url}/v2/models/{model}/generate", json=body, timeout=TIMEOUT)
+    reply = plain_http.post(f"{gateway.http_url}/v2/models/{model}/generate", json=body, timeout=TIMEOUT)
     assert reply.status_code == 200, reply.text
     told: str = reply.json()["text_output"]
     return told
@@ -301,7 +302,7 @@ def test_compressed_bodies_are_read(gateway: GatewayProcess, engine: CannedLLM) 
     ]
     chat = {"model": "chat", "messages": [{"role": "user", "content": "b"}], "max_tokens": 2}
     for path, body in (("/v2/models/chat/infer", {"inputs": inputs}), ("/v1/chat/completions", chat)):
-        reply = httpx.post(
+        reply = plain_http.post(
             f"{gateway.http_url}{path}",
             content=gzip.compress(json.dumps(body).encode()),
             headers={SESSION: "s1", "content-encoding": "gzip", "content-type": "application/json"},
@@ -327,7 +328,7 @@ MALFORMED = [
 def test_what_cannot_be_read_is_refused(gateway: GatewayProcess, path: str, body: bytes, named: str) -> None:
     """An unreadable body gets an error that names the mistake, in the client's dialect."""
     headers = {SESSION: "s1", "content-type": "application/json"}
-    reply = httpx.post(f"{gateway.http_url}{path}", content=body, headers=headers, timeout=TIMEOUT)
+    reply = plain_http.post(f"{gateway.http_url}{path}", content=body, headers=headers, timeout=TIMEOUT)
     assert 400 <= reply.status_code < 502, reply.text
     error = reply.json()["error"]
     assert named in (error if path.startswith("/v2") else error["message"])
@@ -442,7 +443,7 @@ def test_without_a_session_nothing_is_kept(
     """Nothing is stored for a request without a session, on a route without history, or for embeddings."""
     url = f"{gateway.http_url}/v1/chat/completions"
     body = {"model": "chat", "messages": [{"role": "user", "content": "a"}], "max_tokens": 2}
-    assert HISTORY not in httpx.post(url, json=body, timeout=TIMEOUT).headers
+    assert HISTORY not in plain_http.post(url, json=body, timeout=TIMEOUT).headers
     client = Asking(gateway)
     assert HISTORY not in client.chat("a", model="plain").headers
     vectors = client.post("/v1/embeddings", {"model": "chat", "input": "a"})
@@ -516,19 +517,19 @@ def test_a_client_that_stops_reading_keeps_what_it_has_read(gateway: GatewayProc
     body = {"model": "chat", "messages": [{"role": "user", "content": "a"}], "stream": True}
     url = f"{gateway.http_url}/v1/chat/completions"
     headers = client.headers | {"x-test-fault": "stall=3"}
-    with httpx.stream("POST", url, json=body, headers=headers, timeout=TIMEOUT) as reply:
+    with plain_http.stream("POST", url, json=body, headers=headers, timeout=TIMEOUT) as reply:
         for line in reply.iter_lines():
             if "three" in line:
                 break
     admin = f"{gateway.admin_url}/conversations/s1"
-    eventually(lambda: httpx.get(admin).status_code == 200)
-    assert httpx.get(admin).json()["turns"][1]["cut"] is True
+    eventually(lambda: plain_http.get(admin).status_code == 200)
+    assert plain_http.get(admin).json()["turns"][1]["cut"] is True
     assert client.chat("b").headers[HISTORY] == "2 turns"
     assert ("assistant", "one two three") in told(engine)
 
     late = Asking(gateway, session="late")
     with pytest.raises(httpx.TimeoutException):
-        httpx.post(url, json=body, headers=late.headers | {"x-test-fault": "hang"}, timeout=0.2)
+        plain_http.post(url, json=body, headers=late.headers | {"x-test-fault": "hang"}, timeout=0.2)
     assert late.chat("b").headers[HISTORY] == "0 turns"
 
 
@@ -615,28 +616,28 @@ def test_operators_read_and_delete(gateway: GatewayProcess, engine: CannedLLM) -
     client, admin = Asking(gateway, session="a/b c", tenant="acme"), f"{gateway.admin_url}/conversations"
     client.chat({"role": "system", "content": "be kind"}, "a")
     Asking(gateway, session="s2").chat("b")
-    page = httpx.get(admin).json()
+    page = plain_http.get(admin).json()
     assert page["cursor"] is None
     assert {(each["session"], each["tenant"], each["revision"]) for each in page["conversations"]} == {
         ("a/b c", "acme", 1),
         ("s2", "", 1),
     }
     where = f"{admin}/a%2Fb%20c"
-    assert httpx.get(where).status_code == 404
-    told = httpx.get(where, params={"tenant": "acme"}).json()
+    assert plain_http.get(where).status_code == 404
+    told = plain_http.get(where, params={"tenant": "acme"}).json()
     assert (told["session"], told["tokens"], told["system"]) == ("a/b c", 3, [{"role": "system", "content": "be kind"}])
     question, answered = told["turns"]
     assert (question["content"], question["role"], question["tokens"]) == ("a", "user", 1)
     assert (answered["content"], answered["engine"], answered["tokens"]) == ("one two", "openai", 2)
     assert "estimated" not in answered
-    lines = httpx.get(f"{where}/export", params={"tenant": "acme"}).text.splitlines()
+    lines = plain_http.get(f"{where}/export", params={"tenant": "acme"}).text.splitlines()
     assert [json.loads(line) for line in lines] == [
         {"role": "system", "content": "be kind"},
         {"role": "user", "content": "a"},
         {"role": "assistant", "content": "one two"},
     ]
-    assert httpx.delete(where, params={"tenant": "acme"}).json()["deleted"] is True
-    assert httpx.delete(where, params={"tenant": "acme"}).status_code == 404
+    assert plain_http.delete(where, params={"tenant": "acme"}).json()["deleted"] is True
+    assert plain_http.delete(where, params={"tenant": "acme"}).status_code == 404
     assert client.chat("c").headers[HISTORY] == "0 turns"
 
 

@@ -8,12 +8,12 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-import httpx
 import psutil
 import pytest
 
 from gateway.redis.data_dir import EmbeddedError, find_server
 from tests.supervision.stage import RULES
+from tests.support import plain_http
 from tests.support.child import REPOSITORY
 from tests.support.servers import GatewayProcess
 from tests.support.waiting import eventually
@@ -60,7 +60,7 @@ def test_a_killed_gateway_leaves_no_redis_behind(tmp_path: Path) -> None:
         gateway.crash()
         psutil.wait_procs([server], timeout=10)
         assert not server.is_running()
-        assert httpx.get(gateway.http_url + "/v2/health/live").status_code == 200
+        assert plain_http.get(gateway.http_url + "/v2/health/live").status_code == 200
     finally:
         worker.terminate()
         psutil.wait_procs([worker], timeout=10)
@@ -74,7 +74,7 @@ def test_two_gateways_of_one_user_share_a_redis(start_gateway: StartGateway, tmp
     eventually(lambda: (len(servers_of(first)), len(servers_of(second))) == (1, 0))
 
     def replicas() -> int:
-        return len(httpx.get(second.admin_url + "/rules").json()["replicas"])
+        return len(plain_http.get(second.admin_url + "/rules").json()["replicas"])
 
     eventually(lambda: replicas() == 2)
     first.stop()

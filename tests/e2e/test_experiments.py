@@ -11,12 +11,12 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-import httpx
 import numpy as np
 import pytest
 import tritonclient.grpc as triton_grpc
 from tritonclient.utils import InferenceServerException
 
+from tests.support import plain_http
 from tests.support.canned_engine import CannedEngine
 from tests.support.redis_server import RedisServer
 from tests.support.servers import GatewayProcess
@@ -78,7 +78,7 @@ def arm_of(gateway: GatewayProcess, user: str, request_id: str = "") -> str:
 def counted(gateway: GatewayProcess, name: str) -> Counter[str]:
     """One metric's value for each arm."""
     found: Counter[str] = Counter()
-    for line in httpx.get(f"{gateway.admin_url}/metrics").text.splitlines():
+    for line in plain_http.get(f"{gateway.admin_url}/metrics").text.splitlines():
         if line.startswith(f"pointsman_arm_{name}_total{{"):
             labels, _, number = line.rpartition(" ")
             found[labels.partition('arm="')[2].partition('"')[0]] += int(float(number))
@@ -162,7 +162,7 @@ def test_a_ramp_by_the_file_flips_nobody_back(engines: dict[str, CannedEngine], 
 
 def rules_number(gateway: GatewayProcess) -> int:
     """The number of the rules that both workers use."""
-    return int(httpx.get(f"{gateway.admin_url}/rules").json()["number"])
+    return int(plain_http.get(f"{gateway.admin_url}/rules").json()["number"])
 
 
 def test_a_ramp_that_begins_again_begins_at_its_first_step(engines: dict[str, CannedEngine], tmp_path: Path) -> None:
@@ -176,17 +176,17 @@ def test_a_ramp_that_begins_again_begins_at_its_first_step(engines: dict[str, Ca
         at = f"{gateway.admin_url}/experiments/x"
 
         def share_of_new() -> float:
-            return float(next(arm["share"] for arm in httpx.get(at).json()["arms"] if arm["name"] == "new"))
+            return float(next(arm["share"] for arm in plain_http.get(at).json()["arms"] if arm["name"] == "new"))
 
         def at_new() -> int:
             asked = [send(gateway.http_port, "POST", INFER, b"{}", {"x-session-id": f"s{n}"}) for n in range(60)]
             return Counter(reply.headers["x-pointsman-arm"] for reply in asked)["new"]
 
-        assert httpx.post(f"{at}/start", json={"step": 2}).status_code == 200
+        assert plain_http.post(f"{at}/start", json={"step": 2}).status_code == 200
         eventually(lambda: share_of_new() == 0.6)
         eventually(lambda: at_new() > 20)
-        assert httpx.post(f"{at}/rollback", json={}).status_code == 200
-        assert httpx.post(f"{at}/start", json={}).status_code == 200
+        assert plain_http.post(f"{at}/rollback", json={}).status_code == 200
+        assert plain_http.post(f"{at}/start", json={}).status_code == 200
         eventually(lambda: share_of_new() == 0.01)
         eventually(lambda: at_new() < 6)
         assert at_new() < 6

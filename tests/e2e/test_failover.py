@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import httpx
 import pytest
 
+from tests.support import plain_http
 from tests.support.canned_engine import CannedEngine
 from tests.support.servers import GatewayProcess
 from tests.support.waiting import eventually
@@ -72,7 +73,7 @@ def test_by_default_only_what_had_reached_the_engine_is_lost(
     assert all("the engine closed the connection before it answered" in text for text in lost)
 
     def in_flight() -> float:
-        lines = httpx.get(gateway.admin_url + "/metrics").text.splitlines()
+        lines = plain_http.get(gateway.admin_url + "/metrics").text.splitlines()
         return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith("pointsman_in_flight"))
 
     eventually(lambda: in_flight() == 0)

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any, Self
 
 import grpc
-import httpx
 import pytest
 from tritonclient.grpc import service_pb2
 
+from tests.support import plain_http
 from tests.support.servers import GatewayProcess
 from tests.support.waiting import eventually
 
@@ -117,7 +117,7 @@ def load(gateway: GatewayProcess, after_some: Callable[[], None]) -> list[str]:
 
 
 def in_flight(gateway: GatewayProcess) -> float:
-    lines = httpx.get(gateway.admin_url + "/metrics").text.splitlines()
+    lines = plain_http.get(gateway.admin_url + "/metrics").text.splitlines()
     return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith("pointsman_in_flight"))
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from tests.support import plain_http
 from tests.support.host import HostProcess
 from tests.support.servers import GatewayProcess
 
@@ -56,7 +57,7 @@ def test_a_host_that_stops_hands_its_sessions_over(
         hosts[0].process.terminate()
         told = sum((client.result() for client in asking), Counter())
     assert told == {"ok": NUM_CLIENTS * REQUESTS_EACH}
-    endpoints = httpx.get(f"{gateway.admin_url}/engines").json()["engines"][0]["endpoints"]
+    endpoints = plain_http.get(f"{gateway.admin_url}/engines").json()["engines"][0]["endpoints"]
     moved = {endpoint["url"]: endpoint["sessions_moved"] for endpoint in endpoints}
     assert moved[hosts[0].http_url] > 0
     assert moved[hosts[1].http_url] == 0

@@ -10,6 +10,7 @@ import psutil
 import pytest
 
 from tests.dataplane.stage import Client, post
+from tests.support import plain_http
 from tests.support.canned_engine import CannedEngine
 from tests.support.redis_server import RedisServer
 from tests.support.servers import GatewayProcess
@@ -91,7 +92,7 @@ def test_four_workers_admit_what_one_limit_says(gateways: list[GatewayProcess]) 
 def hold(gateway: GatewayProcess, seconds: float) -> int:
     headers = {"x-tenant": "narrow", "x-sleep": str(seconds)}
     try:
-        return httpx.post(
+        return plain_http.post(
             f"{gateway.http_url}/v2/models/slow/infer", content=b'{"inputs": []}', headers=headers, timeout=30
         ).status_code
     except httpx.TransportError:
@@ -99,7 +100,7 @@ def hold(gateway: GatewayProcess, seconds: float) -> int:
 
 
 def in_use(gateway: GatewayProcess) -> int:
-    return sum(limit["in_use"] for limit in httpx.get(f"{gateway.admin_url}/limits").json()["limits"])
+    return sum(limit["in_use"] for limit in plain_http.get(f"{gateway.admin_url}/limits").json()["limits"])
 
 
 def test_what_killed_workers_held_comes_back(gateways: list[GatewayProcess]) -> None:
@@ -121,7 +122,7 @@ def test_what_killed_workers_held_comes_back(gateways: list[GatewayProcess]) -> 
             return [each.result() for each in held] == [200] * 4
 
         eventually(all_four)
-    eventually(lambda: httpx.get(f"{one.http_url}/v2/health/live").status_code == 200)
+    eventually(lambda: plain_http.get(f"{one.http_url}/v2/health/live").status_code == 200)
 
 
 def test_without_redis_each_worker_keeps_to_its_share(
@@ -143,4 +144,4 @@ def test_without_redis_each_worker_keeps_to_its_share(
 
 
 def is_shared(gateway: GatewayProcess) -> bool:
-    return all(limit["shared"] for limit in httpx.get(f"{gateway.admin_url}/limits").json()["limits"])
+    return all(limit["shared"] for limit in plain_http.get(f"{gateway.admin_url}/limits").json()["limits"])

@@ -6,7 +6,6 @@ import queue
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import httpx
 import numpy as np
 import openai
 import pytest
@@ -14,6 +13,7 @@ import tritonclient.grpc as triton
 
 from engines.samples.repository import MODELS
 from tests.engines.paged.front.llm_process import LLMProcess
+from tests.support import plain_http
 from tests.support.llm import rules_of
 from tests.support.redis_server import RedisServer
 from tests.support.servers import GatewayProcess
@@ -88,7 +88,7 @@ def by_chat(gateway: GatewayProcess, model: str, session: str, question: str) ->
 def by_generate(gateway: GatewayProcess, model: str, session: str, question: str) -> str:
     options = {"max_tokens": MAX_TOKENS, "temperature": 0, "session_id": session, "exclude_input_in_output": True}
     body = {"text_input": question, "parameters": options}
-    reply = httpx.post(f"{gateway.http_url}/v2/models/{model}/generate", json=body, timeout=TIMEOUT)
+    reply = plain_http.post(f"{gateway.http_url}/v2/models/{model}/generate", json=body, timeout=TIMEOUT)
     assert reply.status_code == 200, reply.text
     told: str = reply.json()["text_output"]
     return told

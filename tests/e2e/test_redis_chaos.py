@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Self
 
-import httpx
 import psutil
 import pytest
 
+from tests.support import plain_http
 from tests.support.canned_engine import CannedEngine
 from tests.support.redis_server import RedisServer, program, watched
 from tests.support.servers import GatewayProcess
@@ -131,7 +131,7 @@ class Stage:
 
     def _drain(self, verb: str) -> None:
         path = f"{self.gateway.admin_url}/engines/it/endpoints/{verb}"
-        assert httpx.post(path, json={"url": self._first}, timeout=20).json()["shared"]
+        assert plain_http.post(path, json={"url": self._first}, timeout=20).json()["shared"]
 
     def _workers(self) -> list[psutil.Process]:
         found = []
@@ -142,7 +142,7 @@ class Stage:
         return found
 
     def _metric(self, name: str) -> float:
-        lines = httpx.get(self.gateway.admin_url + "/metrics").text.splitlines()
+        lines = plain_http.get(self.gateway.admin_url + "/metrics").text.splitlines()
         return next((float(line.split()[1]) for line in lines if line.startswith(f"{name} ")), 0.0)
 
 

@@ -12,6 +12,7 @@ import pytest
 
 from tests.dataplane.adding import INFER, Sums, parameters
 from tests.dataplane.stage import Engine
+from tests.support import plain_http
 from tests.support.redis_server import RedisServer
 from tests.support.servers import GatewayProcess
 
@@ -86,7 +87,7 @@ class Scene:
 
 
 def moved(gateways: list[GatewayProcess]) -> float:
-    lines = [line for gateway in gateways for line in httpx.get(gateway.admin_url + "/metrics").text.splitlines()]
+    lines = [line for gateway in gateways for line in plain_http.get(gateway.admin_url + "/metrics").text.splitlines()]
     return sum(float(line.split()[-1]) for line in lines if line.startswith("pointsman_sequences_moved_total"))
 
 

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 
-import httpx
 import numpy as np
 import pytest
 import tritonclient.grpc.aio as over_grpc
@@ -14,6 +13,7 @@ import tritonclient.http.aio as over_http
 from tritonclient.utils import InferenceServerException
 
 from gateway.demo.triton import TritonProcess
+from tests.support import plain_http
 from tests.support.redis_server import RedisServer
 from tests.support.servers import GatewayProcess
 from tests.support.waiting import eventually
@@ -87,7 +87,7 @@ def place(redis: RedisServer, sequence: int) -> str | None:
 
 def moved(gateway: GatewayProcess, reason: str) -> float:
     """How many sequences have moved to another endpoint."""
-    lines = httpx.get(gateway.admin_url + "/metrics").text.splitlines()
+    lines = plain_http.get(gateway.admin_url + "/metrics").text.splitlines()
     told = [line for line in lines if line.startswith("pointsman_sequences_moved_total") and f'"{reason}"' in line]
     return sum(float(line.split()[-1]) for line in told)
 
@@ -114,11 +114,11 @@ def test_a_drained_triton_hands_its_sequences_over(
         chance = random.Random(1)
         mine = [await begin_at(clients, redis, url, first) for first in (1000, 1100, 1200)]
         path = f"{gateway.admin_url}/engines/it/endpoints"
-        assert httpx.post(f"{path}/drain", json={"url": url, "by": "the test"}).status_code == 200
+        assert plain_http.post(f"{path}/drain", json={"url": url, "by": "the test"}).status_code == 200
         for sequence in mine:
             assert await clients.step(chance, 5, sequence_id=sequence) == 6
             assert await clients.step(chance, 5, sequence_id=sequence, sequence_end=True) == 11
-        assert httpx.post(f"{path}/undrain", json={"url": url, "by": "the test"}).status_code == 200
+        assert plain_http.post(f"{path}/undrain", json={"url": url, "by": "the test"}).status_code == 200
         await clients.close()
 
     asyncio.run(asyncio.wait_for(scene(), 60))

@@ -9,6 +9,7 @@ from urllib.parse import quote
 import httpx
 import pytest
 
+from tests.support import plain_http
 from tests.support.canned_engine import CannedEngine
 from tests.support.redis_server import RedisServer
 from tests.support.servers import GatewayProcess
@@ -56,7 +57,7 @@ def served_by(gateway: GatewayProcess, session: str) -> str:
 
 
 def admin(gateway: GatewayProcess, method: str, path: str, **body: Any) -> httpx.Response:
-    return httpx.request(method, f"{gateway.admin_url}{path}", json=body or None, timeout=20)
+    return plain_http.request(method, f"{gateway.admin_url}{path}", json=body or None, timeout=20)
 
 
 def test_a_session_is_at_one_place_for_all(gateways: list[GatewayProcess]) -> None:
@@ -110,7 +111,7 @@ def test_operators_find_sessions_of_any_name(gateways: list[GatewayProcess]) -> 
     """A session name may contain slashes, line ends and non-ASCII characters, or be long."""
     for name in ("a/b", "a\r\nb", "\u65e5\u672c", "x" * 1000):
         body = json.dumps({"inputs": [], "parameters": {"session_id": name}})
-        assert httpx.post(f"{gateways[0].http_url}/v2/models/m/infer", content=body, timeout=20).status_code == 200
+        assert plain_http.post(f"{gateways[0].http_url}/v2/models/m/infer", content=body, timeout=20).status_code == 200
         path = f"/sessions/{quote(name)}"
         eventually(lambda path=path: admin(gateways[1], "GET", path).status_code == 200)
 

@@ -23,6 +23,7 @@ from typer.testing import CliRunner
 
 from gateway.cli import app
 from gateway.demo.triton import TritonProcess
+from tests.support import plain_http
 from tests.support.canned_engine import CannedEngine
 from tests.support.canned_llm import MODEL, CannedLLM
 from tests.support.host import HostProcess
@@ -36,7 +37,7 @@ LARGEST, MEAN, LARGEST_RELATIVE = 0.375, 0.25, 0.375 / 2.5
 
 
 def report(gateway: GatewayProcess, route: str = "r") -> dict[str, Any]:
-    answer = httpx.get(f"{gateway.admin_url}/shadows/{route}")
+    answer = plain_http.get(f"{gateway.admin_url}/shadows/{route}")
     assert answer.status_code == 200, answer.text
     told: dict[str, Any] = answer.json()
     return told
@@ -101,7 +102,7 @@ def ask_each_way(gateway: GatewayProcess) -> None:
         answer = module.InferenceServerClient(address).infer("scores", [given])
         assert answer.as_numpy("y").tolist() == X.tolist()
     body = {"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 4], "data": X.ravel().tolist()}]}
-    told = httpx.post(f"{gateway.http_url}/v2/models/scores/infer", json=body)
+    told = plain_http.post(f"{gateway.http_url}/v2/models/scores/infer", json=body)
     assert told.json()["outputs"][0]["data"] == X.ravel().tolist()
 
 
@@ -188,7 +189,7 @@ def test_the_report_is_told_as_a_page_and_on_the_command_line(
     gateway = start_gateway(rules_between(*hosts))
     ask_each_way(gateway)
     when_mirrored(gateway, 3)
-    page = httpx.get(f"{gateway.admin_url}/shadows/r/report")
+    page = plain_http.get(f"{gateway.admin_url}/shadows/r/report")
     assert page.headers["content-type"] == "text/html; charset=utf-8"
     assert "at [0, 1] 2.5 became 2.125" in page.text
     assert page.text.count("<svg") >= 4
@@ -206,7 +207,7 @@ def test_the_report_is_told_as_a_page_and_on_the_command_line(
     unknown = CliRunner().invoke(app, ["shadow", "report", "nobody", *admin])
     assert unknown.exit_code == 1
     assert "there is no report of route 'nobody'; there are reports of r" in unknown.output
-    metrics = httpx.get(f"{gateway.admin_url}/metrics").text
+    metrics = plain_http.get(f"{gateway.admin_url}/metrics").text
     assert 'pointsman_shadow_captured_total{route="r"} 3.0' in metrics
     assert 'pointsman_shadow_mirrored_total{route="r"} 3.0' in metrics
     assert 'pointsman_shadow_outcomes_total{outcome="differing",route="r"} 3.0' in metrics
@@ -248,7 +249,7 @@ def talk_each_way(gateway: GatewayProcess) -> int:
         ("/v1/responses", {"model": MODEL, "input": "hi", "max_output_tokens": 10}),
     ]
     for path, body in asked:
-        answer = httpx.post(f"{gateway.http_url}{path}", json=body, timeout=30)
+        answer = plain_http.post(f"{gateway.http_url}{path}", json=body)
         assert answer.status_code == 200, answer.text
         assert "heaven" not in answer.text
     return len(asked)
@@ -310,7 +311,7 @@ routes:
     gateway = start_gateway(rules)
     body = TEN | {"messages": [{"role": "user", "content": "my secret"}]}
     for way in ("quiet", "open"):
-        httpx.post(f"{gateway.http_url}/v1/chat/completions", json=body, headers={"x-way": way}, timeout=30)
+        plain_http.post(f"{gateway.http_url}/v1/chat/completions", json=body, headers={"x-way": way})
     quiet, open_ = json.dumps(when_mirrored(gateway, 1, "quiet")), when_mirrored(gateway, 1, "open")
     assert "secret" not in quiet
     assert "seven" not in quiet
@@ -491,7 +492,7 @@ def test_there_is_no_process_without_a_shadow(
     plain = with_shadow.replace(", shadow: {engine: new, sample: 1, max_in_flight: 1000}", "")
     gateway = start_gateway(plain)
     assert shadow_processes(gateway) == []
-    assert httpx.get(f"{gateway.admin_url}/shadows").json() == {"shadows": []}
+    assert plain_http.get(f"{gateway.admin_url}/shadows").json() == {"shadows": []}
     gateway.rules_path.write_text(with_shadow)
     eventually(lambda: shadow_processes(gateway))
 
@@ -511,11 +512,11 @@ def test_what_is_not_mirrored(primary: CannedEngine, start_gateway: Callable[...
     gateway = start_gateway(rules + "limits: [{name: few, requests_per_second: 0.001, burst: 2}]\n")
     of_sequence = {"parameters": {"sequence_id": 5, "sequence_start": True}, "inputs": []}
     statuses = [
-        httpx.post(f"{gateway.http_url}/v2/models/m/infer", json=body).status_code
+        plain_http.post(f"{gateway.http_url}/v2/models/m/infer", json=body).status_code
         for body in (of_sequence, {"inputs": []}, {"inputs": []}, {"inputs": []})
     ]
     assert statuses == [200, 200, 429, 429]
-    httpx.get(f"{gateway.http_url}/v2/models/m/config")
+    plain_http.get(f"{gateway.http_url}/v2/models/m/config")
     found = when_mirrored(gateway, 1)
     eventually(lambda: report(gateway)["dropped"] == {"sequence": 1, "refused": 2})
     assert (found["mirrored"], found["captured"]) == (1, 2)
@@ -584,7 +585,7 @@ def test_a_candidate_gets_what_the_primary_got(
         "authorization": "Bearer me",
         "x-pointsman-shadow": "forged",
     }
-    httpx.post(f"{gateway.http_url}/v2/models/m/versions/3/infer?a=b", content=body, headers=given)
+    plain_http.post(f"{gateway.http_url}/v2/models/m/versions/3/infer?a=b", content=body, headers=given)
     eventually(lambda: candidate.seen)
     (path, of_primary, first), (again, of_candidate, second) = primary.seen[0], candidate.seen[0]
     assert path == again == "/v2/models/m/versions/3/infer?a=b"
@@ -617,7 +618,7 @@ routes:
 
     def ask(model: str, unit: str = "", **parameters: str) -> None:
         url, body = f"{gateway.http_url}/v2/models/{model}/infer", {"parameters": parameters, "inputs": []}
-        assert httpx.post(url, json=body, headers={"x-unit": unit}).status_code == 200
+        assert plain_http.post(url, json=body, headers={"x-unit": unit}).status_code == 200
 
     ask("any", tier="gold")
     for number in range(20):

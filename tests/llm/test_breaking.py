@@ -11,6 +11,7 @@ import pytest
 from anthropic import Anthropic
 from openai import APIError, InternalServerError, OpenAI
 
+from tests.support import plain_http
 from tests.support.canned_llm import MODEL, CannedLLM
 from tests.support.llm import rules_for, rules_of
 from tests.support.servers import GatewayProcess
@@ -134,7 +135,7 @@ def text_of(event: Any) -> str:
 
 def counted(gateway: GatewayProcess, name: str) -> float:
     """The sum of a metric over its labels."""
-    text = httpx.get(f"{gateway.admin_url}/metrics").text
+    text = plain_http.get(f"{gateway.admin_url}/metrics").text
     lines = [line for line in text.splitlines() if line.startswith(f"pointsman_{name}{{")]
     return sum(float(line.rpartition(" ")[2]) for line in lines)
 
@@ -153,7 +154,7 @@ def test_a_generation_goes_on(two: list[CannedLLM], gateway_for: Start, fault: s
     for _ in range(2):
         body = {"model": MODEL, "messages": HI, "prompt": "", "max_tokens": 6, "stream": True}
         del body["prompt" if "chat" in path else "messages"]
-        reply = httpx.post(f"{gateway.http_url}{path}", json=body, timeout=20)
+        reply = plain_http.post(f"{gateway.http_url}{path}", json=body, timeout=20)
         events = [json.loads(line[6:]) for line in reply.text.splitlines() if line.startswith("data: {")]
         assert "error" not in reply.text
         assert "".join(map(text_of, events)).strip() == "one two three four five six"
@@ -214,7 +215,7 @@ def test_an_engine_that_always_streams(canned: CannedLLM, gateway_for: Start, pa
     """With `always_stream` the engine gets a request for a stream, and the client gets a complete reply."""
     gateway = gateway_for(rules_for(canned.http_url, engine={"always_stream": True}))
     body = {"model": MODEL, "messages": HI, "max_tokens": 3}
-    reply = httpx.post(f"{gateway.http_url}{path}", json=body).json()
+    reply = plain_http.post(f"{gateway.http_url}{path}", json=body).json()
     text = reply["choices"][0]["message"]["content"] if "chat" in path else reply["content"][0]["text"]
     assert text == "one two three"
     assert (reply["usage"].get("completion_tokens") or reply["usage"]["output_tokens"]) == 3

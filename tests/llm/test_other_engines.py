@@ -11,6 +11,7 @@ import pytest
 import tritonclient.grpc
 import tritonclient.http
 
+from tests.support import plain_http
 from tests.support.llm import rules_for
 from tests.support.mlserver import MLServer
 from tests.support.servers import GatewayProcess
@@ -64,9 +65,9 @@ def test_what_tfserving_has_no_place_for(tfserving: TfServing, start_gateway: St
     """Generation and model control are refused with the reason, in the client's dialect."""
     gateway = start_gateway(rules_for(tfserving.http_url, protocol="tfserving"))
     chat = {"model": "half_plus_two", "messages": [{"role": "user", "content": "hi"}]}
-    refused = httpx.post(f"{gateway.http_url}/v1/chat/completions", json=chat)
+    refused = plain_http.post(f"{gateway.http_url}/v1/chat/completions", json=chat)
     assert refused.status_code == 400 and "tfserving" in refused.json()["error"]["message"]
-    refused = httpx.post(f"{gateway.http_url}/v2/repository/models/half_plus_two/load")
+    refused = plain_http.post(f"{gateway.http_url}/v2/repository/models/half_plus_two/load")
     assert refused.status_code == 501 and "tfserving" in refused.json()["error"]
 
 
@@ -92,7 +93,7 @@ def test_a_translated_requests_time_is_told(tfserving: TfServing, start_gateway:
     gateway = start_gateway(rules_for(url, protocol="tfserving"))
     body = {"inputs": [{"name": "x", "datatype": "FP32", "shape": [3, 1], "data": [1.0, 2.0, 5.0]}]}
     for fields, is_told in [({"x-pointsman-timing": "1"}, True), ({}, False)]:
-        reply = httpx.post(f"{gateway.http_url}/v2/models/half_plus_two/infer", json=body, headers=fields)
+        reply = plain_http.post(f"{gateway.http_url}/v2/models/half_plus_two/infer", json=body, headers=fields)
         assert reply.status_code == 200
         assert ("server-timing" in reply.headers) is is_told
         if is_told:
@@ -128,24 +129,26 @@ def test_torchserve_streams(torchserve: TorchServe, start_gateway: Start) -> Non
     engine = {"api_key": torchserve.inference_key}
     gateway = start_gateway(rules_for(torchserve.http_url, engine=engine, protocol="torchserve"))
     url = f"{gateway.http_url}/v2/models/texts/generate_stream"
-    reply = httpx.post(url, json={"text_input": "as they come"})
+    reply = plain_http.post(url, json={"text_input": "as they come"})
     events = [json.loads(line[6:]) for line in reply.text.splitlines() if line]
     assert reply.headers["content-type"].startswith("text/event-stream")
     assert "".join(event["text_output"] for event in events) == "as they come"
     got: list[str] = []
-    with httpx.stream("POST", url, json={"text_input": "one fail two"}) as broken, pytest.raises(httpx.HTTPError):
+    with plain_http.stream("POST", url, json={"text_input": "one fail two"}) as broken, pytest.raises(httpx.HTTPError):
         got += broken.iter_lines()
         raise httpx.HTTPError("the stream ended as if it were whole")
-    refused = httpx.post(f"{gateway.http_url}/v2/models/texts/generate", json={"text_input": "fail now"})
+    refused = plain_http.post(f"{gateway.http_url}/v2/models/texts/generate", json={"text_input": "fail now"})
     assert refused.status_code >= 400 and refused.json()["error"]
 
 
 def test_mlserver_by_rest(mlserver: MLServer, start_gateway: Start) -> None:
     """V2 REST clients can use generate, streams and binary tensors, which MLServer has in other forms or lacks."""
     gateway = start_gateway(rules_for(mlserver.http_url, protocol="mlserver"))
-    reply = httpx.post(f"{gateway.http_url}/v2/models/streamer/generate", json={"text_input": "hi"})
+    reply = plain_http.post(f"{gateway.http_url}/v2/models/streamer/generate", json={"text_input": "hi"})
     assert reply.json()["text_output"] == "HI"
-    reply = httpx.post(f"{gateway.http_url}/v2/models/streamer/generate_stream", json={"text_input": "as they come"})
+    reply = plain_http.post(
+        f"{gateway.http_url}/v2/models/streamer/generate_stream", json={"text_input": "as they come"}
+    )
     events = [json.loads(line[6:]) for line in reply.text.splitlines() if line]
     assert [event["text_output"] for event in events] == ["as", "they", "come"]
     with tritonclient.http.InferenceServerClient(gateway.http_url.removeprefix("http://")) as client:
@@ -196,6 +199,6 @@ def test_infer_stream(mlserver: MLServer, start_gateway: Start, triton: Any) -> 
     }
     gateway = start_gateway(json.dumps({"version": 1, **rules}))
     tensor = {"name": "text", "datatype": "BYTES", "shape": [1], "data": ["as they come"]}
-    reply = httpx.post(f"{gateway.http_url}/v2/models/streamer/infer_stream", json={"inputs": [tensor]})
+    reply = plain_http.post(f"{gateway.http_url}/v2/models/streamer/infer_stream", json={"inputs": [tensor]})
     events = [json.loads(line[6:]) for line in reply.text.splitlines() if line.startswith("data: ")]
     assert [event["outputs"][0]["data"] for event in events] == [["as"], ["they"], ["come"]]

@@ -4,7 +4,6 @@ import json
 from collections import Counter
 from typing import Any
 
-import httpx
 import numpy as np
 import pytest
 
@@ -14,6 +13,7 @@ from tests.llm.clients.values import TIMEOUT_SECONDS, Asked, RefusedError, Tenso
 from tests.llm.fleet import Fleet
 from tests.llm.pairs import ENGINE, ENGINES, FRONT, FRONTS, PAIRS, Engine, Front, How, Loss, Pair
 from tests.llm.pairs_shown import HEADING, rendered
+from tests.support import plain_http
 from tests.support.canned_llm.openai import embedding
 from tests.support.child import REPOSITORY
 
@@ -105,7 +105,7 @@ def _infer(fleet: Fleet, front: Front, engine: Engine, pair: Pair) -> None:
 def _ask_for_a_vector(fleet: Fleet, engine: Engine, *, is_stream: bool) -> None:
     """A generate request can name any tensors."""
     url = f"{fleet.gateway.http_url}/v2/models/{engine.name}/generate{'_stream' if is_stream else ''}"
-    reply = httpx.post(url, json={"text": "one"}, timeout=TIMEOUT_SECONDS)
+    reply = plain_http.post(url, json={"text": "one"}, timeout=TIMEOUT_SECONDS)
     assert json.loads(reply.text.removeprefix("data: "))["embedding"] == VECTORS[0]
 
 

@@ -3,9 +3,9 @@
 from collections.abc import Callable
 from typing import Any
 
-import httpx
 import pytest
 
+from tests.support import plain_http
 from tests.support.canned_llm import MODEL, CannedLLM
 from tests.support.llm import rules_for
 from tests.support.servers import GatewayProcess
@@ -36,7 +36,7 @@ def test_a_conversation_stays(
     gateway = start_gateway(rules_for(*(engine.http_url for engine in engines), engine={"balance": "prefix"}))
     for turn in range(4):
         for conversation in range(6):
-            reply = httpx.post(f"{gateway.http_url}{path}", json=body_of(path, conversation, turn))
+            reply = plain_http.post(f"{gateway.http_url}{path}", json=body_of(path, conversation, turn))
             assert reply.status_code == 200, reply.text
     for conversation in range(6):
         where = [

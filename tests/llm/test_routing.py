@@ -3,10 +3,10 @@
 from collections.abc import Callable
 from typing import Any
 
-import httpx
 import pytest
 from openai import NotFoundError, OpenAI
 
+from tests.support import plain_http
 from tests.support.canned_llm import MODEL, CannedLLM
 from tests.support.llm import rules_of
 from tests.support.servers import GatewayProcess
@@ -76,7 +76,7 @@ def test_routes(fleet: Any, path: str, body: Any, headers: dict[str, str], route
     gateway, *engines = fleet
     for engine in engines:
         engine.forget()
-    reply = httpx.post(f"{gateway.http_url}{path}", json=body, headers=headers)
+    reply = plain_http.post(f"{gateway.http_url}{path}", json=body, headers=headers)
     assert (reply.status_code, reply.headers["x-pointsman-route"]) == (200, route), reply.text
     asked = [seen["body"] for engine in engines for seen in engine.seen() if seen["method"] == "POST"]
     assert [request["model"] for request in asked] == [model]
@@ -87,7 +87,7 @@ def test_the_image_arrives(fleet: Any) -> None:
     gateway, _, sees = fleet
     sees.forget()
     body = {"model": MODEL, "max_tokens": 5, "messages": said(ANTHROPIC_IMAGE)}
-    assert httpx.post(f"{gateway.http_url}{MESSAGES}", json=body).status_code == 200
+    assert plain_http.post(f"{gateway.http_url}{MESSAGES}", json=body).status_code == 200
     (asked,) = [seen["body"] for seen in sees.seen() if seen["method"] == "POST"]
     assert [part["image_url"]["url"] for part in asked["messages"][0]["content"] if "image_url" in part] == [PIXEL]
 
@@ -98,7 +98,9 @@ def test_a_unit_in_the_body(fleet: Any) -> None:
     arms: dict[str, set[str]] = {}
     for user in [f"user-{number}" for number in range(8)] * 2:
         body = {"model": "split", "messages": said(), "user": user, "max_tokens": 1}
-        arms.setdefault(user, set()).add(httpx.post(f"{gateway.http_url}{CHAT}", json=body).headers["x-pointsman-arm"])
+        arms.setdefault(user, set()).add(
+            plain_http.post(f"{gateway.http_url}{CHAT}", json=body).headers["x-pointsman-arm"]
+        )
     assert all(len(found) == 1 for found in arms.values())
     assert set.union(*arms.values()) == {"one", "two"}
 
@@ -128,8 +130,8 @@ def test_tokens_are_counted(canned: CannedLLM, start_gateway: Callable[..., Gate
     for stream in (False, True):
         body = {"model": MODEL, "messages": said(), "max_tokens": 4, "stream": stream}
         body |= {"stream_options": {"include_usage": True}} if stream else {}
-        assert httpx.post(f"{gateway.http_url}{CHAT}", json=body).status_code == 200
-    metrics = httpx.get(f"{gateway.admin_url}/metrics").text
+        assert plain_http.post(f"{gateway.http_url}{CHAT}", json=body).status_code == 200
+    metrics = plain_http.get(f"{gateway.admin_url}/metrics").text
     told = {
         line.partition("{")[0]: float(line.rpartition(" ")[2]) for line in metrics.splitlines() if 'engine="e"' in line
     }

@@ -6,10 +6,10 @@ import socket
 import sys
 from collections.abc import Callable
 
-import httpx
 import psutil
 import pytest
 
+from tests.support import plain_http
 from tests.support.descriptors import MAC_SOFT_LIMIT, soft_limit
 from tests.support.servers import GatewayProcess
 from tests.support.waiting import eventually
@@ -28,7 +28,7 @@ def worker_of(gateway: GatewayProcess) -> psutil.Process:
 
 def gauge(gateway: GatewayProcess, name: str) -> float:
     """A gauge of the only worker."""
-    lines = httpx.get(gateway.admin_url + "/metrics").text.splitlines()
+    lines = plain_http.get(gateway.admin_url + "/metrics").text.splitlines()
     (line,) = (line for line in lines if line.startswith(f'{name}{{worker="{worker_of(gateway).pid}"}} '))
     return float(line.rpartition(" ")[2])
 

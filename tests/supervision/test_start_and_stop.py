@@ -19,6 +19,7 @@ import pytest
 from gateway.cli.supervisor import Supervisor
 from gateway.config.settings import Settings
 from tests.supervision.stage import RULES, loaded, rule_file, scripted
+from tests.support import plain_http
 from tests.support.canned_engine import CannedEngine
 from tests.support.servers import GatewayProcess
 from tests.support.waiting import eventually
@@ -79,7 +80,7 @@ def test_a_second_signal_stops_at_once(tmp_path: Path) -> None:
         def ask() -> None:
             with suppress(httpx.HTTPError):  # the connection is closed, as intended
                 url = gateway.http_url + "/v2/models/m/infer"
-                httpx.post(url, content=b"{}", headers={"x-sleep": "20"}, timeout=30)
+                plain_http.post(url, content=b"{}", headers={"x-sleep": "20"})
 
         asking = threading.Thread(target=ask, daemon=True)
         try:
@@ -98,7 +99,7 @@ def test_a_second_signal_stops_at_once(tmp_path: Path) -> None:
 
 
 def metrics(gateway: GatewayProcess) -> str:
-    return httpx.get(gateway.admin_url + "/metrics").text
+    return plain_http.get(gateway.admin_url + "/metrics").text
 
 
 def test_the_ready_file_is_there_while_requests_are_served(tmp_path: Path) -> None:
@@ -111,8 +112,8 @@ def test_the_ready_file_is_there_while_requests_are_served(tmp_path: Path) -> No
         "admin": gateway.admin_port,
         "pid": gateway.process.pid,
     }
-    assert httpx.get(gateway.http_url + "/v2/health/live").status_code == 200
-    assert httpx.get(gateway.admin_url + "/healthz").status_code == 200
+    assert plain_http.get(gateway.http_url + "/v2/health/live").status_code == 200
+    assert plain_http.get(gateway.admin_url + "/healthz").status_code == 200
     gateway.stop()
     assert not gateway.ready_path.exists()
 
@@ -139,4 +140,4 @@ def test_an_address_of_version_6_is_printed_as_a_url(start_gateway: StartGateway
     gateway = start_gateway(RULES, extra_args=["--host", "::1", "--admin-host", "::1"])
     assert f"inference  http://[::1]:{gateway.http_port}/v2" in gateway.log()
     assert f"metrics    http://[::1]:{gateway.admin_port}/metrics" in gateway.log()
-    assert httpx.get(f"http://[::1]:{gateway.http_port}/v2/health/live").status_code == 200
+    assert plain_http.get(f"http://[::1]:{gateway.http_port}/v2/health/live").status_code == 200

@@ -9,10 +9,10 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 
-import httpx
 import psutil
 import pytest
 
+from tests.support import plain_http
 from tests.support.canned_engine import CannedEngine
 from tests.support.servers import GatewayProcess
 from tests.support.waiting import eventually
@@ -39,14 +39,14 @@ def rules(engine: CannedEngine) -> str:
 
 def ask(gateway: GatewayProcess, **headers: str) -> str:
     """The engine that answers an inference, over a new connection."""
-    answer = httpx.post(gateway.http_url + INFER, content=b"{}", headers=headers, timeout=20)
+    answer = plain_http.post(gateway.http_url + INFER, content=b"{}", headers=headers, timeout=20)
     assert answer.status_code == 200, answer.text
     return str(answer.json()["served_by"])
 
 
 def metric(gateway: GatewayProcess, line_start: str) -> float:
     """The sum of the /metrics lines that start with this text."""
-    lines = httpx.get(gateway.admin_url + "/metrics").text.splitlines()
+    lines = plain_http.get(gateway.admin_url + "/metrics").text.splitlines()
     return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(line_start))
 
 
@@ -90,7 +90,7 @@ def test_changed_rules_are_noticed(
     gateway = start_gateway(rules(engine), workers=2)
     assert ask(gateway) == "one"
     gateway.rules_path.write_text(rules(other_engine))
-    eventually(lambda: httpx.get(gateway.admin_url + "/rules").json()["number"] == 2)
+    eventually(lambda: plain_http.get(gateway.admin_url + "/rules").json()["number"] == 2)
     eventually(lambda: {ask(gateway) for _ in range(10)} == {"other"})
 
 
@@ -98,7 +98,7 @@ def test_a_bad_rule_file_changes_nothing(start_gateway: StartGateway, engine: Ca
     """A mistake in the file leaves the old rules serving; the log and /rules name file, line and column."""
     gateway = start_gateway(rules(engine))
     gateway.rules_path.write_text("version: 1\nengines: {}\nroutes:\n  - {name: all, engin: it}\n")
-    problems = eventually(lambda: httpx.get(gateway.admin_url + "/rules").json()["problems"])
+    problems = eventually(lambda: plain_http.get(gateway.admin_url + "/rules").json()["problems"])
     assert any("rules.yaml:4:" in problem and "engine" in problem for problem in problems), problems
     assert ask(gateway) == "one"
     assert metric(gateway, "pointsman_rules_number ") == 1
@@ -197,8 +197,8 @@ def test_the_access_log_tells_each_request(start_gateway: StartGateway, engine: 
 def test_refusals_are_logged_too(start_gateway: StartGateway, engine: CannedEngine) -> None:
     """The access log includes requests that no engine answered: unknown paths, local replies, malformed heads."""
     gateway = start_gateway(rules(engine), extra_args=["--access-log"])
-    assert httpx.get(gateway.http_url + "/nothing").status_code == 404
-    assert httpx.get(gateway.http_url + "/v2/health/live").status_code == 200
+    assert plain_http.get(gateway.http_url + "/nothing").status_code == 404
+    assert plain_http.get(gateway.http_url + "/v2/health/live").status_code == 200
     with socket.create_connection(("127.0.0.1", gateway.http_port)) as raw:
         raw.sendall(b"GET / HTTP/1.1\n\n")
         assert raw.recv(100).startswith(b"HTTP/1.1 400")
@@ -211,7 +211,7 @@ def test_rules_with_a_missing_certificate_are_refused(start_gateway: StartGatewa
     gateway = start_gateway(rules(engine))
     bad = rules(engine).replace("endpoints", "tls: {ca: /nowhere.pem}, endpoints").replace("http://", "https://")
     gateway.rules_path.write_text(bad)
-    (problem,) = eventually(lambda: httpx.get(gateway.admin_url + "/rules").json()["problems"])
+    (problem,) = eventually(lambda: plain_http.get(gateway.admin_url + "/rules").json()["problems"])
     assert "the TLS files of engine 'it' cannot be used" in problem
     assert ask(gateway) == "one"
     assert metric(gateway, "pointsman_rules_number ") == 1

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-import httpx
 import pytest
 
+from tests.support import plain_http
 from tests.support.servers import GatewayProcess
 from tests.support.waiting import eventually
 
@@ -76,21 +76,21 @@ def test_load_and_models_are_known_everywhere(start_gateway: StartGateway, engin
     )
 
     def told(engine: str) -> list[tuple[Any, Any]]:
-        listed = httpx.get(gateway.admin_url + "/engines").json()["engines"]
+        listed = plain_http.get(gateway.admin_url + "/engines").json()["engines"]
         (found,) = [each for each in listed if each["name"] == engine]
         return [(endpoint["models"], endpoint["load"]) for endpoint in found["endpoints"]]
 
     loads = [{"running": 50, "waiting": 0, "kv_use": 0.5}, {"running": 0, "waiting": 0, "kv_use": 0.5}]
     eventually(lambda: told("it") == [([], load) for load in loads])
     eventually(lambda: told("chat") == [(["llama"], load) for load in loads])
-    metrics = httpx.get(gateway.admin_url + "/metrics").text.splitlines()
+    metrics = plain_http.get(gateway.admin_url + "/metrics").text.splitlines()
     assert f'pointsman_engine_running{{endpoint="{busy.url}",engine="it"}} 50.0' in metrics
     assert f'pointsman_engine_kv_use{{endpoint="{idle.url}",engine="chat"}} 0.5' in metrics
 
     def all_go_past_the_busy_one() -> bool:
         before = busy.num_requests
         for _ in range(10):  # over new connections, so that both workers have some
-            assert httpx.post(gateway.http_url + "/v2/models/m/infer", content=b"{}").status_code == 200
+            assert plain_http.post(gateway.http_url + "/v2/models/m/infer", content=b"{}").status_code == 200
         return busy.num_requests == before
 
     eventually(all_go_past_the_busy_one)

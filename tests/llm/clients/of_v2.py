@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing
 from typing import Any
 
-import httpx
 import numpy as np
 import tritonclient.http as triton
 from tritonclient.utils import InferenceServerException
@@ -21,6 +20,7 @@ from tests.llm.clients.values import (
     gathered,
     words,
 )
+from tests.support import plain_http
 from tests.support.child import Child
 
 # The outputs that a reply may have, and the flags that request them.
@@ -87,7 +87,7 @@ def ask_generate(gateway: Child, asked: Asked) -> Told:
     """Call generate or, if `asked.streams`, generate_stream."""
     url = f"{gateway.http_url}/v2/models/{asked.model}/generate{'_stream' if asked.streams else ''}"
     body = {name: value for name, (_, value) in fields(asked).items()} | ({"id": asked.id} if asked.id else {})
-    with httpx.stream("POST", url, json=body, timeout=TIMEOUT_SECONDS) as reply:
+    with plain_http.stream("POST", url, json=body, timeout=TIMEOUT_SECONDS) as reply:
         if reply.status_code != 200:
             told = json.loads(reply.read().removeprefix(b"data: "))
             raise RefusedError(reply.status_code, words(told), told)
@@ -122,7 +122,7 @@ def infer_stream(gateway: Child, model: str, tensor: Tensor, id: str) -> Inferre
 
 def _infer_stream(gateway: Child, model: str, tensors: list[dict[str, Any]], asked: Asked) -> list[dict[str, Any]]:
     url = f"{gateway.http_url}/v2/models/{model}/infer_stream"
-    with httpx.stream("POST", url, json={"id": asked.id, "inputs": tensors}, timeout=TIMEOUT_SECONDS) as reply:
+    with plain_http.stream("POST", url, json={"id": asked.id, "inputs": tensors}, timeout=TIMEOUT_SECONDS) as reply:
         if reply.status_code != 200:
             told = json.loads(reply.read().removeprefix(b"data: "))
             raise RefusedError(reply.status_code, words(told), told)
