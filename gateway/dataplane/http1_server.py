@@ -23,7 +23,7 @@ from gateway.dataplane.context.local_replies import (
     stream_head,
 )
 from gateway.dataplane.context.request_log import UNREAD, EndedRequest
-from gateway.dataplane.context.snapshot import Lane
+from gateway.dataplane.context.snapshot import RouteTarget
 from gateway.dataplane.dispatch.rest import handler_for, handler_of_whole
 from gateway.net.http1_server import Http1Server, Owed, ParserState, Rejection
 from gateway.protocol.errors import ErrorKind, GatewayError
@@ -164,13 +164,15 @@ class Http1ServerConnection(Http1Server):
 
     # Called by handlers
 
-    def relay(self, head: ResponseHead, lane: Lane, added: Sequence[Field], request_id: bytes, data: bytes) -> None:
+    def relay(
+        self, head: ResponseHead, route_target: RouteTarget, added: Sequence[Field], request_id: bytes, data: bytes
+    ) -> None:
         ending = self._head_end
         if head.length is None:
             ending = self._framed_ending()
             if head.ends_at_close and ending.startswith(CHUNKS):
                 data = encode_chunk(data)
-        self.write(relayed(head, lane, added, request_id, ending, data))
+        self.write(relayed(head, route_target, added, request_id, ending, data))
 
     def start_stream(self, content_type: str, fields: Sequence[Field], data: bytes) -> None:
         ending = self._framed_ending()

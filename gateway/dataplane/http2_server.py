@@ -8,7 +8,7 @@ from typing import cast
 from gateway.dataplane.context.active_requests import ActiveRequest
 from gateway.dataplane.context.data_plane import DataPlane
 from gateway.dataplane.context.reply_fields import reason_fields
-from gateway.dataplane.context.snapshot import Lane
+from gateway.dataplane.context.snapshot import RouteTarget
 from gateway.dataplane.dispatch.http2 import handler_of_stream
 from gateway.dataplane.grpc.interfaces import CallHandler
 from gateway.dataplane.grpc.reply_headers import send_status, status_fields
@@ -79,13 +79,13 @@ class Http2ServerConnection(Http2Server):
         stream: Stream,
         error: GatewayError,
         request_id: bytes,
-        lane: Lane | None,
+        route_target: RouteTarget | None,
         *,
         begun: bool,
         code: int | None,
     ) -> None:
         fields = status_fields(error.status.grpc if code is None else code, error.message) + reason_fields(error)
-        send_status(stream, fields, request_id, lane, begun=begun)
+        send_status(stream, fields, request_id, route_target, begun=begun)
 
     def live(self) -> list[ActiveRequest]:
         calls = [cast(CallHandler, stream.receiver) for stream in self.http2.streams.values()]

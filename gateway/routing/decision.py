@@ -44,9 +44,9 @@ class Target:
     arm: str | None = None  # None, with an experiment: for units outside the experiment; not measured
     is_forced: bool = False  # the request chose the arm; not measured
     resume: bool = False  # a generation that breaks off continues elsewhere
-    keeps_session: bool = False  # sticky sessions: at least the arm
-    keeps_place: bool = False  # sticky sessions: the endpoint too
-    sticks: bool = False  # a session keeps its first arm
+    is_sticky: bool = False  # sticky sessions: at least the arm
+    sticky_endpoint: bool = False  # sticky sessions: the endpoint too
+    sticky_arm: bool = False  # a session keeps its first arm
     history: HistorySpec | None = None  # conversations are stored
     replay: ReplaySpec | None = None  # the inputs of sequences are stored
 
@@ -63,7 +63,7 @@ class Target:
     @property
     def needs_session(self) -> bool:
         """Whether it needs the session of a request."""
-        return self.keeps_session or self.history is not None
+        return self.is_sticky or self.history is not None
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,15 +37,15 @@ class Route:
         self.split = split
         targets = _targets(spec, split, forcing.is_open)
         balances = {engines[target.engine].balance.traits for target in targets}
-        sticks = split is not None and split.spec.unit == "session"
-        keeps_place = any(balance.by_session for balance in balances) or spec.session.replay is not None
-        keeps_session = keeps_place or sticks
+        sticky_arm = split is not None and split.spec.unit == "session"
+        sticky_endpoint = any(balance.by_session for balance in balances) or spec.session.replay is not None
+        is_sticky = sticky_endpoint or sticky_arm
         self.targets = tuple(
             replace(
                 target,
-                keeps_session=keeps_session,
-                keeps_place=keeps_place,
-                sticks=sticks and target.is_measured,
+                is_sticky=is_sticky,
+                sticky_endpoint=sticky_endpoint,
+                sticky_arm=sticky_arm and target.is_measured,
             )
             for target in targets
         )
@@ -56,7 +56,7 @@ class Route:
             for at, target in enumerate(targets)
             if target.is_forced
         }
-        needs_session = keeps_session or spec.session.history is not None
+        needs_session = is_sticky or spec.session.history is not None
         self._session = session_lookup(identity) if needs_session else None
         self._unit = unit_lookup(split.spec.unit, identity) if split is not None else None
         if self._unit == self._session:

@@ -12,10 +12,10 @@ from gateway.dataplane.context.data_plane import DataPlane
 from gateway.dataplane.context.in_process_client import InProcessClient, ReplySink
 from gateway.dataplane.context.interfaces import Handler
 from gateway.dataplane.context.local_replies import error_content, error_status
-from gateway.dataplane.context.snapshot import Lane
+from gateway.dataplane.context.snapshot import RouteTarget
 from gateway.dataplane.dispatch.http2 import convert
 from gateway.dataplane.dispatch.model_in_body import serve_model
-from gateway.dataplane.dispatch.rest import serve_lane
+from gateway.dataplane.dispatch.rest import serve_target
 from gateway.dataplane.grpc.in_process_stream import InProcessStream
 from gateway.dataplane.grpc.message_body import WholeMessage
 from gateway.dataplane.grpc.unary_relay import UnaryRelay
@@ -34,9 +34,11 @@ _NOT_REPEATED = (b"grpc-timeout", b"grpc-encoding", b"x-request-id", b"x-pointsm
 _INFER = b"/inference.GRPCInferenceService/ModelInfer"
 
 
-async def query_candidate(plane: DataPlane, lane: Lane, capture: Capture, timeout: float) -> ComparedReply:
+async def query_candidate(
+    plane: DataPlane, route_target: RouteTarget, capture: Capture, timeout: float
+) -> ComparedReply:
     """The candidate's reply, also where it is a failure. `timeout` is in seconds."""
-    call = (_GrpcCall if capture.facts.is_call else _RestCall)(plane, lane, capture)
+    call = (_GrpcCall if capture.facts.is_call else _RestCall)(plane, route_target, capture)
     try:
         call.begin()
         return await asyncio.wait_for(asyncio.shield(call.reply), timeout)
@@ -52,10 +54,10 @@ class _CandidateCall:
 
     is_call = False
 
-    def __init__(self, plane: DataPlane, lane: Lane, capture: Capture) -> None:
+    def __init__(self, plane: DataPlane, route_target: RouteTarget, capture: Capture) -> None:
         self.plane = plane
         self.reply: asyncio.Future[ComparedReply] = plane.loop.create_future()
-        self._lane = lane
+        self._route_target = route_target
         self._capture = capture
         self._started_at = monotonic()
         self._first_at = 0.0
@@ -92,8 +94,8 @@ class _CandidateCall:
 class _RestCall(_CandidateCall, ReplySink):
     """By REST; it is the sink of the reply."""
 
-    def __init__(self, plane: DataPlane, lane: Lane, capture: Capture) -> None:
-        super().__init__(plane, lane, capture)
+    def __init__(self, plane: DataPlane, route_target: RouteTarget, capture: Capture) -> None:
+        super().__init__(plane, route_target, capture)
         self._handler: Handler | None = None
         self._api: LlmApi | None = None
 
@@ -102,9 +104,9 @@ class _RestCall(_CandidateCall, ReplySink):
         request, body = self.plane.read(self._capture.facts.head.encode("latin-1")), self._capture.request
         self._api = request.plan.api
         if request.plan.call.names_its_model_in_the_body:
-            handler, body = serve_model(client, request, body, self._lane, serve_lane)
+            handler, body = serve_model(client, request, body, self._route_target, serve_target)
         else:
-            handler = serve_lane(client, request, self._lane, None)
+            handler = serve_target(client, request, self._route_target, None)
         self._handler = handler
         handler.body_received(body, True)
 
@@ -141,8 +143,8 @@ class _GrpcCall(_CandidateCall):
     is_tls = False
     passing = b""
 
-    def __init__(self, plane: DataPlane, lane: Lane, capture: Capture) -> None:
-        super().__init__(plane, lane, capture)
+    def __init__(self, plane: DataPlane, route_target: RouteTarget, capture: Capture) -> None:
+        super().__init__(plane, route_target, capture)
         self._stream = InProcessStream(self)
 
     def begin(self) -> None:
@@ -155,12 +157,12 @@ class _GrpcCall(_CandidateCall):
         head = CallHead(plan, [(b"x-request-id", facts.request_id.encode("latin-1"))])
         message = self._capture.request
         whole = WholeMessage(framed(message), read_names(message, 0, len(message)))
-        target, stream = plan.target(self._lane), self._stream
-        if self._lane.engine.speaks_grpc:
+        target, stream = plan.target(self._route_target), self._stream
+        if self._route_target.engine.speaks_grpc:
             stream.receiver = relay = UnaryRelay(self, stream, head, whole, target, None, self._started_at)
             relay.attempts.start(self._started_at)
         else:
-            convert(self, stream, head, whole, target, None, serve_lane)
+            convert(self, stream, head, whole, target, None, serve_target)
 
     def cancel(self) -> None:
         self._stream.receiver.stream_reset(self._stream, ErrorCode.CANCEL, "nobody waits for it")
@@ -170,7 +172,7 @@ class _GrpcCall(_CandidateCall):
         stream: Stream,
         error: GatewayError,
         request_id: bytes,
-        lane: Lane | None,
+        route_target: RouteTarget | None,
         *,
         begun: bool,
         code: int | None,

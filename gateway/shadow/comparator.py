@@ -15,7 +15,7 @@ from gateway.config.experiment_specs import ShadowSpec
 from gateway.config.specs import MatchSpec, RouteSpec, RulesSpec
 from gateway.dataplane.context.capture import Capture
 from gateway.dataplane.context.data_plane import DataPlane
-from gateway.dataplane.context.snapshot import Lane
+from gateway.dataplane.context.snapshot import RouteTarget
 from gateway.protocol.errors import GatewayError
 from gateway.shadow.candidate_client import query_candidate
 from gateway.shadow.captured_request import CapturedRequest, read_request
@@ -95,8 +95,8 @@ class ShadowComparator:
             done(route)
             return
         self._in_flight[route] += 1
-        lane = snapshot.lane(snapshot.table.targets[place])
-        task = self._plane.loop.create_task(self._compare(capture, request, shadow, lane, report))
+        route_target = snapshot.route_target(snapshot.table.targets[place])
+        task = self._plane.loop.create_task(self._compare(capture, request, shadow, route_target, report))
         self._tasks.add(task)
         task.add_done_callback(lambda task: self._ended(task, route, done))
 
@@ -119,13 +119,18 @@ class ShadowComparator:
         return report
 
     async def _compare(
-        self, capture: Capture, request: CapturedRequest, shadow: ShadowSpec, lane: Lane, report: RouteReport
+        self,
+        capture: Capture,
+        request: CapturedRequest,
+        shadow: ShadowSpec,
+        route_target: RouteTarget,
+        report: RouteReport,
     ) -> None:
         facts = capture.facts
         try:
             report.mirrored += 1
             primary = _primary(capture)
-            candidate = await query_candidate(self._plane, lane, capture, shadow.timeout)
+            candidate = await query_candidate(self._plane, route_target, capture, shadow.timeout)
             if max(len(primary.body), len(candidate.body)) < _THREAD_BYTES:
                 verdict = judge(primary, candidate, request.call, shadow)
             else:

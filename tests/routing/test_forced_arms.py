@@ -48,7 +48,7 @@ def test_a_forced_arm_is_taken_whatever_its_weight_is() -> None:
     decision = one.decide(Facts("m", headers={"x-session-id": "s"}, forced=Forced("x", "gpu")), lambda: 0.0)
     assert isinstance(decision, Decision)
     target = decision.target
-    assert (target.engine, target.arm, target.is_forced, target.is_measured, target.sticks) == (
+    assert (target.engine, target.arm, target.is_forced, target.is_measured, target.sticky_arm) == (
         *("gpu", "gpu", True),
         *(False, False),
     )

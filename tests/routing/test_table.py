@@ -83,7 +83,7 @@ def test_only_an_inference_has_a_body_to_ask_for() -> None:
     one = table(to("gpu", "priority", PRIORITY), to("sticky", "rest"))
     decision = decide(one, Facts("m", operation=Operation.MODEL_METADATA))
     assert decision == Decision(
-        Target("rest", "sticky", keeps_session=True, keeps_place=True), session=None, repeatable=True
+        Target("rest", "sticky", is_sticky=True, sticky_endpoint=True), session=None, repeatable=True
     )
 
 

@@ -456,7 +456,7 @@ def test_what_was_concluded_from_arms_goes_with_them() -> None:
         ]
         for change in changes:
             session = book.peek("s", time.time())
-            session.routed = ("a fork", "a lane")
+            session.routed = ("an arm selector", "a target")
             change()
             assert book.peek("s", time.time()).routed is None
 

@@ -1,4 +1,4 @@
-"""The place of one request under the limits of its lane."""
+"""The place of one request under the limits of its target."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable
 from time import monotonic
 
 from gateway.dataplane.attempts.front import AttemptFront
-from gateway.dataplane.context.snapshot import Lane
+from gateway.dataplane.context.snapshot import RouteTarget
 from gateway.limits.limiter import Grant, Limiter, Pending
 from gateway.protocol.errors import GatewayError
 
@@ -17,18 +17,18 @@ class Admission:
     A request that waits is decided later: `decided` gets the error of a refusal, or None.
     """
 
-    __slots__ = ("_decided", "_front", "_grant", "_lane", "_limiter", "session")
+    __slots__ = ("_decided", "_front", "_grant", "_limiter", "_route_target", "session")
 
     def __init__(
         self,
         front: AttemptFront,
-        lane: Lane,
+        route_target: RouteTarget,
         session: str | None,
         limiter: Limiter,
         decided: Callable[[GatewayError | None], None],
     ) -> None:
         self._front = front
-        self._lane = lane
+        self._route_target = route_target
         self.session = session
         self._limiter = limiter
         self._decided = decided
@@ -44,11 +44,11 @@ class Admission:
         Raises: GatewayError where a limit is reached.
         """
         if self._grant is None:
-            self._grant = self._limiter.admit(self._lane.limits, self, now)
+            self._grant = self._limiter.admit(self._route_target.limits, self, now)
 
     def resume(self) -> None:
         """Take the place of a request that was admitted before: it counts no second time."""
-        self._grant = self._limiter.go_on(self._lane.limits, self, monotonic())
+        self._grant = self._limiter.go_on(self._route_target.limits, self, monotonic())
 
     def charge(self) -> None:
         """Count one more request of a stream under the same grant.
@@ -68,7 +68,7 @@ class Admission:
 
     @property
     def route(self) -> str:
-        return self._lane.target.route
+        return self._route_target.spec.route
 
     def field(self, name: bytes) -> bytes | None:
         return self._front.field(name)

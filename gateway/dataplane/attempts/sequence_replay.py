@@ -15,7 +15,7 @@ from time import monotonic
 from gateway.config.specs import ReplaySpec
 from gateway.dataplane.attempts.front import AttemptFront
 from gateway.dataplane.context.session_affinity import SequenceDisplacedError, SessionAffinity
-from gateway.dataplane.context.snapshot import Lane
+from gateway.dataplane.context.snapshot import RouteTarget
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.sequence import Sequence
 from gateway.redis.command import StoreError
@@ -46,21 +46,21 @@ class SequenceReplay:
         self,
         front: AttemptFront,
         affinity: SessionAffinity,
-        lane: Lane,
+        route_target: RouteTarget,
         sequence: Sequence,
         moved: Callable[[Endpoint], None],
         failed: Callable[[GatewayError], None],
     ) -> None:
         """After a replay, `moved` gets the endpoint where the sequence is; `failed` the error where none takes it."""
-        assert lane.replay is not None
+        assert route_target.replay is not None
         self._front = front
         self._moved = moved
         self._failed = failed
         self._affinity = affinity
-        self._lane = lane
+        self._route_target = route_target
         self._sequence = sequence
-        self._spec: ReplaySpec = lane.replay
-        self.max_bytes = lane.replay.max_bytes  # of the longest input that is stored
+        self._spec: ReplaySpec = route_target.replay
+        self.max_bytes = route_target.replay.max_bytes  # of the longest input that is stored
         self._failures: Counter[Endpoint] = Counter()
         self._is_placed = False  # Redis may name another endpoint
         self._task: asyncio.Task[None] | None = None
@@ -141,7 +141,7 @@ class SequenceReplay:
 
         Raises: ReplayUnavailableError; StoreError; GatewayError where no endpoint is healthy, or has a connection.
         """
-        engine, sequence = self._lane.engine, self._sequence
+        engine, sequence = self._route_target.engine, self._sequence
         inputs = await self._affinity.inputs.before(sequence, self._spec.patience)
         if why.endpoint is not None:
             self._failures[why.endpoint] += 1
@@ -161,7 +161,7 @@ class SequenceReplay:
                 self._failures[endpoint] += 1
                 continue
             self._is_placed = True  # from here on, Redis may have it
-            await self._affinity.move(self._lane, sequence, why, endpoint)
+            await self._affinity.move(self._route_target, sequence, why, endpoint)
             return endpoint
 
     def _next(self, engine: Engine) -> Endpoint | None:
@@ -189,7 +189,7 @@ class SequenceReplay:
     def _lose(self, message: str, why: SequenceDisplacedError) -> GatewayError:
         """The sequence is over, unless it may stay where it is."""
         if not why.may_stay:
-            self._affinity.lost(self._lane.engine, self._sequence, why.place)
+            self._affinity.lost(self._route_target.engine, self._sequence, why.place)
         return GatewayError(ErrorKind.SEQUENCE_LOST, f"{message}: start it anew")
 
 

@@ -26,7 +26,7 @@ from gateway.dataplane.context.interfaces import Handler
 from gateway.dataplane.context.outcome import GenerationUsage
 from gateway.dataplane.context.server_timing import Timing
 from gateway.dataplane.context.session_affinity import SequenceDisplacedError
-from gateway.dataplane.context.snapshot import Lane
+from gateway.dataplane.context.snapshot import RouteTarget
 from gateway.net.timer_wheel import Slot
 from gateway.observability.arms import Meter
 from gateway.observability.metrics import RequestSeries
@@ -38,7 +38,7 @@ from gateway.wire.http1.head import Field
 
 
 class UpstreamAttempts(Generic[Carrier]):
-    """The attempts of one request for one lane.
+    """The attempts of one request for one target.
 
     `attempt` is the latest one; `status` the HTTP status of the reply, 0 until it begins at `first_byte_at`; `waited`
     the seconds that limits have held the request, which its engine's timeout does not count. `expires_at` is the
@@ -58,8 +58,8 @@ class UpstreamAttempts(Generic[Carrier]):
         "first_endpoint",
         "is_started",
         "is_timed",
-        "lane",
         "replay",
+        "route_target",
         "session",
         "started_at",
         "status",
@@ -70,11 +70,11 @@ class UpstreamAttempts(Generic[Carrier]):
     )
 
     def __init__(
-        self, plane: DataPlane, front: AttemptFront, lane: Lane, session: str | None, started_at: float
+        self, plane: DataPlane, front: AttemptFront, route_target: RouteTarget, session: str | None, started_at: float
     ) -> None:
         self._plane = plane
         self._front = front
-        self.lane = lane
+        self.route_target = route_target
         self.session = session
         self.started_at = started_at
         self.waited = 0.0
@@ -91,11 +91,11 @@ class UpstreamAttempts(Generic[Carrier]):
         self._num_attempts = 0
         self._slot: Slot | None = None  # of the deadline
         self._admission: Admission | None = None  # where limits apply
-        if lane.limits and front.is_inference:
-            self._admission = Admission(front, lane, session, plane.limiter, self._admission_decided)
+        if route_target.limits and front.is_inference:
+            self._admission = Admission(front, route_target, session, plane.limiter, self._admission_decided)
         self.replay: SequenceReplay | None = None  # where the sequence's inputs are stored
-        if lane.replay is not None and type(session) is Sequence:
-            self.replay = SequenceReplay(front, plane.affinity, lane, session, self._sequence_moved, self.fail)
+        if route_target.replay is not None and type(session) is Sequence:
+            self.replay = SequenceReplay(front, plane.affinity, route_target, session, self._sequence_moved, self.fail)
 
     def resume(self) -> None:
         """Go on with a request that was admitted and broke off: it keeps its place, and counts once."""
@@ -121,12 +121,12 @@ class UpstreamAttempts(Generic[Carrier]):
     @property
     def series(self) -> RequestSeries:
         """The counters of the latest attempt, or of requests that reach no endpoint."""
-        return self.attempt.series if self.attempt is not None else self.lane.series(None)
+        return self.attempt.series if self.attempt is not None else self.route_target.series(None)
 
     @property
     def meter(self) -> Meter | None:
         """The meter of the experiment's arm; None where none counts the request."""
-        meter = self.lane.meter
+        meter = self.route_target.meter
         return meter if meter is not None and self._front.is_inference else None
 
     def stage(self) -> Stage:
@@ -145,13 +145,13 @@ class UpstreamAttempts(Generic[Carrier]):
         if timing is None:
             return []
         sent_at, url = (attempt.sent_at, attempt.endpoint.url) if attempt is not None else (0.0, "")
-        return [timing.field(self.waited, sent_at, now, url if self.lane.reply_lines else "")]
+        return [timing.field(self.waited, sent_at, now, url if self.route_target.reply_lines else "")]
 
     # Attempts
 
     def start(self, now: float, after: GatewayError | None = None) -> None:
         """Make an attempt; `after` is the failure of the one before."""
-        lane, admission = self.lane, self._admission
+        route_target, admission = self.route_target, self._admission
         self.is_started = True
         if admission is not None:
             try:
@@ -162,8 +162,8 @@ class UpstreamAttempts(Generic[Carrier]):
             if admission.is_waiting:
                 return
         try:
-            if self.session is None and self.first_endpoint is None and lane.engine.prefixes is None:  # mostly
-                endpoint = lane.engine.choose(None, now, self.tried)
+            if self.session is None and self.first_endpoint is None and route_target.engine.prefixes is None:  # mostly
+                endpoint = route_target.engine.choose(None, now, self.tried)
             else:
                 endpoint = self._choose(now)
         except SequenceDisplacedError as displaced:
@@ -175,7 +175,7 @@ class UpstreamAttempts(Generic[Carrier]):
         if endpoint is None:
             self.fail(after or GatewayError(ErrorKind.NO_HEALTHY_ENDPOINT, "no endpoint is healthy"))
             return
-        series = lane.series(endpoint)
+        series = route_target.series(endpoint)
         attempt: Attempt[Carrier] = Attempt(endpoint, series)
         self.attempt = attempt
         self._num_attempts += 1
@@ -185,7 +185,7 @@ class UpstreamAttempts(Generic[Carrier]):
             endpoint.breaker.sent(now)
         at = self.expires_at
         if self.is_timed:
-            at = deadline_of(lane.engine.spec, self.started_at + self.waited, now, at)
+            at = deadline_of(route_target.engine.spec, self.started_at + self.waited, now, at)
         if at:
             self._slot = self._plane.wheel.add(self, at)
         try:
@@ -198,12 +198,14 @@ class UpstreamAttempts(Generic[Carrier]):
 
         Raises: GatewayError(SEQUENCE_LOST); SequenceDisplacedError.
         """
-        lane, session, tried = self.lane, self.session, self.tried
-        engine = lane.engine
+        route_target, session, tried = self.route_target, self.session, self.tried
+        engine = route_target.engine
         if self.first_endpoint is not None and self.first_endpoint not in tried:
             return self.first_endpoint
         prompt = self._front.prompt() if engine.prefixes is not None else None
-        if session is None or not (lane.keeps_place or (lane.keeps_session and type(session) is Sequence)):
+        if session is None or not (
+            route_target.sticky_endpoint or (route_target.is_sticky and type(session) is Sequence)
+        ):
             return engine.choose(session, now, tried, prompt)
         return self._plane.affinity.choose(engine, session, now, tried, prompt)
 
@@ -229,7 +231,7 @@ class UpstreamAttempts(Generic[Carrier]):
         if self._slot is not None:
             self.clear_deadline()
         self._close(is_good)
-        self.lane.engine.budget.requests += 1
+        self.route_target.engine.budget.requests += 1
         series, started_at = attempt.series, self.started_at
         series.request_bytes += request_bytes
         series.response_bytes += response_bytes
@@ -256,7 +258,7 @@ class UpstreamAttempts(Generic[Carrier]):
 
     def check_silence(self, active_at: float, now: float) -> None:
         """Fail where the engine has sent nothing since `active_at`, for longer than its idle timeout."""
-        limit = self.lane.engine.spec.idle_timeout
+        limit = self.route_target.engine.spec.idle_timeout
         if limit and now - active_at > limit:
             silence = GatewayError(ErrorKind.DEADLINE, f"the engine sent nothing for {limit:g} s")
             self.failed(silence, was_sent=True)
@@ -264,7 +266,7 @@ class UpstreamAttempts(Generic[Carrier]):
     def try_elsewhere(self, error: GatewayError, *, is_good: bool) -> bool:
         """Whether an endpoint that was not tried yet takes over from one that cannot serve."""
         seen = (*self.tried, self.endpoint)
-        if all(other in seen or other.condition is Readiness.DOWN for other in self.lane.engine.endpoints):
+        if all(other in seen or other.condition is Readiness.DOWN for other in self.route_target.engine.endpoints):
             return False
         if not self._may_retry(was_sent=True):
             return False
@@ -291,7 +293,7 @@ class UpstreamAttempts(Generic[Carrier]):
         if not self.is_timed:
             self._slot = self._plane.wheel.add(self, self.expires_at) if self.expires_at else None
             return
-        spec, attempt = self.lane.engine.spec, self.attempt
+        spec, attempt = self.route_target.engine.spec, self.attempt
         is_final = bool(spec.timeout) and now - self.started_at - self.waited >= spec.timeout
         limit = spec.timeout if is_final else spec.try_timeout
         self.failed(
@@ -307,18 +309,18 @@ class UpstreamAttempts(Generic[Carrier]):
             attempt.series.retries += 1
             tried = (*self.tried, attempt.endpoint)
             # Where every endpoint has failed once, the next attempt may go to any of them again.
-            self.tried = tried if len(tried) < len(self.lane.engine.endpoints) else ()
+            self.tried = tried if len(tried) < len(self.route_target.engine.endpoints) else ()
             if self.timing is not None:
                 self.timing.failed(attempt.sent_at, monotonic())
         self.start(monotonic(), error)
 
     def _may_retry(self, was_sent: bool) -> bool:
-        retry, front = self.lane.engine.spec.retry, self._front
+        retry, front = self.route_target.engine.spec.retry, self._front
         if self._num_attempts > retry.attempts or not front.is_replayable():
             return False
         if was_sent and not front.is_idempotent(retry.idempotent):
             return False
-        return self.lane.engine.budget.take(monotonic())
+        return self.route_target.engine.budget.take(monotonic())
 
     def _drop(self) -> None:
         """Cancel the wait for a limit, the replay, the attempt: whatever is under way."""
@@ -369,7 +371,7 @@ class UpstreamAttempts(Generic[Carrier]):
             front.count_failed(meter, error)
         if self.replay is not None:
             self.replay.settle(was_sent=self.was_sent)
-        target, endpoint = self.lane.target, f", endpoint {self.url}" if self.attempt is not None else ""
+        target, endpoint = self.route_target.spec, f", endpoint {self.url}" if self.attempt is not None else ""
         front.attempts_failed(error.at(f" (route '{target.route}', engine '{target.engine}'{endpoint})"), status)
         self._front, self.replay = ENDED, None
 
@@ -423,7 +425,7 @@ class UpstreamAttempts(Generic[Carrier]):
             self.fail(displaced)
             return
         self._num_attempts += 1
-        limit = self.lane.engine.spec.timeout
+        limit = self.route_target.engine.spec.timeout
         self.replay.start(displaced, self.started_at + self.waited + limit if limit else 0.0, self.expires_at)
 
     def _sequence_moved(self, endpoint: Endpoint) -> None:

@@ -12,7 +12,7 @@ from heapq import nsmallest
 from typing import Protocol
 
 from gateway.dataplane.context.head_reader import Request
-from gateway.dataplane.context.snapshot import Lane
+from gateway.dataplane.context.snapshot import RouteTarget
 from gateway.observability.stats import LiveRequest
 from gateway.protocol.errors import ErrorKind, GatewayError
 
@@ -30,12 +30,12 @@ class Stage(Enum):
 @dataclass(frozen=True, slots=True)
 class Progress:
     """How far one request is. `since` is of `time.monotonic`, `request_line` the client's method and path; `id` is
-    empty where it has none yet, `lane` None where the rules have not decided on it, or send it nowhere."""
+    empty where it has none yet, `route_target` None where the rules have not decided on it, or send it nowhere."""
 
     stage: Stage
     since: float
     id: bytes = b""
-    lane: Lane | None = None
+    route_target: RouteTarget | None = None
     endpoint: str = ""
     model: str = ""
     request_line: tuple[str, str] = ("", "")
@@ -43,13 +43,19 @@ class Progress:
 
 
 def progress_of(
-    request: Request, stage: Stage, since: float, *, id: bytes = b"", lane: Lane | None = None, endpoint: str = ""
+    request: Request,
+    stage: Stage,
+    since: float,
+    *,
+    id: bytes = b"",
+    route_target: RouteTarget | None = None,
+    endpoint: str = "",
 ) -> Progress:
     plan, id = request.plan, id or request.id or b""
     if plan.error is not None:  # its path names nothing
         return Progress(stage, since, id, request_line=plan.request_line, protocol="rest")
     facts = plan.facts
-    return Progress(stage, since, id, lane, endpoint, facts.model, plan.request_line, facts.protocol)
+    return Progress(stage, since, id, route_target, endpoint, facts.model, plan.request_line, facts.protocol)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +112,7 @@ def _id(active: ActiveRequest, worker: int) -> str:
 
 def _live_request(peer: str, active: ActiveRequest, worker: int, now: float) -> LiveRequest:
     progress = active.progress
-    target = progress.lane.target if progress.lane is not None else None
+    target = progress.route_target.spec if progress.route_target is not None else None
     method, path = progress.request_line
     return LiveRequest(
         id=_id(active, worker),

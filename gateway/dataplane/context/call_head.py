@@ -8,7 +8,7 @@ from gateway.config.settings import Settings
 from gateway.dataplane.context.head_reader import fields_of, session_of, split_fields, units_of, volatile_names
 from gateway.dataplane.context.prepared_head import FORWARDED, VIA, forced_by
 from gateway.dataplane.context.server_timing import REQUEST_FIELD
-from gateway.dataplane.context.snapshot import ArmSelector, Lane, Snapshot, arm_selector_of
+from gateway.dataplane.context.snapshot import ArmSelector, RouteTarget, Snapshot, arm_selector_of
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.grpc_methods import RPCS_BY_PATH
 from gateway.protocol.grpc_status import read_timeout
@@ -39,28 +39,28 @@ _MAX_DECISIONS = 1024
 
 
 class CallTarget:
-    """A lane as the target of calls with one plan: the fields as each endpoint gets them."""
+    """A route's target for calls with one plan: the fields as each endpoint gets them."""
 
-    def __init__(self, plan: CallPlan, lane: Lane, endpoint: Endpoint | None = None) -> None:
+    def __init__(self, plan: CallPlan, route_target: RouteTarget, endpoint: Endpoint | None = None) -> None:
         """`endpoint` is the only one, where a session has chosen it."""
         self._plan = plan
         self._at: dict[Endpoint, CallTarget] = {}
-        self.lane = lane
+        self.route_target = route_target
         self.endpoint = endpoint
-        self.model = lane.target.model.encode() if lane.target.model is not None else None
+        self.model = route_target.spec.model.encode() if route_target.spec.model is not None else None
         self.heads: dict[Endpoint, CachedHeaders] = {}
 
     def at(self, endpoint: Endpoint) -> CallTarget:
-        """The same at one of the lane's endpoints."""
+        """The same at one of the target's endpoints."""
         target = self._at.get(endpoint)
         if target is None:
-            target = self._at[endpoint] = CallTarget(self._plan, self.lane, endpoint)
+            target = self._at[endpoint] = CallTarget(self._plan, self.route_target, endpoint)
         return target
 
     def head(self, endpoint: Endpoint) -> CachedHeaders:
         head = self.heads.get(endpoint)
         if head is None:
-            head = self.heads[endpoint] = CachedHeaders(self._plan.fields_for(self.lane, endpoint))
+            head = self.heads[endpoint] = CachedHeaders(self._plan.fields_for(self.route_target, endpoint))
         return head
 
 
@@ -119,8 +119,10 @@ class CallPlan:
             return cached
         selector = self._arm_selectors.get(key)
         if selector is not None and (head.session is not None or not selector.needs_session):
-            lane = selector.lane(head.session if selector.by_session else self._unit(head, selector.header))
-            return self.target(lane), head.session if selector.needs_session else None
+            route_target = selector.route_target(
+                head.session if selector.by_session else self._unit(head, selector.header)
+            )
+            return self.target(route_target), head.session if selector.needs_session else None
         facts = self.facts(names, body, head.session, head.units)
         table = self.snapshot.table
         if facts.forced is None and body is not None and table.forcing.reads_bodies:
@@ -128,14 +130,14 @@ class CallPlan:
         decision = table.decide(facts, random.random)
         if not isinstance(decision, Decision):
             return decision
-        lane = self.snapshot.lane_of(decision)
-        answer = (self.target(lane), decision.session)
-        if selector is None and lane.target.experiment is not None and not lane.target.is_forced:
+        route_target = self.snapshot.target_of(decision)
+        answer = (self.target(route_target), decision.session)
+        if selector is None and route_target.spec.experiment is not None and not route_target.spec.is_forced:
             # From now on, the units in the fields assign messages of these names to arms.
             selector = arm_selector_of(table.route_of(facts), self.snapshot)
             if selector is not None and len(self._arm_selectors) < _MAX_DECISIONS:
                 self._arm_selectors[key] = selector
-        is_of_all = decision.repeatable and decision.unit is None and not lane.target.needs_session
+        is_of_all = decision.repeatable and decision.unit is None and not route_target.spec.needs_session
         if is_of_all and len(self._decided) < _MAX_DECISIONS:
             self._decided[key] = answer
         return answer
@@ -146,17 +148,17 @@ class CallPlan:
             return None
         return (head.units.get(header) if head.units is not None else None) or self._facts_headers.get(header)
 
-    def target(self, lane: Lane) -> CallTarget:
-        target = self._targets.get(id(lane))
+    def target(self, route_target: RouteTarget) -> CallTarget:
+        target = self._targets.get(id(route_target))
         if target is None:
-            target = self._targets[id(lane)] = CallTarget(self, lane)
-            if lane.base is not lane:
-                target.heads = self.target(lane.base).heads  # which are the same
+            target = self._targets[id(route_target)] = CallTarget(self, route_target)
+            if route_target.base is not route_target:
+                target.heads = self.target(route_target.base).heads  # which are the same
         return target
 
-    def fields_for(self, lane: Lane, endpoint: Endpoint) -> list[Field]:
+    def fields_for(self, route_target: RouteTarget, endpoint: Endpoint) -> list[Field]:
         """The fields as an endpoint gets them; those that its engine declares replace the caller's."""
-        engine = lane.engine
+        engine = route_target.engine
         fields = [
             (b":method", b"POST"),
             (b":scheme", endpoint.scheme),

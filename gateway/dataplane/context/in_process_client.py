@@ -9,7 +9,7 @@ from gateway.dataplane.context.data_plane import DataPlane
 from gateway.dataplane.context.interfaces import Client
 from gateway.dataplane.context.local_replies import JSON
 from gateway.dataplane.context.reply_fields import VIA
-from gateway.dataplane.context.snapshot import Lane
+from gateway.dataplane.context.snapshot import RouteTarget
 from gateway.protocol.errors import GatewayError
 from gateway.wire.http1.head import Field, ResponseHead
 
@@ -74,9 +74,13 @@ class InProcessClient:
         copy._sink = sink
         return copy
 
-    def relay(self, head: ResponseHead, lane: Lane, added: Sequence[Field], request_id: bytes, data: bytes) -> None:
+    def relay(
+        self, head: ResponseHead, route_target: RouteTarget, added: Sequence[Field], request_id: bytes, data: bytes
+    ) -> None:
         fields = [field for field in head.fields if field[0] != b"x-request-id"]
-        self._sink.reply_started(head.status, [*fields, *lane.reply_fields, *added, VIA, (b"x-request-id", request_id)])
+        self._sink.reply_started(
+            head.status, [*fields, *route_target.reply_fields, *added, VIA, (b"x-request-id", request_id)]
+        )
         if data:
             self._sink.reply_continued(data)
 

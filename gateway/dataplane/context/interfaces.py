@@ -10,7 +10,7 @@ from gateway.dataplane.context.active_requests import Progress
 from gateway.dataplane.context.data_plane import DataPlane
 from gateway.dataplane.context.head_reader import Request
 from gateway.dataplane.context.local_replies import JSON
-from gateway.dataplane.context.snapshot import Lane
+from gateway.dataplane.context.snapshot import RouteTarget
 from gateway.protocol.errors import GatewayError
 from gateway.wire.http1.head import Field, ResponseHead
 
@@ -31,8 +31,10 @@ class Client(Protocol):
 
     # An engine's reply
 
-    def relay(self, head: ResponseHead, lane: Lane, added: Sequence[Field], request_id: bytes, data: bytes) -> None:
-        """Begin the reply with an engine's head, the lane's fields and those `added`, and the first of the body."""
+    def relay(
+        self, head: ResponseHead, route_target: RouteTarget, added: Sequence[Field], request_id: bytes, data: bytes
+    ) -> None:
+        """Begin the reply with an engine's head, the target's fields and those `added`, and the first of the body."""
 
     def write(self, data: bytes) -> None:
         """Go on with a relayed reply whose head frames its body: straight to the transport."""
@@ -103,5 +105,5 @@ class Handler(ABC):
         """How far the request is."""
 
 
-# Makes the handler of a request for a lane; the session is None where it has none.
-Serve = Callable[[Client, Request, Lane, str | None], Handler]
+# Makes the handler of a request for a target; the session is None where it has none.
+Serve = Callable[[Client, Request, RouteTarget, str | None], Handler]

@@ -11,7 +11,7 @@ from gateway.dataplane.context.interfaces import Client, Handler
 from gateway.dataplane.context.local_replies import JSON, error_reply
 from gateway.dataplane.context.request_body import RequestBody
 from gateway.dataplane.context.request_log import EndedRequest, decision_facts
-from gateway.dataplane.context.snapshot import Lane
+from gateway.dataplane.context.snapshot import RouteTarget
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.wire.http1.head import Field
 
@@ -24,7 +24,7 @@ def log_request(
     started_at: float,
     request_id: bytes | None = None,
     *,
-    lane: Lane | None = None,
+    route_target: RouteTarget | None = None,
     endpoint: str = "",
     body: RequestBody | None = None,
 ) -> None:
@@ -36,7 +36,7 @@ def log_request(
             reason=reason,
             seconds=monotonic() - started_at,
             request_id=request_id or request.id or b"",
-            target=lane.target if lane is not None else None,
+            target=route_target.spec if route_target is not None else None,
             endpoint=endpoint,
             facts=decision_facts(request, body),
         )

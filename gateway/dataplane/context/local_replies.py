@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from http.client import responses
 
 from gateway.dataplane.context.reply_fields import EVERY_REPLY, VIA, reason_fields
-from gateway.dataplane.context.snapshot import Lane
+from gateway.dataplane.context.snapshot import RouteTarget
 from gateway.protocol.conversion.errors import error_json
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.llm.errors import anthropic_error, openai_error
@@ -84,7 +84,7 @@ def reply(
 
 
 def relayed(
-    head: ResponseHead, lane: Lane, added: Iterable[Field], request_id: bytes, ending: bytes, data: bytes
+    head: ResponseHead, route_target: RouteTarget, added: Iterable[Field], request_id: bytes, ending: bytes, data: bytes
 ) -> bytes:
     """The begin of an engine's reply in HTTP/1.1: its head with the gateway's own fields, and the first of the body.
     `ending` begins behind the last field's value."""
@@ -92,7 +92,7 @@ def relayed(
         (
             head.status_line,
             head.lines,
-            lane.reply_lines,
+            route_target.reply_lines,
             lines_of(added) if added else b"",
             _BEFORE_ID,
             request_id,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from time import monotonic
 from typing import NamedTuple
 
-from gateway.dataplane.context.snapshot import Lane
+from gateway.dataplane.context.snapshot import RouteTarget
 from gateway.observability.arms import Meter
 from gateway.protocol.engine_load import read_energy
 from gateway.protocol.errors import GatewayError
@@ -24,9 +24,9 @@ class GenerationUsage(NamedTuple):
 class OutcomeRecorder:
     """Reports to the arm's meter once; to none where the request is not measured."""
 
-    def __init__(self, lane: Lane, is_inference: bool, request_id: bytes, started_at: float) -> None:
-        self._lane = lane
-        self._meter: Meter | None = lane.meter if is_inference else None
+    def __init__(self, route_target: RouteTarget, is_inference: bool, request_id: bytes, started_at: float) -> None:
+        self._route_target = route_target
+        self._meter: Meter | None = route_target.meter if is_inference else None
         self._id = request_id
         self._started_at = started_at
         self._size = 0
@@ -36,9 +36,9 @@ class OutcomeRecorder:
     def body_received(self, size: int) -> None:
         self._size = size
 
-    def goes_on(self, lane: Lane) -> None:
-        """Another lane's engine answers from here."""
-        self._crossed = self._crossed or lane.base is not self._lane.base
+    def goes_on(self, route_target: RouteTarget) -> None:
+        """Another target's engine answers from here."""
+        self._crossed = self._crossed or route_target.base is not self._route_target.base
 
     def add(self, generated: GenerationUsage | None) -> None:
         if generated is not None:

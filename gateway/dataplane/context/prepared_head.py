@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from gateway.config.settings import Settings
 from gateway.dataplane.context.server_timing import REQUEST_FIELD
-from gateway.dataplane.context.snapshot import ArmSelector, Lane, Snapshot, arm_selector_of
+from gateway.dataplane.context.snapshot import ArmSelector, RouteTarget, Snapshot, arm_selector_of
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.operations import (
     FLEET_OPERATIONS,
@@ -44,7 +44,7 @@ _OPENAI_PATHS = "/v1/"
 
 
 class UpstreamHead(NamedTuple):
-    """The head for the engine of a lane: the request line, the fields; `passes`: whatever the body."""
+    """The head for the engine of a target: the request line, the fields; `passes`: whatever the body."""
 
     opening: bytes
     lines: bytes
@@ -54,9 +54,9 @@ class UpstreamHead(NamedTuple):
 class PreparedHead:
     """A head and what follows from it; immutable, since all requests with the same head share it.
 
-    Where the head alone decides, `lane` and `opening` (the request line for the engine) are set; otherwise `decide`
-    decides on each request. `error` is set where the head names nothing that exists. `request_line` is the client's
-    method and path, also where `head` is the gateway's own; `api` is that of error replies.
+    Where the head alone decides, `route_target` and `opening` (the request line for the engine) are set; otherwise
+    `decide` decides on each request. `error` is set where the head names nothing that exists. `request_line` is the
+    client's method and path, also where `head` is the gateway's own; `api` is that of error replies.
     """
 
     __slots__ = (
@@ -68,7 +68,7 @@ class PreparedHead:
         "arm_selector",
         "call",
         "calls",
-        "direct_lane",
+        "direct_target",
         "encoding",
         "error",
         "facts",
@@ -76,12 +76,12 @@ class PreparedHead:
         "is_fleet",
         "is_inference",
         "keeps_forwarded_proto",
-        "lane",
         "lines",
         "opening",
         "passes",
         "passes_if_kept",
         "request_line",
+        "route_target",
         "snapshot",
         "translated",
         "wants_timing",
@@ -103,11 +103,11 @@ class PreparedHead:
         # What conversions prepare once for all requests with this head: heads for engines, plans of calls by RPC
         self.translated: dict[object, PreparedHead] = {}
         self.calls: dict[str, object] = {}
-        self.lane: Lane | None = None
-        self.direct_lane: Lane | None = None  # the same where all requests go to its engine as they are
+        self.route_target: RouteTarget | None = None
+        self.direct_target: RouteTarget | None = None  # the same where all requests go to its engine as they are
         self.opening = b""
-        self.passes = False  # whether the lane's engine takes it as it is, whatever the body
-        self.passes_if_kept = False  # the same of requests whose session does not have another lane
+        self.passes = False  # whether the target's engine takes it as it is, whatever the body
+        self.passes_if_kept = False  # the same of requests whose session does not have another target
         self.error: GatewayError | None = None
         self.call = ApiCall(Operation.SERVER_LIVE, ())
         self.is_fleet = False
@@ -147,7 +147,9 @@ class PreparedHead:
             self._decide_early()
 
     def __repr__(self) -> str:
-        return f"<PreparedHead {self.head.method} {self.head.target!r} {self.lane or self.error or 'undecided'}>"
+        return (
+            f"<PreparedHead {self.head.method} {self.head.target!r} {self.route_target or self.error or 'undecided'}>"
+        )
 
     def field(self, name: bytes) -> bytes | None:
         """The first field of this name, in lower case."""
@@ -203,8 +205,10 @@ class PreparedHead:
         made._leading = {}
         return made
 
-    def towards(self, lane: Lane, method: str, path: str, fields: list[Field], api: LlmApi | None) -> PreparedHead:
-        """The head of the gateway's own request to the lane's engine: another path, other fields, another API. Errors
+    def towards(
+        self, route_target: RouteTarget, method: str, path: str, fields: list[Field], api: LlmApi | None
+    ) -> PreparedHead:
+        """The head of the gateway's own request to the target's engine: another path, other fields, another API. Errors
         keep the client's API."""
         made = self.uncached_copy()
         target = path.encode("ascii")
@@ -213,25 +217,27 @@ class PreparedHead:
         head.length, head.is_http_10, head.expects_continue = 0, False, False  # the reader of the reply takes chunks
         made.encoding = None
         made.without_body = False
-        call = read_path(path.partition("?")[0]) if lane.engine.spec.protocol.is_v2 else None
+        call = read_path(path.partition("?")[0]) if route_target.engine.spec.protocol.is_v2 else None
         made.call = replace(call or self.call, api=api)
         made.is_inference = made.call.operation in INFERENCE_OPERATIONS
-        made.lane = lane
-        made.lines = made.lines_for(lane.engine)
+        made.route_target = route_target
+        made.lines = made.lines_for(route_target.engine)
         made.opening = b"%b %b HTTP/1.1\r\n" % (method.encode("ascii"), target)
         return made
 
-    def leading(self, lane: Lane) -> UpstreamHead:
-        """The head for the lane's engine."""
-        found = self._leading.get(id(lane.base))
+    def leading(self, route_target: RouteTarget) -> UpstreamHead:
+        """The head for the target's engine."""
+        found = self._leading.get(id(route_target.base))
         if found is None:
-            found = UpstreamHead(self.opening_for(lane), self.lines_for(lane.engine), lane.passes(self.call))
-            self._leading[id(lane.base)] = found
+            found = UpstreamHead(
+                self.opening_for(route_target), self.lines_for(route_target.engine), route_target.passes(self.call)
+            )
+            self._leading[id(route_target.base)] = found
         return found
 
-    def opening_for(self, lane: Lane) -> bytes:
-        """The request line as the lane's engine gets it."""
-        target = lane.engine.target(self.call, self.head.target, lane.target.model)
+    def opening_for(self, route_target: RouteTarget) -> bytes:
+        """The request line as the target's engine gets it."""
+        target = route_target.engine.target(self.call, self.head.target, route_target.spec.model)
         method = "GET" if self.without_body else self.head.method
         return b"%b %b HTTP/1.1\r\n" % (method.encode("ascii"), target)
 
@@ -251,13 +257,13 @@ class PreparedHead:
                 route = self.snapshot.table.route_of(self.facts)
                 self.arm_selector = arm_selector_of(route, self.snapshot, self.call)
         else:
-            self.lane = self.snapshot.lane_of(decision)
-            self.opening = self.opening_for(self.lane)
-            self.lines = self.lines_for(self.lane.engine)
-            self.passes_if_kept = self.lane.passes(self.call)
-            self.passes = self.passes_if_kept and not self.lane.keeps_session and self.lane.shadow is None
-            if self.passes and not self.is_fleet and not self.lane.needs_session:
-                self.direct_lane = self.lane
+            self.route_target = self.snapshot.target_of(decision)
+            self.opening = self.opening_for(self.route_target)
+            self.lines = self.lines_for(self.route_target.engine)
+            self.passes_if_kept = self.route_target.passes(self.call)
+            self.passes = self.passes_if_kept and not self.route_target.is_sticky and self.route_target.shadow is None
+            if self.passes and not self.is_fleet and not self.route_target.needs_session:
+                self.direct_target = self.route_target
 
 
 def forced_by(snapshot: Snapshot, value: Callable[[bytes], bytes | None]) -> Forced | None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection
 from time import time
 from typing import TypeGuard
 
-from gateway.dataplane.context.snapshot import Lane
+from gateway.dataplane.context.snapshot import RouteTarget
 from gateway.protocol.engine_load import Readiness
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.sequence import Sequence, name_of
@@ -45,40 +45,44 @@ class SessionAffinity:
         self.book = book
         self.inputs = inputs
 
-    def lookup_cached(self, lane: Lane, session: str) -> Lane | None:
-        """The lane of a session's request, given that of the rules: its arm's. None where Redis must be queried first:
-        `find`."""
-        if lane.replay is not None and _has_no_number(session) and not self.inputs.number_at_once(session, lane.replay):
+    def lookup_cached(self, route_target: RouteTarget, session: str) -> RouteTarget | None:
+        """The target of a session's request: its arm's; `route_target` is that of the rules. None where Redis must be
+        queried first: `find`."""
+        if (
+            route_target.replay is not None
+            and _has_no_number(session)
+            and not self.inputs.number_at_once(session, route_target.replay)
+        ):
             return None
         now = time()
         found = self.book.get(session, now)
-        return None if found is None else self._lane(lane, found, now)
+        return None if found is None else self._arm_target(route_target, found, now)
 
-    def routed(self, selector: object, session: str) -> Lane | None:
-        """The cached lane of a session's requests under this arm selector; None where `lookup_cached` must find it, and
-        `route` store it."""
+    def routed(self, selector: object, session: str) -> RouteTarget | None:
+        """The cached target of a session's requests under this arm selector; None where `lookup_cached` must find it,
+        and `route` store it."""
         now = time()
         known = self.book.get(session, now)
         if known is None or known.routed is None or known.routed[0] is not selector:
             return None
-        lane: Lane = known.routed[1]
-        if not lane.keeps_place:
+        route_target: RouteTarget = known.routed[1]
+        if not route_target.sticky_endpoint:
             self.book.count(known, now)  # `choose` does not follow
-        return lane
+        return route_target
 
-    def route(self, selector: object, session: str, lane: Lane) -> None:
-        """Cache the lane of a session's requests, as long as its arms stay."""
-        self.book.peek(session, time()).routed = (selector, lane)
+    def route(self, selector: object, session: str, route_target: RouteTarget) -> None:
+        """Cache the target of a session's requests, as long as its arms stay."""
+        self.book.peek(session, time()).routed = (selector, route_target)
 
-    def find(self, lane: Lane, session: str, found: Callable[[Lane], None]) -> None:
-        """Look a session up in Redis; `found` gets its lane in a later turn of the event loop."""
+    def find(self, route_target: RouteTarget, session: str, found: Callable[[RouteTarget], None]) -> None:
+        """Look a session up in Redis; `found` gets its target in a later turn of the event loop."""
 
         def go_on() -> None:
             now = time()
-            found(self._lane(lane, self.book.peek(session, now), now))
+            found(self._arm_target(route_target, self.book.peek(session, now), now))
 
-        if lane.replay is not None and _has_no_number(session):
-            self.inputs.number(session, lane.replay, go_on)
+        if route_target.replay is not None and _has_no_number(session):
+            self.inputs.number(session, route_target.replay, go_on)
         else:
             self.book.find(session, lambda known: go_on())
 
@@ -117,36 +121,38 @@ class SessionAffinity:
         self.book.counts.sequences_lost[engine.name, place] += 1
         self.ended(sequence)
 
-    async def move(self, lane: Lane, sequence: Sequence, left: SequenceDisplacedError, endpoint: Endpoint) -> None:
+    async def move(
+        self, route_target: RouteTarget, sequence: Sequence, left: SequenceDisplacedError, endpoint: Endpoint
+    ) -> None:
         """Have a sequence go on at another endpoint, which has replayed its inputs; the others know when this returns.
 
         Raises: StoreError where that is uncertain.
         """
-        assert lane.replay is not None
-        name = lane.engine.name
-        await self.inputs.place(sequence, name, endpoint.url, lane.replay)
+        assert route_target.replay is not None
+        name = route_target.engine.name
+        await self.inputs.place(sequence, name, endpoint.url, route_target.replay)
         self.book.place(self.book.peek(sequence, time()), name, endpoint.url)
         if not sequence.starts:  # else there was nothing to replay
             self.book.counts.sequences_moved[name, left.place, "drained" if left.may_stay else "lost"] += 1
 
-    def _lane(self, lane: Lane, session: Session, now: float) -> Lane:
-        """The lane of the arm that a session has, if that may still take any."""
-        target = lane.target
-        if not target.keeps_place and type(session.session) is not Sequence:
+    def _arm_target(self, route_target: RouteTarget, session: Session, now: float) -> RouteTarget:
+        """The target of the arm that a session has, if that may still take any."""
+        spec = route_target.spec
+        if not spec.sticky_endpoint and type(session.session) is not Sequence:
             self.book.count(session, now)  # `choose` does not follow
-        if not target.sticks:
-            return lane
-        assert target.experiment is not None and target.arm is not None and lane.split is not None
-        text, own = session.arms.get(target.experiment), lane.split.arm_tokens[target.arm]
+        if not spec.sticky_arm:
+            return route_target
+        assert spec.experiment is not None and spec.arm is not None and route_target.split is not None
+        text, own = session.arms.get(spec.experiment), route_target.split.arm_tokens[spec.arm]
         if text == own:
-            return lane
-        kept = lane.arms.get(text) if text is not None else None
+            return route_target
+        kept = route_target.arms.get(text) if text is not None else None
         if kept is not None:
-            return kept.of_bucket(lane.bucket)
-        if text is None and lane.meter is not None:
-            lane.meter.exposed()
-        self.book.keep_arm(session, target.experiment, own, now, replaces=text is not None)
-        return lane
+            return kept.for_bucket(route_target.bucket)
+        if text is None and route_target.meter is not None:
+            route_target.meter.exposed()
+        self.book.keep_arm(session, spec.experiment, own, now, replaces=text is not None)
+        return route_target
 
     def _for_session(
         self, engine: Engine, session: Session, now: float, tried: Collection[Endpoint]

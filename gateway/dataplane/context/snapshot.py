@@ -43,23 +43,22 @@ Runs = Mapping[str, int]
 NO_RUNS: Runs = MappingProxyType({})
 
 
-class Lane:
+class RouteTarget:
     """A target of the rules with its engine, its counters and the fields of its replies.
 
-    An experiment's arm has one lane for each bucket of its units as well, copies of `base` that differ in `meter`.
+    An experiment's arm has one target for each bucket of its units as well, copies of `base` that differ in `meter`.
     """
 
     __slots__ = (
+        "_bucket_targets",
         "_metrics",
-        "_of_buckets",
         "_series",
         "_unmeasured",
         "arms",
         "base",
         "bucket",
         "engine",
-        "keeps_place",
-        "keeps_session",
+        "is_sticky",
         "limits",
         "meter",
         "needs_session",
@@ -67,19 +66,20 @@ class Lane:
         "reply_fields",
         "reply_lines",
         "shadow",
+        "spec",
         "split",
-        "target",
+        "sticky_endpoint",
     )
 
     def __init__(
         self, target: Target, engine: Engine, metrics: Metrics, name_decision: bool, limits: tuple[Limit, ...] = ()
     ) -> None:
-        self.target = target
-        self.keeps_session = target.keeps_session
-        self.keeps_place = target.keeps_place
+        self.spec = target
+        self.is_sticky = target.is_sticky
+        self.sticky_endpoint = target.sticky_endpoint
         self.needs_session = target.needs_session
         self.replay = target.replay
-        self.arms: dict[str, Lane] = {}  # of the same route, those that may take requests, by what sessions keep
+        self.arms: dict[str, RouteTarget] = {}  # of the same route, those that may take requests, by what sessions keep
         self.split: Split | None = None  # of its experiment
         self.engine = engine
         self.limits = limits  # that its requests meet
@@ -93,43 +93,43 @@ class Lane:
         self.meter: Meter | None = None  # where an experiment measures it
         if target.experiment is not None and target.arm is not None:
             self.meter = metrics.arms.meter(target.experiment, target.arm, is_forced=target.is_forced)
-        self._of_buckets: list[Lane] = []
-        self._unmeasured: Lane | None = None
+        self._bucket_targets: list[RouteTarget] = []
+        self._unmeasured: RouteTarget | None = None
 
     def __repr__(self) -> str:
-        arm = f" arm {self.target.arm}" if self.target.arm else ""
-        return f"<Lane {self.target.route}{arm} to {self.target.engine}>"
+        arm = f" arm {self.spec.arm}" if self.spec.arm else ""
+        return f"<RouteTarget {self.spec.route}{arm} to {self.spec.engine}>"
 
     def passes(self, call: ApiCall) -> bool:
         """Whether all requests of this kind go to the engine unchanged, by REST."""
         engine, spec = self.engine, self.engine.spec
-        if not engine.speaks_rest or not engine.passes(call) or self.target.resume:
+        if not engine.speaks_rest or not engine.passes(call) or self.spec.resume:
             return False
-        if self.target.history is not None and call.api in OF_TEXT:
+        if self.spec.history is not None and call.api in OF_TEXT:
             return False
         traits = spec.protocol.traits
         if traits.has_dialects and spec.always_stream and call.api is not LlmApi.EMBEDDINGS:
             return False
         return traits.takes_binary_tensors
 
-    def of_bucket(self, bucket: int | None) -> Lane:
+    def for_bucket(self, bucket: int | None) -> RouteTarget:
         """The same for requests of the units in this bucket; None: for those of no unit."""
         base = self.base
-        return base if bucket is None or base.meter is None else base.of_buckets()[bucket]
+        return base if bucket is None or base.meter is None else base.bucket_targets()[bucket]
 
-    def of_buckets(self) -> list[Lane]:
+    def bucket_targets(self) -> list[RouteTarget]:
         """Those of all buckets, built once; none without a meter."""
         base = self.base
-        if not base._of_buckets and base.meter is not None:
+        if not base._bucket_targets and base.meter is not None:
             for bucket in range(NUM_BUCKETS):
-                lane = copy(base)
-                lane.bucket = bucket
-                lane.meter = base.meter.of_bucket(bucket)
-                base._of_buckets.append(lane)
-        return base._of_buckets
+                route_target = copy(base)
+                route_target.bucket = bucket
+                route_target.meter = base.meter.of_bucket(bucket)
+                base._bucket_targets.append(route_target)
+        return base._bucket_targets
 
     @property
-    def unmeasured(self) -> Lane:
+    def unmeasured(self) -> RouteTarget:
         """The same for requests that another handler measures."""
         base = self.base
         if base.meter is None:
@@ -143,7 +143,7 @@ class Lane:
         """The counters of requests that went this way; endpoint None: of those that reached none."""
         found = self._series.get(endpoint)
         if found is None:
-            target = self.target
+            target = self.spec
             key = SeriesKey(target.route, target.arm or "", target.engine, endpoint.url if endpoint else "")
             found = self._series[endpoint] = self._metrics.series(key)
         return found
@@ -178,53 +178,55 @@ class Snapshot:
             known = {endpoint.url: endpoint for endpoint in before.endpoints} if before else {}
             self.engines[name] = Engine(spec, known, before.prefixes if before else None)
         # By identity: comparing the fields of targets would cost more than the rest of the decision.
-        self._lanes = {}
+        self._route_targets = {}
         for target in self.table.targets:
             limits = [limit for limit in self.limits.values() if target.route in (limit.spec.routes or [target.route])]
             engine = self.engines[target.engine]
-            self._lanes[id(target)] = Lane(target, engine, metrics, settings.name_decision, tuple(limits))
-        self._by_route: dict[str, list[Lane]] = {}
-        for lane in self._lanes.values():
-            arms = self._by_route.setdefault(lane.target.route, [])
-            if lane.target.is_measured or lane.target.experiment is None:
-                arms.append(lane)
+            self._route_targets[id(target)] = RouteTarget(
+                target, engine, metrics, settings.name_decision, tuple(limits)
+            )
+        self._by_route: dict[str, list[RouteTarget]] = {}
+        for route_target in self._route_targets.values():
+            arms = self._by_route.setdefault(route_target.spec.route, [])
+            if route_target.spec.is_measured or route_target.spec.experiment is None:
+                arms.append(route_target)
         self.set_weights(NO_WEIGHTS)
         # The fields that force arms are for the gateway alone
         forcing = rules.forcing
         self.own_fields = frozenset({forcing.header.encode(), forcing.key_header.encode()})
         shadows = {route.name: route.shadow for route in rules.routes if route.shadow is not None}
         self.is_mirrored = bool(shadows)
-        for lane in self._lanes.values():
-            lane.shadow = shadows.get(lane.target.route)
+        for route_target in self._route_targets.values():
+            route_target.shadow = shadows.get(route_target.spec.route)
 
-    def lane(self, target: Target) -> Lane:
-        return self._lanes[id(target)]
+    def route_target(self, target: Target) -> RouteTarget:
+        return self._route_targets[id(target)]
 
-    def lane_of(self, decision: Decision) -> Lane:
-        """The lane that a request takes: of its unit's bucket, where an experiment has assigned it."""
-        lane = self._lanes[id(decision.target)]
-        if decision.unit is None or lane.meter is None:
-            return lane
-        return lane.of_bucket(crc32(encoded(decision.unit)) % NUM_BUCKETS)
+    def target_of(self, decision: Decision) -> RouteTarget:
+        """The target that a request takes: of its unit's bucket, where an experiment has assigned it."""
+        route_target = self._route_targets[id(decision.target)]
+        if decision.unit is None or route_target.meter is None:
+            return route_target
+        return route_target.for_bucket(crc32(encoded(decision.unit)) % NUM_BUCKETS)
 
     def set_weights(self, weights: Weights, runs: Runs = NO_RUNS) -> None:
         """Set the weights of arms; experiments without an entry get those of the rules. Cached decisions are void."""
         for name, split in self.table.splits.items():
             split.weigh(weights.get(name), runs.get(name, 0))
-        for lane in self._lanes.values():
-            target = lane.target
-            if target.experiment is not None:
-                lane.split = split = self.table.splits[target.experiment]
-                lane.arms.clear()
-                lane.arms |= {
+        for route_target in self._route_targets.values():
+            spec = route_target.spec
+            if spec.experiment is not None:
+                route_target.split = split = self.table.splits[spec.experiment]
+                route_target.arms.clear()
+                route_target.arms |= {
                     split.arm_tokens[arm]: other
-                    for other in self._by_route[target.route]
-                    if (arm := other.target.arm) and split.shares[arm]
+                    for other in self._by_route[spec.route]
+                    if (arm := other.spec.arm) and split.shares[arm]
                 }
 
-    def lanes_beside(self, lane: Lane) -> list[Lane]:
-        """The lanes of the same route's other arms."""
-        return [other for other in self._by_route[lane.target.route] if other is not lane.base]
+    def other_arms(self, route_target: RouteTarget) -> list[RouteTarget]:
+        """The targets of the same route's other arms."""
+        return [other for other in self._by_route[route_target.spec.route] if other is not route_target.base]
 
     def set_health(self, health: Health, models: Models, loads: Loads = NO_LOADS) -> None:
         """Take over the probes' findings; endpoints without one become unknown. Loads without a report stay."""
@@ -253,7 +255,7 @@ class Snapshot:
 
     def is_ready(self, ready_when: str) -> bool:
         """Whether every route ('all'), or some route ('any'), has an engine with a healthy endpoint."""
-        ready = [lane.engine.is_ready for lane in self._lanes.values()]
+        ready = [target.engine.is_ready for target in self._route_targets.values()]
         return any(ready) if ready_when == "any" else all(ready)
 
 
@@ -261,29 +263,29 @@ class ArmSelector:
     """The arms of one route's experiment, so that the rules need not be applied again to requests of the same head.
 
     `by_session`: the session is the unit; else `header` names it, or is None where each request is assigned by chance.
-    `needs_session`: the session is required anyway. `is_sticky`: the lane of a session is worth caching. `passes`: all
-    lanes take REST requests of this kind as they are.
+    `needs_session`: the session is required anyway. `is_sticky`: the target of a session is worth caching. `passes`:
+    all targets take REST requests of this kind as they are.
     """
 
     def __init__(self, route: Route, split: Split, snapshot: Snapshot, call: ApiCall | None) -> None:
         self._split = split
-        lanes = [snapshot.lane(target) for target in route.targets]
-        self._arms = [lane for lane in lanes if lane.target.is_measured]
-        self._of_buckets = [lane.of_buckets() for lane in self._arms]
-        self._out = next((lane for lane in lanes if lane.target.is_outside), self._arms[0])
+        targets = [snapshot.route_target(target) for target in route.targets]
+        self._arms = [target for target in targets if target.spec.is_measured]
+        self._bucket_targets = [arm.bucket_targets() for arm in self._arms]
+        self._out = next((target for target in targets if target.spec.is_outside), self._arms[0])
         self.by_session = route.by_session
         self.needs_session = route.needs_session
         self.header = route.unit_header
-        self.passes = call is not None and all(lane.passes(call) and lane.shadow is None for lane in lanes)
+        self.passes = call is not None and all(target.passes(call) and target.shadow is None for target in targets)
         self.is_sticky = self.by_session and self.passes
 
-    def lane(self, unit: str | None) -> Lane:
+    def route_target(self, unit: str | None) -> RouteTarget:
         if unit is None:
             arm = self._split.assign_by_chance(random.random)
             return self._out if arm is None else self._arms[arm]
         text = encoded(unit)
         arm = self._split.assign_encoded(text)
-        return self._out if arm is None else self._of_buckets[arm][crc32(text) % NUM_BUCKETS]
+        return self._out if arm is None else self._bucket_targets[arm][crc32(text) % NUM_BUCKETS]
 
 
 def arm_selector_of(route: Route | None, snapshot: Snapshot, call: ApiCall | None = None) -> ArmSelector | None:

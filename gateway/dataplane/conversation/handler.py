@@ -20,7 +20,7 @@ from gateway.conversations.conversation_turn import ConversationTurn
 from gateway.conversations.store import Conversation
 from gateway.dataplane.context.head_reader import Request
 from gateway.dataplane.context.interfaces import Client, Serve
-from gateway.dataplane.context.snapshot import Lane
+from gateway.dataplane.context.snapshot import RouteTarget
 from gateway.dataplane.translation.engine_codec_lookup import find_side, known_side
 from gateway.dataplane.translation.translation import TranslatingHandler
 from gateway.dataplane.translation.translators import read_generation, translator_of
@@ -45,7 +45,13 @@ class ConversationHandler(TranslatingHandler):
     """One request of a session."""
 
     def __init__(
-        self, client: Client, request: Request, lane: Lane, session: str, spec: HistorySpec, backend: Serve
+        self,
+        client: Client,
+        request: Request,
+        route_target: RouteTarget,
+        session: str,
+        spec: HistorySpec,
+        backend: Serve,
     ) -> None:
         snapshot = request.plan.snapshot
         tenant = request.plan.facts.headers.get(snapshot.table.identity.tenant_header, "")
@@ -53,9 +59,9 @@ class ConversationHandler(TranslatingHandler):
         conversation = Conversation(store, str(session), tenant, patience=spec.patience) if store is not None else None
         self._talk = ConversationTurn(conversation, spec)
         self._is_keeping = False  # the engine has answered
-        super().__init__(client, request, lane, session, self._make_completed, backend)
+        super().__init__(client, request, route_target, session, self._make_completed, backend)
 
-    async def _make_completed(self, request: Request, body: bytes, lane: Lane) -> Translator:
+    async def _make_completed(self, request: Request, body: bytes, route_target: RouteTarget) -> Translator:
         """The translator of the completed request.
 
         Raises: GatewayError.
@@ -65,9 +71,9 @@ class ConversationHandler(TranslatingHandler):
         generation = await talk.begin(generation)
         self._reply.added = [(_HISTORY, talk.history_status.encode("ascii"))]
         if talk.is_missing:
-            lane.series(None).count_error(ErrorKind.HISTORY_MISSING.value)
-        side = known_side(lane, generation, version) or await find_side(lane, generation, version)
-        return translator_of(request, generation, _recorded(make_writer, talk), lane, side)
+            route_target.series(None).count_error(ErrorKind.HISTORY_MISSING.value)
+        side = known_side(route_target, generation, version) or await find_side(route_target, generation, version)
+        return translator_of(request, generation, _recorded(make_writer, talk), route_target, side)
 
     # Ends
 
@@ -85,14 +91,14 @@ class ConversationHandler(TranslatingHandler):
         self._task = asyncio.get_running_loop().create_task(self._keep(reply))
 
     async def _keep(self, reply: Callable[[], None]) -> None:
-        target = self._lane.target
+        spec = self._route_target.spec
         try:
-            is_kept = await self._talk.store(target.engine, target.arm or "")
+            is_kept = await self._talk.store(spec.engine, spec.arm or "")
         except Exception:  # whatever the failure, the client waits for its reply
             _log.exception("cannot keep an exchange of %r", self._talk)
             is_kept = False
         if not is_kept:
-            self._lane.series(None).count_error(_NOT_KEPT)
+            self._route_target.series(None).count_error(_NOT_KEPT)
             self._reply.added = [(_HISTORY, f"{self._talk.history_status}, not kept".encode("ascii"))]
         self._task = None
         if not self._reply.is_over:
@@ -103,7 +109,7 @@ class ConversationHandler(TranslatingHandler):
             self._reply.is_over = True
             return
         if self.begun:
-            self._talk.store_partial(self._lane.target.engine, self._lane.target.arm or "")
+            self._talk.store_partial(self._route_target.spec.engine, self._route_target.spec.arm or "")
         super().client_gone(reason, status)
 
 

@@ -16,7 +16,7 @@ from gateway.conversations.store import conversation_id
 from gateway.dataplane.context.head_reader import Request
 from gateway.dataplane.context.prepared_head import PreparedHead
 from gateway.dataplane.context.request_body import declared_json_bytes
-from gateway.dataplane.context.snapshot import Lane
+from gateway.dataplane.context.snapshot import RouteTarget
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.operations import OF_V2
 from gateway.protocol.sequence import may_stand_in_a_field
@@ -30,7 +30,9 @@ _JSON_LENGTH = b"inference-header-content-length"
 _ENCODING = b"content-encoding"
 
 
-def held_by_engine(request: Request, body: bytes, lane: Lane, session: str, field: str | None) -> tuple[Request, bytes]:
+def held_by_engine(
+    request: Request, body: bytes, route_target: RouteTarget, session: str, field: str | None
+) -> tuple[Request, bytes]:
     """The request that names the session, and its body; `body` is without its Content-Encoding.
 
     Raises: GatewayError(BAD_REQUEST) where the body is no JSON object.
@@ -40,9 +42,9 @@ def held_by_engine(request: Request, body: bytes, lane: Lane, session: str, fiel
     session_id = str(session) if not tenant and may_stand_in_a_field(session) else conversation_id(session, tenant)
     length = declared_json_bytes(request.json_length, len(body))
     head, tensors = (body, b"") if length is None else (body[:length], body[length:])
-    written = _written(_fields(head), request, lane, session_id, field, {*identity.session_parameters})
+    written = _written(_fields(head), request, route_target, session_id, field, {*identity.session_parameters})
     header = identity.session_header.encode("ascii")
-    made = request.of(_with_header(request.plan, lane, header, session_id), len(written) + len(tensors))
+    made = request.of(_with_header(request.plan, route_target, header, session_id), len(written) + len(tensors))
     made.volatile = [entry for entry in made.volatile if entry[0] not in (header, _JSON_LENGTH)]
     if length is not None:
         made.json_length = b"%d" % len(written)
@@ -62,13 +64,18 @@ def _fields(body: bytes) -> dict[str, Any]:
 
 
 def _written(
-    fields: dict[str, Any], request: Request, lane: Lane, session_id: str, field: str | None, names: set[str]
+    fields: dict[str, Any],
+    request: Request,
+    route_target: RouteTarget,
+    session_id: str,
+    field: str | None,
+    names: set[str],
 ) -> bytes:
     """The body with the session only where this engine reads it; a translated request has no such place."""
     api = request.plan.call.api
     fields = {name: value for name, value in fields.items() if name not in names}
     parameters = {name: value for name, value in fields.get(_PARAMETERS, {}).items() if name not in names}
-    if lane.engine.passes(request.plan.call):
+    if route_target.engine.passes(request.plan.call):
         if api in OF_V2:
             parameters[field or _PARAMETER] = session_id
         elif field is not None:
@@ -78,16 +85,16 @@ def _written(
     return orjson.dumps(fields)
 
 
-def _with_header(plan: PreparedHead, lane: Lane, field: bytes, session_id: str) -> PreparedHead:
+def _with_header(plan: PreparedHead, route_target: RouteTarget, field: bytes, session_id: str) -> PreparedHead:
     """The plan of the same request whose session stands in its header."""
     made = plan.uncached_copy()
     made.head = head = copy(plan.head)
     head.fields = [entry for entry in head.fields if entry[0] not in (field, _ENCODING)]
     head.fields.append((field, session_id.encode("utf-8", "replace")))
     made.encoding = None
-    made.lane = lane
-    made.lines = made.lines_for(lane.engine)
-    made.opening = made.opening_for(lane)
+    made.route_target = route_target
+    made.lines = made.lines_for(route_target.engine)
+    made.opening = made.opening_for(route_target)
     return made
 
 

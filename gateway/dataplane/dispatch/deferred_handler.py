@@ -12,7 +12,7 @@ from gateway.dataplane.context.interfaces import Client, Handler, Serve
 from gateway.dataplane.context.local_handler import ErrorHandler, ForwardingHandler
 from gateway.dataplane.context.prepared_head import no_route
 from gateway.dataplane.context.request_body import RequestBody
-from gateway.dataplane.context.snapshot import Lane
+from gateway.dataplane.context.snapshot import RouteTarget
 from gateway.protocol.errors import GatewayError
 from gateway.routing.decision import Decision, Undecided
 
@@ -91,7 +91,7 @@ def on_whole_body(client: Client, request: Request, choose: Callable[[Client, Re
 
 
 def route_on_body(client: Client, request: Request, body: RequestBody, serve: Serve) -> Chosen | None:
-    """The handler of a request whose lane depends on its body, or on chance; None while more of the body must come.
+    """The handler of a request whose target depends on its body, or on chance; None while more of the body must come.
 
     Raises: GatewayError.
     """
@@ -104,7 +104,7 @@ def route_on_body(client: Client, request: Request, body: RequestBody, serve: Se
         decision = plan.decide(facts, request.session, request.units)
     if not isinstance(decision, Decision):
         raise no_route(plan.facts)
-    return serve(client, request, plan.snapshot.lane_of(decision), decision.session), body.held()
+    return serve(client, request, plan.snapshot.target_of(decision), decision.session), body.held()
 
 
 class SessionLookup(DeferredHandler):
@@ -112,11 +112,16 @@ class SessionLookup(DeferredHandler):
     and its arm, a few milliseconds at most."""
 
     def __init__(
-        self, client: Client, request: Request, lane: Lane, session: str, choose: Callable[[Lane, bytes], Chosen]
+        self,
+        client: Client,
+        request: Request,
+        route_target: RouteTarget,
+        session: str,
+        choose: Callable[[RouteTarget, bytes], Chosen],
     ) -> None:
-        """`choose` makes the handler for the session's lane, given the body that has come."""
+        """`choose` makes the handler for the session's target, given the body that has come."""
         super().__init__(client, request)
-        self._lane = lane
+        self._route_target = route_target
         self._session = session
         self._choose = choose
         self._is_started = False
@@ -127,7 +132,7 @@ class SessionLookup(DeferredHandler):
             self._is_started = True
             if self._request.timing is not None:
                 self._request.timing.lookup_at = monotonic()
-            self._client.plane.affinity.find(self._lane, self._session, self._go_on)
+            self._client.plane.affinity.find(self._route_target, self._session, self._go_on)
         if not self._body.is_complete:
             self._client.pause_body()
         return None
@@ -136,13 +141,13 @@ class SessionLookup(DeferredHandler):
         self._is_over = True
         super().client_gone(reason, status)
 
-    def _go_on(self, lane: Lane) -> None:
+    def _go_on(self, route_target: RouteTarget) -> None:
         if self._is_over:
             return
         timing = self._request.timing
         if timing is not None:
             timing.waited += monotonic() - timing.lookup_at
-        chosen = self._choose(lane, self._body.held())
+        chosen = self._choose(route_target, self._body.held())
         if not self._body.is_complete:
             self._client.resume_body()
         self._pass_on(chosen)

@@ -24,7 +24,7 @@ from time import monotonic
 
 from gateway.dataplane.context.call_head import CallHead, CallReader, CallTarget
 from gateway.dataplane.context.interfaces import Serve
-from gateway.dataplane.dispatch.rest import handler_for, serve_lane, serve_mirrored
+from gateway.dataplane.dispatch.rest import handler_for, serve_mirrored, serve_target
 from gateway.dataplane.grpc.interfaces import BackendStream, CallClient, CallHandler
 from gateway.dataplane.grpc.local_call import SERVICE_CALLS, RefusedCall
 from gateway.dataplane.grpc.message_body import MessageBody
@@ -94,10 +94,10 @@ def _maker_of(head: CallHead) -> MakeCall:
 
 
 def _relay_or_convert(call: UnaryCall, message: MessageBody, target: CallTarget, session: str | None) -> None:
-    lane = target.lane
-    if lane.engine.speaks_grpc and not (session and _is_conversation(call.head, target)):
+    route_target = target.route_target
+    if route_target.engine.speaks_grpc and not (session and _is_conversation(call.head, target)):
         relay = UnaryRelay(call.client, call.stream, call.head, message, target, session, call.started_at)
-        if lane.shadow is not None:
+        if route_target.shadow is not None:
             relay.mirror()
         call.stream.receiver = relay
         relay.attempts.start(call.started_at if message.is_complete else monotonic())
@@ -108,7 +108,7 @@ def _relay_or_convert(call: UnaryCall, message: MessageBody, target: CallTarget,
 def _is_conversation(head: CallHead, target: CallTarget) -> bool:
     """Whether the gateway may have to add earlier turns, which it does in JSON."""
     rpc = head.plan.rpc
-    return target.lane.target.history is not None and rpc is not None and rpc.operation is Operation.INFER
+    return target.route_target.spec.history is not None and rpc is not None and rpc.operation is Operation.INFER
 
 
 def convert(
@@ -121,7 +121,7 @@ def convert(
     serve: Serve,
 ) -> None:
     """Go on with a call as a REST request."""
-    stream.receiver = call = GrpcToRestCall(client, stream, head, (target.lane, session), serve)
+    stream.receiver = call = GrpcToRestCall(client, stream, head, (target.route_target, session), serve)
     call.data_received(stream, message.take(None, keeps=False), message.is_complete)
 
 
@@ -138,9 +138,9 @@ def _stream(client: CallClient, stream: Stream, head: CallHead) -> CallHandler:
 def _open_backend(
     client: CallClient, head: CallHead, call: StreamCall, target: CallTarget, session: str | None
 ) -> BackendStream:
-    lane = target.lane
-    if lane.shadow is not None:
-        call.plane.tap.drop(lane.target.route, "stream")  # it has no single answer to compare
-    if lane.engine.speaks_grpc and lane.target.history is None and lane.replay is None:
+    route_target = target.route_target
+    if route_target.shadow is not None:
+        call.plane.tap.drop(route_target.spec.route, "stream")  # it has no single answer to compare
+    if route_target.engine.speaks_grpc and route_target.spec.history is None and route_target.replay is None:
         return UpstreamStream(call, target, session)
-    return RestBackendStream(call, target, session, client, head, serve_lane)
+    return RestBackendStream(call, target, session, client, head, serve_target)

@@ -9,7 +9,7 @@ from gateway.dataplane.context.interfaces import Client, Serve
 from gateway.dataplane.context.local_handler import ErrorHandler
 from gateway.dataplane.context.prepared_head import PreparedHead, no_route
 from gateway.dataplane.context.request_body import decoded
-from gateway.dataplane.context.snapshot import Lane
+from gateway.dataplane.context.snapshot import RouteTarget
 from gateway.dataplane.dispatch.deferred_handler import Chosen, SessionLookup
 from gateway.dataplane.rest.exchange import Exchange
 from gateway.protocol.errors import ErrorKind, GatewayError
@@ -22,31 +22,31 @@ _MAX_NAME_LENGTH = 1024
 
 
 def route_on_model(client: Client, request: Request, body: bytes, serve: Serve) -> Chosen:
-    """The handler of a request whose body is all there, and the body that it takes; `serve` makes that of its lane."""
+    """The handler of a request whose body is all there, and its body; `serve` makes that of its target."""
     try:
         request, body, name = _named(client, request.timed(), body)
         plan = request.plan.for_model(name.name)
-        lane, session = plan.lane, None
-        if lane is None or lane.needs_session:
-            lane, session = _decided(plan, request, body)
-        if session is not None and lane.keeps_session:
-            known = client.plane.affinity.lookup_cached(lane, session)
+        route_target, session = plan.route_target, None
+        if route_target is None or route_target.needs_session:
+            route_target, session = _decided(plan, request, body)
+        if session is not None and route_target.is_sticky:
+            known = client.plane.affinity.lookup_cached(route_target, session)
             if known is None:
-                choose = partial(_on_lane, client, request, plan, session, name, serve)
-                return SessionLookup(client, request, lane, session, choose), body
-            lane = known
-        return _on_lane(client, request, plan, session, name, serve, lane, body)
+                choose = partial(_on_target, client, request, plan, session, name, serve)
+                return SessionLookup(client, request, route_target, session, choose), body
+            route_target = known
+        return _on_target(client, request, plan, session, name, serve, route_target, body)
     except GatewayError as error:
         return ErrorHandler(client, request, error), body
 
 
-def serve_model(client: Client, request: Request, body: bytes, lane: Lane, serve: Serve) -> Chosen:
-    """The handler of a request that goes to this lane, whatever the rules say, and the body that it takes.
+def serve_model(client: Client, request: Request, body: bytes, route_target: RouteTarget, serve: Serve) -> Chosen:
+    """The handler of a request that goes to this target, whatever the rules say, and the body that it takes.
 
     Raises: GatewayError.
     """
     request, body, name = _named(client, request, body)
-    return _on_lane(client, request, request.plan.for_model(name.name), None, name, serve, lane, body)
+    return _on_target(client, request, request.plan.for_model(name.name), None, name, serve, route_target, body)
 
 
 def _named(client: Client, request: Request, body: bytes) -> tuple[Request, bytes, ModelName]:
@@ -68,8 +68,8 @@ def _named(client: Client, request: Request, body: bytes) -> tuple[Request, byte
     return request, body, name
 
 
-def _decided(plan: PreparedHead, request: Request, body: bytes) -> tuple[Lane, str | None]:
-    """The lane and the session of one request, where its head and its model alone do not decide.
+def _decided(plan: PreparedHead, request: Request, body: bytes) -> tuple[RouteTarget, str | None]:
+    """The target and the session of one request, where its head and its model alone do not decide.
 
     Raises: GatewayError.
     """
@@ -80,26 +80,26 @@ def _decided(plan: PreparedHead, request: Request, body: bytes) -> tuple[Lane, s
         decision = plan.decide(read_generation_facts(body), request.session, request.units)
     if not isinstance(decision, Decision):
         raise no_route(plan.facts)
-    return plan.snapshot.lane_of(decision), decision.session
+    return plan.snapshot.target_of(decision), decision.session
 
 
-def _on_lane(
+def _on_target(
     client: Client,
     request: Request,
     plan: PreparedHead,
     session: str | None,
     name: ModelName,
     serve: Serve,
-    lane: Lane,
+    route_target: RouteTarget,
     body: bytes,
 ) -> Chosen:
-    """The handler of a request whose lane is settled, and the body with the model's name there."""
-    model = lane.target.model
-    if (model is None and name.start >= 0) or not lane.engine.passes(plan.call):
+    """The handler of a request whose target is settled, and the body with the model's name there."""
+    model = route_target.spec.model
+    if (model is None and name.start >= 0) or not route_target.engine.passes(plan.call):
         request = request.of(plan)
     else:
         body = renamed(body, name, model or name.name)
         request = request.of(plan, len(body))
     if plan.passes:  # the usual case, and known for all requests like this one
-        return Exchange(client, request, lane, session, is_generation=True), body
-    return serve(client, request, lane, session), body
+        return Exchange(client, request, route_target, session, is_generation=True), body
+    return serve(client, request, route_target, session), body

@@ -1,16 +1,16 @@
 """The REST front: which handler answers a request over HTTP.
 
-request                          lane, by the rules                         handler
+request                          target, by the rules                         handler
 -------------------------------  -----------------------------------------  ---------------------------------------
 refused by its head                                                         ErrorHandler
 about the fleet                                                             FleetOperation
-names its model in the body      (`model_in_body` reads it)                 that of the lane
-about a model                    the head decides                           that of the lane
-                                 the body or chance decides                 BufferingHandler, then that of the lane
-                                 each unit has an arm (`ArmSelector`)       that of the arm's lane
-of a session                     not known to this worker                   SessionLookup, then that of the lane
+names its model in the body      (`model_in_body` reads it)                 that of the target
+about a model                    the head decides                           that of the target
+                                 the body or chance decides                 BufferingHandler, then that of the target
+                                 each unit has an arm (`ArmSelector`)       that of the arm's target
+of a session                     not known to this worker                   SessionLookup, then that of the target
 
-a lane, its engine               request                                    handler
+a target, its engine               request                                    handler
 -------------------------------  -----------------------------------------  ---------------------------------------
 with a shadow                                                               MirroringHandler, around that below
 with conversations               text, of a session                         ConversationHandler, or the request with
@@ -32,7 +32,7 @@ from gateway.dataplane.context.head_reader import Request
 from gateway.dataplane.context.interfaces import Client, Handler, Serve
 from gateway.dataplane.context.local_handler import ErrorHandler
 from gateway.dataplane.context.request_body import RequestBody, declared_json_bytes, decoded
-from gateway.dataplane.context.snapshot import ArmSelector, Lane
+from gateway.dataplane.context.snapshot import ArmSelector, RouteTarget
 from gateway.dataplane.conversation.handler import ConversationHandler
 from gateway.dataplane.conversation.session_forwarding import held_by_engine
 from gateway.dataplane.dispatch.deferred_handler import (
@@ -58,7 +58,7 @@ from gateway.protocol.v2_facts import read_body_facts, read_parameters
 # The longest Content-Length, in digits.
 _MAX_DIGITS = 10
 
-# The APIs of engines that are the client's own bytes, where the lane passes them.
+# The APIs of engines that are the client's own bytes, where the target passes them.
 _V2_APIS = (None, *OF_V2)
 # The APIs of engines for tensors.
 _TENSOR_APIS = (None, LlmApi.INFER, LlmApi.INFER_STREAM)
@@ -72,17 +72,22 @@ _TEXT_INPUT = "text_input"
 def handler_of_whole(client: Client, request: Request, body: bytes) -> Chosen:
     """The handler of a request whose body is all there, and the body that it takes."""
     plan = request.plan
-    if plan.direct_lane is not None:
-        return Exchange(client, request, plan.direct_lane, None), body
+    if plan.direct_target is not None:
+        return Exchange(client, request, plan.direct_target, None), body
     if plan.error is None:
         if plan.call.names_its_model_in_the_body:
             return route_on_model(client, request, body, serve_mirrored)
-        lane, selector = plan.lane, plan.arm_selector
-        if lane is not None and lane.needs_session and plan.encoding is None and _body_may_name_session(request):
-            return serve(client, request, lane, _session_in_body(request, body)), body
+        route_target, selector = plan.route_target, plan.arm_selector
+        if (
+            route_target is not None
+            and route_target.needs_session
+            and plan.encoding is None
+            and _body_may_name_session(request)
+        ):
+            return serve(client, request, route_target, _session_in_body(request, body)), body
         if selector is not None and plan.encoding is None:
             return _on_arm(client, request, body, selector), body
-        if lane is None and not plan.is_fleet:
+        if route_target is None and not plan.is_fleet:
             whole = RequestBody(request, len(body))
             whole.add(body, True)
             try:
@@ -97,18 +102,18 @@ def handler_of_whole(client: Client, request: Request, body: bytes) -> Chosen:
 def handler_for(client: Client, request: Request) -> Handler:
     """The handler of a request whose body comes in pieces."""
     plan = request.plan
-    lane = plan.lane
+    route_target = plan.route_target
     if plan.error is not None:
         return ErrorHandler(client, request, plan.error)
     if plan.is_fleet:
         return FleetOperation(client, request)
-    if lane is not None and plan.passes:
-        return Exchange(client, request, lane, None)
+    if route_target is not None and plan.passes:
+        return Exchange(client, request, route_target, None)
     if plan.call.names_its_model_in_the_body:
         return on_whole_body(client, request, partial(route_on_model, serve=serve_mirrored))
-    if lane is None or (lane.needs_session and _body_may_name_session(request)):
+    if route_target is None or (route_target.needs_session and _body_may_name_session(request)):
         return BufferingHandler(client, request, partial(route_on_body, serve=serve))
-    return serve(client, request, lane, request.session)
+    return serve(client, request, route_target, request.session)
 
 
 def _on_arm(client: Client, request: Request, body: bytes, selector: ArmSelector) -> Handler:
@@ -121,16 +126,20 @@ def _on_arm(client: Client, request: Request, body: bytes, selector: ArmSelector
         routed = affinity.routed(selector, session)
         if routed is not None:
             return Exchange(client, request, routed, session)
-    lane = selector.lane(session if selector.by_session else request.unit(selector.header))
-    if session is None or not lane.needs_session:
-        return Exchange(client, request, lane, None) if selector.passes else serve(client, request, lane, None)
+    route_target = selector.route_target(session if selector.by_session else request.unit(selector.header))
+    if session is None or not route_target.needs_session:
+        return (
+            Exchange(client, request, route_target, None)
+            if selector.passes
+            else serve(client, request, route_target, None)
+        )
     if selector.passes:  # as `serve` does, without its checks
-        known = affinity.lookup_cached(lane, session) if lane.keeps_session else lane
+        known = affinity.lookup_cached(route_target, session) if route_target.is_sticky else route_target
         if known is not None:
             if selector.is_sticky and type(session) is str:
                 affinity.route(selector, session, known)
             return Exchange(client, request, known, session)
-    return serve(client, request, lane, session)
+    return serve(client, request, route_target, session)
 
 
 def _body_may_name_session(request: Request) -> bool:
@@ -153,48 +162,52 @@ def _session_in_body(request: Request, body: bytes) -> str | None:
     return plan.snapshot.session_lookup.in_parameters(plan.facts.model, parameters)
 
 
-# By the lane
+# By the target
 
 
-def serve(client: Client, request: Request, lane: Lane, session: str | None) -> Handler:
-    """The handler of a request that the rules send to this lane; its session may have it in another."""
-    known = client.plane.affinity.lookup_cached(lane, session) if session is not None and lane.keeps_session else lane
+def serve(client: Client, request: Request, route_target: RouteTarget, session: str | None) -> Handler:
+    """The handler of a request that the rules send to this target; its session may have it in another."""
+    known = (
+        client.plane.affinity.lookup_cached(route_target, session)
+        if session is not None and route_target.is_sticky
+        else route_target
+    )
     if known is not None:
         return serve_mirrored(client, request, known, session)
     assert session is not None
     request = request.timed()
-    return SessionLookup(client, request, lane, session, partial(_serve_known, client, request, session))
+    return SessionLookup(client, request, route_target, session, partial(_serve_known, client, request, session))
 
 
-def _serve_known(client: Client, request: Request, session: str, lane: Lane, body: bytes) -> Chosen:
-    return serve_mirrored(client, request, lane, session), body
+def _serve_known(client: Client, request: Request, session: str, route_target: RouteTarget, body: bytes) -> Chosen:
+    return serve_mirrored(client, request, route_target, session), body
 
 
-def serve_mirrored(client: Client, request: Request, lane: Lane, session: str | None) -> Handler:
-    """The handler of a client's own request for this lane, and for its route's shadow."""
-    if lane.shadow is None:
-        return serve_lane(client, request, lane, session)
-    return mirrored(client, request, lane, session, serve_lane)
+def serve_mirrored(client: Client, request: Request, route_target: RouteTarget, session: str | None) -> Handler:
+    """The handler of a client's own request for this target, and for its route's shadow."""
+    if route_target.shadow is None:
+        return serve_target(client, request, route_target, session)
+    return mirrored(client, request, route_target, session, serve_target)
 
 
-def serve_lane(client: Client, request: Request, lane: Lane, session: str | None) -> Handler:
-    """The handler of a request for this lane and no other."""
+def serve_target(client: Client, request: Request, route_target: RouteTarget, session: str | None) -> Handler:
+    """The handler of a request for this target and no other."""
     plan = request.plan
-    passes = plan.passes_if_kept if lane is plan.lane else plan.leading(lane).passes
+    passes = plan.passes_if_kept if route_target is plan.route_target else plan.leading(route_target).passes
     if passes and plan.call.api in _V2_APIS:
-        return Exchange(client, request, lane, session)
-    history = lane.target.history
+        return Exchange(client, request, route_target, session)
+    history = route_target.spec.history
     if session and history is not None and plan.call.api in OF_TEXT:
-        return _serve_session(client, request, lane, session, history)
-    return _serve_request(client, request, lane, session)
+        return _serve_session(client, request, route_target, session, history)
+    return _serve_request(client, request, route_target, session)
 
 
-def _serve_request(client: Client, request: Request, lane: Lane, session: str | None) -> Handler:
+def _serve_request(client: Client, request: Request, route_target: RouteTarget, session: str | None) -> Handler:
     """The handler of a request by itself, apart from its conversation."""
-    engine, call = lane.engine, request.plan.call
-    passes, backend = engine.passes(call), _backend(lane)
+    engine, call = route_target.engine, request.plan.call
+    passes, backend = engine.passes(call), _backend(route_target)
     if engine.speaks_rest:
-        reads_reply = call.operation in INFERENCE_OPERATIONS and (lane.target.resume or engine.spec.always_stream)
+        reads_reply = call.operation in INFERENCE_OPERATIONS and (route_target.spec.resume or engine.spec.always_stream)
         if request.json_length is not None and not engine.spec.protocol.traits.takes_binary_tensors:
             passes, backend = False, Exchange
         elif passes and (not reads_reply or call.api is LlmApi.EMBEDDINGS):
@@ -202,25 +215,25 @@ def _serve_request(client: Client, request: Request, lane: Lane, session: str | 
         else:
             passes = False
     if passes and backend is not GrpcBackendCall:
-        return backend(client, request, lane, session)
+        return backend(client, request, route_target, session)
     if call.operation not in INFERENCE_OPERATIONS:
-        return ModelDescriptionHandler(client, request, lane)
-    return TranslatingHandler(client, request, lane, session, translator_for(call, lane), backend)
+        return ModelDescriptionHandler(client, request, route_target)
+    return TranslatingHandler(client, request, route_target, session, translator_for(call, route_target), backend)
 
 
-def _backend(lane: Lane) -> Serve:
-    """The handler that sends a translated request to the lane's engine."""
-    if lane.engine.speaks_rest:
+def _backend(route_target: RouteTarget) -> Serve:
+    """The handler that sends a translated request to the target's engine."""
+    if route_target.engine.speaks_rest:
         return _by_rest
-    return RestToGrpcHandler if lane.engine.speaks_grpc else GrpcBackendCall
+    return RestToGrpcHandler if route_target.engine.speaks_grpc else GrpcBackendCall
 
 
-def _by_rest(client: Client, request: Request, lane: Lane, session: str | None) -> Handler:
+def _by_rest(client: Client, request: Request, route_target: RouteTarget, session: str | None) -> Handler:
     """A repeated request does no harm where it is for text, or where a client of OpenAI's API wants vectors; it may do
     harm where a client of V2 wants an inference."""
     plan = request.plan
     is_inference = plan.call.api in _TENSOR_APIS and plan.api in _V2_APIS
-    return Exchange(client, request, lane, session, is_generation=not is_inference)
+    return Exchange(client, request, route_target, session, is_generation=not is_inference)
 
 
 _generation: Serve = partial(Exchange, is_generation=True)
@@ -229,18 +242,20 @@ _generation: Serve = partial(Exchange, is_generation=True)
 # Conversations
 
 
-def _serve_session(client: Client, request: Request, lane: Lane, session: str, history: HistorySpec) -> Handler:
+def _serve_session(
+    client: Client, request: Request, route_target: RouteTarget, session: str, history: HistorySpec
+) -> Handler:
     """The handler of a request that may be part of a conversation; an infer depends on its body."""
     if not history.engine_holds_state and request.plan.call.api is not LlmApi.INFER:
-        return ConversationHandler(client, request, lane, session, history, _backend(lane))
+        return ConversationHandler(client, request, route_target, session, history, _backend(route_target))
 
     def choose(client: Client, request: Request, body: bytes) -> Chosen:
         plain = decoded(request, body, client.plane.settings.limits.max_body_bytes)
         if history.engine_holds_state:
-            request, body = held_by_engine(request, plain, lane, session, history.session_field)
+            request, body = held_by_engine(request, plain, route_target, session, history.session_field)
         elif _is_text(request, plain):
-            return ConversationHandler(client, request, lane, session, history, _backend(lane)), body
-        return _serve_request(client, request, lane, session), body
+            return ConversationHandler(client, request, route_target, session, history, _backend(route_target)), body
+        return _serve_request(client, request, route_target, session), body
 
     return on_whole_body(client, request, choose)
 

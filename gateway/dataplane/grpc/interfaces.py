@@ -10,7 +10,7 @@ from gateway.dataplane.context.active_requests import Progress
 from gateway.dataplane.context.call_head import CallHead, CallTarget
 from gateway.dataplane.context.data_plane import DataPlane
 from gateway.dataplane.context.request_log import DecisionFacts, EndedRequest
-from gateway.dataplane.context.snapshot import Lane
+from gateway.dataplane.context.snapshot import RouteTarget
 from gateway.net.timer_wheel import Slot
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.infer_message_head import Names
@@ -32,7 +32,7 @@ class CallClient(Protocol):
         stream: Stream,
         error: GatewayError,
         request_id: bytes,
-        lane: Lane | None,
+        route_target: RouteTarget | None,
         *,
         begun: bool,
         code: int | None,
@@ -177,7 +177,7 @@ def log_call(
     request_id: bytes,
     *,
     facts: DecisionFacts | None = None,
-    lane: Lane | None = None,
+    route_target: RouteTarget | None = None,
     endpoint: str = "",
 ) -> None:
     ended = EndedRequest(
@@ -187,7 +187,7 @@ def log_call(
         reason=reason,
         seconds=monotonic() - started_at,
         request_id=request_id,
-        target=lane.target if lane is not None else None,
+        target=route_target.spec if route_target is not None else None,
         endpoint=endpoint,
         facts=facts,
     )

@@ -10,7 +10,7 @@ from time import monotonic
 
 from gateway.dataplane.context.active_requests import Progress, Stage
 from gateway.dataplane.context.call_head import CallHead
-from gateway.dataplane.context.snapshot import Lane
+from gateway.dataplane.context.snapshot import RouteTarget
 from gateway.dataplane.grpc.interfaces import CallClient, CallHandler, ClientCall, log_call
 from gateway.dataplane.grpc.reply_headers import OPENING, TRAILERS_OK, fell_silent, request_id_literal
 from gateway.protocol import grpc_services
@@ -129,10 +129,12 @@ class LocalCall(ClientCall):
             self._stream.send_trailers(TRAILERS_OK)
             self._client.call_ended(self._stream)
 
-    def _fail(self, error: GatewayError, lane: Lane | None = None) -> None:
+    def _fail(self, error: GatewayError, route_target: RouteTarget | None = None) -> None:
         if self._leave():
             self._count(error.status.http, error.kind.value)
-            self._client.call_failed(self._stream, error, self.request_id, lane, begun=self._has_begun, code=None)
+            self._client.call_failed(
+                self._stream, error, self.request_id, route_target, begun=self._has_begun, code=None
+            )
             self._client.call_ended(self._stream)
 
     def _begin(self, fields: list[Field] | None) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gateway.dataplane.context.outcome import ENERGY_FIELD
 from gateway.dataplane.context.reply_fields import EVERY_REPLY
-from gateway.dataplane.context.snapshot import Lane
+from gateway.dataplane.context.snapshot import RouteTarget
 from gateway.protocol.engine_load import read_energy
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.grpc_status import read_message, read_status, write_message, write_timeout
@@ -25,11 +25,11 @@ class RelayedBlock:
 
     __slots__ = ("http_status", "joules", "message", "status", "steady")
 
-    def __init__(self, block: Block, lane: Lane) -> None:
+    def __init__(self, block: Block, route_target: RouteTarget) -> None:
         fields = [field for field in block.fields if field[0] not in (_REQUEST_ID, b"content-length")]
         is_opening = block.fields[:1] and block.fields[0][0] == b":status"
         if is_opening:
-            fields += lane.reply_fields + EVERY_REPLY
+            fields += route_target.reply_fields + EVERY_REPLY
         self.steady = CachedHeaders(fields)
         status = block.value(b"grpc-status")
         self.status = read_status(status) if status is not None else None
@@ -39,18 +39,18 @@ class RelayedBlock:
         self.http_status = int(block.fields[0][1]) if is_opening else 200
 
 
-class RelayedBlocks(dict[Lane, RelayedBlock]):
-    """One block of an engine's reply for the clients of each lane."""
+class RelayedBlocks(dict[RouteTarget, RelayedBlock]):
+    """One block of an engine's reply for the clients of each target."""
 
 
-def relayed(block: Block, lane: Lane) -> RelayedBlock:
-    """The block for the clients of a lane, made once for each time that the engine's fields change."""
+def relayed(block: Block, route_target: RouteTarget) -> RelayedBlock:
+    """The block for the clients of a target, made once for each time that the engine's fields change."""
     cached = block.note
     if not isinstance(cached, RelayedBlocks):
         cached = block.note = RelayedBlocks()
-    made = cached.get(lane.base)
+    made = cached.get(route_target.base)
     if made is None:
-        made = cached[lane.base] = RelayedBlock(block, lane)
+        made = cached[route_target.base] = RelayedBlock(block, route_target)
     return made
 
 
@@ -68,12 +68,12 @@ def status_fields(code: int, message: str) -> list[Field]:
 
 
 def send_status(
-    stream: Stream, fields: list[Field], request_id: bytes, lane: Lane | None, *, begun: bool = False
+    stream: Stream, fields: list[Field], request_id: bytes, route_target: RouteTarget | None, *, begun: bool = False
 ) -> None:
     if begun:
         stream.send_trailers(CachedHeaders(fields))
     else:
-        named = lane.reply_fields if lane is not None else []
+        named = route_target.reply_fields if route_target is not None else []
         stream.send_headers(CachedHeaders(OPENING + fields + named), request_id_literal(request_id), ended=True)
 
 

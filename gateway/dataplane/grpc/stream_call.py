@@ -113,10 +113,12 @@ class StreamCall(ClientCall):
         target, names = self._router.first, self._router.names
         has_begun, num_backends = self.responses.has_begun, self._num_backends
         stage = Stage.ANSWERING if has_begun else Stage.REQUESTED if num_backends else Stage.READING
-        lane = target.lane if target is not None else None
+        route_target = target.route_target if target is not None else None
         model = names.model.decode("utf-8", "replace") if names is not None else ""
         url = next((backend.url for backend in self._backends.values() if backend.url), "")
-        return Progress(stage, self._started_at, self.request_id, lane, url, model, self._head.plan.request_line)
+        return Progress(
+            stage, self._started_at, self.request_id, route_target, url, model, self._head.plan.request_line
+        )
 
     def send_only(self, message: bytes, names: Names) -> None:
         """Send the one request of a call that has one; `message` has its prefix."""
@@ -272,10 +274,10 @@ class StreamCall(ClientCall):
             self.plane.metrics.unrouted.count_error(reason)
             self.plane.metrics.unrouted.count_failure(status, monotonic() - self._started_at)
         self._log(status, reason)
-        lane = next(iter(self._backends)).lane if self._backends else None
+        route_target = next(iter(self._backends)).route_target if self._backends else None
         self._close("" if is_counted else reason, status)
         begun = self.responses.has_begun
-        self._client.call_failed(self._stream, error, self.request_id, lane, begun=begun, code=code)
+        self._client.call_failed(self._stream, error, self.request_id, route_target, begun=begun, code=code)
         self._client.call_ended(self._stream)
 
     def _close(self, reason: str, status: int = 0) -> None:
@@ -288,6 +290,15 @@ class StreamCall(ClientCall):
     def _log(self, status: int, reason: str) -> None:
         if self.plane.request_log.is_on:
             target, names, head = self._router.first, self._router.names, self._head
-            lane = target.lane if target is not None else None
+            route_target = target.route_target if target is not None else None
             facts = DecisionFacts(head.plan.facts(names, units=head.units), head.session) if names is not None else None
-            log_call(self._client, head, status, reason, self._started_at, self.request_id, facts=facts, lane=lane)
+            log_call(
+                self._client,
+                head,
+                status,
+                reason,
+                self._started_at,
+                self.request_id,
+                facts=facts,
+                route_target=route_target,
+            )

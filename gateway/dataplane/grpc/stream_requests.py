@@ -112,13 +112,13 @@ class StreamRequests:
             plain = decompress(message, self._encoding, self._limit) if is_compressed else message
             names = read_names(plain, 0, len(plain))
             is_of_first = self._is_of_first_model(names)
-            keeps_session = self._router.reads_sessions and self._router.keeps_session(names, plain)
-            if self.is_one_model and (keeps_session or not is_of_first):
+            is_sticky = self._router.reads_sessions and self._router.is_sticky(names, plain)
+            if self.is_one_model and (is_sticky or not is_of_first):
                 assert self._first is not None
                 self._look_up(self._first)
             if not self.is_one_model:
                 self._look_up(names)
-            if self._lookup is None and keeps_session and not self._router.lookup_cached():
+            if self._lookup is None and is_sticky and not self._router.lookup_cached():
                 self._lookup = asyncio.get_running_loop().create_task(self._look_up_session())
             if self._lookup is None:
                 self._queue.popleft()

@@ -8,7 +8,7 @@ from time import monotonic
 from gateway.dataplane.context.call_head import CallHead, CallTarget
 from gateway.dataplane.context.prepared_head import no_route
 from gateway.dataplane.context.session_affinity import SessionAffinity
-from gateway.dataplane.context.snapshot import Lane
+from gateway.dataplane.context.snapshot import RouteTarget
 from gateway.dataplane.translation.model_description import is_decoupled
 from gateway.protocol.conversion.control_errors import RpcError
 from gateway.protocol.errors import ErrorKind, GatewayError
@@ -57,7 +57,7 @@ class StreamRouter:
         self._by_model[key] = target
         self._sessions.setdefault(target, session)
 
-    def keeps_session(self, names: Names, plain: bytes) -> bool:
+    def is_sticky(self, names: Names, plain: bytes) -> bool:
         """Whether a message goes where its session is, which `lookup_cached`, or else `look_up`, finds. Called where
         the rules read sessions."""
         if (names.model, names.version) in self._by_model:
@@ -68,9 +68,9 @@ class StreamRouter:
             decision = self._decide(names, plain)
         except GatewayError:  # `find` raises it
             return False
-        if isinstance(decision, Undecided) or decision[1] is None or not decision[0].lane.keeps_session:
+        if isinstance(decision, Undecided) or decision[1] is None or not decision[0].route_target.is_sticky:
             return False
-        if decision[0].lane.replay is not None:  # each is a request by itself: see `RestBackendStream`
+        if decision[0].route_target.replay is not None:  # each is a request by itself: see `RestBackendStream`
             return False
         self._decided = plain, self._of_all_units(decision[0]), decision[1]
         return True
@@ -79,16 +79,20 @@ class StreamRouter:
         """Whether the session is cached in this process."""
         assert self._decided is not None
         plain, target, session = self._decided
-        lane = self._affinity.lookup_cached(target.lane, session)
-        if lane is not None:
-            self._decided = plain, self._plan.target(lane), session
-        return lane is not None
+        route_target = self._affinity.lookup_cached(target.route_target, session)
+        if route_target is not None:
+            self._decided = plain, self._plan.target(route_target), session
+        return route_target is not None
 
     async def look_up(self) -> None:
         assert self._decided is not None
         plain, target, session = self._decided
-        lookup: asyncio.Future[Lane] = asyncio.get_running_loop().create_future()
-        self._affinity.find(target.lane, session, lambda lane: None if lookup.done() else lookup.set_result(lane))
+        lookup: asyncio.Future[RouteTarget] = asyncio.get_running_loop().create_future()
+        self._affinity.find(
+            target.route_target,
+            session,
+            lambda route_target: None if lookup.done() else lookup.set_result(route_target),
+        )
         self._decided = plain, self._plan.target(await lookup), session
 
     def find(self, names: Names, data: bytes, plain: bytes | None) -> CallTarget:
@@ -120,7 +124,7 @@ class StreamRouter:
 
     def _of_all_units(self, target: CallTarget) -> CallTarget:
         """One target for messages of all units of an experiment, since each target is a stream to an engine."""
-        return self._plan.target(target.lane.base)
+        return self._plan.target(target.route_target.base)
 
     def _decide(self, names: Names, plain: bytes) -> tuple[CallTarget, str | None] | Undecided:
         decision = self._plan.decide(names, None, self._head)
@@ -130,8 +134,8 @@ class StreamRouter:
 
     def _target_of_session(self, target: CallTarget, session: str) -> CallTarget:
         """The target at the endpoint where a session is."""
-        engine = target.lane.engine
-        if target.lane.keeps_place or isinstance(session, Sequence):
+        engine = target.route_target.engine
+        if target.route_target.sticky_endpoint or isinstance(session, Sequence):
             endpoint = self._affinity.choose(engine, session, monotonic())
         else:
             endpoint = engine.choose(session, monotonic())
@@ -162,14 +166,14 @@ class StreamRouter:
             # Messages without a route are refused in their turn; for those decided one by one no order is promised.
             self._know(key, decision is Undecided.NEEDS_BODY)
             return None
-        if not decision[0].lane.keeps_session:
+        if not decision[0].route_target.is_sticky:
             self.keep(key, *decision)
         return decision[0]
 
     async def query(self, key: Key, target: CallTarget) -> None:
         try:
             decoupled = await is_decoupled(
-                target.lane, key[0].decode("utf-8", "replace"), key[1].decode("utf-8", "replace")
+                target.route_target, key[0].decode("utf-8", "replace"), key[1].decode("utf-8", "replace")
             )
         except RpcError:
             decoupled = False  # it refuses the model, and will refuse the request once

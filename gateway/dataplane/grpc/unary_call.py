@@ -119,7 +119,7 @@ class UnaryCall(CallHandler):
         if isinstance(decision, Undecided):
             raise no_route(head.plan.facts(names))
         target, session = decision
-        if session is not None and target.lane.keeps_session:
+        if session is not None and target.route_target.is_sticky:
             self._look_up(message, target, session)
         else:
             self._is_over = True
@@ -128,12 +128,14 @@ class UnaryCall(CallHandler):
     def _look_up(self, message: MessageBody, target: CallTarget, session: str) -> None:
         """Go where the session is; a function of its own, since what a closure holds costs wherever it is used."""
         affinity, plan = self.client.plane.affinity, self.head.plan
-        lane = affinity.lookup_cached(target.lane, session)
-        if lane is not None:
-            self._go(message, plan.target(lane), session)
+        route_target = affinity.lookup_cached(target.route_target, session)
+        if route_target is not None:
+            self._go(message, plan.target(route_target), session)
             return
         self._is_looking_up = True
-        affinity.find(target.lane, session, lambda lane: self._go(message, plan.target(lane), session))
+        affinity.find(
+            target.route_target, session, lambda route_target: self._go(message, plan.target(route_target), session)
+        )
 
     def _go(self, message: MessageBody, target: CallTarget, session: str | None) -> None:
         if not self._is_over:

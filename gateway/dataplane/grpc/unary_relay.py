@@ -66,7 +66,9 @@ class UnaryRelay(GrpcFront, CallHandler):
         self._request_id = head.id or client.plane.new_request_id()
         self._id_literal = request_id_literal(self._request_id)
         # What `GrpcFront.__init__` would do, at the price of a call
-        attempts: UpstreamAttempts[Stream] = UpstreamAttempts(client.plane, self, target.lane, session, started_at)
+        attempts: UpstreamAttempts[Stream] = UpstreamAttempts(
+            client.plane, self, target.route_target, session, started_at
+        )
         self.attempts = attempts
         self._up = None
         if head.timeout is not None:
@@ -83,8 +85,8 @@ class UnaryRelay(GrpcFront, CallHandler):
     def mirror(self) -> None:
         """Capture the call for its route's shadow, where it is of the sample."""
         if self.is_inference:
-            tap, lane = self._client.plane.tap, self._target.lane
-            self._capture = start_capture(tap, lane, self._request_id, self.attempts.started_at)
+            tap, route_target = self._client.plane.tap, self._target.route_target
+            self._capture = start_capture(tap, route_target, self._request_id, self.attempts.started_at)
 
     # Events of the streams
 
@@ -100,7 +102,7 @@ class UnaryRelay(GrpcFront, CallHandler):
         if stream is not self._up:
             return
         attempts, now = self.attempts, monotonic()
-        reply = relayed(block, attempts.lane)
+        reply = relayed(block, attempts.route_target)
         if reply.joules is not None and attempts.meter is not None:
             attempts.meter.used_energy(reply.joules)
         if ended:
@@ -124,7 +126,7 @@ class UnaryRelay(GrpcFront, CallHandler):
             return
         attempts = self.attempts
         self._attempt.sent_on = self._up = None
-        reply = relayed(block, attempts.lane)
+        reply = relayed(block, attempts.route_target)
         if reply.joules is not None and attempts.meter is not None:
             attempts.meter.used_energy(reply.joules)
         self._stream.send_trailers(reply.steady)
@@ -168,7 +170,13 @@ class UnaryRelay(GrpcFront, CallHandler):
         model = names.model.decode("utf-8", "replace") if names is not None else ""
         request_line = self._head.plan.request_line
         return Progress(
-            attempts.stage(), attempts.started_at, self._request_id, attempts.lane, attempts.url, model, request_line
+            attempts.stage(),
+            attempts.started_at,
+            self._request_id,
+            attempts.route_target,
+            attempts.url,
+            model,
+            request_line,
         )
 
     def cancel(self, error: GatewayError) -> None:
@@ -203,8 +211,8 @@ class UnaryRelay(GrpcFront, CallHandler):
         passing = self._client.passing + self._head.passing + self._id_literal
         if attempts.expires_at:
             passing += timeout_literal(attempts.expires_at - now)
-        lane = attempts.lane
-        keeps = lane.engine.spec.retry.idempotent == "infer" or self._client.plane.request_log.keeps_bodies
+        route_target = attempts.route_target
+        keeps = route_target.engine.spec.retry.idempotent == "infer" or self._client.plane.request_log.keeps_bodies
         if attempts.replay is not None or self._capture is not None:
             keeps = True
             for copier in (attempts.replay, self._capture):
@@ -275,7 +283,7 @@ class UnaryRelay(GrpcFront, CallHandler):
     def _finish(self, now: float, http_status: int, status: int | None) -> None:
         self._is_over = True
         attempts, attempt, message = self.attempts, self._attempt, self._message
-        meter = attempts.meter if attempts.lane.meter is not None else None
+        meter = attempts.meter if attempts.route_target.meter is not None else None
         if attempts.replay is not None:
             attempts.replay.keep_input(is_good=status == OK)
         attempts.status = http_status
@@ -291,8 +299,8 @@ class UnaryRelay(GrpcFront, CallHandler):
 
     def attempts_failed(self, error: GatewayError, status: int) -> None:
         self._is_over = True
-        client, lane = self._client, self.attempts.lane
-        client.call_failed(self._stream, error, self._request_id, lane, begun=self._has_begun, code=None)
+        client, route_target = self._client, self.attempts.route_target
+        client.call_failed(self._stream, error, self._request_id, route_target, begun=self._has_begun, code=None)
         self._log(status, error.kind.value)
         client.call_ended(self._stream)
         if self._capture is not None:
@@ -319,6 +327,6 @@ class UnaryRelay(GrpcFront, CallHandler):
                 attempts.started_at,
                 self._request_id,
                 facts=facts_of_call(head, self._message),
-                lane=attempts.lane,
+                route_target=attempts.route_target,
                 endpoint=attempts.url,
             )

@@ -37,7 +37,7 @@ class UpstreamStream(GrpcFront):
         self._call = call
         self.target = target
         session = session if target.endpoint is None else None
-        super().__init__(UpstreamAttempts(call.plane, self, target.lane, session, monotonic()))
+        super().__init__(UpstreamAttempts(call.plane, self, target.route_target, session, monotonic()))
         self.attempts.is_timed = call.has_one_request
         self.attempts.first_endpoint = target.endpoint
         self._held: list[tuple[bytes, Names]] = []
@@ -132,7 +132,7 @@ class UpstreamStream(GrpcFront):
     def headers_received(self, stream: Stream, block: Block, ended: bool) -> None:
         if stream is not self._up:
             return
-        reply = relayed(block, self.target.lane)
+        reply = relayed(block, self.target.route_target)
         if ended:
             self._end(reply)
             return
@@ -160,7 +160,7 @@ class UpstreamStream(GrpcFront):
     def trailers_received(self, stream: Stream, block: Block) -> None:
         if stream is not self._up:
             return
-        reply = relayed(block, self.target.lane)
+        reply = relayed(block, self.target.route_target)
         readers = self.boundaries, self.reader or self.boundaries
         if reply.status == OK and not all(reader.is_between_messages for reader in readers):
             self._broke("the engine's stream ended in the middle of a response")

@@ -26,7 +26,7 @@ from gateway.dataplane.context.local_replies import (
 )
 from gateway.dataplane.context.prepared_head import FORWARDED
 from gateway.dataplane.context.server_timing import REQUEST_FIELD
-from gateway.dataplane.context.snapshot import Lane
+from gateway.dataplane.context.snapshot import RouteTarget
 from gateway.dataplane.mirroring.reply_capture import UNMIRRORED, ReplyCapture, start_capture
 from gateway.protocol.errors import GatewayError
 from gateway.wire.http1.head import Field, ResponseHead
@@ -37,29 +37,35 @@ _OWN = frozenset({b"content-length", b"expect", b"host", b"x-request-id", b"x-po
 _FOREIGN = _OWN | FORWARDED
 
 
-def mirrored(client: Client, request: Request, lane: Lane, session: str | None, serve: Serve) -> Handler:
-    """The handler of a request whose lane has a shadow; `serve` makes the one that answers."""
+def mirrored(client: Client, request: Request, route_target: RouteTarget, session: str | None, serve: Serve) -> Handler:
+    """The handler of a request whose target has a shadow; `serve` makes the one that answers."""
     plan = request.plan
     if not plan.is_inference or plan.without_body:
-        return serve(client, request, lane, session)
-    capture = start_capture(client.plane.tap, lane, request.id or b"", monotonic())
+        return serve(client, request, route_target, session)
+    capture = start_capture(client.plane.tap, route_target, request.id or b"", monotonic())
     if capture is None:
-        return serve(client, request, lane, session)
+        return serve(client, request, route_target, session)
     if request.id is None:  # both engines get the same
         request = request.of(plan)
         request.id = capture.request_id = client.plane.new_request_id()
-    return MirroringHandler(client, request, lane, session, serve, capture)
+    return MirroringHandler(client, request, route_target, session, serve, capture)
 
 
 class MirroringHandler(ForwardingHandler):
     """See `interfaces.Client` and `interfaces.Handler`."""
 
     def __init__(
-        self, client: Client, request: Request, lane: Lane, session: str | None, serve: Serve, capture: ReplyCapture
+        self,
+        client: Client,
+        request: Request,
+        route_target: RouteTarget,
+        session: str | None,
+        serve: Serve,
+        capture: ReplyCapture,
     ) -> None:
         self._client = client
         self._request = request
-        self._route = lane.target.route
+        self._route = route_target.spec.route
         self._capture = capture
         self._body = Copy(capture.max_bytes)
         self.plane = client.plane
@@ -68,7 +74,7 @@ class MirroringHandler(ForwardingHandler):
         self.forwarded_proto_line = client.forwarded_proto_line
         self.is_tls = client.is_tls
         self.takes_payload = client.takes_payload
-        self._handler: Handler = serve(self, request, lane, session)
+        self._handler: Handler = serve(self, request, route_target, session)
 
     # As the handler
 
@@ -90,12 +96,14 @@ class MirroringHandler(ForwardingHandler):
     def is_paused(self) -> bool:
         return self._client.is_paused
 
-    def relay(self, head: ResponseHead, lane: Lane, added: Sequence[Field], request_id: bytes, data: bytes) -> None:
+    def relay(
+        self, head: ResponseHead, route_target: RouteTarget, added: Sequence[Field], request_id: bytes, data: bytes
+    ) -> None:
         # Without framing, the copy's body ends with the copy.
         is_framed = head.is_chunked and not self.takes_payload and not self._request.plan.head.is_http_10
         ending = CHUNKS + KEEP_ALIVE_END if is_framed else KEEP_ALIVE_END
-        self._capture.add(relayed(head, lane, added, request_id, ending, data))
-        self._client.relay(head, lane, added, request_id, data)
+        self._capture.add(relayed(head, route_target, added, request_id, ending, data))
+        self._client.relay(head, route_target, added, request_id, data)
 
     def write(self, data: bytes) -> None:
         self._capture.add(data)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from time import monotonic
 
 from gateway.dataplane.context.capture import CapturedFacts, Copy, Tap
-from gateway.dataplane.context.snapshot import Lane
+from gateway.dataplane.context.snapshot import RouteTarget
 from gateway.protocol.errors import ErrorKind
 
 # Refusals to reduce load: a candidate would get what limits keep from the route's own engine.
@@ -17,15 +17,15 @@ UNMIRRORED = (ErrorKind.RATE_LIMITED, ErrorKind.OVERLOADED)
 class ReplyCapture:
     """Copies a reply of up to `max_bytes`; `encoding` is that of a call's messages."""
 
-    def __init__(self, tap: Tap, lane: Lane, request_id: bytes, started_at: float) -> None:
-        assert lane.shadow is not None
+    def __init__(self, tap: Tap, route_target: RouteTarget, request_id: bytes, started_at: float) -> None:
+        assert route_target.shadow is not None
         self._tap = tap
-        self._lane = lane
+        self._route_target = route_target
         self.request_id = request_id
         self._started_at = started_at
         self._first_at = 0.0
         self.encoding = b""
-        self.max_bytes = lane.shadow.max_bytes
+        self.max_bytes = route_target.shadow.max_bytes
         self._reply = Copy(self.max_bytes)
 
     def add(self, data: bytes) -> None:
@@ -39,7 +39,7 @@ class ReplyCapture:
         if request is None or not self._reply.is_whole:
             self.drop("too_long")
             return
-        now, target = monotonic(), self._lane.target
+        now, target = monotonic(), self._route_target.spec
         facts = CapturedFacts(
             route=target.route,
             engine=target.engine,
@@ -52,17 +52,17 @@ class ReplyCapture:
             seconds=now - self._started_at,
             first_seconds=(self._first_at or now) - self._started_at,
         )
-        assert self._lane.shadow is not None
-        self._tap.give(facts, request, self._reply.pieces, self._lane.shadow.max_in_flight)
+        assert self._route_target.shadow is not None
+        self._tap.give(facts, request, self._reply.pieces, self._route_target.shadow.max_in_flight)
 
     def drop(self, reason: str) -> None:
-        self._tap.drop(self._lane.target.route, reason)
+        self._tap.drop(self._route_target.spec.route, reason)
 
 
-def start_capture(tap: Tap, lane: Lane, request_id: bytes, started_at: float) -> ReplyCapture | None:
-    """The capture of a request to this lane; None where it is not sampled, or no capture is taken now."""
-    shadow = lane.shadow
+def start_capture(tap: Tap, route_target: RouteTarget, request_id: bytes, started_at: float) -> ReplyCapture | None:
+    """The capture of a request to this target; None where it is not sampled, or no capture is taken now."""
+    shadow = route_target.shadow
     if shadow is None or random.random() >= shadow.sample:
         return None
-    is_open = tap.is_open_for(lane.target.route, shadow.max_in_flight)
-    return ReplyCapture(tap, lane, request_id, started_at) if is_open else None
+    is_open = tap.is_open_for(route_target.spec.route, shadow.max_in_flight)
+    return ReplyCapture(tap, route_target, request_id, started_at) if is_open else None

@@ -12,7 +12,7 @@ from gateway.dataplane.context.in_process_client import InProcessClient, ReplySi
 from gateway.dataplane.context.interfaces import Handler, Serve
 from gateway.dataplane.context.local_handler import ErrorHandler
 from gateway.dataplane.context.prepared_head import PreparedHead
-from gateway.dataplane.context.snapshot import Lane
+from gateway.dataplane.context.snapshot import RouteTarget
 from gateway.dataplane.grpc.interfaces import CallClient
 from gateway.dataplane.grpc.local_call import LocalCall
 from gateway.dataplane.grpc.reply_headers import send_status, status_fields
@@ -34,8 +34,8 @@ _REASON = b"x-pointsman-reason"
 
 
 class GrpcToRestCall(LocalCall, ReplySink):
-    """Collects and converts the message, then the reply. `serve` makes the handler for the `decided` lane and session;
-    a call without these is about the fleet."""
+    """Collects and converts the message, then the reply. `serve` makes the handler for the `decided` target and
+    session; a call without these is about the fleet."""
 
     __slots__ = ("_body", "_decided", "_fields", "_handler", "_rpc", "_serve", "_status")
 
@@ -44,7 +44,7 @@ class GrpcToRestCall(LocalCall, ReplySink):
         client: CallClient,
         stream: Stream,
         head: CallHead,
-        decided: tuple[Lane, str | None] | None = None,
+        decided: tuple[RouteTarget, str | None] | None = None,
         serve: Serve | None = None,
     ) -> None:
         super().__init__(client, stream, head)
@@ -121,19 +121,21 @@ class GrpcToRestCall(LocalCall, ReplySink):
         except RpcError as error:  # of an engine, or of the gateway for the fleet
             self._leave()
             named = [field for field in self._fields if field[0] == _REASON]
-            send_status(self._stream, status_fields(error.code, error.message) + named, self.request_id, self._lane)
+            send_status(
+                self._stream, status_fields(error.code, error.message) + named, self.request_id, self._route_target
+            )
             self._client.call_ended(self._stream)
         except GatewayError as error:
-            self._fail(error, self._lane)
+            self._fail(error, self._route_target)
         else:
             self._write(message, [field for field in self._fields if field[0].startswith(_OUR_FIELDS)])
             self._succeed()
 
     def refused(self, error: GatewayError, fields: Sequence[Field]) -> None:
-        self._fail(error, self._lane)
+        self._fail(error, self._route_target)
 
     def reply_broken(self, event: bytes) -> None:
-        self._fail(GatewayError(ErrorKind.UPSTREAM_RESET, "the engine broke its reply off"), self._lane)
+        self._fail(GatewayError(ErrorKind.UPSTREAM_RESET, "the engine broke its reply off"), self._route_target)
 
     def _converted(self, body: bytes) -> bytes:
         if self._rpc.operation is not Operation.INFER:
@@ -143,7 +145,7 @@ class GrpcToRestCall(LocalCall, ReplySink):
         return infer_response_of_rest(body, json_bytes_of(self._fields))
 
     @property
-    def _lane(self) -> Lane | None:
+    def _route_target(self) -> RouteTarget | None:
         return self._decided[0] if self._decided is not None else None
 
 

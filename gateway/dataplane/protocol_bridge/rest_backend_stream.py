@@ -15,7 +15,7 @@ from gateway.dataplane.attempts.upstream_attempts import UpstreamHandler
 from gateway.dataplane.context.call_head import CallHead, CallTarget
 from gateway.dataplane.context.in_process_client import InProcessClient, ReplySink
 from gateway.dataplane.context.interfaces import Handler, Serve
-from gateway.dataplane.context.snapshot import Lane
+from gateway.dataplane.context.snapshot import RouteTarget
 from gateway.dataplane.conversation.session_forwarding import session_of
 from gateway.dataplane.grpc.interfaces import CallClient
 from gateway.dataplane.grpc.stream_call import StreamCall
@@ -234,24 +234,25 @@ class _Exchange(ReplySink):
 
     async def _begin(self, framed: bytes, session: str | None) -> None:
         owner = self._owner
-        plane, lane, head = owner.call.plane, owner.target.lane, owner.head
+        plane, route_target, head = owner.call.plane, owner.target.route_target, owner.head
         try:
             converted = await self._converted(framed)
             request = rest_of_call(owner.client, head, converted, owner.call.request_id)
-            if lane.target.history is not None or lane.replay is not None:  # each message may be of another session
+            # each message may be of another session
+            if route_target.spec.history is not None or route_target.replay is not None:
                 session = session_of(request, converted.body)
-                if session is not None and lane.replay is not None:
-                    lane = await self._looked_up(lane, session)
+                if session is not None and route_target.replay is not None:
+                    route_target = await self._looked_up(route_target, session)
         except RpcError as error:
             owner.fail(error.message, error.code, self._names)
         except GatewayError as error:
             plane.metrics.unrouted.count_error(error.kind.value)
             owner.fail(error.message, error.status.grpc, self._names)
         except Exception:
-            _log.exception("cannot convert a message for %s", lane)
+            _log.exception("cannot convert a message for %s", route_target)
             owner.fail("the gateway failed to ask the engine; its log says why", INTERNAL, self._names)
         else:
-            handler = self._handler = owner.serve(self._client, request, lane, session)
+            handler = self._handler = owner.serve(self._client, request, route_target, session)
             if owner.target.endpoint is not None and isinstance(handler, UpstreamHandler):
                 handler.attempts.first_endpoint = owner.target.endpoint
             handler.body_received(converted.body.data, True)
@@ -265,22 +266,24 @@ class _Exchange(ReplySink):
             limit = owner.call.plane.settings.limits.max_body_bytes
             message = decompress(message, owner.head.plan.encoding, limit)
         model, version = names.model.decode("utf-8", "replace"), names.version.decode("utf-8", "replace")
-        if not await is_decoupled(owner.target.lane, model, version):
+        if not await is_decoupled(owner.target.route_target, model, version):
             return rest_of_infer(message)
-        self._metadata = await query_metadata(owner.target.lane, model, version)
+        self._metadata = await query_metadata(owner.target.route_target, model, version)
         self._wants_final = _FINAL in message
         self._events = SseReader()
         body = generate_of_infer_request(message, self._metadata)
         return RestRequest("POST", f"{model_path(model, version)}/generate_stream", body)
 
-    async def _looked_up(self, lane: Lane, session: str) -> Lane:
-        """The lane of a session's message."""
+    async def _looked_up(self, route_target: RouteTarget, session: str) -> RouteTarget:
+        """The target of a session's message."""
         affinity = self._owner.call.plane.affinity
-        cached = affinity.lookup_cached(lane, session)
+        cached = affinity.lookup_cached(route_target, session)
         if cached is not None:
             return cached
-        lookup: asyncio.Future[Lane] = asyncio.get_running_loop().create_future()
-        affinity.find(lane, session, lambda lane: None if lookup.done() else lookup.set_result(lane))
+        lookup: asyncio.Future[RouteTarget] = asyncio.get_running_loop().create_future()
+        affinity.find(
+            route_target, session, lambda route_target: None if lookup.done() else lookup.set_result(route_target)
+        )
         return await lookup
 
     # The reply: see `ReplySink`

@@ -14,7 +14,7 @@ from gateway.dataplane.context.head_reader import Request
 from gateway.dataplane.context.interfaces import Client, Handler
 from gateway.dataplane.context.local_handler import log_request
 from gateway.dataplane.context.request_body import declared_json_bytes, decoded
-from gateway.dataplane.context.snapshot import Lane
+from gateway.dataplane.context.snapshot import RouteTarget
 from gateway.dataplane.grpc.in_process_stream import InProcessStream
 from gateway.dataplane.grpc.interfaces import CallHandler
 from gateway.dataplane.grpc.message_body import WholeMessage
@@ -51,19 +51,19 @@ _GENERATES = (Operation.GENERATE, Operation.GENERATE_STREAM)
 
 
 class RestToGrpcHandler(Handler):
-    """Reads the body whole, and calls the lane's engine with the attempts, limits and counters of any call. It is the
+    """Reads the body whole, and calls the target's engine with the attempts, limits and counters of any call. It is the
     client of that call."""
 
     __slots__ = (
         "_call",
         "_client",
-        "_lane",
         "_pieces",
         "_plan",
         "_relay",
         "_reply",
         "_request",
         "_request_id",
+        "_route_target",
         "_session",
         "_started_at",
         "_stream",
@@ -74,16 +74,16 @@ class RestToGrpcHandler(Handler):
         "plane",
     )
 
-    def __init__(self, client: Client, request: Request, lane: Lane, session: str | None) -> None:
+    def __init__(self, client: Client, request: Request, route_target: RouteTarget, session: str | None) -> None:
         self._client = client
         self._request = request = request.timed()
         self._plan = request.plan
-        self._lane = lane
+        self._route_target = route_target
         self._session = session
         self._request_id = request.id or client.plane.new_request_id()
         self._pieces: list[bytes] = []
         self._started_at = monotonic()
-        self._reply = RestToGrpcReply(client, self._plan, lane, self._request_id)
+        self._reply = RestToGrpcReply(client, self._plan, route_target, self._request_id)
         if request.timing is not None:
             self._reply.timing_fields = self._timing_fields
         self._stream = InProcessStream(self._reply)
@@ -144,7 +144,7 @@ class RestToGrpcHandler(Handler):
         if progress is not None:
             return replace(progress, protocol=self._plan.facts.protocol, model=self._plan.facts.model)
         stage = Stage.REQUESTED if self._task is not None else Stage.READING
-        return progress_of(self._request, stage, self._started_at, id=self._request_id, lane=self._lane)
+        return progress_of(self._request, stage, self._started_at, id=self._request_id, route_target=self._route_target)
 
     # The call
 
@@ -163,7 +163,7 @@ class RestToGrpcHandler(Handler):
             reply.rpc, message = rpc_request(method, plan.head.target.decode("latin-1"), body)
         head = self._call_head()
         names = read_names(message, 0, len(message))
-        target, whole = head.plan.target(self._lane), WholeMessage(framed(message), names)
+        target, whole = head.plan.target(self._route_target), WholeMessage(framed(message), names)
         self._call = self._relay = relay = UnaryRelay(
             self, self._stream, head, whole, target, self._session, monotonic()
         )
@@ -175,7 +175,7 @@ class RestToGrpcHandler(Handler):
         model, version = call.model or "", call.version or ""
         streams = call.operation is Operation.GENERATE_STREAM
         try:
-            metadata = await query_metadata(self._lane, model, version)
+            metadata = await query_metadata(self._route_target, model, version)
             message = infer_request_of_generate(body, metadata, model, version)
         except RpcError as error:
             self._count("", rest_error(error.code, error.message).status)
@@ -195,7 +195,7 @@ class RestToGrpcHandler(Handler):
         if streams:
             self._client.write_at_once()
         head = self._call_head()
-        decided = ((model.encode(), version.encode()), head.plan.target(self._lane), self._session)
+        decided = ((model.encode(), version.encode()), head.plan.target(self._route_target), self._session)
         self._call = stream_call = StreamCall(self, self._stream, head, UpstreamStream, decided)
         stream_call.send_only(framed(message), read_names(message, 0, len(message)))
 
@@ -232,7 +232,7 @@ class RestToGrpcHandler(Handler):
         stream: Stream,
         error: GatewayError,
         request_id: bytes,
-        lane: Lane | None,
+        route_target: RouteTarget | None,
         *,
         begun: bool,
         code: int | None,
@@ -251,16 +251,24 @@ class RestToGrpcHandler(Handler):
 
     def _count(self, reason: str, status: int) -> None:
         """Count and log; `reason` is empty where the engine has refused, `status` is 0 where the client is gone."""
-        series = self._lane.series(None)
+        series = self._route_target.series(None)
         seconds = monotonic() - self._started_at
         if reason:
             series.count_error(reason)
         if status:
             series.count_failure(status, seconds)
-        meter = self._lane.meter
+        meter = self._route_target.meter
         if meter is not None and self._plan.is_inference:
             self._measure(meter, reason, status, seconds)
-        log_request(self._client, self._request, status, reason, self._started_at, self._request_id, lane=self._lane)
+        log_request(
+            self._client,
+            self._request,
+            status,
+            reason,
+            self._started_at,
+            self._request_id,
+            route_target=self._route_target,
+        )
 
     def _measure(self, meter: Meter, reason: str, status: int, seconds: float) -> None:
         """Report to an experiment: a client that is gone, and a bad request, say nothing of the arm."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from gateway.dataplane.context.interfaces import Client
 from gateway.dataplane.context.local_replies import JSON
 from gateway.dataplane.context.prepared_head import PreparedHead
-from gateway.dataplane.context.snapshot import Lane
+from gateway.dataplane.context.snapshot import RouteTarget
 from gateway.protocol.conversion.control import rest_response
 from gateway.protocol.conversion.control_errors import rest_error
 from gateway.protocol.conversion.errors import error_json
@@ -41,9 +41,9 @@ class RestToGrpcReply:
         "_answers",
         "_client",
         "_errors",
-        "_lane",
         "_plan",
         "_request_id",
+        "_route_target",
         "begun",
         "is_over",
         "rpc",
@@ -51,10 +51,10 @@ class RestToGrpcReply:
         "wanted",
     )
 
-    def __init__(self, client: Client, plan: PreparedHead, lane: Lane, request_id: bytes) -> None:
+    def __init__(self, client: Client, plan: PreparedHead, route_target: RouteTarget, request_id: bytes) -> None:
         self._client = client
         self._plan = plan
-        self._lane = lane
+        self._route_target = route_target
         self._request_id = request_id
         self.timing_fields: Callable[[], list[Field]] = list
         self._answers: list[bytes] = []
@@ -104,7 +104,7 @@ class RestToGrpcReply:
     def reply_broken(self, error: GatewayError, fields: dict[bytes, bytes]) -> None:
         if self.is_over:
             return
-        self._lane.series(None).count_error(error.kind.value)
+        self._route_target.series(None).count_error(error.kind.value)
         if self.begun:
             self._write_event(sse_of_error(error.message), fields)
             self._end_events(fields)
@@ -179,7 +179,7 @@ class RestToGrpcReply:
     def _own_fields(self, fields: dict[bytes, bytes]) -> list[Field]:
         named = [field for field in fields.items() if field[0].startswith(_OUR_FIELDS) and field[0] != _REASON]
         if not named:
-            named = self._lane.reply_fields
+            named = self._route_target.reply_fields
         return [*named, *self.timing_fields(), (b"x-request-id", self._request_id)]
 
     # Events

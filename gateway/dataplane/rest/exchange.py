@@ -19,7 +19,7 @@ from gateway.dataplane.context.local_handler import log_request
 from gateway.dataplane.context.local_replies import error_event
 from gateway.dataplane.context.outcome import ENERGY_FIELD, GenerationUsage, count_energy
 from gateway.dataplane.context.request_body import RequestBody
-from gateway.dataplane.context.snapshot import Lane
+from gateway.dataplane.context.snapshot import RouteTarget
 from gateway.dataplane.rest.generation_reader import GenerationReader
 from gateway.limits.limit import expected_tokens
 from gateway.net.http1_client import Http1ClientConnection
@@ -41,7 +41,7 @@ _SAFE_METHODS = frozenset({"GET", "HEAD"})
 
 
 class Exchange(UpstreamHandler):
-    """A request for the engine of one lane, from its head to the end of its reply.
+    """A request for the engine of one target, from its head to the end of its reply.
 
     A generation is read on its way by a `GenerationReader`, and may be requested again until the client has read a
     token: it leaves nothing behind.
@@ -67,7 +67,13 @@ class Exchange(UpstreamHandler):
     _attempt: Attempt[Http1ClientConnection]  # set by `start_attempt`, before anything of a reply can come
 
     def __init__(
-        self, client: Client, request: Request, lane: Lane, session: str | None, *, is_generation: bool = False
+        self,
+        client: Client,
+        request: Request,
+        route_target: RouteTarget,
+        session: str | None,
+        *,
+        is_generation: bool = False,
     ) -> None:
         plane, plan, now = client.plane, request.plan, monotonic()
         self._client = client
@@ -75,7 +81,9 @@ class Exchange(UpstreamHandler):
         self._request = request
         self._request_id = request.id or plane.new_request_id()
         self._body = RequestBody(request, plane.settings.limits.retry_body_bytes)
-        self.attempts: UpstreamAttempts[Http1ClientConnection] = UpstreamAttempts(plane, self, lane, session, now)
+        self.attempts: UpstreamAttempts[Http1ClientConnection] = UpstreamAttempts(
+            plane, self, route_target, session, now
+        )
         if plan.wants_timing:
             self._request = request = request.timed(now)
             self.attempts.timing = request.timing
@@ -144,7 +152,7 @@ class Exchange(UpstreamHandler):
             attempts.stage(),
             attempts.started_at,
             id=self._request_id,
-            lane=attempts.lane,
+            route_target=attempts.route_target,
             endpoint=attempts.url,
         )
 
@@ -174,9 +182,9 @@ class Exchange(UpstreamHandler):
 
     def _send(self, connection: Http1ClientConnection, now: float) -> None:
         plan, body, client, request, attempt = self._plan, self._body, self._client, self._request, self._attempt
-        lane = self.attempts.lane
-        engine = lane.engine
-        leads = plan if lane is plan.lane else plan.leading(lane)
+        route_target = self.attempts.route_target
+        engine = route_target.engine
+        leads = plan if route_target is plan.route_target else plan.leading(route_target)
         attempt.sent_on = connection
         attempt.sent_at = now
         connection.begin(self._generation or self, wants_payload=client.takes_payload or plan.head.is_http_10)
@@ -228,7 +236,7 @@ class Exchange(UpstreamHandler):
     def reply_started(self, head: ResponseHead, data: bytes, ended: bool) -> None:
         now = monotonic()
         attempts, attempt, plan, client = self.attempts, self._attempt, self._plan, self._client
-        lane = attempts.lane
+        route_target = attempts.route_target
         if ended:
             attempt.sent_on = None  # the connection is back in its pool
             if head.status >= 400 and attempts.replay is not None and attempts.sequence_forgotten(data):
@@ -236,13 +244,13 @@ class Exchange(UpstreamHandler):
         attempts.reply_began(attempt, head.status, now)
         self._active_at = now
         self._response_bytes = len(data)
-        if lane.engine.spec.load.source == "orca":
+        if route_target.engine.spec.load.source == "orca":
             report = head.value(ENERGY_FIELD)
             load = read_orca(report) if report is not None else None
             if load is not None:
                 attempt.endpoint.observe_load(load)
-        if lane.meter is not None and plan.is_inference:
-            count_energy(lane.meter, head.value(ENERGY_FIELD))
+        if route_target.meter is not None and plan.is_inference:
+            count_energy(route_target.meter, head.value(ENERGY_FIELD))
         if head.length is None:
             if (head.value(b"content-type") or b"").startswith(b"text/event-stream"):
                 self._is_event_stream = True
@@ -250,7 +258,7 @@ class Exchange(UpstreamHandler):
             if head.ends_at_close:
                 self._is_relayed = False
         added = attempts.timing_fields(now) if plan.wants_timing else ()
-        client.relay(head, lane, added, self._request_id, b"" if plan.without_body else data)
+        client.relay(head, route_target, added, self._request_id, b"" if plan.without_body else data)
         if ended:
             if attempt.is_open:
                 self._finish(now)
@@ -274,7 +282,7 @@ class Exchange(UpstreamHandler):
 
     def _finish(self, now: float) -> None:
         attempts, attempt, size = self.attempts, self._attempt, self._body.size
-        meter, status = attempts.lane.meter, attempts.status
+        meter, status = attempts.route_target.meter, attempts.status
         if self._generation is not None:
             self._generation.finish(now)
         if attempts.replay is not None:
@@ -293,7 +301,7 @@ class Exchange(UpstreamHandler):
         if self._generation is not None:
             self._generation.leave()
         if not attempts.status:
-            fields = [*attempts.lane.reply_fields, *attempts.timing_fields(monotonic())]
+            fields = [*attempts.route_target.reply_fields, *attempts.timing_fields(monotonic())]
             attempts.status = status
             client.refuse(error, [*fields, (b"x-request-id", self._request_id)])
             return
@@ -302,9 +310,17 @@ class Exchange(UpstreamHandler):
 
     def _log(self, status: int, reason: str) -> None:
         attempts, since, body = self.attempts, self.attempts.started_at, self._body
-        lane, url = attempts.lane, attempts.url
+        route_target, url = attempts.route_target, attempts.url
         log_request(
-            self._client, self._request, status, reason, since, self._request_id, lane=lane, endpoint=url, body=body
+            self._client,
+            self._request,
+            status,
+            reason,
+            since,
+            self._request_id,
+            route_target=route_target,
+            endpoint=url,
+            body=body,
         )
 
     # See `AttemptFront`
@@ -326,10 +342,10 @@ class Exchange(UpstreamHandler):
         return is_sent and not self._body.is_complete and not self._waits_for_engine
 
     def sequence_input(self) -> Input | None:
-        body, plan, lane = self._body, self._plan, self.attempts.lane
+        body, plan, route_target = self._body, self._plan, self.attempts.route_target
         if not (body.is_complete and body.can_be_sent_again):
             return None
-        opening = plan.opening if lane is plan.lane else plan.leading(lane).opening
+        opening = plan.opening if route_target is plan.route_target else plan.leading(route_target).opening
         fields = [field for field in (*plan.head.fields, *self._request.volatile) if field[0] in _OF_BODIES]
         return Input(Sent.REST, opening.split(b" ")[1], tuple(fields), body.held())
 

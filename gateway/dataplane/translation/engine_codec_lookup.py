@@ -1,4 +1,4 @@
-"""How the engine of a lane is asked for text: in which API, with which template, as which kind of model."""
+"""How the engine of a target is asked for text: in which API, with which template, as which kind of model."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from time import strftime
 from typing import Any
 
 from gateway.config.specs import EngineSpec
-from gateway.dataplane.context.snapshot import Lane
+from gateway.dataplane.context.snapshot import RouteTarget
 from gateway.dataplane.translation.model_description import TtlCache, query_config, query_metadata
 from gateway.protocol.conversion.control import json_of_response
 from gateway.protocol.conversion.control_errors import RpcError, rest_error
@@ -27,35 +27,35 @@ _FOR_PROMPTS = (LlmApi.COMPLETIONS, LlmApi.CHAT, LlmApi.MESSAGES, LlmApi.RESPONS
 _flavours = TtlCache[Flavour]()
 
 
-def known_side(lane: Lane, generation: Generation, version: str) -> EngineSide | None:
-    """How the lane's engine is asked; None where it must be asked about the model first (`find_side`). Raises:
+def known_side(route_target: RouteTarget, generation: Generation, version: str) -> EngineSide | None:
+    """How the target's engine is asked; None where it must be asked about the model first (`find_side`). Raises:
     GatewayError(UNSUPPORTED) where it cannot be asked for text at all."""
-    spec = lane.engine.spec
-    model = lane.target.model or generation.model
+    spec = route_target.engine.spec
+    model = route_target.spec.model or generation.model
     if spec.protocol.traits.has_dialects:
         return _openai_side(spec, model, generation)
     if not spec.protocol.is_v2:
         what = f"engine '{spec.name}' speaks {spec.protocol.value}, which has no place for a generation of text"
         raise GatewayError(ErrorKind.UNSUPPORTED, what)
-    flavour = _flavours.get(lane, model, version)
+    flavour = _flavours.get(route_target, model, version)
     return _generate_side(spec, model, version, flavour) if flavour is not None else None
 
 
-async def find_side(lane: Lane, generation: Generation, version: str) -> EngineSide:
+async def find_side(route_target: RouteTarget, generation: Generation, version: str) -> EngineSide:
     """The same, once a V2 engine has told about the model. Raises: GatewayError."""
-    model = lane.target.model or generation.model
-    metadata = await find_metadata(lane, generation.model, version)
+    model = route_target.spec.model or generation.model
+    metadata = await find_metadata(route_target, generation.model, version)
     flavour = flavour_of(metadata)
     if flavour.kind is Kind.TRTLLM:  # whether its stream repeats itself is told by its configuration alone
-        flavour = flavour_of(metadata, await _config(lane, generation.model, version))
-    _flavours.put(lane, flavour, model, version)
-    return _generate_side(lane.engine.spec, model, version, flavour)
+        flavour = flavour_of(metadata, await _config(route_target, generation.model, version))
+    _flavours.put(route_target, flavour, model, version)
+    return _generate_side(route_target.engine.spec, model, version, flavour)
 
 
-async def find_metadata(lane: Lane, model: str, version: str) -> dict[str, Any]:
+async def find_metadata(route_target: RouteTarget, model: str, version: str) -> dict[str, Any]:
     """What a V2 engine says of a model, which is named as the client does. Raises: GatewayError."""
     try:
-        metadata = await query_metadata(lane, model, version)
+        metadata = await query_metadata(route_target, model, version)
     except RpcError as error:
         kind = ErrorKind.NOT_FOUND if rest_error(error.code, "").status == 404 else ErrorKind.UPSTREAM_PROTOCOL
         raise GatewayError(kind, error.message) from error
@@ -63,10 +63,10 @@ async def find_metadata(lane: Lane, model: str, version: str) -> dict[str, Any]:
     return described
 
 
-async def _config(lane: Lane, model: str, version: str) -> dict[str, Any] | None:
+async def _config(route_target: RouteTarget, model: str, version: str) -> dict[str, Any] | None:
     """A model's configuration; None where its engine tells none."""
     try:
-        answer = await query_config(lane, model, version)
+        answer = await query_config(route_target, model, version)
     except RpcError:
         return None
     config: dict[str, Any] = json_of_response("ModelConfig", answer)

@@ -14,7 +14,7 @@ from gateway.dataplane.context.active_requests import Progress, progress_of
 from gateway.dataplane.context.head_reader import Request
 from gateway.dataplane.context.interfaces import Client
 from gateway.dataplane.context.local_handler import log_request
-from gateway.dataplane.context.snapshot import Lane
+from gateway.dataplane.context.snapshot import RouteTarget
 from gateway.observability.arms import Meter
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.grpc_status import http_status
@@ -29,12 +29,12 @@ class GrpcBackendCall(UpstreamHandler):
 
     __slots__ = ("_client", "_message", "_request", "attempts")
 
-    def __init__(self, client: Client, request: Request, lane: Lane, session: str | None) -> None:
+    def __init__(self, client: Client, request: Request, route_target: RouteTarget, session: str | None) -> None:
         self._client = client
         self._request = request
         self._message = b""
         self.attempts: UpstreamAttempts[asyncio.Task[None]] = UpstreamAttempts(
-            client.plane, self, lane, session, monotonic()
+            client.plane, self, route_target, session, monotonic()
         )
         self.attempts.timing = request.timing
 
@@ -50,7 +50,7 @@ class GrpcBackendCall(UpstreamHandler):
     def progress(self) -> Progress:
         attempts = self.attempts
         stage, since = attempts.stage(), attempts.started_at
-        return progress_of(self._request, stage, since, lane=attempts.lane, endpoint=attempts.url)
+        return progress_of(self._request, stage, since, route_target=attempts.route_target, endpoint=attempts.url)
 
     # See `AttemptFront`
 
@@ -79,7 +79,7 @@ class GrpcBackendCall(UpstreamHandler):
     # The call
 
     async def _call(self, attempt: Attempt[asyncio.Task[None]]) -> None:
-        engine, endpoint = self.attempts.lane.engine, attempt.endpoint
+        engine, endpoint = self.attempts.route_target.engine, attempt.endpoint
         try:
             answered = await call_unary(
                 endpoint,
@@ -92,7 +92,7 @@ class GrpcBackendCall(UpstreamHandler):
             attempt.sent_on = None
             self.attempts.failed(error, was_sent=error.kind is not ErrorKind.UPSTREAM_CONNECT)
         except Exception:
-            _log.exception("cannot call %s", self.attempts.lane)
+            _log.exception("cannot call %s", self.attempts.route_target)
             attempt.sent_on = None
             text = "the gateway failed to call the engine; its log says why"
             self.attempts.fail(GatewayError(ErrorKind.INTERNAL, text))
@@ -101,7 +101,7 @@ class GrpcBackendCall(UpstreamHandler):
             self._answer(attempt, answered)
 
     def _answer(self, attempt: Attempt[asyncio.Task[None]], answered: UnaryReply) -> None:
-        attempts, lane, request_id = self.attempts, self.attempts.lane, self._request.id or b""
+        attempts, route_target, request_id = self.attempts, self.attempts.route_target, self._request.id or b""
         status = 200 if answered.is_good else http_status(answered.status)
         body = answered.message if answered.is_good else orjson.dumps({"error": answered.text})
         now = monotonic()
@@ -109,17 +109,25 @@ class GrpcBackendCall(UpstreamHandler):
         timing = attempts.timing_fields(now)
         attempts.status = status
         attempts.answered(attempt, len(self._message), len(body), now, is_good=True)
-        if lane.meter is not None and self.is_inference:
-            lane.meter.answered(request_id, status, len(self._message), seconds)
+        if route_target.meter is not None and self.is_inference:
+            route_target.meter.answered(request_id, status, len(self._message), seconds)
         self._report(status, "")
-        fields = [*lane.reply_fields, *timing, (b"x-request-id", request_id)]
+        fields = [*route_target.reply_fields, *timing, (b"x-request-id", request_id)]
         self._client.respond(status, body, fields, GRPC if answered.is_good else JSON)
 
     def attempts_failed(self, error: GatewayError, status: int) -> None:
         self._report(status, error.kind.value)
-        fields = [*self.attempts.lane.reply_fields, (b"x-request-id", self._request.id or b"")]
+        fields = [*self.attempts.route_target.reply_fields, (b"x-request-id", self._request.id or b"")]
         self._client.refuse(error, fields)
 
     def _report(self, status: int, reason: str) -> None:
         attempts, since = self.attempts, self.attempts.started_at
-        log_request(self._client, self._request, status, reason, since, lane=attempts.lane, endpoint=attempts.url)
+        log_request(
+            self._client,
+            self._request,
+            status,
+            reason,
+            since,
+            route_target=attempts.route_target,
+            endpoint=attempts.url,
+        )

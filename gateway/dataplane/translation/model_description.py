@@ -16,7 +16,7 @@ from gateway.dataplane.context.interfaces import Client
 from gateway.dataplane.context.local_handler import LocalHandler
 from gateway.dataplane.context.local_replies import error_content
 from gateway.dataplane.context.reply_fields import reason_fields
-from gateway.dataplane.context.snapshot import Lane
+from gateway.dataplane.context.snapshot import RouteTarget
 from gateway.protocol.conversion.control import response_of_json, rpc_response
 from gateway.protocol.conversion.control_errors import RpcError
 from gateway.protocol.conversion.errors import read_error
@@ -59,24 +59,24 @@ Value = TypeVar("Value")
 
 
 class TtlCache(Generic[Value]):
-    """What the engines of lanes said, by what they were asked about; forgotten all at once where it is too much."""
+    """What the engines of targets said, by what they were asked about; forgotten all at once where it is too much."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple[int, tuple[str, ...]], tuple[float, Lane, Value]] = {}
+        self._known: dict[tuple[int, tuple[str, ...]], tuple[float, RouteTarget, Value]] = {}
 
-    def get(self, lane: Lane, *key: str) -> Value | None:
-        lane = lane.base
-        known = self._known.get((id(lane), key))
-        # Another lane may have the identity of one that is gone.
-        if known is None or known[1] is not lane or monotonic() >= known[0]:
+    def get(self, route_target: RouteTarget, *key: str) -> Value | None:
+        route_target = route_target.base
+        known = self._known.get((id(route_target), key))
+        # Another target may have the identity of one that is gone.
+        if known is None or known[1] is not route_target or monotonic() >= known[0]:
             return None
         return known[2]
 
-    def put(self, lane: Lane, value: Value, *key: str) -> None:
+    def put(self, route_target: RouteTarget, value: Value, *key: str) -> None:
         if len(self._known) >= _MAX_REMEMBERED:
             self._known.clear()
-        lane = lane.base
-        self._known[(id(lane), key)] = (monotonic() + _REMEMBERED_SECONDS, lane, value)
+        route_target = route_target.base
+        self._known[(id(route_target), key)] = (monotonic() + _REMEMBERED_SECONDS, route_target, value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,13 +92,13 @@ class Description:
 _known = TtlCache[Description]()
 
 
-async def describe(lane: Lane, model: str, version: str) -> Description:
+async def describe(route_target: RouteTarget, model: str, version: str) -> Description:
     """The description of a model by its name at the engine. Raises: GatewayError (NOT_FOUND where the engine has no
     such model, UPSTREAM_... where no answer comes)."""
-    description = _known.get(lane, model, version)
+    description = _known.get(route_target, model, version)
     if description is None:
-        description = await DESCRIBERS[lane.engine.spec.protocol](lane.engine, model, version)
-        _known.put(lane, description, model, version)
+        description = await DESCRIBERS[route_target.engine.spec.protocol](route_target.engine, model, version)
+        _known.put(route_target, description, model, version)
     return description
 
 
@@ -212,23 +212,23 @@ DESCRIBERS: dict[EngineProtocol, Callable[[Engine, str, str], Awaitable[Descript
 _messages = TtlCache[bytes]()  # serialised responses, by RPC, model and version
 
 
-async def query_metadata(lane: Lane, model: str, version: str) -> bytes:
+async def query_metadata(route_target: RouteTarget, model: str, version: str) -> bytes:
     """A serialised ModelMetadataResponse; `model` as the client names it. Raises: RpcError where the engine refuses,
     GatewayError where no answer comes."""
-    return await _cached("ModelMetadata", lane, model, version)
+    return await _cached("ModelMetadata", route_target, model, version)
 
 
-async def query_config(lane: Lane, model: str, version: str) -> bytes:
+async def query_config(route_target: RouteTarget, model: str, version: str) -> bytes:
     """A serialised ModelConfigResponse; `model` as the client names it. Raises: as `query_metadata`."""
-    return await _cached("ModelConfig", lane, model, version)
+    return await _cached("ModelConfig", route_target, model, version)
 
 
-async def is_decoupled(lane: Lane, model: str, version: str) -> bool:
+async def is_decoupled(route_target: RouteTarget, model: str, version: str) -> bool:
     """Whether a request may have any number of responses. MLServer has no such flag, and answers each REST request
     once. Raises: as `query_metadata`."""
-    if not lane.engine.spec.protocol.traits.reports_decoupled:
+    if not route_target.engine.spec.protocol.traits.reports_decoupled:
         return False
-    answer = await query_config(lane, model, version)
+    answer = await query_config(route_target, model, version)
     try:
         config = parse("inference.ModelConfigResponse", answer).config
     except ValueError as error:
@@ -236,18 +236,18 @@ async def is_decoupled(lane: Lane, model: str, version: str) -> bool:
     return bool(config.model_transaction_policy.decoupled)
 
 
-async def _cached(rpc: str, lane: Lane, model: str, version: str) -> bytes:
-    cached = _messages.get(lane, rpc, model, version)
+async def _cached(rpc: str, route_target: RouteTarget, model: str, version: str) -> bytes:
+    cached = _messages.get(route_target, rpc, model, version)
     if cached is None:
-        cached = await _query(rpc, lane, lane.target.model or model, version)
-        _messages.put(lane, cached, rpc, model, version)
+        cached = await _query(rpc, route_target, route_target.spec.model or model, version)
+        _messages.put(route_target, cached, rpc, model, version)
     return cached
 
 
-async def _query(rpc: str, lane: Lane, model: str, version: str) -> bytes:
-    engine = lane.engine
+async def _query(rpc: str, route_target: RouteTarget, model: str, version: str) -> bytes:
+    engine = route_target.engine
     if not engine.spec.protocol.is_v2:
-        description = await describe(lane, model, version)
+        description = await describe(route_target, model, version)
         return response_of_json(rpc, description.config if rpc == "ModelConfig" else description.metadata)
     endpoint = _choose(engine)
     if endpoint.streams is not None:
@@ -265,9 +265,9 @@ async def _query(rpc: str, lane: Lane, model: str, version: str) -> bytes:
 class ModelDescriptionHandler(LocalHandler):
     """Answers what a V2 client asks about a model of such an engine."""
 
-    def __init__(self, client: Client, request: Request, lane: Lane) -> None:
+    def __init__(self, client: Client, request: Request, route_target: RouteTarget) -> None:
         super().__init__(client, request)
-        self._lane = lane
+        self._route_target = route_target
         self._task: asyncio.Task[None] | None = None
 
     def body_received(self, data: bytes, ended: bool) -> None:
@@ -280,17 +280,17 @@ class ModelDescriptionHandler(LocalHandler):
         super().client_gone(reason, status)
 
     async def _answer(self) -> None:
-        call, lane = self._plan.call, self._lane
+        call, route_target = self._plan.call, self._route_target
         name = call.model or ""
         try:
-            found = await describe(lane, lane.target.model or name, call.version or "")
+            found = await describe(route_target, route_target.spec.model or name, call.version or "")
         except GatewayError as error:
-            fields = [*lane.reply_fields, *reason_fields(error)]
+            fields = [*route_target.reply_fields, *reason_fields(error)]
             body = error_content(error, self._plan.api)
             self._respond(error.status.http, body, fields, reason=error.kind.value)
             return
         if call.operation is Operation.MODEL_READY:
-            self._respond(200 if found.is_ready else 400, b"", lane.reply_fields, "text/plain")
+            self._respond(200 if found.is_ready else 400, b"", route_target.reply_fields, "text/plain")
         else:
             content = found.config if call.operation is Operation.MODEL_CONFIG else found.metadata
-            self._respond(200, orjson.dumps(content), lane.reply_fields)
+            self._respond(200, orjson.dumps(content), route_target.reply_fields)

@@ -23,7 +23,7 @@ from gateway.dataplane.context.outcome import OutcomeRecorder
 from gateway.dataplane.context.prepared_head import PreparedHead
 from gateway.dataplane.context.reply_fields import reason_fields
 from gateway.dataplane.context.request_body import decoded
-from gateway.dataplane.context.snapshot import Lane, Snapshot
+from gateway.dataplane.context.snapshot import RouteTarget, Snapshot
 from gateway.dataplane.translation.engine_codec_lookup import find_side, known_side
 from gateway.dataplane.translation.reply_writer import HEAD_BYTES, TranslatedReply
 from gateway.protocol.engine_load import Readiness
@@ -51,7 +51,7 @@ _OF_THE_CLIENT = frozenset(
 _MAX_REMEMBERED = 1024
 
 # Makes the translator of a request from its body; a coroutine where the engine must be asked about the model first.
-Make = Callable[[Request, bytes, Lane], Translator | Awaitable[Translator]]
+Make = Callable[[Request, bytes, RouteTarget], Translator | Awaitable[Translator]]
 
 
 class TranslatingHandler(Handler, ReplySink):
@@ -63,7 +63,6 @@ class TranslatingHandler(Handler, ReplySink):
         "_client",
         "_handler",
         "_is_streaming",
-        "_lane",
         "_make",
         "_outcome",
         "_pieces",
@@ -71,6 +70,7 @@ class TranslatingHandler(Handler, ReplySink):
         "_request",
         "_rest",
         "_resume_policy",
+        "_route_target",
         "_session",
         "_started_at",
         "_status",
@@ -80,14 +80,20 @@ class TranslatingHandler(Handler, ReplySink):
     )
 
     def __init__(
-        self, client: Client, request: Request, lane: Lane, session: str | None, make: Make, backend: Serve
+        self,
+        client: Client,
+        request: Request,
+        route_target: RouteTarget,
+        session: str | None,
+        make: Make,
+        backend: Serve,
     ) -> None:
         self._client = client
         if request.id is None:
             request = request.of(request.plan)
             request.id = client.plane.new_request_id()
         self._request = request = request.timed()
-        self._lane = lane
+        self._route_target = route_target
         self._session = session
         self._make = make
         self._backend = backend
@@ -95,7 +101,7 @@ class TranslatingHandler(Handler, ReplySink):
         self._resume_policy = _ResumePolicy(request.plan.snapshot)
         self._rest = InProcessClient.of(client, self)
         self._started_at = monotonic()
-        self._outcome = OutcomeRecorder(lane, request.plan.is_inference, request.id or b"", self._started_at)
+        self._outcome = OutcomeRecorder(route_target, request.plan.is_inference, request.id or b"", self._started_at)
         self._pieces: list[bytes] = []
         self._translator: Translator = cast(Translator, None)  # set before the engine is asked
         self._handler: Handler | None = None
@@ -122,7 +128,7 @@ class TranslatingHandler(Handler, ReplySink):
         self._outcome.body_received(len(body))
         try:
             body = decoded(self._request, body, self._client.plane.settings.limits.max_body_bytes)
-            made = self._make(self._request, body, self._lane)
+            made = self._make(self._request, body, self._route_target)
         except Exception as error:
             self._refuse(self._reported(error))
             return
@@ -159,7 +165,7 @@ class TranslatingHandler(Handler, ReplySink):
         if self._handler is not None:
             return self._handler.progress()
         stage = Stage.REQUESTED if self._task is not None else Stage.READING
-        return progress_of(self._request, stage, self._started_at, lane=self._lane)
+        return progress_of(self._request, stage, self._started_at, route_target=self._route_target)
 
     # Asking
 
@@ -182,13 +188,13 @@ class TranslatingHandler(Handler, ReplySink):
             self._send(engine_request)
 
     def _send(self, engine_request: EngineRequest) -> None:
-        lane = self._lane.unmeasured  # it is measured here, whatever becomes of this handler
-        request = _request_towards(self._request, lane, engine_request)
+        route_target = self._route_target.unmeasured  # it is measured here, whatever becomes of this handler
+        request = _request_towards(self._request, route_target, engine_request)
         self._streams_any_type = engine_request.streams_any_type
         self._reply.dropped = engine_request.dropped
         self._status, self._answer, self._is_streaming = 0, [], False
         self._rest = InProcessClient.of(self._client, self)
-        handler = self._handler = self._backend(self._rest, request, lane, self._session)
+        handler = self._handler = self._backend(self._rest, request, route_target, self._session)
         self._resume_policy.apply(handler)
         handler.body_received(engine_request.body, True)
 
@@ -237,7 +243,8 @@ class TranslatingHandler(Handler, ReplySink):
             known = self._reported(error)
             event = error_event(known, self._request.plan.api)
             if known.kind is not ErrorKind.UPSTREAM_RESET or not self._resumes(broken, event):
-                self._lane.series(None).count_error(known.kind.value)  # the engine has counted its answer as such
+                # the engine has counted its answer as such
+                self._route_target.series(None).count_error(known.kind.value)
                 self._end_badly(known, event)
 
     def refused(self, error: GatewayError, fields: Sequence[Field]) -> None:
@@ -269,11 +276,13 @@ class TranslatingHandler(Handler, ReplySink):
         translator = self._translator
         if not self.begun or not isinstance(translator, GenerationTranslator) or not translator.can_resume:
             return False
-        lane = self._resume_policy.next_lane(self._lane, broken if isinstance(broken, UpstreamHandler) else None)
-        if lane is None:
+        route_target = self._resume_policy.next_target(
+            self._route_target, broken if isinstance(broken, UpstreamHandler) else None
+        )
+        if route_target is None:
             return False
-        is_same, self._lane = lane is self._lane, lane
-        self._outcome.goes_on(lane)
+        is_same, self._route_target = route_target is self._route_target, route_target
+        self._outcome.goes_on(route_target)
         if is_same:
             self._resume(translator, event)
         else:
@@ -284,7 +293,9 @@ class TranslatingHandler(Handler, ReplySink):
         """Go on at another engine, which may speak another API."""
         generation, version = translator.generation, self._request.plan.call.version or ""
         try:
-            side = known_side(self._lane, generation, version) or await find_side(self._lane, generation, version)
+            side = known_side(self._route_target, generation, version) or await find_side(
+                self._route_target, generation, version
+            )
         except Exception as error:
             self._end_badly(self._reported(error), event)
         else:
@@ -338,7 +349,7 @@ class TranslatingHandler(Handler, ReplySink):
         api = self._request.plan.api
         status = error_status(error, api)
         self._count(error.kind.value, status)
-        fields = [*self._lane.reply_fields, *reason_fields(error), (b"x-request-id", self._request.id or b"")]
+        fields = [*self._route_target.reply_fields, *reason_fields(error), (b"x-request-id", self._request.id or b"")]
         self._client.respond(status, error_content(error, api), fields)
 
     def _reported(self, error: Exception) -> GatewayError:
@@ -349,12 +360,12 @@ class TranslatingHandler(Handler, ReplySink):
         return GatewayError(ErrorKind.INTERNAL, "the gateway failed to translate; its log says why")
 
     def _count(self, reason: str, status: int) -> None:
-        series = self._lane.series(None)
+        series = self._route_target.series(None)
         seconds = monotonic() - self._started_at
         series.count_error(reason)
         if status:
             series.count_failure(status, seconds)
-        log_request(self._client, self._request, status, reason, self._started_at, lane=self._lane)
+        log_request(self._client, self._request, status, reason, self._started_at, route_target=self._route_target)
 
 
 # How often one generation goes on elsewhere.
@@ -371,14 +382,14 @@ class _ResumePolicy:
         self._left: tuple[Endpoint, ...] = ()
         self._num_resumed = 0
 
-    def next_lane(self, lane: Lane, broken: UpstreamHandler | None) -> Lane | None:
-        """Another endpoint's lane: of the same engine, else of another arm's; the only one there is, where it may serve
-        again; None where the generation ends. `broken` is the request that did not come to its end."""
-        if self._num_resumed == _MAX_RESUMED or not lane.target.resume:
+    def next_target(self, route_target: RouteTarget, broken: UpstreamHandler | None) -> RouteTarget | None:
+        """Another endpoint's target: of the same engine, else of another arm's; the only one there is, where it may
+        serve again; None where the generation ends. `broken` is the request that did not come to its end."""
+        if self._num_resumed == _MAX_RESUMED or not route_target.spec.resume:
             return None
         if broken is not None and broken.attempts.endpoint is not None:
             self._left = (*self._left, broken.attempts.endpoint)
-        found = self._lane_with_others(lane)
+        found = self._target_with_others(route_target)
         if found is not None:
             self._num_resumed += 1
             found.series(None).count_tokens().resumed += 1
@@ -392,17 +403,17 @@ class _ResumePolicy:
             if self._left:
                 handler.attempts.tried = self._left
 
-    def _lane_with_others(self, lane: Lane) -> Lane | None:
-        for other in (lane, *self._snapshot.lanes_beside(lane)):
+    def _target_with_others(self, route_target: RouteTarget) -> RouteTarget | None:
+        for other in (route_target, *self._snapshot.other_arms(route_target)):
             left = [endpoint for endpoint in other.engine.endpoints if endpoint not in self._left]
             if any(endpoint.condition is not Readiness.DOWN for endpoint in left):
                 return other
         self._left = ()
-        return lane if lane.engine.endpoints[0].condition is not Readiness.DOWN else None
+        return route_target if route_target.engine.endpoints[0].condition is not Readiness.DOWN else None
 
 
-def _request_towards(request: Request, lane: Lane, engine_request: EngineRequest) -> Request:
-    """What the lane's engine is asked for a client's request, with the client's own fields as far as they still hold.
+def _request_towards(request: Request, route_target: RouteTarget, engine_request: EngineRequest) -> Request:
+    """What the target's engine is asked for a client's request, with the client's own fields as far as they still hold.
     Anthropic's clients tell their key in a field of its own: engines read it where all others do."""
     volatile = [field for field in request.volatile if field[0] not in _OF_THE_CLIENT]
     head = request.plan.head
@@ -412,14 +423,20 @@ def _request_towards(request: Request, lane: Lane, engine_request: EngineRequest
     volatile.append((_LENGTH, b"%d" % len(engine_request.body)))
     if request.id is not None:
         volatile.append((_REQUEST_ID, request.id))
-    made = Request(_plan_towards(request.plan, lane, engine_request), volatile)
+    made = Request(_plan_towards(request.plan, route_target, engine_request), volatile)
     made.timing = request.timing
     return made
 
 
-def _plan_towards(plan: PreparedHead, lane: Lane, engine_request: EngineRequest) -> PreparedHead:
+def _plan_towards(plan: PreparedHead, route_target: RouteTarget, engine_request: EngineRequest) -> PreparedHead:
     known = plan.translated
-    key = (id(lane), engine_request.method, engine_request.path, engine_request.content_type, engine_request.fields)
+    key = (
+        id(route_target),
+        engine_request.method,
+        engine_request.path,
+        engine_request.content_type,
+        engine_request.fields,
+    )
     found = known.get(key)
     if found is None:
         fields: list[Field] = [field for field in plan.head.fields if field[0] not in _OF_THE_CLIENT]
@@ -428,5 +445,7 @@ def _plan_towards(plan: PreparedHead, lane: Lane, engine_request: EngineRequest)
         fields += engine_request.fields
         if len(known) >= _MAX_REMEMBERED:
             known.clear()
-        found = known[key] = plan.towards(lane, engine_request.method, engine_request.path, fields, engine_request.api)
+        found = known[key] = plan.towards(
+            route_target, engine_request.method, engine_request.path, fields, engine_request.api
+        )
     return found

@@ -7,7 +7,7 @@ from time import time
 
 from gateway.dataplane.context.head_reader import Request
 from gateway.dataplane.context.request_body import declared_json_bytes
-from gateway.dataplane.context.snapshot import Lane
+from gateway.dataplane.context.snapshot import RouteTarget
 from gateway.dataplane.translation.engine_codec_lookup import find_metadata, find_side, known_side
 from gateway.dataplane.translation.model_description import describe
 from gateway.dataplane.translation.translation import Make
@@ -32,35 +32,39 @@ from gateway.protocol.v2_facts import read_body_facts
 _TEXT_INPUT = "text_input"
 
 
-def make_generation(request: Request, body: bytes, lane: Lane) -> Translator | Awaitable[Translator]:
+def make_generation(request: Request, body: bytes, route_target: RouteTarget) -> Translator | Awaitable[Translator]:
     """The translator of a request for text. Raises: GatewayError where the request is malformed or the engine cannot be
     asked for it."""
-    if request.plan.call.api is LlmApi.INFER and _embeds(request, body, lane):
-        model = lane.target.model or request.plan.call.model or ""
+    if request.plan.call.api is LlmApi.INFER and _embeds(request, body, route_target):
+        model = route_target.spec.model or request.plan.call.model or ""
         head_bytes = declared_json_bytes(request.json_length, len(body))
-        return InferByEmbedding(body, head_bytes, path=f"{lane.engine.spec.base_path}/embeddings", model=model)
+        return InferByEmbedding(body, head_bytes, path=f"{route_target.engine.spec.base_path}/embeddings", model=model)
     generation, make_writer = read_generation(request, body)
     version = request.plan.call.version or ""
-    side = known_side(lane, generation, version)
+    side = known_side(route_target, generation, version)
     if side is not None:
-        return translator_of(request, generation, make_writer, lane, side)
+        return translator_of(request, generation, make_writer, route_target, side)
 
     async def make_later() -> Translator:
-        return translator_of(request, generation, make_writer, lane, await find_side(lane, generation, version))
+        return translator_of(
+            request, generation, make_writer, route_target, await find_side(route_target, generation, version)
+        )
 
     return make_later()
 
 
 def translator_of(
-    request: Request, generation: Generation, make_writer: MakeWriter, lane: Lane, side: EngineSide
+    request: Request, generation: Generation, make_writer: MakeWriter, route_target: RouteTarget, side: EngineSide
 ) -> GenerationTranslator:
     """The translator of a generation for an engine that is asked so."""
     api = request.plan.call.api
     assert api is not None
     prefix = API_CODECS[api].id_prefix if api in API_CODECS else ""
     reply_id = prefix + (request.id or b"").decode("latin-1")
-    writer = make_writer(generation, id=reply_id, created=int(time()), model=lane.target.model or generation.model)
-    return GenerationTranslator(generation, side, writer, always_stream=lane.engine.spec.always_stream)
+    writer = make_writer(
+        generation, id=reply_id, created=int(time()), model=route_target.spec.model or generation.model
+    )
+    return GenerationTranslator(generation, side, writer, always_stream=route_target.engine.spec.always_stream)
 
 
 def read_generation(request: Request, body: bytes) -> tuple[Generation, MakeWriter]:
@@ -79,92 +83,92 @@ def read_generation(request: Request, body: bytes) -> tuple[Generation, MakeWrit
     return codec.read_request(body), codec.reply_writer
 
 
-def _embeds(request: Request, body: bytes, lane: Lane) -> bool:
+def _embeds(request: Request, body: bytes, route_target: RouteTarget) -> bool:
     """Whether a V2 infer asks an OpenAI engine for vectors: its one input is not the text of a generation."""
-    spec = lane.engine.spec
+    spec = route_target.engine.spec
     if not spec.protocol.traits.has_dialects or LlmApi.EMBEDDINGS.value not in spec.dialects:
         return False
     facts = read_body_facts(Operation.INFER, body[: declared_json_bytes(request.json_length, len(body))])
     return len(facts.inputs) == 1 and facts.inputs[0].name != _TEXT_INPUT
 
 
-def make_embedding(request: Request, body: bytes, lane: Lane) -> Translator | Awaitable[Translator]:
+def make_embedding(request: Request, body: bytes, route_target: RouteTarget) -> Translator | Awaitable[Translator]:
     """The translator of an OpenAI client's request for embeddings, for a V2 engine. Raises: GatewayError."""
-    spec = lane.engine.spec
+    spec = route_target.engine.spec
     if not spec.protocol.is_v2:
         what = f"engine '{spec.name}' has no embeddings: its dialects are {', '.join(spec.dialects)}"
         raise GatewayError(ErrorKind.UNSUPPORTED, what)
-    return _embedding(read_embeddings(body), lane)
+    return _embedding(read_embeddings(body), route_target)
 
 
-async def _embedding(embeddings: EmbeddingsRequest, lane: Lane) -> Translator:
-    signature = signature_of(await find_metadata(lane, embeddings.model, ""))
-    drop = lane.engine.spec.unsupported == "drop"
-    return EmbeddingByInfer(embeddings, signature, model=lane.target.model or embeddings.model, drop=drop)
+async def _embedding(embeddings: EmbeddingsRequest, route_target: RouteTarget) -> Translator:
+    signature = signature_of(await find_metadata(route_target, embeddings.model, ""))
+    drop = route_target.engine.spec.unsupported == "drop"
+    return EmbeddingByInfer(embeddings, signature, model=route_target.spec.model or embeddings.model, drop=drop)
 
 
-def make_tfserving(request: Request, body: bytes, lane: Lane) -> Translator | Awaitable[Translator]:
+def make_tfserving(request: Request, body: bytes, route_target: RouteTarget) -> Translator | Awaitable[Translator]:
     """The translator of an inference for a TF Serving. Raises: GatewayError where the request is malformed or such
     engines have no place for it."""
-    _check_operation(request, lane)
+    _check_operation(request, route_target)
     operation = request.plan.call.operation
     if operation is not Operation.INFER:
-        what = f"engine '{lane.engine.spec.name}' speaks tfserving, which has no '{operation.value}'"
+        what = f"engine '{route_target.engine.spec.name}' speaks tfserving, which has no '{operation.value}'"
         raise GatewayError(ErrorKind.UNSUPPORTED, what)
-    if not lane.engine.speaks_rest:
-        return CallTranslation(_v2_request(request, body, lane))
-    translation = InferTranslation(_v2_request(request, body, lane))
+    if not route_target.engine.speaks_rest:
+        return CallTranslation(_v2_request(request, body, route_target))
+    translation = InferTranslation(_v2_request(request, body, route_target))
     is_predict = translation.requested.method is Method.PREDICT
-    return _with_signatures(lane, translation) if is_predict else translation
+    return _with_signatures(route_target, translation) if is_predict else translation
 
 
-def make_torchserve(request: Request, body: bytes, lane: Lane) -> Translator:
+def make_torchserve(request: Request, body: bytes, route_target: RouteTarget) -> Translator:
     """The translator of an inference or a generation for a TorchServe. Raises: GatewayError, as `make_tfserving`."""
-    _check_operation(request, lane)
-    make = torchserve_translator if lane.engine.speaks_rest else TorchServeCallTranslator
-    return make(_v2_request(request, body, lane), Envelope(lane.engine.spec.envelope))
+    _check_operation(request, route_target)
+    make = torchserve_translator if route_target.engine.speaks_rest else TorchServeCallTranslator
+    return make(_v2_request(request, body, route_target), Envelope(route_target.engine.spec.envelope))
 
 
-def _check_operation(request: Request, lane: Lane) -> None:
+def _check_operation(request: Request, route_target: RouteTarget) -> None:
     """Raises: GatewayError(UNSUPPORTED) where an engine that has gRPC alone cannot do what is requested."""
     operation = request.plan.call.operation
-    if not lane.engine.speaks_rest and operation is not Operation.INFER:
-        name = lane.engine.spec.name
+    if not route_target.engine.speaks_rest and operation is not Operation.INFER:
+        name = route_target.engine.spec.name
         what = f"engine '{name}' has gRPC alone, which has no '{operation.value}': give it an http address"
         raise GatewayError(ErrorKind.UNSUPPORTED, what)
 
 
-def _v2_request(request: Request, body: bytes, lane: Lane) -> V2Request:
+def _v2_request(request: Request, body: bytes, route_target: RouteTarget) -> V2Request:
     call = request.plan.call
     head_bytes = declared_json_bytes(request.json_length, len(body))
-    model = lane.target.model or call.model or ""
+    model = route_target.spec.model or call.model or ""
     return V2Request(
-        call.operation, body, head_bytes, model, call.version or "", drop=lane.engine.spec.unsupported == "drop"
+        call.operation, body, head_bytes, model, call.version or "", drop=route_target.engine.spec.unsupported == "drop"
     )
 
 
-async def _with_signatures(lane: Lane, translation: InferTranslation) -> Translator:
+async def _with_signatures(route_target: RouteTarget, translation: InferTranslation) -> Translator:
     """TF Serving's JSON does not tell datatypes, so the model's signatures must be known."""
     target = translation.requested.target
     name = f"{target.name}:{target.label}" if target.label else target.name
-    found = await describe(lane, name, target.version)
+    found = await describe(route_target, name, target.version)
     if found.signatures is not None:
         translation.know(found.signatures)
     return translation
 
 
-def make_mlserver(request: Request, body: bytes, lane: Lane) -> Translator:
+def make_mlserver(request: Request, body: bytes, route_target: RouteTarget) -> Translator:
     """The translator of what MLServer lacks of Triton's V2: generate, and tensors behind the JSON."""
-    return mlserver_translator(_v2_request(request, body, lane))
+    return mlserver_translator(_v2_request(request, body, route_target))
 
 
-def make_infer_stream(request: Request, body: bytes, lane: Lane) -> Translator:
+def make_infer_stream(request: Request, body: bytes, route_target: RouteTarget) -> Translator:
     """The translator of MLServer's infer_stream for an engine that has generate_stream. Raises: GatewayError."""
-    spec = lane.engine.spec
+    spec = route_target.engine.spec
     if not spec.protocol.is_v2:
         what = f"engine '{spec.name}' speaks {spec.protocol.value}, which has no infer_stream: ask generate_stream"
         raise GatewayError(ErrorKind.UNSUPPORTED, what)
-    return InferStreamTranslator(_v2_request(request, body, lane))
+    return InferStreamTranslator(_v2_request(request, body, route_target))
 
 
 # By the client's API; `None` stands for every other one.
@@ -182,7 +186,7 @@ TRANSLATORS: dict[EngineProtocol, Mapping[LlmApi | None, Make]] = {
 }
 
 
-def translator_for(call: ApiCall, lane: Lane) -> Make:
-    """What makes the translator of a request for this lane's engine."""
-    makers = TRANSLATORS[lane.engine.spec.protocol]
+def translator_for(call: ApiCall, route_target: RouteTarget) -> Make:
+    """What makes the translator of a request for this target's engine."""
+    makers = TRANSLATORS[route_target.engine.spec.protocol]
     return makers.get(call.api) or makers[None]
