@@ -24,6 +24,7 @@ class HttpCase(Case):
     exchange: str
     connections: int | None = None  # None: as --connections says
     unique_heads: bool = False
+    has_many_routes: bool = False  # for proxies of its own, see `MIXED_PROXIES`
 
     @property
     def may_use_wrk(self) -> bool:
@@ -35,6 +36,12 @@ CASES = {
     for case in (
         HttpCase(name="small", title="small JSON infer", exchange="small"),
         HttpCase(name="unique", title="small JSON infer, every head unique", exchange="small", unique_heads=True),
+        HttpCase(
+            name="mixed",
+            title="500 users, 40 models, every head and body unique",
+            exchange="mixed",
+            has_many_routes=True,
+        ),
         HttpCase(
             name="tensor",
             title="600 KB tensor in, 600 KB tensor out",
@@ -94,12 +101,21 @@ def answer_of(running: Running, exchange_name: str) -> tuple[int, bytes]:
         connection.close()
 
 
+def check_mixed_answers(running: Running) -> None:
+    _check_first(running, "mixed")
+
+
+def _check_first(running: Running, exchange: str) -> None:
+    """Wait until a proxy answers, then compare the whole answer with the upstream's."""
+    deadline = time.monotonic() + FIRST_ANSWER_SECONDS
+    while (first := answer_of(running, exchange))[0] != 200 and time.monotonic() < deadline:
+        time.sleep(0.1)
+    _check(running.name, exchange, first, first[1] == messages.SMALL_ANSWER)
+
+
 def check_answers(running: Running) -> None:
     """Wait until a proxy answers, then compare whole answers with the upstream's, byte for byte."""
-    deadline = time.monotonic() + FIRST_ANSWER_SECONDS
-    while (first := answer_of(running, "small"))[0] != 200 and time.monotonic() < deadline:
-        time.sleep(0.1)
-    _check(running.name, "small", first, first[1] == messages.SMALL_ANSWER)
+    _check_first(running, "small")
     tensor = answer_of(running, "tensor")
     _check(running.name, "tensor", tensor, tensor[1] == messages.TENSOR_ANSWER)
     stream = answer_of(running, "sse")

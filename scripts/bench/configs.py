@@ -8,7 +8,7 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from bench import messages
+from bench import messages, mixed
 from bench.processes import Ports
 
 KEEPALIVE_REQUESTS = 1_000_000_000
@@ -88,6 +88,33 @@ def envoy_cluster(name: str, port: int) -> dict[str, Any]:
     }
 
 
+def mixed_envoy_config(port: int, upstreams: Ports) -> str:
+    """The routes of `mixed`, as Pointsman's rules below have them."""
+    by_tier = envoy_route("/", "bulk")
+    by_tier["match"]["headers"] = [{"name": mixed.TIER_HEADER, "string_match": {"exact": mixed.TIER}}]
+    split = envoy_route(_mixed_prefix(0), "")
+    split["route"] = {
+        "timeout": "0s",
+        "hash_policy": [{"header": {"header_name": "x-session-id"}}],
+        "weighted_clusters": {
+            "use_hash_policy": True,
+            "clusters": [{"name": "small", "weight": 90}, {"name": "small-new", "weight": 10}],
+        },
+    }
+    models = [envoy_route(_mixed_prefix(number), "small") for number in range(1, mixed.NUM_MODELS)]
+    clusters = [envoy_cluster(name, upstream) for name, upstream in _mixed_upstreams(upstreams).items()]
+    routes = [by_tier, split, *models, envoy_route("/", "bulk")]
+    return envoy_document([envoy_listener("bench", port, routes)], clusters)
+
+
+def _mixed_prefix(number: int) -> str:
+    return mixed.model_path(number).removesuffix("infer")
+
+
+def _mixed_upstreams(upstreams: Ports) -> Ports:
+    return upstreams | {"small-new": upstreams["small"]}
+
+
 def nginx_proxy_config(port: int, upstreams: Ports) -> str:
     """One worker, keepalive pools upstream, no bodies in files, event streams without buffering."""
     pools = "\n".join(
@@ -126,6 +153,7 @@ def nginx_upstream_config(port: int) -> str:
         server {{
             listen 127.0.0.1:{port} backlog=4096;
             location = {messages.SMALL_PATH} {{ return 200 '{answer}'; }}
+            location /v2/models/{mixed.MODEL_PREFIX} {{ return 200 '{answer}'; }}
             location / {{ return 200 ""; }}
         }}
         """
@@ -157,15 +185,8 @@ def _nginx(http: str) -> str:
 
 def pointsman_rules(upstreams: Ports) -> str:
     """Rules of a small installation: a glob, a condition on a header, an exact name and a fallback."""
-    health = "health: {interval: 2s, timeout: 1s, unhealthy_after: 3, healthy_after: 1}"
-
-    def engine(port: int) -> str:
-        return f'{{protocol: kserve, endpoints: ["http://127.0.0.1:{port}"], timeout: 600s, {health}}}'
-
     lines = (
-        "version: 1",
-        "engines:",
-        *(f"  {name}: {engine(port)}" for name, port in upstreams.items()),
+        *_pointsman_engines(upstreams),
         "routes:",
         '  - {name: migrate-llama, match: {model: "llama-*"}, engine: bulk}',
         "  - {name: premium-chat, match: {model: chat, header: {x-tier: premium}}, engine: bulk}",
@@ -173,3 +194,36 @@ def pointsman_rules(upstreams: Ports) -> str:
         "  - {name: everything-else, engine: bulk}",
     )
     return "".join(f"{line}\n" for line in lines)
+
+
+def mixed_pointsman_rules(upstreams: Ports) -> str:
+    """The routes of `mixed`."""
+    tier = f"header: {{{mixed.TIER_HEADER}: {mixed.TIER}}}"
+    lines = (
+        *_pointsman_engines(_mixed_upstreams(upstreams)),
+        "experiments:",
+        "  new:",
+        "    unit: session",
+        "    arms: [{name: a, engine: small, weight: 90}, {name: b, engine: small-new, weight: 10}]",
+        "routes:",
+        f"  - {{name: tier, match: {{{tier}}}, engine: bulk}}",
+        f"  - {{name: split, match: {{model: {mixed.MODEL_PREFIX}0}}, experiment: new}}",
+        *(
+            f"  - {{name: model-{number}, match: {{model: {mixed.MODEL_PREFIX}{number}}}, engine: small}}"
+            for number in range(1, mixed.NUM_MODELS)
+        ),
+        "  - {name: everything-else, engine: bulk}",
+    )
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _pointsman_engines(upstreams: Ports) -> list[str]:
+    health = "health: {interval: 2s, timeout: 1s, unhealthy_after: 3, healthy_after: 1}"
+    return [
+        "version: 1",
+        "engines:",
+        *(
+            f'  {name}: {{protocol: kserve, endpoints: ["http://127.0.0.1:{port}"], timeout: 600s, {health}}}'
+            for name, port in upstreams.items()
+        ),
+    ]

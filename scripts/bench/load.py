@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import uvloop
 
-from bench import messages
+from bench import messages, mixed
 from bench.closed_loop import WARMUP_SECONDS, Tally, answer_spec, closed_loop
 from bench.connections import StreamedAnswers, WholeAnswers, wrong_head
 from bench.messages import EXCHANGES
@@ -36,6 +36,8 @@ class LoadSpec:
 
 
 def request_maker(spec: LoadSpec) -> Callable[[], bytes]:
+    if spec.exchange == "mixed":
+        return mixed.request_maker()
     exchange = EXCHANGES[spec.exchange]
     if spec.sessions:
         return messages.session_requests(exchange, spec.sessions, in_body=spec.in_body)

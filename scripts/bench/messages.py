@@ -97,6 +97,13 @@ EXCHANGES = {
         answer_bytes=len(SMALL_ANSWER),
         headers=("Content-Type: application/json", "Accept: */*"),
     ),
+    # Its requests are those of `mixed`; this one is for the check before the load.
+    "mixed": Exchange(
+        path="/v2/models/mixed-1/infer",
+        body=compact_json({"inputs": [_vector("INPUT0", 0), _vector("INPUT1", 16)], "outputs": [{"name": "OUTPUT0"}]}),
+        answer_bytes=len(SMALL_ANSWER),
+        headers=("Content-Type: application/json", "X-Session-Id: session-1"),
+    ),
     "tensor": Exchange(
         path=TENSOR_PATH,
         body=_TENSOR_REQUEST + _TENSOR_TAIL,
@@ -125,8 +132,8 @@ EXCHANGES = {
 
 
 def upstream_of(exchange: str) -> str:
-    """The upstream that answers an exchange: `small` JSON has one of its own, `bulk` answers all others."""
-    return "small" if exchange == "small" else "bulk"
+    """The upstream that answers an exchange: small JSON has one of its own, `bulk` answers all others."""
+    return "small" if exchange in ("small", "mixed") else "bulk"
 
 
 def session_requests(exchange: Exchange, sessions: int, *, in_body: bool) -> Callable[[], bytes]:

@@ -1,5 +1,7 @@
 """The proxies of the HTTP benchmark, with one small interface. Each leads to both upstreams through its one port."""
 
+from dataclasses import replace
+
 from bench import configs
 from bench.processes import Ports, free_port
 from bench.programs import (
@@ -24,6 +26,16 @@ def _start_envoy(site: Site, upstreams: Ports) -> Running:
     return start_envoy(site, configs.envoy_config(port, upstreams), dict.fromkeys(upstreams, port))
 
 
+def _start_mixed_envoy(site: Site, upstreams: Ports) -> Running:
+    port = free_port()
+    return start_envoy(site, configs.mixed_envoy_config(port, upstreams), dict.fromkeys(upstreams, port))
+
+
+def _start_mixed_pointsman(site: Site, upstreams: Ports) -> Running:
+    rules = configs.mixed_pointsman_rules(upstreams)
+    return start_pointsman(site, rules, lambda ports: dict.fromkeys(upstreams, ports["http"]))
+
+
 def _start_nginx(site: Site, upstreams: Ports) -> Running:
     port = free_port()
     config = configs.nginx_proxy_config(port, upstreams)
@@ -43,4 +55,11 @@ PROXIES: dict[str, Proxy[Ports]] = {
         Proxy("nginx", nginx_version, _start_nginx, "apt install nginx-core, or brew install nginx"),
         Proxy("ours", pointsman_version, _start_pointsman, "pip install -e ."),
     )
+}
+
+# Those with the 42 routes of `mixed`, one of them a split by session.
+MIXED_PROXIES: dict[str, Proxy[Ports]] = {
+    "direct": PROXIES["direct"],
+    "envoy": replace(PROXIES["envoy"], start=_start_mixed_envoy),
+    "ours": replace(PROXIES["ours"], start=_start_mixed_pointsman),
 }

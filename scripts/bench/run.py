@@ -2,16 +2,17 @@
 
 import sys
 import time
+from collections.abc import Callable
 from functools import partial
 
 from rich.progress import Progress
 
 from bench import configs, memory
-from bench.cases import CASES, Loader, answer_of, check_answers
+from bench.cases import CASES, Loader, answer_of, check_answers, check_mixed_answers
 from bench.command import Plan
 from bench.processes import BenchError, Ports, free_port, raise_file_limit, tree
-from bench.programs import Running, Site, nginx_path, start_nginx, start_on_port
-from bench.proxies import PROXIES
+from bench.programs import Proxy, Running, Site, nginx_path, start_nginx, start_on_port
+from bench.proxies import MIXED_PROXIES, PROXIES
 from bench.rounds import interleave, stage
 from bench.samples import Results
 from bench.wrk import wrk_path
@@ -40,13 +41,19 @@ def carry_out(plan: Plan, progress: Progress) -> Results:
             cores=up.cores.others,
             upstream_pids=upstream_pids,
         )
-        if cases := [CASES[name] for name in plan.cases if name != MEMORY]:
-            running = [_start(name, up.proxies, upstreams, progress) for name in plan.proxies]
-            progress.remove_task(starting)
-            interleave(cases, running, plan.rounds, loader.sample, progress, results)
-            for each in running:
-                if each.process is not None:
-                    up.proxies.children.stop(each.process)
+        cases = [CASES[name] for name in plan.cases if name != MEMORY]
+        for proxies, check, has_many_routes in (
+            (PROXIES, check_answers, False),
+            (MIXED_PROXIES, check_mixed_answers, True),
+        ):
+            if group := [case for case in cases if case.has_many_routes is has_many_routes]:
+                names = [name for name in plan.proxies if name in proxies]
+                running = [_start(proxies[name], up.proxies, upstreams, check, progress) for name in names]
+                progress.update(starting, visible=False)
+                interleave(group, running, plan.rounds, loader.sample, progress, results)
+                for each in running:
+                    if each.process is not None:
+                        up.proxies.children.stop(each.process)
         if MEMORY in plan.cases:
             _measure_memory(plan, up.proxies, upstreams, idle_connections, progress, results)
     return results
@@ -68,10 +75,12 @@ def _start_upstreams(site: Site) -> tuple[Ports, list[int]]:
     return ports, [canned.pid, *(each.pid for each in tree(nginx.process))]
 
 
-def _start(name: str, site: Site, upstreams: Ports, progress: Progress) -> Running:
-    progress.console.log(f"starting {name}")
-    running = PROXIES[name].start(site, upstreams)
-    check_answers(running)
+def _start(
+    proxy: Proxy[Ports], site: Site, upstreams: Ports, check: Callable[[Running], None], progress: Progress
+) -> Running:
+    progress.console.log(f"starting {proxy.name}")
+    running = proxy.start(site, upstreams)
+    check(running)
     return running
 
 

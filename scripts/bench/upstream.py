@@ -5,6 +5,7 @@ before it was read would make a proxy close the connection) and answers by path:
 
     GET  anything                        200, empty (health checks)
     POST /v2/models/simple/infer         a small JSON answer
+    POST /v2/models/mixed-N/infer        the same
     POST /v2/models/tensor/infer         a JSON part and a 600 KB tensor
     POST /v2/models/huge/infer           --huge-bytes of zeros, with backpressure
     POST /v2/models/llm/generate_stream  tokens, each one chunk written on its own, --gap-milliseconds apart
@@ -18,7 +19,7 @@ from typing import cast
 
 import uvloop
 
-from bench import messages
+from bench import messages, mixed
 from bench.processes import raise_file_limit
 
 READ_BUFFER_BYTES = 1 << 20
@@ -39,6 +40,7 @@ ANSWERS = {
         f"Inference-Header-Content-Length: {len(messages.TENSOR_ANSWER_JSON)}",
     ),
 }
+MIXED_PATHS = b"/v2/models/" + mixed.MODEL_PREFIX.encode()
 EMPTY = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"
 STREAM_HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
 LAST_CHUNK = b"0\r\n\r\n"
@@ -112,6 +114,8 @@ class CannedConnection(asyncio.BufferedProtocol):
         """Answer a request; `body` is empty if it was only counted."""
         if whole := ANSWERS.get(path):
             self.write(whole)
+        elif path.startswith(MIXED_PATHS):
+            self.write(ANSWERS[messages.SMALL_PATH.encode()])
         elif method == b"GET":
             self.write(EMPTY)
         elif path == messages.STREAM_PATH.encode():
